@@ -1,0 +1,20 @@
+"""The built-in checks, one module per family of codes; registered like anyone else's."""
+
+from __future__ import annotations
+
+import typing
+
+if typing.TYPE_CHECKING:
+    from ddpdoctor.judge import Registry
+
+
+def register(registry: Registry) -> None:
+    """Add all built-in checks, in the order in which reports show their families."""
+    import importlib
+
+    for family in FAMILIES:
+        registry.add_module(importlib.import_module(f"ddpdoctor_checks.{family}"))
+
+
+FAMILIES = ("network", "environment", "backends", "collectives", "ddp", "bandwidth")
+"""Modules of this package in report order."""

@@ -1,0 +1,166 @@
+"""All evidence of one command in one object, and how parts of it become one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddpdoctor.evidence.codec import decode, encode
+from ddpdoctor.evidence.facts import Launch, NodeFacts, RankFacts
+from ddpdoctor.evidence.network import HostMatch, Link, PortProbe, Rendezvous, Resolution
+from ddpdoctor.evidence.ranks import RankSet
+from ddpdoctor.evidence.stages import RankError, RankExit, SmokeResult, StageRecord
+from ddpdoctor.evidence.world import (
+    BackendResult,
+    BandwidthRow,
+    Baseline,
+    CollectiveCase,
+    Experiment,
+    InitResult,
+    ModelResult,
+    PairRow,
+    RankMessage,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Why a kind of evidence is missing."""
+
+    reason: str
+    applicable: bool = True
+    """False: it was not asked for or does not apply, so nothing that needs it is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was seen. Each field but ``launch`` and ``absent`` is an evidence kind.
+
+    A kind is *present* when something was gathered, or when it was looked for and nothing was there: only
+    ``absent`` says that nobody could look.
+    """
+
+    launch: Launch = field(default_factory=Launch)
+    nodes: tuple[NodeFacts, ...] = ()
+    ranks: tuple[RankFacts, ...] = ()
+    stages: tuple[StageRecord, ...] = ()
+    errors: tuple[RankError, ...] = ()
+    exits: tuple[RankExit, ...] = ()
+    smoke: tuple[SmokeResult, ...] = ()
+    resolutions: tuple[Resolution, ...] = ()
+    ports: tuple[PortProbe, ...] = ()
+    links: tuple[Link, ...] = ()
+    host_matches: tuple[HostMatch, ...] = ()
+    rendezvous: tuple[Rendezvous, ...] = ()
+    backends: tuple[BackendResult, ...] = ()
+    collectives: tuple[CollectiveCase, ...] = ()
+    initialisations: tuple[InitResult, ...] = ()
+    experiments: tuple[Experiment, ...] = ()
+    model: tuple[ModelResult, ...] = ()
+    bandwidth: tuple[BandwidthRow, ...] = ()
+    pairs: tuple[PairRow, ...] = ()
+    baselines: tuple[Baseline, ...] = ()
+    absent: dict[str, Absent] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready data; rank sets are texts such as ``0-2,4``."""
+        data: dict[str, Any] = encode(self)
+        return data
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Evidence:
+        """Read what `to_dict` gave.
+
+        Raises:
+            ValueError: the data does not fit.
+        """
+        return decode(cls, data)
+
+
+KINDS = tuple(f.name for f in dataclasses.fields(Evidence) if f.name not in ("launch", "absent"))
+"""Names of the evidence kinds."""
+
+
+def merge_evidence(parts: Sequence[Evidence]) -> Evidence:
+    """Join the evidence of several ranks or nodes into one.
+
+    Results of one experiment on different ranks are folded, so that a case that passed everywhere stays one
+    row whatever the world size. The launch is that of the first part. A kind is absent in the whole only
+    where it is absent or empty in every part.
+
+    Args:
+        parts: at least one.
+
+    Raises:
+        ValueError: no part was given.
+    """
+    if not parts:
+        raise ValueError("nothing to merge")
+    joined: dict[str, Any] = {
+        kind: tuple(item for part in parts for item in getattr(part, kind)) for kind in KINDS
+    }
+    for kind, keys in _FOLDED.items():
+        joined[kind] = _fold_rows(joined[kind], keys)
+    absent: dict[str, Absent] = {}
+    for part in parts:
+        for kind, why in part.absent.items():
+            if not joined.get(kind):
+                absent.setdefault(kind, why)
+    return Evidence(launch=parts[0].launch, absent=absent, **joined)
+
+
+_FOLDED: dict[str, tuple[str, ...]] = {
+    "backends": ("backend",),
+    "collectives": ("op", "backend", "dtype", "count", "reduction", "group"),
+    "initialisations": ("method",),
+    "experiments": ("name",),
+    "model": ("factory",),
+}
+"""Kinds whose rows are folded over ranks, and the fields that tell one row from another."""
+
+
+def _fold_rows(rows: Sequence[Any], keys: tuple[str, ...]) -> tuple[Any, ...]:
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for row in rows:
+        groups.setdefault(tuple(getattr(row, key) for key in keys), []).append(row)
+    return tuple(group[0] if len(group) == 1 else _fold_group(group) for group in groups.values())
+
+
+def _fold_group(group: Sequence[Any]) -> Any:
+    """Fold rows of one key: rank sets united, equal messages joined, the first non-empty value kept."""
+    changes: dict[str, Any] = {}
+    for each in dataclasses.fields(group[0]):
+        values = [getattr(row, each.name) for row in group]
+        if isinstance(values[0], RankSet):
+            changes[each.name] = RankSet().union(*values)
+        elif each.name == "failures":
+            changes[each.name] = fold_messages(message for value in values for message in value)
+        elif each.name in ("unused", "errors"):
+            changes[each.name] = _fold_over_ranks([row for value in values for row in value])
+        elif each.name == "largest_difference":
+            changes[each.name] = max((v for v in values if v is not None), default=None)
+        elif each.name in ("find_unused_needed", "static_graph_ok", "device_present"):
+            known = [v for v in values if v is not None]
+            decide = any if each.name == "find_unused_needed" else all
+            changes[each.name] = decide(known) if known else None
+        else:
+            changes[each.name] = next((v for v in values if v not in (None, (), {})), values[0])
+    return dataclasses.replace(group[0], **changes)
+
+
+def _fold_over_ranks(rows: Sequence[Any]) -> tuple[Any, ...]:
+    """Join rows that differ in nothing but their ``ranks``."""
+    groups: dict[Any, list[RankSet]] = {}
+    for row in rows:
+        groups.setdefault(dataclasses.replace(row, ranks=RankSet()), []).append(row.ranks)
+    return tuple(dataclasses.replace(row, ranks=RankSet().union(*sets)) for row, sets in groups.items())
+
+
+def fold_messages(messages: Iterable[RankMessage]) -> tuple[RankMessage, ...]:
+    """Join messages of equal text over ranks, in order of first appearance."""
+    groups: dict[str, list[RankSet]] = {}
+    for message in messages:
+        groups.setdefault(message.text, []).append(message.ranks)
+    return tuple(RankMessage(RankSet().union(*sets), text) for text, sets in groups.items())

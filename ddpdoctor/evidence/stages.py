@@ -1,0 +1,94 @@
+"""Evidence about the stages of `check`: how each ended, and what the ranks did when one was cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ddpdoctor.evidence.ranks import RankSet
+
+STAGES = ("facts", "smoke", "tcp", "rendezvous", "backends", "collectives", "ddp", "bandwidth")
+"""The stages of `check` in the order in which they run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a Python stack, innermost first in a list."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class StackClass:
+    """Ranks whose main threads stood at the same place."""
+
+    ranks: RankSet
+    frames: tuple[Frame, ...]
+    state: str | None = None
+    """Process state from /proc, for a process that py-spy could not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageRecord:
+    """How one stage ended on one node."""
+
+    node: int
+    stage: str
+    status: str
+    """passed, failed (an error in it), cut (at its limit), skipped (deselected, not applicable) or
+    unreached (an earlier one ended the run)."""
+    reason: str | None = None
+    started_s: float | None = None
+    """Seconds after the start of the command."""
+    duration_s: float | None = None
+    limit_s: float | None = None
+    finished: RankSet = field(default_factory=RankSet)
+    unfinished: RankSet = field(default_factory=RankSet)
+    stacks: tuple[StackClass, ...] = ()
+    stacks_note: str | None = None
+    """Why there are no stacks, if there should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankError:
+    """An exception that ended a stage in a rank."""
+
+    rank: int
+    stage: str
+    type: str
+    message: str
+    frames: tuple[Frame, ...] = ()
+    """Innermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankExit:
+    """A rank process that is gone and was not told to go."""
+
+    rank: int
+    pid: int
+    stage: str | None
+    exit_code: int | None = None
+    signal: int | None = None
+    finished: bool = False
+    """It had written its clean end before it died."""
+    detail: str | None = None
+    """Last words on stderr, or kernel evidence."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmokeResult:
+    """One device touched on its own, in a process that can be killed."""
+
+    node: int
+    device: str
+    ok: bool
+    seconds: float | None = None
+    error: str | None = None
+    local_rank: int | None = None
+    kind: str = "compute"
+    """compute, copy (host to device and back) or peer-copy (to another device, contents compared)."""
+    peer: str | None = None
+    killable: bool = True
+    """False when the process did not die of SIGKILL: stuck in the driver."""

@@ -1,0 +1,24 @@
+"""Judging: the check registry, running checks over evidence, and ordering what they found."""
+
+from ddpdoctor.judge.finding import EvidenceItem, Finding, Fix, Where
+from ddpdoctor.judge.registry import CannotLook, Check, CodePage, NotApplicable, Registry, check
+from ddpdoctor.judge.runner import CheckRow, run_checks
+from ddpdoctor.judge.verdict import Verdict, order_findings, reach_verdict
+
+__all__ = [
+    "CannotLook",
+    "Check",
+    "CheckRow",
+    "CodePage",
+    "EvidenceItem",
+    "Finding",
+    "Fix",
+    "NotApplicable",
+    "Registry",
+    "Verdict",
+    "Where",
+    "check",
+    "order_findings",
+    "reach_verdict",
+    "run_checks",
+]

@@ -1,0 +1,154 @@
+"""What a check says: a finding, with the places, the evidence and the fix that belong to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddpdoctor.evidence.codec import encode
+from ddpdoctor.evidence.ranks import RankSet
+
+SEVERITIES = ("error", "warning", "info")
+CONFIDENCES = ("high", "medium", "low")
+ROLES = ("cause", "consequence", "advice")
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A place in source. One entry per place, not per rank."""
+
+    ranks: RankSet
+    role: str
+    """culprit, victim, condition or caller."""
+    file: str
+    line: int
+    function: str | None = None
+    source: str | None = None
+    host: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report form; what does not apply is absent."""
+        data: dict[str, Any] = {"ranks": list(self.ranks), "role": self.role, "file": self.file, "line": self.line}
+        data.update({k: v for k in ("function", "source", "host") if (v := getattr(self, k)) is not None})
+        return data
+
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Where:
+        """Read the report form; keys that are not known are ignored."""
+        known = {k: data[k] for k in ("role", "file", "line", "function", "source", "host") if k in data}
+        return cls(ranks=RankSet(data["ranks"]), **known)
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceItem:
+    """One observation that a finding rests on."""
+
+    kind: str
+    text: str
+    ranks: RankSet | None = None
+    source: tuple[str, int | None] | None = None
+    """A file and line that it was read from."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report form."""
+        data: dict[str, Any] = {"kind": self.kind, "text": self.text}
+        if self.ranks is not None:
+            data["ranks"] = list(self.ranks)
+        if self.source is not None:
+            data["source"] = {"file": self.source[0], "line": self.source[1]}
+        return data
+
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> EvidenceItem:
+        """Read the report form; keys that are not known are ignored."""
+        ranks, source = data.get("ranks"), data.get("source")
+        return cls(
+            kind=data["kind"],
+            text=data["text"],
+            ranks=None if ranks is None else RankSet(ranks),
+            source=None if source is None else (source["file"], source.get("line")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """One thing to do: words, and where possible a command or code to paste."""
+
+    text: str
+    command: str | None = None
+    code: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report form."""
+        return {k: v for k in ("text", "command", "code") if (v := getattr(self, k)) is not None}
+
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Fix:
+        """Read the report form; keys that are not known are ignored."""
+        return cls(data["text"], data.get("command"), data.get("code"))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A defect that was seen.
+
+    A check fills in what it saw; the runner fills in code, name and default severity from the check.
+    """
+
+    message: str
+    """What is wrong: one sentence with who, what and where. Never what to do."""
+    ranks: RankSet = field(default_factory=RankSet)
+    """Culprit ranks, never victims."""
+    victims: RankSet = field(default_factory=RankSet)
+    nodes: tuple[str, ...] = ()
+    """Hosts at fault."""
+    pairs: tuple[tuple[str, str], ...] = ()
+    where: tuple[Where, ...] = ()
+    evidence: tuple[EvidenceItem, ...] = ()
+    fix: tuple[Fix, ...] = ()
+    details: dict[str, Any] = field(default_factory=dict)
+    confidence: str = "high"
+    role: str = "cause"
+    severity: str | None = None
+    """Only to lower the code's default."""
+    state: str = "active"
+    code: str = ""
+    name: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report form (``findings[]`` of the schema)."""
+        return {
+            "code": self.code,
+            "name": self.name,
+            "severity": self.severity,
+            "confidence": self.confidence,
+            "role": self.role,
+            "state": self.state,
+            "message": self.message,
+            "ranks": list(self.ranks),
+            "victims": list(self.victims),
+            "nodes": list(self.nodes),
+            "pairs": [list(pair) for pair in self.pairs],
+            "where": [place.to_dict() for place in self.where],
+            "evidence": [item.to_dict() for item in self.evidence],
+            "fix": [fix.to_dict() for fix in self.fix],
+            "details": encode(self.details),
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Finding:
+        """Read the report form; keys that are not known are ignored."""
+        plain = ("code", "name", "severity", "confidence", "role", "state", "message", "details")
+        return cls(
+            ranks=RankSet(data.get("ranks", ())),
+            victims=RankSet(data.get("victims", ())),
+            nodes=tuple(data.get("nodes", ())),
+            pairs=tuple((first, second) for first, second in data.get("pairs", ())),
+            where=tuple(Where.from_dict(item) for item in data.get("where", ())),
+            evidence=tuple(EvidenceItem.from_dict(item) for item in data.get("evidence", ())),
+            fix=tuple(Fix.from_dict(item) for item in data.get("fix", ())),
+            **{key: data[key] for key in plain if key in data},
+        )

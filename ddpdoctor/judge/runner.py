@@ -1,0 +1,134 @@
+"""Running checks: needs, time limits, isolation. A check that raises or hangs stops nothing else."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.judge.finding import SEVERITIES, Finding
+from ddpdoctor.judge.registry import CannotLook, Check, NotApplicable
+
+CHECK_LIMIT_S = 20.0
+"""A pure function over the evidence of 16,384 ranks takes well under a second; 20 s is a hang."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRow:
+    """How one check ended."""
+
+    id: str
+    codes: tuple[str, ...]
+    family: str
+    status: str
+    """pass, fail, skipped, unknown or error."""
+    reason: str | None
+    duration_s: float
+    source: str
+    required: bool = True
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the report form (``checks[]`` of the schema)."""
+        return {
+            "id": self.id,
+            "codes": list(self.codes),
+            "family": self.family,
+            "status": self.status,
+            "reason": self.reason,
+            "duration_s": round(self.duration_s, 6),
+            "source": self.source,
+            "required": self.required,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> CheckRow:
+        """Read the report form; keys that are not known are ignored."""
+        return cls(
+            data["id"],
+            tuple(data["codes"]),
+            data["family"],
+            data["status"],
+            data.get("reason"),
+            float(data["duration_s"]),
+            data["source"],
+            bool(data.get("required", True)),
+        )
+
+
+def run_checks(
+    checks: Sequence[Check], evidence: Evidence, *, limit_s: float = CHECK_LIMIT_S
+) -> tuple[list[CheckRow], list[Finding]]:
+    """Run every check over the evidence.
+
+    Returns:
+        One row per check in the given order, and all findings with code, name and severity filled in.
+    """
+    rows: list[CheckRow] = []
+    findings: list[Finding] = []
+    for each in checks:
+        row, found = _run_one(each, evidence, limit_s)
+        rows.append(row)
+        findings.extend(found)
+    return rows, findings
+
+
+def _run_one(each: Check, evidence: Evidence, limit_s: float) -> tuple[CheckRow, list[Finding]]:
+    def row(status: str, reason: str | None, seconds: float = 0.0) -> CheckRow:
+        return CheckRow(
+            each.id, each.codes, each.family, status, reason, seconds, each.source, each.required
+        )
+
+    for kind in each.needs:
+        if not hasattr(evidence, kind):
+            return row("error", f"{each.source}: needs unknown evidence {kind!r}"), []
+        why = evidence.absent.get(kind)
+        if why is not None and not getattr(evidence, kind):
+            return row("unknown" if why.applicable else "skipped", why.reason), []
+    outcome = _Outcome()
+    thread = threading.Thread(target=_call, args=(each, evidence, outcome), daemon=True)
+    started = time.perf_counter()
+    thread.start()
+    thread.join(limit_s)
+    seconds = time.perf_counter() - started
+    if thread.is_alive():
+        return row("error", f"{each.source}: no answer within {limit_s:g} s", seconds), []
+    if outcome.status:
+        return row(outcome.status, outcome.reason, seconds), []
+    real = [f for f in outcome.findings if f.severity != "info"]
+    return row("fail" if real else "pass", real[0].message if real else None, seconds), outcome.findings
+
+
+@dataclass(slots=True)
+class _Outcome:
+    findings: list[Finding]
+    status: str
+    reason: str | None
+
+    def __init__(self) -> None:
+        self.findings, self.status, self.reason = [], "", None
+
+
+def _call(each: Check, evidence: Evidence, outcome: _Outcome) -> None:
+    try:
+        outcome.findings = [_complete(each, finding) for finding in each.function(evidence)]
+    except CannotLook as why:
+        outcome.status, outcome.reason = "unknown", str(why)
+    except NotApplicable as why:
+        outcome.status, outcome.reason = "skipped", str(why)
+    except BaseException as problem:  # a check of anyone's must not stop the others
+        outcome.status = "error"
+        outcome.reason = f"{each.source}: {type(problem).__name__}: {problem}"
+
+
+def _complete(each: Check, finding: Finding) -> Finding:
+    code = finding.code or each.codes[0]
+    page = next((page for page in each.pages if page.code == code), None)
+    if page is None:
+        raise ValueError(f"finding with code {code}, which {each.id} does not declare")
+    severity = finding.severity or page.severity
+    if SEVERITIES.index(severity) < SEVERITIES.index(page.severity):
+        raise ValueError(f"{code} is at most {page.severity}, not {severity}")
+    return replace(finding, code=code, name=page.name, severity=severity)

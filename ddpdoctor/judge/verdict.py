@@ -1,0 +1,105 @@
+"""From findings to a verdict: which finding is the cause, and the one sentence that says it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ddpdoctor.judge.finding import CONFIDENCES, ROLES, SEVERITIES, Finding
+from ddpdoctor.judge.registry import Check
+from ddpdoctor.judge.runner import CheckRow
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer of one command."""
+
+    status: str
+    """problems, healthy, unknown or error."""
+    headline: str
+    code: str | None
+    looked: int
+    """Checks that could look (pass or fail)."""
+    of: int
+    """Checks that there are."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the report form."""
+        return {
+            "status": self.status,
+            "headline": self.headline,
+            "code": self.code,
+            "looked": self.looked,
+            "of": self.of,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Verdict:
+        """Read the report form; keys that are not known are ignored."""
+        return cls(data["status"], data["headline"], data.get("code"), data["looked"], data["of"])
+
+
+def order_findings(findings: Sequence[Finding], checks: Sequence[Check]) -> list[Finding]:
+    """Return the findings with consequences marked and the root cause first.
+
+    A finding becomes a consequence when an active error or warning that is itself a cause declares that it
+    ``explains`` its code. Then order is: role, severity, confidence, order of the checks.
+    """
+    explained: dict[str, set[str]] = {}
+    for each in checks:
+        for code in each.codes:
+            explained.setdefault(code, set()).update(each.explains)
+    present = {f.code for f in findings if f.state == "active" and f.severity != "info" and f.role == "cause"}
+    hidden: set[str] = set()
+    for code in present:
+        hidden |= _reach(code, explained, present)
+    marked = [
+        replace(f, role="consequence") if f.code in hidden and f.role == "cause" else f for f in findings
+    ]
+    place = {code: i for i, code in enumerate(code for each in checks for code in each.codes)}
+    return sorted(
+        marked,
+        key=lambda f: (
+            f.state != "active",
+            f.severity == "info",
+            ROLES.index(f.role),
+            SEVERITIES.index(f.severity or "error"),
+            CONFIDENCES.index(f.confidence),
+            place.get(f.code, len(place)),
+        ),
+    )
+
+
+def _reach(code: str, explained: dict[str, set[str]], present: set[str]) -> set[str]:
+    """Codes explained by ``code``, directly or over others that are present; never ``code`` itself."""
+    seen: set[str] = set()
+    waiting = [code]
+    while waiting:
+        for other in explained.get(waiting.pop(), ()):
+            if other not in seen and other != code:
+                seen.add(other)
+                if other in present:
+                    waiting.append(other)
+    return seen
+
+
+def reach_verdict(rows: Sequence[CheckRow], ordered: Sequence[Finding], *, scope: str) -> Verdict:
+    """Say how it stands.
+
+    Args:
+        rows: all checks with their status.
+        ordered: findings as `order_findings` gives them.
+        scope: words on what was examined, e.g. ``4 ranks on 1 node, gloo, torch 2.13.0``.
+    """
+    looked = sum(row.status in ("pass", "fail") for row in rows)
+    real = [f for f in ordered if f.state == "active" and f.severity in ("error", "warning")]
+    count = f"{looked} of {len(rows)} checks could look"
+    if real:
+        return Verdict("problems", real[0].message, real[0].code, looked, len(rows))
+    blind = [row for row in rows if row.status in ("unknown", "error") and row.required]
+    if not looked or blind:
+        why = f": {blind[0].id} could not look ({blind[0].reason})" if blind else ""
+        status = "error" if blind and all(row.status == "error" for row in blind) and not looked else "unknown"
+        return Verdict(status, f"too little was seen{why}; {count}", None, looked, len(rows))
+    return Verdict("healthy", f"healthy · {count} · {scope}", None, looked, len(rows))

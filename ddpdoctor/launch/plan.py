@@ -1,0 +1,51 @@
+"""The plan of one `check`: everything that the command line decided, in one object that travels to all ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ddpdoctor.evidence.facts import Launch
+from ddpdoctor.evidence.stages import STAGES
+
+DEFAULT_LIMITS: dict[str, float] = {
+    "facts": 10.0,
+    "smoke": 30.0,
+    "tcp": 20.0,
+    "rendezvous": 30.0,
+    "backends": 30.0,
+    "collectives": 30.0,
+    "ddp": 30.0,
+    "bandwidth": 30.0,
+}
+"""Seconds after which a stage is cut. On an idle laptop each takes under 1 s; 30 s is what a loaded 2-core
+machine needed at 64 ranks, with room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to launch and what to examine."""
+
+    launch: Launch
+    workdir: str
+    """Private directory (0700) of this node's evidence files and sockets."""
+    stages: tuple[str, ...] = STAGES
+    limits: dict[str, float] = field(default_factory=lambda: dict(DEFAULT_LIMITS))
+    join_timeout: float = 60.0
+    """Seconds to wait for the other nodes at the rendezvous."""
+    devices: tuple[str, ...] = ()
+    """Device of each local rank, e.g. ``("cuda:0", "cuda:1")``; empty means cpu."""
+    full: bool = False
+    """The long bandwidth sweep."""
+    collectives: tuple[str, ...] = ()
+    """Operations to sweep; empty means the default choice."""
+    sizes: tuple[int, ...] = ()
+    """Total bytes to sweep; empty means the default choice."""
+    iterations: int | None = None
+    model_limit: float = 60.0
+    """Seconds for the user's factory and steps."""
+    first_rank: int = 0
+    """Global rank of this node's local rank 0."""
+
+    def runs(self, stage: str) -> bool:
+        """Whether ``stage`` was selected."""
+        return stage in self.stages
