@@ -1,0 +1,42 @@
+"""Which codes a user wants to see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddpdoctor.judge.finding import Finding
+from ddpdoctor.judge.registry import Check
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Codes chosen by ``--select`` and ``--ignore``; ignoring wins."""
+
+    select: frozenset[str] | None = None
+    """Codes to keep; None keeps all."""
+    ignore: frozenset[str] = frozenset()
+
+    def wants(self, code: str) -> bool:
+        """Whether findings of ``code`` are wanted."""
+        return (self.select is None or code in self.select) and code not in self.ignore
+
+    def choose_checks(self, checks: Sequence[Check]) -> list[Check]:
+        """Return the checks that can raise at least one wanted code."""
+        return [each for each in checks if any(self.wants(code) for code in each.codes)]
+
+    def choose_findings(self, findings: Sequence[Finding]) -> list[Finding]:
+        """Return the findings of wanted codes."""
+        return [finding for finding in findings if self.wants(finding.code)]
+
+
+def match_codes(word: str, names: dict[str, str]) -> frozenset[str]:
+    """Return the codes that ``word`` means: a code, a prefix of codes, or a name; empty when none.
+
+    Args:
+        word: as typed, in any case.
+        names: code -> name of everything that can be chosen.
+    """
+    wanted = word.lower()
+    exact = frozenset(c for c, name in names.items() if wanted in (c.lower(), name.lower()))
+    return exact or frozenset(code for code in names if code.lower().startswith(wanted))

@@ -1,0 +1,150 @@
+"""From evidence to a report: judging it and describing the world that it came from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+import ddpdoctor
+from ddpdoctor.evidence import Evidence, NodeFacts, RankSet
+from ddpdoctor.judge.registry import Registry
+from ddpdoctor.judge.runner import CheckRow, run_checks
+from ddpdoctor.judge.selection import Selection
+from ddpdoctor.judge.verdict import order_findings, reach_verdict
+from ddpdoctor.report.model import Job, Node, Report, World
+
+EVERYTHING = Selection()
+"""No --select and no --ignore."""
+
+
+def build_report(
+    evidence: Evidence,
+    *,
+    registry: Registry,
+    started_at: datetime,
+    duration_s: float,
+    timings: dict[str, float] | None = None,
+    interrupted: str | None = None,
+    invocation: Sequence[str] = (),
+    selection: Selection = EVERYTHING,
+    extra_rows: Sequence[CheckRow] = (),
+    job: Job | None = None,
+) -> Report:
+    """Judge evidence and put everything into one report.
+
+    Args:
+        evidence: all that was seen.
+        registry: the checks to run.
+        started_at: when the command began, with a time zone.
+        duration_s: seconds that gathering took; the time for judging is added.
+        timings: seconds per stage.
+        interrupted: name of the signal that ended the command early.
+        invocation: the command line, already scrubbed.
+        selection: codes that the user wants to see.
+        extra_rows: rows that no check made, such as plugins that could not be loaded.
+        job: how a watched job ended.
+    """
+    began = time.perf_counter()
+    checks = selection.choose_checks(registry.checks)
+    rows, findings = run_checks(checks, evidence)
+    rows = [_forgive_plugin(row) for row in rows] + list(extra_rows)
+    ordered = order_findings(selection.choose_findings(findings), registry.checks)
+    world = describe_world(evidence)
+    verdict = reach_verdict(rows, ordered, scope=describe_scope(evidence, world))
+    judging = time.perf_counter() - began
+    return Report(
+        version=ddpdoctor.__version__,
+        command=evidence.launch.command,
+        invocation=tuple(invocation),
+        started_at=format_time(started_at),
+        duration_s=round(duration_s + judging, 6),
+        verdict=verdict,
+        world=world,
+        checks=tuple(rows),
+        findings=tuple(ordered),
+        evidence=evidence,
+        timings={**(timings or {}), "judge": round(judging, 6)},
+        job=job,
+        interrupted=interrupted,
+    )
+
+
+def _forgive_plugin(row: CheckRow) -> CheckRow:
+    """A third party's check that raises or hangs is shown, but does not cost the verdict."""
+    if row.status != "error" or row.source == ddpdoctor.__name__:
+        return row
+    return CheckRow(
+        row.id, row.codes, row.family, row.status, row.reason, row.duration_s, row.source, required=False
+    )
+
+
+def format_time(moment: datetime) -> str:
+    """Return RFC 3339 in UTC with microseconds.
+
+    Raises:
+        ValueError: the time has no zone.
+    """
+    if moment.tzinfo is None:
+        raise ValueError("a time without zone")
+    utc = moment.astimezone(timezone.utc)
+    return utc.strftime("%Y-%m-%dT%H:%M:%S.%f") + "Z"
+
+
+def describe_world(evidence: Evidence) -> World:
+    """Return what was launched, as far as the evidence tells."""
+    launch = evidence.launch
+    ranks: dict[int, list[int]] = {}
+    for rank in evidence.ranks:
+        ranks.setdefault(rank.node, []).append(rank.rank)
+    nodes = tuple(_describe_node(facts, ranks.get(facts.node), evidence) for facts in evidence.nodes)
+    versions = evidence.nodes[0].versions if evidence.nodes else {}
+    return World(
+        size=launch.world_size,
+        nodes=nodes,
+        backend=launch.backend if launches_ranks(evidence) else None,
+        torch=versions.get("torch"),
+        python=versions.get("python"),
+        launcher=launch.launcher,
+    )
+
+
+def _describe_node(facts: NodeFacts, ranks: list[int] | None, evidence: Evidence) -> Node:
+    """Ranks that never reported are those that the launch puts on the node."""
+    nproc = evidence.launch.nproc
+    expected = range(facts.node * nproc, (facts.node + 1) * nproc) if launches_ranks(evidence) else ()
+    shown: dict[str, Any] = {"node": facts.node}
+    if facts.system is not None:
+        shown["system"] = facts.system
+    if facts.cpus is not None:
+        shown["cores"] = facts.cpus.affinity
+    if facts.memory_total is not None:
+        shown["memory"] = facts.memory_total
+    return Node(
+        host=facts.host,
+        ranks=RankSet(expected if ranks is None else ranks),
+        devices=tuple(f"{d.kind}:{d.index} {d.name or ''}".strip() for d in facts.devices),
+        facts=shown,
+    )
+
+
+def launches_ranks(evidence: Evidence) -> bool:
+    """Whether the selected stages need a world at all (facts, smoke and tcp do not)."""
+    stages = evidence.launch.stages
+    return not stages or any(stage not in ("facts", "smoke", "tcp") for stage in stages)
+
+
+def describe_scope(evidence: Evidence, world: World) -> str:
+    """Return words on what was examined, e.g. ``4 ranks on 1 node, gloo, torch 2.13.0``."""
+    count = evidence.launch.nnodes
+    nodes = f"{count} node{'s' if count != 1 else ''}"
+    if not launches_ranks(evidence):
+        parts = [f"{nodes}, no ranks launched"]
+    else:
+        parts = [f"{world.size} rank{'s' if world.size != 1 else ''} on {nodes}"]
+        if world.backend:
+            parts.append(world.backend)
+    if world.torch:
+        parts.append(f"torch {world.torch}")
+    return ", ".join(parts)
