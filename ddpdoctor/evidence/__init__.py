@@ -16,6 +16,7 @@ from ddpdoctor.evidence.facts import (
     Limits,
     NodeFacts,
     RankFacts,
+    RendezvousFile,
     SharedMemory,
 )
 from ddpdoctor.evidence.network import HostMatch, Link, PortProbe, Rendezvous, Resolution
@@ -73,6 +74,7 @@ __all__ = [
     "RankMessage",
     "RankSet",
     "Rendezvous",
+    "RendezvousFile",
     "Resolution",
     "SharedMemory",
     "SmokeResult",

@@ -128,6 +128,22 @@ class Library:
 
 
 @dataclass(frozen=True, slots=True)
+class RendezvousFile:
+    """A file that a ``file://`` rendezvous names, as it was before anything was launched."""
+
+    path: str
+    named_by: str
+    """The variable or option that names it, e.g. ``DIST_URL`` or ``--rdzv-endpoint``."""
+    exists: bool = False
+    size: int = 0
+    """Bytes."""
+    age_s: float | None = None
+    """Seconds since it was last written."""
+    open_by: tuple[int, ...] = ()
+    """Processes that have it open."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """One node before anything was launched on it."""
 
@@ -173,6 +189,8 @@ class NodeFacts:
     """Half the round trip over which the offset was measured."""
     tracing: str | None = None
     """Why py-spy may not read other processes here; None when it may."""
+    rendezvous_files: tuple[RendezvousFile, ...] | None = None
+    """Files of a ``file://`` rendezvous that is configured here; None when nobody looked."""
 
 
 @dataclass(frozen=True, slots=True)
