@@ -1,0 +1,220 @@
+"""Whether the backend asked for exists, and whether each backend that exists works."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import BackendResult, Evidence, RankSet
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
+from ddpdoctor_checks.stage_evidence import (
+    explain_missing,
+    gather_ranks,
+    hosts_of_ranks,
+    is_complaint,
+    quote_messages,
+)
+from ddpdoctor_checks.wording import join_words, name_set
+
+DEVICE_OF = {"gloo": "cpu", "mpi": "cpu", "ucc": "cpu", "nccl": "cuda", "xccl": "xpu"}
+"""Device type that a backend is for (torch.distributed's table of backends); mpi and ucc can do more when
+built for it."""
+
+BUILD_OF = {
+    "nccl": ("a CUDA build of torch", "pip install torch --index-url https://download.pytorch.org/whl/cu128"),
+    "xccl": ("an XPU build of torch", "pip install torch --index-url https://download.pytorch.org/whl/xpu"),
+    "mpi": ("a torch built from source on a machine with MPI", None),
+    "ucc": ("a torch built from source with USE_UCC=1", None),
+    "gloo": ("a torch built with USE_GLOO=1, as all wheels are", None),
+}
+"""Where a backend comes from (pytorch.org/get-started, torch.distributed's "Backends that come with
+PyTorch")."""
+
+
+@check(
+    "BKD001",
+    name="backend-unavailable",
+    title="The backend asked for is not in this torch, or has no device",
+    severity="error",
+    family="backends",
+    needs=("backends",),
+    since="0.1.0",
+    id="bkd.asked.available",
+    explains=("BKD002", "BKD011", "BKD004", "COL001"),
+)
+def find_backend_unavailable(evidence: Evidence) -> Iterable[Finding]:
+    """The backend that was asked for cannot be used here.
+
+    What it looks for:
+        The backend of the default process group (``--backend``, or the one chosen by the devices) is not
+        built into this torch, or needs a device that no rank can see.
+
+    Why it matters:
+        ``init_process_group`` raises on every rank, or the first collective does; nothing can be trained.
+
+    How it decides:
+        ``torch.distributed.is_<backend>_available()`` as each rank reports it, and the number of devices of
+        the backend's type that torch sees. Nothing is concluded of a backend that nobody asked for.
+
+    Known false alarms:
+        None known. A GPU that a container or ``CUDA_VISIBLE_DEVICES`` hides is reported as absent, which it
+        is for this process.
+
+    Fix:
+        Ask for a backend that works (the message lists them), install a torch built with it, or make the
+        device visible.
+
+    References:
+        https://docs.pytorch.org/docs/stable/distributed.html#backends
+    """
+    asked = evidence.launch.backend_asked or evidence.launch.backend
+    result = next((each for each in evidence.backends if each.asked), None)
+    result = result or next((each for each in evidence.backends if each.backend == asked), None)
+    if result is None:
+        raise explain_missing(evidence, "backends", f"backend {asked}")
+    usable = [each.backend for each in evidence.backends if each.built and each.device_present]
+    if not result.built:
+        problem = f"The backend asked for, {result.backend}, is not built into this torch"
+    elif not result.device_present:
+        device = DEVICE_OF.get(result.backend, "device").upper()
+        problem = (
+            f"The backend asked for, {result.backend}, has no device: torch sees no {device} device here"
+        )
+    else:
+        return
+    names = join_words(usable) or "none"
+    torch = next((facts.versions["torch"] for facts in evidence.nodes if "torch" in facts.versions), None)
+    yield Finding(
+        message=f"{problem}; usable here: {names}.",
+        ranks=gather_ranks(result.failures),
+        evidence=_unavailable_evidence(result, torch),
+        fix=tuple(_unavailable_fixes(result, usable)),
+        details={"backend": result.backend, "built": result.built, "usable": usable, "torch": torch},
+    )
+
+
+def _unavailable_evidence(result: BackendResult, torch: str | None) -> tuple[EvidenceItem, ...]:
+    about = f"torch {torch}: " if torch else ""
+    said = [EvidenceItem("backend", f"{about}{result.backend} built: {'yes' if result.built else 'no'}")]
+    if result.reason:
+        said.append(EvidenceItem("backend", result.reason))
+    return tuple(said)
+
+
+def _unavailable_fixes(result: BackendResult, usable: list[str]) -> Iterable[Fix]:
+    if usable:
+        name = usable[0]
+        yield Fix(
+            f"use {name}: here `ddpdoctor check --backend {name}`, in the script the code below",
+            code=f'torch.distributed.init_process_group("{name}")',
+        )
+    if not result.built:
+        words, command = BUILD_OF.get(result.backend, (f"a torch built with {result.backend}", None))
+        yield Fix(f"or install {words}", command=command)
+    else:
+        yield Fix(
+            "or make the device visible: see what the driver and torch find (an empty CUDA_VISIBLE_DEVICES "
+            "hides all GPUs; a container needs `--gpus all`)",
+            command='nvidia-smi -L; echo "CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-<unset>}"; '
+            'python -c "import torch; print(torch.version.cuda, torch.cuda.device_count())"',
+        )
+
+
+@check(
+    "BKD002",
+    name="backend-initialisation-failed",
+    title="The backend exists, but a process group or its first collective fails",
+    severity="error",
+    family="backends",
+    needs=("backends",),
+    since="0.1.0",
+    variants={f"bkd.{name}.works": name for name in DEVICE_OF},
+    explains=("BKD011",),
+)
+def find_backend_failed(evidence: Evidence, *, variant: str) -> Iterable[Finding]:
+    """A backend is there, yet a process group or a collective on it fails.
+
+    What it looks for:
+        For each backend that torch knows: does a process group form on every rank, does a small all_reduce
+        give the right sum? Further rows of this code: each way to initialise (env://, tcp://, file://), each
+        collective ending without an exception, no rank dying or raising in a stage of ``ddpdoctor check``,
+        and each device taking a small computation.
+
+    Why it matters:
+        Training stops at ``init_process_group`` or at the first collective. NCCL in particular reports many
+        causes with one text (``unhandled system error``).
+
+    How it decides:
+        By what the ranks report of their own calls. Ranks that only say that a peer is gone or late
+        (``Connection closed by peer``, ``Timed out waiting``) are victims where another rank raised something
+        of its own or died. A backend that nobody asked for is at most a warning (gloo, nccl) or a
+        note (mpi, ucc, xccl: they often want a launcher of their own).
+
+    Known false alarms:
+        MPI built into torch fails where the ranks were not started by ``mpirun``; it is a note unless asked
+        for.
+
+    Fix:
+        The text of the first rank that raised says most; for NCCL run again with ``NCCL_DEBUG=INFO``. Where
+        the report has an earlier finding (names, ports, devices), that is the cause.
+
+    References:
+        https://docs.pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications ;
+        https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html
+    """
+    result = next((each for each in evidence.backends if each.backend == variant), None)
+    if result is None:
+        raise explain_missing(evidence, "backends", f"backend {variant}")
+    if not result.built:
+        raise NotApplicable("not built into this torch")
+    if not result.device_present:
+        raise NotApplicable(f"no {DEVICE_OF[variant].upper()} device here")
+    tried = result.group.union(result.collective, gather_ranks(result.failures))
+    if not tried:
+        if result.reason:
+            raise NotApplicable(result.reason)
+        raise explain_missing(evidence, "backends", f"backend {variant}")
+    if result.failures:
+        yield _failed_backend(evidence, result)
+        return
+    silent = tried.union(RankSet.span(evidence.launch.world_size)).minus(result.collective)
+    if silent:
+        raise CannotLook(f"{name_set(silent)} left no result of {variant}")
+
+
+def _failed_backend(evidence: Evidence, result: BackendResult) -> Finding:
+    own = [each for each in result.failures if not is_complaint(each.text)]
+    blamed = own or list(result.failures)
+    ranks = gather_ranks(blamed)
+    victims = gather_ranks(result.failures).minus(ranks)
+    formed = not ranks.minus(result.group)
+    where = "first all_reduce failed" if formed else "process group did not form"
+    severity = None
+    if not result.asked and result.backend != evidence.launch.backend:
+        severity = "warning" if result.backend in ("gloo", "nccl") else "info"
+    return Finding(
+        message=f"The {where} with {result.backend} on {name_set(ranks)}: {blamed[0].text}",
+        ranks=ranks,
+        victims=victims,
+        nodes=hosts_of_ranks(evidence, ranks),
+        evidence=quote_messages(result.failures),
+        fix=tuple(_failed_fixes(result)),
+        details={"backend": result.backend, "version": result.version, "group_formed": formed},
+        confidence="high" if own else "medium",
+        severity=severity,
+    )
+
+
+def _failed_fixes(result: BackendResult) -> Iterable[Fix]:
+    if result.backend == "nccl":
+        yield Fix(
+            "let NCCL say which call failed; the first `NCCL WARN` line names it",
+            command="NCCL_DEBUG=INFO ddpdoctor check --only facts,smoke,rendezvous,backends --backend nccl",
+        )
+    elif result.backend == "mpi":
+        yield Fix("start the ranks by MPI itself", command="mpirun -n 4 ddpdoctor check --backend mpi")
+    else:
+        yield Fix(
+            "let torch say what it does, and look at names and ports first",
+            command="TORCH_CPP_LOG_LEVEL=INFO TORCH_DISTRIBUTED_DEBUG=INFO ddpdoctor check "
+            f"--only facts,tcp,rendezvous,backends --backend {result.backend} -v",
+        )

@@ -1,0 +1,205 @@
+"""Which device each rank uses: shared devices, and ranks without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Device, Evidence, NodeFacts, RankFacts, RankSet
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
+from ddpdoctor_checks.places import Places
+from ddpdoctor_checks.wording import join_words, name_set
+
+GPU_BACKENDS = ("nccl", "xccl")
+"""Backends whose tensors live on an accelerator."""
+
+_SET_DEVICE = """local_rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local_rank)
+torch.distributed.init_process_group("nccl", device_id=torch.device("cuda", local_rank))"""
+
+
+def on_gpu(facts: RankFacts) -> bool:
+    """Whether a rank uses an accelerator."""
+    return facts.device.split(":")[0] not in ("cpu", "meta")
+
+
+def find_device(node: NodeFacts | None, facts: RankFacts) -> Device | None:
+    """Return what is known of a rank's device: by UUID, else by index where nothing renumbers the devices."""
+    if node is None:
+        return None
+    if facts.device_uuid is not None:
+        return next((each for each in node.devices if each.uuid == facts.device_uuid), None)
+    if any(name in facts.variables for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")):
+        return None
+    index = facts.device.partition(":")[2] or "0"
+    return next((each for each in node.devices if str(each.index) == index), None)
+
+
+@check(
+    "BKD003",
+    name="device-shared",
+    title="Two ranks use one GPU",
+    severity="error",
+    family="backends",
+    needs=("ranks",),
+    since="0.1.0",
+    id="bkd.devices.unshared",
+    explains=("BKD002", "BKD011", "PRF001", "PRF002"),
+)
+def find_device_shared(evidence: Evidence) -> Iterable[Finding]:
+    """Several ranks use the same physical GPU.
+
+    What it looks for:
+        The UUID of each rank's device. Indices say nothing: ``cuda:0`` of two ranks may be two GPUs or one.
+
+    Why it matters:
+        NCCL refuses (``Duplicate GPU detected``) or hangs; with other backends the ranks share memory and
+        speed.
+
+    How it decides:
+        Two ranks with equal UUIDs share a device; slices of a GPU (MIG) have UUIDs of their own. With NCCL an
+        error, with other backends a warning.
+
+    Known false alarms:
+        Sharing on purpose for a test without NCCL. ``--ignore BKD003`` silences it.
+
+    Fix:
+        Give each process its own device from ``LOCAL_RANK``, before ``init_process_group``; do not trim
+        ``CUDA_VISIBLE_DEVICES`` to one GPU for all ranks.
+
+    References:
+        https://github.com/NVIDIA/Megatron-LM/issues/661 ;
+        https://docs.pytorch.org/docs/stable/generated/torch.cuda.set_device.html
+    """
+    users = [facts for facts in evidence.ranks if on_gpu(facts)]
+    if not users:
+        raise NotApplicable("no rank uses a GPU")
+    groups: dict[str, list[RankFacts]] = {}
+    for facts in users:
+        if facts.device_uuid is not None:
+            groups.setdefault(facts.device_uuid, []).append(facts)
+    for uuid, members in groups.items():
+        if len(members) > 1:
+            yield _shared_device(evidence, uuid, members)
+    unknown = [facts.rank for facts in users if facts.device_uuid is None]
+    if unknown and not any(len(members) > 1 for members in groups.values()):
+        raise CannotLook(f"the device's UUID is not known on {name_set(RankSet(unknown))}")
+
+
+def _shared_device(evidence: Evidence, uuid: str, members: list[RankFacts]) -> Finding:
+    ranks = RankSet(facts.rank for facts in members)
+    hosts = tuple(dict.fromkeys(facts.host for facts in members))
+    node = next((each for each in evidence.nodes if each.node == members[0].node), None)
+    device = find_device(node, members[0])
+    name = f"{device.name or 'GPU'} {device.index} ({uuid})" if device is not None else uuid
+    visible = {facts.variables.get("CUDA_VISIBLE_DEVICES") for facts in members}
+    pinned = len(visible) == 1 and "," not in (next(iter(visible)) or ",")
+    fixes = [Fix("choose the device by local rank before anything touches a GPU", code=_SET_DEVICE)]
+    if pinned:
+        value = next(iter(visible))
+        fixes.insert(
+            0,
+            Fix(
+                f"CUDA_VISIBLE_DEVICES={value} leaves one GPU to all of these ranks: unset it, or list one "
+                "GPU per rank",
+                command="unset CUDA_VISIBLE_DEVICES",
+            ),
+        )
+    return Finding(
+        message=f"{name_set(ranks).capitalize()} on {join_words(hosts)} use one GPU: {name}.",
+        ranks=ranks,
+        nodes=hosts,
+        evidence=tuple(
+            EvidenceItem(
+                "device",
+                f"rank {facts.rank} (pid {facts.pid}): {facts.device} = {uuid}",
+                RankSet([facts.rank]),
+            )
+            for facts in members[:8]
+        ),
+        fix=tuple(fixes),
+        details={
+            "uuid": uuid,
+            "visible_devices": sorted(str(value) for value in visible if value is not None),
+        },
+        severity=None if evidence.launch.backend == "nccl" else "warning",
+    )
+
+
+@check(
+    "BKD004",
+    name="device-out-of-range",
+    title="A local rank is not below the number of visible devices",
+    severity="error",
+    family="backends",
+    needs=("ranks",),
+    since="0.1.0",
+    id="bkd.devices.in_range",
+    explains=("BKD002", "BKD011"),
+)
+def find_device_out_of_range(evidence: Evidence) -> Iterable[Finding]:
+    """There are more ranks on a node than GPUs that they can see.
+
+    What it looks for:
+        Ranks whose local rank, or the index of whose device, is not below the number of devices that they
+        see.
+
+    Why it matters:
+        ``CUDA error: invalid device ordinal`` on exactly these ranks; all others then wait for them.
+
+    How it decides:
+        Only where GPUs are to be used: the backend is nccl or xccl, or ranks were given GPU devices. The
+        count is what torch sees in the rank, after ``CUDA_VISIBLE_DEVICES``.
+
+    Known false alarms:
+        Ranks that share GPUs on purpose by ``rank % device_count`` with a backend other than NCCL.
+
+    Fix:
+        Start at most as many processes as there are visible GPUs; use ``LOCAL_RANK`` and not ``RANK`` for the
+        device, since the global rank exceeds the devices of a node as soon as there are two nodes.
+
+    References:
+        https://github.com/pytorch/torchtitan/issues/423 ;
+        https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
+    """
+    wanted = evidence.launch.backend in GPU_BACKENDS or any(on_gpu(facts) for facts in evidence.ranks)
+    if not wanted:
+        raise NotApplicable("no rank uses a GPU")
+    if not evidence.ranks:
+        raise CannotLook("no rank left facts of its devices")
+    if not any(facts.visible_devices for facts in evidence.ranks):
+        raise NotApplicable("no GPU is visible to any rank")  # then BKD001 speaks
+    outside = [facts for facts in evidence.ranks if _needed_index(facts) >= facts.visible_devices]
+    for node in sorted({facts.node for facts in outside}):
+        yield _out_of_range(evidence, node, [facts for facts in outside if facts.node == node])
+
+
+def _needed_index(facts: RankFacts) -> int:
+    """Index of the device that the rank uses or would use."""
+    kind, _, index = facts.device.partition(":")
+    return int(index) if kind != "cpu" and index.isdigit() else facts.local_rank
+
+
+def _out_of_range(evidence: Evidence, node: int, members: list[RankFacts]) -> Finding:
+    ranks = RankSet(facts.rank for facts in members)
+    seen = max(facts.visible_devices for facts in members)
+    host = Places(evidence).host(node)
+    value = members[0].variables.get("CUDA_VISIBLE_DEVICES")
+    pinned = f" (CUDA_VISIBLE_DEVICES={value})" if value is not None else ""
+    locals_ = RankSet(facts.local_rank for facts in members)
+    return Finding(
+        message=f"{name_set(ranks).capitalize()} on {host} (local {name_set(locals_)}) have no GPU: "
+        f"{seen} {'is' if seen == 1 else 'are'} visible there{pinned}.",
+        ranks=ranks,
+        nodes=(host,),
+        evidence=(EvidenceItem("device", f"torch sees {seen} devices on {host}{pinned}", ranks),),
+        fix=(
+            Fix(
+                f"start at most {seen} ranks on {host}, or make more GPUs visible",
+                command=f"torchrun --nproc-per-node {seen} train.py"
+                if seen
+                else "unset CUDA_VISIBLE_DEVICES",
+            ),
+            Fix("choose the device by LOCAL_RANK, never by RANK", code=_SET_DEVICE),
+        ),
+        details={"visible_devices": seen, "local_ranks": list(locals_), "host": host},
+    )

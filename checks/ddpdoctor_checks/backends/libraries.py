@@ -1,0 +1,135 @@
+"""Whether exactly one communication library, torch's own, is in play."""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence, Library, NodeFacts, RankSet
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
+from ddpdoctor_checks.wording import join_words
+
+LIBRARIES = ("nccl", "rccl")
+
+
+@check(
+    "BKD006",
+    name="communication-library-conflict",
+    title="Two NCCL libraries are in play, or one that is not torch's",
+    severity="warning",
+    family="backends",
+    needs=("nodes",),
+    since="0.1.0",
+    id="bkd.libraries.single",
+    explains=("BKD002", "BKD011"),
+)
+def find_library_conflict(evidence: Evidence) -> Iterable[Finding]:
+    """More than one NCCL (RCCL), or one that torch was not built with, is loaded or installed.
+
+    What it looks for:
+        Two different NCCL libraries mapped into one process; two distributions that both install an NCCL; a
+        loaded NCCL from elsewhere although torch brings its own; a library directory in ``LD_LIBRARY_PATH``
+        that puts another NCCL first.
+
+    Why it matters:
+        ``undefined symbol: ncclCommResume`` at import, invalid usage or internal errors later, or nodes that
+        run different versions without anybody knowing. The wheels ``nvidia-nccl-cu12`` and ``-cu13`` install
+        into one directory and overwrite each other.
+
+    How it decides:
+        Paths (links resolved by the gatherer) and versions of what is mapped into the process, of the
+        installed distributions and of what the search path would give. An NCCL of the system beside torch's
+        own is no conflict as long as nothing loads it; a torch that was built against the system's NCCL and
+        loads that is fine too.
+
+    Known false alarms:
+        A newer NCCL chosen on purpose through ``LD_PRELOAD`` or ``LD_LIBRARY_PATH``.
+
+    Fix:
+        Keep the one that torch asks for: uninstall the other wheel and reinstall torch's, clear
+        ``LD_LIBRARY_PATH`` of directories that hold libnccl.
+
+    References:
+        https://github.com/pytorch/pytorch/issues/107174 ; https://github.com/pytorch/pytorch/issues/176829
+    """
+    seen = False
+    groups: dict[str, list[NodeFacts]] = {}
+    for node in evidence.nodes:
+        found = [each for each in node.libraries if any(name in each.name.lower() for name in LIBRARIES)]
+        seen = seen or bool(found)
+        problem = _name_conflict(node, found)
+        if problem:
+            groups.setdefault(problem, []).append(node)
+    if not seen:
+        raise NotApplicable("no NCCL or RCCL library is installed")
+    for problem, nodes in groups.items():
+        yield _conflict(evidence, problem, nodes)
+
+
+def _name_conflict(node: NodeFacts, found: list[Library]) -> str | None:
+    loaded = {os.path.normpath(each.path): each for each in found if each.source == "loaded"}
+    wheels = {each.name: each for each in found if each.source == "wheel"}
+    if len(loaded) > 1:
+        return f"two libraries are loaded into one process: {_list(loaded.values())}"
+    if len(wheels) > 1:
+        return f"two distributions install the same library: {_list(wheels.values())}"
+    if loaded and wheels:
+        (library,) = loaded.values()
+        (wheel,) = wheels.values()
+        if library.version and wheel.version and not _same_version(library.version, wheel.version):
+            return f"{_list([library])} is loaded, but torch's own is {_list([wheel])}"
+        if not _within_packages(library.path):
+            return f"{_list([library])} is loaded instead of torch's own {_list([wheel])}"
+    if wheels and not loaded:
+        directories = [part for part in node.variables.get("LD_LIBRARY_PATH", "").split(":") if part]
+        for each in found:
+            ahead = os.path.dirname(os.path.normpath(each.path)) in [os.path.normpath(d) for d in directories]
+            if each.source == "search-path" and ahead and not _within_packages(each.path):
+                return f"LD_LIBRARY_PATH puts {_list([each])} before torch's own {_list(wheels.values())}"
+    return None
+
+
+def _within_packages(path: str) -> bool:
+    return "/site-packages/" in path or "/dist-packages/" in path
+
+
+def _same_version(first: str, second: str) -> bool:
+    """Compare the three numbers of NCCL versions; wheels may add a fourth."""
+    return first.split("+")[0].split(".")[:3] == second.split("+")[0].split(".")[:3]
+
+
+def _list(libraries: Iterable[Library]) -> str:
+    return " and ".join(
+        f"{each.path} ({each.name} {each.version or 'of unknown version'})" for each in libraries
+    )
+
+
+def _conflict(evidence: Evidence, problem: str, nodes: list[NodeFacts]) -> Finding:
+    hosts = tuple(node.host for node in nodes)
+    numbers = {node.node for node in nodes}
+    libraries = [each for each in nodes[0].libraries if any(name in each.name.lower() for name in LIBRARIES)]
+    wheels = [each.name for each in libraries if each.source == "wheel"]
+    torch = nodes[0].versions.get("torch", "<version>").split("+")[0]
+    fixes = [
+        Fix("clear LD_LIBRARY_PATH and LD_PRELOAD of other NCCLs", command="unset LD_LIBRARY_PATH LD_PRELOAD")
+    ]
+    if len(wheels) > 1:
+        fixes = [
+            Fix(
+                "remove all of them, then let torch install the one that it needs",
+                command=f"pip uninstall -y {' '.join(wheels)}; pip install --force-reinstall torch=={torch}",
+            )
+        ]
+    return Finding(
+        message=f"On {join_words(hosts)} {problem}.",
+        ranks=RankSet(facts.rank for facts in evidence.ranks if facts.node in numbers),
+        nodes=hosts,
+        evidence=tuple(
+            EvidenceItem("library", f"{each.source}: {each.path} ({each.name} {each.version or '?'})")
+            for each in libraries
+        ),
+        fix=tuple(fixes),
+        details={"libraries": libraries},
+        severity=None if evidence.launch.backend == "nccl" else "info",
+        confidence="high" if problem.startswith("two") else "medium",
+    )

@@ -1,0 +1,364 @@
+"""Stages that were cut at their limit, ranks that died in them, and exceptions that ended them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ddpdoctor.evidence import STAGES, Evidence, RankError, RankExit, RankSet, StackClass, StageRecord
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, Where, check
+from ddpdoctor_checks.places import Places
+from ddpdoctor_checks.stage_evidence import (
+    describe_exit,
+    describe_stack,
+    explain_missing,
+    find_line,
+    fold_frames,
+    hosts_of_ranks,
+    is_complaint,
+    is_waiting,
+    place_stacks,
+    stage_records,
+    unclean_exits,
+)
+from ddpdoctor_checks.wording import count_of, format_number, join_words, name_set
+
+GROUP_STAGES = ("rendezvous", "backends", "collectives", "ddp", "bandwidth")
+"""Stages in which ranks exist and talk to each other."""
+
+_KILLED = Fix(
+    "see whether the kernel killed it for memory; if not, ask who on this machine ends processes",
+    command="sudo dmesg -T | grep -iE 'killed process|out of memory' | tail",
+)
+
+MOST_STACKS = 32
+"""Classes of equal stacks that the details hold; ranks that stand at more than 32 different places are shown
+by the first ones, and the count says how many there were."""
+
+
+@check(
+    "BKD011",
+    name="stage-timed-out",
+    title="A stage of the examination was cut at its limit",
+    severity="error",
+    family="backends",
+    needs=("stages",),
+    since="0.1.0",
+    variants={f"stage.{stage}.in_time": stage for stage in STAGES},
+)
+def find_stage_timed_out(evidence: Evidence, *, variant: str) -> Iterable[Finding]:
+    """A stage of ``ddpdoctor check`` did not end within its limit and was cut.
+
+    What it looks for:
+        Stages that some node had to cut, what their ranks did at that moment (stacks taken by py-spy before
+        anything was stopped), which ranks had finished, and which had died.
+
+    Why it matters:
+        What hangs here hangs in training too, and there without a limit.
+
+    How it decides:
+        By the clock alone: the limit of the stage. Ranks that died are the culprits; else ranks that stand
+        outside torch's communication code while others wait in it; else all that did not finish. It is the
+        last resort: any narrower finding of the report that explains it stands above it.
+
+    Known false alarms:
+        A machine that is far too slow for the number of ranks: many ranks on few cores can need longer than
+        the limit for the first collective. ``--timeout`` gives more time.
+
+    Fix:
+        Read the stacks: the rank outside the collective is the one to look at. Where nothing is wrong, allow
+        more time.
+
+    References:
+        https://docs.pytorch.org/docs/stable/distributed.html#monitored-barrier ;
+        https://github.com/benfred/py-spy
+    """
+    records = stage_records(evidence, variant)
+    if not records:
+        raise explain_missing(evidence, variant, "its duration")
+    cut = [record for record in records if record.status == "cut"]
+    if cut:
+        yield _timed_out(evidence, variant, cut)
+        return
+    statuses = {record.status for record in records}
+    if statuses == {"skipped"}:
+        raise NotApplicable(records[0].reason or f"stage {variant} was skipped")
+    unreached = next((record for record in records if record.status == "unreached"), None)
+    if unreached is not None:
+        raise CannotLook(unreached.reason or f"stage {variant} was not reached")
+
+
+def _timed_out(evidence: Evidence, stage: str, cut: Sequence[StageRecord]) -> Finding:
+    finished = RankSet().union(*(record.finished for record in cut))
+    unfinished = RankSet().union(*(record.unfinished for record in cut))
+    stacks = [stack for record in cut for stack in record.stacks]
+    dead = unclean_exits(evidence, (stage,))
+    ranks, victims, confidence = _blame(unfinished, stacks, dead)
+    places = Places(evidence)
+    nodes = hosts_of_ranks(evidence, ranks) or places.hosts(record.node for record in cut)
+    limit = max((record.limit_s or 0.0 for record in cut), default=0.0)
+    return Finding(
+        message=_tell(stage, limit, nodes, unfinished, finished, stacks, dead),
+        ranks=ranks,
+        victims=victims,
+        nodes=nodes,
+        where=place_stacks(stacks, ranks)[:MOST_STACKS],
+        evidence=_stack_evidence(cut, stacks, dead),
+        fix=_fixes(stage, limit, stacks, dead),
+        details={
+            "stage": stage,
+            "limit_s": limit,
+            "finished": finished,
+            "unfinished": unfinished,
+            "stacks": [_detail_stack(stack) for stack in stacks[:MOST_STACKS]],
+            "stacks_left_out": max(0, len(stacks) - MOST_STACKS),
+        },
+        confidence=confidence,
+    )
+
+
+def _blame(
+    unfinished: RankSet, stacks: Sequence[StackClass], dead: Sequence[RankExit]
+) -> tuple[RankSet, RankSet, str]:
+    """Return culprits, victims and the confidence in that."""
+    if dead:
+        culprits = RankSet(each.rank for each in dead)
+        return culprits, unfinished.minus(culprits), "high"
+    waiting = RankSet().union(*(stack.ranks for stack in stacks if is_waiting(stack.frames)))
+    elsewhere = RankSet().union(
+        *(stack.ranks for stack in stacks if stack.frames and not is_waiting(stack.frames))
+    )
+    elsewhere = elsewhere.minus(waiting)
+    if waiting and elsewhere:
+        return elsewhere, unfinished.minus(elsewhere), "medium"
+    return unfinished, RankSet(), "medium"
+
+
+def _tell(
+    stage: str,
+    limit: float,
+    nodes: Sequence[str],
+    unfinished: RankSet,
+    finished: RankSet,
+    stacks: Sequence[StackClass],
+    dead: Sequence[RankExit],
+) -> str:
+    text = f"Stage {stage} was cut at its limit of {format_number(limit)} s"
+    if dead:
+        others = unfinished.minus(RankSet(each.rank for each in dead))
+        text += f": {_tell_dead(dead)}" + (f", and {name_set(others)} did not finish" if others else "")
+    elif unfinished:
+        text += f": {name_set(unfinished)} did not finish"
+    elif nodes:
+        text += f" on {join_words(nodes)}"
+    if finished:
+        text += f", {name_set(finished)} had"
+    if stacks:
+        text += f"; {join_words((describe_stack(stack) for stack in stacks), few=3)}"
+    return text + "."
+
+
+def _tell_dead(dead: Sequence[RankExit]) -> str:
+    """Fold ranks that died in the same way: ``ranks 2-3 were killed by signal 9 (SIGKILL)``."""
+    groups: dict[str, list[int]] = {}
+    for each in dead:
+        groups.setdefault(describe_exit(each), []).append(each.rank)
+    parts = []
+    for text, ranks in groups.items():
+        verb = text.replace("was ", "were ", 1).replace("is gone", "are gone", 1) if len(ranks) > 1 else text
+        parts.append(f"{name_set(RankSet(ranks))} {verb}")
+    return join_words(parts, few=4)
+
+
+def _stack_evidence(
+    cut: Sequence[StageRecord], stacks: Sequence[StackClass], dead: Sequence[RankExit]
+) -> tuple[EvidenceItem, ...]:
+    items = [
+        EvidenceItem("exit", f"pid {each.pid} {describe_exit(each)}", RankSet([each.rank]))
+        for each in dead[:6]
+    ]
+    for stack in stacks[:6]:
+        shown, hidden = fold_frames(stack.frames)
+        lines = [f"{frame.function} ({frame.file}:{frame.line})" for frame in shown[:6]]
+        folded = f" … {count_of(hidden, 'library frame')} folded" if hidden else ""
+        text = " < ".join(lines) or (describe_stack(stack) if not stack.frames else "library code only")
+        line = find_line(stack.frames)
+        items.append(
+            EvidenceItem("stack", text + folded, stack.ranks, (line.file, line.line) if line else None)
+        )
+    for note in dict.fromkeys(record.stacks_note for record in cut if record.stacks_note):
+        items.append(EvidenceItem("stack", f"no stacks: {note}"))
+    return tuple(items)
+
+
+def _detail_stack(stack: StackClass) -> dict[str, object]:
+    shown, hidden = fold_frames(stack.frames)
+    return {
+        "ranks": stack.ranks,
+        "state": stack.state,
+        "waiting": is_waiting(stack.frames),
+        "frames": list(shown),
+        "library_frames_folded": hidden,
+        "innermost": stack.frames[0] if stack.frames else None,
+    }
+
+
+def _fixes(
+    stage: str, limit: float, stacks: Sequence[StackClass], dead: Sequence[RankExit]
+) -> tuple[Fix, ...]:
+    if any(each.signal == 9 for each in dead):
+        return (_KILLED,)
+    again = f"ddpdoctor check --only {','.join(STAGES[: STAGES.index(stage) + 1])} -v"
+    fixes = [Fix("run the stages up to this one again and see all frames of all ranks", command=again)]
+    if not stacks and not dead:
+        fixes.append(
+            Fix(
+                "let py-spy read the ranks next time (in a container also: --cap-add SYS_PTRACE)",
+                command="sudo sysctl kernel.yama.ptrace_scope=0",
+            )
+        )
+    fixes.append(
+        Fix(
+            f"where the machine is only slow, allow more than {format_number(limit)} s with --timeout",
+            command=f"ddpdoctor check --timeout {max(120, round(limit * 8))}",
+        )
+    )
+    return tuple(fixes)
+
+
+@check(
+    "BKD002",
+    name="backend-initialisation-failed",
+    title="The backend exists, but a process group or its first collective fails",
+    severity="error",
+    family="backends",
+    needs=("exits",),
+    since="0.1.0",
+    id="bkd.ranks.alive",
+    explains=("BKD011",),
+)
+def find_rank_died(evidence: Evidence) -> Iterable[Finding]:
+    """No rank of the tiny world died by a signal or an exit before its clean end."""
+    dead = unclean_exits(evidence, (None, *STAGES))
+    if not dead:
+        if not stage_records(evidence, "rendezvous") and not evidence.exits and not evidence.ranks:
+            raise CannotLook("no rank was started")
+        return
+    by_stage: dict[str | None, list[RankExit]] = {}
+    for each in dead:
+        by_stage.setdefault(each.stage, []).append(each)
+    order: tuple[str | None, ...] = (None, *STAGES)
+    for stage in sorted(by_stage, key=order.index):
+        yield _died(evidence, stage, by_stage[stage])
+
+
+def _died(evidence: Evidence, stage: str | None, dead: Sequence[RankExit]) -> Finding:
+    ranks = RankSet(each.rank for each in dead)
+    records = stage_records(evidence, stage) if stage else ()
+    peers = RankSet().union(*(record.unfinished for record in records))
+    peers = peers.union(RankSet(each.rank for each in evidence.errors if each.stage == stage))
+    sent = {each.signal for each in dead} <= {9, 15}
+    when = f" in stage {stage}" if stage else " before its first stage"
+    until = STAGES[: STAGES.index(stage) + 1] if stage in STAGES else STAGES[:4]
+    native = Fix(
+        "see where it crashed: run that stage again with faulthandler on",
+        command=f"PYTHONFAULTHANDLER=1 ddpdoctor check --only {','.join(until)} -v",
+    )
+    text = _tell_dead(dead)
+    return Finding(
+        message=f"{text[0].upper()}{text[1:]}{when}{', from outside' if sent else ''}.",
+        ranks=ranks,
+        victims=peers.minus(ranks),
+        nodes=hosts_of_ranks(evidence, ranks),
+        evidence=tuple(
+            EvidenceItem("exit", f"pid {each.pid} {describe_exit(each)}", RankSet([each.rank]))
+            for each in dead[:8]
+        ),
+        fix=(_KILLED if sent else native,),
+        details={
+            "stage": stage,
+            "exits": list(dead[:MOST_STACKS]),
+            "exits_left_out": max(0, len(dead) - MOST_STACKS),
+        },
+    )
+
+
+@check(
+    "BKD002",
+    name="backend-initialisation-failed",
+    title="The backend exists, but a process group or its first collective fails",
+    severity="error",
+    family="backends",
+    needs=("errors", "stages"),
+    since="0.1.0",
+    id="bkd.stages.without_error",
+    explains=("BKD011",),
+)
+def find_stage_error(evidence: Evidence) -> Iterable[Finding]:
+    """No stage in which ranks talk to each other was ended by an exception."""
+    if not any(record.stage in GROUP_STAGES for record in evidence.stages):
+        raise explain_missing(evidence, "rendezvous", "the ranks")
+    errors = [each for each in evidence.errors if each.stage in GROUP_STAGES]
+    if not _all_joined(evidence):
+        errors = [
+            each for each in errors if each.stage != "rendezvous"
+        ]  # the network's checks say who is missing
+    for stage in GROUP_STAGES:
+        raised = [each for each in errors if each.stage == stage]
+        if raised:
+            yield _raised(evidence, stage, raised)
+    if not errors and all(
+        r.status in ("skipped", "unreached") for r in evidence.stages if r.stage in GROUP_STAGES
+    ):
+        raise explain_missing(evidence, "rendezvous", "the ranks")
+
+
+def _all_joined(evidence: Evidence) -> bool:
+    return bool(evidence.rendezvous) and all(
+        len(each.joined_ranks) >= each.expected_ranks and len(each.joined_nodes) >= each.expected_nodes
+        for each in evidence.rendezvous
+    )
+
+
+def _raised(evidence: Evidence, stage: str, raised: Sequence[RankError]) -> Finding:
+    own = [each for each in raised if not is_complaint(each.message)]
+    groups: dict[tuple[str, str], list[RankError]] = {}
+    for each in own or raised:
+        groups.setdefault((each.type, each.message), []).append(each)
+    (kind, text), members = next(iter(groups.items()))
+    ranks = RankSet(each.rank for each in own or raised)
+    victims = RankSet(each.rank for each in raised).minus(ranks)
+    dead = unclean_exits(evidence, (None, *STAGES))
+    silent = RankSet().union(*(record.unfinished for record in stage_records(evidence, stage)))
+    echo = not own and bool(dead or silent.minus(ranks))
+    line = find_line(members[0].frames)
+    same = RankSet(each.rank for each in members)
+    return Finding(
+        message=f"Stage {stage} ended with {kind} on {name_set(same)}: {text}",
+        ranks=RankSet(each.rank for each in dead) or silent.minus(ranks) if echo else ranks,
+        victims=ranks if echo else victims,
+        nodes=hosts_of_ranks(evidence, ranks),
+        where=(Where(same, "victim" if echo else "culprit", line.file, line.line, line.function),)
+        if line
+        else (),
+        evidence=tuple(
+            EvidenceItem("rank", f"{name}: {message}", RankSet(each.rank for each in group))
+            for (name, message), group in list(groups.items())[:6]
+        ),
+        fix=_error_fixes(evidence.launch.backend, stage),
+        details={"stage": stage, "type": kind, "messages": len(groups)},
+        role="consequence" if echo else "cause",
+        confidence="high" if own else "medium",
+    )
+
+
+def _error_fixes(backend: str, stage: str) -> tuple[Fix, ...]:
+    stages = ",".join(STAGES[: STAGES.index(stage) + 1])
+    settings = (
+        "NCCL_DEBUG=INFO" if backend == "nccl" else "TORCH_CPP_LOG_LEVEL=INFO TORCH_DISTRIBUTED_DEBUG=INFO"
+    )
+    return (
+        Fix(
+            "run the stages up to this one again with the backend's own messages",
+            command=f"{settings} ddpdoctor check --only {stages} -v",
+        ),
+    )

@@ -1,0 +1,191 @@
+"""What the checks of the tiny world's stages share: missing results, deaths, and how stacks fold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from ddpdoctor.evidence import Evidence, Frame, RankExit, RankMessage, RankSet, StackClass, StageRecord
+from ddpdoctor.judge import CannotLook, EvidenceItem, NotApplicable, Where
+from ddpdoctor_checks.wording import count_of, name_set
+
+_COMPLAINTS = re.compile(
+    r"timed out waiting|connection (?:was )?(?:closed|reset|refused)|broken pipe|timed?[ -]?out after"
+    r"|watchdog caught collective operation timeout|socket timeout|remote process exited|sigterm"
+    r"|wait timeout",
+    re.IGNORECASE,
+)
+"""What torch, gloo and NCCL say on a rank whose *peer* is gone or late: such a rank is a victim."""
+
+_SIGNALS = {
+    1: "SIGHUP",
+    2: "SIGINT",
+    3: "SIGQUIT",
+    4: "SIGILL",
+    6: "SIGABRT",
+    7: "SIGBUS",
+    8: "SIGFPE",
+    9: "SIGKILL",
+}
+_SIGNALS |= {10: "SIGUSR1", 11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM"}
+"""Linux's numbers (signal(7)); written out because a report is also judged where the numbers are others."""
+
+_LIBRARY = re.compile(r"(^|/)(site-packages|dist-packages|lib/python3[^/]*)/|^<|(^|/)torch/")
+_OURS = re.compile(r"(^|/)(ddpdoctor|ddpdoctor_checks)/")
+_COMMUNICATION = re.compile(r"(^|/)torch/(distributed|nn/parallel|autograd)/")
+"""autograd: DDP's reducer waits for its all-reduces inside the C++ engine, below torch/autograd/graph.py."""
+
+
+def gather_ranks(messages: Iterable[RankMessage]) -> RankSet:
+    """Return the ranks of all messages."""
+    return RankSet().union(*(message.ranks for message in messages))
+
+
+def is_complaint(text: str) -> bool:
+    """Whether an error only says that a peer is gone or late."""
+    return bool(_COMPLAINTS.search(text))
+
+
+def hosts_of_ranks(evidence: Evidence, ranks: RankSet) -> tuple[str, ...]:
+    """Return the hosts on which ``ranks`` run, in rank order, each once."""
+    if not ranks:
+        return ()
+    wanted = set(ranks)
+    return tuple(dict.fromkeys(facts.host for facts in evidence.ranks if facts.rank in wanted))
+
+
+def name_signal(number: int) -> str:
+    """Return ``signal 9 (SIGKILL)``."""
+    name = _SIGNALS.get(number)
+    return f"signal {number} ({name})" if name else f"signal {number}"
+
+
+def describe_exit(gone: RankExit) -> str:
+    """Return how a rank died, as the end of a sentence that starts with the rank."""
+    if gone.signal is not None:
+        text = f"was killed by {name_signal(gone.signal)}"
+    elif gone.exit_code is not None:
+        text = f"exited with status {gone.exit_code}"
+    else:
+        text = "is gone without a clean end"
+    return f"{text} ({gone.detail})" if gone.detail else text
+
+
+def unclean_exits(evidence: Evidence, stages: Sequence[str | None]) -> tuple[RankExit, ...]:
+    """Return the ranks that died in ``stages`` before their clean end, in order of rank."""
+    gone = [each for each in evidence.exits if each.stage in stages and not each.finished]
+    return tuple(sorted(gone, key=lambda each: each.rank))
+
+
+def stage_records(evidence: Evidence, stage: str) -> tuple[StageRecord, ...]:
+    """Return what the nodes recorded of one stage."""
+    return tuple(record for record in evidence.stages if record.stage == stage)
+
+
+def explain_missing(evidence: Evidence, stage: str, what: str) -> CannotLook | NotApplicable:
+    """Return the exception that says why ``what`` has no result; the caller raises it."""
+    records = stage_records(evidence, stage)
+    if not records:
+        chosen = evidence.launch.stages
+        if chosen and stage not in chosen:
+            return NotApplicable(f"stage {stage} was not selected")
+        return CannotLook(f"stage {stage} left no record, so nothing is known of {what}")
+    statuses = {record.status for record in records}
+    if statuses == {"skipped"}:
+        return NotApplicable(records[0].reason or f"stage {stage} was skipped")
+    words = {"cut": "was cut at its limit", "failed": "failed", "unreached": "was not reached"}
+    for status, text in words.items():
+        record = next((each for each in records if each.status == status), None)
+        if record is not None:
+            reason = f" ({record.reason})" if record.reason else ""
+            return CannotLook(f"stage {stage} {text}{reason} before {what} had a result")
+    return CannotLook(f"stage {stage} ended, but left no result of {what}")
+
+
+def is_waiting(frames: Sequence[Frame]) -> bool:
+    """Whether a stack stands inside torch's communication code, and not in code that this code has called."""
+    for frame in frames:
+        if not _LIBRARY.search(frame.file) or _OURS.search(frame.file):
+            return False
+        if _COMMUNICATION.search(frame.file):
+            return True
+    return False
+
+
+def fold_frames(frames: Sequence[Frame]) -> tuple[tuple[Frame, ...], int]:
+    """Split a stack into the frames worth showing and the number of library frames that were folded away."""
+    kept = tuple(frame for frame in frames if not _LIBRARY.search(frame.file) or _OURS.search(frame.file))
+    return kept, len(frames) - len(kept)
+
+
+def find_line(frames: Sequence[Frame]) -> Frame | None:
+    """Return the innermost frame of the user's own code; else of ddpdoctor's probe; else the innermost."""
+    shown, _ = fold_frames(frames)
+    users = [frame for frame in shown if not _OURS.search(frame.file)]
+    return next(iter(users or shown or frames), None)
+
+
+def describe_stack(stack: StackClass) -> str:
+    """Return where a class of ranks stands, e.g. ``ranks 0-2 in all_reduce (torch/…/c10d.py:2810)``."""
+    frame = stack.frames[0] if stack.frames else None
+    who = name_set(stack.ranks)
+    if frame is None:
+        return f"{who} could not be read (process state {stack.state or 'unknown'})"
+    line = find_line(stack.frames)
+    text = f"{who} in {frame.function} ({_shorten(frame.file)}:{frame.line})"
+    if line is not None and line is not frame:
+        text += f", from {line.function} ({_shorten(line.file)}:{line.line})"
+    return text
+
+
+def place_stacks(stacks: Sequence[StackClass], culprits: RankSet) -> tuple[Where, ...]:
+    """Return one place per line, culprits first; the role is victim for classes outside ``culprits``."""
+    blamed = set(culprits)
+    found: dict[tuple[str, str, int, str], RankSet] = {}
+    for stack in stacks:
+        frame = find_line(stack.frames)
+        if frame is not None:
+            role = "culprit" if any(rank in blamed for rank in stack.ranks) else "victim"
+            key = (role, frame.file, frame.line, frame.function)
+            found[key] = found.get(key, RankSet()).union(stack.ranks)
+    places = [Where(ranks, role, file, line, name) for (role, file, line, name), ranks in found.items()]
+    return tuple(sorted(places, key=lambda place: place.role))
+
+
+def _shorten(file: str) -> str:
+    """Drop the directories before the package, so that a library path fits a sentence."""
+    for mark in ("/site-packages/", "/dist-packages/"):
+        if mark in file:
+            return file.rsplit(mark, 1)[1]
+    return "/".join(file.split("/")[-3:]) if file.count("/") > 3 else file
+
+
+def count_cores(evidence: Evidence, node: int) -> float | None:
+    """Return the cores that a node's ranks may use by affinity and cgroup quota; None when unknown."""
+    cpus = next((facts.cpus for facts in evidence.nodes if facts.node == node), None)
+    if cpus is None:
+        return None
+    return min(float(cpus.affinity), cpus.quota) if cpus.quota is not None else float(cpus.affinity)
+
+
+def ranks_per_node(evidence: Evidence) -> dict[int, int]:
+    """Return node -> number of ranks; what was asked for where no rank left facts."""
+    counts: dict[int, int] = {}
+    for facts in evidence.ranks:
+        counts[facts.node] = counts.get(facts.node, 0) + 1
+    return counts or {node: evidence.launch.nproc for node in range(evidence.launch.nnodes)}
+
+
+def quote_messages(messages: Iterable[RankMessage], most: int = 6) -> tuple[EvidenceItem, ...]:
+    """Return what the ranks said as evidence: the first ``most`` texts, and a count of the rest."""
+    said = list(messages)
+    items = [EvidenceItem("rank", each.text, each.ranks) for each in said[:most]]
+    if len(said) > most:
+        items.append(EvidenceItem("rank", f"{count_of(len(said) - most, 'more text')} left out"))
+    return tuple(items)
+
+
+def list_cases(rows: Iterable[dict[str, object]], most: int = 50) -> dict[str, object]:
+    """Return rows for ``details``, capped at ``most`` with the number that was left out."""
+    listed = list(rows)
+    return {"cases": listed[:most], "cases_left_out": max(0, len(listed) - most)}
