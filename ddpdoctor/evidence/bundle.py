@@ -36,7 +36,7 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was seen. Each field but ``launch`` and ``absent`` is an evidence kind.
+    """What was seen. Each field but ``launch``, ``extra`` and ``absent`` is an evidence kind.
 
     A kind is *present* when something was gathered, or when it was looked for and nothing was there: only
     ``absent`` says that nobody could look.
@@ -62,6 +62,8 @@ class Evidence:
     bandwidth: tuple[BandwidthRow, ...] = ()
     pairs: tuple[PairRow, ...] = ()
     baselines: tuple[Baseline, ...] = ()
+    extra: dict[str, Any] = field(default_factory=dict)
+    """What gatherers of third parties saw: ``<distribution>/<gatherer>`` -> node number as text -> plain data."""
     absent: dict[str, Absent] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,7 +81,7 @@ class Evidence:
         return decode(cls, data)
 
 
-KINDS = tuple(f.name for f in dataclasses.fields(Evidence) if f.name not in ("launch", "absent"))
+KINDS = tuple(f.name for f in dataclasses.fields(Evidence) if f.name not in ("launch", "extra", "absent"))
 """Names of the evidence kinds."""
 
 
@@ -108,7 +110,11 @@ def merge_evidence(parts: Sequence[Evidence]) -> Evidence:
         for kind, why in part.absent.items():
             if not joined.get(kind):
                 absent.setdefault(kind, why)
-    return Evidence(launch=parts[0].launch, absent=absent, **joined)
+    extra: dict[str, Any] = {}
+    for part in parts:
+        for key, by_node in part.extra.items():
+            extra.setdefault(key, {}).update(by_node)
+    return Evidence(launch=parts[0].launch, absent=absent, extra=extra, **joined)
 
 
 _FOLDED: dict[str, tuple[str, ...]] = {
@@ -164,3 +170,20 @@ def fold_messages(messages: Iterable[RankMessage]) -> tuple[RankMessage, ...]:
     for message in messages:
         groups.setdefault(message.text, []).append(message.ranks)
     return tuple(RankMessage(RankSet().union(*sets), text) for text, sets in groups.items())
+
+
+def renumber_node(evidence: Evidence, node: int) -> Evidence:
+    """Return one node's evidence under another node number.
+
+    For launches without ``--node-rank``, where the number is known only after the nodes have met. The evidence must be of
+    one node: every ``node`` field and every link's ``source`` becomes ``node``.
+    """
+    changes: dict[str, Any] = {}
+    for kind in KINDS:
+        rows = getattr(evidence, kind)
+        if isinstance(rows, tuple) and rows:
+            names = {each.name for each in dataclasses.fields(rows[0])}
+            own = "node" if "node" in names else "source" if kind == "links" else None
+            if own is not None:
+                changes[kind] = tuple(dataclasses.replace(row, **{own: node}) for row in rows)
+    return dataclasses.replace(evidence, **changes)

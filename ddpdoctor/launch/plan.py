@@ -45,7 +45,33 @@ class Plan:
     """Seconds for the user's factory and steps."""
     first_rank: int = 0
     """Global rank of this node's local rank 0."""
+    node: int = 0
+    """Index of this node."""
+    party: int = 0
+    """Index of this process in the meeting: the node, or the rank under another launcher."""
+    parties: int = 1
+    leads: bool = True
+    """This process speaks for its node: False for local ranks above 0 under another launcher."""
+    external: bool = False
+    """Another launcher started this process as one rank."""
+    agent_store: bool = False
+    """The other launcher's agent already hosts the store at MASTER_ADDR:MASTER_PORT."""
 
     def runs(self, stage: str) -> bool:
         """Whether ``stage`` was selected."""
         return stage in self.stages
+
+    @property
+    def meets(self) -> bool:
+        """Whether there are others to meet."""
+        return self.parties > 1
+
+    @property
+    def hosting(self) -> bool:
+        """Whether this process writes the merged report."""
+        return self.party == 0
+
+    @property
+    def spokesman(self) -> bool:
+        """Whether this process prints for its node."""
+        return self.leads

@@ -1,0 +1,109 @@
+"""The agent process of one node: meets the other nodes, runs the ranks under torch's elastic agent, shares evidence.
+
+It is forked from the forkserver, so torch is there already. The supervisor (the command itself, without torch) watches
+what it writes, tells it over a pipe what to do next, and may kill it at any moment.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from ddpdoctor.evidence import decode, encode
+from ddpdoctor.launch.plan import Plan
+from ddpdoctor.launch.processes import follow_parent
+from ddpdoctor.launch.wire import EventWriter, describe_error
+
+
+def agent_file(workdir: str) -> Path:
+    """Return where the agent of a node writes its events."""
+    return Path(workdir) / "agent.jsonl"
+
+
+def agent_log(workdir: str) -> Path:
+    """Return where the agent's own stdout and stderr go."""
+    return Path(workdir) / "agent.log"
+
+
+def run_agent(plan_data: dict[str, Any], facts: dict[str, Any], commands: Connection) -> None:
+    """Run one node's part from the meeting to the exchange of evidence.
+
+    Args:
+        plan_data: an encoded `Plan`.
+        facts: the encoded `NodeFacts` of this node, for the others.
+        commands: the supervisor sends ``("publish", path)`` when this node's evidence is complete.
+    """
+    follow_parent(launches=True)
+    plan = decode(Plan, plan_data)
+    _redirect_output(agent_log(plan.workdir))
+    writer = EventWriter(agent_file(plan.workdir))
+    writer.write("hello", pid=os.getpid())
+    try:
+        _work(plan, facts, commands, writer)
+    except Exception as problem:
+        writer.write("broken", error=encode(describe_error(-1, "rendezvous", problem)))
+    finally:
+        writer.write("bye")
+
+
+def _work(plan: Plan, facts: dict[str, Any], commands: Connection, writer: EventWriter) -> None:
+    from ddpdoctor.launch.meeting import Meeting, needs_meeting
+
+    if not needs_meeting(plan):
+        _run_world(plan, writer)
+        return
+    meeting = Meeting(plan, facts, writer)
+    try:
+        together = meeting.gather()
+        done = threading.Event()
+        if together:
+            watch = threading.Thread(target=meeting.watch_others, args=(done,), daemon=True)
+            watch.start()
+            exchange = threading.Thread(target=_publish, args=(meeting, commands, done), daemon=True)
+            exchange.start()
+            _run_world(meeting.plan, writer)
+            exchange.join()
+        else:
+            _publish(meeting, commands, done)
+    finally:
+        meeting.close()
+
+
+def _publish(meeting: Any, commands: Connection, done: threading.Event) -> None:
+    """Wait for this node's evidence and share it; the pipe closing means that the supervisor is gone."""
+    try:
+        while True:
+            command, value = commands.recv()
+            if command == "cut":
+                meeting.announce_cut(value)
+            elif command == "publish":
+                done.set()
+                meeting.publish(Path(value))
+                return
+    except (EOFError, OSError):
+        return
+
+
+def _run_world(plan: Plan, writer: EventWriter) -> None:
+    from ddpdoctor.launch.elastic import run_ranks
+
+    writer.write("world-begin")
+    try:
+        for failure in run_ranks(plan):
+            writer.write("rank-failed", **encode(failure))
+    except Exception as problem:
+        writer.write("world-broken", error=encode(describe_error(-1, "rendezvous", problem)))
+    writer.write("world-end")
+
+
+def _redirect_output(path: Path) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)

@@ -1,0 +1,152 @@
+"""`ddpdoctor check` on one node, from the request to the evidence: the order of the stages and who runs them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+
+from ddpdoctor.evidence import Absent, Evidence, NodeFacts, StageRecord, merge_evidence
+from ddpdoctor.launch.interrupt import Interrupt
+from ddpdoctor.launch.local import LocalFindings, look_at_node
+from ddpdoctor.launch.plan import Plan
+from ddpdoctor.launch.planning import complete_plan, make_plan
+from ddpdoctor.launch.processes import adopt_orphans, kill_descendants
+from ddpdoctor.launch.request import CheckOutcome, CheckRequest, Progress
+from ddpdoctor.launch.server import TorchServer
+from ddpdoctor.launch.supervisor import WORLD_STAGES, Supervisor, absent_kinds
+from ddpdoctor.launch.torchcheck import require_torch
+
+EXCHANGE_LIMIT_S = 20.0
+"""For sending and receiving the evidence of all nodes after the world has ended."""
+EXPLORED_AFTER_CUT_S = 45.0
+"""The others may need the limit of their own stage to notice that the world is gone."""
+
+
+def run_check(request: CheckRequest, progress: Progress) -> CheckOutcome:
+    """Launch a tiny world as asked, examine it, and leave nothing behind.
+
+    Raises:
+        DoctorError: torch is missing, too old or without distributed: nothing can be looked at.
+        UsageError: the request contradicts the machine or the launcher.
+    """
+    origin, started_at = time.monotonic(), datetime.now(timezone.utc)
+    require_torch()
+    adopt_orphans()
+    with Interrupt() as interrupt, _work_directory() as workdir:
+        server = TorchServer(workdir / "server.log")
+        try:
+            run = _Run(make_plan(request, str(workdir)), server, progress, interrupt, origin, request)
+            evidence = run.examine()
+        finally:
+            progress.close()
+            kill_descendants()
+            server.stop()
+        return CheckOutcome(
+            evidence=evidence,
+            started_at=started_at,
+            duration_s=time.monotonic() - origin,
+            timings=run.timings(evidence),
+            interrupted=interrupt.name,
+            hosting=run.plan.hosting,
+            spokesman=run.plan.spokesman,
+        )
+
+
+@contextmanager
+def _work_directory() -> Iterator[Path]:
+    """Give a private directory (mkdtemp makes it 0700) with a short path, and remove it afterwards."""
+    path = Path(tempfile.mkdtemp(prefix="ddpdoctor-"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+class _Run:
+    """One check on this node."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        server: TorchServer,
+        progress: Progress,
+        interrupt: Interrupt,
+        origin: float,
+        request: CheckRequest,
+    ) -> None:
+        self.plan = plan
+        self._server = server
+        self._progress = progress
+        self._interrupt = interrupt
+        self._origin = origin
+        self._deadline = None if request.timeout is None else origin + request.timeout
+        self._request = request
+
+    def examine(self) -> Evidence:
+        """Go through all stages; whatever happens, what was seen is returned."""
+        needs_torch = any(self.plan.runs(stage) for stage in ("smoke", *WORLD_STAGES))
+        if needs_torch:
+            self._server.start()
+        local = look_at_node(self.plan, self._server, self._progress, self._interrupt, self._origin)
+        self.plan = complete_plan(self.plan, self._request, local)
+        if not any(self.plan.runs(stage) for stage in WORLD_STAGES):
+            return self._without_world(local, "not selected", "skipped")
+        blocked = self._why_blocked(local)
+        if blocked is not None:
+            return self._without_world(local, blocked, "unreached")
+        return self._with_world(local)
+
+    def _why_blocked(self, local: LocalFindings) -> str | None:
+        if self._interrupt.name:
+            return f"interrupted by {self._interrupt.name}"
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            return "the limit of the whole command (--timeout) was reached"
+        return local.blocked
+
+    def _without_world(self, local: LocalFindings, reason: str, status: str) -> Evidence:
+        node = self.plan.node
+        records = tuple(
+            StageRecord(node, stage, status if self.plan.runs(stage) else "skipped",
+                        reason if self.plan.runs(stage) else "not selected")
+            for stage in WORLD_STAGES
+        )
+        evidence = dataclasses.replace(
+            local.evidence, launch=self.plan.launch, stages=(*local.evidence.stages, *records)
+        )
+        return self._complete(evidence)
+
+    def _with_world(self, local: LocalFindings) -> Evidence:
+        supervisor = Supervisor(self.plan, self._server, self._progress, self._interrupt)
+        supervisor.run(local.facts or NodeFacts(self.plan.node, os.uname().nodename), self._deadline)
+        world = supervisor.collect(self.plan.node, self._origin)
+        mine = self._complete(merge_evidence([world, dataclasses.replace(local.evidence, launch=world.launch)]))
+        if not self.plan.meets or supervisor.world.agent_gone:
+            return mine
+        path = Path(self.plan.workdir) / "node.json"
+        path.write_text(json.dumps(mine.to_dict()))
+        self._progress.note("exchanging what was seen with the other nodes")
+        ended_early = supervisor.ending is not None
+        merged = supervisor.exchange(path, EXPLORED_AFTER_CUT_S if ended_early else EXCHANGE_LIMIT_S)
+        if merged is None:
+            return mine
+        return Evidence.from_dict(json.loads(Path(merged).read_text()))
+
+    def _complete(self, evidence: Evidence) -> Evidence:
+        absent: dict[str, Absent] = {**absent_kinds(self.plan, evidence), **evidence.absent}
+        return dataclasses.replace(evidence, absent=absent)
+
+    def timings(self, evidence: Evidence) -> dict[str, float]:
+        """Return seconds per stage, of the slowest node."""
+        found: dict[str, float] = {}
+        for record in evidence.stages:
+            if record.duration_s is not None:
+                found[record.stage] = max(found.get(record.stage, 0.0), record.duration_s)
+        return found

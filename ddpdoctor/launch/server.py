@@ -1,0 +1,73 @@
+"""The forkserver with torch imported, from which the agent, the ranks and the smoke tests are forked."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+PRELOADED = (
+    "torch",
+    "torch.distributed",
+    "torch.distributed.elastic.agent.server.local_elastic_agent",
+    "ddpdoctor.launch.agent",
+    "ddpdoctor.launch.elastic",
+    "ddpdoctor.launch.meeting",
+    "ddpdoctor.launch.smoke",
+)
+"""What the forkserver imports once. Nothing of it starts a thread or touches a device, or forking were unsafe."""
+
+
+class TorchServer:
+    """Starts processes that have torch already; used by the supervisor only."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._context: ForkServerContext = multiprocessing.get_context("forkserver")
+
+    def start(self) -> None:
+        """Start importing torch in the background; returns at once."""
+        self._context.set_forkserver_preload(list(PRELOADED))
+        with _stderr_to(self._log):
+            forkserver.ensure_running()
+
+    def process(self, target: Any, *args: Any) -> ForkServerProcess:
+        """Return a process, not yet started, that will run ``target(*args)``."""
+        return self._context.Process(target=target, args=args, daemon=False)
+
+    def pipe(self) -> Any:
+        """Return a connected pair (reader, writer)."""
+        return self._context.Pipe(duplex=False)
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the forkserver, where it can be known."""
+        value = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
+        return value if isinstance(value, int) else None
+
+    def stop(self) -> None:
+        """Let the forkserver and multiprocessing's resource tracker end; their children must be gone."""
+        for holder, name in ((forkserver, "_forkserver"), (resource_tracker, "_resource_tracker")):
+            end = getattr(getattr(holder, name, None), "_stop", None)
+            if end is not None:
+                with suppress(OSError, AssertionError):
+                    end()
+
+
+@contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Let a process that is started now inherit ``path`` as its stderr; its warnings are not the user's."""
+    kept = os.dup(2)
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.dup2(target, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(target)

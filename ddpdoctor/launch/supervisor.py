@@ -1,0 +1,407 @@
+"""Watching the tiny world from beside: limits, stacks before anything is killed, stage records, evidence.
+
+The supervisor is the command's own process. It never imports torch and never takes part in the world, so nothing that
+hangs or dies there can keep it from writing its report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ddpdoctor.evidence import (
+    Absent,
+    Evidence,
+    NodeFacts,
+    RankError,
+    RankExit,
+    RankSet,
+    StageRecord,
+    decode,
+    encode,
+)
+from ddpdoctor.evidence.bundle import KINDS
+from ddpdoctor.launch.agent import agent_file, agent_log, run_agent
+from ddpdoctor.launch.interrupt import Interrupt
+from ddpdoctor.launch.plan import Plan
+from ddpdoctor.launch.processes import kill_processes
+from ddpdoctor.launch.progressing import RankState
+from ddpdoctor.launch.request import Progress
+from ddpdoctor.launch.server import TorchServer
+from ddpdoctor.launch.wire import EventReader, read_last_words
+from ddpdoctor.watch.stacks import merge_stacks, name_problem, take_stacks
+
+POLL_S = 0.02
+"""How often the events are read; a look costs well under a millisecond for a handful of ranks."""
+FAILED_GRACE_S = 2.0
+"""After the first error the other ranks get so long to write theirs; gloo reports a lost peer at once."""
+DEAD_GRACE_S = 1.0
+"""After a rank has gone the elastic agent gets so long to say with which code."""
+START_GRACE_S = 10.0
+"""Beyond the limits of its own work, what the agent may take to start and to end."""
+WORLD_STAGES = ("rendezvous", "backends", "collectives", "ddp", "bandwidth")
+
+
+@dataclass(slots=True)
+class Ending:
+    """Why the world was ended before its time."""
+
+    stage: str
+    status: str
+    """cut or failed; unreached for an interruption."""
+    reason: str
+    stacks: tuple[Any, ...] = ()
+    stacks_note: str | None = None
+
+
+@dataclass(slots=True)
+class World:
+    """What is known of the world of this node."""
+
+    ranks: dict[int, RankState] = field(default_factory=dict)
+    rows: list[tuple[str, Any]] = field(default_factory=list)
+    """Evidence of the agent itself."""
+    exits: list[RankExit] = field(default_factory=list)
+    errors: list[RankError] = field(default_factory=list)
+    begun: float | None = None
+    ended: float | None = None
+    agent_gone: bool = False
+    blocked: str | None = None
+    """Why the ranks were never launched."""
+    merged: str | None = None
+    """File with the evidence of all nodes, once the exchange brought it."""
+    others: str | None = None
+    """What another node said when it ended the run."""
+    index: int | None = None
+    """This node's number, where only the meeting could give it."""
+    exchanged: bool = False
+
+
+class Supervisor:
+    """Runs the agent of one node and keeps it within its limits."""
+
+    def __init__(self, plan: Plan, server: TorchServer, progress: Progress, interrupt: Interrupt) -> None:
+        self._plan = plan
+        self._server = server
+        self._progress = progress
+        self._interrupt = interrupt
+        self._agent_reader = EventReader(agent_file(plan.workdir))
+        self._rank_readers: dict[Path, EventReader] = {}
+        self._stage_shown: str | None = None
+        self.world = World()
+        self.ending: Ending | None = None
+
+    def run(self, facts: NodeFacts, deadline: float | None) -> None:
+        """Start the agent and its ranks and return when they have ended or were cut.
+
+        Args:
+            facts: this node's, for the other nodes.
+            deadline: `time.monotonic` value of the whole command's limit, or None.
+        """
+        reader, self._commands = self._server.pipe()
+        self._agent = self._server.process(run_agent, encode(self._plan), encode(facts), reader)
+        try:
+            self._agent.start()
+        except (EOFError, OSError) as problem:
+            self.world.blocked = f"the process with torch did not start: {problem or type(problem).__name__}"
+            return
+        finally:
+            reader.close()
+        self._started = time.monotonic()
+        while not self._is_over():
+            self._look()
+            ending = self._find_ending(deadline)
+            if ending is not None:
+                self._end(ending)
+                break
+            time.sleep(POLL_S)
+        self._look()
+
+    def exchange(self, path: Path, limit_s: float) -> str | None:
+        """Share this node's evidence with the others and return the file with everyone's, if it came.
+
+        Args:
+            path: file with this node's evidence.
+            limit_s: how long to wait for the others.
+        """
+        with contextlib.suppress(OSError, ValueError):
+            self._commands.send(("publish", str(path)))
+        end = time.monotonic() + limit_s
+        while time.monotonic() < end and not self.world.agent_gone and self._interrupt.count < 2:
+            self._look()
+            if self.world.exchanged:
+                break
+            time.sleep(POLL_S)
+        return self.world.merged
+
+    # -- looking ---------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        for event in self._agent_reader.read():
+            self._apply_agent(event)
+        for path in Path(self._plan.workdir).glob("rank-*.jsonl"):
+            reader = self._rank_readers.setdefault(path, EventReader(path))
+            for event in reader.read():
+                rank = int(path.stem.partition("-")[2])
+                state = self.world.ranks.setdefault(rank, RankState(rank))
+                state.apply(event)
+                if event["event"] == "note":
+                    self._progress.note(str(event["text"]))
+        for state in self.world.ranks.values():
+            if state.pid is not None and not state.gone and not _is_alive(state.pid):
+                state.gone = True
+        if not self._agent.is_alive():
+            self.world.agent_gone = True
+        self._show_stage()
+
+    def _apply_agent(self, event: dict[str, Any]) -> None:
+        world, kind = self.world, event["event"]
+        if kind == "row":
+            world.rows.append((event["kind"], event["data"]))
+        elif kind == "note":
+            self._progress.note(str(event["text"]))
+        elif kind == "stage":
+            self._progress.stage(str(event["stage"]), float(event["limit"]))
+        elif kind == "world-begin":
+            world.begun = event["t"]
+        elif kind == "world-end":
+            world.ended = event["t"]
+        elif kind == "blocked":
+            world.blocked = str(event["reason"])
+        elif kind == "rank-failed":
+            self._note_exit(event)
+        elif kind in ("broken", "world-broken"):
+            world.errors.append(decode(RankError, event["error"]))
+        elif kind == "index":
+            world.index = int(event["index"])
+        elif kind == "peer-cut":
+            world.others = str(event["text"])
+        elif kind == "exchanged":
+            world.exchanged, world.merged = True, event.get("path")
+
+    def _note_exit(self, event: dict[str, Any]) -> None:
+        rank = int(event["rank"])
+        state = self.world.ranks.get(rank)
+        if state is not None and state.failed is not None:
+            return  # it said itself what was wrong and then left with 1
+        logs = sorted(Path(self._plan.workdir, "logs").glob(f"*/attempt_0/{rank - self._plan.first_rank}/stderr.log"))
+        self.world.exits.append(
+            RankExit(
+                rank=rank,
+                pid=int(event["pid"]),
+                stage=state.stage if state else None,
+                exit_code=event["exit_code"],
+                signal=event["signal"],
+                finished=bool(state and state.finished),
+                detail=read_last_words(logs[0]) if logs else event.get("message"),
+            )
+        )
+
+    def _show_stage(self) -> None:
+        stages = [s.stage for s in self.world.ranks.values() if s.stage]
+        if stages and stages[0] != self._stage_shown and stages[0] is not None:
+            self._stage_shown = stages[0]
+            self._progress.stage(stages[0], self._plan.limits[stages[0]])
+
+    def _is_over(self) -> bool:
+        world = self.world
+        return world.ended is not None or world.agent_gone or world.blocked is not None
+
+    # -- ending ----------------------------------------------------------------------------------------------
+
+    def _find_ending(self, deadline: float | None) -> Ending | None:
+        now = time.monotonic()
+        if self._interrupt.name:
+            return Ending(self._current_stage(), "unreached", f"interrupted by {self._interrupt.name}")
+        if deadline is not None and now > deadline:
+            return Ending(self._current_stage(), "cut", "the limit of the whole command (--timeout) was reached")
+        if self.world.others is not None:
+            return Ending(self._current_stage(), "failed", self.world.others)
+        return self._find_failed(now) or self._find_dead(now) or self._find_late(now)
+
+    def _find_failed(self, now: float) -> Ending | None:
+        failed = [s for s in self.world.ranks.values() if s.failed]
+        if not failed:
+            return None
+        first = min(failed, key=lambda s: s.since)
+        waited = now - first.since > FAILED_GRACE_S
+        complete = len(self.world.ranks) == self._plan.launch.nproc
+        if not waited and not (complete and all(s.settled for s in self.world.ranks.values())):
+            return None
+        ranks = RankSet(s.rank for s in failed)
+        return Ending(first.failed or "rendezvous", "failed", f"{ranks.phrase()} raised an error")
+
+    def _find_dead(self, now: float) -> Ending | None:
+        dead = [s for s in self.world.ranks.values() if s.gone and not s.finished]
+        if not dead:
+            return None
+        last = max(s.since for s in dead)
+        known = {each.rank for each in self.world.exits}
+        if not any(s.rank in known for s in dead) and now - last < DEAD_GRACE_S:
+            return None
+        stage = next((s.stage for s in dead if s.stage), None)
+        ranks = RankSet(s.rank for s in dead if s.rank in known) or RankSet(s.rank for s in dead)
+        return Ending(stage or self._current_stage(), "failed", f"{ranks.phrase()} died")
+
+    def _find_late(self, now: float) -> Ending | None:
+        limits = self._plan.limits
+        for state in self.world.ranks.values():
+            if state.stage and not state.gone and now - state.since > limits[state.stage]:
+                return Ending(state.stage, "cut", f"not finished after {limits[state.stage]:g} s")
+        allowed = self._allowed_before_ranks()
+        start = self.world.begun or self._started
+        quiet = all(s.settled or s.stage is None for s in self.world.ranks.values())
+        latest = max((s.since for s in self.world.ranks.values()), default=start)
+        if quiet and now - max(start, latest) > allowed:
+            return Ending("rendezvous", "cut", f"no sign of the ranks for {allowed:g} s")
+        return None
+
+    def _allowed_before_ranks(self) -> float:
+        limits = self._plan.limits
+        if self.world.begun is not None:
+            return limits["rendezvous"] + START_GRACE_S
+        return self._plan.join_timeout + limits["tcp"] + limits["rendezvous"] + START_GRACE_S
+
+    def _current_stage(self) -> str:
+        stages = [s.stage for s in self.world.ranks.values() if s.stage]
+        return min(stages, key=WORLD_STAGES.index) if stages else "rendezvous"
+
+    def _end(self, ending: Ending) -> None:
+        """Take the stacks of the ranks that still run, then end them; the agent lives on for the exchange."""
+        self.ending = ending
+        running = {s.rank: s.pid for s in self.world.ranks.values() if s.pid and not s.settled}
+        if running and ending.status != "unreached":
+            self._progress.note("taking the stacks of all ranks")
+            stacks = take_stacks(running.values())
+            by_rank = {rank: stacks[pid] for rank, pid in running.items()}
+            ending.stacks, ending.stacks_note = merge_stacks(by_rank), name_problem(by_rank)
+        with contextlib.suppress(OSError, ValueError):
+            self._commands.send(("cut", f"{ending.stage}: {ending.reason}"))
+        for state in self.world.ranks.values():
+            if state.pid and not state.gone:
+                with contextlib.suppress(psutil.Error):
+                    kill_processes([psutil.Process(state.pid)])
+
+    # -- evidence --------------------------------------------------------------------------------------------
+
+    def collect(self, node: int, origin: float) -> Evidence:
+        """Return what this node's world left behind.
+
+        Args:
+            node: this node's index.
+            origin: `time.monotonic` value of the start of the command.
+        """
+        rows: dict[str, list[Any]] = {kind: [] for kind in KINDS}
+        types = _row_types()
+        for kind, data in [*self.world.rows, *(row for s in self.world.ranks.values() for row in s.rows)]:
+            if kind in types:
+                rows[kind].append(decode(types[kind], data))
+        rows["errors"].extend(self.world.errors)
+        rows["exits"].extend(self.world.exits)
+        rows["exits"].extend(self._unexplained_exits())
+        rows["stages"].extend(self._record(stage, node, origin) for stage in WORLD_STAGES)
+        return Evidence(launch=self._plan.launch, **{kind: tuple(value) for kind, value in rows.items()})
+
+    def _unexplained_exits(self) -> list[RankExit]:
+        """Ranks that are gone although nobody of ours ended them and the agent cannot say why."""
+        known = {each.rank for each in self.world.exits}
+        if known or self.ending is None or "died" not in self.ending.reason:
+            return []
+        dead = [s for s in self.world.ranks.values() if s.gone and not s.finished and s.failed is None]
+        detail = "the agent process was gone as well" if self.world.agent_gone else None
+        return [RankExit(s.rank, s.pid or 0, s.stage, detail=detail) for s in dead]
+
+    def _record(self, stage: str, node: int, origin: float) -> StageRecord:
+        states = self.world.ranks
+        record = StageRecord(node, stage, "passed", limit_s=self._plan.limits[stage])
+        if not self._plan.runs(stage):
+            return dataclasses.replace(record, status="skipped", reason="not selected")
+        begun = [s for s in states.values() if s.began(stage)]
+        if begun:
+            start = min(s.segments[stage][0].begin for s in begun)
+            spent = [s.spent(stage) for s in begun]
+            record = dataclasses.replace(
+                record,
+                started_s=start - origin,
+                duration_s=max((v for v in spent if v is not None), default=None),
+                finished=RankSet(s.rank for s in begun if s.completed(stage)),
+                unfinished=RankSet(s.rank for s in begun if not s.completed(stage)),
+            )
+        ending = self.ending
+        if ending is not None and ending.stage == stage:
+            return dataclasses.replace(
+                record,
+                status=ending.status,
+                reason=ending.reason,
+                stacks=ending.stacks,
+                stacks_note=ending.stacks_note,
+            )
+        if len(record.finished) == self._plan.launch.nproc:
+            return record
+        return dataclasses.replace(record, status="unreached", reason=self._why_unreached())
+
+    def _why_unreached(self) -> str:
+        if self.world.blocked:
+            return self.world.blocked
+        if self.ending is not None:
+            return f"the run ended in stage {self.ending.stage}: {self.ending.reason}"
+        if self.world.agent_gone and self.world.ended is None:
+            words = read_last_words(agent_log(self._plan.workdir)) or ""
+            code = self._agent.exitcode
+            return f"the agent process ended with {code}" + (f": {words.splitlines()[-1]}" if words else "")
+        return "the ranks did not come so far"
+
+    @property
+    def agent_exit(self) -> int | None:
+        """Exit code of the agent process; None while it runs."""
+        return self._agent.exitcode
+
+
+def absent_kinds(plan: Plan, evidence: Evidence) -> dict[str, Absent]:
+    """Say for each kind of evidence whose stage did not pass why it may be missing."""
+    absent: dict[str, Absent] = {}
+    for record in evidence.stages:
+        for kind in STAGE_KINDS.get(record.stage, ()):
+            if record.status == "skipped":
+                absent[kind] = Absent(f"stage {record.stage}: {record.reason}", applicable=False)
+            elif record.status != "passed":
+                absent.setdefault(kind, Absent(f"stage {record.stage} {record.status}: {record.reason}"))
+    if plan.launch.model is None:
+        absent["model"] = Absent("no --model was given", applicable=False)
+    if plan.launch.nnodes == 1:
+        for kind in ("links", "host_matches"):
+            absent[kind] = Absent("there is one node", applicable=False)
+    return absent
+
+
+STAGE_KINDS: dict[str, tuple[str, ...]] = {
+    "facts": ("nodes",),
+    "smoke": ("smoke",),
+    "tcp": ("resolutions", "ports", "links", "host_matches"),
+    "rendezvous": ("rendezvous", "ranks"),
+    "backends": ("backends",),
+    "collectives": ("collectives", "initialisations"),
+    "ddp": ("experiments", "model"),
+    "bandwidth": ("bandwidth", "pairs", "baselines"),
+}
+"""Which evidence each stage brings."""
+
+
+def _row_types() -> dict[str, Any]:
+    import typing
+
+    hints = typing.get_type_hints(Evidence)
+    return {kind: typing.get_args(hints[kind])[0] for kind in KINDS if typing.get_origin(hints[kind]) is tuple}
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False

@@ -1,0 +1,43 @@
+"""Whether there is a torch that can be used; told without importing it. The one place of version gates."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+import sys
+
+from ddpdoctor.errors import DoctorError
+
+OLDEST_TORCH = (2, 4)
+"""The oldest release with everything that is used here (weights_only loading, torch.amp.GradScaler on CPU)."""
+
+
+def require_torch() -> str | None:
+    """Return the version of the torch that this Python would import, if it can be known.
+
+    Raises:
+        DoctorError: there is none, or it is older than `OLDEST_TORCH`.
+    """
+    try:
+        found = importlib.util.find_spec("torch") is not None
+    except (ImportError, ValueError):
+        found = False
+    if not found:
+        raise DoctorError(
+            "torch is not installed for this Python",
+            context=f"looked with {sys.executable}",
+            hint="install ddpdoctor into the environment that trains: python -m pip install torch ddpdoctor",
+        )
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers and (int(numbers[1]), int(numbers[2])) < OLDEST_TORCH:
+        raise DoctorError(
+            f"torch {version} is too old for ddpdoctor",
+            context=f"it needs {'.'.join(map(str, OLDEST_TORCH))} or newer",
+            hint="python -m pip install --upgrade torch (in a copy of the environment, if the old one is needed)",
+        )
+    return version

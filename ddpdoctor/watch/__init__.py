@@ -1,0 +1,1 @@
+"""Looking at processes from beside: stacks, states, exits."""

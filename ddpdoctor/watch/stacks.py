@@ -1,0 +1,109 @@
+"""Python stacks of other processes, taken with py-spy and merged over ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddpdoctor.evidence import Frame, RankSet, StackClass
+
+DUMP_LIMIT_S = 10.0
+"""py-spy answers in 12-26 ms; 10 s means that the process cannot be read."""
+PARALLEL_DUMPS = 4
+"""Each dump is one short process; more at once only compete for the same cores as the ranks."""
+PERMISSION_HINT = (
+    "py-spy may not read other processes here: run as root, or `sudo sysctl kernel.yama.ptrace_scope=0`, "
+    "or give the container `--cap-add SYS_PTRACE`"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The main thread of one process."""
+
+    pid: int
+    frames: tuple[Frame, ...]
+    """Innermost first; empty when it could not be read."""
+    state: str | None = None
+    """One-letter process state from /proc when there are no frames."""
+    problem: str | None = None
+
+
+def find_py_spy() -> str | None:
+    """Return the path of the py-spy program, next to this Python or on PATH."""
+    beside = Path(sysconfig.get_path("scripts")) / "py-spy"
+    return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
+
+
+def take_stacks(pids: Iterable[int], *, limit_s: float = DUMP_LIMIT_S) -> dict[int, Stack]:
+    """Take the stack of the main thread of each process, without stopping it.
+
+    ``--nonblocking`` keeps a process that is being examined running; a torn stack is possible and harmless here.
+    """
+    program = find_py_spy()
+    if program is None:
+        return {pid: _unreadable(pid, "py-spy is not installed: pip install py-spy") for pid in pids}
+    with ThreadPoolExecutor(max_workers=PARALLEL_DUMPS) as pool:
+        return {stack.pid: stack for stack in pool.map(lambda pid: _dump(program, pid, limit_s), pids)}
+
+
+def merge_stacks(stacks: Mapping[int, Stack]) -> tuple[StackClass, ...]:
+    """Join ranks that stand at the same place.
+
+    Args:
+        stacks: rank -> stack.
+
+    Returns:
+        One class per place, the largest first.
+    """
+    groups: dict[tuple[tuple[Frame, ...], str | None], list[int]] = {}
+    for rank, stack in stacks.items():
+        groups.setdefault((stack.frames, stack.state), []).append(rank)
+    classes = [StackClass(RankSet(ranks), frames, state) for (frames, state), ranks in groups.items()]
+    return tuple(sorted(classes, key=lambda each: (-len(each.ranks), next(iter(each.ranks)))))
+
+
+def name_problem(stacks: Mapping[int, Stack]) -> str | None:
+    """Return why stacks are missing, once, or None when all were read."""
+    return next((stack.problem for stack in stacks.values() if stack.problem), None)
+
+
+def _dump(program: str, pid: int, limit_s: float) -> Stack:
+    command = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=limit_s, stdin=subprocess.DEVNULL, check=False)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return _unreadable(pid, f"py-spy: {problem}")
+    if done.returncode:
+        text = done.stderr.decode(errors="replace").strip()
+        denied = "ermission" in text or "Operation not permitted" in text
+        return _unreadable(pid, PERMISSION_HINT if denied else f"py-spy: {text.splitlines()[0] if text else 'failed'}")
+    return _parse(pid, done.stdout)
+
+
+def _parse(pid: int, text: bytes) -> Stack:
+    try:
+        threads = json.loads(text)
+        main = next((t for t in threads if t.get("thread_name") == "MainThread"), threads[0])
+        frames = tuple(
+            Frame(str(f.get("filename", "?")), int(f.get("line") or 0), str(f.get("name", "?")))
+            for f in main["frames"]
+        )
+    except (ValueError, KeyError, IndexError, TypeError) as problem:
+        return _unreadable(pid, f"py-spy gave nothing readable: {problem}")
+    return Stack(pid, frames) if frames else _unreadable(pid, "py-spy saw no Python frame")
+
+
+def _unreadable(pid: int, problem: str) -> Stack:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        state = None
+    return Stack(pid, (), state, problem)
