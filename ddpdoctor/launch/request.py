@@ -15,7 +15,7 @@ NPROC_WORDS = ("auto", "gpu", "cpu")
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
 """Backends that torch itself knows (torch.distributed.Backend.backend_list without fake and undefined)."""
 RDZV_BACKENDS = ("c10d", "static")
-"""Rendezvous backends of torchrun that need no service of their own (etcd needs a server and a client library)."""
+"""Rendezvous backends of torchrun that need no service of their own, as etcd does."""
 SWEEP_OPERATIONS = (
     "all_reduce",
     "all_gather",

@@ -20,6 +20,8 @@ class RenderOptions:
     """-1 quiet, 0 normal, 1 and 2 more."""
     pages: dict[str, CodePage] | None = None
     """Code -> page, for renderers that can show more on a code."""
+    written: tuple[str, ...] = ()
+    """Files that this report was already written to, for the text to name."""
 
 
 class Renderer(Protocol):
@@ -56,6 +58,14 @@ class RendererRegistry:
         """Return the renderer called ``name``, or None."""
         found = self._renderers.get(name)
         return found[0] if found else None
+
+    def source_of(self, name: str) -> str:
+        """Return the distribution that the format ``name`` comes from.
+
+        Raises:
+            KeyError: there is no such format.
+        """
+        return self._renderers[name][1]
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -1,0 +1,106 @@
+"""The command line: a lazy table of commands, and one place where errors become messages and exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from ddpdoctor import __version__
+from ddpdoctor.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, DoctorError, UsageError
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+        argv: arguments after the program's name; None takes those of the process.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    _tolerate_any_encoding()
+    try:
+        code = _dispatch(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except DoctorError as problem:
+        _complain(problem.render(), arguments)
+        return problem.exit_code
+    except KeyboardInterrupt:
+        _complain("ddpdoctor: interrupted", arguments, traceback=False)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        return _leave_closed_pipe()
+    except SystemExit as leaving:  # argparse's own --help and --version
+        return leaving.code if isinstance(leaving.code, int) else EXIT_OK
+    except Exception as problem:  # a defect of ours: one message, the traceback only with -vv
+        text = f"ddpdoctor: internal error: {type(problem).__name__}: {problem}"
+        _complain(f"{text}\n  try: the same command with -vv, and report what it prints", arguments)
+        return EXIT_FAILED
+
+
+def _dispatch(arguments: list[str]) -> int:
+    from ddpdoctor.cli.commands import COMMANDS, render_help
+    from ddpdoctor.cli.suggest import closest
+
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        if len(arguments) > 1 and arguments[1] in COMMANDS:
+            return _run(arguments[1], ["--help"])
+        print(render_help(), end="")
+        return EXIT_OK
+    if arguments[0] in ("-V", "--version"):
+        print(f"ddpdoctor {__version__}")
+        return EXIT_OK
+    name, rest = arguments[0], arguments[1:]
+    if name in COMMANDS:
+        return _run(name, rest)
+    near = closest(name, COMMANDS)
+    if name.startswith("-"):
+        hint = f"ddpdoctor check {' '.join(arguments)}"
+        raise UsageError(f"{name} stands before any command", hint=hint)
+    raise UsageError(
+        f"there is no command {name!r}",
+        context=f"commands: {', '.join(COMMANDS)}",
+        hint=f"ddpdoctor {near}" if near else "ddpdoctor --help",
+    )
+
+
+def _run(name: str, rest: list[str]) -> int:
+    from ddpdoctor.cli.commands import load_command
+    from ddpdoctor.cli.parsing import parse_command
+
+    command = load_command(name)
+    return command.run(parse_command(name, command, rest))
+
+
+def _tolerate_any_encoding() -> None:
+    """Text that the terminal cannot show is escaped instead of raising, whatever the renderer did."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def _complain(text: str, arguments: list[str], traceback: bool = True) -> None:
+    """Print a message on stderr; a traceback before it with -vv."""
+    try:
+        if traceback and _very_verbose(arguments):
+            import traceback as tracebacks
+
+            tracebacks.print_exc()
+        print(text, file=sys.stderr)
+    except (OSError, ValueError):  # stderr is closed too: the exit code is all that is left
+        pass
+
+
+def _very_verbose(arguments: list[str]) -> bool:
+    return "-vv" in arguments or arguments.count("-v") + arguments.count("--verbose") > 1
+
+
+def _leave_closed_pipe() -> int:
+    """The reader of stdout went away (``| head``): end quietly, also when Python flushes at its exit."""
+    from ddpdoctor.cli.outputs import silence_stdout
+
+    silence_stdout()
+    return EXIT_OK

@@ -1,0 +1,229 @@
+"""``ddpdoctor check``: options, and the way from a launch to a verdict."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddpdoctor.cli import options as common
+from ddpdoctor.cli.parsing import add_option
+from ddpdoctor.cli.values import (
+    parse_backend,
+    parse_nnodes,
+    parse_node_rank,
+    parse_nproc,
+    parse_operations,
+    parse_port,
+    parse_rdzv_backend,
+    parse_sizes,
+    parse_stage_limit,
+    parse_stages,
+)
+from ddpdoctor.errors import EXIT_FAILED, EXIT_FINDINGS, EXIT_INTERRUPTED, EXIT_OK
+
+if TYPE_CHECKING:
+    from ddpdoctor.judge.selection import Selection
+    from ddpdoctor.launch.request import CheckOutcome, CheckRequest, Progress
+    from ddpdoctor.plugins import Plugins
+    from ddpdoctor.report.model import Report
+
+RUNS = "ddpdoctor-runs"
+"""Where runs are kept, in the working directory."""
+
+EXAMPLES = (
+    ("ddpdoctor check --nproc 4", "four ranks on this machine"),
+    ("ddpdoctor check --nproc 4 --html report.html", "and a page with everything"),
+    ("ddpdoctor check --nproc 2 --model pkg.mod:factory", "your own model: unused parameters by name"),
+    ("ddpdoctor check --only facts,tcp", "look without launching ranks"),
+    ("ddpdoctor check --nproc 8 --full --sizes 1K-256M", "the long bandwidth sweep"),
+    (
+        "ddpdoctor check --nnodes 2 --nproc 8 --rdzv-backend c10d --rdzv-endpoint node-a:29500",
+        "on each of two nodes",
+    ),
+    ("torchrun --nproc-per-node 4 -m ddpdoctor check", "under your own launcher"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``check``."""
+    _add_world_options(parser.add_argument_group("the world to launch (as torchrun)"))
+    _add_stage_options(parser.add_argument_group("what to examine"))
+    _add_bandwidth_options(parser.add_argument_group("bandwidth"))
+    _add_limit_options(parser.add_argument_group("limits"))
+    common.add_output_options(parser)
+    common.add_selection_options(parser)
+    common.add_fail_option(parser)
+    common.add_verbosity_options(parser)
+
+
+def _add_world_options(group: argparse._ArgumentGroup) -> None:
+    add_option(
+        group,
+        "--nproc",
+        "--nproc-per-node",
+        type=parse_nproc,
+        metavar="N",
+        help="ranks on this node: 1 to 1024, auto, gpu or cpu",
+    )
+    add_option(
+        group, "--nnodes", type=parse_nnodes, metavar="N", help="nodes; start the same command on each"
+    )
+    add_option(group, "--node-rank", type=parse_node_rank, metavar="I", help="this node's number, from 0")
+    add_option(
+        group, "--master-addr", metavar="HOST", help="host of the rendezvous, with --rdzv-backend static"
+    )
+    add_option(group, "--master-port", type=parse_port, metavar="PORT", help="its port (29500)")
+    add_option(group, "--rdzv-backend", type=parse_rdzv_backend, metavar="NAME", help="c10d or static")
+    add_option(group, "--rdzv-endpoint", metavar="HOST[:PORT]", help="where the nodes meet")
+    add_option(group, "--rdzv-id", metavar="ID", help="name of this launch, the same on all nodes")
+    add_option(group, "--local-addr", metavar="ADDR", help="address of this node for the others")
+
+
+def _add_stage_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--backend",
+        type=parse_backend,
+        metavar="NAME",
+        help="gloo, nccl, mpi, ucc or xccl; default by devices",
+    )
+    group.add_argument(
+        "--model", metavar="PKG.MOD:FACTORY", help="function that returns your module and example inputs"
+    )
+    stages = "facts, smoke, tcp, rendezvous, backends, collectives, ddp, bandwidth"
+    group.add_argument(
+        "--only", action="extend", type=parse_stages, metavar="S,...", help=f"only these stages of {stages}"
+    )
+    group.add_argument(
+        "--skip", action="extend", type=parse_stages, metavar="S,...", help="all stages but these"
+    )
+
+
+def _add_bandwidth_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--full", action="store_true", help="more operations, more sizes, more iterations")
+    group.add_argument(
+        "--collectives",
+        action="extend",
+        type=parse_operations,
+        metavar="OP,...",
+        help="operations, e.g. all_reduce,broadcast",
+    )
+    group.add_argument(
+        "--sizes",
+        type=parse_sizes,
+        metavar="B,...",
+        help="total bytes as in nccl-tests: 1K,4M or a doubling range 8-64M",
+    )
+    group.add_argument("--iters", type=common.parse_count, metavar="N", help="timed iterations per size")
+
+
+def _add_limit_options(group: argparse._ArgumentGroup) -> None:
+    add_option(
+        group,
+        "--join-timeout",
+        type=common.parse_seconds,
+        metavar="S",
+        help="seconds to wait for the other nodes (60)",
+    )
+    add_option(
+        group,
+        "--stage-timeout",
+        action="append",
+        type=parse_stage_limit,
+        metavar="STAGE=S",
+        help="seconds after which a stage is cut; repeatable",
+    )
+    group.add_argument(
+        "--timeout", type=common.parse_seconds, metavar="S", help="seconds for the whole command"
+    )
+    add_option(group, "--run-dir", metavar="DIR", help="directory for the reports of a run on several nodes")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Launch, judge, show."""
+    from ddpdoctor.cli.outputs import Display, deliver
+    from ddpdoctor.cli.progress import make_progress
+    from ddpdoctor.cli.request import read_request
+    from ddpdoctor.cli.select import choose_selection
+    from ddpdoctor.plugins import load_plugins
+
+    request = read_request(options)
+    plugins = load_plugins()
+    selection = choose_selection(options, plugins.checks)
+    outputs = common.pair_outputs(options, plugins.renderers.names)
+    level = common.verbosity(options)
+    display = Display.of(sys.stdout, verbosity=level, no_color=getattr(options, "no_color", False))
+    progress = make_progress(sys.stderr, color=not getattr(options, "no_color", False), quiet=level < 0)
+    try:
+        outcome = launch(request, progress)
+    finally:
+        progress.close()
+    if not outcome.spokesman:
+        return EXIT_OK
+    report = judge(outcome, plugins, selection, options.invocation)
+    pages = replace(display.options, pages=plugins.checks.pages)
+    delivered = deliver(report, [*outputs, *run_outputs(request, outcome)], plugins.renderers, pages)
+    return delivered or exit_code(report, getattr(options, "fail_on", "error"))
+
+
+def launch(request: CheckRequest, progress: Progress) -> CheckOutcome:
+    """Run the tiny world; a function of its own so that torch is imported no sooner."""
+    from ddpdoctor.launch.check import run_check
+
+    return run_check(request, progress)
+
+
+def judge(outcome: CheckOutcome, plugins: Plugins, selection: Selection, invocation: Sequence[str]) -> Report:
+    """Let gatherers of plugins look at this node, then judge everything."""
+    from ddpdoctor.evidence.gatherers import merge_extra, run_gatherers
+    from ddpdoctor.gather.scrub import scrub_argv
+    from ddpdoctor.plugins import GATHERERS, PluginProblem
+    from ddpdoctor.report.build import build_report
+
+    evidence, problems = outcome.evidence, list(plugins.problems)
+    here = next((f for f in evidence.nodes if f.node == (evidence.launch.node_rank or 0)), None)
+    if here is not None and outcome.interrupted is None:
+        extra, failures = run_gatherers(plugins.gatherers, here)
+        evidence = merge_extra(evidence, extra)
+        problems += [PluginProblem(each.source, GATHERERS, f"{each.name}: {each.text}") for each in failures]
+    return build_report(
+        evidence,
+        registry=plugins.checks,
+        started_at=outcome.started_at,
+        duration_s=outcome.duration_s,
+        timings=outcome.timings,
+        interrupted=outcome.interrupted,
+        invocation=scrub_argv(invocation),
+        selection=selection,
+        extra_rows=[problem.to_row() for problem in problems],
+    )
+
+
+def run_outputs(request: CheckRequest, outcome: CheckOutcome) -> list[common.Output]:
+    """Return the files of a run on several nodes, or of --run-dir, and make their directory."""
+    launch = outcome.evidence.launch
+    if request.run_dir is None and launch.nnodes < 2:
+        return []
+    folder = Path(request.run_dir or Path(RUNS, launch.rdzv_id or "none"))
+    # Where it cannot be made, writing the files says why and the text is still printed.
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    outputs = [common.Output("json", str(folder / f"node-{launch.node_rank or 0}.json"))]
+    if outcome.hosting:
+        outputs += [common.Output(name, str(folder / f"report.{name}")) for name in ("json", "html")]
+    return outputs
+
+
+def exit_code(report: Report, fail_on: str) -> int:
+    """Return the exit code that a report deserves (design: Exit codes)."""
+    if report.interrupted is not None:
+        return EXIT_INTERRUPTED
+    if report.verdict.status == "error" or report.verdict.looked == 0:
+        return EXIT_FAILED
+    counted = {"error": ("error",), "warning": ("error", "warning"), "never": ()}[fail_on]
+    found = any(f.state == "active" and f.severity in counted for f in report.findings)
+    return EXIT_FINDINGS if found else EXIT_OK

@@ -1,0 +1,131 @@
+"""``[tool.ddpdoctor]`` of the nearest pyproject.toml: long options, a sub-table per command."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from ddpdoctor.cli.commands import COMMANDS, load_command
+from ddpdoctor.cli.parsing import Parser, build_parser
+from ddpdoctor.cli.suggest import closest
+from ddpdoctor.errors import UsageError
+
+TABLE = "tool.ddpdoctor"
+
+
+def load_config(command: str, parser: Parser, start: Path | None = None) -> dict[str, Any]:
+    """Return the configured options of ``command`` as parsed values.
+
+    Args:
+        command: name of the command; its sub-table wins over the common table.
+        parser: the command's parser.
+        start: directory from which to look upwards; None is the working directory.
+
+    Raises:
+        UsageError: the file cannot be read as TOML, or has a key or value that is not an option.
+    """
+    path = find_pyproject(start or Path.cwd())
+    table = {} if path is None else read_table(path)
+    if path is None or not table:
+        return {}
+    common = {key: value for key, value in table.items() if key not in COMMANDS}
+    _reject_unknown(path, common)
+    own = table.get(command, {})
+    if not isinstance(own, dict):
+        raise UsageError(f"{path}: [{TABLE}] {command} must be a table")
+    known = {_key(name) for name in parser.option_names()}
+    for key in own:
+        if key not in known:
+            raise _unknown_key(path, f"{TABLE}.{command}", key, known)
+    settings = {**{key: value for key, value in common.items() if key in known}, **own}
+    tokens = [token for key, value in settings.items() for token in _tokens(path, key, value, parser)]
+    try:
+        return vars(parser.parse_strictly(tokens))
+    except UsageError as problem:
+        raise UsageError(f"{path} [{TABLE}]: {problem.message}", hint=problem.hint) from problem
+
+
+def find_pyproject(start: Path) -> Path | None:
+    """Return the nearest pyproject.toml in ``start`` or above, or None."""
+    for folder in (start, *start.parents):
+        path = folder / "pyproject.toml"
+        if path.is_file():
+            return path
+    return None
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """Return ``[tool.ddpdoctor]``; empty when the file has none.
+
+    Raises:
+        UsageError: the file is not readable or not TOML, or this Python has no TOML reader.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise UsageError(f"{path} cannot be read: {problem}") from problem
+    if "ddpdoctor" not in text:
+        return {}
+    table = _parse_toml(path, text).get("tool", {}).get("ddpdoctor", {})
+    if not isinstance(table, dict):
+        raise UsageError(f"{path}: [{TABLE}] must be a table")
+    return table
+
+
+def _parse_toml(path: Path, text: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        try:
+            import tomli as tomllib
+        except ImportError as problem:
+            raise UsageError(
+                f"{path} has settings for ddpdoctor, but Python 3.10 cannot read TOML by itself",
+                hint="pip install tomli",
+            ) from problem
+    try:
+        parsed: dict[str, Any] = tomllib.loads(text)
+        return parsed
+    except tomllib.TOMLDecodeError as problem:
+        raise UsageError(f"{path} is not valid TOML: {problem}") from problem
+
+
+def _reject_unknown(path: Path, common: dict[str, Any]) -> None:
+    """A key of the common table must be an option of some command, or a command."""
+    known = {
+        _key(option) for name in COMMANDS for option in build_parser(name, load_command(name)).option_names()
+    }
+    for key in common:
+        if key not in known:
+            raise _unknown_key(path, TABLE, key, known | set(COMMANDS))
+
+
+def _unknown_key(path: Path, table: str, key: str, known: set[str]) -> UsageError:
+    near = closest(key.replace("-", "_"), known)
+    return UsageError(
+        f"{path}: [{table}] has no setting {key!r}",
+        hint=f"{near} = …" if near else f"one of: {', '.join(sorted(known - {'help'}))}",
+    )
+
+
+def _key(option: str) -> str:
+    return option[2:].replace("-", "_")
+
+
+def _tokens(path: Path, key: str, value: Any, parser: Parser) -> list[str]:
+    """Return the command line that says the same as one setting."""
+    option = "--" + key.replace("_", "-")
+    takes_value = parser.takes_value(option)
+    if isinstance(value, bool) or not takes_value:
+        if takes_value or not isinstance(value, bool):
+            raise UsageError(
+                f"{path} [{TABLE}]: {key} must be {'a value' if takes_value else 'true or false'}"
+            )
+        return [option] if value else []
+    if isinstance(value, dict):
+        return [f"{option}={name}={item}" for name, item in value.items()]
+    items = value if isinstance(value, list) else [value]
+    if not all(isinstance(item, (str, int, float)) for item in items):
+        raise UsageError(f"{path} [{TABLE}]: {key} must be a text, a number or a list of them")
+    return [f"{option}={item}" for item in items]

@@ -1,0 +1,220 @@
+"""Writing outputs. Files never replace the text, and a file that cannot be written never loses it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TextIO
+
+from ddpdoctor.cli.options import Output
+from ddpdoctor.errors import EXIT_FAILED, EXIT_OK, OutputError
+from ddpdoctor.report.model import Report
+from ddpdoctor.report.registry import RendererRegistry, RenderOptions
+
+MAX_WIDTH = 120
+"""Lines longer than this are hard to read on any terminal; the text is laid out for 80 to 120 columns."""
+RENDER_LIMIT_S = 60.0
+"""The page of 16,384 ranks takes a few seconds; a renderer of anyone that takes a minute hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """How the text on stdout should look."""
+
+    options: RenderOptions
+
+    @classmethod
+    def of(cls, stream: TextIO | None, *, verbosity: int = 0, no_color: bool = False) -> Display:
+        """Find out what ``stream`` can show: colours, letters beyond ASCII, columns."""
+        from ddpdoctor.cli.progress import is_unicode
+
+        terminal = stream is not None and stream.isatty()
+        plain = no_color or bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+        columns = shutil.get_terminal_size((80, 24)).columns if terminal else _columns_asked()
+        return cls(
+            RenderOptions(
+                color=terminal and not plain,
+                ascii=stream is None or not is_unicode(stream),
+                width=max(40, min(MAX_WIDTH, columns)),
+                verbosity=verbosity,
+            )
+        )
+
+
+def _columns_asked() -> int:
+    """Without a terminal the width is 80 unless COLUMNS says otherwise."""
+    text = os.environ.get("COLUMNS", "")
+    return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else 80
+
+
+def deliver(
+    report: Report, outputs: Sequence[Output], renderers: RendererRegistry, options: RenderOptions
+) -> int:
+    """Write all outputs, then the text unless another format was asked for on stdout.
+
+    Returns:
+        `EXIT_OK`, or `EXIT_FAILED` when something could not be written; messages went to stderr.
+    """
+    written: list[str] = []
+    problems: list[OutputError] = []
+    for output in outputs:
+        if output.path is None:
+            continue
+        try:
+            write_file(Path(output.path), render(report, output.format, renderers, _for_file(options)))
+            written.append(output.path)
+        except OutputError as problem:
+            problems.append(problem)
+    stdout = next((output.format for output in outputs if output.path is None), "text")
+    shown = replace(options, written=tuple(written))
+    try:
+        text = _render_or_text(report, stdout, renderers, shown, problems)
+        print_text(text)
+    except OutputError as problem:
+        problems.append(problem)
+    for each in problems:
+        print(each.render(), file=sys.stderr)
+    return EXIT_FAILED if problems else EXIT_OK
+
+
+def _render_or_text(
+    report: Report,
+    name: str,
+    renderers: RendererRegistry,
+    options: RenderOptions,
+    problems: list[OutputError],
+) -> str:
+    """Where a format cannot be rendered for stdout, give the text, so that the verdict is not lost."""
+    try:
+        return render(report, name, renderers, options)
+    except OutputError as problem:
+        if name == "text":
+            raise
+        problems.append(problem)
+        return render(report, "text", renderers, options)
+
+
+def _for_file(options: RenderOptions) -> RenderOptions:
+    """A file is UTF-8 and has no colours."""
+    return replace(options, color=False, ascii=False)
+
+
+def render(report: Report, name: str, renderers: RendererRegistry, options: RenderOptions) -> str:
+    """Return the report in one format, in a thread with a limit: the renderer may be anyone's.
+
+    Raises:
+        OutputError: the renderer raised, hung, or returned something other than text.
+    """
+    renderer = renderers.find(name)
+    if renderer is None:
+        raise OutputError(f"there is no format {name!r}")
+    outcome: list[str] = []
+    failure: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            text = renderer.render(report, options)
+            if not isinstance(text, str):
+                raise TypeError(f"returned {type(text).__name__} instead of text")
+            outcome.append(text)
+        except BaseException as problem:
+            failure.append(problem)
+
+    thread = threading.Thread(target=call, name=f"rendering {name}", daemon=True)
+    thread.start()
+    thread.join(RENDER_LIMIT_S)
+    source = renderers.source_of(name)
+    if failure:
+        what = f"{type(failure[0]).__name__}: {failure[0]}"
+        raise OutputError(f"format {name} (from {source}) failed: {what}") from failure[0]
+    if not outcome:
+        raise OutputError(f"format {name} (from {source}) was not ready within {RENDER_LIMIT_S:g} s")
+    return outcome[0]
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write ``text`` as UTF-8: a temporary file beside it, then renamed, so that nobody sees a half.
+
+    What is no ordinary file (``/dev/full``, a pipe) is written directly.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    data = text.encode("utf-8", errors="backslashreplace")
+    try:
+        if path.exists() and not path.is_file():
+            with open(path, "wb") as special:
+                special.write(data)
+        else:
+            _replace_file(path, data)
+    except OSError as problem:
+        reason = problem.strerror or str(problem)
+        raise OutputError(f"{path} could not be written: {reason}", hint=_hint(path)) from problem
+    except ValueError as problem:  # an embedded null byte
+        raise OutputError(f"{str(path)!r} could not be written: {problem}") from problem
+
+
+def _replace_file(path: Path, data: bytes) -> None:
+    target = path.resolve()  # a symbolic link stays one
+    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, _mode(target))
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _mode(target: Path) -> int:
+    """The mode of the file that is replaced, or what the umask leaves of 0666."""
+    try:
+        return target.stat().st_mode & 0o777
+    except OSError:
+        mask = os.umask(0)
+        os.umask(mask)
+        return 0o666 & ~mask
+
+
+def _hint(path: Path) -> str | None:
+    if path.is_dir():
+        return f"{path / 'report.html'}"
+    if not path.parent.exists():
+        return f"mkdir -p {path.parent}"
+    return None
+
+
+def print_text(text: str) -> None:
+    """Print to stdout; a reader that went away (``| head``) is no error.
+
+    Raises:
+        OutputError: stdout is closed or full.
+    """
+    if sys.stdout is None:
+        raise OutputError("the verdict could not be printed: stdout is closed")
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence_stdout()
+    except (OSError, ValueError) as problem:
+        silence_stdout()
+        reason = getattr(problem, "strerror", None) or str(problem)
+        raise OutputError(f"the verdict could not be printed: stdout: {reason}") from problem
+
+
+def silence_stdout() -> None:
+    """Point stdout to nowhere, so that the interpreter's own flush at exit does not fail again."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):  # a stream without a descriptor has nothing to flush to
+        pass

@@ -1,0 +1,73 @@
+"""``ddpdoctor report FILE.json``: render a saved report again."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddpdoctor.cli import options as common
+from ddpdoctor.errors import EXIT_FAILED, EXIT_OK, DoctorError, UsageError
+
+if TYPE_CHECKING:
+    from ddpdoctor.report.model import Report
+
+EXAMPLES = (
+    ("ddpdoctor report report.json", "show it in the terminal"),
+    ("ddpdoctor report report.json --html report.html", "and make the page"),
+    ("ssh node cat report.json | ddpdoctor report - --html report.html", "from a pipe"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``report``."""
+    parser.add_argument("file", metavar="FILE.json", help="what --json wrote; - is stdin")
+    common.add_output_options(parser)
+    common.add_verbosity_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Render the report; the exit code says only whether that worked."""
+    from ddpdoctor.cli.outputs import Display, deliver
+    from ddpdoctor.plugins import load_plugins
+
+    plugins = load_plugins()
+    outputs = common.pair_outputs(options, plugins.renderers.names)
+    report = read_report(options.file)
+    level = common.verbosity(options)
+    display = Display.of(sys.stdout, verbosity=level, no_color=getattr(options, "no_color", False))
+    pages = replace(display.options, pages=plugins.checks.pages)
+    return EXIT_FAILED if deliver(report, outputs, plugins.renderers, pages) else EXIT_OK
+
+
+def read_report(name: str) -> Report:
+    """Read a saved report; ``-`` is stdin.
+
+    Raises:
+        UsageError: there is no such file.
+        DoctorError: it cannot be read, or is not a report that this version knows.
+    """
+    from ddpdoctor.report.model import Report
+
+    shown = "stdin" if name == "-" else name
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except FileNotFoundError as problem:
+        raise UsageError(
+            f"there is no file {name}", hint="ddpdoctor check --nproc 4 --json report.json"
+        ) from problem
+    except (OSError, ValueError) as problem:
+        raise UsageError(
+            f"{shown} cannot be read: {getattr(problem, 'strerror', None) or problem}"
+        ) from problem
+    try:
+        return Report.from_dict(json.loads(data.decode("utf-8")))
+    except (UnicodeDecodeError, RecursionError, json.JSONDecodeError) as problem:
+        raise DoctorError(
+            f"{shown} is not JSON: {problem}", hint="give the file that --json wrote"
+        ) from problem
+    except ValueError as problem:
+        raise DoctorError(f"{shown}: {problem}", hint="give the file that --json wrote") from problem

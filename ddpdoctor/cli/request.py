@@ -1,0 +1,199 @@
+"""From parsed options to a `CheckRequest`, and the contradictions between options."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ddpdoctor.cli.parsing import BadValue
+from ddpdoctor.cli.values import parse_port
+from ddpdoctor.errors import UsageError
+from ddpdoctor.evidence.stages import STAGES
+from ddpdoctor.launch.request import CheckRequest
+
+LAUNCHER_VARIABLES = (
+    "MASTER_ADDR",
+    "PET_MASTER_ADDR",
+    "PET_RDZV_ENDPOINT",
+    "SLURM_JOB_ID",
+    "OMPI_COMM_WORLD_SIZE",
+)
+"""Any of these says where or how several nodes meet, so the command line need not."""
+NODE_RANK_VARIABLES = ("PET_NODE_RANK", "GROUP_RANK", "NODE_RANK", "SLURM_NODEID", "OMPI_COMM_WORLD_RANK")
+"""Any of these says which node this is."""
+HOST_PATTERN = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,253})$")
+"""RFC 1123 host names, and the underscore that container platforms put into theirs."""
+
+
+def read_request(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> CheckRequest:
+    """Return the validated request.
+
+    Args:
+        options: parsed options of ``check``; what was not given is absent.
+        environ: where launcher variables are looked for.
+
+    Raises:
+        UsageError: the options contradict each other, or one has an impossible value.
+    """
+    given = vars(options)
+    request = CheckRequest(
+        **{key: given[key] for key in _PLAIN if key in given},
+        stages=_choose_stages(given),
+        collectives=tuple(dict.fromkeys(given.get("collectives", ()))),
+        iterations=given.get("iters"),
+        limits=dict(given.get("stage_timeout", ())),
+    )
+    _check_names(request)
+    _check_world(request, environ)
+    _check_stages(request)
+    return request
+
+
+_PLAIN = (
+    "nproc",
+    "nnodes",
+    "node_rank",
+    "master_addr",
+    "master_port",
+    "rdzv_backend",
+    "rdzv_endpoint",
+    "rdzv_id",
+    "local_addr",
+    "backend",
+    "model",
+    "full",
+    "sizes",
+    "join_timeout",
+    "timeout",
+    "run_dir",
+)
+
+
+def _choose_stages(given: dict[str, Any]) -> tuple[str, ...]:
+    if "only" in given and "skip" in given:
+        raise UsageError("--only and --skip were both given", hint="one of them says it all")
+    chosen = given.get("only", STAGES)
+    stages = tuple(stage for stage in STAGES if stage in chosen and stage not in given.get("skip", ()))
+    if not stages:
+        raise UsageError("--skip leaves no stage to run")
+    return stages
+
+
+def _check_names(request: CheckRequest) -> None:
+    for option, value in (("--master-addr", request.master_addr), ("--local-addr", request.local_addr)):
+        if value is not None:
+            _check_host(option, value)
+    if request.rdzv_endpoint is not None:
+        split_endpoint(request.rdzv_endpoint)
+    if request.rdzv_id is not None and not re.fullmatch(r"[\w.:@+-]{1,128}", request.rdzv_id):
+        raise UsageError(f"--rdzv-id: {request.rdzv_id!r} is not a plain word of at most 128 characters")
+    if request.run_dir is not None and not request.run_dir:
+        raise UsageError("--run-dir: the directory has an empty name")
+    if request.model is not None:
+        _check_model(request.model)
+
+
+def _check_model(text: str) -> None:
+    module, colon, factory = text.partition(":")
+    if colon and factory.isidentifier() and all(part.isidentifier() for part in module.split(".")):
+        return
+    guess = module.removesuffix(".py").strip("./").replace("/", ".") or "pkg.mod"
+    raise UsageError(
+        f"--model: {text!r} is not of the form package.module:factory",
+        context="the factory is a function that returns the module and a tuple of example inputs",
+        hint=f"--model {guess}:{factory if factory.isidentifier() else 'factory'}",
+    )
+
+
+def _check_host(option: str, host: str) -> None:
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        if HOST_PATTERN.match(host) is None:
+            raise UsageError(f"{option}: {host!r} is not a host name or address") from None
+
+
+def split_endpoint(endpoint: str) -> tuple[str, int | None]:
+    """Return host and port of ``host``, ``host:port``, ``[v6]:port`` or a bare IPv6 address.
+
+    Raises:
+        UsageError: it has none of these forms.
+    """
+    option = "--rdzv-endpoint"
+    bracketed = re.fullmatch(r"(\[[^\]]*\])(?::(.*))?", endpoint)
+    if bracketed:
+        host, port = bracketed.groups()
+    elif endpoint.count(":") > 1:
+        host, port = endpoint, None
+    else:
+        host, colon, rest = endpoint.partition(":")
+        port = rest if colon else None
+    if not host:
+        raise UsageError(f"{option}: {endpoint!r} names no host", hint=f"{option} HOST:29500")
+    _check_host(option, host)
+    if port is None:
+        return host.strip("[]"), None
+    try:
+        return host.strip("[]"), parse_port(port)
+    except BadValue as problem:
+        raise UsageError(f"{option}: {problem}", hint=f"{option} {host}:29500") from None
+
+
+def _check_world(request: CheckRequest, environ: Mapping[str, str]) -> None:
+    nodes = request.nnodes or 1
+    if request.node_rank is not None and request.node_rank >= nodes:
+        raise UsageError(
+            f"--node-rank {request.node_rank} does not exist among {nodes} node{'s' if nodes > 1 else ''}",
+            context="nodes count from 0",
+            hint=f"--nnodes {request.node_rank + 1}" if nodes == 1 else f"--node-rank {nodes - 1}",
+        )
+    _check_meeting_point(request)
+    if nodes == 1 or any(name in environ for name in LAUNCHER_VARIABLES):
+        return
+    if request.master_addr is None and request.rdzv_endpoint is None:
+        raise UsageError(
+            f"{nodes} nodes need a place to meet", hint="--rdzv-backend c10d --rdzv-endpoint HOST:29500"
+        )
+    static = request.rdzv_backend == "static" or (
+        request.rdzv_backend is None and request.master_addr is not None
+    )
+    if static and request.node_rank is None and not any(name in environ for name in NODE_RANK_VARIABLES):
+        raise UsageError(
+            "a static rendezvous needs to know which node this is",
+            hint="--node-rank 0 on the master, 1 on the next …, or --rdzv-backend c10d",
+        )
+
+
+def _check_meeting_point(request: CheckRequest) -> None:
+    if request.rdzv_endpoint is None:
+        if request.rdzv_backend == "c10d" and (request.nnodes or 1) > 1 and request.master_addr is not None:
+            raise UsageError(
+                "--rdzv-backend c10d meets at --rdzv-endpoint, not at --master-addr",
+                hint=f"--rdzv-endpoint {request.master_addr}:{request.master_port or 29500}",
+            )
+        return
+    host, port = split_endpoint(request.rdzv_endpoint)
+    for option, value, other in (
+        ("--master-addr", request.master_addr, host),
+        ("--master-port", request.master_port, port),
+    ):
+        if value is not None and other is not None and value != other:
+            raise UsageError(
+                f"{option} {value} contradicts --rdzv-endpoint {request.rdzv_endpoint}",
+                hint=f"leave {option} out",
+            )
+
+
+def _check_stages(request: CheckRequest) -> None:
+    sweep = request.full or request.collectives or request.sizes or request.iterations
+    if sweep and "bandwidth" not in request.stages:
+        raise UsageError("options of the bandwidth sweep were given, but the stage bandwidth is not selected")
+    if request.model is not None and "ddp" not in request.stages:
+        raise UsageError("--model was given, but the stage ddp, which uses it, is not selected")
+    for stage in request.limits:
+        if stage not in request.stages:
+            raise UsageError(f"--stage-timeout {stage}=… was given, but that stage is not selected")

@@ -1,0 +1,176 @@
+"""Words for what each family of checks established, for whatever shows a report in short."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.judge.finding import Finding
+from ddpdoctor.judge.runner import CheckRow
+from ddpdoctor.report.html.text import count, format_bandwidth, format_bytes, format_seconds
+from ddpdoctor.report.model import Report
+
+EXPERIMENT_WORDS = {
+    "gradient-mean": "gradients exact",
+    "replicas-equal": "replicas equal",
+    "autocast": "bf16",
+    "grad-scaler": "scaler",
+    "no-sync": "no_sync",
+    "unused-named": "unused parameters named",
+    "checkpoint": "checkpoint",
+}
+"""Experiment of the ddp stage -> words when every rank passed it."""
+
+
+def describe_family(report: Report, family: str) -> str:
+    """Return words on what passed in ``family``; empty for a family of which nothing is known."""
+    words = _WORDS.get(family)
+    parts = [] if words is None else words(report.evidence)
+    return " · ".join(parts)
+
+
+def describe_next(report: Report) -> str:
+    """Return the one command to type next."""
+    if report.verdict.code is not None:
+        return f"ddpdoctor explain {report.verdict.code}"
+    launch = report.evidence.launch
+    nproc = f" --nproc {launch.nproc}"
+    if report.verdict.status != "healthy":
+        return f"ddpdoctor check{nproc} -v"
+    if launch.model is None:
+        return f"ddpdoctor check{nproc} --model your_package.module:factory"
+    return f"ddpdoctor check{nproc} --full"
+
+
+def families(rows: Sequence[CheckRow]) -> dict[str, list[CheckRow]]:
+    """Return the rows by family, in order of first appearance."""
+    grouped: dict[str, list[CheckRow]] = {}
+    for row in rows:
+        grouped.setdefault(row.family, []).append(row)
+    return grouped
+
+
+def count_reasons(rows: Sequence[CheckRow]) -> str:
+    """Return ``5 no GPU, 1 single node``: equal reasons counted, the most frequent first."""
+    counted = Counter(row.reason or "no reason given" for row in rows)
+    return ", ".join(f"{number} {reason}" for reason, number in counted.most_common())
+
+
+def split_findings(findings: Sequence[Finding]) -> tuple[list[Finding], list[Finding], list[Finding]]:
+    """Return the active findings as problems, consequences of them, and notes (severity info)."""
+    active = [f for f in findings if f.state == "active"]
+    notes = [f for f in active if f.severity == "info"]
+    real = [f for f in active if f.severity != "info"]
+    follows = [f for f in real[1:] if f.role == "consequence"]
+    return [f for f in real if f not in follows], follows, notes
+
+
+def _network(evidence: Evidence) -> list[str]:
+    parts: list[str] = []
+    met = [r for r in evidence.rendezvous if r.error is None and len(r.joined_ranks) == r.expected_ranks]
+    if met:
+        parts.append(f"rendezvous {met[0].endpoint}")
+    good = {(link.source, link.target) for link in evidence.links if link.ok}
+    bad = {(link.source, link.target) for link in evidence.links if not link.ok}
+    tried = {pair for pair in good | bad if pair[0] != pair[1]}
+    if tried and not bad:
+        parts.append(f"all {count(len(tried), 'node pair')} reached")
+    elif tried:
+        parts.append(f"{len(tried - bad)} of {count(len(tried), 'node pair')} reached")
+    return parts
+
+
+def _environment(evidence: Evidence) -> list[str]:
+    parts: list[str] = []
+    cores = [n.cpus.affinity for n in evidence.nodes if n.cpus is not None]
+    if cores:
+        low, high = min(cores), max(cores)
+        parts.append(count(low, "core") if low == high else f"{low} to {high} cores")
+    shared = [n.shared_memory.free for n in evidence.nodes if n.shared_memory is not None]
+    if shared:
+        parts.append(f"/dev/shm {format_bytes(min(shared))} free")
+    devices = sum(len(n.devices) for n in evidence.nodes)
+    parts.append(count(devices, "GPU") if devices else "no GPU")
+    return parts
+
+
+def _backends(evidence: Evidence) -> list[str]:
+    parts = []
+    for each in evidence.backends:
+        if len(each.collective) and not each.failures:
+            parts.append(f"{each.backend} works")
+        elif each.failures:
+            parts.append(f"{each.backend} failed")
+        elif not each.built:
+            parts.append(f"{each.backend} not built")
+        elif not each.device_present:
+            parts.append(f"{each.backend} without device")
+        else:
+            parts.append(f"{each.backend} not tried")
+    return parts
+
+
+def _collectives(evidence: Evidence) -> list[str]:
+    parts: list[str] = []
+    exact = [case for case in evidence.collectives if len(case.passed) and not case.failures]
+    if exact:
+        operations, types = len({case.op for case in exact}), len({case.dtype for case in exact})
+        parts.append(f"{count(operations, 'operation')} x {count(types, 'type')} exact")
+    methods = [
+        f"{each.method}://" for each in evidence.initialisations if len(each.passed) and not each.failures
+    ]
+    if methods:
+        parts.append(" ".join(methods))
+    if any(case.group != "world" for case in exact):
+        parts.append("sub-group")
+    return parts
+
+
+def _ddp(evidence: Evidence) -> list[str]:
+    parts = []
+    for each in evidence.experiments:
+        if not len(each.passed) or each.failures:
+            continue
+        words = EXPERIMENT_WORDS.get(each.name, each.name)
+        steps = each.facts.get("steps")
+        parts.append(f"{words} after {steps} steps" if each.name == "replicas-equal" and steps else words)
+    for model in evidence.model:
+        if not model.errors:
+            unused = f"{len(model.unused)} unused" if model.unused else "all used"
+            parts.append(f"{model.factory}: {count(model.parameters, 'parameter')}, {unused}")
+    return parts
+
+
+def _bandwidth(evidence: Evidence) -> list[str]:
+    rows = [row for row in evidence.bandwidth if row.correct]
+    if not rows:
+        return []
+    first = next((row.op for row in rows if row.op == "all_reduce"), rows[0].op)
+    own = sorted((row for row in rows if row.op == first), key=lambda row: row.bytes)
+    small, large = own[0], own[-1]
+    text = f"{first} {format_bandwidth(large.busbw)} bus at {format_bytes(large.bytes)}"
+    parts = [text + _baseline(evidence)]
+    if small.bytes < large.bytes:
+        parts.append(f"{format_seconds(small.seconds)} at {format_bytes(small.bytes)}")
+    others = {row.op for row in rows} - {first}
+    if others:
+        parts.append(f"{len(others)} more")
+    return parts
+
+
+def _baseline(evidence: Evidence) -> str:
+    if not evidence.baselines:
+        return ""
+    slowest = min(evidence.baselines, key=lambda each: each.bandwidth)
+    return f" ({slowest.name.replace('-', ' ')} gives {format_bandwidth(slowest.bandwidth)})"
+
+
+_WORDS: dict[str, Callable[[Evidence], list[str]]] = {
+    "network": _network,
+    "environment": _environment,
+    "backends": _backends,
+    "collectives": _collectives,
+    "ddp": _ddp,
+    "bandwidth": _bandwidth,
+}

@@ -1,0 +1,214 @@
+"""Format ``text``: the report for a person at a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpdoctor.judge.finding import EvidenceItem, Finding, Where
+from ddpdoctor.judge.runner import CheckRow
+from ddpdoctor.report.characters import width_of
+from ddpdoctor.report.html.text import count, fold_hosts, format_ranks, format_seconds
+from ddpdoctor.report.model import Report
+from ddpdoctor.report.paper import Paper
+from ddpdoctor.report.registry import RenderOptions
+from ddpdoctor.report.summary import count_reasons, describe_family, describe_next, families, split_findings
+
+NAME = "ddpdoctor"
+HANG = len(NAME) + 3
+MARKS = {"pass": "✓", "fail": "✖", "error": "✖", "unknown": "?", "skipped": "–"}
+STYLES = {"pass": "green", "fail": "red", "error": "red", "unknown": "yellow", "skipped": "dim"}
+LABEL = 9
+"""Columns of the words where, seen, fix … with the gap after them."""
+EVIDENCE_SHOWN = 6
+"""Observations of one finding that are shown without -v: enough for one per rank of a small node."""
+PLACES_SHOWN = 6
+
+
+class TextRenderer:
+    """The verdict, what is wrong and what to do, what passed in one line a family, and the next command."""
+
+    name = "text"
+    description = "for people, in the terminal"
+
+    def render(self, report: Report, options: RenderOptions) -> str:
+        """Return the text for a terminal of ``options.width`` columns."""
+        paper = Paper(options)
+        problems, follows, notes = split_findings(report.findings)
+        _put_verdict(paper, report, problems)
+        if options.verbosity < 0:
+            return paper.text()
+        paper.gap()
+        for number, finding in enumerate(problems):
+            _put_finding(paper, finding, report, first=number == 0, verbose=options.verbosity > 0)
+        for finding in follows:
+            _put_label(paper, "follows", f"{finding.code} {finding.name}: {finding.message}")
+        paper.gap()
+        _put_families(paper, report, verbose=options.verbosity > 0)
+        paper.gap()
+        _put_remarks(paper, report, notes)
+        paper.gap()
+        for path in options.written:
+            paper.put_verbatim(f"report {path}", indent=2)
+        paper.put_verbatim(f"next: {describe_next(report)}", indent=2, style="bold")
+        return paper.text()
+
+
+def _put_verdict(paper: Paper, report: Report, problems: Sequence[Finding]) -> None:
+    verdict = report.verdict
+    looked = f"{verdict.looked} of {count(verdict.of, 'check')} could look"
+    took = format_seconds(report.duration_s)
+    stopped = f"interrupted by {report.interrupted}" if report.interrupted else ""
+    if verdict.status == "healthy":
+        parts = [part for part in verdict.headline.split(" · ") if part != "healthy"]
+        paper.put_parts(f"{NAME} ✓ healthy", [stopped, *parts, took], hang=HANG, style="green")
+        return
+    if verdict.status == "problems" and problems:
+        first = problems[0]
+        style = "red" if first.severity == "error" else "yellow"
+        title = f"{NAME} {'✖' if first.severity == 'error' else '!'} {first.code} {first.name}"
+        sure = f"{first.confidence} confidence"
+        paper.put_parts(title, [sure, stopped, looked, took], hang=HANG, style=style)
+        return
+    word, style = ("failed", "red") if verdict.status == "error" else ("could not tell", "yellow")
+    paper.put_parts(f"{NAME} ? {word}", [stopped, looked, took], hang=HANG, style=style)
+    paper.put(verdict.headline, indent=2)
+
+
+def _put_finding(paper: Paper, finding: Finding, report: Report, *, first: bool, verbose: bool) -> None:
+    if not first:
+        paper.gap()
+        style = "red" if finding.severity == "error" else "yellow"
+        title = f"{'✖' if finding.severity == 'error' else '!'} {finding.code} {finding.name}"
+        paper.put_parts(
+            title, [finding.severity or "", f"{finding.confidence} confidence"], indent=2, hang=4, style=style
+        )
+    paper.put(finding.message, indent=2, style="bold" if first else None)
+    if first:
+        paper.gap()
+    _put_places(paper, finding, report, verbose)
+    _put_evidence(paper, finding.evidence, report, verbose)
+    _put_fixes(paper, finding)
+    if finding.victims:
+        _put_label(paper, "victims", f"{format_ranks(finding.victims, report.world.size)}: not the cause")
+    if not first:
+        _put_label(paper, "more", f"ddpdoctor explain {finding.code}")
+
+
+def _put_label(paper: Paper, label: str, text: str) -> None:
+    paper.put(text, label=label, indent=2, hang=2 + LABEL, label_style="dim")
+
+
+def _put_places(paper: Paper, finding: Finding, report: Report, verbose: bool) -> None:
+    """One row a place: ranks, file:line, function, source; source goes below where the row is too narrow."""
+    places = finding.where if verbose else finding.where[:PLACES_SHOWN]
+    if not places:
+        return
+    rows = [(_who(place, report), f"{place.file}:{place.line}", place.function or "") for place in places]
+    sizes = [
+        min(limit, max(width_of(paper.clean(row[i])) for row in rows)) for i, limit in enumerate((24, 40, 24))
+    ]
+    start = 2 + LABEL
+    left = paper.width - start - sum(sizes) - 6
+    for number, (place, row) in enumerate(zip(places, rows, strict=True)):
+        style = "bold" if place.role == "culprit" else None
+        cells: list[tuple[str, int, str | None]] = [
+            (row[0], sizes[0], None),
+            (row[1], sizes[1], style),
+            (row[2], sizes[2], None),
+        ]
+        source = place.source or ""
+        beside = source and width_of(paper.clean(source)) <= left
+        if beside:
+            cells.append((source, left, style))
+        if number == 0:
+            cells.insert(0, ("where", LABEL - 2, "dim"))
+        paper.put_row(cells, indent=2 if number == 0 else start)
+        if source and not beside:
+            paper.put_row([(source, paper.width - start - 2, style)], indent=start + 2)
+    if len(finding.where) > len(places):
+        paper.put(f"… {len(finding.where) - len(places)} more places (-v shows them)", indent=start)
+
+
+def _who(place: Where, report: Report) -> str:
+    if place.role == "caller":
+        return "called from"
+    words = format_ranks(place.ranks, report.world.size) if place.ranks else ""
+    return f"{words} on {place.host}".strip() if place.host and len(report.world.nodes) > 1 else words
+
+
+def _put_evidence(paper: Paper, items: Sequence[EvidenceItem], report: Report, verbose: bool) -> None:
+    shown = items if verbose else items[:EVIDENCE_SHOWN]
+    for number, item in enumerate(shown):
+        origin = ""
+        if item.source is not None:
+            origin = f" ({item.source[0]}{'' if item.source[1] is None else f':{item.source[1]}'})"
+        ranks = f"{format_ranks(item.ranks, report.world.size)}: " if item.ranks else ""
+        _put_label(paper, "seen" if number == 0 else "", f"{ranks}{item.text}{origin}")
+    if len(items) > len(shown):
+        _put_label(paper, "", f"… {len(items) - len(shown)} more (-v shows them)")
+
+
+def _put_fixes(paper: Paper, finding: Finding) -> None:
+    for number, fix in enumerate(finding.fix):
+        _put_label(paper, "fix" if number == 0 else "", fix.text)
+        for line in (fix.command or "").splitlines():
+            paper.put_verbatim(f"$ {line}", indent=2 + LABEL + 2, style="cyan")
+        for line in (fix.code or "").splitlines():
+            paper.put_verbatim(line, indent=2 + LABEL + 2, style="cyan")
+
+
+def _put_families(paper: Paper, report: Report, *, verbose: bool) -> None:
+    grouped = families(report.checks)
+    name_width = max([width_of(paper.clean(name)) for name in grouped], default=0) + 2
+    counted = {name: _count_statuses(rows) for name, rows in grouped.items()}
+    count_width = max([width_of(paper.clean(text)) for text, _ in counted.values()], default=0) + 3
+    for name, rows in grouped.items():
+        text, style = counted[name]
+        shown = paper.clean(text)
+        label = paper.clean(name).ljust(name_width) + shown
+        words = describe_family(report, name)
+        paper.put(words, label=label, indent=2, hang=2 + name_width + count_width, label_style=style)
+        if verbose:
+            for row in rows:
+                _put_row(paper, row)
+
+
+def _count_statuses(rows: Sequence[CheckRow]) -> tuple[str, str | None]:
+    """Return ``✖ 1 ✓ 9 ? 2`` without what was not applicable, and the style of the worst."""
+    parts: list[str] = []
+    worst: str | None = None
+    for statuses in (("fail", "error"), ("pass",), ("unknown",)):
+        number = sum(row.status in statuses for row in rows)
+        if number:
+            parts.append(f"{MARKS[statuses[0]]} {number}")
+            worst = worst or STYLES[statuses[0]]
+    if "unknown" in {row.status for row in rows} and worst == "green":
+        worst = "yellow"
+    return (" ".join(parts), worst) if parts else (f"{MARKS['skipped']} {len(rows)}", "dim")
+
+
+def _put_row(paper: Paper, row: CheckRow) -> None:
+    source = "" if row.source == NAME else f" (from {row.source})"
+    reason = f"{row.status}: {row.reason}" if row.status != "pass" and row.reason else ""
+    label = f"{MARKS.get(row.status, '?')} {row.id}{source}"
+    paper.put(reason, label=label, indent=4, label_style=STYLES.get(row.status))
+
+
+def _put_remarks(paper: Paper, report: Report, notes: Sequence[Finding]) -> None:
+    """Notes, then everything that is no pass and no finding, counted by reason."""
+    for note in notes:
+        paper.put(note.message, label=f"note {note.code} {note.name}", indent=2, label_style="cyan")
+        for fix in note.fix[:1]:
+            paper.put(f"{fix.text}: {fix.command}" if fix.command else fix.text, indent=7)
+    for status, words in (
+        ("error", "failed themselves"),
+        ("unknown", "could not look"),
+        ("skipped", "skipped"),
+    ):
+        rows = [row for row in report.checks if row.status == status]
+        if rows:
+            style = None if status == "skipped" else "yellow"
+            paper.put(count_reasons(rows), label=f"{len(rows)} {words}:", indent=2, label_style=style)
+    hosts = [node.host for node in report.world.nodes]
+    if len(hosts) > 1:
+        paper.put(fold_hosts(hosts), label="nodes", indent=2)
