@@ -1,0 +1,18 @@
+# Every target is one call of scripts/dev.sh, which does the same where there is no make.
+.DEFAULT_GOAL := help
+.PHONY: check help lint setup test
+
+check: ## examine this machine with a world of four ranks; writes ddpdoctor-report.html
+	@sh scripts/dev.sh check $(ARGS)
+
+test: ## linters, types, layers, and the tests with branch coverage (ARGS="-k name" goes to pytest)
+	@sh scripts/dev.sh test $(ARGS)
+
+lint: ## the linters, types and layers only
+	@sh scripts/dev.sh lint
+
+setup: ## only make .venv
+	@sh scripts/dev.sh setup
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /make \1	/p' Makefile

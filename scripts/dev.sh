@@ -1,0 +1,138 @@
+#!/bin/sh
+# Sets the project up and runs it or its tests; `make check` and `make test` call this. Needs Python 3.11 and pip, no more.
+#
+#   sh scripts/dev.sh check [options of `ddpdoctor check`]   examine this machine, write ddpdoctor-report.html
+#   sh scripts/dev.sh test [options of pytest]               linters, types, layers, tests with branch coverage
+#   sh scripts/dev.sh lint                                   the first three of these without the tests
+#   sh scripts/dev.sh setup                                  only make .venv
+#
+# PYTHON=/path/to/python3.11 picks the interpreter, VENV=DIR the directory (default .venv). pip's own variables
+# count: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu gets the small torch without CUDA.
+set -u
+
+cd "$(dirname "$0")/.." || exit 3
+VENV=${VENV:-.venv}
+STAMP=$VENV/.installed-from
+
+say() { printf '%s\n' "dev.sh: $*" >&2; }
+
+die() {
+    say "$*"
+    exit 3
+}
+
+find_python() {
+    for candidate in ${PYTHON:-python3.11 python3 python}; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            printf '%s\n' "$candidate"
+            return
+        fi
+    done
+    die "no Python 3.11 or newer found; name one: PYTHON=/path/to/python3.11 sh scripts/dev.sh"
+}
+
+# What the environment was made from: when this line is the stamp's, there is nothing to install.
+fingerprint() {
+    cat pyproject.toml constraints.txt plugins/*/pyproject.toml 2>/dev/null | cksum
+    pwd
+    "$VENV/bin/python" -V 2>&1
+}
+
+make_venv() {
+    python=$(find_python) || exit 3
+    say "making $VENV with $("$python" -V 2>&1)"
+    # Debian keeps ensurepip in a package of its own; the pip that is there can serve the new environment instead.
+    "$python" -m venv --clear "$VENV" >/dev/null 2>&1 && return
+    "$python" -m venv --clear --without-pip "$VENV" || die "could not make $VENV"
+    "$python" -m pip --python "$VENV/bin/python" install -q pip || die "no pip for $VENV"
+}
+
+install_all() {
+    say "installing the development environment (once; torch is large)"
+    set -- -e '.[dev]'
+    for plugin in plugins/*/pyproject.toml; do
+        [ -e "$plugin" ] && set -- "$@" -e "$(dirname "$plugin")"
+    done
+    # The build backend first, so that it is the constrained one as well.
+    "$VENV/bin/python" -m pip install -q -c constraints.txt hatchling editables &&
+        "$VENV/bin/python" -m pip install -q -c constraints.txt --no-build-isolation "$@"
+}
+
+setup() {
+    "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || make_venv
+    [ "$(cat "$STAMP" 2>/dev/null)" = "$(fingerprint)" ] && return
+    rm -f "$STAMP"
+    install_all || die "the installation failed; pip says why above"
+    fingerprint >"$STAMP"
+}
+
+# Tests that need these skip without them, so nothing here may fail the run.
+install_debian_packages() {
+    missing=
+    command -v ip >/dev/null 2>&1 && command -v tc >/dev/null 2>&1 || missing="$missing iproute2"
+    command -v iptables >/dev/null 2>&1 || missing="$missing iptables"
+    command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
+    [ -n "$missing" ] || return 0
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+        say "not installed:$missing; the tests that need them are skipped"
+        return 0
+    fi
+    say "installing$missing"
+    # shellcheck disable=SC2086  # a list of words
+    if ! { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing; } \
+        >"$VENV/apt-get.log" 2>&1; then
+        say "apt-get could not install$missing ($VENV/apt-get.log); the tests that need them are skipped"
+    fi
+    return 0
+}
+
+failed=
+step() {
+    name=$1
+    shift
+    say "$name"
+    "$@" || failed="$failed $name,"
+}
+
+lint() {
+    step "ruff check" "$VENV/bin/ruff" check
+    step "ruff format" "$VENV/bin/ruff" format --check
+    step "mypy --strict" "$VENV/bin/mypy"
+    for plugin in plugins/*/src; do
+        [ -d "$plugin" ] && MYPYPATH=$plugin step "mypy --strict $plugin" "$VENV/bin/mypy" "$plugin"
+    done
+    step "import-linter" "$VENV/bin/lint-imports" --no-logo
+}
+
+finish() {
+    [ -z "$failed" ] && return 0
+    say "failed:${failed%,}"
+    return 1
+}
+
+command=${1:-}
+[ $# -gt 0 ] && shift
+case $command in
+    setup) setup ;;
+    check)
+        setup
+        # No exec and no cd: the report lands in the root of the project.
+        "$VENV/bin/ddpdoctor" check --nproc 4 --html ddpdoctor-report.html "$@"
+        ;;
+    lint)
+        setup
+        lint
+        finish
+        ;;
+    test)
+        setup
+        install_debian_packages
+        lint
+        step pytest "$VENV/bin/python" -m pytest --cov --cov-report=term:skip-covered "$@"
+        finish
+        ;;
+    *)
+        sed -n '2,/^set /s/^# \{0,1\}//p' scripts/dev.sh >&2
+        exit 2
+        ;;
+esac
