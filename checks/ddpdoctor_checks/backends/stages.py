@@ -298,10 +298,8 @@ def find_stage_error(evidence: Evidence) -> Iterable[Finding]:
     if not any(record.stage in GROUP_STAGES for record in evidence.stages):
         raise explain_missing(evidence, "rendezvous", "the ranks")
     errors = [each for each in evidence.errors if each.stage in GROUP_STAGES]
-    if not _all_joined(evidence):
-        errors = [
-            each for each in errors if each.stage != "rendezvous"
-        ]  # the network's checks say who is missing
+    if _somebody_missing(evidence):
+        errors = [each for each in errors if each.stage != "rendezvous"]  # NET006 says who
     for stage in GROUP_STAGES:
         raised = [each for each in errors if each.stage == stage]
         if raised:
@@ -312,9 +310,9 @@ def find_stage_error(evidence: Evidence) -> Iterable[Finding]:
         raise explain_missing(evidence, "rendezvous", "the ranks")
 
 
-def _all_joined(evidence: Evidence) -> bool:
-    return bool(evidence.rendezvous) and all(
-        len(each.joined_ranks) >= each.expected_ranks and len(each.joined_nodes) >= each.expected_nodes
+def _somebody_missing(evidence: Evidence) -> bool:
+    return any(
+        len(each.joined_ranks) < each.expected_ranks or len(each.joined_nodes) < each.expected_nodes
         for each in evidence.rendezvous
     )
 

@@ -1,0 +1,373 @@
+"""Checks of the family COL: does each operation give the values that it must, however the group was made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from ddpdoctor.evidence import CollectiveCase, Evidence, RankMessage, RankSet
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
+from ddpdoctor_checks.stage_evidence import (
+    explain_missing,
+    gather_ranks,
+    hosts_of_ranks,
+    is_complaint,
+    list_cases,
+    quote_messages,
+    stage_records,
+)
+from ddpdoctor_checks.wording import count_of, format_bytes, join_words, name_set
+
+OPERATIONS: dict[str, tuple[str, ...]] = {
+    "send_recv": ("send", "recv", "send_recv"),
+    "isend_irecv": ("isend", "irecv", "isend_irecv"),
+    "batch_isend_irecv": ("batch_isend_irecv",),
+    "broadcast": ("broadcast",),
+    "scatter": ("scatter",),
+    "gather": ("gather",),
+    "reduce": ("reduce",),
+    "all_reduce": ("all_reduce", "all_reduce_coalesced"),
+    "all_gather": ("all_gather",),
+    "all_gather_into_tensor": ("all_gather_into_tensor",),
+    "reduce_scatter": ("reduce_scatter", "reduce_scatter_tensor"),
+    "all_to_all": ("all_to_all", "all_to_all_single"),
+    "barrier": ("barrier", "monitored_barrier"),
+    "objects": (
+        "objects",
+        "object_collectives",
+        "broadcast_object_list",
+        "all_gather_object",
+        "gather_object",
+        "scatter_object_list",
+        "send_object_list",
+        "recv_object_list",
+        "send_recv_object_list",
+    ),
+}
+"""Row of the report -> names of torch.distributed's functions that it covers."""
+
+_ROWS = {f"col.{row}.exact": row for row in (*OPERATIONS, "subgroup", "others")}
+
+_KNOWN = frozenset(name for names in OPERATIONS.values() for name in names)
+
+_RAISED = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Timeout|Interrupt|Failed)\b")
+"""How a probe words an exception: ``RuntimeError: …``. All other texts speak of values."""
+
+ITEM_BYTES = {
+    "float64": 8, "int64": 8, "complex64": 8, "complex128": 16, "float32": 4, "int32": 4, "float16": 2,
+    "bfloat16": 2, "int16": 2, "uint8": 1, "int8": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
+}  # fmt: skip
+"""Bytes of one element, by torch's name of the type."""
+
+
+def normalise_operation(name: str) -> str:
+    """Return an operation's name as torch.distributed writes it, e.g. ``send_recv`` for ``send/recv``."""
+    return re.sub(r"[^a-z0-9]+", "_", name.lower().removeprefix("dist.")).strip("_")
+
+
+def is_exception(text: str) -> bool:
+    """Whether a rank's text speaks of an exception and not of wrong values."""
+    return bool(_RAISED.match(text))
+
+
+@check(
+    "COL001",
+    name="result-wrong",
+    title="A collective returned other values than it must",
+    severity="error",
+    family="collectives",
+    needs=("collectives",),
+    since="0.1.0",
+    variants=_ROWS,
+    explains=("DDP019", "NUM001", "CKP006", "DDP001"),
+)
+def find_result_wrong(evidence: Evidence, *, variant: str) -> Iterable[Finding]:
+    """An operation between ranks gave wrong numbers.
+
+    What it looks for:
+        Each operation of torch.distributed (point to point, rooted, all-to-all, on objects) with several
+        types, sizes that do not divide evenly, and reductions, on the whole world and on a sub-group; and,
+        after the bandwidth sweep, the contents of its buffers.
+
+    Why it matters:
+        Wrong sums raise no error: training goes on with other gradients and merely converges worse, or not.
+
+    How it decides:
+        Every rank fills its buffers with numbers of which it knows beforehand what must come out: small
+        integers, exact in every type that is used, so that results are compared for equality and not within
+        a tolerance. One wrong element is enough. What a backend says it does not support is skipped; an
+        operation that *raises* is BKD002, and its row here is unknown.
+
+    Known false alarms:
+        None known: the comparison is exact and the numbers are small.
+
+    Fix:
+        On GPUs suspect peer-to-peer copies first (BKD007), then memory (BKD010), then mixed versions of NCCL
+        over nodes (ENV005). On CPUs compare the versions of torch over the nodes.
+
+    References:
+        https://github.com/NVIDIA/nccl/issues/631 ; https://github.com/NVIDIA/nccl-tests (its -c option)
+    """
+    cases = _choose_cases(evidence.collectives, variant)
+    if not cases:
+        if variant == "others":
+            raise NotApplicable("no further operation was tried")
+        if evidence.launch.world_size < 2 and evidence.collectives:
+            raise NotApplicable("not tried in a world of one rank")
+        raise explain_missing(evidence, "collectives", variant)
+    wrong = [(case, said) for case in cases if (said := _wrong_values(case))]
+    if wrong:
+        yield _wrong_result(evidence, variant, wrong, len(cases))
+        return
+    raised = [case for case in cases if case.failures]
+    if raised:
+        raise CannotLook(f"{raised[0].op} raised on {name_set(gather_ranks(raised[0].failures))}")
+    if all(case.unsupported for case in cases):
+        raise NotApplicable(cases[0].unsupported or "the backend does not have it")
+    _require_results(evidence, cases)
+
+
+def _choose_cases(cases: Sequence[CollectiveCase], row: str) -> list[CollectiveCase]:
+    if row == "subgroup":
+        return [case for case in cases if case.group != "world"]
+    world = [case for case in cases if case.group == "world"]
+    if row == "others":
+        return [case for case in world if normalise_operation(case.op) not in _KNOWN]
+    return [case for case in world if normalise_operation(case.op) in OPERATIONS[row]]
+
+
+def _wrong_values(case: CollectiveCase) -> list[RankMessage]:
+    return [each for each in case.failures if not is_exception(each.text)]
+
+
+def _require_results(evidence: Evidence, cases: Sequence[CollectiveCase]) -> None:
+    """Let a cut stage not pass for a whole one: some case must have come from every rank that began it.
+
+    Raises:
+        CannotLook: ranks were lost before they had a result.
+    """
+    seen = RankSet().union(*(case.passed for case in cases))
+    if not seen and not any(case.unsupported for case in cases):
+        raise CannotLook("no rank left a result")
+    records = stage_records(evidence, "collectives")
+    if any(record.status in ("cut", "failed") for record in records):
+        unfinished = RankSet().union(*(record.unfinished for record in records))
+        lost = unfinished.minus(seen)
+        if lost:
+            raise CannotLook(f"{name_set(lost)} left no result: stage collectives did not end")
+
+
+def _wrong_result(
+    evidence: Evidence, row: str, wrong: Sequence[tuple[CollectiveCase, list[RankMessage]]], tried: int
+) -> Finding:
+    case, said = wrong[0]
+    ranks = RankSet().union(*(gather_ranks(messages) for _, messages in wrong))
+    more = f" (and in {count_of(len(wrong) - 1, 'more case')} of {tried:,})" if len(wrong) > 1 else ""
+    texts = [
+        RankMessage(each.ranks, f"{describe_case(bad)}: {each.text}") for bad, all_ in wrong for each in all_
+    ]
+    rows: Iterable[dict[str, object]] = (
+        {
+            "op": bad.op,
+            "dtype": bad.dtype,
+            "count": bad.count,
+            "bytes": case_bytes(bad),
+            "reduction": bad.reduction,
+            "group": bad.group,
+            "ranks": gather_ranks(all_),
+        }
+        for bad, all_ in wrong
+    )
+    return Finding(
+        message=f"{describe_case(case)} gave {name_set(gather_ranks(said))} wrong values: "
+        f"{said[0].text}{more}.",
+        ranks=ranks,
+        nodes=hosts_of_ranks(evidence, ranks),
+        evidence=quote_messages(texts),
+        fix=_wrong_fixes(case),
+        details={"row": row, "cases_tried": tried, **list_cases(rows)},
+    )
+
+
+def case_bytes(case: CollectiveCase) -> int | None:
+    """Return the bytes per rank of a case; None for types of unknown width (objects)."""
+    width = ITEM_BYTES.get(case.dtype.removeprefix("torch."))
+    return None if width is None else width * case.count
+
+
+def describe_case(case: CollectiveCase) -> str:
+    """Return ``all_reduce (sum) of 1,023 float32 (4.0 KiB a rank) with gloo in a sub-group``."""
+    size = case_bytes(case)
+    text = case.op + (f" ({case.reduction})" if case.reduction else "")
+    text += f" of {case.count:,} {case.dtype.removeprefix('torch.')}"
+    text += f" ({format_bytes(size)} a rank)" if size is not None else ""
+    return f"{text} with {case.backend}" + ("" if case.group == "world" else f" in {case.group}")
+
+
+def _wrong_fixes(case: CollectiveCase) -> tuple[Fix, ...]:
+    fixes = []
+    if case.backend in ("nccl", "rccl"):
+        fixes.append(
+            Fix(
+                "see whether it goes away without peer-to-peer copies; if so it is BKD007",
+                command="NCCL_P2P_DISABLE=1 ddpdoctor check --only facts,smoke,rendezvous,collectives",
+            )
+        )
+        fixes.append(Fix("and without shared memory or InfiniBand", command=_WITHOUT_FABRIC))
+    else:
+        fixes.append(
+            Fix(
+                f"see whether another backend gives the right values; if only {case.backend} is wrong, "
+                "compare torch's version on all nodes",
+                command='python -c "import torch; print(torch.__version__, torch.__config__.show())"',
+            )
+        )
+    fixes.append(Fix("run the same operation again, every case of it shown", command=_AGAIN))
+    return tuple(fixes)
+
+
+_AGAIN = "ddpdoctor check --only facts,rendezvous,collectives -v"
+_WITHOUT_FABRIC = f"NCCL_SHM_DISABLE=1 NCCL_IB_DISABLE=1 {_AGAIN}"
+
+
+@check(
+    "BKD002",
+    name="backend-initialisation-failed",
+    title="The backend exists, but a process group or its first collective fails",
+    severity="error",
+    family="collectives",
+    needs=("collectives",),
+    since="0.1.0",
+    id="col.operations.complete",
+)
+def find_operation_raised(evidence: Evidence) -> Iterable[Finding]:
+    """No operation raised an exception on any rank."""
+    raised: list[tuple[CollectiveCase, list[RankMessage]]] = []
+    for case in evidence.collectives:
+        said = [each for each in case.failures if is_exception(each.text)]
+        if said:
+            raised.append((case, said))
+    if not evidence.collectives:
+        raise explain_missing(evidence, "collectives", "the operations")
+    own = [
+        (case, messages)
+        for case, said in raised
+        if (messages := [e for e in said if not is_complaint(e.text)])
+    ]
+    blamed = own or raised
+    if not blamed:
+        return
+    case, said = blamed[0]
+    ranks = RankSet().union(*(gather_ranks(messages) for _, messages in blamed))
+    everyone = RankSet().union(*(gather_ranks(messages) for _, messages in raised))
+    names = list(dict.fromkeys(bad.op for bad, _ in blamed))
+    also = f"; so did {join_words(names[1:])}" if len(names) > 1 else ""
+    texts = [
+        RankMessage(each.ranks, f"{describe_case(bad)}: {each.text}") for bad, all_ in blamed for each in all_
+    ]
+    rows: Iterable[dict[str, object]] = (
+        {
+            "op": bad.op,
+            "dtype": bad.dtype,
+            "count": bad.count,
+            "group": bad.group,
+            "ranks": gather_ranks(all_),
+        }
+        for bad, all_ in blamed
+    )
+    yield Finding(
+        message=f"{describe_case(case)} raised on {name_set(gather_ranks(said))}: {said[0].text}{also}",
+        ranks=ranks,
+        victims=everyone.minus(ranks),
+        nodes=hosts_of_ranks(evidence, ranks),
+        evidence=quote_messages(texts),
+        fix=(
+            Fix(
+                "run these operations again with the backend's own messages", command=_settings(case.backend)
+            ),
+        ),
+        details={"operations": names, **list_cases(rows)},
+        confidence="high" if own else "medium",
+    )
+
+
+def _settings(backend: str) -> str:
+    if backend == "nccl":
+        return f"NCCL_DEBUG=INFO {_AGAIN}"
+    return f"TORCH_CPP_LOG_LEVEL=INFO TORCH_DISTRIBUTED_DEBUG=INFO {_AGAIN}"
+
+
+@check(
+    "BKD002",
+    name="backend-initialisation-failed",
+    title="The backend exists, but a process group or its first collective fails",
+    severity="error",
+    family="collectives",
+    needs=("initialisations",),
+    since="0.1.0",
+    variants={f"col.init.{method}": method for method in ("env", "tcp", "file")},
+)
+def find_initialisation_failed(evidence: Evidence, *, variant: str) -> Iterable[Finding]:
+    """The default process group forms by env://, tcp:// and file://."""
+    result = next((each for each in evidence.initialisations if each.method.split(":")[0] == variant), None)
+    if result is None:
+        raise explain_missing(evidence, "collectives", f"initialisation by {variant}://")
+    if result.failures:
+        if variant == "env" and any(each.stage == "rendezvous" for each in evidence.errors):
+            raise CannotLook("the default process group did not form in stage rendezvous")
+        yield _failed_initialisation(evidence, variant, result.failures)
+        return
+    if result.skipped:
+        raise NotApplicable(result.skipped)
+    silent = RankSet.span(evidence.launch.world_size).minus(result.passed)
+    if silent:
+        raise CannotLook(f"{name_set(silent)} left no result of {variant}://")
+
+
+def _failed_initialisation(evidence: Evidence, method: str, failures: Sequence[RankMessage]) -> Finding:
+    own = [each for each in failures if not is_complaint(each.text)]
+    blamed = own or list(failures)
+    ranks = gather_ranks(blamed)
+    env = method == "env"
+    return Finding(
+        message=f"init_process_group by {method}:// with {evidence.launch.backend} failed on "
+        f"{name_set(ranks)}: {blamed[0].text}",
+        ranks=ranks,
+        victims=gather_ranks(failures).minus(ranks),
+        nodes=hosts_of_ranks(evidence, ranks),
+        evidence=(
+            *quote_messages(failures),
+            EvidenceItem("backend", f"{evidence.launch.backend} by {method}://"),
+        ),
+        fix=_INIT_FIXES[method],
+        details={"method": method, "backend": evidence.launch.backend},
+        confidence="high" if own else "medium",
+        severity=None if env else "warning",
+    )
+
+
+_INIT_FIXES = {
+    "env": (
+        Fix(
+            "let the launcher set the variables, and give none of them by hand",
+            command="torchrun --standalone --nproc-per-node 4 train.py",
+            code='torch.distributed.init_process_group("gloo")  # env:// is the default',
+        ),
+    ),
+    "tcp": (
+        Fix(
+            "give every rank one address and port that rank 0 can listen on, or use env:// with torchrun",
+            code="torch.distributed.init_process_group(\n"
+            '    "gloo", init_method="tcp://10.0.0.1:29500", rank=rank, world_size=world_size\n)',
+        ),
+    ),
+    "file": (
+        Fix(
+            "use a new file for each job, on a file system that all nodes share and that can lock "
+            "(not every NFS)",
+            code="torch.distributed.init_process_group(\n"
+            '    "gloo",\n    init_method=f"file:///shared/rendezvous-{job_id}",\n'
+            "    rank=rank,\n    world_size=world_size,\n)",
+        ),
+    ),
+}
