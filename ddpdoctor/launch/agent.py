@@ -37,8 +37,8 @@ def run_agent(plan_data: dict[str, Any], facts: dict[str, Any], commands: Connec
         facts: the encoded `NodeFacts` of this node, for the others.
         commands: the supervisor sends ``("publish", path)`` when this node's evidence is complete.
     """
-    follow_parent(launches=True)
     plan = decode(Plan, plan_data)
+    follow_parent(launches=True, workdir=plan.workdir)
     _redirect_output(agent_log(plan.workdir))
     writer = EventWriter(agent_file(plan.workdir))
     writer.write("hello", pid=os.getpid())

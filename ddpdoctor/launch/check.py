@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
-from ddpdoctor.evidence import Absent, Evidence, NodeFacts, StageRecord, merge_evidence
+from ddpdoctor.evidence import STAGES, Absent, Evidence, NodeFacts, StageRecord, merge_evidence
 from ddpdoctor.launch.interrupt import Interrupt
 from ddpdoctor.launch.local import LocalFindings, look_at_node
 from ddpdoctor.launch.plan import Plan
@@ -26,8 +26,11 @@ from ddpdoctor.launch.torchcheck import require_torch
 
 EXCHANGE_LIMIT_S = 20.0
 """For sending and receiving the evidence of all nodes after the world has ended."""
-EXPLORED_AFTER_CUT_S = 45.0
+EXCHANGE_AFTER_CUT_S = 45.0
 """The others may need the limit of their own stage to notice that the world is gone."""
+
+LONGEST_BASE = 60
+"""Unix sockets have paths of at most 107 bytes (unix(7)); ours need up to 40 below the base directory."""
 
 
 def run_check(request: CheckRequest, progress: Progress) -> CheckOutcome:
@@ -41,7 +44,7 @@ def run_check(request: CheckRequest, progress: Progress) -> CheckOutcome:
     require_torch()
     adopt_orphans()
     with Interrupt() as interrupt, _work_directory() as workdir:
-        server = TorchServer(workdir / "server.log")
+        server = TorchServer(workdir)
         try:
             run = _Run(make_plan(request, str(workdir)), server, progress, interrupt, origin, request)
             evidence = run.examine()
@@ -63,7 +66,9 @@ def run_check(request: CheckRequest, progress: Progress) -> CheckOutcome:
 @contextmanager
 def _work_directory() -> Iterator[Path]:
     """Give a private directory (mkdtemp makes it 0700) with a short path, and remove it afterwards."""
-    path = Path(tempfile.mkdtemp(prefix="ddpdoctor-"))
+    base = tempfile.gettempdir()
+    short = base if len(base) <= LONGEST_BASE else "/tmp"
+    path = Path(tempfile.mkdtemp(prefix="ddpdoctor-", dir=short))
     try:
         yield path
     finally:
@@ -114,8 +119,12 @@ class _Run:
     def _without_world(self, local: LocalFindings, reason: str, status: str) -> Evidence:
         node = self.plan.node
         records = tuple(
-            StageRecord(node, stage, status if self.plan.runs(stage) else "skipped",
-                        reason if self.plan.runs(stage) else "not selected")
+            StageRecord(
+                node,
+                stage,
+                status if self.plan.runs(stage) else "skipped",
+                reason if self.plan.runs(stage) else "not selected",
+            )
             for stage in WORLD_STAGES
         )
         evidence = dataclasses.replace(
@@ -127,21 +136,24 @@ class _Run:
         supervisor = Supervisor(self.plan, self._server, self._progress, self._interrupt)
         supervisor.run(local.facts or NodeFacts(self.plan.node, os.uname().nodename), self._deadline)
         world = supervisor.collect(self.plan.node, self._origin)
-        mine = self._complete(merge_evidence([world, dataclasses.replace(local.evidence, launch=world.launch)]))
+        mine = self._complete(
+            merge_evidence([world, dataclasses.replace(local.evidence, launch=world.launch)])
+        )
         if not self.plan.meets or supervisor.world.agent_gone:
             return mine
         path = Path(self.plan.workdir) / "node.json"
         path.write_text(json.dumps(mine.to_dict()))
         self._progress.note("exchanging what was seen with the other nodes")
         ended_early = supervisor.ending is not None
-        merged = supervisor.exchange(path, EXPLORED_AFTER_CUT_S if ended_early else EXCHANGE_LIMIT_S)
+        merged = supervisor.exchange(path, EXCHANGE_AFTER_CUT_S if ended_early else EXCHANGE_LIMIT_S)
         if merged is None:
             return mine
         return Evidence.from_dict(json.loads(Path(merged).read_text()))
 
     def _complete(self, evidence: Evidence) -> Evidence:
         absent: dict[str, Absent] = {**absent_kinds(self.plan, evidence), **evidence.absent}
-        return dataclasses.replace(evidence, absent=absent)
+        stages = sorted(evidence.stages, key=lambda record: (STAGES.index(record.stage), record.node))
+        return dataclasses.replace(evidence, absent=absent, stages=tuple(stages))
 
     def timings(self, evidence: Evidence) -> dict[str, float]:
         """Return seconds per stage, of the slowest node."""

@@ -103,12 +103,12 @@ def look_at_node(
         ports=ports,
         backends=_name_missing_backend(plan, torch_info, devices),
     )
-    return LocalFindings(
-        evidence, facts, devices, bool(torch_info.get("nccl")), _count_cores(facts), blocked
-    )
+    return LocalFindings(evidence, facts, devices, bool(torch_info.get("nccl")), _count_cores(facts), blocked)
 
 
-def _gather_facts(plan: Plan, progress: Progress, records: list[StageRecord], origin: float) -> NodeFacts | None:
+def _gather_facts(
+    plan: Plan, progress: Progress, records: list[StageRecord], origin: float
+) -> NodeFacts | None:
     if not plan.runs("facts"):
         records.append(StageRecord(plan.node, "facts", "skipped", "not selected"))
         return None
@@ -147,7 +147,13 @@ def _look_at_names(
     blocked = None
     if found.error is not None:
         blocked = f"{launch.master_addr} has no address: {found.error}"
-    elif plan.hosting and not plan.agent_store and launch.rdzv_backend != "c10d" or launch.nnodes == 1 and not plan.agent_store:
+    elif (
+        plan.hosting
+        and not plan.agent_store
+        and launch.rdzv_backend != "c10d"
+        or launch.nnodes == 1
+        and not plan.agent_store
+    ):
         probe = probe_port(plan.node, launch.master_addr, launch.master_port)
         ports = (probe,)
         if probe.status not in ("free", "unassignable"):
@@ -190,7 +196,9 @@ def _ask_torch(plan: Plan, server: TorchServer, interrupt: Interrupt) -> dict[st
 def _cannot_import(plan: Plan, text: str) -> DoctorError:
     words = read_last_words(smoke_file(plan.workdir, "list").with_name("server.log"))
     context = text if not words else f"{text}\n  {words.splitlines()[-1]}"
-    return DoctorError("torch is installed but cannot be imported", context=context, hint='python -c "import torch"')
+    return DoctorError(
+        "torch is installed but cannot be imported", context=context, hint='python -c "import torch"'
+    )
 
 
 def _touch_devices(
@@ -237,11 +245,15 @@ def _read_smoke(plan: Plan, name: str, process: Any, limit: float, *, interrupte
         text = f"no answer within {limit:g} s" + ("" if killable else "; the process cannot even be killed")
         results.append(SmokeResult(plan.node, name, False, limit, text, killable=killable))
     elif not alive and process.exitcode:
-        results.append(SmokeResult(plan.node, name, False, None, f"the process ended with {process.exitcode}"))
+        results.append(
+            SmokeResult(plan.node, name, False, None, f"the process ended with {process.exitcode}")
+        )
     return results
 
 
-def _name_missing_backend(plan: Plan, info: dict[str, Any], devices: tuple[str, ...]) -> tuple[BackendResult, ...]:
+def _name_missing_backend(
+    plan: Plan, info: dict[str, Any], devices: tuple[str, ...]
+) -> tuple[BackendResult, ...]:
     """Say that the backend asked for is not there, where that is known without a world."""
     asked = plan.launch.backend_asked
     if not info or asked not in ("nccl", "gloo"):
@@ -250,7 +262,9 @@ def _name_missing_backend(plan: Plan, info: dict[str, Any], devices: tuple[str, 
         return (BackendResult(asked, built=False, asked=True, reason=f"this torch is built without {asked}"),)
     if asked == "nccl" and not devices:
         reason = "torch sees no GPU on this node"
-        return (BackendResult("nccl", built=True, device="cuda", device_present=False, asked=True, reason=reason),)
+        return (
+            BackendResult("nccl", built=True, device="cuda", device_present=False, asked=True, reason=reason),
+        )
     return ()
 
 
@@ -268,7 +282,9 @@ def _complete_facts(facts: NodeFacts, info: dict[str, Any], devices: tuple[str, 
     for key, name in (("version", "torch"), ("cuda", "cuda"), ("hip", "hip")):
         if info.get(key):
             versions[name] = str(info[key])
-    known = facts.devices or tuple(Device(index, kind=name.split(":")[0]) for index, name in enumerate(devices))
+    known = facts.devices or tuple(
+        Device(index, kind=name.split(":")[0]) for index, name in enumerate(devices)
+    )
     return dataclasses.replace(facts, versions=versions, devices=known)
 
 

@@ -305,7 +305,9 @@ class Meeting:
         self._writer.write("stage", stage="tcp", limit=plan.limits["tcp"])
         self._writer.write("note", text=f"trying the paths to {len(targets)} other nodes")
         with ThreadPoolExecutor(max_workers=PARALLEL_DIALS) as pool:
-            links = [link for group in pool.map(lambda t: self._try_path(t, leaders[t]), targets) for link in group]
+            links = [
+                link for group in pool.map(lambda t: self._try_path(t, leaders[t]), targets) for link in group
+            ]
         for link in links:
             self._writer.emit("links", link)
         if plan.launch.rdzv_backend == "c10d" and plan.launch.local_addr is None:
@@ -321,7 +323,9 @@ class Meeting:
             links.append(dial(source, target, address, int(port), kind, self._token, DIAL_LIMIT_S))
         first = links[0] if links else None
         if first is not None and first.ok and first.port is not None:
-            links.append(push_large(source, target, address, first.port, self._token, LARGE_SIZES, DIAL_LIMIT_S))
+            links.append(
+                push_large(source, target, address, first.port, self._token, LARGE_SIZES, DIAL_LIMIT_S)
+            )
         return links
 
     def _decide(self, links: list[Link]) -> str | None:
@@ -474,4 +478,3 @@ def _pack(text: str) -> str:
 
 def _unpack(data: bytes) -> str:
     return zlib.decompress(base64.b64decode(data)).decode()
-

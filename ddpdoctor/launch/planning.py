@@ -26,7 +26,16 @@ MEETING_TIMEOUT_S = 60.0
 """How long the first node waits for the others: people start them by hand one after another."""
 RANKS_PER_CORE_FREE = 4
 """Up to here the limits of the stages hold as they are; beyond, they grow with the ranks per core."""
-WORLD_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+WORLD_VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "NODE_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
 """Variables that describe a launch; the elastic agent sets its own, so an inherited one is evidence and no more."""
 
 
@@ -129,7 +138,10 @@ def _require_static(request: CheckRequest) -> None:
     """torchrun's static rendezvous needs both; with c10d the endpoint alone is enough."""
     missing = [
         option
-        for option, value in (("--node-rank", request.node_rank), ("--master-addr", request.master_addr or request.rdzv_endpoint))
+        for option, value in (
+            ("--node-rank", request.node_rank),
+            ("--master-addr", request.master_addr or request.rdzv_endpoint),
+        )
         if value is None
     ]
     if missing:
@@ -187,7 +199,11 @@ def complete_plan(plan: Plan, request: CheckRequest, local: LocalFindings) -> Pl
     nproc = launch.nproc or _count_ranks(request, local)
     wants_gpu = launch.backend_asked in ("nccl", "xccl")
     local_world = nproc if not plan.external else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    use_gpu = bool(accelerators) and launch.backend_asked != "gloo" and (wants_gpu or len(accelerators) >= local_world)
+    use_gpu = (
+        bool(accelerators)
+        and launch.backend_asked != "gloo"
+        and (wants_gpu or len(accelerators) >= local_world)
+    )
     backend = launch.backend_asked or ("nccl" if use_gpu and local.has_nccl else "gloo")
     world_size = launch.world_size if plan.external else nproc * launch.nnodes
     devices = _assign_devices(plan, accelerators, nproc) if use_gpu and backend != "gloo" else ()

@@ -30,8 +30,8 @@ class RankState:
     failed: str | None = None
     """The stage in which it raised."""
     finished: bool = False
-    gone: bool = False
-    """Its process is no longer there."""
+    gone_at: float | None = None
+    """When it was seen that its process is no longer there."""
     rows: list[tuple[str, Any]] = field(default_factory=list)
     note: str | None = None
 
@@ -56,6 +56,11 @@ class RankState:
             self.note = str(event["text"])
         elif kind == "bye":
             self.finished = True
+
+    @property
+    def gone(self) -> bool:
+        """Its process is no longer there."""
+        return self.gone_at is not None
 
     @property
     def settled(self) -> bool:

@@ -47,6 +47,7 @@ def run_rank(plan_data: dict[str, Any]) -> None:
         SystemExit: with 1 when a stage failed.
     """
     follow_parent()
+    gc.freeze()  # a collection over torch's own objects would copy every page shared with the forkserver
     plan = decode(Plan, plan_data)
     rank = int(os.environ["RANK"])
     writer = EventWriter(rank_file(plan.workdir, rank))
@@ -104,7 +105,6 @@ def _run_probes(stage: str, context: RankContext) -> None:
     probes: list[Callable[[RankContext], None]] = PROBES[stage]
     for probe in probes:
         probe(context)
-    gc.collect()
 
 
 @contextmanager

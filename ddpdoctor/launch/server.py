@@ -26,8 +26,9 @@ PRELOADED = (
 class TorchServer:
     """Starts processes that have torch already; used by the supervisor only."""
 
-    def __init__(self, log: Path) -> None:
-        self._log = log
+    def __init__(self, workdir: Path) -> None:
+        self._log = workdir / "server.log"
+        multiprocessing.current_process()._config["tempdir"] = str(workdir)  # type: ignore[attr-defined]  # its sockets go where ours are removed
         self._context: ForkServerContext = multiprocessing.get_context("forkserver")
 
     def start(self) -> None:

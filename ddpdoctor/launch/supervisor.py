@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,8 +42,8 @@ POLL_S = 0.02
 """How often the events are read; a look costs well under a millisecond for a handful of ranks."""
 FAILED_GRACE_S = 2.0
 """After the first error the other ranks get so long to write theirs; gloo reports a lost peer at once."""
-DEAD_GRACE_S = 1.0
-"""After a rank has gone the elastic agent gets so long to say with which code."""
+DEAD_GRACE_S = 6.0
+"""After a rank has gone the elastic agent gets so long to end the others (3 s until its SIGKILL) and say how it went."""
 START_GRACE_S = 10.0
 """Beyond the limits of its own work, what the agent may take to start and to end."""
 WORLD_STAGES = ("rendezvous", "backends", "collectives", "ddp", "bandwidth")
@@ -122,6 +123,8 @@ class Supervisor:
                 break
             time.sleep(POLL_S)
         self._look()
+        if self.ending is None:
+            self.ending = self._find_failed(time.monotonic()) or self._find_dead(time.monotonic())
 
     def exchange(self, path: Path, limit_s: float) -> str | None:
         """Share this node's evidence with the others and return the file with everyone's, if it came.
@@ -155,7 +158,7 @@ class Supervisor:
                     self._progress.note(str(event["text"]))
         for state in self.world.ranks.values():
             if state.pid is not None and not state.gone and not _is_alive(state.pid):
-                state.gone = True
+                state.gone_at = time.monotonic()
         if not self._agent.is_alive():
             self.world.agent_gone = True
         self._show_stage()
@@ -190,7 +193,9 @@ class Supervisor:
         state = self.world.ranks.get(rank)
         if state is not None and state.failed is not None:
             return  # it said itself what was wrong and then left with 1
-        logs = sorted(Path(self._plan.workdir, "logs").glob(f"*/attempt_0/{rank - self._plan.first_rank}/stderr.log"))
+        logs = sorted(
+            Path(self._plan.workdir, "logs").glob(f"*/attempt_0/{rank - self._plan.first_rank}/stderr.log")
+        )
         self.world.exits.append(
             RankExit(
                 rank=rank,
@@ -220,7 +225,9 @@ class Supervisor:
         if self._interrupt.name:
             return Ending(self._current_stage(), "unreached", f"interrupted by {self._interrupt.name}")
         if deadline is not None and now > deadline:
-            return Ending(self._current_stage(), "cut", "the limit of the whole command (--timeout) was reached")
+            return Ending(
+                self._current_stage(), "cut", "the limit of the whole command (--timeout) was reached"
+            )
         if self.world.others is not None:
             return Ending(self._current_stage(), "failed", self.world.others)
         return self._find_failed(now) or self._find_dead(now) or self._find_late(now)
@@ -238,16 +245,16 @@ class Supervisor:
         return Ending(first.failed or "rendezvous", "failed", f"{ranks.phrase()} raised an error")
 
     def _find_dead(self, now: float) -> Ending | None:
-        dead = [s for s in self.world.ranks.values() if s.gone and not s.finished]
+        """A rank is gone and did not say why; the elastic agent is asked first, it ends the others meanwhile."""
+        dead = [s for s in self.world.ranks.values() if s.gone_at and not s.finished and not s.failed]
         if not dead:
             return None
-        last = max(s.since for s in dead)
-        known = {each.rank for each in self.world.exits}
-        if not any(s.rank in known for s in dead) and now - last < DEAD_GRACE_S:
+        known = [each for each in self.world.exits if not each.finished]
+        waited = now - min(s.gone_at or now for s in dead)
+        if not known and not self.world.agent_gone and waited < DEAD_GRACE_S:
             return None
-        stage = next((s.stage for s in dead if s.stage), None)
-        ranks = RankSet(s.rank for s in dead if s.rank in known) or RankSet(s.rank for s in dead)
-        return Ending(stage or self._current_stage(), "failed", f"{ranks.phrase()} died")
+        stage = next((e.stage for e in known if e.stage), None) or next((s.stage for s in dead if s.stage), None)
+        return Ending(stage or self._current_stage(), "failed", _word_deaths(known, dead))
 
     def _find_late(self, now: float) -> Ending | None:
         limits = self._plan.limits
@@ -310,10 +317,11 @@ class Supervisor:
 
     def _unexplained_exits(self) -> list[RankExit]:
         """Ranks that are gone although nobody of ours ended them and the agent cannot say why."""
-        known = {each.rank for each in self.world.exits}
-        if known or self.ending is None or "died" not in self.ending.reason:
+        if self.world.exits or self.ending is None or self.ending.status != "failed":
             return []
         dead = [s for s in self.world.ranks.values() if s.gone and not s.finished and s.failed is None]
+        if "died" not in self.ending.reason:
+            return []
         detail = "the agent process was gone as well" if self.world.agent_gone else None
         return [RankExit(s.rank, s.pid or 0, s.stage, detail=detail) for s in dead]
 
@@ -397,7 +405,19 @@ def _row_types() -> dict[str, Any]:
     import typing
 
     hints = typing.get_type_hints(Evidence)
-    return {kind: typing.get_args(hints[kind])[0] for kind in KINDS if typing.get_origin(hints[kind]) is tuple}
+    return {
+        kind: typing.get_args(hints[kind])[0] for kind in KINDS if typing.get_origin(hints[kind]) is tuple
+    }
+
+
+def _word_deaths(known: list[RankExit], dead: list[RankState]) -> str:
+    if not known:
+        return f"{RankSet(s.rank for s in dead).phrase()} died"
+    first = known[0]
+    ranks = RankSet(each.rank for each in known).phrase()
+    if first.signal:
+        return f"{ranks} died of {signal.Signals(first.signal).name}"
+    return f"{ranks} ended with exit code {first.exit_code}"
 
 
 def _is_alive(pid: int) -> bool:
