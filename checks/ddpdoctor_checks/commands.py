@@ -1,0 +1,76 @@
+"""Commands to paste: the same launch again with something changed, in its launcher's own words."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from ddpdoctor.evidence import Launch
+from ddpdoctor_checks.places import join_endpoint, split_endpoint
+
+DEFAULT_PORT = 29500
+"""torchrun's default for --master-port (torch/distributed/run.py)."""
+
+
+def repeat_launch(
+    launch: Launch,
+    *,
+    node_rank: int | None = None,
+    address: str | None = None,
+    port: int | None = None,
+    local_address: str | None = None,
+) -> str:
+    """Return the command that starts this launch again on one node.
+
+    Args:
+        launch: what was asked for.
+        node_rank: the node it is for; None leaves the number as it was.
+        address: another host for the rendezvous.
+        port: another port for the rendezvous.
+        local_address: the address under which the node shall publish itself.
+    """
+    host, known_port = meeting_point(launch)
+    host, port = address or host, port or known_port or DEFAULT_PORT
+    node = launch.node_rank if node_rank is None else node_rank
+    if launch.launcher == "srun":
+        count = ["--nodes", str(launch.nnodes), "--ntasks", str(launch.world_size)]
+        return _join([f"MASTER_ADDR={host}", f"MASTER_PORT={port}", "srun", *count, *_CHECK])
+    if launch.launcher == "mpirun":
+        variables = ["-x", f"MASTER_ADDR={host}", "-x", f"MASTER_PORT={port}"]
+        return _join(["mpirun", "-n", str(launch.world_size), *variables, *_CHECK])
+    torchrun = launch.launcher == "torchrun"
+    parts = ["torchrun"] if torchrun else ["ddpdoctor", "check"]
+    if launch.nnodes > 1:
+        parts += ["--nnodes", str(launch.nnodes)]
+        if launch.rdzv_backend in (None, "static"):
+            parts += ["--node-rank", "0" if node is None else str(node)]
+    parts += ["--nproc-per-node" if torchrun else "--nproc", str(launch.nproc)]
+    parts += _rendezvous_options(launch, host, port)
+    if local_address:
+        parts += ["--local-addr", local_address]
+    return _join(parts + (_CHECK[1:] if torchrun else []))
+
+
+_CHECK = ["python", "-m", "ddpdoctor", "check"]
+
+
+def meeting_point(launch: Launch) -> tuple[str, int | None]:
+    """Return host and port of the rendezvous as the launch names them; the host may be ``localhost``."""
+    if launch.rdzv_endpoint:
+        host, port = split_endpoint(launch.rdzv_endpoint)
+        return host, port or launch.master_port
+    return launch.master_addr or "localhost", launch.master_port
+
+
+def _rendezvous_options(launch: Launch, host: str, port: int) -> list[str]:
+    if launch.rdzv_backend not in (None, "static") or (launch.rdzv_endpoint and not launch.master_addr):
+        named = ["--rdzv-id", launch.rdzv_id] if launch.rdzv_id else []
+        endpoint = join_endpoint(host, port)
+        return ["--rdzv-backend", launch.rdzv_backend or "c10d", "--rdzv-endpoint", endpoint, *named]
+    where = ["--master-addr", host] if launch.nnodes > 1 else []
+    return [*where, "--master-port", str(port)]
+
+
+def _join(parts: Sequence[str]) -> str:
+    """Quote what needs it, but leave ``NAME=value`` before a command an assignment."""
+    return " ".join(part if part.startswith("MASTER_") else shlex.quote(part) for part in parts)

@@ -1,0 +1,294 @@
+"""Which address a node advertises, and whether the interface variables name interfaces that exist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ddpdoctor.evidence import Evidence, Interface, NodeFacts, RankSet
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
+from ddpdoctor_checks.places import (
+    Places,
+    choose_interface,
+    is_loopback,
+    on_one_machine,
+    require_several_nodes,
+)
+from ddpdoctor_checks.wording import choose_form, join_words, quote
+
+NO_PATH = ("NET005", "NET006", "NET013", "BKD002", "BKD011")
+"""What follows when a node tells others an address that is not theirs to reach."""
+
+
+@check(
+    "NET003",
+    name="loopback-advertised",
+    title="A node of a multi-node world advertises a loopback address",
+    severity="error",
+    family="network",
+    needs=("nodes",),
+    since="0.1.0",
+    id="net.address.routable",
+    explains=NO_PATH,
+)
+def find_loopback_advertised(evidence: Evidence) -> Iterable[Finding]:
+    """A node of a multi-node world advertises 127.0.0.0/8 or ::1.
+
+    What it looks for:
+        Nodes from which gloo would publish a loopback address: the host name maps to 127.0.1.1 in
+        /etc/hosts (as Debian and Ubuntu write it), or GLOO_SOCKET_IFNAME names the loopback interface.
+
+    Why it matters:
+        The other nodes connect to themselves: "Gloo connectFullMesh failed ... SO_ERROR: Connection refused,
+        remote=[127.0.1.1]:23961". Whether it hurts depends on which side dials, so it comes and goes with the
+        order of the nodes.
+
+    How it decides:
+        The address that gloo takes with the present settings is worked out on each node the way gloo does
+        it: the interface of GLOO_SOCKET_IFNAME, else the address of the host name, else the loopback. In a
+        world of several machines an address in 127.0.0.0/8 (RFC 1122, 3.2.1.3) or ::1 (RFC 4291, 2.5.3) is
+        a finding, also where this run happened to work. With another backend than gloo it is a warning:
+        only CPU groups use it.
+
+    Known false alarms:
+        None on one machine: one node, or several agents side by side, may use the loopback and are skipped.
+
+    Fix:
+        ``export GLOO_SOCKET_IFNAME=<interface>`` on that node, or map the host name to the routable address
+        in /etc/hosts.
+
+    References:
+        https://github.com/pytorch/pytorch/issues/15592
+        torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (createDefaultDevice)
+    """
+    require_several_nodes(evidence)
+    if on_one_machine(evidence):
+        raise NotApplicable("all nodes are one machine")
+    told = [node for node in evidence.nodes if node.advertised is not None]
+    if not told:
+        raise CannotLook("no node could tell which address gloo takes")
+    wrong = [node for node in told if is_loopback(node.advertised or "")]
+    if wrong:
+        yield _describe_loopback(evidence, told, wrong)
+
+
+def _describe_loopback(evidence: Evidence, told: Sequence[NodeFacts], wrong: Sequence[NodeFacts]) -> Finding:
+    places = Places(evidence)
+    numbers = [node.node for node in wrong]
+    others = {node.advertised_interface: None for node in told if not is_loopback(node.advertised or "")}
+    preferred = [name for name in others if name is not None]
+    said = [f"{node.host} advertises {node.advertised}{_reason(node)}" for node in wrong]
+    fixes = []
+    for node in wrong[:8]:
+        interface = choose_interface(node, preferred)
+        name = interface.name if interface is not None else None
+        if name is None:
+            fixes.append(Fix(f"Find the interface of {node.host} that the others reach.", "ip -br address"))
+            continue
+        fixes.append(Fix(f"On {node.host}, before the launch:", f"export GLOO_SOCKET_IFNAME={name}"))
+    gloo = "gloo" in evidence.launch.backend
+    return Finding(
+        message=f"{join_words(said, few=4)}, which other nodes cannot reach.",
+        ranks=places.ranks(numbers),
+        nodes=tuple(node.host for node in wrong),
+        severity=None if gloo else "warning",
+        confidence="high" if len(told) > 1 else "medium",
+        evidence=tuple(
+            EvidenceItem(
+                "address",
+                f"{node.host}: host name -> "
+                f"{', '.join(node.name_addresses) or node.name_error or 'nothing'}; "
+                f"gloo publishes {node.advertised}",
+            )
+            for node in wrong[:16]
+        ),
+        fix=tuple(fixes),
+        details={
+            "advertised": {node.host: node.advertised for node in wrong},
+            "interfaces": {
+                node.host: (found.name if (found := choose_interface(node, preferred)) else None)
+                for node in wrong
+            },
+        },
+    )
+
+
+def _reason(node: NodeFacts) -> str:
+    value = node.variables.get("GLOO_SOCKET_IFNAME")
+    if value:
+        return f" (GLOO_SOCKET_IFNAME={quote(value)})"
+    return " (its host name maps there)" if node.advertised in node.name_addresses else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Complaint:
+    """What is wrong with one value on one node."""
+
+    text: str
+    interfaces: tuple[str, ...]
+
+
+@check(
+    "NET004",
+    name="interface-missing",
+    title="An interface variable names no interface of the node",
+    severity="error",
+    family="network",
+    needs=("nodes",),
+    since="0.1.0",
+    variants={"net.interface.gloo": "GLOO_SOCKET_IFNAME", "net.interface.nccl": "NCCL_SOCKET_IFNAME"},
+    explains=NO_PATH,
+)
+def find_interface_missing(evidence: Evidence, variant: str) -> Iterable[Finding]:
+    """GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names no interface of the node, or in the wrong syntax.
+
+    What it looks for:
+        The value of the variable, on each node and in each rank, against the interfaces that the node has.
+
+    Why it matters:
+        gloo ends with "ifa != nullptr. Unable to find address for: eth9"; NCCL with "no socket interface
+        found". Nodes often name their interfaces differently, and a value copied from one is wrong on the
+        next.
+
+    How it decides:
+        gloo: a comma-separated list of exact names, each with an address of its own; values of less than
+        two characters are ignored (c10d's init.cpp); blanks, ``^`` and ``=`` are not understood (tried with
+        torch 2.13). NCCL: a comma-separated list of prefixes, exact after a leading ``=``, inverted after a
+        leading ``^``; at least one interface that is up must remain, and each name listed positively should
+        match something. The variable of the backend that is not in use is a warning where the node has an
+        accelerator, else a note.
+
+    Known false alarms:
+        Interfaces that appear later (a VPN, a hot-plugged adapter) are not seen.
+
+    Fix:
+        Set the variable to a name from the list of interfaces that the finding gives, on each node its own.
+
+    References:
+        https://docs.pytorch.org/docs/stable/distributed.html (Choosing the network interface to use)
+        https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname
+    """
+    places = Places(evidence)
+    values: dict[tuple[str, str], list[int]] = {}
+    complaints: dict[tuple[str, str], _Complaint] = {}
+    blind = []
+    for node, value in _settings(evidence, variant):
+        facts = places.facts.get(node)
+        if facts is None or not facts.interfaces:
+            blind.append(node)
+            continue
+        judge = judge_gloo_value if variant.startswith("GLOO") else judge_nccl_value
+        text = judge(value, facts.interfaces)
+        if text is not None:
+            values.setdefault((value, text), []).append(node)
+            names = tuple(each.name for each in facts.interfaces if each.addresses)
+            complaints.setdefault((value, text), _Complaint(text, names))
+    for (value, text), nodes in values.items():
+        yield _describe_interface(evidence, places, variant, value, nodes, complaints[value, text])
+    if blind and not values:
+        raise CannotLook(f"the interfaces of {join_words(places.hosts(blind))} are not known")
+
+
+def _settings(evidence: Evidence, variable: str) -> list[tuple[int, str]]:
+    """Return (node, value), each pair once; what the ranks have goes before what their launcher has."""
+    found: dict[tuple[int, str], None] = {}
+    with_ranks = set()
+    for rank in evidence.ranks:
+        with_ranks.add(rank.node)
+        if variable in rank.variables:
+            found[rank.node, rank.variables[variable]] = None
+    for node in evidence.nodes:
+        if node.node not in with_ranks and variable in node.variables:
+            found[node.node, node.variables[variable]] = None
+    return list(found)
+
+
+def judge_gloo_value(value: str, interfaces: Sequence[Interface]) -> str | None:
+    """Return what is wrong with a GLOO_SOCKET_IFNAME, None when gloo takes it."""
+    if len(value) < 2:
+        return None
+    by_name = {each.name: each for each in interfaces}
+    for name in filter(None, value.split(",")):
+        if name in by_name:
+            if not by_name[name].addresses:
+                return f"interface {name} has no address"
+            if not by_name[name].up:
+                return f"interface {name} is down"
+            continue
+        if name[0] in "^=":
+            return f"{name[0]} is NCCL's syntax; gloo takes only the exact names of interfaces"
+        if name != name.strip():
+            return f"{name!r} has blanks around it, and gloo takes them as part of the name"
+        if any(known.startswith(name) for known in by_name):
+            return f"{name} is only the beginning of a name, and gloo takes exact names"
+        return f"there is no interface {name}"
+    return None
+
+
+def judge_nccl_value(value: str, interfaces: Sequence[Interface]) -> str | None:
+    """Return what is wrong with an NCCL_SOCKET_IFNAME, None when NCCL finds an interface with it."""
+    rest = value.removeprefix("^")
+    inverted = rest != value
+    exact = rest.startswith("=")
+    wanted = [name.split(":")[0] for name in rest.removeprefix("=").split(",") if name]
+    if not wanted:
+        return None
+
+    def matches(name: str) -> bool:
+        return any(name == each if exact else name.startswith(each) for each in wanted)
+
+    left = [each for each in interfaces if each.addresses and matches(each.name) != inverted]
+    if not left:
+        if inverted:
+            return "it excludes every interface that has an address"
+        if any(each.startswith(("^", "=")) for each in wanted):
+            return "^ and = are understood only at the beginning, in this order"
+        if any(each != each.strip() for each in wanted):
+            return "it has blanks in it, and NCCL takes them as part of the name"
+        return f"there is no interface {'' if exact else 'beginning with '}{join_words(wanted, last='or')}"
+    if not any(each.up for each in left):
+        return f"{join_words(each.name for each in left)} {choose_form(len(left), 'is', 'are')} down"
+    return None
+
+
+def _describe_interface(
+    evidence: Evidence, places: Places, variable: str, value: str, nodes: list[int], wrong: _Complaint
+) -> Finding:
+    hosts = places.hosts(nodes)
+    used = variable.split("_")[0].lower() in evidence.launch.backend
+    accelerated = any(facts.devices for facts in evidence.nodes)
+    severity = None if used else "warning" if accelerated or variable.startswith("GLOO") else "info"
+    fixes = []
+    for node in nodes[:8]:
+        facts = places.facts[node]
+        best = choose_interface(facts) or next((each for each in facts.interfaces if each.addresses), None)
+        if best is not None:
+            fixes.append(Fix(f"On {facts.host}, before the launch:", f"export {variable}={best.name}"))
+    if evidence.launch.nnodes == 1 or not fixes:
+        fixes.append(Fix("Or let the backend choose by itself.", f"unset {variable}"))
+    there = set(nodes)
+    holders = [
+        each.rank for each in evidence.ranks if each.node in there and each.variables.get(variable) == value
+    ]
+    return Finding(
+        message=f"{variable}={quote(value)} fits no interface of {join_words(hosts)}: {wrong.text} "
+        f"(there {choose_form(len(wrong.interfaces), 'is', 'are')} "
+        f"{join_words(wrong.interfaces, few=8) or 'none'}).",
+        ranks=RankSet(holders) or places.ranks(nodes),
+        nodes=hosts,
+        severity=severity,
+        role="cause" if used else "advice",
+        evidence=(
+            EvidenceItem("variable", f"{variable}={value} on {join_words(hosts)}"),
+            EvidenceItem("interfaces", f"{hosts[0]}: {', '.join(wrong.interfaces) or 'none'}"),
+        ),
+        fix=tuple(fixes),
+        details={
+            "variable": variable,
+            "value": value,
+            "interfaces": {
+                places.host(node): [each.name for each in places.facts[node].interfaces]
+                for node in nodes[:64]
+            },
+        },
+    )

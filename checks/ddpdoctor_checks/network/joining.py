@@ -1,0 +1,153 @@
+"""Whether all nodes and ranks came to the rendezvous."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ddpdoctor.evidence import Evidence, RankSet, Rendezvous
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check
+from ddpdoctor_checks.commands import repeat_launch
+from ddpdoctor_checks.places import Places
+from ddpdoctor_checks.wording import choose_form, count_of, format_age, join_words, name_set
+
+
+@check(
+    "NET006",
+    name="ranks-missing",
+    title="Fewer ranks joined than the world size within the limit",
+    severity="error",
+    family="network",
+    needs=("rendezvous",),
+    since="0.1.0",
+    id="net.rendezvous.complete",
+    explains=("BKD002", "BKD011", "ENV003"),
+)
+def find_ranks_missing(evidence: Evidence) -> Iterable[Finding]:
+    """Fewer ranks joined than the world size within the limit.
+
+    What it looks for:
+        A rendezvous at which fewer nodes or ranks came together than the launch expects.
+
+    Why it matters:
+        The ranks that came wait for those that did not. A static rendezvous does so silently; c10d ends
+        with "Timed out after 900 seconds waiting for clients. 3/4 clients joined."
+
+    How it decides:
+        Each node records who had joined when its limit passed (``--join-timeout``). The most complete
+        of these views counts. A node that met nobody at all says so, and blames nobody: the other side may be
+        missing, or the way to it.
+
+    Known false alarms:
+        Nodes that start later than the limit, in a queue or while a container image is pulled.
+
+    Fix:
+        Start the same command on the missing node (the finding prints it with its --node-rank); or correct
+        --nnodes, if fewer nodes are meant. nnodes x nproc-per-node has to be the world size.
+
+    References:
+        https://docs.pytorch.org/docs/stable/elastic/run.html (Multi-node)
+        https://github.com/pytorch/pytorch/issues/52848
+    """
+    if not evidence.rendezvous:
+        raise CannotLook("no node recorded its rendezvous")
+    best = max(evidence.rendezvous, key=lambda each: (len(each.joined_ranks), len(each.joined_nodes)))
+    joined = RankSet().union(
+        *(each.joined_ranks for each in evidence.rendezvous if _same_meeting(each, best))
+    )
+    if len(best.joined_ranks) >= best.expected_ranks or len(joined) >= best.expected_ranks:
+        return
+    yield _describe_missing(evidence, best, joined)
+
+
+def _same_meeting(one: Rendezvous, other: Rendezvous) -> bool:
+    return one.endpoint == other.endpoint and bool(set(one.joined_nodes) & set(other.joined_nodes))
+
+
+def _describe_missing(evidence: Evidence, best: Rendezvous, joined: RankSet) -> Finding:
+    places = Places(evidence)
+    came = sorted(set(best.joined_nodes))
+    absent = sorted(set(range(best.expected_nodes)) - set(came))
+    lacking = RankSet.span(best.expected_ranks).minus(joined)
+    waited = format_age(best.waited_s)
+    share = (
+        f"{len(joined):,} of {count_of(best.expected_ranks, 'rank')} joined the rendezvous at {best.endpoint}"
+    )
+    alone = len(came) <= 1 and best.expected_nodes > 1 and (not came or came == [best.node])
+    if alone:
+        message = (
+            f"{places.host(best.node)} met none of the other {count_of(best.expected_nodes - 1, 'node')} at "
+            f"{best.endpoint} within {waited}."
+        )
+    elif absent:
+        who = f"node {', '.join(map(str, absent))}" if len(absent) < 6 else count_of(len(absent), "node")
+        known = [places.host(node) for node in absent if node in places.facts]
+        named = f" ({join_words(known)})" if known else ""
+        message = f"{share} within {waited}: {who}{named} with {name_set(lacking)} never came."
+    else:
+        did = choose_form(best.expected_nodes, "their node", "all nodes")
+        message = f"{share} within {waited}: {name_set(lacking)} never came, although {did} did."
+    return Finding(
+        message=message,
+        ranks=lacking,
+        victims=joined,
+        nodes=places.hosts(absent),
+        confidence="medium" if alone else "high",
+        evidence=tuple(_quote_views(places, evidence)),
+        fix=_fix_missing(evidence, best, absent),
+        details={
+            "endpoint": best.endpoint,
+            "joined": str(joined),
+            "missing": str(lacking),
+            "expected": best.expected_ranks,
+            "missing_nodes": absent,
+            "waited_s": best.waited_s,
+        },
+    )
+
+
+def _quote_views(places: Places, evidence: Evidence) -> Iterable[EvidenceItem]:
+    for view in evidence.rendezvous[:16]:
+        error = f"; {view.error}" if view.error else ""
+        yield EvidenceItem(
+            "rendezvous",
+            f"{places.host(view.node)} saw "
+            f"{len(view.joined_nodes)} of {count_of(view.expected_nodes, 'node')}, "
+            f"{len(view.joined_ranks):,} of {count_of(view.expected_ranks, 'rank')} in {view.waited_s:.1f} s "
+            f"(limit {view.limit_s:g} s){error}",
+            ranks=view.joined_ranks,
+        )
+    for link in evidence.links[:64]:
+        if link.kind == "rendezvous" and not link.ok:
+            where = f"{link.address or places.host(link.target)}:{link.port or '?'}"
+            yield EvidenceItem("link", f"{places.host(link.source)} -> {where}: {link.error or 'failed'}")
+    for gone in evidence.exits[:16]:
+        if gone.stage == "rendezvous" and not gone.finished:
+            how = f"signal {gone.signal}" if gone.signal is not None else f"status {gone.exit_code}"
+            yield EvidenceItem(
+                "exit", f"rank {gone.rank} (pid {gone.pid}) ended with {how}", RankSet([gone.rank])
+            )
+
+
+def _fix_missing(evidence: Evidence, best: Rendezvous, absent: Sequence[int]) -> tuple[Fix, ...]:
+    launch = evidence.launch
+    if launch.launcher in ("srun", "mpirun"):
+        return (Fix("See whether all tasks were started, and start the world again.", repeat_launch(launch)),)
+    if best.expected_nodes == 1:
+        return (
+            Fix(
+                "Start it again with fewer ranks to see whether the number matters.",
+                "ddpdoctor check --nproc 1",
+            ),
+        )
+    fixes = []
+    for node in absent[:4]:
+        fixes.append(Fix(f"Start it on node {node} too.", repeat_launch(launch, node_rank=node)))
+    if 0 < len(best.joined_nodes) < best.expected_nodes:
+        few = len(best.joined_nodes)
+        fixes.append(
+            Fix(
+                f"If {count_of(few, 'node is', 'nodes are')} meant, say so on each of them.",
+                f"--nnodes {few}",
+            )
+        )
+    return tuple(fixes)
