@@ -63,7 +63,7 @@ class Evidence:
     pairs: tuple[PairRow, ...] = ()
     baselines: tuple[Baseline, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
-    """What gatherers of third parties saw: ``<distribution>/<gatherer>`` -> node number as text -> plain data."""
+    """What gatherers of third parties saw: ``<distribution>/<gatherer>`` -> node, as text -> plain data."""
     absent: dict[str, Absent] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:

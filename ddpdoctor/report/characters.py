@@ -74,18 +74,24 @@ def _width(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
 
 
-def wrap(text: str, width: int) -> list[str]:
+def wrap(text: str, width: int, *, first: int | None = None) -> list[str]:
     """Break ``text`` at spaces into lines of at most ``width`` columns; longer words are cut.
 
-    Never returns an empty list.
+    Args:
+        text: on one line.
+        width: columns.
+        first: columns of the first line, where they differ.
+
+    Returns:
+        At least one line; the first is empty where not even its first word fits.
     """
     lines: list[str] = []
-    line = ""
+    line, limit = "", width if first is None else first
     for word in text.split():
         for piece in _cut(word, width):
-            if line and width_of(line) + 1 + width_of(piece) > width:
+            if width_of(f"{line} {piece}" if line else piece) > limit:
                 lines.append(line)
-                line = piece
+                line, limit = piece, width
             else:
                 line = f"{line} {piece}" if line else piece
     return [*lines, line]

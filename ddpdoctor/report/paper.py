@@ -52,18 +52,21 @@ class Paper:
             text: anything; it is made harmless here.
             label: words before the text on its first line.
             indent: columns before the label.
-            hang: columns before the text of every line; by default the text follows its label.
+            hang: columns before the text; where the label is longer, only those of the further lines. By
+                default all lines begin where the label ends.
             style: of the text.
             label_style: of the label.
         """
         shown = self.clean(label)
-        start = indent + width_of(shown) + (1 if shown else 0) if hang is None else hang
-        pad = " " * max(0, start - indent - width_of(shown))
-        if hang is not None and shown and not pad:
-            pad, start = " ", indent + width_of(shown) + 1
-        lines = wrap(self.clean(text), max(16, self.width - start))
-        head = f"{' ' * indent}{self.style(shown, label_style)}{pad}{self.style(lines[0], style)}"
-        self._lines.append(head.rstrip())
+        first = indent + width_of(shown) + (1 if shown else 0)
+        if hang is not None:
+            first = max(first, hang)
+        start = first if hang is None else hang
+        lines = wrap(self.clean(text), max(16, self.width - start), first=max(16, self.width - first))
+        pad = " " * (first - indent - width_of(shown))
+        self._lines.append(
+            f"{' ' * indent}{self.style(shown, label_style)}{pad}{self.style(lines[0], style)}".rstrip()
+        )
         self._lines.extend(f"{' ' * start}{self.style(line, style)}" for line in lines[1:])
 
     def put_verbatim(self, text: str, *, indent: int, style: str | None = None) -> None:
