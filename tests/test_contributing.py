@@ -1,0 +1,55 @@
+"""The example check of CONTRIBUTING.md is real: declared, judged and tested here as it is printed there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpdoctor.judge import Registry, run_checks
+from ddpdoctor.judge.registry import PAGE_SECTIONS
+
+ROOT = Path(__file__).parents[1]
+TESTS = (
+    "test_small_memory_names_node_and_ranks",
+    "test_enough_memory_is_fine",
+    "test_unknown_memory_is_not_shown_as_fine",
+)
+
+
+@pytest.fixture(scope="module")
+def example() -> dict[str, Any]:
+    """Names that the Python blocks of the document define, executed one after the other."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {"__name__": "example"}
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        exec(compile(block, "CONTRIBUTING.md", "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_printed_test_passes(example: dict[str, Any], name: str) -> None:
+    test: Callable[[], None] = example[name]
+    test()
+
+
+def test_all_printed_tests_are_run(example: dict[str, Any]) -> None:
+    assert {name for name in example if name.startswith("test_")} == set(TESTS)
+
+
+def test_printed_page_is_complete(example: dict[str, Any]) -> None:
+    registry = Registry()
+    registry.add(example["find_small_memory"])
+    sections = registry.pages["ENV900"].sections()
+    assert [name for name in PAGE_SECTIONS if not sections.get(name)] == []
+
+
+def test_printed_check_is_judged_like_any_other(example: dict[str, Any]) -> None:
+    registry = Registry()
+    registry.add(example["find_small_memory"])
+    rows, findings = run_checks(registry.checks, example["world"](memory=1 << 30, ranks=2))
+    assert [row.status for row in rows] == ["fail"]
+    assert [(finding.code, finding.severity) for finding in findings] == [("ENV900", "warning")]
