@@ -17,6 +17,9 @@ from .harness import Host, Hosts, Leftovers, remove_stale, unavailable_reason
 from .processes import all_pids, namespace
 from .traffic import GENEROUS_S, LOST_LIMIT_S, PEER, PORT, send, serve, wait_until
 
+pytestmark = pytest.mark.root
+
+
 # --- a faithful network
 
 

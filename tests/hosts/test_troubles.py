@@ -7,6 +7,8 @@ import pytest
 from .harness import Hosts
 from .traffic import LOST_LIMIT_S, PORT, seconds, send, serve, wait_until
 
+pytestmark = pytest.mark.root
+
 
 def test_dropped_ports_are_lost_in_one_direction_and_others_pass(pair: Hosts) -> None:
     first, second = pair
