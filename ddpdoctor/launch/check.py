@@ -1,4 +1,4 @@
-"""`ddpdoctor check` on one node, from the request to the evidence: the order of the stages and who runs them."""
+"""`ddpdoctor check` on one node, from the request to the evidence."""
 
 from __future__ import annotations
 

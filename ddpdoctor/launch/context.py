@@ -30,7 +30,8 @@ class RankContext:
     """Backend of the default process group."""
     plan: Plan
     emit: Callable[[str, Any], None]
-    """``emit(kind, row)``: append one evidence dataclass to this rank's file; ``kind`` is an evidence kind."""
+    """``emit(kind, row)``: append one evidence dataclass to this rank's file; ``kind`` is an evidence
+    kind."""
     note: Callable[[str], None]
     """``note(text)``: what is being done now, shown as progress (only rank 0's is)."""
 

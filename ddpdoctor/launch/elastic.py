@@ -1,4 +1,4 @@
-"""Running the ranks of one node under torch's own elastic agent, forked from a forkserver with torch imported."""
+"""Running the ranks of one node under torch's own elastic agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP end a check in order: seen at the next look, everything torn down, the report written."""
+"""Ctrl-C, SIGTERM and SIGHUP end a check in order: all is torn down and the report written."""
 
 from __future__ import annotations
 

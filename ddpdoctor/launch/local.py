@@ -1,4 +1,4 @@
-"""The stages that need nobody else: facts of this node, the smoke test of its devices, its names and its port."""
+"""The stages that need nobody else: facts of this node, smoke test, names and port."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class _Stage:
 def look_at_node(
     plan: Plan, server: TorchServer, progress: Progress, interrupt: Interrupt, origin: float
 ) -> LocalFindings:
-    """Go through the stages facts, smoke and the local half of tcp; torch is imported in the server meanwhile.
+    """Go through the stages facts, smoke and the local half of tcp, while torch is being imported.
 
     Raises:
         DoctorError: torch cannot be imported, or is built without distributed.
@@ -120,6 +120,7 @@ def _gather_facts(
             environ=os.environ,
             master_addr=plan.launch.master_addr,
             multi_node=plan.launch.nnodes > 1,
+            model=plan.launch.model,
         )
     )
     try:
@@ -147,12 +148,8 @@ def _look_at_names(
     blocked = None
     if found.error is not None:
         blocked = f"{launch.master_addr} has no address: {found.error}"
-    elif (
-        plan.hosting
-        and not plan.agent_store
-        and launch.rdzv_backend != "c10d"
-        or launch.nnodes == 1
-        and not plan.agent_store
+    elif (plan.hosting and not plan.agent_store and launch.rdzv_backend != "c10d") or (
+        launch.nnodes == 1 and not plan.agent_store
     ):
         probe = probe_port(plan.node, launch.master_addr, launch.master_port)
         ports = (probe,)
@@ -180,7 +177,7 @@ def _ask_torch(plan: Plan, server: TorchServer, interrupt: Interrupt) -> dict[st
                 if not event["distributed"]:
                     raise DoctorError(
                         f"torch {event['version']} is built without torch.distributed",
-                        hint="install a build that has it, e.g. one of pytorch.org's: python -m pip install torch",
+                        hint="python -m pip install torch  (the builds of pytorch.org have it)",
                     )
                 return event
             if event["event"] == "broken":

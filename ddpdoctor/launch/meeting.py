@@ -1,8 +1,8 @@
 """Where the nodes of one check meet before and after the world: torch's own TCPStore on the rendezvous port.
 
-Before the ranks are launched every node says who it is, the paths between the nodes are tried, and one decision is made
-for all: launch or not. Afterwards every node's evidence is shared, so that each can print the same verdict. No port is
-used but the rendezvous port and, for the paths, ephemeral ones that are closed again.
+Before the ranks are launched every node says who it is, the paths between the nodes are tried, and one
+decision is made for all: launch or not. Afterwards every node's evidence is shared, so that each can print the
+same verdict. No port is used but the rendezvous port and, for the paths, ephemeral ones that are closed again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from torch.distributed import PrefixStore, TCPStore
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from ddpdoctor.evidence import (
     Evidence,
@@ -77,7 +77,7 @@ class Meeting:
         self._given_up: str | None = None
         self._is_host = False
 
-    # -- before the world ------------------------------------------------------------------------------------
+    # -- before the world
 
     def gather(self) -> bool:
         """Meet the others and try the paths; return whether the world may be launched.
@@ -117,7 +117,7 @@ class Meeting:
                 timeout=timedelta(seconds=STORE_TIMEOUT_S),
             )
         except Exception as problem:  # torch raises RuntimeError, DistNetworkError and ValueError here
-            return f"{type(problem).__name__}: {str(problem).splitlines()[0]}"
+            return word_exception(problem)
         self._store = PrefixStore(f"ddpdoctor/{launch.rdzv_id}", self._server)
         if plan.external and not plan.agent_store:
             os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
@@ -150,7 +150,7 @@ class Meeting:
             except OSError as problem:
                 link = Link(plan.node, 0, "rendezvous", False, host, port, error=_word_error(problem))
             if link.ok or time.monotonic() >= deadline:
-                if plan.leads and plan.node != 0 and not plan.external or not link.ok:
+                if (plan.leads and plan.node != 0 and not plan.external) or not link.ok:
                     self._writer.emit("links", link)
                 return None if link.ok else f"{host}:{port}: {link.error}"
             time.sleep(0.2)
@@ -197,6 +197,7 @@ class Meeting:
         return {
             "host": socket.gethostname(),
             "pid": os.getpid(),
+            "party": plan.party,
             "node": plan.node,
             "leads": plan.leads,
             "nnodes": launch.nnodes,
@@ -282,10 +283,10 @@ class Meeting:
             if other["facts"] is not None and other["node"] != plan.node:
                 self._writer.write("row", kind="nodes", data=other["facts"])
 
-    # -- the paths between the nodes ---------------------------------------------------------------------------
+    # -- the paths between the nodes
 
     def _open_listeners(self) -> None:
-        """Listen on an ephemeral port and, where it is free, on the rendezvous port, so that both can be tried."""
+        """Listen on an ephemeral port and, where it is free, on the rendezvous port: both are tried."""
         if not self._plan.leads:
             return
         for kind, port in (("ephemeral", 0), ("rendezvous", self._plan.launch.master_port or 0)):
@@ -321,6 +322,9 @@ class Meeting:
         links = []
         for kind, port in other["ports"].items():
             links.append(dial(source, target, address, int(port), kind, self._token, DIAL_LIMIT_S))
+        if int(other["party"]) == 0:  # there torch's own store listens, which knows no greeting of ours
+            port = self._plan.launch.master_port or 0
+            links.append(dial(source, target, address, port, "rendezvous", None, DIAL_LIMIT_S))
         first = links[0] if links else None
         if first is not None and first.ok and first.port is not None:
             links.append(
@@ -341,10 +345,10 @@ class Meeting:
             store.wait(["decision"], timedelta(seconds=plan.limits["tcp"] + 2 * STORE_TIMEOUT_S))
             decision = store.get("decision").decode()
         except Exception as problem:
-            return f"the nodes could not agree to launch: {type(problem).__name__}: {str(problem).splitlines()[0]}"
+            return f"the nodes could not agree to launch: {word_exception(problem)}"
         return None if decision == "launch" else decision
 
-    # -- during and after the world ----------------------------------------------------------------------------
+    # -- during and after the world
 
     @property
     def plan(self) -> Plan:
@@ -357,7 +361,7 @@ class Meeting:
             self._client().compare_set("cut", "", f"{self._plan.party}|{socket.gethostname()}: {text}")
 
     def watch_others(self, done: threading.Event) -> None:
-        """Write an event when another party ends the run; returns when ``done`` is set or the store is gone."""
+        """Write an event when another party ends the run; ends with ``done`` or the store."""
         with contextlib.suppress(Exception):
             store = self._client()
             while not done.wait(WATCH_S):
@@ -409,7 +413,7 @@ class Meeting:
         )
 
     def _client(self) -> PrefixStore:
-        """A connection of its own: a store that waits in one thread keeps all others of that connection waiting."""
+        """Open a connection of its own: one that waits keeps all its other users waiting."""
         launch = self._plan.launch
         own = TCPStore(
             launch.master_addr or "127.0.0.1",
@@ -466,6 +470,12 @@ def _matches_this_machine(host: str) -> bool:
         return bool(rule(host))
     except OSError:
         return False
+
+
+def word_exception(problem: BaseException) -> str:
+    """Return the type and the first line of an exception's text."""
+    lines = str(problem).splitlines()
+    return f"{type(problem).__name__}: {lines[0]}" if lines else type(problem).__name__
 
 
 def _word_error(problem: OSError) -> str:

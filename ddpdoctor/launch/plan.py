@@ -1,4 +1,4 @@
-"""The plan of one `check`: everything that the command line decided, in one object that travels to all ranks."""
+"""The plan of one `check`: what the command line decided, in one object that travels to all ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a request, the environment and the machine to a plan: who the ranks are, where they meet, on what they run."""
+"""From a request, the environment and the machine to a plan: who the ranks are and where they meet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ WORLD_STAGES = STAGES[STAGES.index("rendezvous") :]
 DEFAULT_PORT = 29500
 """torchrun's own default for --master-port and for an endpoint without a port."""
 DEFAULT_NPROC_CPU = 4
-"""Ranks without accelerators when nobody says how many: enough for every pattern (three ranks show a wrong interface
+"""Ranks without accelerators when nobody says how many: enough for every pattern (three ranks show a wrong
+interface
 that two hide), small enough for a laptop."""
 MEETING_TIMEOUT_S = 60.0
 """How long the first node waits for the others: people start them by hand one after another."""
@@ -36,7 +37,8 @@ WORLD_VARIABLES = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
-"""Variables that describe a launch; the elastic agent sets its own, so an inherited one is evidence and no more."""
+"""Variables that describe a launch; the elastic agent sets its own, so an inherited one is evidence and no
+more."""
 
 
 def make_plan(request: CheckRequest, workdir: str, environ: Mapping[str, str] | None = None) -> Plan:
@@ -74,7 +76,7 @@ def _plan_external(base: Plan, request: CheckRequest, launcher: Detected) -> Pla
     if launcher.missing:
         raise UsageError(
             f"started by {launcher.launcher}, but {', '.join(launcher.missing)} cannot be known",
-            hint=f"export {launcher.missing[0]}=… on every node, or start `ddpdoctor check --nnodes … --node-rank …`",
+            hint=f"export {launcher.missing[0]}=… for every rank",
         )
     rank, size = launcher.rank or 0, launcher.world_size or 1
     launch = dataclasses.replace(
@@ -146,8 +148,8 @@ def _require_static(request: CheckRequest) -> None:
     ]
     if missing:
         raise UsageError(
-            f"{' and '.join(missing)} missing: several nodes need to know where to meet and which one this is",
-            hint=f"ddpdoctor check --nnodes {request.nnodes} --node-rank K --master-addr HOST0, or --rdzv-endpoint HOST0:{DEFAULT_PORT}",
+            f"{' and '.join(missing)} missing: several nodes need to know where to meet and who is who",
+            hint=f"ddpdoctor check --nnodes {request.nnodes} --node-rank K --master-addr HOST0",
         )
 
 

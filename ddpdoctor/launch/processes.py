@@ -34,11 +34,13 @@ def adopt_orphans() -> bool:
 def follow_parent(*, launches: bool = False, workdir: str | None = None) -> None:
     """Tie this process (started by a multiprocessing forkserver) to the process that asked for it.
 
-    Leaves the terminal's process group, so that Ctrl-C reaches only the command itself; dies when the forkserver
+    Leaves the terminal's process group, so that Ctrl-C reaches only the command itself; dies when the
+    forkserver
     dies (kernel) or when the process that asked for it dies (a thread on its sentinel).
 
     Args:
-        launches: this process will ask the same forkserver for more processes. Others give up their hold on it, or
+        launches: this process will ask the same forkserver for more processes. Others give up their hold on
+        it, or
             it would outlive its owner for as long as they live.
         workdir: directory to remove when the process that asked for it is gone and can no longer do it.
     """
@@ -60,8 +62,10 @@ def follow_parent(*, launches: bool = False, workdir: str | None = None) -> None
 def _share_forkserver() -> None:
     """Let processes started from here come from the forkserver that started this one, torch already imported.
 
-    multiprocessing documents that ("a child process will just reuse the forkserver started by its parent") but
-    starts a second one (seen in Python 3.10 to 3.13), which would import torch once more. Where its internals look
+    multiprocessing documents that ("a child process will just reuse the forkserver started by its parent")
+    but
+    starts a second one (seen in Python 3.10 to 3.13), which would import torch once more. Where its internals
+    look
     different nothing is changed and the second forkserver it is.
     """
     from multiprocessing import forkserver

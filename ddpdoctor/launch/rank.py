@@ -1,6 +1,7 @@
 """One rank of the tiny world: goes through the stages, and writes what it sees as it sees it.
 
-The elastic agent runs `run_rank` under torch's ``record``. A rank that fails in a stage writes its error and then
+The elastic agent runs `run_rank` under torch's ``record``. A rank that fails in a stage writes its error and
+then
 waits to be ended by the supervisor, so that the errors of the others are not lost to the agent's SIGTERM.
 """
 

@@ -20,7 +20,8 @@ PRELOADED = (
     "ddpdoctor.launch.meeting",
     "ddpdoctor.launch.smoke",
 )
-"""What the forkserver imports once. Nothing of it starts a thread or touches a device, or forking were unsafe."""
+"""What the forkserver imports once. Nothing of it starts a thread or touches a device, or forking were
+unsafe."""
 
 
 class TorchServer:
@@ -28,7 +29,9 @@ class TorchServer:
 
     def __init__(self, workdir: Path) -> None:
         self._log = workdir / "server.log"
-        multiprocessing.current_process()._config["tempdir"] = str(workdir)  # type: ignore[attr-defined]  # its sockets go where ours are removed
+        # Its sockets go where ours are removed; multiprocessing has no public way to say so.
+        settings = getattr(multiprocessing.current_process(), "_config", {})
+        settings["tempdir"] = str(workdir)
         self._context: ForkServerContext = multiprocessing.get_context("forkserver")
 
     def start(self) -> None:

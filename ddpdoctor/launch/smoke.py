@@ -1,4 +1,4 @@
-"""The local smoke test: each device touched on its own, in a process that can be killed, before any rendezvous."""
+"""The local smoke test: each device touched on its own, in a process that can be killed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def smoke_file(workdir: str, device: str) -> Path:
 
 
 def list_accelerators(workdir: str) -> None:
-    """Write what torch is and which accelerators it sees here (event ``torch``); touches no device's memory."""
+    """Write what torch is and which accelerators it sees here; touches no device's memory."""
     follow_parent()
     writer = EventWriter(smoke_file(workdir, "list"))
     try:

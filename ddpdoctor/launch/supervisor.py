@@ -1,6 +1,7 @@
 """Watching the tiny world from beside: limits, stacks before anything is killed, stage records, evidence.
 
-The supervisor is the command's own process. It never imports torch and never takes part in the world, so nothing that
+The supervisor is the command's own process. It never imports torch and never takes part in the world, so
+nothing that
 hangs or dies there can keep it from writing its report.
 """
 
@@ -43,7 +44,8 @@ POLL_S = 0.02
 FAILED_GRACE_S = 2.0
 """After the first error the other ranks get so long to write theirs; gloo reports a lost peer at once."""
 DEAD_GRACE_S = 6.0
-"""After a rank has gone the elastic agent gets so long to end the others (3 s until its SIGKILL) and say how it went."""
+"""After a rank has gone the elastic agent gets so long to end the others (3 s until its SIGKILL) and say how
+it went."""
 START_GRACE_S = 10.0
 """Beyond the limits of its own work, what the agent may take to start and to end."""
 WORLD_STAGES = ("rendezvous", "backends", "collectives", "ddp", "bandwidth")
@@ -110,7 +112,7 @@ class Supervisor:
         try:
             self._agent.start()
         except (EOFError, OSError) as problem:
-            self.world.blocked = f"the process with torch did not start: {problem or type(problem).__name__}"
+            self.world.blocked = f"the process with torch did not start: {problem!r}"
             return
         finally:
             reader.close()
@@ -143,7 +145,7 @@ class Supervisor:
             time.sleep(POLL_S)
         return self.world.merged
 
-    # -- looking ---------------------------------------------------------------------------------------------
+    # -- looking
 
     def _look(self) -> None:
         for event in self._agent_reader.read():
@@ -218,7 +220,7 @@ class Supervisor:
         world = self.world
         return world.ended is not None or world.agent_gone or world.blocked is not None
 
-    # -- ending ----------------------------------------------------------------------------------------------
+    # -- ending
 
     def _find_ending(self, deadline: float | None) -> Ending | None:
         now = time.monotonic()
@@ -245,7 +247,7 @@ class Supervisor:
         return Ending(first.failed or "rendezvous", "failed", f"{ranks.phrase()} raised an error")
 
     def _find_dead(self, now: float) -> Ending | None:
-        """A rank is gone and did not say why; the elastic agent is asked first, it ends the others meanwhile."""
+        """Tell of a rank that is gone and did not say why; the elastic agent is asked first."""
         dead = [s for s in self.world.ranks.values() if s.gone_at and not s.finished and not s.failed]
         if not dead:
             return None
@@ -253,7 +255,9 @@ class Supervisor:
         waited = now - min(s.gone_at or now for s in dead)
         if not known and not self.world.agent_gone and waited < DEAD_GRACE_S:
             return None
-        stage = next((e.stage for e in known if e.stage), None) or next((s.stage for s in dead if s.stage), None)
+        stage = next((e.stage for e in known if e.stage), None) or next(
+            (s.stage for s in dead if s.stage), None
+        )
         return Ending(stage or self._current_stage(), "failed", _word_deaths(known, dead))
 
     def _find_late(self, now: float) -> Ending | None:
@@ -280,8 +284,7 @@ class Supervisor:
         return min(stages, key=WORLD_STAGES.index) if stages else "rendezvous"
 
     def _end(self, ending: Ending) -> None:
-        """Take the stacks of the ranks that still run, then end them; the agent lives on for the exchange."""
-        self.ending = ending
+        """Take the stacks of the ranks that still run, then end them; the agent lives on."""
         running = {s.rank: s.pid for s in self.world.ranks.values() if s.pid and not s.settled}
         if running and ending.status != "unreached":
             self._progress.note("taking the stacks of all ranks")
@@ -295,7 +298,7 @@ class Supervisor:
                 with contextlib.suppress(psutil.Error):
                     kill_processes([psutil.Process(state.pid)])
 
-    # -- evidence --------------------------------------------------------------------------------------------
+    # -- evidence
 
     def collect(self, node: int, origin: float) -> Evidence:
         """Return what this node's world left behind.
@@ -313,7 +316,8 @@ class Supervisor:
         rows["exits"].extend(self.world.exits)
         rows["exits"].extend(self._unexplained_exits())
         rows["stages"].extend(self._record(stage, node, origin) for stage in WORLD_STAGES)
-        return Evidence(launch=self._plan.launch, **{kind: tuple(value) for kind, value in rows.items()})
+        found: dict[str, Any] = {kind: tuple(value) for kind, value in rows.items()}
+        return Evidence(launch=self._plan.launch, **found)
 
     def _unexplained_exits(self) -> list[RankExit]:
         """Ranks that are gone although nobody of ours ended them and the agent cannot say why."""

@@ -10,7 +10,8 @@ import sys
 from ddpdoctor.errors import DoctorError
 
 OLDEST_TORCH = (2, 4)
-"""The oldest release with everything that is used here (weights_only loading, torch.amp.GradScaler on CPU)."""
+"""The oldest release with everything that is used here (weights_only loading, torch.amp.GradScaler on
+CPU)."""
 
 
 def require_torch() -> str | None:
@@ -27,7 +28,7 @@ def require_torch() -> str | None:
         raise DoctorError(
             "torch is not installed for this Python",
             context=f"looked with {sys.executable}",
-            hint="install ddpdoctor into the environment that trains: python -m pip install torch ddpdoctor",
+            hint="python -m pip install torch ddpdoctor, in the environment that trains",
         )
     try:
         version = importlib.metadata.version("torch")
@@ -38,6 +39,6 @@ def require_torch() -> str | None:
         raise DoctorError(
             f"torch {version} is too old for ddpdoctor",
             context=f"it needs {'.'.join(map(str, OLDEST_TORCH))} or newer",
-            hint="python -m pip install --upgrade torch (in a copy of the environment, if the old one is needed)",
+            hint="python -m pip install --upgrade torch, in a copy of the environment",
         )
     return version

@@ -1,4 +1,4 @@
-"""How evidence leaves a rank: one line of JSON per event, appended unbuffered, so that it survives SIGKILL."""
+"""How evidence leaves a rank: a line of JSON per event, appended unbuffered to survive SIGKILL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ LAST_WORDS_BYTES = 4096
 class EventWriter:
     """Appends events of one process to its file.
 
-    Each event is one ``write`` call on a descriptor opened with O_APPEND: a reader sees whole lines or nothing.
+    Each event is one ``write`` call on a descriptor opened with O_APPEND: a reader sees whole lines or
+    nothing.
     """
 
     def __init__(self, path: Path) -> None:

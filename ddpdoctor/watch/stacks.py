@@ -45,7 +45,8 @@ def find_py_spy() -> str | None:
 def take_stacks(pids: Iterable[int], *, limit_s: float = DUMP_LIMIT_S) -> dict[int, Stack]:
     """Take the stack of the main thread of each process, without stopping it.
 
-    ``--nonblocking`` keeps a process that is being examined running; a torn stack is possible and harmless here.
+    ``--nonblocking`` keeps a process that is being examined running; a torn stack is possible and harmless
+    here.
     """
     program = find_py_spy()
     if program is None:
@@ -78,13 +79,17 @@ def name_problem(stacks: Mapping[int, Stack]) -> str | None:
 def _dump(program: str, pid: int, limit_s: float) -> Stack:
     command = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=limit_s, stdin=subprocess.DEVNULL, check=False)
+        done = subprocess.run(
+            command, capture_output=True, timeout=limit_s, stdin=subprocess.DEVNULL, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as problem:
         return _unreadable(pid, f"py-spy: {problem}")
     if done.returncode:
         text = done.stderr.decode(errors="replace").strip()
         denied = "ermission" in text or "Operation not permitted" in text
-        return _unreadable(pid, PERMISSION_HINT if denied else f"py-spy: {text.splitlines()[0] if text else 'failed'}")
+        return _unreadable(
+            pid, PERMISSION_HINT if denied else f"py-spy: {text.splitlines()[0] if text else 'failed'}"
+        )
     return _parse(pid, done.stdout)
 
 
