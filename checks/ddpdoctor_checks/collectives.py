@@ -12,6 +12,7 @@ from ddpdoctor_checks.stage_evidence import (
     gather_ranks,
     hosts_of_ranks,
     is_complaint,
+    is_exception,
     list_cases,
     quote_messages,
     stage_records,
@@ -50,9 +51,6 @@ _ROWS = {f"col.{row}.exact": row for row in (*OPERATIONS, "subgroup", "others")}
 
 _KNOWN = frozenset(name for names in OPERATIONS.values() for name in names)
 
-_RAISED = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Timeout|Interrupt|Failed)\b")
-"""How a probe words an exception: ``RuntimeError: …``. All other texts speak of values."""
-
 ITEM_BYTES = {
     "float64": 8, "int64": 8, "complex64": 8, "complex128": 16, "float32": 4, "int32": 4, "float16": 2,
     "bfloat16": 2, "int16": 2, "uint8": 1, "int8": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
@@ -63,11 +61,6 @@ ITEM_BYTES = {
 def normalise_operation(name: str) -> str:
     """Return an operation's name as torch.distributed writes it, e.g. ``send_recv`` for ``send/recv``."""
     return re.sub(r"[^a-z0-9]+", "_", name.lower().removeprefix("dist.")).strip("_")
-
-
-def is_exception(text: str) -> bool:
-    """Whether a rank's text speaks of an exception and not of wrong values."""
-    return bool(_RAISED.match(text))
 
 
 @check(
@@ -94,12 +87,12 @@ def find_result_wrong(evidence: Evidence, *, variant: str) -> Iterable[Finding]:
 
     How it decides:
         Every rank fills its buffers with numbers of which it knows beforehand what must come out: small
-        integers, exact in every type that is used, so that results are compared for equality and not within
-        a tolerance. One wrong element is enough. What a backend says it does not support is skipped; an
+        integers, exact in every type that is used, so that results are compared for equality; only averages
+        and products may differ by the rounding of their type. One wrong element is enough. What a backend says it does not support is skipped; an
         operation that *raises* is BKD002, and its row here is unknown.
 
     Known false alarms:
-        None known: the comparison is exact and the numbers are small.
+        None known: nothing but rounding that the type itself makes is allowed or reported.
 
     Fix:
         On GPUs suspect peer-to-peer copies first (BKD007), then memory (BKD010), then mixed versions of NCCL

@@ -118,11 +118,16 @@ def fold_frames(frames: Sequence[Frame]) -> tuple[tuple[Frame, ...], int]:
     return kept, len(frames) - len(kept)
 
 
+def find_user_line(frames: Sequence[Frame]) -> Frame | None:
+    """Return the innermost frame of the user's own code; None where there is none."""
+    shown, _ = fold_frames(frames)
+    return next((frame for frame in shown if not _OURS.search(frame.file)), None)
+
+
 def find_line(frames: Sequence[Frame]) -> Frame | None:
     """Return the innermost frame of the user's own code; else of ddpdoctor's probe; else the innermost."""
     shown, _ = fold_frames(frames)
-    users = [frame for frame in shown if not _OURS.search(frame.file)]
-    return next(iter(users or shown or frames), None)
+    return find_user_line(frames) or next(iter(shown or frames), None)
 
 
 def describe_stack(stack: StackClass) -> str:
@@ -183,6 +188,15 @@ def quote_messages(messages: Iterable[RankMessage], most: int = 6) -> tuple[Evid
     if len(said) > most:
         items.append(EvidenceItem("rank", f"{count_of(len(said) - most, 'more text')} left out"))
     return tuple(items)
+
+
+_RAISED = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Timeout|Interrupt|Failed)\b")
+"""How a probe words an exception: ``RuntimeError: …``. All other texts speak of values."""
+
+
+def is_exception(text: str) -> bool:
+    """Whether a rank's text speaks of an exception and not of wrong values."""
+    return bool(_RAISED.match(text))
 
 
 def list_cases(rows: Iterable[dict[str, object]], most: int = 50) -> dict[str, object]:

@@ -297,7 +297,9 @@ def find_stage_error(evidence: Evidence) -> Iterable[Finding]:
     """No stage in which ranks talk to each other was ended by an exception."""
     if not any(record.stage in GROUP_STAGES for record in evidence.stages):
         raise explain_missing(evidence, "rendezvous", "the ranks")
-    errors = [each for each in evidence.errors if each.stage in GROUP_STAGES]
+    errors = [
+        each for each in evidence.errors if each.stage in GROUP_STAGES and not _told_elsewhere(evidence, each)
+    ]
     if _somebody_missing(evidence):
         errors = [each for each in errors if each.stage != "rendezvous"]  # NET006 says who
     for stage in GROUP_STAGES:
@@ -308,6 +310,18 @@ def find_stage_error(evidence: Evidence) -> Iterable[Finding]:
         r.status in ("skipped", "unreached") for r in evidence.stages if r.stage in GROUP_STAGES
     ):
         raise explain_missing(evidence, "rendezvous", "the ranks")
+
+
+def _told_elsewhere(evidence: Evidence, error: RankError) -> bool:
+    """Whether an error only repeats what its probe has emitted as evidence, which has checks of its own."""
+    if error.type != "ProbeError":
+        return False
+    told = {
+        "backends": [each.failures for each in evidence.backends],
+        "collectives": [each.failures for each in (*evidence.collectives, *evidence.initialisations)],
+        "ddp": [each.failures for each in evidence.experiments] + [each.errors for each in evidence.model],
+    }
+    return any(told.get(error.stage, ()))
 
 
 def _somebody_missing(evidence: Evidence) -> bool:

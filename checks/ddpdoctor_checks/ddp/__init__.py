@@ -1,0 +1,27 @@
+"""Checks of DDP, NUM and CKP: a training step whose outcome is known, and the user's own model."""
+
+from ddpdoctor_checks.ddp.experiments import (
+    find_checkpoint_not_restored,
+    find_experiment_raised,
+    find_gradient_wrong,
+    find_replicas_diverged,
+)
+from ddpdoctor_checks.ddp.factory import find_factory_failed
+from ddpdoctor_checks.ddp.unused import (
+    find_parameters_unused,
+    find_parameters_unused_somewhere,
+    find_search_unneeded,
+    verify_own_naming,
+)
+
+__all__ = [
+    "find_checkpoint_not_restored",
+    "find_experiment_raised",
+    "find_factory_failed",
+    "find_gradient_wrong",
+    "find_parameters_unused",
+    "find_parameters_unused_somewhere",
+    "find_replicas_diverged",
+    "find_search_unneeded",
+    "verify_own_naming",
+]

@@ -1,0 +1,328 @@
+"""Experiments with DistributedDataParallel whose outcome is known beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence, Experiment, RankMessage, RankSet
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
+from ddpdoctor_checks.stage_evidence import (
+    explain_missing,
+    gather_ranks,
+    hosts_of_ranks,
+    is_complaint,
+    is_exception,
+    quote_messages,
+)
+from ddpdoctor_checks.wording import join_words, name_set
+
+_AGAIN = "ddpdoctor check --only facts,rendezvous,collectives,ddp -v"
+
+
+def take_experiment(evidence: Evidence, name: str) -> Experiment:
+    """Return an experiment that was made and raised nothing.
+
+    Raises:
+        NotApplicable: it was skipped for a reason.
+        CannotLook: it has no result, or it raised; then `find_experiment_raised` tells of it.
+    """
+    found = next((each for each in evidence.experiments if each.name == name), None)
+    if found is None:
+        raise explain_missing(evidence, "ddp", f"the experiment {name}")
+    if found.skipped:
+        raise NotApplicable(found.skipped)
+    raised = [each for each in found.failures if is_exception(each.text)]
+    if raised and len(raised) == len(found.failures):
+        raise CannotLook(f"the experiment raised on {name_set(gather_ranks(raised))}")
+    silent = RankSet.span(evidence.launch.world_size).minus(found.passed.union(gather_ranks(found.failures)))
+    if silent and not found.failures:
+        raise CannotLook(f"{name_set(silent)} left no result")
+    return found
+
+
+def _wrong(found: Experiment) -> list[RankMessage]:
+    return [each for each in found.failures if not is_exception(each.text)]
+
+
+def _evidence(found: Experiment) -> tuple[EvidenceItem, ...]:
+    items = list(quote_messages(found.failures))
+    facts = ", ".join(f"{key} {value}" for key, value in list(found.facts.items())[:12])
+    if facts:
+        items.append(EvidenceItem("experiment", facts))
+    return tuple(items)
+
+
+def _difference(found: Experiment) -> str:
+    return "" if found.largest_difference is None else f" (largest difference {found.largest_difference:.3g})"
+
+
+@check(
+    "DDP019",
+    name="gradient-wrong",
+    title="DDP's gradient is not the mean over ranks, or no_sync or autocast does not do what it must",
+    severity="error",
+    family="ddp",
+    needs=("experiments",),
+    since="0.1.0",
+    variants={
+        "ddp.gradients.mean": ("gradient-mean", "DDP's gradient of {tensor} is not the mean over ranks"),
+        "ddp.autocast.gradients": ("autocast", "Under bfloat16 autocast DDP's gradient of {tensor} is wrong"),
+        "ddp.scaler.step": ("grad-scaler", "With GradScaler the step changes {tensor} wrongly"),
+        "ddp.no_sync.accumulates": (
+            "no-sync",
+            "no_sync does not keep {tensor} local and then reduce the sum",
+        ),
+    },
+    explains=("NUM001", "CKP006"),
+)
+def find_gradient_wrong(evidence: Evidence, *, variant: tuple[str, str]) -> Iterable[Finding]:
+    """DistributedDataParallel gives other gradients than it must.
+
+    What it looks for:
+        A small model with different data on each rank: are the gradients after ``backward`` the mean over
+        ranks, also under bfloat16 autocast and with GradScaler; does ``no_sync`` leave gradients local, and
+        is the sum of all micro-batches reduced by the first backward outside of it?
+
+    Why it matters:
+        The model trains on something else than the whole batch, and nothing says so.
+
+    How it decides:
+        Each rank computes the gradients of every rank's data by itself, without DDP, and averages them; the
+        tolerance is what the order of a sum over the ranks can change in the type that is used (the probe
+        states it in the evidence). GradScaler and no_sync are compared in the same way.
+
+    Known false alarms:
+        None known.
+
+    Fix:
+        If COL001 fired, the reduction itself is wrong: see there. Otherwise look for another torch on some
+        node (ENV005), and for communication hooks that an installed package registers.
+
+    References:
+        https://docs.pytorch.org/docs/stable/notes/ddp.html#internal-design ;
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
+    """
+    name, words = variant
+    found = take_experiment(evidence, name)
+    wrong = _wrong(found)
+    if not wrong:
+        return
+    ranks = gather_ranks(wrong)
+    tensor = found.tensor or "some parameter"
+    yield Finding(
+        message=f"{words.format(tensor=tensor)} on {name_set(ranks)}{_difference(found)}: {wrong[0].text}",
+        ranks=ranks,
+        nodes=hosts_of_ranks(evidence, ranks),
+        evidence=_evidence(found),
+        fix=(
+            Fix(
+                "see whether it is the backend: the same step with gloo on the CPU",
+                command=f"{_AGAIN} --backend gloo",
+            ),
+            Fix(
+                "compare torch on all nodes; one torch must run everywhere",
+                command='python -c "import torch; print(torch.__version__, torch.version.git_version)"',
+            ),
+        ),
+        details={
+            "experiment": name,
+            "tensor": found.tensor,
+            "largest_difference": found.largest_difference,
+            "facts": found.facts,
+        },
+    )
+
+
+@check(
+    "NUM001",
+    name="replicas-diverged",
+    title="Parameters differ over ranks after a step",
+    severity="error",
+    family="ddp",
+    needs=("experiments",),
+    since="0.1.0",
+    id="ddp.replicas.equal",
+    explains=("CKP006",),
+)
+def find_replicas_diverged(evidence: Evidence) -> Iterable[Finding]:
+    """The ranks' models are no longer the same.
+
+    What it looks for:
+        Parameters compared over ranks after some steps with different data and seeds on each rank.
+
+    Why it matters:
+        DDP keeps replicas equal only by giving equal gradients to equal optimisers; once they differ, they
+        drift apart without any error, and the checkpoint of rank 0 is one of several models.
+
+    How it decides:
+        Bit for bit. The first tensor, in the order of the model, and the first step at which it differs are
+        named; the ranks in the minority are the culprits, and where there is none (two ranks, or a tie) it
+        says that it cannot be told.
+
+    Known false alarms:
+        None known: equal gradients and equal arithmetic give equal bits. Ranks on different GPU models would
+        not even then differ, since gradients are reduced once and the update is element by element.
+
+    Fix:
+        Look at the first tensor and step; in a script of your own, at whatever changes parameters outside of
+        ``backward`` and ``step``.
+
+    References:
+        https://docs.pytorch.org/docs/stable/notes/ddp.html#internal-design
+    """
+    found = take_experiment(evidence, "replicas-equal")
+    wrong = _wrong(found)
+    if not wrong:
+        return
+    ranks, told = _minority(found, wrong)
+    step = found.facts.get("first_step", found.facts.get("step"))
+    when = f"after step {step}" if step is not None else "after the steps that were run"
+    doubt = "" if told else "; which of them is right cannot be told"
+    yield Finding(
+        message=f"The replicas differ {when}: {found.tensor or 'a parameter'} on {name_set(ranks)} is not what "
+        f"the other ranks have{_difference(found)}{doubt}.",
+        ranks=ranks,
+        nodes=hosts_of_ranks(evidence, ranks),
+        evidence=_evidence(found),
+        fix=(
+            Fix(
+                "see whether it is the backend: the same steps with gloo on the CPU",
+                command=f"{_AGAIN} --backend gloo",
+            ),
+            Fix(
+                "in a script of your own, compare after each step and stop at the first difference",
+                code=_COMPARE,
+            ),
+        ),
+        details={
+            "tensor": found.tensor,
+            "first_step": step,
+            "largest_difference": found.largest_difference,
+            "minority_known": told,
+        },
+        confidence="high" if told else "medium",
+    )
+
+
+_COMPARE = """for name, parameter in model.named_parameters():
+    first = parameter.detach().clone()
+    torch.distributed.broadcast(first, 0)
+    assert torch.equal(first, parameter.detach()), name"""
+
+
+def _minority(found: Experiment, wrong: list[RankMessage]) -> tuple[RankSet, bool]:
+    """Return the ranks to blame and whether the others are a majority that agrees.
+
+    Ranks are compared with one reference. If most ranks differ from it in the same way, it is the reference
+    that stands alone.
+    """
+    differing = gather_ranks(wrong)
+    if len(differing) < len(found.passed):
+        return differing, True
+    same = len({each.text for each in wrong}) == 1
+    if found.passed and same and len(differing) > len(found.passed):
+        return found.passed, True
+    return differing.union(found.passed), False
+
+
+@check(
+    "CKP006",
+    name="checkpoint-not-restored",
+    title="What rank 0 saved is not what the ranks load",
+    severity="error",
+    family="ddp",
+    needs=("experiments",),
+    since="0.1.0",
+    id="ddp.checkpoint.restored",
+)
+def find_checkpoint_not_restored(evidence: Evidence) -> Iterable[Finding]:
+    """A checkpoint written by rank 0 comes back different.
+
+    What it looks for:
+        Model and optimiser state saved by rank 0 after a step and, after a barrier, loaded by all ranks
+        onto their own devices (``map_location``), compared with what they had.
+
+    Why it matters:
+        A run that is resumed from it goes on with another model than the one that was saved.
+
+    How it decides:
+        Bit for bit, tensor by tensor, on every rank.
+
+    Known false alarms:
+        Nodes that do not share the directory in which the file was written: then it cannot be read there,
+        which is what a real checkpoint at that place would meet too.
+
+    Fix:
+        Write to a file system that all nodes share, after a barrier; load with ``map_location``.
+
+    References:
+        https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html#save-and-load-checkpoints
+    """
+    found = take_experiment(evidence, "checkpoint")
+    wrong = _wrong(found)
+    if not wrong:
+        return
+    ranks = gather_ranks(wrong)
+    yield Finding(
+        message=f"What rank 0 saved is not what {name_set(ranks)} loaded: {found.tensor or 'a tensor'} "
+        f"differs{_difference(found)}: {wrong[0].text}",
+        ranks=ranks,
+        nodes=hosts_of_ranks(evidence, ranks),
+        evidence=_evidence(found),
+        fix=(
+            Fix(
+                "write to a file system that all nodes share, wait, and load onto the own device", code=_SAVE
+            ),
+        ),
+        details={
+            "tensor": found.tensor,
+            "largest_difference": found.largest_difference,
+            "facts": found.facts,
+        },
+    )
+
+
+_SAVE = """if torch.distributed.get_rank() == 0:
+    torch.save(model.module.state_dict(), path + ".part")
+    os.replace(path + ".part", path)
+torch.distributed.barrier()
+model.module.load_state_dict(torch.load(path, map_location=device, weights_only=True))"""
+
+
+@check(
+    "BKD002",
+    name="backend-initialisation-failed",
+    title="The backend exists, but a process group or its first collective fails",
+    severity="error",
+    family="ddp",
+    needs=("experiments",),
+    since="0.1.0",
+    id="ddp.experiments.complete",
+)
+def find_experiment_raised(evidence: Evidence) -> Iterable[Finding]:
+    """No experiment with DDP raised an exception on any rank."""
+    if not evidence.experiments:
+        raise explain_missing(evidence, "ddp", "the experiments")
+    raised = [
+        (each, said) for each in evidence.experiments for said in each.failures if is_exception(said.text)
+    ]
+    own = [(each, said) for each, said in raised if not is_complaint(said.text)]
+    blamed = own or raised
+    if not blamed:
+        return
+    first, said = blamed[0]
+    ranks = gather_ranks(message for _, message in blamed)
+    names = list(dict.fromkeys(each.name for each, _ in blamed))
+    also = f"; so did {join_words(names[1:])}" if len(names) > 1 else ""
+    settings = "NCCL_DEBUG=INFO" if evidence.launch.backend == "nccl" else "TORCH_CPP_LOG_LEVEL=INFO"
+    yield Finding(
+        message=f"The DDP experiment {first.name} with {evidence.launch.backend} raised on "
+        f"{name_set(said.ranks)}: {said.text}{also}",
+        ranks=ranks,
+        victims=gather_ranks(message for _, message in raised).minus(ranks),
+        nodes=hosts_of_ranks(evidence, ranks),
+        evidence=quote_messages(RankMessage(m.ranks, f"{each.name}: {m.text}") for each, m in blamed),
+        fix=(Fix("run the same steps with the backend's own messages", command=f"{settings} {_AGAIN}"),),
+        details={"experiments": names, "backend": evidence.launch.backend},
+        confidence="high" if own else "medium",
+    )

@@ -1,0 +1,163 @@
+"""The user's model factory: errors in it are shown as theirs, with their line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ddpdoctor.evidence import Evidence, Frame, ModelResult, RankSet, UserError
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
+from ddpdoctor_checks.stage_evidence import explain_missing, find_user_line, hosts_of_ranks, stage_records
+from ddpdoctor_checks.wording import name_set
+
+_FACTORY = '''# pkg/mod.py, for `ddpdoctor check --model pkg.mod:factory`
+def factory():
+    """Return a module and example inputs for one forward."""
+    model = MyModel()
+    return model, (torch.randn(8, 3, 224, 224),)'''
+
+_STEPS = {
+    "import": "could not be imported",
+    "factory": "raised",
+    "wrap": "cannot be wrapped in DDP",
+    "forward": "raised in its forward",
+    "backward": "raised in its backward",
+}
+
+
+def require_model(evidence: Evidence) -> ModelResult:
+    """Return what became of the user's model.
+
+    Raises:
+        NotApplicable: none was named.
+        CannotLook: it left no result.
+    """
+    if evidence.launch.model is None and not evidence.model:
+        raise NotApplicable("no --model given")
+    if not evidence.model:
+        raise explain_missing(evidence, "ddp", f"the model {evidence.launch.model}")
+    return evidence.model[0]
+
+
+@check(
+    "DDP020",
+    name="model-factory-failed",
+    title="The user's --model factory is missing, raises, hangs or returns something else",
+    severity="error",
+    family="ddp",
+    needs=("stages",),
+    since="0.1.0",
+    id="ddp.model.factory",
+    explains=("BKD002", "BKD011", "DDP001", "DDP002", "DDP011"),
+)
+def find_factory_failed(evidence: Evidence) -> Iterable[Finding]:
+    """The model that ``--model`` names could not be examined, for a reason in the user's own code.
+
+    What it looks for:
+        A module or function that is not there; an exception while importing, building, wrapping or running
+        the model; a factory that returns something other than a module with trainable parameters and example
+        inputs; a call that does not come back.
+
+    Why it matters:
+        Without the model nothing can be said of its unused parameters; and the same error would meet the
+        training script.
+
+    How it decides:
+        By what the user's code raised. The line is the innermost frame of the user's own files; frames of
+        torch, of the standard library and of ddpdoctor are folded away. A hang is found by the stage's limit
+        and the stacks taken then.
+
+    Known false alarms:
+        A factory that reads a large checkpoint can need longer than the limit; ``--timeout`` gives more time.
+
+    Fix:
+        The message names the line. A factory takes no arguments and returns ``(module, inputs)``.
+
+    References:
+        ``ddpdoctor check --help``
+    """
+    if evidence.launch.model is None and not evidence.model:
+        raise NotApplicable("no --model given")
+    hung = list(_find_hung(evidence))
+    errors = [(result, error) for result in evidence.model for error in result.errors]
+    if not hung and not evidence.model:
+        require_model(evidence)
+    for result, error in errors[:4]:
+        yield _failed(evidence, result.factory, error, left_out=max(0, len(errors) - 4))
+    if not errors:
+        yield from hung[:1]
+
+
+def _failed(evidence: Evidence, factory: str, error: UserError, left_out: int) -> Finding:
+    place = f" at {error.file}:{error.line}" if error.file else ""
+    inside = f" in {error.function}" if error.function and place else ""
+    kind = f"{error.type}: " if error.type and not error.message.startswith(error.type) else ""
+    words = {
+        "missing": "is not there",
+        "hung": "does not come back",
+        "wrong-type": "returns something else than a module and example inputs",
+        "not-trainable": "has no trainable parameter",
+    }.get(error.kind) or _STEPS.get(error.step, "failed")
+    where: tuple[Where, ...] = ()
+    if error.file is not None and error.line is not None:
+        where = (Where(error.ranks, "culprit", error.file, error.line, error.function, error.source),)
+    return Finding(
+        message=f"The model {factory} {words}{place}{inside} on {name_set(error.ranks)}: "
+        f"{kind}{error.message}",
+        ranks=error.ranks,
+        nodes=hosts_of_ranks(evidence, error.ranks),
+        where=where,
+        evidence=(EvidenceItem("model", f"{error.step}: {kind}{error.message}", error.ranks),),
+        fix=_fixes(factory, error.kind),
+        details={"factory": factory, "kind": error.kind, "step": error.step, "more_errors": left_out},
+    )
+
+
+def _fixes(factory: str, kind: str) -> tuple[Fix, ...]:
+    module, _, name = factory.partition(":")
+    alone = f'python -c "import importlib; print(getattr(importlib.import_module({module!r}), {name!r})())"'
+    if kind == "missing":
+        return (
+            Fix(
+                "run it from the directory that holds the package, or name it pkg.mod:factory", command=alone
+            ),
+            Fix("a factory looks like this", code=_FACTORY),
+        )
+    if kind == "wrong-type":
+        return (Fix("return the module and a tuple (or dict) of inputs for its forward", code=_FACTORY),)
+    if kind == "not-trainable":
+        return (
+            Fix(
+                "leave at least one parameter trainable, or do not wrap the model in DDP at all",
+                code="model.head.requires_grad_(True)  # before DistributedDataParallel(model)",
+            ),
+        )
+    return (Fix("call it alone, in one process, and correct the line", command=alone),)
+
+
+def _find_hung(evidence: Evidence) -> Iterable[Finding]:
+    """Find user's code in the stacks of a stage ddp that was cut; only --model brings any into it."""
+    cut = [record for record in stage_records(evidence, "ddp") if record.status == "cut"]
+    groups: dict[Frame, list[RankSet]] = {}
+    for stack in (stack for record in cut for stack in record.stacks):
+        frame = find_user_line(stack.frames)
+        if frame is not None:
+            groups.setdefault(frame, []).append(stack.ranks)
+    factory = evidence.launch.model or (evidence.model[0].factory if evidence.model else "")
+    for frame, sets in groups.items():
+        yield _hung(
+            evidence, factory, frame, sets, max((record.limit_s or 0.0 for record in cut), default=0.0)
+        )
+
+
+def _hung(evidence: Evidence, factory: str, frame: Frame, sets: Sequence[RankSet], limit: float) -> Finding:
+    ranks = RankSet().union(*sets)
+    return Finding(
+        message=f"The model {factory} does not come back at {frame.file}:{frame.line} in {frame.function} on "
+        f"{name_set(ranks)}: stage ddp was cut after {limit:g} s.",
+        ranks=ranks,
+        nodes=hosts_of_ranks(evidence, ranks),
+        where=(Where(ranks, "culprit", frame.file, frame.line, frame.function),),
+        evidence=(EvidenceItem("stack", f"{frame.function} ({frame.file}:{frame.line})", ranks),),
+        fix=_fixes(factory, "hung"),
+        details={"factory": factory, "kind": "hung", "step": "unknown", "more_errors": 0},
+    )

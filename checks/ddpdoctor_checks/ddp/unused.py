@@ -1,0 +1,278 @@
+"""Parameters of the user's model that get no gradient, and whether DDP has to search for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ddpdoctor.evidence import Evidence, ModelResult, RankSet, UnusedParameter
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check
+from ddpdoctor_checks.ddp.experiments import take_experiment
+from ddpdoctor_checks.ddp.factory import require_model
+from ddpdoctor_checks.stage_evidence import gather_ranks, hosts_of_ranks
+from ddpdoctor_checks.wording import choose_form, count_of, join_words, name_set
+
+MOST_NAMES = 200
+"""Parameters listed in the details; more are counted. A model has thousands, a report is read by people."""
+
+
+class SelfTestFailedError(Exception):
+    """The doctor did not find a defect that it had planted itself."""
+
+
+@check(
+    "DDP001",
+    name="parameters-unused",
+    title="Parameters that got no gradient on any rank",
+    severity="error",
+    family="ddp",
+    needs=("model",),
+    since="0.1.0",
+    id="ddp.model.parameters_used",
+)
+def find_parameters_unused(evidence: Evidence) -> Iterable[Finding]:
+    """Trainable parameters of the model take no part in the loss, on every rank.
+
+    What it looks for:
+        Parameters that require a gradient and got none in the backward of any rank, each with the module that
+        owns it and whether that module's forward was called.
+
+    Why it matters:
+        DDP waits for a gradient of every parameter: the next forward raises "Expected to have finished
+        reduction in the prior iteration before starting a new one", or with ``find_unused_parameters=True``
+        each step pays for a search.
+
+    How it decides:
+        By hooks on the gradients themselves while the model runs on the factory's example inputs; no text of
+        torch is parsed. The same hooks must find a parameter that ddpdoctor leaves out of the loss of its own
+        model, else the row is an error of ddpdoctor (``ddp.unused.self_test``).
+
+    Known false alarms:
+        A model that uses other parts on other inputs: what the example inputs do not reach is reported,
+        although training would reach it. Then the search is needed, as the fix says.
+
+    Fix:
+        Remove or freeze what is not used, or let it take part in the loss; only where use varies from step to
+        step set ``find_unused_parameters=True``.
+
+    References:
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html ;
+        https://github.com/pytorch/pytorch/issues/43259
+    """
+    result = _require_steps(evidence)
+    unused = [each for each in result.unused if not result.ranks.minus(each.ranks)]
+    if unused:
+        yield _report(evidence, result, unused, "on any rank", result.ranks)
+
+
+@check(
+    "DDP002",
+    name="parameters-unused-somewhere",
+    title="Parameters that got no gradient on some ranks only",
+    severity="error",
+    family="ddp",
+    needs=("model",),
+    since="0.1.0",
+    id="ddp.model.parameters_used_alike",
+)
+def find_parameters_unused_somewhere(evidence: Evidence) -> Iterable[Finding]:
+    """Trainable parameters take part in the loss on some ranks and not on others.
+
+    What it looks for:
+        Parameters that got a gradient on some ranks and none on others, with the module that owns them.
+
+    Why it matters:
+        Ranks that lack a gradient raise in their next forward, or wait for a bucket that never fills; the
+        others wait for them. It looks like a network fault.
+
+    How it decides:
+        By the same hooks as DDP001. ``ddpdoctor check --model`` meets it only where the factory gives ranks
+        different inputs or builds different models.
+
+    Known false alarms:
+        Example inputs that differ more between ranks than training data would.
+
+    Fix:
+        Let every rank use every part, if only with a weight of zero, or set ``find_unused_parameters=True``;
+        a static graph does not help here.
+
+    References:
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html ;
+        https://github.com/pytorch/pytorch/issues/22436
+    """
+    result = _require_steps(evidence)
+    partial = [each for each in result.unused if each.ranks and result.ranks.minus(each.ranks)]
+    if partial:
+        ranks = RankSet().union(*(each.ranks for each in partial))
+        yield _report(evidence, result, partial, f"on {name_set(ranks)} but did on others", ranks)
+
+
+def _require_steps(evidence: Evidence) -> ModelResult:
+    result = require_model(evidence)
+    if result.steps < 1:
+        raise CannotLook("the model did not get through one step")
+    return result
+
+
+def _report(
+    evidence: Evidence, result: ModelResult, unused: Sequence[UnusedParameter], where: str, ranks: RankSet
+) -> Finding:
+    modules: dict[tuple[str, str, bool], list[UnusedParameter]] = {}
+    for each in unused:
+        modules.setdefault((each.module, each.module_class, each.forward_ran), []).append(each)
+    described = [
+        f"{join_words((p.name for p in members), few=4)} {_owner(key)}" for key, members in modules.items()
+    ]
+    partial = ranks != result.ranks
+    return Finding(
+        message=f"{count_of(len(unused), 'parameter')} of {result.factory} got no gradient {where}: "
+        f"{join_words(described, few=3)}.",
+        ranks=ranks,
+        nodes=hosts_of_ranks(evidence, ranks),
+        evidence=tuple(
+            EvidenceItem("model", text, members[0].ranks)
+            for text, members in list(zip(described, modules.values(), strict=True))[:8]
+        ),
+        fix=tuple(_fixes(result, list(modules), partial)),
+        details={
+            "factory": result.factory,
+            "parameters": list(unused[:MOST_NAMES]),
+            "parameters_left_out": max(0, len(unused) - MOST_NAMES),
+            "elements": sum(each.count for each in unused),
+            "steps": result.steps,
+            "find_unused_needed": result.find_unused_needed,
+            "static_graph_ok": result.static_graph_ok,
+        },
+    )
+
+
+def _owner(key: tuple[str, str, bool]) -> str:
+    module, kind, ran = key
+    name = f"{kind} {module}" if module else f"the model itself, a {kind}"
+    return f"(of {name}, whose forward {'ran' if ran else 'never ran'})"
+
+
+def _fixes(result: ModelResult, modules: Sequence[tuple[str, str, bool]], partial: bool) -> Iterable[Fix]:
+    idle = [module for module, _, ran in modules if not ran and module]
+    if idle and not partial:
+        yield Fix(
+            f"remove {join_words(idle)}, or freeze {choose_form(len(idle), 'it', 'them')} before wrapping: "
+            "no forward calls it",
+            code="".join(f"model.get_submodule({name!r}).requires_grad_(False)\n" for name in idle[:8])
+            + "model = DistributedDataParallel(model)",
+        )
+    if partial or any(ran for _, _, ran in modules):
+        yield Fix(
+            "let what these modules give reach the loss on every rank (not detached, not under no_grad); where "
+            "a branch is skipped, add it with weight zero",
+            code="loss = loss + 0.0 * sum(p.sum() for p in model.parameters() if p.requires_grad)",
+        )
+    yield _search_fix(result, partial)
+
+
+def _search_fix(result: ModelResult, partial: bool) -> Fix:
+    steps = count_of(result.steps, "step")
+    if result.static_graph_ok and not partial and result.steps > 1:
+        return Fix(
+            f"or keep them: the same parameters were unused in all {steps}, so static_graph=True does and "
+            f"find_unused_parameters=True would be wasted on a search each step{_cost(result)}",
+            code="model = DistributedDataParallel(model, static_graph=True)",
+        )
+    why = (
+        "other ranks use other parameters" if partial else "what is used changes, or too few steps were seen"
+    )
+    return Fix(
+        f"or keep them and let DDP search: find_unused_parameters=True is needed then ({why}; static_graph "
+        f"would not do){_cost(result)}",
+        code="model = DistributedDataParallel(model, find_unused_parameters=True)",
+    )
+
+
+def _cost(result: ModelResult) -> str:
+    if result.step_s is None or result.step_s_with_search is None:
+        return ""
+    with_search, without = result.step_s_with_search * 1e3, result.step_s * 1e3
+    return f" ({with_search:.3g} ms a step with the search, {without:.3g} ms without)"
+
+
+@check(
+    "DDP011",
+    name="unused-search-unneeded",
+    title="find_unused_parameters=True would find nothing",
+    severity="info",
+    family="ddp",
+    needs=("model",),
+    since="0.1.0",
+    id="ddp.model.search",
+    required=False,
+)
+def find_search_unneeded(evidence: Evidence) -> Iterable[Finding]:
+    """The model uses all of its parameters in every step, so a search for unused ones is wasted.
+
+    What it looks for:
+        A model none of whose parameters was unused in any step that was run.
+
+    Why it matters:
+        ``find_unused_parameters=True`` walks the autograd graph and adds an all_reduce in every step.
+
+    How it decides:
+        Counted over the steps of the examination (or of the run); the cost is the difference of two median
+        step times, with and without the search, and is left out where it was not measured.
+
+    Known false alarms:
+        Inputs in training that take another path through the model than the examples: then it is needed.
+
+    Fix:
+        Leave ``find_unused_parameters`` at its default, False.
+
+    References:
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html ;
+        https://github.com/pytorch/pytorch/issues/90171
+    """
+    result = _require_steps(evidence)
+    if result.unused or result.errors or result.find_unused_needed is not False:
+        return
+    yield Finding(
+        message=f"All parameters of {result.factory} got a gradient in {count_of(result.steps, 'step')} on every "
+        f"rank: find_unused_parameters=True would find nothing{_cost(result)}.",
+        ranks=result.ranks,
+        evidence=(EvidenceItem("model", f"{count_of(result.steps, 'step')}, none unused", result.ranks),),
+        fix=(
+            Fix(
+                "leave the search off",
+                code="model = DistributedDataParallel(model)  # find_unused_parameters=False is the default",
+            ),
+        ),
+        details={
+            "factory": result.factory,
+            "steps": result.steps,
+            "step_s": result.step_s,
+            "step_s_with_search": result.step_s_with_search,
+        },
+        role="advice",
+    )
+
+
+@check(
+    "DDP001",
+    name="parameters-unused",
+    title="Parameters that got no gradient on any rank",
+    severity="error",
+    family="ddp",
+    needs=("experiments",),
+    since="0.1.0",
+    id="ddp.unused.self_test",
+)
+def verify_own_naming(evidence: Evidence) -> Iterable[Finding]:
+    """The doctor's own hooks name the parameter that it left out of the loss of its own model.
+
+    Raises:
+        SelfTestFailedError: they do not; then nothing that they say of the user's model can be trusted.
+    """
+    found = take_experiment(evidence, "unused-named")
+    if found.failures:
+        ranks = gather_ranks(found.failures)
+        raise SelfTestFailedError(
+            f"the unused parameter that ddpdoctor planted was not named on {name_set(ranks)}: "
+            f"{found.failures[0].text}"
+        )
+    return ()
