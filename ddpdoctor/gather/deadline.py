@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+D = TypeVar("D")
 
 
 class Later(Generic[T]):
@@ -49,7 +50,7 @@ class Later(Generic[T]):
             raise self._error
         return self._value[0]
 
-    def result_or(self, default: T, limit_s: float) -> T:
+    def result_or(self, default: D, limit_s: float) -> T | D:
         """Return what the call gave, or ``default`` when it failed or is late."""
         try:
             return self.result(limit_s)

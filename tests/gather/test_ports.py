@@ -77,10 +77,10 @@ def test_numbers_that_are_no_ports(port: int) -> None:
 
 
 def test_an_address_of_another_machine() -> None:
-    # 192.0.2.0/24 is reserved for documentation (RFC 5737): no interface has it.
-    probe = probe_port(0, "192.0.2.1", free_port())
+    # 198.51.100.0/24 is reserved for documentation (RFC 5737): no interface has it.
+    probe = probe_port(0, "198.51.100.7", free_port())
     assert probe.status == "unassignable"
-    assert "192.0.2.1" in (probe.error or "")
+    assert "198.51.100.7" in (probe.error or "")
 
 
 def test_a_privileged_port_without_rights_is_denied(monkeypatch: pytest.MonkeyPatch) -> None:
