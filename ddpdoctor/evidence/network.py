@@ -86,3 +86,5 @@ class Rendezvous:
     """Nodes or ranks claimed twice: (number, first ``host:pid``, second ``host:pid``)."""
     duplicate_kind: str = "rank"
     """What the numbers in ``duplicates`` are: rank or node."""
+    worlds: tuple[tuple[int, int], ...] = ()
+    """Where nodes were started for different worlds: (node, world size that it expects) of each that came."""
