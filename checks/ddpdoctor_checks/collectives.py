@@ -88,8 +88,9 @@ def find_result_wrong(evidence: Evidence, *, variant: str) -> Iterable[Finding]:
     How it decides:
         Every rank fills its buffers with numbers of which it knows beforehand what must come out: small
         integers, exact in every type that is used, so that results are compared for equality; only averages
-        and products may differ by the rounding of their type. One wrong element is enough. What a backend says it does not support is skipped; an
-        operation that *raises* is BKD002, and its row here is unknown.
+        and products may differ by the rounding of their type. One wrong element is enough. What a backend
+        says it does not support is skipped; an operation that *raises* is BKD002, and its row here is
+        unknown.
 
     Known false alarms:
         None known: nothing but rounding that the type itself makes is allowed or reported.

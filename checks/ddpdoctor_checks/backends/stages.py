@@ -316,12 +316,15 @@ def _told_elsewhere(evidence: Evidence, error: RankError) -> bool:
     """Whether an error only repeats what its probe has emitted as evidence, which has checks of its own."""
     if error.type != "ProbeError":
         return False
-    told = {
-        "backends": [each.failures for each in evidence.backends],
-        "collectives": [each.failures for each in (*evidence.collectives, *evidence.initialisations)],
-        "ddp": [each.failures for each in evidence.experiments] + [each.errors for each in evidence.model],
-    }
-    return any(told.get(error.stage, ()))
+    if error.stage == "backends":
+        return any(each.failures for each in evidence.backends)
+    if error.stage == "collectives":
+        return any(each.failures for each in (*evidence.collectives, *evidence.initialisations))
+    if error.stage == "ddp":
+        return any(each.failures for each in evidence.experiments) or any(
+            each.errors for each in evidence.model
+        )
+    return False
 
 
 def _somebody_missing(evidence: Evidence) -> bool:

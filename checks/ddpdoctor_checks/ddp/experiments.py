@@ -179,8 +179,8 @@ def find_replicas_diverged(evidence: Evidence) -> Iterable[Finding]:
     when = f"after step {step}" if step is not None else "after the steps that were run"
     doubt = "" if told else "; which of them is right cannot be told"
     yield Finding(
-        message=f"The replicas differ {when}: {found.tensor or 'a parameter'} on {name_set(ranks)} is not what "
-        f"the other ranks have{_difference(found)}{doubt}.",
+        message=f"The replicas differ {when}: {found.tensor or 'a parameter'} on {name_set(ranks)} is not "
+        f"what the other ranks have{_difference(found)}{doubt}.",
         ranks=ranks,
         nodes=hosts_of_ranks(evidence, ranks),
         evidence=_evidence(found),

@@ -162,8 +162,8 @@ def _fixes(result: ModelResult, modules: Sequence[tuple[str, str, bool]], partia
         )
     if partial or any(ran for _, _, ran in modules):
         yield Fix(
-            "let what these modules give reach the loss on every rank (not detached, not under no_grad); where "
-            "a branch is skipped, add it with weight zero",
+            "let what these modules give reach the loss on every rank (not detached, not under no_grad); "
+            "where a branch is skipped, add it with weight zero",
             code="loss = loss + 0.0 * sum(p.sum() for p in model.parameters() if p.requires_grad)",
         )
     yield _search_fix(result, partial)
@@ -232,8 +232,8 @@ def find_search_unneeded(evidence: Evidence) -> Iterable[Finding]:
     if result.unused or result.errors or result.find_unused_needed is not False:
         return
     yield Finding(
-        message=f"All parameters of {result.factory} got a gradient in {count_of(result.steps, 'step')} on every "
-        f"rank: find_unused_parameters=True would find nothing{_cost(result)}.",
+        message=f"All parameters of {result.factory} got a gradient in {count_of(result.steps, 'step')} on "
+        f"every rank: find_unused_parameters=True would find nothing{_cost(result)}.",
         ranks=result.ranks,
         evidence=(EvidenceItem("model", f"{count_of(result.steps, 'step')}, none unused", result.ranks),),
         fix=(
