@@ -62,7 +62,6 @@ class Outcome:
     got: Any
     expected: Any
     label: str = ""
-    reduction: str | None = None
 
 
 Runner = Callable[[Arena, Spec], Iterator[Outcome]]
@@ -95,7 +94,7 @@ def run_all_reduce(arena: Arena, spec: Spec) -> Iterator[Outcome]:
     """Reduce over all, result on all."""
     buffer = _input(arena, spec, spec.count)
     _call(spec, dist.all_reduce, buffer, op=get_reduction(spec.reduction), group=arena.group)
-    yield Outcome(buffer, _result(arena, spec, spec.count), reduction=spec.reduction)
+    yield Outcome(buffer, _result(arena, spec, spec.count))
 
 
 def run_reduce(arena: Arena, spec: Spec) -> Iterator[Outcome]:
@@ -158,7 +157,7 @@ def run_reduce_scatter(arena: Arena, spec: Spec) -> Iterator[Outcome]:
     buffer, parts = _blank(arena, spec), list(whole.chunk(arena.size))
     operator = get_reduction(spec.reduction)
     _call(spec, dist.reduce_scatter, buffer, parts, op=operator, group=arena.group)
-    yield Outcome(buffer, _my_part(arena, spec), reduction=spec.reduction)
+    yield Outcome(buffer, _my_part(arena, spec))
 
 
 def run_reduce_scatter_tensor(arena: Arena, spec: Spec) -> Iterator[Outcome]:
@@ -166,7 +165,7 @@ def run_reduce_scatter_tensor(arena: Arena, spec: Spec) -> Iterator[Outcome]:
     whole = _input(arena, spec, arena.size * spec.count)
     buffer, operator = _blank(arena, spec), get_reduction(spec.reduction)
     _call(spec, dist.reduce_scatter_tensor, buffer, whole, op=operator, group=arena.group)
-    yield Outcome(buffer, _my_part(arena, spec), reduction=spec.reduction)
+    yield Outcome(buffer, _my_part(arena, spec))
 
 
 def _my_part(arena: Arena, spec: Spec) -> torch.Tensor:
@@ -202,9 +201,7 @@ def run_all_to_all_single(arena: Arena, spec: Spec) -> Iterator[Outcome]:
     sent = torch.cat([_letter(arena, spec, arena.rank, to, sizes_out[to]) for to in everyone])
     received = _blank(arena, spec, sum(sizes_in))
     _call(spec, dist.all_to_all_single, received, sent, sizes_in, sizes_out, group=arena.group)
-    yield Outcome(
-        received, torch.cat([_letter(arena, spec, s, arena.rank, sizes_in[s]) for s in everyone])
-    )
+    yield Outcome(received, torch.cat([_letter(arena, spec, s, arena.rank, sizes_in[s]) for s in everyone]))
 
 
 def run_barrier(arena: Arena, spec: Spec) -> Iterator[Outcome]:
@@ -223,15 +220,15 @@ def run_send_recv(arena: Arena, spec: Spec) -> Iterator[Outcome]:
     """Blocking, both ways between neighbours; the lower rank sends first, so that nobody waits in a ring."""
     for first in (0, 1):
         partner = arena.rank + 1 if (arena.rank - first) % 2 == 0 else arena.rank - 1
-        if arena.rank < first or not first <= partner < arena.size:
+        if not first <= partner < arena.size or arena.rank < first:
             continue
         buffer, peer = _blank(arena, spec), arena.ranks[partner]
-        steps: list[Callable[[], object]] = [
-            lambda peer=peer: dist.send(_pattern(arena, spec, arena.rank), peer, group=arena.group),
-            lambda peer=peer, buffer=buffer: dist.recv(buffer, peer, group=arena.group),
-        ]
-        for step in steps if arena.rank < partner else reversed(steps):
-            step()
+        if arena.rank < partner:
+            dist.send(_pattern(arena, spec, arena.rank), peer, group=arena.group)
+            dist.recv(buffer, peer, group=arena.group)
+        else:
+            dist.recv(buffer, peer, group=arena.group)
+            dist.send(_pattern(arena, spec, arena.rank), peer, group=arena.group)
         yield Outcome(buffer, _pattern(arena, spec, partner), f"from rank {peer}")
 
 

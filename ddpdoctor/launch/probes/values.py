@@ -17,6 +17,7 @@ two lines up with it and a chunk that lands in the wrong place shows. Within tha
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -67,7 +68,7 @@ def get_reduction(name: str) -> dist.ReduceOp.RedOpType:
     return found
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _index() -> torch.Tensor:
     return torch.arange(PERIOD, dtype=torch.int64)
 
@@ -93,7 +94,7 @@ def _factor(rank: int, size: int) -> torch.Tensor:
     return twos * torch.where(index % size == rank, 3, 1)
 
 
-_MAKERS = {
+_MAKERS: dict[str, Callable[[int, int], torch.Tensor]] = {
     "SUM": _addend,
     "AVG": _addend,
     "PRODUCT": _factor,
