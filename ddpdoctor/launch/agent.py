@@ -2,7 +2,7 @@
 
 It meets the other nodes, runs the ranks under torch's elastic agent, and shares what was seen.
 
-It is forked from the forkserver, so torch is there already. The supervisor (the command itself, without torch)
+It is forked from the forkserver, so torch is there. The supervisor (the command itself, without torch)
 watches what it writes, tells it over a pipe what to do next, and may kill it at any moment.
 """
 

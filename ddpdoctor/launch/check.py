@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from ddpdoctor.evidence import STAGES, Absent, Evidence, NodeFacts, StageRecord, merge_evidence
+from ddpdoctor.evidence.bundle import renumber_node
 from ddpdoctor.launch.interrupt import Interrupt
 from ddpdoctor.launch.local import LocalFindings, look_at_node
 from ddpdoctor.launch.plan import Plan

@@ -55,6 +55,10 @@ GATHER_LIMIT_S = 15.0
 """How long the hosting node waits for the evidence of the others."""
 
 
+_OWN = {"host_matches": "node", "links": "source"}
+"""The field in which a row names this node."""
+
+
 def needs_meeting(plan: Plan) -> bool:
     """Whether other processes take part."""
     return plan.meets
@@ -76,6 +80,8 @@ class Meeting:
         self._duplicate: tuple[int, str, str] | None = None
         self._given_up: str | None = None
         self._is_host = False
+        self._early: list[tuple[str, Any]] = []
+        """Rows from before this node knew its number."""
 
     # -- before the world
 
@@ -131,10 +137,8 @@ class Meeting:
         if plan.launch.rdzv_backend == "static":
             return plan.party == 0
         matches = _matches_this_machine(host)
-        self._writer.emit(
-            "host_matches",
-            HostMatch(plan.node, plan.launch.rdzv_endpoint or host, matches, _own_names()),
-        )
+        endpoint = plan.launch.rdzv_endpoint or host
+        self._early.append(("host_matches", HostMatch(plan.node, endpoint, matches, _own_names())))
         return matches
 
     def _wait_for_port(self, host: str, port: int, deadline: float) -> str | None:
@@ -151,7 +155,7 @@ class Meeting:
                 link = Link(plan.node, 0, "rendezvous", False, host, port, error=_word_error(problem))
             if link.ok or time.monotonic() >= deadline:
                 if (plan.leads and plan.node != 0 and not plan.external) or not link.ok:
-                    self._writer.emit("links", link)
+                    self._early.append(("links", link))
                 return None if link.ok else f"{host}:{port}: {link.error}"
             time.sleep(0.2)
 
@@ -259,6 +263,8 @@ class Meeting:
     def _write_rendezvous(self, started: float, error: str | None) -> None:
         plan, launch = self._plan, self._plan.launch
         joined = sorted(self._others)
+        for kind, row in self._early:
+            self._writer.emit(kind, dataclasses.replace(row, **{_OWN[kind]: plan.node}))
         per = 1 if plan.external else launch.nproc
         ranks = RankSet(rank for party in joined for rank in range(party * per, (party + 1) * per))
         nodes = tuple(sorted({int(other["node"]) for other in self._others.values()}))
