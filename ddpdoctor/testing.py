@@ -41,6 +41,7 @@ from ddpdoctor.evidence import (
     Rendezvous,
     Resolution,
     SharedMemory,
+    SmokeResult,
     StageRecord,
 )
 from ddpdoctor.evidence.gatherers import GathererRegistry, run_gatherers
@@ -50,8 +51,23 @@ from ddpdoctor.judge.runner import CheckRow, run_checks
 from ddpdoctor.report.build import build_report
 from ddpdoctor.report.model import Report
 
-OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_recv")
-"""Operations of a made-up world: enough that every family has something to judge."""
+OPERATIONS = (
+    "send_recv",
+    "isend_irecv",
+    "batch_isend_irecv",
+    "broadcast",
+    "scatter",
+    "gather",
+    "reduce",
+    "all_reduce",
+    "all_gather",
+    "all_gather_into_tensor",
+    "reduce_scatter",
+    "all_to_all",
+    "barrier",
+    "objects",
+)
+"""Operations of a made-up world: those that `check` tries."""
 SIZES = (1 << 10, 1 << 20, 1 << 26)
 """Sizes of its sweep in bytes: a small, a middle and a large one."""
 ALL_LINKS = 64
@@ -88,7 +104,7 @@ def make_world(nodes: int = 1, nproc: int = 2, **changes: Any) -> Evidence:
         ranks=tuple(make_rank(rank, nproc, size) for rank in range(size)),
         stages=tuple(_make_stage(node, stage, nproc) for node in range(nodes) for stage in STAGES),
         **_make_network(nodes, size, launch),
-        **_make_results(everyone),
+        **_make_results(everyone, nodes),
     )
     return replace(evidence, **changes)
 
@@ -118,6 +134,7 @@ def make_node(node: int, **changes: Any) -> NodeFacts:
         versions={"python": "3.11.9", "torch": "2.13.0"},
         clock_offset_s=0.0,
         clock_error_s=0.001,
+        rendezvous_files=(),
     )
     return replace(facts, **changes)
 
@@ -189,14 +206,23 @@ def _make_network(nodes: int, size: int, launch: Launch) -> dict[str, Any]:
     }
 
 
-def _make_results(everyone: RankSet) -> dict[str, Any]:
+def _make_results(everyone: RankSet, nodes: int) -> dict[str, Any]:
     cases = [("float32", 1000), ("int64", 7)]
-    experiments = ("gradient-mean", "replicas-equal", "autocast", "no-sync", "unused-named", "checkpoint")
+    experiments = (
+        "gradient-mean",
+        "replicas-equal",
+        "autocast",
+        "grad-scaler",
+        "no-sync",
+        "unused-named",
+        "checkpoint",
+    )
     return {
         "backends": (
             BackendResult("gloo", True, "cpu", asked=True, group=everyone, collective=everyone),
-            BackendResult("nccl", False, reason="not built"),
+            *(BackendResult(name, False, reason="not built") for name in ("nccl", "mpi", "ucc", "xccl")),
         ),
+        "smoke": tuple(SmokeResult(node, "cpu", True, seconds=0.01) for node in range(nodes)),
         "collectives": tuple(
             CollectiveCase(op, "gloo", dtype, count, "sum" if "reduce" in op else None, group, everyone)
             for op in OPERATIONS

@@ -100,7 +100,7 @@ def _very_verbose(arguments: list[str]) -> bool:
 
 def _leave_closed_pipe() -> int:
     """The reader of stdout went away (``| head``): end quietly, also when Python flushes at its exit."""
-    from ddpdoctor.cli.outputs import silence_stdout
+    from ddpdoctor.cli.display import silence_stdout
 
     silence_stdout()
     return EXIT_OK

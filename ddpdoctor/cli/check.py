@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,7 +144,8 @@ def _add_limit_options(group: argparse._ArgumentGroup) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Launch, judge, show."""
-    from ddpdoctor.cli.outputs import Display, deliver
+    from ddpdoctor.cli.display import Display
+    from ddpdoctor.cli.outputs import deliver, render_options
     from ddpdoctor.cli.progress import make_progress
     from ddpdoctor.cli.request import read_request
     from ddpdoctor.cli.select import choose_selection
@@ -153,10 +153,10 @@ def run(options: argparse.Namespace) -> int:
 
     request = read_request(options)
     plugins = load_plugins()
-    selection = choose_selection(options, plugins.checks)
+    selection = choose_selection(options, {code: page.name for code, page in plugins.checks.pages.items()})
     outputs = common.pair_outputs(options, plugins.renderers.names)
     level = common.verbosity(options)
-    display = Display.of(sys.stdout, verbosity=level, no_color=getattr(options, "no_color", False))
+    display = Display.of(sys.stdout, no_color=getattr(options, "no_color", False))
     progress = make_progress(sys.stderr, color=not getattr(options, "no_color", False), quiet=level < 0)
     try:
         outcome = launch(request, progress)
@@ -165,8 +165,8 @@ def run(options: argparse.Namespace) -> int:
     if not outcome.spokesman:
         return EXIT_OK
     report = judge(outcome, plugins, selection, options.invocation)
-    pages = replace(display.options, pages=plugins.checks.pages)
-    delivered = deliver(report, [*outputs, *run_outputs(request, outcome)], plugins.renderers, pages)
+    shown = render_options(display, verbosity=level, pages=plugins.checks.pages)
+    delivered = deliver(report, [*outputs, *run_outputs(request, outcome)], plugins.renderers, shown)
     return delivered or exit_code(report, getattr(options, "fail_on", "error"))
 
 

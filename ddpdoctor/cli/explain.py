@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from typing import TYPE_CHECKING
 
+from ddpdoctor.cli.display import Display, print_text
+from ddpdoctor.cli.index import Index, Page, load_index
 from ddpdoctor.cli.suggest import closest
 from ddpdoctor.errors import EXIT_OK, UsageError
-
-if TYPE_CHECKING:
-    from ddpdoctor.judge.registry import CodePage, Registry
 
 EXAMPLES = (
     ("ddpdoctor explain NET001", "by code"),
@@ -32,45 +30,40 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         UsageError: there is no such finding.
     """
-    from ddpdoctor.cli.outputs import Display, print_text
-    from ddpdoctor.plugins import CHECKS, load_plugins
-    from ddpdoctor.report.characters import to_ascii
-
-    registry = load_plugins(groups=(CHECKS,)).checks
-    page = registry.find_page(options.finding)
+    index = load_index()
+    wanted = options.finding.strip().lower()
+    page = next((each for each in index.pages if wanted in (each.code.lower(), each.name.lower())), None)
     if page is None:
-        raise _no_page(options.finding, registry)
-    text = render_page(page, registry)
-    ascii_only = Display.of(sys.stdout).options.ascii
-    print_text("".join(to_ascii(line) for line in text.splitlines(keepends=True)) if ascii_only else text)
+        raise _no_page(options.finding, index)
+    print_text(render_page(page, index, Display.of(sys.stdout)))
     return EXIT_OK
 
 
-def render_page(page: CodePage, registry: Registry) -> str:
-    """Return one page as plain text."""
-    rows = [each for each in registry.checks if page.code in each.codes]
-    checks = ", ".join(each.id for each in rows)
-    source = "" if page.source == "ddpdoctor" else f" · from {page.source}"
-    head = f"{page.code} {page.name} · {page.severity} · since {page.since}{source}"
-    lines = [head, page.title, ""]
-    for heading, text in page.sections().items():
+def render_page(page: Page, index: Index, display: Display) -> str:
+    """Return one page as plain text; its lines are as its author broke them."""
+    paper = display.paper()
+    source = [] if page.source == "ddpdoctor" else [f"from {page.source}"]
+    facts = [page.severity, f"since {page.since}", *source]
+    paper.put_parts(f"{page.code} {page.name}", facts, hang=2, style="bold")
+    for heading, text in page.sections:
+        paper.gap()
         if heading:
-            lines.append(heading)
-        lines += [f"  {line}".rstrip() if heading else line for line in text.splitlines()]
-        if text:
-            lines.append("")
-    lines.append(f"Seen by {checks}")
-    return "\n".join(lines) + "\n"
+            paper.put(heading, style="bold")
+        for line in text.splitlines():
+            paper.put_verbatim(line, indent=2 if heading else 0)
+    paper.gap()
+    seen = [row.id for row in index.rows if page.code in row.codes]
+    paper.put(", ".join(seen), label="Checks:", hang=2)
+    return paper.text()
 
 
-def _no_page(word: str, registry: Registry) -> UsageError:
+def _no_page(word: str, index: Index) -> UsageError:
     if CODE.fullmatch(word):
         return UsageError(
             f"no check of this version sees {word.upper()}, so there is no page on it",
             context="either another version finds it, or there is no such code",
             hint="ddpdoctor list",
         )
-    known = [text for page in registry.pages.values() for text in (page.code, page.name)]
-    near = closest(word, known)
+    near = closest(word, [text for page in index.pages for text in (page.code, page.name)])
     hint = f"ddpdoctor explain {near}" if near else "ddpdoctor list"
     return UsageError(f"there is no finding called {word!r}", hint=hint)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
 from ddpdoctor.cli import options as common
+from ddpdoctor.cli.display import Display, print_text
+from ddpdoctor.cli.index import Index, Page, load_index
+from ddpdoctor.cli.select import choose_codes
 from ddpdoctor.errors import EXIT_OK
-
-if TYPE_CHECKING:
-    from ddpdoctor.judge.selection import Selection
-    from ddpdoctor.plugins import Plugins
-    from ddpdoctor.report.paper import Paper
+from ddpdoctor.text.paper import Paper
 
 EXAMPLES = (
     ("ddpdoctor list", "every finding, and the checks that can see it"),
@@ -28,54 +26,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the table."""
-    from ddpdoctor.cli.outputs import Display, print_text
-    from ddpdoctor.cli.select import choose_selection
-    from ddpdoctor.plugins import load_plugins
-    from ddpdoctor.report.paper import Paper
-
-    plugins = load_plugins()
-    selection = choose_selection(options, plugins.checks)
+    index = load_index()
+    select, ignore = choose_codes(options, index.names)
     level = common.verbosity(options)
-    display = Display.of(sys.stdout, verbosity=level, no_color=getattr(options, "no_color", False))
-    paper = Paper(display.options)
-    _put_checks(paper, plugins, selection, level)
+    paper = Display.of(sys.stdout, no_color=getattr(options, "no_color", False)).paper()
+    chosen = [p for p in index.pages if (select is None or p.code in select) and p.code not in ignore]
+    _put_pages(paper, index, chosen, level)
     if level >= 0:
-        _put_others(paper, plugins)
+        _put_others(paper, index)
     print_text(paper.text())
     return EXIT_OK
 
 
-def _put_checks(paper: Paper, plugins: Plugins, selection: Selection, level: int) -> None:
-    checks = selection.choose_checks(plugins.checks.checks)
-    pages = {code: page for code, page in plugins.checks.pages.items() if selection.wants(code)}
-    for family in dict.fromkeys(each.family for each in checks):
-        own = [each for each in checks if each.family == family]
+def _put_pages(paper: Paper, index: Index, pages: list[Page], level: int) -> None:
+    family_of = {code: row.family for row in reversed(index.rows) for code in row.codes}
+    shown = 0
+    for family in dict.fromkeys(family_of.get(page.code, "") for page in pages):
         paper.gap()
         paper.put(family, style="bold")
-        for code in dict.fromkeys(code for each in own for code in each.codes if code in pages):
-            page = pages[code]
-            origin = "" if page.source == "ddpdoctor" else f" [from {page.source}]"
-            paper.put(
-                f"{page.title}{origin}", label=f"{code} {page.name} ({page.severity})", indent=2, hang=6
-            )
-            if level >= 0:
-                paper.put(", ".join(each.id for each in own if code in each.codes), indent=6, style="dim")
-            if level > 0:
-                needs = dict.fromkeys(kind for each in own if code in each.codes for kind in each.needs)
-                paper.put(
-                    f"needs {', '.join(needs) or 'nothing'} · since {page.since}", indent=6, style="dim"
-                )
+        for page in pages:
+            if family_of.get(page.code, "") == family:
+                shown += _put_page(paper, index, page, level)
     paper.gap()
-    paper.put(f"{len(checks)} checks, {len(pages)} findings; ddpdoctor explain CODE shows the page of one")
+    paper.put(f"{shown} checks, {len(pages)} findings; ddpdoctor explain CODE shows the page of one")
 
 
-def _put_others(paper: Paper, plugins: Plugins) -> None:
-    paper.put(", ".join(plugins.renderers.names), label="formats:")
-    if plugins.gatherers.gatherers:
-        paper.put(", ".join(each.key for each in plugins.gatherers.gatherers), label="gatherers:")
-    for problem in plugins.problems:
-        paper.put(
-            f"{problem.distribution} ({problem.group}): {problem.text}",
-            label="✖ not loaded:",
-            label_style="red",
-        )
+def _put_page(paper: Paper, index: Index, page: Page, level: int) -> int:
+    """Write one finding and return the number of its checks."""
+    rows = [row for row in index.rows if page.code in row.codes]
+    origin = "" if page.source == "ddpdoctor" else f" (from {page.source})"
+    paper.put(f"{page.title}{origin}", label=f"{page.code} {page.name} [{page.severity}]", indent=2, hang=6)
+    if level >= 0:
+        paper.put(", ".join(row.id for row in rows), indent=6, style="dim")
+    if level > 0:
+        needs = dict.fromkeys(kind for row in rows for kind in row.needs)
+        paper.put(f"needs {', '.join(needs) or 'nothing'}; since {page.since}", indent=6, style="dim")
+    return len(rows)
+
+
+def _put_others(paper: Paper, index: Index) -> None:
+    paper.put(", ".join(index.formats), label="formats:", hang=2)
+    if index.gatherers:
+        paper.put(", ".join(index.gatherers), label="gatherers:", hang=2)
+    for distribution, group, text in index.problems:
+        paper.put(f"{distribution} ({group}): {text}", label="✖ not loaded:", hang=2, label_style="red")

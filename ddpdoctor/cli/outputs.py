@@ -3,54 +3,31 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import tempfile
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
 
+from ddpdoctor.cli.display import Display, print_text
 from ddpdoctor.cli.options import Output
 from ddpdoctor.errors import EXIT_FAILED, EXIT_OK, OutputError
+from ddpdoctor.judge.registry import CodePage
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.registry import RendererRegistry, RenderOptions
 
-MAX_WIDTH = 120
-"""Lines longer than this are hard to read on any terminal; the text is laid out for 80 to 120 columns."""
 RENDER_LIMIT_S = 60.0
 """The page of 16,384 ranks takes a few seconds; a renderer of anyone that takes a minute hangs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Display:
-    """How the text on stdout should look."""
-
-    options: RenderOptions
-
-    @classmethod
-    def of(cls, stream: TextIO | None, *, verbosity: int = 0, no_color: bool = False) -> Display:
-        """Find out what ``stream`` can show: colours, letters beyond ASCII, columns."""
-        from ddpdoctor.cli.progress import is_unicode
-
-        terminal = stream is not None and stream.isatty()
-        plain = no_color or bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-        columns = shutil.get_terminal_size((80, 24)).columns if terminal else _columns_asked()
-        return cls(
-            RenderOptions(
-                color=terminal and not plain,
-                ascii=stream is None or not is_unicode(stream),
-                width=max(40, min(MAX_WIDTH, columns)),
-                verbosity=verbosity,
-            )
-        )
-
-
-def _columns_asked() -> int:
-    """Without a terminal the width is 80 unless COLUMNS says otherwise."""
-    text = os.environ.get("COLUMNS", "")
-    return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else 80
+def render_options(
+    display: Display, *, verbosity: int = 0, pages: dict[str, CodePage] | None = None
+) -> RenderOptions:
+    """Return what renderers are told about the display."""
+    return RenderOptions(
+        color=display.color, ascii=display.ascii, width=display.width, verbosity=verbosity, pages=pages
+    )
 
 
 def deliver(
@@ -189,32 +166,3 @@ def _hint(path: Path) -> str | None:
     if not path.parent.exists():
         return f"mkdir -p {path.parent}"
     return None
-
-
-def print_text(text: str) -> None:
-    """Print to stdout; a reader that went away (``| head``) is no error.
-
-    Raises:
-        OutputError: stdout is closed or full.
-    """
-    if sys.stdout is None:
-        raise OutputError("the verdict could not be printed: stdout is closed")
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        silence_stdout()
-    except (OSError, ValueError) as problem:
-        silence_stdout()
-        reason = getattr(problem, "strerror", None) or str(problem)
-        raise OutputError(f"the verdict could not be printed: stdout: {reason}") from problem
-
-
-def silence_stdout() -> None:
-    """Point stdout to nowhere, so that the interpreter's own flush at exit does not fail again."""
-    try:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-    except (OSError, ValueError):  # a stream without a descriptor has nothing to flush to
-        pass

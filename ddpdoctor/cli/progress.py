@@ -31,6 +31,8 @@ class TerminalProgress:
         from rich.progress import Progress as Bar
         from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
+        from ddpdoctor.cli.display import is_unicode
+
         spinner = "dots" if is_unicode(stream) else "line"
         self._bar = Bar(
             SpinnerColumn(spinner),
@@ -55,7 +57,7 @@ class TerminalProgress:
 
     def note(self, text: str) -> None:
         """Show what is being done inside the stage."""
-        from ddpdoctor.report.characters import neutralise
+        from ddpdoctor.text.characters import neutralise
 
         with self._lock:
             self._bar.update(self._task, description=f"{self._stage}: {neutralise(text)}")
@@ -73,9 +75,3 @@ def make_progress(stream: TextIO | None, *, color: bool = True, quiet: bool = Fa
     if quiet or stream is None or not stream.isatty() or os.environ.get("TERM") == "dumb":
         return SilentProgress()
     return TerminalProgress(stream, color=color)
-
-
-def is_unicode(stream: TextIO) -> bool:
-    """Whether what is written to ``stream`` may be more than ASCII."""
-    encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("_", "-")
-    return encoding.startswith("utf")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,16 +30,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Render the report; the exit code says only whether that worked."""
-    from ddpdoctor.cli.outputs import Display, deliver
+    from ddpdoctor.cli.display import Display
+    from ddpdoctor.cli.outputs import deliver, render_options
     from ddpdoctor.plugins import load_plugins
 
     plugins = load_plugins()
     outputs = common.pair_outputs(options, plugins.renderers.names)
     report = read_report(options.file)
     level = common.verbosity(options)
-    display = Display.of(sys.stdout, verbosity=level, no_color=getattr(options, "no_color", False))
-    pages = replace(display.options, pages=plugins.checks.pages)
-    return EXIT_FAILED if deliver(report, outputs, plugins.renderers, pages) else EXIT_OK
+    display = Display.of(sys.stdout, no_color=getattr(options, "no_color", False))
+    shown = render_options(display, verbosity=level, pages=plugins.checks.pages)
+    return EXIT_FAILED if deliver(report, outputs, plugins.renderers, shown) else EXIT_OK
 
 
 def read_report(name: str) -> Report:

@@ -3,36 +3,47 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ddpdoctor.cli.suggest import closest
 from ddpdoctor.errors import UsageError
 
 if TYPE_CHECKING:
-    from ddpdoctor.judge.registry import Registry
     from ddpdoctor.judge.selection import Selection
 
 
-def choose_selection(options: argparse.Namespace, registry: Registry) -> Selection:
+def choose_selection(options: argparse.Namespace, names: Mapping[str, str]) -> Selection:
     """Return the selection that the options ask for.
+
+    Args:
+        options: parsed options.
+        names: code -> name of all findings that can be chosen.
 
     Raises:
         UsageError: a word names nothing that a check of this installation can find.
     """
     from ddpdoctor.judge.selection import Selection
 
+    return Selection(*choose_codes(options, names))
+
+
+def choose_codes(
+    options: argparse.Namespace, names: Mapping[str, str]
+) -> tuple[frozenset[str] | None, frozenset[str]]:
+    """Return the codes to keep (None is all) and those to leave out.
+
+    Raises:
+        UsageError: a word names nothing that a check of this installation can find.
+    """
     select = getattr(options, "select", None)
-    return Selection(
-        None if select is None else _codes("--select", select, registry),
-        _codes("--ignore", getattr(options, "ignore", ()), registry),
+    return (
+        None if select is None else _codes("--select", select, names),
+        _codes("--ignore", getattr(options, "ignore", ()), names),
     )
 
 
-def _codes(option: str, words: Sequence[str], registry: Registry) -> frozenset[str]:
-    from ddpdoctor.judge.selection import match_codes
-
-    names = {code: page.name for code, page in registry.pages.items()}
+def _codes(option: str, words: Sequence[str], names: Mapping[str, str]) -> frozenset[str]:
     chosen: frozenset[str] = frozenset()
     for word in words:
         found = match_codes(word, names)
@@ -44,3 +55,15 @@ def _codes(option: str, words: Sequence[str], registry: Registry) -> frozenset[s
             )
         chosen |= found
     return chosen
+
+
+def match_codes(word: str, names: Mapping[str, str]) -> frozenset[str]:
+    """Return the codes that ``word`` means: a code, a prefix of codes, or a name; empty when none.
+
+    Args:
+        word: as typed, in any case.
+        names: code -> name of everything that can be chosen.
+    """
+    wanted = word.lower()
+    exact = frozenset(c for c, name in names.items() if wanted in (c.lower(), name.lower()))
+    return exact or frozenset(code for code in names if code.lower().startswith(wanted))

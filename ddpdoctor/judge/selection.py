@@ -28,15 +28,3 @@ class Selection:
     def choose_findings(self, findings: Sequence[Finding]) -> list[Finding]:
         """Return the findings of wanted codes."""
         return [finding for finding in findings if self.wants(finding.code)]
-
-
-def match_codes(word: str, names: dict[str, str]) -> frozenset[str]:
-    """Return the codes that ``word`` means: a code, a prefix of codes, or a name; empty when none.
-
-    Args:
-        word: as typed, in any case.
-        names: code -> name of everything that can be chosen.
-    """
-    wanted = word.lower()
-    exact = frozenset(c for c, name in names.items() if wanted in (c.lower(), name.lower()))
-    return exact or frozenset(code for code in names if code.lower().startswith(wanted))

@@ -51,10 +51,20 @@ def families(rows: Sequence[CheckRow]) -> dict[str, list[CheckRow]]:
     return grouped
 
 
-def count_reasons(rows: Sequence[CheckRow]) -> str:
-    """Return ``5 no GPU, 1 single node``: equal reasons counted, the most frequent first."""
-    counted = Counter(row.reason or "no reason given" for row in rows)
-    return ", ".join(f"{number} {reason}" for reason, number in counted.most_common())
+def count_reasons(rows: Sequence[CheckRow], *, most: int | None = None) -> str:
+    """Return ``5 no GPU, 1 single node``: equal reasons counted, the most frequent first.
+
+    Args:
+        rows: checks that all ended alike.
+        most: reasons to tell; what is left out is counted.
+    """
+    counted = Counter(row.reason or "no reason given" for row in rows).most_common()
+    if len(counted) == 1:
+        return counted[0][0]
+    told = counted[:most]
+    rest = sum(number for _, number in counted[len(told) :])
+    texts = [f"{number} {reason}" for reason, number in told]
+    return ", ".join(texts + ([f"{rest} for other reasons (-v shows them)"] if rest else []))
 
 
 def split_findings(findings: Sequence[Finding]) -> tuple[list[Finding], list[Finding], list[Finding]]:

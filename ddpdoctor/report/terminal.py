@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from ddpdoctor.judge.finding import EvidenceItem, Finding, Where
 from ddpdoctor.judge.runner import CheckRow
-from ddpdoctor.report.characters import width_of
 from ddpdoctor.report.html.text import count, fold_hosts, format_ranks, format_seconds
 from ddpdoctor.report.model import Report
-from ddpdoctor.report.paper import Paper
 from ddpdoctor.report.registry import RenderOptions
 from ddpdoctor.report.summary import count_reasons, describe_family, describe_next, families, split_findings
+from ddpdoctor.text.characters import width_of
+from ddpdoctor.text.paper import Paper
 
 NAME = "ddpdoctor"
 HANG = len(NAME) + 3
@@ -22,6 +22,8 @@ LABEL = 9
 EVIDENCE_SHOWN = 6
 """Observations of one finding that are shown without -v: enough for one per rank of a small node."""
 PLACES_SHOWN = 6
+REASONS_SHOWN = 5
+"""Different reasons of skipped checks that are told without -v: about two lines of text."""
 
 
 class TextRenderer:
@@ -32,7 +34,7 @@ class TextRenderer:
 
     def render(self, report: Report, options: RenderOptions) -> str:
         """Return the text for a terminal of ``options.width`` columns."""
-        paper = Paper(options)
+        paper = Paper(width=options.width, color=options.color, ascii=options.ascii)
         problems, follows, notes = split_findings(report.findings)
         _put_verdict(paper, report, problems)
         if options.verbosity < 0:
@@ -45,7 +47,7 @@ class TextRenderer:
         paper.gap()
         _put_families(paper, report, verbose=options.verbosity > 0)
         paper.gap()
-        _put_remarks(paper, report, notes)
+        _put_remarks(paper, report, notes, verbose=options.verbosity > 0)
         paper.gap()
         for path in options.written:
             paper.put_verbatim(f"report {path}", indent=2)
@@ -194,21 +196,18 @@ def _put_row(paper: Paper, row: CheckRow) -> None:
     paper.put(reason, label=label, indent=4, label_style=STYLES.get(row.status))
 
 
-def _put_remarks(paper: Paper, report: Report, notes: Sequence[Finding]) -> None:
+def _put_remarks(paper: Paper, report: Report, notes: Sequence[Finding], *, verbose: bool) -> None:
     """Notes, then everything that is no pass and no finding, counted by reason."""
     for note in notes:
         paper.put(note.message, label=f"note {note.code} {note.name}", indent=2, label_style="cyan")
         for fix in note.fix[:1]:
             paper.put(f"{fix.text}: {fix.command}" if fix.command else fix.text, indent=7)
-    for status, words in (
-        ("error", "failed themselves"),
-        ("unknown", "could not look"),
-        ("skipped", "skipped"),
-    ):
+    for status, words in (("error", "could not run"), ("unknown", "could not look"), ("skipped", "skipped")):
         rows = [row for row in report.checks if row.status == status]
         if rows:
             style = None if status == "skipped" else "yellow"
-            paper.put(count_reasons(rows), label=f"{len(rows)} {words}:", indent=2, label_style=style)
+            reasons = count_reasons(rows, most=None if verbose else REASONS_SHOWN)
+            paper.put(reasons, label=f"{len(rows)} {words}:", indent=2, hang=4, label_style=style)
     hosts = [node.host for node in report.world.nodes]
     if len(hosts) > 1:
         paper.put(fold_hosts(hosts), label="nodes", indent=2)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpdoctor.report.characters import clip, neutralise, to_ascii, width_of, wrap
-from ddpdoctor.report.registry import RenderOptions
+from ddpdoctor.text.characters import clip, neutralise, to_ascii, width_of, wrap
 
 STYLES = {"bold": "1", "dim": "2", "red": "31;1", "green": "32;1", "yellow": "33;1", "cyan": "36"}
 """Select Graphic Rendition parameters of ECMA-48; every terminal of today knows these."""
@@ -14,10 +13,10 @@ STYLES = {"bold": "1", "dim": "2", "red": "31;1", "green": "32;1", "yellow": "33
 class Paper:
     """Collects the lines of one output."""
 
-    def __init__(self, options: RenderOptions) -> None:
-        self.width = options.width
-        self._color = options.color
-        self._ascii = options.ascii
+    def __init__(self, *, width: int = 80, color: bool = False, ascii: bool = False) -> None:
+        self.width = width
+        self._color = color
+        self._ascii = ascii
         self._lines: list[str] = []
 
     def clean(self, text: str) -> str:

@@ -1,0 +1,82 @@
+"""What stdout can show: colours, letters beyond ASCII, columns; and printing there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from typing import TextIO
+
+from ddpdoctor.errors import OutputError
+from ddpdoctor.text.paper import Paper
+
+MAX_WIDTH = 120
+"""Lines longer than this are hard to read on any terminal; the text is laid out for 80 to 120 columns."""
+MIN_WIDTH = 40
+
+
+@dataclass(frozen=True)
+class Display:
+    """How text on a stream should look."""
+
+    color: bool
+    ascii: bool
+    width: int
+
+    @classmethod
+    def of(cls, stream: TextIO | None, *, no_color: bool = False) -> Display:
+        """Find out what ``stream`` can show; None is a closed one."""
+        terminal = stream is not None and stream.isatty()
+        plain = no_color or bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+        columns = shutil.get_terminal_size((80, 24)).columns if terminal else _columns_asked()
+        return cls(
+            color=terminal and not plain,
+            ascii=stream is None or not is_unicode(stream),
+            width=max(MIN_WIDTH, min(MAX_WIDTH, columns)),
+        )
+
+    def paper(self) -> Paper:
+        """Return empty paper for this display."""
+        return Paper(width=self.width, color=self.color, ascii=self.ascii)
+
+
+def _columns_asked() -> int:
+    """Without a terminal the width is 80 unless COLUMNS says otherwise."""
+    text = os.environ.get("COLUMNS", "")
+    return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else 80
+
+
+def is_unicode(stream: TextIO) -> bool:
+    """Whether what is written to ``stream`` may be more than ASCII."""
+    encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("_", "-")
+    return encoding.startswith("utf")
+
+
+def print_text(text: str) -> None:
+    """Print to stdout; a reader that went away (``| head``) is no error.
+
+    Raises:
+        OutputError: stdout is closed or full.
+    """
+    if sys.stdout is None:
+        raise OutputError("nothing could be printed: stdout is closed")
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence_stdout()
+    except (OSError, ValueError) as problem:
+        silence_stdout()
+        reason = getattr(problem, "strerror", None) or str(problem)
+        raise OutputError(f"nothing could be printed: stdout: {reason}") from problem
+
+
+def silence_stdout() -> None:
+    """Point stdout to nowhere, so that the interpreter's own flush at exit does not fail again."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):  # a stream without a descriptor has nothing to flush to
+        pass
