@@ -55,6 +55,10 @@ class Link:
     """For large: the smallest message that did not."""
     mtu: int | None = None
     """For large: MTU of the source's interface on that route."""
+    clock_offset_s: float | None = None
+    """The target's wall clock minus the source's."""
+    clock_error_s: float | None = None
+    """Half the round trip over which the offset was measured."""
 
 
 @dataclass(frozen=True, slots=True)

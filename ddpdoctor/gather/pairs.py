@@ -33,7 +33,7 @@ PAIRS_LIMIT = 64
 
 _CHUNK = 1 << 16
 _HEADER = struct.Struct("!4s32sQ")
-_ANSWER = struct.Struct("!4s32sQI")
+_ANSWER = struct.Struct("!4s32sQId")
 _MAGIC = b"ddd1"
 
 
@@ -116,7 +116,7 @@ class Listener:
                 return
             checksum = zlib.crc32(part, checksum)
             left -= len(part)
-        peer.sendall(_ANSWER.pack(_MAGIC, _prove(self._token, b"answer"), size, checksum))
+        peer.sendall(_ANSWER.pack(_MAGIC, _prove(self._token, b"answer"), size, checksum, time.time()))
 
 
 def dial(
@@ -136,15 +136,27 @@ def dial(
     """
     start = time.monotonic()
     error: str | None = None
+    clock: tuple[float, float] | tuple[None, None] = (None, None)
     try:
         with _connect(address, port, limit_s) as peer:
             if token is not None:
                 peer.settimeout(_left(start, limit_s))
-                _push(peer, token, b"")
+                clock = _push(peer, token, b"")
     except (OSError, ValueError, UnicodeError) as problem:
         error = _describe(problem, limit_s)
     seconds = time.monotonic() - start
-    return Link(source, target, kind, error is None, address, port, seconds, error)
+    return Link(
+        source,
+        target,
+        kind,
+        error is None,
+        address,
+        port,
+        seconds,
+        error,
+        clock_offset_s=clock[0],
+        clock_error_s=clock[1],
+    )
 
 
 def push_large(
@@ -245,18 +257,25 @@ def _connect(address: str, port: int, limit_s: float) -> socket.socket:
     return peer
 
 
-def _push(peer: socket.socket, token: str, data: bytes) -> None:
+def _push(peer: socket.socket, token: str, data: bytes) -> tuple[float, float]:
     """Send a greeting and ``data`` in one burst and wait for the count and checksum.
+
+    Returns:
+        The listener's wall clock minus ours in seconds, and half the round trip, within which that is true
+        (Cristian's algorithm).
 
     Raises:
         OSError: the connection broke, took too long, or something else than our listener answered.
     """
+    before = time.time()
     peer.sendall(_HEADER.pack(_MAGIC, _prove(token, b"dial"), len(data)) + data)
-    magic, proof, size, checksum = _ANSWER.unpack(_receive(peer, _ANSWER.size))
+    magic, proof, size, checksum, clock = _ANSWER.unpack(_receive(peer, _ANSWER.size))
+    after = time.time()
     if magic != _MAGIC or not hmac.compare_digest(proof, _prove(token, b"answer")):
         raise ConnectionError("something else than ddpdoctor answered there")
     if size != len(data) or checksum != zlib.crc32(data):
         raise ConnectionError(f"{len(data)} bytes arrived as other bytes")
+    return clock - (before + after) / 2, (after - before) / 2
 
 
 def _receive(peer: socket.socket, count: int) -> bytes:

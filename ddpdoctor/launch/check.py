@@ -136,10 +136,12 @@ class _Run:
     def _with_world(self, local: LocalFindings) -> Evidence:
         supervisor = Supervisor(self.plan, self._server, self._progress, self._interrupt)
         supervisor.run(local.facts or NodeFacts(self.plan.node, os.uname().nodename), self._deadline)
+        index = supervisor.world.index
+        if index is not None:
+            self.plan = dataclasses.replace(self.plan, node=index, party=index)
         world = supervisor.collect(self.plan.node, self._origin)
-        mine = self._complete(
-            merge_evidence([world, dataclasses.replace(local.evidence, launch=world.launch)])
-        )
+        before = dataclasses.replace(renumber_node(local.evidence, self.plan.node), launch=world.launch)
+        mine = self._complete(_set_clock(merge_evidence([world, before]), self.plan.node))
         if not self.plan.meets or supervisor.world.agent_gone:
             return mine
         path = Path(self.plan.workdir) / "node.json"
@@ -163,3 +165,24 @@ class _Run:
             if record.duration_s is not None:
                 found[record.stage] = max(found.get(record.stage, 0.0), record.duration_s)
         return found
+
+
+def _set_clock(evidence: Evidence, node: int) -> Evidence:
+    """Put this node's clock offset against the hosting node, measured while dialling it, into its facts."""
+    measured = [
+        link
+        for link in evidence.links
+        if (link.source, link.target) == (node, 0) and link.clock_offset_s is not None
+    ]
+    if not measured:
+        return evidence
+    best = min(measured, key=lambda link: link.clock_error_s or 0.0)
+    nodes = tuple(
+        dataclasses.replace(
+            facts, clock_offset_s=-(best.clock_offset_s or 0.0), clock_error_s=best.clock_error_s
+        )
+        if facts.node == node
+        else facts
+        for facts in evidence.nodes
+    )
+    return dataclasses.replace(evidence, nodes=nodes)

@@ -1,8 +1,8 @@
 """Where the nodes of one check meet before and after the world: torch's own TCPStore on the rendezvous port.
 
 Before the ranks are launched every node says who it is, the paths between the nodes are tried, and one
-decision is made for all: launch or not. Afterwards every node's evidence is shared, so that each can print the
-same verdict. No port is used but the rendezvous port and, for the paths, ephemeral ones that are closed again.
+decision is made for all: launch or not. Afterwards every node's evidence is shared, so that each can print
+the same verdict. No port is used but the rendezvous port and, for the paths, ephemeral ones.
 """
 
 from __future__ import annotations
@@ -206,6 +206,7 @@ class Meeting:
             "leads": plan.leads,
             "nnodes": launch.nnodes,
             "nproc": launch.nproc,
+            "world_size": launch.world_size,
             "parties": plan.parties,
             "name": launch.local_addr or socket.getfqdn(),
             "address": _reachable_address(self._facts),
@@ -242,11 +243,18 @@ class Meeting:
 
     def _find_contradiction(self) -> str | None:
         """Nodes that were started with other world sizes would wait for each other in vain."""
-        said = {(other["nnodes"], other["parties"]) for other in self._others.values()}
-        if len(said) < 2:
+        if not self._contradicts():
             return None
         words = ", ".join(f"{self._kind} {p}: {o['nnodes']} nodes" for p, o in sorted(self._others.items()))
         return f"the nodes were started for different worlds ({words})"
+
+    def _contradicts(self) -> bool:
+        return len({(other["nnodes"], other["parties"]) for other in self._others.values()}) > 1
+
+    def _worlds(self) -> tuple[tuple[int, int], ...]:
+        """Node -> world size that it expects."""
+        sizes = {int(o["node"]): int(o["world_size"]) for o in self._others.values()}
+        return tuple(sorted(sizes.items()))
 
     @property
     def _kind(self) -> str:
@@ -283,6 +291,7 @@ class Meeting:
                 error=error,
                 duplicates=() if self._duplicate is None else (self._duplicate,),
                 duplicate_kind=self._kind,
+                worlds=self._worlds() if self._contradicts() else (),
             ),
         )
         for other in self._others.values():
