@@ -1,0 +1,43 @@
+"""The built-in renderers. Registering them imports neither jinja2 nor rich; rendering does."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+
+from ddpdoctor.report.model import Report
+from ddpdoctor.report.registry import Renderer, RendererRegistry, RenderOptions
+
+
+@dataclass(slots=True)
+class LazyRenderer:
+    """A renderer whose module is imported when it is first used."""
+
+    name: str
+    description: str
+    target: str
+    """``module:Class``; the class takes no arguments."""
+
+    def load(self) -> Renderer:
+        """Import the module and return the renderer."""
+        module, _, attribute = self.target.partition(":")
+        renderer: Renderer = getattr(importlib.import_module(module), attribute)()
+        return renderer
+
+    def render(self, report: Report, options: RenderOptions) -> str:
+        """Return what the real renderer makes of the report."""
+        return self.load().render(report, options)
+
+
+BUILTIN = (
+    ("text", "for people, in the terminal", "ddpdoctor.report.terminal:TextRenderer"),
+    ("json", "the whole report as JSON (schema 1.0)", "ddpdoctor.report.json_renderer:JsonRenderer"),
+    ("html", "one self-contained page, readable offline", "ddpdoctor.report.html.renderer:HtmlRenderer"),
+)
+"""Name, description and target of each built-in format."""
+
+
+def register(registry: RendererRegistry) -> None:
+    """Add the built-in formats."""
+    for name, description, target in BUILTIN:
+        registry.add(LazyRenderer(name, description, target))

@@ -1,0 +1,187 @@
+"""From a report to what the templates show: plain data, everything folded, nothing left to decide."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.judge.verdict import Verdict
+from ddpdoctor.report.html.bandwidth import BandwidthView, view_bandwidth
+from ddpdoctor.report.html.caps import Caps
+from ddpdoctor.report.html.checks import ChecksView, describe_counts, view_checks
+from ddpdoctor.report.html.findings import FindingView, view_findings
+from ddpdoctor.report.html.links import LinksView, view_links
+from ddpdoctor.report.html.matrix import EnvironmentView, view_environment
+from ddpdoctor.report.html.stages import StagesView, view_stages
+from ddpdoctor.report.html.text import count, format_seconds
+from ddpdoctor.report.html.world import WorldView, view_world
+from ddpdoctor.report.model import Report
+from ddpdoctor.report.registry import RenderOptions
+
+HEADLINE_LONG = 150
+"""Characters from which the headline is set smaller: about three lines at full size."""
+
+VERDICT_WORDS = {
+    "problems": "Problem found",
+    "healthy": "Healthy",
+    "unknown": "Could not tell",
+    "error": "ddpdoctor failed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictView:
+    """The answer."""
+
+    status: str
+    word: str
+    headline: str
+    size: str
+    """Class of the headline: short or long."""
+    code: str | None
+    anchor: str | None
+    looked: int
+    of: int
+    bar: Markup
+    counts: str
+
+
+@dataclass(frozen=True, slots=True)
+class PageView:
+    """Everything that the page shows."""
+
+    title: str
+    version: str
+    command: str
+    started: str
+    started_iso: str
+    duration: str
+    interrupted: str | None
+    verdict: VerdictView
+    facts: tuple[tuple[str, str], ...]
+    findings: tuple[FindingView, ...]
+    anchors: dict[str, str]
+    """Code -> id of its first finding in the page."""
+    world: WorldView
+    environment: EnvironmentView
+    checks: ChecksView
+    bandwidth: BandwidthView
+    links: LinksView
+    stages: StagesView
+    commands: tuple[tuple[str, str], ...]
+    absent: tuple[tuple[str, str, bool], ...]
+    """Evidence that is missing: kind, reason, and whether it was wanted."""
+    caps: tuple[str, ...]
+
+
+def build_view(report: Report, options: RenderOptions) -> PageView:
+    """Return the view data of ``report``."""
+    caps = Caps()
+    size = report.world.size
+    findings = view_findings(report.findings, size, options.pages or {}, caps)
+    checks = view_checks(report.checks, caps)
+    verdict = _verdict(report.verdict, findings, checks)
+    return PageView(
+        title=f"{verdict.word} · ddpdoctor {report.command}",
+        version=report.version,
+        command=report.command,
+        started=_show_time(report.started_at),
+        started_iso=report.started_at,
+        duration=format_seconds(report.duration_s),
+        interrupted=report.interrupted,
+        verdict=verdict,
+        facts=_facts(report),
+        findings=findings,
+        anchors={each.code: each.ident for each in reversed(findings)},
+        world=view_world(report, caps),
+        environment=view_environment(report.evidence, caps),
+        checks=checks,
+        bandwidth=view_bandwidth(report.evidence, caps),
+        links=view_links(report.evidence, caps),
+        stages=view_stages(report.evidence, report.timings, report.duration_s, caps),
+        commands=_commands(report),
+        absent=_absent(report.evidence),
+        caps=tuple(dict.fromkeys(caps.notes)),
+    )
+
+
+def _verdict(verdict: Verdict, findings: tuple[FindingView, ...], checks: ChecksView) -> VerdictView:
+    word = VERDICT_WORDS.get(verdict.status, verdict.status)
+    headline = (
+        verdict.headline.removeprefix("healthy · ") if verdict.status == "healthy" else verdict.headline
+    )
+    # the count stands beside the headline, so it need not be said twice
+    looked = f"{verdict.looked} of {verdict.of} checks could look"
+    if verdict.status == "healthy":
+        headline = headline.removeprefix(looked).removeprefix(" · ") or "nothing found"
+    headline = headline[:1].upper() + headline[1:]
+    anchor = next((each.ident for each in findings if each.code == verdict.code), None)
+    return VerdictView(
+        verdict.status,
+        word,
+        headline,
+        "long" if len(headline) > HEADLINE_LONG else "short",
+        verdict.code,
+        anchor,
+        verdict.looked,
+        verdict.of,
+        checks.bar,
+        describe_counts(checks.counts),
+    )
+
+
+def _show_time(text: str) -> str:
+    """``2026-11-20T14:15:03.123456Z`` -> ``2026-11-20 14:15:03 UTC``; anything else as it is."""
+    day, _, clock = text.partition("T")
+    if len(day) == 10 and clock.endswith("Z"):
+        return f"{day} {clock[:8]} UTC"
+    return text
+
+
+def _facts(report: Report) -> tuple[tuple[str, str], ...]:
+    world = report.world
+    ranks = count(world.size, "rank")
+    nodes = max(len(world.nodes), report.evidence.launch.nnodes)
+    rows = [("World", f"{ranks} on {count(nodes, 'node')}")]
+    rows += [
+        (label, value if value is not None else "unknown")
+        for label, value in (
+            ("Backend", world.backend),
+            ("torch", world.torch),
+            ("Python", world.python),
+            ("Launched by", world.launcher),
+        )
+    ]
+    rows.append(("Took", format_seconds(report.duration_s)))
+    if report.job is not None:
+        rows.append(("Job", _describe_job(report.job.exit_code, report.job.signal, report.job.stopped_by)))
+    return tuple(rows)
+
+
+def _describe_job(exit_code: int | None, signal: int | None, stopped_by: str | None) -> str:
+    if signal is not None:
+        words = f"ended by signal {signal}"
+    elif exit_code is not None:
+        words = f"exit code {exit_code}"
+    else:
+        words = "exit status unknown"
+    return f"{words}, stopped by {stopped_by}" if stopped_by else words
+
+
+def _commands(report: Report) -> tuple[tuple[str, str], ...]:
+    rows = []
+    if report.invocation:
+        rows.append(("Run it again", shlex.join(report.invocation)))
+    if report.verdict.code:
+        rows.append(("Read about the code, offline", f"ddpdoctor explain {shlex.quote(report.verdict.code)}"))
+    rows.append(
+        ("Make this page again from the saved JSON", "ddpdoctor report report.json --html report.html")
+    )
+    return tuple(rows)
+
+
+def _absent(evidence: Evidence) -> tuple[tuple[str, str, bool], ...]:
+    return tuple((kind, why.reason, why.applicable) for kind, why in evidence.absent.items())
