@@ -319,7 +319,9 @@ def _told_elsewhere(evidence: Evidence, error: RankError) -> bool:
     if error.stage == "backends":
         return any(each.failures for each in evidence.backends)
     if error.stage == "collectives":
-        return any(each.failures for each in (*evidence.collectives, *evidence.initialisations))
+        return any(each.failures for each in evidence.collectives) or any(
+            each.failures for each in evidence.initialisations
+        )
     if error.stage == "ddp":
         return any(each.failures for each in evidence.experiments) or any(
             each.errors for each in evidence.model

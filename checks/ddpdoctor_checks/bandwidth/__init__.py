@@ -1,0 +1,6 @@
+"""Checks of the family PRF: is communication as fast as the hardware allows, and equally fast everywhere."""
+
+from ddpdoctor_checks.bandwidth.level import find_bandwidth_low, find_contents_wrong
+from ddpdoctor_checks.bandwidth.links import find_link_slow
+
+__all__ = ["find_bandwidth_low", "find_contents_wrong", "find_link_slow"]

@@ -1,0 +1,212 @@
+"""The level of each collective's bandwidth, and the contents of the sweep's buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ddpdoctor.evidence import BandwidthRow, Evidence, RankSet
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
+from ddpdoctor_checks.bandwidth.expectation import Expectation, expect_bandwidth
+from ddpdoctor_checks.stage_evidence import explain_missing
+from ddpdoctor_checks.wording import format_bytes, join_words
+
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
+
+ALARM = 0.5
+"""Only below half of what is expected at least is it reported: the expectations themselves are within a
+factor of two of what was measured on machines where nothing was wrong."""
+
+PLATEAU = 4
+"""Sizes from a quarter of the largest on count as the plateau (nccl-tests sweeps in factors of two)."""
+
+LEAST_BYTES = {"cpu": 1 << 20, "gpu": 16 << 20}
+"""Largest size that a sweep must have reached: below, latency and not bandwidth is measured (nccl-tests'
+doc/PERFORMANCE.md: "at large sizes"). gloo's plateau begins at about 1 MiB, NCCL's over NVLink at 16-64
+MiB."""
+
+RISING = 1.25
+"""A bandwidth that grew by a quarter in the last step of the sweep has not reached its plateau."""
+
+SLOWING = (
+    "NCCL_P2P_DISABLE",
+    "NCCL_SHM_DISABLE",
+    "NCCL_IB_DISABLE",
+    "NCCL_ALGO",
+    "NCCL_PROTO",
+    "NCCL_MAX_NCHANNELS",
+)
+"""Variables that cost bandwidth where they are left set (NCCL user guide, "Environment Variables")."""
+
+
+@check(
+    "PRF001",
+    name="bandwidth-low",
+    title="A collective's bandwidth is far below what the hardware should give",
+    severity="warning",
+    family="bandwidth",
+    needs=("bandwidth",),
+    since="0.1.0",
+    variants={f"bw.{op}.expected": op for op in (*OPERATIONS, "others")},
+    required=False,
+)
+def find_bandwidth_low(evidence: Evidence, *, variant: str) -> Iterable[Finding]:
+    """A collective moves far fewer bytes per second than this hardware can.
+
+    What it looks for:
+        The bus bandwidth of each operation at the largest sizes of the sweep, beside what the hardware that
+        was found should give.
+
+    Why it matters:
+        All of a model's gradients pass through it in every step; where it is ten times too slow, more GPUs
+        make training no faster.
+
+    How it decides:
+        The plateau, which is the best of the sizes from a quarter of the largest on, and in it the best
+        iteration, is below half of the lowest that is expected. Expected is, for ranks on CPUs, a share of
+        the TCP loopback copy that was measured beside the sweep, over the streams and cores; between nodes
+        the speed of the interface; for GPUs NCCL's own planning figures for NVLink and PCIe. Where ranks
+        outnumber cores a third of that is still expected; from eight ranks a core on, where no hardware
+        figure is known, where the sweep ended at small sizes, or while the bandwidth was still rising,
+        nothing is said.
+
+    Known false alarms:
+        Other load on the machine or its network during the second that the sweep takes.
+
+    Fix:
+        Unset workarounds that were left on (ENV013), look at which way NCCL takes (``NCCL_DEBUG=INFO``),
+        at the negotiated speed of the NIC, and at PRF002, which names a slow node or link.
+
+    References:
+        https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md ;
+        https://github.com/NVIDIA/nccl/blob/master/src/graph/topo.h
+    """
+    if not evidence.bandwidth:
+        raise explain_missing(evidence, "bandwidth", variant)
+    swept = {row.op for row in evidence.bandwidth}
+    names = [variant] if variant != "others" else sorted(swept - set(OPERATIONS))
+    rows = [row for row in evidence.bandwidth if row.op in names]
+    if not rows:
+        raise NotApplicable(
+            "not in this sweep (--collectives chooses)" if variant != "others" else "no other swept"
+        )
+    if all(row.ranks < 2 for row in rows):
+        raise NotApplicable("one rank: nothing is sent")
+    for op in names:
+        yield from _judge(evidence, op, [row for row in rows if row.op == op])
+
+
+def _judge(evidence: Evidence, op: str, rows: Sequence[BandwidthRow]) -> Iterable[Finding]:
+    most = max(row.ranks for row in rows)
+    rows = sorted((row for row in rows if row.ranks == most), key=lambda row: row.bytes)
+    largest = rows[-1]
+    kind = "gpu" if largest.backend in ("nccl", "xccl") else "cpu"
+    if largest.bytes < LEAST_BYTES[kind]:
+        raise CannotLook(f"the sweep of {op} ended at {format_bytes(largest.bytes)}: too small for a plateau")
+    plateau = [row for row in rows if row.bytes * PLATEAU >= largest.bytes]
+    top = max(plateau, key=lambda row: row.busbw)
+    best = max(row.busbw_max for row in plateau)
+    expected = expect_bandwidth(evidence, op, most)
+    if best >= expected.low * ALARM:
+        return
+    before = [row for row in rows if row.bytes < largest.bytes]
+    if before and largest.busbw > RISING * before[-1].busbw:
+        raise CannotLook(
+            f"{op} was still rising at {format_bytes(largest.bytes)} ({largest.busbw:.3g} GB/s); --full"
+        )
+    yield _low(evidence, top, best, expected, rows)
+
+
+def _low(
+    evidence: Evidence, top: BandwidthRow, best: float, expected: Expectation, rows: Sequence[BandwidthRow]
+) -> Finding:
+    band = f"{expected.low:.2g} to {expected.high:.2g} GB/s"
+    return Finding(
+        message=f"{top.op} with {top.backend} reaches {top.busbw:.2g} GB/s (bus) at {format_bytes(top.bytes)} "
+        f"over {top.ranks:,} ranks; {band} are expected: {expected.reason}.",
+        ranks=RankSet.span(top.ranks),
+        evidence=tuple(
+            EvidenceItem(
+                "bandwidth",
+                f"{row.op} {format_bytes(row.bytes)}: {row.busbw:.3g} GB/s bus "
+                f"({row.busbw_min:.3g} to {row.busbw_max:.3g} over {row.iterations} iterations)",
+            )
+            for row in rows[-4:]
+        ),
+        fix=tuple(_fixes(evidence, top)),
+        details={
+            "op": top.op,
+            "bytes": top.bytes,
+            "measured": top.busbw,
+            "best_iteration": best,
+            "expected_low": expected.low,
+            "expected_high": expected.high,
+            "reason": expected.reason,
+        },
+        confidence="medium",
+    )
+
+
+def _fixes(evidence: Evidence, row: BandwidthRow) -> Iterable[Fix]:
+    left = sorted(
+        {name for facts in evidence.ranks for name in SLOWING if facts.variables.get(name) not in (None, "0")}
+    )
+    if left:
+        yield Fix(
+            f"{join_words(left)} costs bandwidth: unset it and compare", command=f"unset {' '.join(left)}"
+        )
+    if row.backend == "nccl":
+        yield Fix(
+            "see which way NCCL takes: `via NET/Socket` or `via SHM` where NVLink or InfiniBand is, is wrong",
+            command="NCCL_DEBUG=INFO ddpdoctor check --only facts,rendezvous,bandwidth | grep -E 'via|NET/'",
+        )
+    elif evidence.launch.nnodes > 1:
+        yield Fix(
+            "look at the negotiated speed and at traffic shaping of the interface on each node",
+            command="grep . /sys/class/net/*/speed; tc qdisc show",
+        )
+    else:
+        yield Fix(
+            "look for other load and for a CPU limit of the container",
+            command="uptime; nproc; cat /sys/fs/cgroup/cpu.max 2>/dev/null",
+        )
+    yield Fix("measure longer, to be sure", command=f"ddpdoctor check --full --collectives {row.op}")
+
+
+@check(
+    "COL001",
+    name="result-wrong",
+    title="A collective returned other values than it must",
+    severity="error",
+    family="bandwidth",
+    needs=("bandwidth",),
+    since="0.1.0",
+    id="bw.contents.exact",
+    explains=("DDP019", "NUM001", "CKP006", "DDP001"),
+)
+def find_contents_wrong(evidence: Evidence) -> Iterable[Finding]:
+    """The buffers of the bandwidth sweep held the right values after each operation."""
+    if not evidence.bandwidth:
+        raise explain_missing(evidence, "bandwidth", "the sweep's buffers")
+    wrong = [row for row in evidence.bandwidth if not row.correct]
+    if not wrong:
+        return
+    first = wrong[0]
+    texts = [f"{row.op} of {format_bytes(row.bytes)} ({row.dtype})" for row in wrong]
+    yield Finding(
+        message=f"In the bandwidth sweep {join_words(texts, few=3)} with {first.backend} left wrong values in "
+        f"the buffers of {first.ranks:,} ranks.",
+        ranks=RankSet.span(first.ranks),
+        evidence=tuple(EvidenceItem("bandwidth", f"{text}: contents wrong") for text in texts[:8]),
+        fix=(
+            Fix(
+                "see whether the small cases are exact",
+                command="ddpdoctor check --only facts,smoke,rendezvous,collectives -v",
+            ),
+            Fix(
+                "with NCCL, see whether it goes away without peer-to-peer copies (then it is BKD007)",
+                command="NCCL_P2P_DISABLE=1 ddpdoctor check --only facts,rendezvous,bandwidth "
+                f"--collectives {first.op}",
+            ),
+        ),
+        details={"rows": [{"op": row.op, "bytes": row.bytes, "dtype": row.dtype} for row in wrong[:50]]},
+    )

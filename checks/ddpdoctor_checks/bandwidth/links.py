@@ -1,0 +1,289 @@
+"""Slow nodes, ranks and links, told from their peers by measured pairs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ddpdoctor.evidence import Evidence, PairRow, RankSet
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
+from ddpdoctor_checks.backends.devices import find_device, on_gpu
+from ddpdoctor_checks.places import Places
+from ddpdoctor_checks.stage_evidence import count_cores, explain_missing, ranks_per_node
+from ddpdoctor_checks.wording import choose_form, count_of, format_bytes, join_words
+
+SLOW = 0.5
+"""Half the speed of the peers: dlrover's network check calls a node a straggler at twice the median time."""
+
+SLOW_CROWDED = 0.25
+"""Where ranks outnumber cores: the scheduler alone doubles a pair's time now and then."""
+
+MOST_NAMED = 64
+"""Pairs that a finding lists; more are counted in the details."""
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Slowness:
+    """What stands out in one group of comparable pairs. Bandwidths in GB/s."""
+
+    typical: float
+    """Median over members of the best that each reaches with any partner."""
+    members: dict[int, float]
+    """Slow with every partner -> its best."""
+    links: dict[Pair, float]
+    """Slow pairs of members that are not slow themselves -> the pair's best."""
+    rounds: int
+    pairs: int
+
+
+def find_slowness(rows: Sequence[PairRow], ratio: float) -> Slowness | None:
+    """Find members and links below ``ratio`` of what is typical; None where there are too few to compare.
+
+    A pair counts as slow only if its *best* sample is, and what is typical is made of the *worst* sample of
+    each pair, so that noise alone does not make a pair slow. A member is slow if all of its pairs are, with
+    at least two partners; what it explains is not held against its partners. A link is slow if it was so in
+    two samples and neither of its ends is. That is the two rounds of re-paired nodes of dlrover's network
+    check.
+    """
+    samples: dict[Pair, list[float]] = {}
+    for row in rows:
+        samples.setdefault((row.source, row.target), []).append(row.bandwidth)
+    partners: dict[int, set[int]] = {}
+    best: dict[int, float] = {}
+    for (source, target), values in samples.items():
+        for member, other in ((source, target), (target, source)):
+            partners.setdefault(member, set()).add(other)
+            best[member] = max(best.get(member, 0.0), min(values))
+    unordered = {(min(pair), max(pair)) for pair in samples}
+    if len(unordered) < 3:
+        return None
+    typical = statistics.median(best.values())
+    slow = {pair: max(values) for pair, values in samples.items() if max(values) < ratio * typical}
+    healthy = {member for pair in samples if pair not in slow for member in pair}
+    reached: dict[int, float] = {}
+    for pair, speed in slow.items():
+        for member in pair:
+            if member not in healthy and len(partners[member]) > 1:
+                reached[member] = max(reached.get(member, 0.0), speed)
+    members = dict(sorted(reached.items()))
+    links = {
+        pair: speed
+        for pair, speed in slow.items()
+        if members.keys().isdisjoint(pair) and len(samples[pair]) > 1
+    }
+    return Slowness(typical, members, links, len({row.round for row in rows}), len(unordered))
+
+
+@check(
+    "PRF002",
+    name="link-slow",
+    title="One node, rank or link is slower than its peers",
+    severity="warning",
+    family="bandwidth",
+    needs=("pairs",),
+    since="0.1.0",
+    variants={"bw.links.nodes": "node", "bw.links.ranks": "rank"},
+    required=False,
+    explains=("PRF001",),
+)
+def find_link_slow(evidence: Evidence, *, variant: str) -> Iterable[Finding]:
+    """Bytes pass more slowly to one node, to one rank or over one link than between its peers.
+
+    What it looks for:
+        Bandwidth between pairs of nodes and of ranks, in two rounds, with other partners in the second where
+        there are too many to try all.
+
+    Why it matters:
+        A collective is as fast as its slowest link: one bad cable, one NIC that fell back to a lower
+        speed, one shaped or misplaced virtual machine holds up all ranks.
+
+    How it decides:
+        A pair is slow when the best of its samples is below half (a quarter where ranks outnumber cores) of
+        what is typical: the median over all nodes of what each reaches with its best partner. Where all
+        pairs of a node are slow, with two partners or more, the node is named and its partners are cleared;
+        else the link, if two samples agree. Only like is compared with like: within a node, between nodes,
+        NVLink, PCIe. With fewer than three pairs it abstains, and so it does for ranks on CPUs that
+        outnumber their cores.
+
+    Known false alarms:
+        Traffic of others on one node during both rounds.
+
+    Fix:
+        Compare the negotiated speed and the error counters of that node's interface with a good node's; then
+        the cable, the switch port, traffic shaping.
+
+    References:
+        https://github.com/intelligent-machine-learning/dlrover (docs/tech_report, node health check)
+    """
+    places = Places(evidence)
+    rows = [row for row in evidence.pairs if row.level == variant and row.bandwidth > 0]
+    if not rows:
+        if variant == "node" and evidence.launch.nnodes < 2:
+            raise NotApplicable("single node")
+        if evidence.launch.world_size < 3 or (variant == "node" and evidence.launch.nnodes < 3):
+            raise NotApplicable("one pair only: nothing to compare it with")
+        raise explain_missing(evidence, "bandwidth", f"pairs of {variant}s")
+    ratio = _choose_ratio(evidence, variant)
+    compared = False
+    for label, group in _group(evidence, rows, variant).items():
+        found = find_slowness(group, ratio)
+        if found is None:
+            continue
+        compared = True
+        if found.members:
+            yield _slow_members(evidence, places, variant, label, found, group)
+        if found.links:
+            yield _slow_links(evidence, places, variant, label, found, group)
+    if not compared:
+        raise NotApplicable("fewer than three pairs of a kind: nothing to compare them with")
+
+
+def _choose_ratio(evidence: Evidence, level: str) -> float:
+    """Return the threshold for this world.
+
+    Raises:
+        CannotLook: the scheduler would be measured and not the links.
+    """
+    crowded = None
+    if not any(on_gpu(facts) for facts in evidence.ranks):
+        for node, count in ranks_per_node(evidence).items():
+            cores = count_cores(evidence, node)
+            if cores is not None and count > cores:
+                crowded = f"{count_of(count, 'rank')} share {cores:g} cores of {Places(evidence).host(node)}"
+    if crowded and level == "rank":
+        raise CannotLook(f"{crowded}: their pairs measure the scheduler")
+    return SLOW_CROWDED if crowded or (level == "rank" and evidence.launch.backend == "gloo") else SLOW
+
+
+def _group(evidence: Evidence, rows: Sequence[PairRow], level: str) -> dict[str, list[PairRow]]:
+    """Split pairs into groups that can be compared: by size, and for ranks by what joins them."""
+    node_of = {facts.rank: facts for facts in evidence.ranks}
+    nodes = {node.node: node for node in evidence.nodes}
+    nodes_measured = any(row.level == "node" for row in evidence.pairs)
+    groups: dict[str, list[PairRow]] = {}
+    for row in rows:
+        kind = ""
+        first, second = node_of.get(row.source), node_of.get(row.target)
+        if level == "rank" and first is not None and second is not None:
+            kind = "between nodes"
+            if first.node != second.node and nodes_measured:
+                continue  # the same paths, told by the row of the nodes
+            if first.node == second.node:
+                node = nodes.get(first.node)
+                one, other = find_device(node, first), find_device(node, second)
+                link = one.links.get(str(other.index), "") if one is not None and other is not None else ""
+                kind = f"within a node{f' ({link})' if link else ''}"
+        groups.setdefault(f"{kind} {format_bytes(row.bytes)}".strip(), []).append(row)
+    return groups
+
+
+def _name(places: Places, level: str, number: int) -> str:
+    return places.host(number) if level == "node" else f"rank {number}"
+
+
+def _owners(
+    evidence: Evidence, places: Places, level: str, members: Iterable[int]
+) -> tuple[RankSet, tuple[str, ...]]:
+    """Return the ranks and hosts of nodes or ranks."""
+    wanted = set(members)
+    if level == "node":
+        return places.ranks(sorted(wanted)), places.hosts(sorted(wanted))
+    hosts = dict.fromkeys(facts.host for facts in evidence.ranks if facts.rank in wanted)
+    return RankSet(wanted), tuple(hosts)
+
+
+def _slow_members(
+    evidence: Evidence, places: Places, level: str, label: str, found: Slowness, rows: Sequence[PairRow]
+) -> Finding:
+    ranks, hosts = _owners(evidence, places, level, found.members)
+    names = [_name(places, level, member) for member in found.members]
+    speed = max(found.members.values())
+    plural = len(names) > 1
+    pairs = [row for row in rows if row.source in found.members or row.target in found.members]
+    return Finding(
+        message=f"{join_words(names)} {'are' if plural else 'is'} slow with every partner: {speed:.2g} GB/s at "
+        f"best, {speed / found.typical:.0%} of the {found.typical:.2g} GB/s that is typical {label}.",
+        ranks=ranks,
+        nodes=hosts,
+        pairs=_list_pairs(places, level, [(row.source, row.target) for row in pairs]),
+        evidence=_samples(places, level, pairs),
+        fix=_fixes(level, hosts),
+        details=_details(level, label, found, speed),
+        confidence="high" if found.rounds > 1 else "medium",
+    )
+
+
+def _slow_links(
+    evidence: Evidence, places: Places, level: str, label: str, found: Slowness, rows: Sequence[PairRow]
+) -> Finding:
+    ends = {member for pair in found.links for member in pair}
+    ranks, hosts = _owners(evidence, places, level, ends)
+    speed = max(found.links.values())
+    unordered = list(dict.fromkeys((min(pair), max(pair)) for pair in found.links))
+    names = [f"{_name(places, level, a)} - {_name(places, level, b)}" for a, b in unordered]
+    pairs = [row for row in rows if (row.source, row.target) in found.links]
+    return Finding(
+        message=f"{choose_form(len(names), 'The link', 'The links')} {join_words(names)} "
+        f"{choose_form(len(names), 'is', 'are')} slow: {speed:.2g} GB/s at best, {speed / found.typical:.0%} of "
+        f"the {found.typical:.2g} GB/s that is typical {label}; the same {level}s are not slow with others.",
+        ranks=ranks,
+        nodes=hosts,
+        pairs=_list_pairs(places, level, unordered),
+        evidence=_samples(places, level, pairs),
+        fix=_fixes(level, hosts),
+        details=_details(level, label, found, speed),
+        confidence="high" if found.rounds > 1 else "medium",
+    )
+
+
+def _list_pairs(places: Places, level: str, pairs: Iterable[Pair]) -> tuple[tuple[str, str], ...]:
+    unordered = dict.fromkeys((min(pair), max(pair)) for pair in pairs)
+    return tuple((_name(places, level, a), _name(places, level, b)) for a, b in unordered)[:MOST_NAMED]
+
+
+def _samples(places: Places, level: str, rows: Sequence[PairRow]) -> tuple[EvidenceItem, ...]:
+    return tuple(
+        EvidenceItem(
+            "pair",
+            f"{_name(places, level, row.source)} to {_name(places, level, row.target)}, round {row.round}: "
+            f"{row.bandwidth:.3g} GB/s with {format_bytes(row.bytes)}",
+        )
+        for row in rows[:8]
+    )
+
+
+def _details(level: str, label: str, found: Slowness, speed: float) -> dict[str, object]:
+    return {
+        "level": level,
+        "compared": label,
+        "typical": found.typical,
+        "best": speed,
+        "ratio": speed / found.typical,
+        "members": list(found.members)[:MOST_NAMED],
+        "rounds": found.rounds,
+        "pairs_measured": found.pairs,
+    }
+
+
+def _fixes(level: str, hosts: Sequence[str]) -> tuple[Fix, ...]:
+    where, server = join_words(hosts) or "that node", hosts[0] if hosts else "NODE"
+    network = Fix(
+        f"on {where} compare negotiated speed, errors and traffic shaping with a good node",
+        command="grep . /sys/class/net/*/speed; ip -s link; tc qdisc show",
+    )
+    measure = Fix(
+        "measure the path without torch",
+        command=f"iperf3 -s  # on {server}; then on another: iperf3 -c {server} -t 10",
+    )
+    if level == "node":
+        return network, measure
+    return (
+        Fix(
+            f"see how the devices of {where} are joined, and which NUMA node they belong to",
+            command="nvidia-smi topo -m; lscpu | grep NUMA",
+        ),
+        network,
+    )
