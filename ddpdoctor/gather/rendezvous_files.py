@@ -20,7 +20,7 @@ VARIABLES = (
     "PET_RDZV_ENDPOINT",
     "MASTER_ADDR",
 )
-"""Where scripts and launchers put an ``init_method``; only values that begin with ``file://`` are looked at."""
+"""Where scripts and launchers put an ``init_method``; only values of ``file://`` are looked at."""
 
 
 def find_rendezvous_files(

@@ -1,0 +1,249 @@
+"""What nvidia-smi and rocm-smi print, recorded from public logs, becomes devices."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from ddpdoctor.gather import devices
+from ddpdoctor.gather.devices import (
+    gather_devices,
+    normal_pci,
+    parse_gpus,
+    parse_handles,
+    parse_rocm,
+    parse_topology,
+    parse_xids,
+    read_kernel_log,
+)
+
+H200 = (
+    "0, GPU-6b1f52b0-7f5c-7a8e-0b6e, NVIDIA H200, 9.0, 143771, 4, 570.124.06, 0, 00000000:03:00.0, P0\n"
+    "1, GPU-aa1f52b0-7f5c-7a8e-0b6e, NVIDIA H200, 9.0, 143771, 61021, 570.124.06, 2, 00000000:29:00.0, P0\n"
+)
+RTX4090 = "0, GPU-0dc0, NVIDIA GeForce RTX 4090, 8.9, 24564, 1, 550.54.14, [N/A], 00000000:01:00.0, P8\n"
+A100_MIG = (
+    "0, GPU-5c89, NVIDIA A100-SXM4-80GB, 8.0, 81920, [Insufficient Permissions], 535.129.03, [N/A], "
+    "00000000:07:00.0, P0\n"
+)
+NEEDS_RESET = (
+    "0, GPU-1, NVIDIA H100 80GB HBM3, 9.0, 81559, 0, 535.129.03, [GPU requires reset], 00000000:1B:00.0, "
+    "[GPU requires reset]\n"
+)
+SPARK = "0, GPU-b0ec, NVIDIA GB10, 12.1, [N/A], [N/A], 580.142, [N/A], 0000000F:01:00.0, P0\n"
+UNSUPPORTED = "0, GPU-2, Tesla K80, 3.7, 11441, 0, 470.82, [Not Supported], 00000000:04:00.0, P8\n"
+
+
+def test_h200() -> None:
+    first, second = parse_gpus(H200)
+    assert (first.index, first.name, first.capability, first.driver) == (
+        0,
+        "NVIDIA H200",
+        "9.0",
+        "570.124.06",
+    )
+    assert first.memory_total == 143771 << 20
+    assert (first.ecc_uncorrected, second.ecc_uncorrected) == (0, 2)
+    assert second.memory_used == 61021 << 20
+    assert first.pci == "00000000:03:00.0"
+    assert first.uuid != second.uuid
+    assert first.state is None
+
+
+@pytest.mark.parametrize("text", [RTX4090, A100_MIG, SPARK, UNSUPPORTED])
+def test_a_field_that_a_card_lacks_is_none_and_no_fault(text: str) -> None:
+    (card,) = parse_gpus(text)
+    assert card.ecc_uncorrected is None
+    assert card.state is None
+    assert card.name
+    assert card.capability
+
+
+def test_unknown_memory() -> None:
+    assert parse_gpus(SPARK)[0].memory_total is None
+    assert parse_gpus(A100_MIG)[0].memory_used is None
+
+
+def test_a_card_that_needs_a_reset_says_so() -> None:
+    (card,) = parse_gpus(NEEDS_RESET)
+    assert card.state == "[GPU requires reset]"
+    assert card.ecc_uncorrected is None
+    assert card.memory_total == 81559 << 20
+
+
+@pytest.mark.parametrize("text", ["", "No devices were found\n", "garbage, x\n", "a,b,c,d,e,f,g,h,i,j\n"])
+def test_lines_that_are_no_rows_are_passed_over(text: str) -> None:
+    assert parse_gpus(text) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "index", "pci"),
+    [
+        ("Unable to determine the device handle for GPU0000:CB:00.0: Unknown Error\n", 0, "0000:CB:00"),
+        ("Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error\n", 1, "0000:34:00"),
+        (
+            "Unable to determine the device handle for GPU 0000:C1:00.0: GPU is lost.  Reboot\n",
+            0,
+            "0000:C1:00",
+        ),
+    ],
+)
+def test_a_device_without_a_handle_is_still_a_device(text: str, index: int, pci: str) -> None:
+    (card,) = parse_handles("Wed Nov 18 10:00:00\n" + text + text)
+    assert (card.index, card.pci, card.uuid) == (index, pci, None)
+    assert (card.state or "").startswith("Unable to determine the device handle")
+
+
+def test_topology_of_four_cards_and_adapters() -> None:
+    text = (
+        "\t\x1b[4mGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
+        "GPU0\t X \tNV18\tPHB\tSYS\tPIX\tSYS\t0-47\t0\t\tN/A\n"
+        "GPU1\tNV18\t X \tNODE\tSYS\tNODE\tSYS\t0-47\t0\t\tN/A\n"
+        "GPU2\tPHB\tNODE\t X \tNV4\tSYS\tPIX\t48-95\t1\t\tN/A\n"
+        "GPU3\tSYS\tSYS\tNV4\t X \tSYS\tNODE\t48-95\t1\t\tN/A\n"
+        "NIC0\tPIX\tNODE\tSYS\tSYS\t X \tSYS\t\t\t\t\n"
+        "\nLegend:\n\n  X    = Self\n  SYS  = Connection traversing PCIe\n  NIC0: mlx5_0\n"
+    )
+    links = parse_topology(text)
+    assert links[0] == {"1": "NV18", "2": "PHB", "3": "SYS"}
+    assert links[3] == {"0": "SYS", "1": "SYS", "2": "NV4"}
+    assert set(links) == {0, 1, 2, 3}
+
+
+def test_topology_with_blanks_for_tabs_and_without_cards() -> None:
+    text = "      GPU0  GPU1  CPU Affinity  NUMA\nGPU0   X    NV18  0-51  0\nGPU1  NV18   X    0-51  0\n"
+    assert parse_topology(text) == {0: {"1": "NV18"}, 1: {"0": "NV18"}}
+    assert parse_topology("") == {}
+    assert parse_topology("Failed to initialize NVML: Unknown Error\n") == {}
+
+
+def test_xids_go_to_their_card_with_their_age() -> None:
+    log = (
+        "[  100.000000] NVRM: Xid (PCI:0000:83:00): 79, pid='<unknown>', GPU has fallen off the bus.\n"
+        "[  160.500000] eth0: link up\n"
+        "kernel: NVRM: Xid (PCI:0000:01:00): 48, pid=1234, DBE at 0x0\n"
+    )
+    found = parse_xids(log, uptime_s=4000.0)
+    assert found["0000:83:00"] == ["Xid 79, pid='<unknown>', GPU has fallen off the bus. (1 h ago)"]
+    assert found["0000:01:00"] == ["Xid 48, pid=1234, DBE at 0x0"]
+
+
+def test_a_card_that_repeats_itself_keeps_its_last_messages() -> None:
+    log = "\n".join(f"NVRM: Xid (PCI:0000:83:00): 31, pid={n}" for n in range(300))
+    assert parse_xids(log)["0000:83:00"][-1] == "Xid 31, pid=299"
+    assert len(parse_xids(log)["0000:83:00"]) == devices.MAX_XIDS
+
+
+def test_pci_addresses_compare() -> None:
+    assert normal_pci("00000000:83:00.0") == normal_pci("0000:83:00") == "0000:83:00"
+    assert normal_pci("0000000F:01:00.0") == "000f:01:00"
+
+
+def test_a_kernel_log_that_cannot_be_read_is_empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert read_kernel_log(5.0, str(tmp_path / "none")) == ""
+
+
+def test_rocm() -> None:
+    text = (
+        "WARNING: AMD GPU device(s) is/are in a low-power state.\n"
+        '{"card1": {"Unique ID": "0xb2", "Card Series": "AMD Instinct MI300X", "PCI Bus": "0000:0C:00.0", '
+        '"VRAM Total Memory (B)": "206141652992", "VRAM Total Used Memory (B)": "300"}, '
+        '"card0": {"Unique ID": "0xa1", "Card series": "N/A", "Card model": "MI250"}, '
+        '"system": {"Driver version": "6.3.6"}}'
+    )
+    first, second = parse_rocm(text)
+    assert (first.index, first.name, first.uuid, first.memory_total) == (0, "MI250", "0xa1", None)
+    assert (second.name, second.memory_total, second.memory_used) == (
+        "AMD Instinct MI300X",
+        206141652992,
+        300,
+    )
+    assert {first.kind, second.kind} == {"rocm"}
+    assert second.driver == "6.3.6"
+    assert parse_rocm("not json") == parse_rocm("[1]") == ()
+
+
+def _fake_tool(folder: Path, body: str) -> None:
+    path = folder / "nvidia-smi"
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def test_the_tool_is_asked_once_and_its_answers_are_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fake_tool(
+        tmp_path,
+        'case "$1" in topo) printf "\\tGPU0\\tGPU1\\nGPU0\\t X \\tNV18\\nGPU1\\tNV18\\t X \\n";;'
+        f" *) printf '%s' '{H200}';; esac",
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(
+        devices, "read_kernel_log", lambda limit_s: "[ 1.0] NVRM: Xid (PCI:0000:29:00): 63, row remap"
+    )
+    found, note = gather_devices(30.0)
+    assert note is None
+    assert found[0].links == {"1": "NV18"}
+    assert found[0].xid == ()
+    assert found[1].xid[0].startswith("Xid 63, row remap")
+
+
+def test_an_old_driver_is_asked_again_with_fewer_fields(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fake_tool(
+        tmp_path,
+        'case "$1" in *compute_cap*) echo \'Field "compute_cap" is not a valid field to query.\'; exit 2;;'
+        " topo) exit 1;; *) echo '0, GPU-1, Tesla V100, 16160, 0, 418.87, 00000000:04:00.0, P0';; esac",
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(devices, "read_kernel_log", lambda limit_s: "")
+    found, note = gather_devices(30.0)
+    assert note is None
+    assert (found[0].name, found[0].capability, found[0].memory_total) == ("Tesla V100", None, 16160 << 20)
+
+
+@pytest.mark.parametrize(
+    ("body", "count", "part"),
+    [
+        ("echo 'No devices were found'; exit 6", 0, "No devices were found"),
+        ("echo 'NVIDIA-SMI has failed because it couldn'; exit 9", 0, "NVIDIA-SMI has failed"),
+        ("echo nothing", 0, "names no device"),
+        ("sleep 600", 0, "gave no answer within 0.5 s"),
+    ],
+)
+def test_a_tool_that_fails_is_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, count: int, part: str
+) -> None:
+    _fake_tool(tmp_path, body)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(devices, "read_kernel_log", lambda limit_s: "")
+    found, note = gather_devices(0.5)
+    assert len(found) == count
+    assert part in (note or "")
+
+
+def test_a_lost_card_beside_good_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _fake_tool(
+        tmp_path,
+        f"printf '%s' '{H200}'; "
+        "echo 'Unable to determine the device handle for GPU7: 0000:CB:00.0: Unknown Error'; exit 15",
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(devices, "read_kernel_log", lambda limit_s: "")
+    found, _ = gather_devices(30.0)
+    assert [each.index for each in found] == [0, 1, 7]
+    assert "Unknown Error" in (found[2].state or "")
+
+
+def test_no_tool_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gather_devices(5.0, tmp_path) == ((), "neither nvidia-smi nor rocm-smi is installed")
+    version = tmp_path / "proc/driver/nvidia/version"
+    version.parent.mkdir(parents=True)
+    version.touch()
+    assert "no nvidia-smi" in (gather_devices(5.0, tmp_path)[1] or "")
