@@ -53,9 +53,9 @@ def run_agent(plan_data: dict[str, Any], facts: dict[str, Any], commands: Connec
 
 
 def _work(plan: Plan, facts: dict[str, Any], commands: Connection, writer: EventWriter) -> None:
-    from ddpdoctor.launch.meeting import Meeting, needs_meeting
+    from ddpdoctor.launch.meeting import Meeting
 
-    if not needs_meeting(plan):
+    if not plan.meets:
         _run_world(plan, writer)
         return
     meeting = Meeting(plan, facts, writer)
@@ -92,10 +92,11 @@ def _publish(meeting: Any, commands: Connection, done: threading.Event) -> None:
 
 def _run_world(plan: Plan, writer: EventWriter) -> None:
     from ddpdoctor.launch.elastic import run_ranks
+    from ddpdoctor.launch.external import run_one_rank
 
     writer.write("world-begin")
     try:
-        for failure in run_ranks(plan):
+        for failure in run_one_rank(plan) if plan.external else run_ranks(plan):
             writer.write("rank-failed", **encode(failure))
     except Exception as problem:
         writer.write("world-broken", error=encode(describe_error(-1, "rendezvous", problem)))

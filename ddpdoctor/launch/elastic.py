@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from torch.distributed.elastic.agent.server.api import WorkerSpec
@@ -12,6 +11,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous import registry as rdzv_registry
 
 from ddpdoctor.evidence import encode
+from ddpdoctor.launch.failure import RankFailure
 from ddpdoctor.launch.plan import Plan
 from ddpdoctor.launch.rank import run_rank
 
@@ -19,17 +19,6 @@ MONITOR_INTERVAL_S = 0.05
 """How often the agent looks at its ranks; torchrun's default is 0.1 s."""
 SHUTDOWN_S = 3
 """Seconds between SIGTERM and SIGKILL for ranks that the agent ends; ours hold nothing that needs longer."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankFailure:
-    """What the agent knows of a rank that failed."""
-
-    rank: int
-    pid: int
-    exit_code: int | None
-    signal: int | None
-    message: str | None
 
 
 def run_ranks(plan: Plan) -> list[RankFailure]:
@@ -80,17 +69,7 @@ def run_ranks(plan: Plan) -> list[RankFailure]:
 
 
 def _list_failures(failures: dict[int, Any]) -> list[RankFailure]:
-    listed = []
-    for rank, failure in failures.items():
-        code = failure.exitcode
-        died = code is not None and code < 0
-        listed.append(
-            RankFailure(
-                rank=rank,
-                pid=failure.pid,
-                exit_code=None if died else code,
-                signal=-code if died else None,
-                message=str(failure.message) if failure.message else None,
-            )
-        )
-    return listed
+    return [
+        RankFailure.of(rank, failure.pid, failure.exitcode, str(failure.message) if failure.message else None)
+        for rank, failure in failures.items()
+    ]

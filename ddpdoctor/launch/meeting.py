@@ -59,11 +59,6 @@ _OWN = {"host_matches": "node", "links": "source"}
 """The field in which a row names this node."""
 
 
-def needs_meeting(plan: Plan) -> bool:
-    """Whether other processes take part."""
-    return plan.meets
-
-
 class Meeting:
     """One party of a check of several: a node, or one rank under another launcher."""
 
@@ -106,7 +101,7 @@ class Meeting:
 
     def _connect(self, deadline: float) -> str | None:
         """Open the store as torchrun would; return why not."""
-        launch, plan = self._plan.launch, self._plan
+        launch = self._plan.launch
         host, port = launch.master_addr or "127.0.0.1", launch.master_port or 0
         hosts = self._is_host = self._hosts_store(host)
         if not hosts:
@@ -125,8 +120,6 @@ class Meeting:
         except Exception as problem:  # torch raises RuntimeError, DistNetworkError and ValueError here
             return word_exception(problem)
         self._store = PrefixStore(f"ddpdoctor/{launch.rdzv_id}", self._server)
-        if plan.external and not plan.agent_store:
-            os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
         return None
 
     def _hosts_store(self, host: str) -> bool:

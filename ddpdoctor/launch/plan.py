@@ -54,6 +54,10 @@ class Plan:
     """This process speaks for its node: False for local ranks above 0 under another launcher."""
     external: bool = False
     """Another launcher started this process as one rank."""
+    local_rank: int = 0
+    """Under another launcher: this process's local rank."""
+    local_world_size: int = 0
+    """Under another launcher: ranks on this node."""
     agent_store: bool = False
     """The other launcher's agent already hosts the store at MASTER_ADDR:MASTER_PORT."""
 

@@ -62,7 +62,7 @@ def make_plan(request: CheckRequest, workdir: str, environ: Mapping[str, str] | 
         iterations=request.iterations,
     )
     if launcher.is_rank and not request.explicit_world():
-        return _plan_external(base, request, launcher)
+        return _plan_external(base, request, launcher, environ)
     return _plan_own(base, _with_pet(request, environ), environ)
 
 
@@ -72,7 +72,7 @@ def _with_rendezvous(stages: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(s for s in STAGES if s in stages or (needs and s == "rendezvous"))
 
 
-def _plan_external(base: Plan, request: CheckRequest, launcher: Detected) -> Plan:
+def _plan_external(base: Plan, request: CheckRequest, launcher: Detected, environ: Mapping[str, str]) -> Plan:
     if launcher.missing:
         raise UsageError(
             f"started by {launcher.launcher}, but {', '.join(launcher.missing)} cannot be known",
@@ -90,7 +90,7 @@ def _plan_external(base: Plan, request: CheckRequest, launcher: Detected) -> Pla
         master_port=launcher.master_port or DEFAULT_PORT,
         rdzv_backend="env",
         rdzv_endpoint=f"{launcher.master_addr}:{launcher.master_port or DEFAULT_PORT}",
-        rdzv_id=os.environ.get("TORCHELASTIC_RUN_ID", "ddpdoctor"),
+        rdzv_id=launcher.run_id or "ddpdoctor",
         backend_asked=request.backend,
         model=request.model,
     )
@@ -103,7 +103,9 @@ def _plan_external(base: Plan, request: CheckRequest, launcher: Detected) -> Pla
         leads=not launcher.local_rank,
         external=True,
         first_rank=rank,
-        agent_store=os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        local_rank=launcher.local_rank or 0,
+        local_world_size=launcher.local_world_size or 1,
+        agent_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
     )
 
 
@@ -200,7 +202,7 @@ def complete_plan(plan: Plan, request: CheckRequest, local: LocalFindings) -> Pl
     launch, accelerators = plan.launch, local.accelerators
     nproc = launch.nproc or _count_ranks(request, local)
     wants_gpu = launch.backend_asked in ("nccl", "xccl")
-    local_world = nproc if not plan.external else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    local_world = plan.local_world_size if plan.external else nproc
     use_gpu = (
         bool(accelerators)
         and launch.backend_asked != "gloo"
@@ -230,8 +232,9 @@ def _count_ranks(request: CheckRequest, local: LocalFindings) -> int:
 
 def _assign_devices(plan: Plan, accelerators: tuple[str, ...], nproc: int) -> tuple[str, ...]:
     if plan.external:
-        own = int(os.environ.get("LOCAL_RANK", "0"))
-        return (accelerators[own % len(accelerators)],) * (own + 1)
+        # A launcher that shows each rank one GPU of its own calls it cuda:0 on all of them.
+        own = plan.local_rank % len(accelerators)
+        return (accelerators[own],) * (plan.local_rank + 1)
     return tuple(accelerators[i] if i < len(accelerators) else f"cuda:{i}" for i in range(nproc))
 
 
