@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
-from ddpdoctor.evidence import BackendResult, Evidence, RankSet
+from ddpdoctor.evidence import BackendResult, Evidence, RankMessage, RankSet
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.stage_evidence import (
     explain_missing,
@@ -36,7 +37,7 @@ PyTorch")."""
     title="The backend asked for is not in this torch, or has no device",
     severity="error",
     family="backends",
-    needs=("backends",),
+    needs=("stages",),
     since="0.1.0",
     id="bkd.asked.available",
     explains=("BKD002", "BKD011", "BKD004", "COL001"),
@@ -69,9 +70,9 @@ def find_backend_unavailable(evidence: Evidence) -> Iterable[Finding]:
     asked = evidence.launch.backend_asked or evidence.launch.backend
     result = next((each for each in evidence.backends if each.asked), None)
     result = result or next((each for each in evidence.backends if each.backend == asked), None)
+    result = result or _read_refusal(evidence, asked)
     if result is None:
         raise explain_missing(evidence, "backends", f"backend {asked}")
-    usable = [each.backend for each in evidence.backends if each.built and each.device_present]
     if not result.built:
         problem = f"The backend asked for, {result.backend}, is not built into this torch"
     elif not result.device_present:
@@ -81,14 +82,40 @@ def find_backend_unavailable(evidence: Evidence) -> Iterable[Finding]:
         )
     else:
         return
-    names = join_words(usable) or "none"
+    usable = [each.backend for each in evidence.backends if each.built and each.device_present]
+    if not evidence.backends and result.backend != "gloo":
+        usable = ["gloo"]  # in every wheel of torch for every platform; nothing else could be asked
     torch = next((facts.versions["torch"] for facts in evidence.nodes if "torch" in facts.versions), None)
     yield Finding(
-        message=f"{problem}; usable here: {names}.",
+        message=f"{problem}; usable here: {join_words(usable) or 'none'}.",
         ranks=gather_ranks(result.failures),
         evidence=_unavailable_evidence(result, torch),
         fix=tuple(_unavailable_fixes(result, usable)),
         details={"backend": result.backend, "built": result.built, "usable": usable, "torch": torch},
+    )
+
+
+_NOT_BUILT = re.compile(r"doesn't have \w+ built in|unknown (?:c10d )?backend|invalid backend", re.IGNORECASE)
+_NO_DEVICE = re.compile(r"no gpus found|only supported with gpus|no nvidia driver", re.IGNORECASE)
+"""How torch refuses in init_process_group (distributed_c10d.py; ProcessGroupNCCL.cpp; torch/cuda/__init__.py). It
+is read only where the group did not form at all, so that no rank could be asked what it has."""
+
+
+def _read_refusal(evidence: Evidence, asked: str) -> BackendResult | None:
+    said: dict[str, RankSet] = {}
+    for error in evidence.errors:
+        if _NOT_BUILT.search(error.message) or _NO_DEVICE.search(error.message):
+            said[error.message] = said.get(error.message, RankSet()).union(RankSet([error.rank]))
+    if not said:
+        return None
+    text = next(iter(said))
+    return BackendResult(
+        asked,
+        built=not _NOT_BUILT.search(text),
+        device_present=not _NO_DEVICE.search(text),
+        asked=True,
+        failures=tuple(RankMessage(ranks, message) for message, ranks in said.items()),
+        reason=text,
     )
 
 

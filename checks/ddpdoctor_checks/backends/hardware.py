@@ -24,11 +24,11 @@ LESSER_XIDS = frozenset({63, 92, 94})
 
 FAULTY = re.compile(
     r"uncorrectable ecc|fallen off the bus|gpu is lost|requires reset|hardware error|illegal instruction"
-    r"|unknown error|nvlink error",
+    r"|unknown error|nvlink error|elements differ",
     re.IGNORECASE,
 )
-"""Texts of CUDA's errors and of nvidia-smi for a device that needs a reset, a repair or its driver
-restarted."""
+"""Texts of CUDA's errors, of nvidia-smi and of the smoke test (wrong results) for a device that needs a
+reset, a repair or its driver restarted."""
 
 MOST_PAIRS = 64
 """Pairs that a finding names; the rest is counted in the details."""
@@ -215,7 +215,9 @@ def find_device_faulty(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _is_faulty(smoke: SmokeResult) -> bool:
-    return not smoke.killable or (not smoke.ok and bool(FAULTY.search(smoke.error or "")))
+    if not smoke.killable:
+        return True
+    return smoke.kind != "peer-copy" and not smoke.ok and bool(FAULTY.search(smoke.error or ""))
 
 
 def _describe_smoke(smoke: SmokeResult) -> str:
@@ -226,7 +228,8 @@ def _describe_smoke(smoke: SmokeResult) -> str:
 
 def _same_device(evidence: Evidence, node: NodeFacts, device: Device, smoke: SmokeResult) -> bool:
     for facts in evidence.ranks:
-        if facts.node == node.node and facts.local_rank == smoke.local_rank and facts.device_uuid is not None:
+        mine = facts.local_rank == smoke.local_rank or facts.device == smoke.device
+        if facts.node == node.node and mine and facts.device_uuid is not None:
             return facts.device_uuid == device.uuid
     return smoke.device.partition(":")[2] == str(device.index)
 

@@ -121,8 +121,8 @@ def _low(
 ) -> Finding:
     band = f"{expected.low:.2g} to {expected.high:.2g} GB/s"
     return Finding(
-        message=f"{top.op} with {top.backend} reaches {top.busbw:.2g} GB/s (bus) at {format_bytes(top.bytes)} "
-        f"over {top.ranks:,} ranks; {band} are expected: {expected.reason}.",
+        message=f"{top.op} with {top.backend} reaches {top.busbw:.2g} GB/s (bus) at {format_bytes(top.bytes)}"
+        f" over {top.ranks:,} ranks; {band} are expected: {expected.reason}.",
         ranks=RankSet.span(top.ranks),
         evidence=tuple(
             EvidenceItem(
@@ -193,8 +193,8 @@ def find_contents_wrong(evidence: Evidence) -> Iterable[Finding]:
     first = wrong[0]
     texts = [f"{row.op} of {format_bytes(row.bytes)} ({row.dtype})" for row in wrong]
     yield Finding(
-        message=f"In the bandwidth sweep {join_words(texts, few=3)} with {first.backend} left wrong values in "
-        f"the buffers of {first.ranks:,} ranks.",
+        message=f"In the bandwidth sweep {join_words(texts, few=3)} with {first.backend} left wrong values "
+        f"in the buffers of {first.ranks:,} ranks.",
         ranks=RankSet.span(first.ranks),
         evidence=tuple(EvidenceItem("bandwidth", f"{text}: contents wrong") for text in texts[:8]),
         fix=(

@@ -204,8 +204,8 @@ def _slow_members(
     plural = len(names) > 1
     pairs = [row for row in rows if row.source in found.members or row.target in found.members]
     return Finding(
-        message=f"{join_words(names)} {'are' if plural else 'is'} slow with every partner: {speed:.2g} GB/s at "
-        f"best, {speed / found.typical:.0%} of the {found.typical:.2g} GB/s that is typical {label}.",
+        message=f"{join_words(names)} {'are' if plural else 'is'} slow with every partner: {speed:.2g} GB/s"
+        f" at best, {speed / found.typical:.0%} of the {found.typical:.2g} GB/s that is typical {label}.",
         ranks=ranks,
         nodes=hosts,
         pairs=_list_pairs(places, level, [(row.source, row.target) for row in pairs]),
@@ -227,8 +227,8 @@ def _slow_links(
     pairs = [row for row in rows if (row.source, row.target) in found.links]
     return Finding(
         message=f"{choose_form(len(names), 'The link', 'The links')} {join_words(names)} "
-        f"{choose_form(len(names), 'is', 'are')} slow: {speed:.2g} GB/s at best, {speed / found.typical:.0%} of "
-        f"the {found.typical:.2g} GB/s that is typical {label}; the same {level}s are not slow with others.",
+        f"{choose_form(len(names), 'is', 'are')} slow: {speed:.2g} GB/s at best, "
+        f"{speed / found.typical:.0%} of the {found.typical:.2g} GB/s that is typical {label}; the same {level}s are not slow with others.",
         ranks=ranks,
         nodes=hosts,
         pairs=_list_pairs(places, level, unordered),
