@@ -11,6 +11,9 @@ from ddpdoctor_checks.places import join_endpoint, split_endpoint
 DEFAULT_PORT = 29500
 """torchrun's default for --master-port (torch/distributed/run.py)."""
 
+FIXED = (None, "static", "env")
+"""Rendezvous backends with which node 0, or rank 0, hosts whatever the names are."""
+
 
 def repeat_launch(
     launch: Launch,
@@ -42,7 +45,7 @@ def repeat_launch(
     parts = ["torchrun"] if torchrun else ["ddpdoctor", "check"]
     if launch.nnodes > 1:
         parts += ["--nnodes", str(launch.nnodes)]
-        if launch.rdzv_backend in (None, "static"):
+        if launch.rdzv_backend in FIXED:
             parts += ["--node-rank", "0" if node is None else str(node)]
     parts += ["--nproc-per-node" if torchrun else "--nproc", str(launch.nproc)]
     parts += _rendezvous_options(launch, host, port)
@@ -63,7 +66,7 @@ def meeting_point(launch: Launch) -> tuple[str, int | None]:
 
 
 def _rendezvous_options(launch: Launch, host: str, port: int) -> list[str]:
-    if launch.rdzv_backend not in (None, "static") or (launch.rdzv_endpoint and not launch.master_addr):
+    if launch.rdzv_backend not in FIXED or (launch.rdzv_endpoint and not launch.master_addr):
         named = ["--rdzv-id", launch.rdzv_id] if launch.rdzv_id else []
         endpoint = join_endpoint(host, port)
         return ["--rdzv-backend", launch.rdzv_backend or "c10d", "--rdzv-endpoint", endpoint, *named]

@@ -36,9 +36,21 @@ class Places:
         """Return the host names of ``nodes`` in order, each once."""
         return tuple(dict.fromkeys(self.host(node) for node in nodes))
 
+    @property
+    def per_node(self) -> int:
+        """Ranks that the launch puts on a node; another launcher tells it only by the size of the world."""
+        launch = self._launch
+        if launch.nproc * launch.nnodes == launch.world_size or launch.world_size % max(launch.nnodes, 1):
+            return launch.nproc
+        return launch.world_size // launch.nnodes
+
+    def count(self, node: int) -> int:
+        """Return how many ranks are on a node: those that reported, else those that the launch puts there."""
+        return len(self._ranks.get(node, ())) or self.per_node
+
     def ranks(self, nodes: Iterable[int]) -> RankSet:
         """Return the ranks on ``nodes``: those that reported, else those that the launch puts there."""
-        size = self._launch.nproc
+        size = self.per_node
         found: list[int] = []
         for node in nodes:
             expected = range(node * size, min((node + 1) * size, self._launch.world_size))

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import Evidence, RankSet, Rendezvous
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check
-from ddpdoctor_checks.commands import repeat_launch
-from ddpdoctor_checks.places import Places
+from ddpdoctor_checks.commands import meeting_point, repeat_launch
+from ddpdoctor_checks.places import Places, join_endpoint, require
 from ddpdoctor_checks.wording import choose_form, count_of, format_age, join_words, name_set
 
 
@@ -49,7 +49,8 @@ def find_ranks_missing(evidence: Evidence) -> Iterable[Finding]:
         https://github.com/pytorch/pytorch/issues/52848
     """
     if not evidence.rendezvous:
-        raise CannotLook("no node recorded its rendezvous")
+        yield from _count_started(evidence)
+        return
     best = max(evidence.rendezvous, key=lambda each: (len(each.joined_ranks), len(each.joined_nodes)))
     joined = RankSet().union(
         *(each.joined_ranks for each in evidence.rendezvous if _same_meeting(each, best))
@@ -57,6 +58,24 @@ def find_ranks_missing(evidence: Evidence) -> Iterable[Finding]:
     if len(best.joined_ranks) >= best.expected_ranks or len(joined) >= best.expected_ranks:
         return
     yield _describe_missing(evidence, best, joined)
+
+
+def _count_started(evidence: Evidence) -> Iterable[Finding]:
+    """Judge a world that needs no meeting of nodes by the ranks that reported."""
+    launch = evidence.launch
+    if launch.nnodes > 1:
+        raise CannotLook("no node recorded its rendezvous")
+    require(evidence, "ranks", "the ranks")
+    started = RankSet(rank.rank for rank in evidence.ranks)
+    if len(started) >= launch.world_size:
+        return
+    endpoint = join_endpoint(meeting_point(launch)[0], launch.master_port or 0)
+    waited = max(
+        (each.duration_s or 0.0 for each in evidence.stages if each.stage == "rendezvous"), default=0.0
+    )
+    limit = max((each.limit_s or 0.0 for each in evidence.stages if each.stage == "rendezvous"), default=0.0)
+    view = Rendezvous(0, launch.backend, endpoint, 1, (0,), launch.world_size, started, waited, limit)
+    yield _describe_missing(evidence, view, started)
 
 
 def _same_meeting(one: Rendezvous, other: Rendezvous) -> bool:

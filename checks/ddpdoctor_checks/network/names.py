@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import Evidence, HostMatch, Resolution
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.commands import meeting_point, repeat_launch
+from ddpdoctor_checks.commands import FIXED, meeting_point, repeat_launch
 from ddpdoctor_checks.places import (
     Places,
     choose_interface,
@@ -167,9 +167,12 @@ def find_host_unmatched(evidence: Evidence) -> Iterable[Finding]:
         torch/distributed/elastic/rendezvous/utils.py (_matches_machine_hostname)
     """
     launch = evidence.launch
-    if launch.rdzv_backend in (None, "static") and not launch.rdzv_endpoint:
+    if launch.rdzv_backend in FIXED:
         raise NotApplicable("node 0 hosts a static rendezvous whatever its names are")
     matches = {each.node: each for each in evidence.host_matches}
+    if not matches:
+        require_several_nodes(evidence)
+        raise CannotLook("no node compared the endpoint with its own names")
     if any(each.matches for each in matches.values()) or _somebody_joined(evidence):
         return
     places = Places(evidence)
@@ -309,7 +312,7 @@ def _describe_peer(
     evidence: Evidence, places: Places, name: str, owner: int | None, failed: Sequence[Resolution]
 ) -> Finding:
     launch = evidence.launch
-    published = launch.launcher in ("ddpdoctor", "torchrun") and launch.rdzv_backend not in (None, "static")
+    published = launch.launcher in ("ddpdoctor", "torchrun") and launch.rdzv_backend not in FIXED
     severity = ("error" if owner in (0, None) else "warning") if published else "info"
     nodes = sorted({each.node for each in failed})
     askers = places.hosts(nodes)

@@ -1,0 +1,280 @@
+"""What the machine allows a process: shared memory, open files, locked memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence, NodeFacts
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
+from ddpdoctor_checks.places import Places
+from ddpdoctor_checks.wording import choose_form, count_of, format_bytes, join_words
+
+MIB = 1 << 20
+
+NCCL_NEED = 1 << 30
+"""What NVIDIA tells container users to give /dev/shm (NCCL user guide, Troubleshooting: --shm-size=1g)."""
+BATCH = 32 * 3 * 224 * 224 * 4
+"""A batch of 32 images as float32, 18.4 MiB: what the examples of torchvision send through shared memory."""
+LOADER_NEED = 2 * BATCH
+"""One loader worker holds two batches ready (DataLoader, prefetch_factor=2)."""
+FILES_OF_A_RANK = 64
+"""Open files of a rank that only imported torch: 20-40 here; rounded up."""
+FILES_OF_LOADER = 8 * 24
+"""Eight loader workers: six descriptors each for queues and events (multiprocessing), two prefetched
+batches with nine tensors, one descriptor each (torch.multiprocessing, sharing strategy file_descriptor)."""
+
+LOCKED_NEED = 512 * MIB
+"""Buffers that NCCL registers in one process: NCCL_BUFFSIZE 4 MiB x 32 channels x 2 directions, twice (its
+user guide, NCCL_BUFFSIZE and NCCL_MAX_NCHANNELS)."""
+
+
+def _fold_nodes(nodes: Iterable[tuple[NodeFacts, int]]) -> dict[int, list[NodeFacts]]:
+    """Return number -> nodes that have it."""
+    folded: dict[int, list[NodeFacts]] = {}
+    for node, number in nodes:
+        folded.setdefault(number, []).append(node)
+    return folded
+
+
+@check(
+    "ENV008",
+    name="shared-memory-small",
+    title="/dev/shm is too small for loader workers or NCCL",
+    severity="warning",
+    family="environment",
+    needs=("nodes",),
+    since="0.1.0",
+    id="env.shm.enough",
+    required=False,
+)
+def find_shared_memory_small(evidence: Evidence) -> Iterable[Finding]:
+    """/dev/shm is too small for loader workers or for NCCL.
+
+    What it looks for:
+        The size of /dev/shm and what is free of it, on each node.
+
+    Why it matters:
+        Loader workers hand their batches over in /dev/shm, and NCCL keeps the buffers between the GPUs of a
+        node there. Too small, a worker dies of SIGBUS ("killed by signal: Bus error") or NCCL says "No
+        space left on device", often hours into the job. Containers get 64 MiB unless told otherwise.
+
+    How it decides:
+        With GPUs 1 GiB is needed, what NVIDIA's guide gives a container. Without, one loader worker per
+        rank with two prefetched batches of 32 float images (37 MiB a rank), counting no more ranks
+        than cores; as nobody knows how many workers the job has, this is a note as long as one of them fits.
+
+    Known false alarms:
+        Jobs without loader workers (num_workers=0), or with small samples, need less.
+
+    Fix:
+        ``docker run --shm-size=8g`` or ``--ipc=host``; in Kubernetes an emptyDir of medium Memory at
+        /dev/shm; elsewhere remount it, or remove what a crashed job left there.
+
+    References:
+        https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html (Shared memory)
+        https://docs.pytorch.org/docs/stable/notes/multiprocessing.html
+    """
+    places = Places(evidence)
+    known = [(node, node.shared_memory) for node in evidence.nodes if node.shared_memory is not None]
+    if not known:
+        raise CannotLook("the size of /dev/shm is not known")
+    folded: dict[tuple[int, int, str, bool, bool], list[tuple[NodeFacts, int]]] = {}
+    for node, memory in known:
+        need, why = _need_shared(node, places.count(node.node))
+        full = memory.free < min(LOADER_NEED, memory.total)
+        if memory.total < need or memory.free < LOADER_NEED:
+            certain = bool(node.devices) or memory.free < LOADER_NEED
+            folded.setdefault((memory.total, need, why, certain, full), []).append((node, memory.free))
+    for (total, need, why, certain, full), found in folded.items():
+        yield _describe_shared(places, found, total, need, why, certain=certain, full=full)
+
+
+def _describe_shared(
+    places: Places,
+    found: list[tuple[NodeFacts, int]],
+    total: int,
+    need: int,
+    why: str,
+    *,
+    certain: bool,
+    full: bool,
+) -> Finding:
+    nodes, free = [node for node, _ in found], min(left for _, left in found)
+    hosts = places.hosts(node.node for node in nodes)
+    fixes = []
+    if full and total >= LOADER_NEED:
+        fixes.append(
+            Fix("See what fills it; nccl-* and torch_* without a process are leftovers.", "ls -la /dev/shm")
+        )
+    if not all(node.container for node in nodes):
+        fixes.append(Fix("Make it larger.", "sudo mount -o remount,size=8g /dev/shm"))
+    fixes.append(Fix("In a container give it more.", "docker run --shm-size=8g …  # or --ipc=host"))
+    return Finding(
+        message=f"/dev/shm on {join_words(hosts)} has {format_bytes(total)}, "
+        f"{format_bytes(free)} of it free; {why} {format_bytes(need)}.",
+        severity=None if certain else "info",
+        role="advice",
+        ranks=places.ranks(node.node for node in nodes),
+        nodes=hosts,
+        evidence=tuple(
+            EvidenceItem("statvfs", f"{node.host}: /dev/shm of {total:,} bytes, {left:,} free")
+            for node, left in found[:16]
+        ),
+        fix=tuple(fixes),
+        details={"total": total, "free": free, "need": need},
+    )
+
+
+def _need_shared(node: NodeFacts, ranks: int) -> tuple[int, str]:
+    cores = node.cpus.affinity if node.cpus is not None else ranks
+    working = max(1, min(ranks, cores))
+    loaders = working * LOADER_NEED
+    if node.devices and loaders < NCCL_NEED:
+        return NCCL_NEED, "NCCL and loader workers want"
+    return loaders, f"a loader worker in each of {count_of(working, 'rank')} wants"
+
+
+@check(
+    "ENV009",
+    name="open-files-limit-low",
+    title="RLIMIT_NOFILE is too low for the ranks and their workers",
+    severity="warning",
+    family="environment",
+    needs=("nodes",),
+    since="0.1.0",
+    id="env.files.enough",
+    required=False,
+)
+def find_open_files_low(evidence: Evidence) -> Iterable[Finding]:
+    """The limit of open files (RLIMIT_NOFILE) is too low for the ranks and their loader workers.
+
+    What it looks for:
+        The soft limit of open files of the process that launches the ranks, which they inherit.
+
+    Why it matters:
+        Each gloo group holds a socket to every other rank, the store one from every rank, and each tensor
+        from a loader worker a descriptor: "Too many open files. Communication with the workers is no longer
+        possible", or "received 0 items of ancdata".
+
+    How it decides:
+        64 for a rank that imported torch, 192 for eight loader workers (six descriptors each and two
+        prefetched batches of nine tensors), and per rank of the world one socket of the store and, with
+        gloo, one of the default group. A limit below the sum is a finding: 256 (macOS) always, 1,024 from
+        384 ranks on gloo.
+
+    Known false alarms:
+        Jobs without loader workers need 192 less.
+
+    Fix:
+        ``ulimit -n 65536`` before the launch, where the hard limit allows; else limits.conf, or
+        ``docker run --ulimit nofile=65536``; or torch.multiprocessing.set_sharing_strategy("file_system").
+
+    References:
+        https://docs.pytorch.org/docs/stable/multiprocessing.html (Sharing strategies)
+        https://github.com/pytorch/pytorch/issues/11201
+    """
+    known = [(node, node.limits) for node in evidence.nodes if node.limits is not None]
+    if not known:
+        raise CannotLook("the limit of open files is not known")
+    places = Places(evidence)
+    sockets = 1 + ("gloo" in evidence.launch.backend)
+    need = FILES_OF_A_RANK + FILES_OF_LOADER + sockets * evidence.launch.world_size
+    low = [
+        (node, limits.open_files)
+        for node, limits in known
+        if limits.open_files is not None and limits.open_files < need
+    ]
+    for limit, nodes in _fold_nodes(low).items():
+        numbers = [node.node for node in nodes]
+        hard = [node.limits.open_files_hard for node in nodes if node.limits is not None]
+        ceiling = min((each for each in hard if each is not None), default=None)
+        fixes = [Fix("In a container:", "docker run --ulimit nofile=65536:65536 …")]
+        if ceiling is None or ceiling >= need:
+            fixes.insert(
+                0, Fix("Before the launch, on each of them:", f"ulimit -n {min(ceiling or 65536, 65536)}")
+            )
+        else:
+            line = "echo '* - nofile 65536' | sudo tee -a /etc/security/limits.conf"
+            fixes.insert(0, Fix(f"The hard limit is {ceiling:,}: raise it, and log in again.", line))
+        yield Finding(
+            message=f"A process on {join_words(places.hosts(numbers))} may open {limit:,} files; a rank of "
+            f"{evidence.launch.world_size:,} with eight loader workers needs about {need:,}.",
+            role="advice",
+            ranks=places.ranks(numbers),
+            nodes=places.hosts(numbers),
+            evidence=(EvidenceItem("limit", f"RLIMIT_NOFILE: {limit:,} (hard {ceiling or 'unlimited'})"),),
+            fix=tuple(fixes),
+            details={"limit": limit, "hard": ceiling, "need": need},
+        )
+
+
+@check(
+    "ENV010",
+    name="locked-memory-low",
+    title="RLIMIT_MEMLOCK is low although RDMA devices exist",
+    severity="warning",
+    family="environment",
+    needs=("nodes",),
+    since="0.1.0",
+    id="env.memlock.enough",
+    required=False,
+)
+def find_locked_memory_low(evidence: Evidence) -> Iterable[Finding]:
+    """The limit of locked memory (RLIMIT_MEMLOCK) is low although RDMA devices exist.
+
+    What it looks for:
+        A limit of locked memory on nodes with InfiniBand, RoCE or EFA devices.
+
+    Why it matters:
+        RDMA buffers are locked in memory. Below the need NCCL ends with "ibv_reg_mr failed with error
+        Cannot allocate memory", or falls back to TCP and is slow. Containers and systemd services get 64
+        KiB to 8 MiB.
+
+    How it decides:
+        Below 512 MiB per process: NCCL's default buffers for 32 channels in both directions, twice. Where no
+        rank uses a GPU it is a note, since gloo locks nothing.
+
+    Known false alarms:
+        Cloud machines whose Ethernet adapters show up as RDMA devices and are used over TCP only.
+
+    Fix:
+        ``ulimit -l unlimited``; ``docker run --ulimit memlock=-1``; for services LimitMEMLOCK=infinity.
+
+    References:
+        https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html (Memory issues)
+        https://github.com/NVIDIA/nccl-tests/issues/206
+    """
+    if not any(node.rdma_devices for node in evidence.nodes):
+        if not evidence.nodes:
+            raise CannotLook("nothing is known of the nodes")
+        raise NotApplicable("no RDMA devices")
+    places = Places(evidence)
+    with_devices = [node for node in evidence.nodes if node.rdma_devices]
+    if all(node.limits is None for node in with_devices):
+        raise CannotLook("the limit of locked memory is not known")
+    low = [
+        (node, node.limits.locked_memory)
+        for node in with_devices
+        if node.limits is not None
+        and node.limits.locked_memory is not None
+        and node.limits.locked_memory < LOCKED_NEED
+    ]
+    for limit, nodes in _fold_nodes(low).items():
+        numbers = [node.node for node in nodes]
+        devices = list(dict.fromkeys(name for node in nodes for name in node.rdma_devices))
+        yield Finding(
+            message=f"A process on {join_words(places.hosts(numbers))} may lock {format_bytes(limit)} of memory, "
+            f"although it has {join_words(devices)} for RDMA; NCCL wants {format_bytes(LOCKED_NEED)} or more.",
+            severity=None if any(node.devices for node in nodes) else "info",
+            role="advice",
+            ranks=places.ranks(numbers),
+            nodes=places.hosts(numbers),
+            evidence=(
+                EvidenceItem("limit", f"RLIMIT_MEMLOCK: {limit:,} bytes; devices: {', '.join(devices)}"),
+            ),
+            fix=(
+                Fix("Before the launch, where the hard limit allows:", "ulimit -l unlimited"),
+                Fix("In a container:", "docker run --ulimit memlock=-1 …"),
+            ),
+            details={"limit": limit, "need": LOCKED_NEED, "devices": devices},
+        )

@@ -1,0 +1,188 @@
+"""The machines themselves: clocks, and ranks that earlier jobs left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence, Leftover, NodeFacts
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check
+from ddpdoctor_checks.places import Places, require_several_nodes
+from ddpdoctor_checks.wording import choose_form, count_of, format_age, join_words
+
+TOLERATED_S = 1.0
+"""torchelastic writes the times of failures in whole seconds (ProcessFailure.timestamp), and calls the failure
+with the smallest one the root cause: clocks that differ by more can put a victim first."""
+
+
+@check(
+    "ENV015",
+    name="clocks-differ",
+    title="Node clocks differ by more than the analysis tolerates",
+    severity="warning",
+    family="environment",
+    needs=("nodes",),
+    since="0.1.0",
+    id="env.clocks.agree",
+    required=False,
+)
+def find_clocks_differ(evidence: Evidence) -> Iterable[Finding]:
+    """Node clocks differ by more than the analysis tolerates.
+
+    What it looks for:
+        The offset of each node's wall clock from the hosting node's, measured at the rendezvous.
+
+    Why it matters:
+        Whose failure came first is read from time stamps. torchelastic calls the failure with the earliest
+        one the root cause; with clocks that are seconds apart that is a victim, and logs of several nodes
+        cannot be put in order.
+
+    How it decides:
+        More than 1 s after taking off half the round trip of the measurement: torchelastic's time stamps are
+        whole seconds.
+
+    Known false alarms:
+        None known: an offset within the error of its measurement is never reported.
+
+    Fix:
+        Let chrony or ntpd run on all nodes against the same servers, and step the clock once.
+
+    References:
+        https://docs.pytorch.org/docs/stable/elastic/errors.html
+        https://chrony-project.org/documentation.html (makestep)
+    """
+    require_several_nodes(evidence)
+    measured = [node for node in evidence.nodes if node.node != 0 and node.clock_offset_s is not None]
+    if not measured:
+        raise CannotLook("the clocks of the nodes were not compared")
+    places = Places(evidence)
+    wrong = [node for node in measured if _off_by(node) > TOLERATED_S]
+    if not wrong:
+        return
+    numbers = [node.node for node in wrong]
+    said = [
+        f"{node.host} {format_offset(node.clock_offset_s or 0.0)}"
+        for node in sorted(wrong, key=_off_by, reverse=True)
+    ]
+    yield Finding(
+        message=f"Clocks differ from {places.host(0)}'s: {join_words(said)}.",
+        role="advice",
+        ranks=places.ranks(numbers),
+        nodes=places.hosts(numbers),
+        evidence=tuple(
+            EvidenceItem(
+                "clock",
+                f"{node.host}: {node.clock_offset_s:+.3f} s, known to {node.clock_error_s or 0.0:.3f} s",
+            )
+            for node in wrong[:16]
+        ),
+        fix=(
+            Fix(
+                f"On {join_words(places.hosts(numbers), few=4)}, see whether the clock is kept.",
+                "timedatectl",
+            ),
+            Fix("Step it once.", "sudo chronyc makestep"),
+        ),
+        details={"offsets_s": {node.host: node.clock_offset_s for node in wrong}, "tolerated_s": TOLERATED_S},
+    )
+
+
+def _off_by(node: NodeFacts) -> float:
+    """Seconds by which the clock is off for certain."""
+    return abs(node.clock_offset_s or 0.0) - (node.clock_error_s or 0.0)
+
+
+def format_offset(seconds: float) -> str:
+    """Return ``3.2 s ahead`` or ``12 min behind``."""
+    size = f"{abs(seconds):.1f} s" if abs(seconds) < 120 else format_age(abs(seconds))
+    return f"{size} {'ahead' if seconds > 0 else 'behind'}"
+
+
+@check(
+    "ENV016",
+    name="orphaned-ranks",
+    title="Ranks of an earlier job still run",
+    severity="warning",
+    family="environment",
+    needs=("nodes",),
+    since="0.1.0",
+    id="env.leftovers.none",
+    required=False,
+    explains=("NET001",),
+)
+def find_orphaned_ranks(evidence: Evidence) -> Iterable[Finding]:
+    """Ranks of an earlier job still run.
+
+    What it looks for:
+        Processes with the environment of a rank (RANK, TORCHELASTIC_RUN_ID) whose launcher is gone.
+
+    Why it matters:
+        They hold GPU memory, the rendezvous port and /dev/shm, and keep waiting in a collective at full
+        load. The next job fails with "address already in use" or runs out of device memory.
+
+    How it decides:
+        The environment of every process of this user is read from /proc. One whose parent is init, or a
+        process that is no launcher, is an orphan. Ranks of this check, and of jobs whose launcher lives,
+        are not counted.
+
+    Known false alarms:
+        Ranks that were put into the background on purpose, without a launcher (``RANK=0 … python train.py &``
+        followed by logging out).
+
+    Fix:
+        End them: the finding prints the kill command for its pids.
+
+    References:
+        https://github.com/pytorch/pytorch/issues/129477
+        https://man7.org/linux/man-pages/man5/proc_pid_environ.5.html
+    """
+    places = Places(evidence)
+    ours = {(rank.node, rank.pid) for rank in evidence.ranks}
+    notes = [node.leftovers_note for node in evidence.nodes if node.leftovers_note]
+    found = False
+    for node in evidence.nodes:
+        orphans = [each for each in node.leftovers if each.orphaned and (node.node, each.pid) not in ours]
+        if orphans:
+            found = True
+            yield _describe_orphans(evidence, places, node, orphans)
+    if not found and notes:
+        raise CannotLook(notes[0])
+
+
+def _describe_orphans(
+    evidence: Evidence, places: Places, node: NodeFacts, orphans: list[Leftover]
+) -> Finding:
+    ports = sorted({port for each in orphans for port in each.ports})
+    devices = sorted({device for each in orphans for device in each.devices})
+    holds = [count_of(len(ports), "port") + f" ({', '.join(map(str, ports[:8]))})"] if ports else []
+    holds += [join_words(devices)] if devices else []
+    oldest = format_age(max(each.age_s for each in orphans))
+    who = [f"{each.pid}{f' (rank {each.rank})' if each.rank is not None else ''}" for each in orphans]
+    pids = " ".join(str(each.pid) for each in orphans)
+    takes = evidence.launch.master_port in ports
+    held = f", and {choose_form(len(orphans), 'holds', 'hold')} {join_words(holds)}" if holds else ""
+    return Finding(
+        message=f"On {node.host} {count_of(len(orphans), 'rank')} of an earlier job still "
+        f"{choose_form(len(orphans), 'runs', 'run')}, {choose_form(len(orphans), 'process', 'processes')} "
+        f"{join_words(who)}, {choose_form(len(orphans), '', 'up to ')}{oldest} old{held}.",
+        role="cause" if takes else "advice",
+        ranks=places.ranks([node.node]),
+        nodes=(node.host,),
+        evidence=tuple(
+            EvidenceItem(
+                "process", f"{each.pid}: {each.command} (parent {each.parent}, {format_age(each.age_s)} old)"
+            )
+            for each in orphans[:16]
+        ),
+        fix=(
+            Fix(f"End {choose_form(len(orphans), 'it', 'them')} on {node.host}.", f"kill {pids}"),
+            Fix("What does not go within some seconds:", f"kill -9 {pids}"),
+        ),
+        details={
+            "processes": [
+                {"pid": each.pid, "age_s": each.age_s, "rank": each.rank, "run_id": each.run_id}
+                for each in orphans
+            ],
+            "ports": ports,
+            "devices": devices,
+        },
+    )

@@ -1,0 +1,408 @@
+"""Who the ranks are: variables that are missing, ranks claimed twice, world sizes that disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
+from ddpdoctor_checks.commands import DEFAULT_PORT, repeat_launch
+from ddpdoctor_checks.places import Places, require
+from ddpdoctor_checks.wording import (
+    choose_form,
+    describe_groups,
+    find_minority,
+    fold_values,
+    join_words,
+    name_set,
+    quote,
+    tabulate,
+)
+
+NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What env:// initialisation reads (_env_rendezvous_handler in torch/distributed/rendezvous.py)."""
+
+BELOW = (
+    ("RANK", "WORLD_SIZE"),
+    ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    ("GROUP_RANK", "GROUP_WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+)
+"""Pairs of which the first counts from 0 to the second less one."""
+
+FROM_SLURM = (
+    "export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS "
+    f"MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1) MASTER_PORT={DEFAULT_PORT}"
+)
+FROM_MPI = (
+    "export RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK "
+    "WORLD_SIZE=$OMPI_COMM_WORLD_SIZE"
+)
+
+
+def find_environments(evidence: Evidence) -> dict[int, Mapping[str, str]]:
+    """Return node -> what its launching process had; of a launch without node facts what was not followed."""
+    found: dict[int, Mapping[str, str]] = {node.node: node.variables for node in evidence.nodes}
+    if not found and evidence.launch.variables:
+        found[evidence.launch.node_rank or 0] = evidence.launch.variables
+    return found
+
+
+@check(
+    "ENV001",
+    name="rank-variables-missing",
+    title="RANK, WORLD_SIZE or MASTER_* are needed and absent",
+    severity="error",
+    family="environment",
+    needs=(),
+    since="0.1.0",
+    id="env.ranks.described",
+    explains=("NET006", "BKD002", "BKD011"),
+)
+def find_variables_missing(evidence: Evidence) -> Iterable[Finding]:
+    """RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT are needed and absent.
+
+    What it looks for:
+        Ranks without one of the four variables, and environments that describe a rank only in part.
+
+    Why it matters:
+        init_process_group without arguments reads all four and ends with "environment variable RANK
+        expected, but not set". The usual reason is ``python train.py`` where ``torchrun train.py`` was
+        meant.
+
+    How it decides:
+        A rank that could not initialise by env:// and lacks a variable is an error. RANK set in the shell
+        without the other three is a warning: torchrun would replace it, a script started by hand would
+        fail. Under srun and mpirun, which set variables of their own, it is a note: many frameworks read
+        those.
+
+    Known false alarms:
+        Scripts that pass rank, world size and an init method themselves need none of the variables.
+
+    Fix:
+        Start the script with torchrun, or export the four variables from the launcher's own.
+
+    References:
+        https://docs.pytorch.org/docs/stable/distributed.html (Environment variable initialization)
+        https://docs.pytorch.org/docs/stable/elastic/run.html (Environment Variables)
+    """
+    environments = find_environments(evidence)
+    if not evidence.ranks and not environments:
+        require(evidence, "nodes", "any environment")
+    places = Places(evidence)
+    yield from _judge_ranks(evidence, places)
+    launcher = evidence.launch.launcher
+    lacking: dict[tuple[str, ...], list[int]] = {}
+    for node, variables in environments.items():
+        missing = tuple(name for name in NEEDED if not variables.get(name))
+        partial = launcher == "ddpdoctor" and bool(variables.get("RANK"))
+        if missing and (partial or launcher in ("srun", "mpirun")):
+            lacking.setdefault(missing, []).append(node)
+    for missing, nodes in lacking.items():
+        yield _describe_environment(launcher, places, missing, nodes)
+
+
+def _judge_ranks(evidence: Evidence, places: Places) -> Iterable[Finding]:
+    fine = RankSet().union(*(each.passed for each in evidence.initialisations if each.method == "env"))
+    initialised = set(fine)
+    missing: dict[tuple[str, ...], list[int]] = {}
+    for rank in evidence.ranks:
+        lacks = tuple(name for name in NEEDED if name not in rank.variables)
+        if lacks and rank.variables and rank.rank not in initialised:
+            missing.setdefault(lacks, []).append(rank.rank)
+    for names, ranks in missing.items():
+        launcher = evidence.launch.launcher
+        who = RankSet(ranks)
+        yield Finding(
+            message=f"{join_words(names)} {choose_form(len(names), 'is', 'are')} not set in {name_set(who)}, "
+            f"started by {launcher}: env:// initialisation needs {choose_form(len(names), 'it', 'them')}.",
+            ranks=who,
+            nodes=places.hosts(sorted({rank.node for rank in evidence.ranks if rank.rank in set(ranks)})),
+            evidence=(EvidenceItem("variables", f"absent in {name_set(who)}: {', '.join(names)}", who),),
+            fix=(_fix_missing(launcher, evidence.launch.nproc),),
+            details={"missing": list(names), "launcher": launcher},
+        )
+
+
+def _fix_missing(launcher: str, nproc: int) -> Fix:
+    if launcher == "srun":
+        return Fix("Export them in each task, before the script starts.", FROM_SLURM)
+    if launcher == "mpirun":
+        return Fix("Export them in each process, and MASTER_ADDR and MASTER_PORT with mpirun -x.", FROM_MPI)
+    return Fix("Start the script with torchrun.", f"torchrun --nproc-per-node {nproc} train.py")
+
+
+def _describe_environment(launcher: str, places: Places, missing: Sequence[str], nodes: list[int]) -> Finding:
+    own = launcher in ("srun", "mpirun")
+    where = join_words(places.hosts(nodes))
+    verb = choose_form(len(missing), "is", "are")
+    message = f"RANK is set in the environment of {where}, but {join_words(missing)} {verb} not."
+    if own:
+        message = (
+            f"{launcher} sets no {join_words(missing, last='or')} on {where}, which env:// scripts read."
+        )
+    fix = _fix_missing(launcher, places.per_node)
+    return Finding(
+        message=message,
+        severity="info" if own else "warning",
+        role="advice",
+        ranks=places.ranks(nodes),
+        nodes=places.hosts(nodes),
+        evidence=(EvidenceItem("variables", f"absent in the environment of {where}: {', '.join(missing)}"),),
+        fix=(fix,)
+        if own
+        else (Fix("Clear what an earlier job left in the shell.", "unset RANK LOCAL_RANK"), fix),
+        details={"missing": list(missing), "launcher": launcher},
+    )
+
+
+@check(
+    "ENV002",
+    name="rank-duplicated",
+    title="Two processes claim one rank",
+    severity="error",
+    family="environment",
+    needs=(),
+    since="0.1.0",
+    id="env.ranks.unique",
+    explains=("NET006", "ENV003", "BKD002", "BKD011"),
+)
+def find_rank_duplicated(evidence: Evidence) -> Iterable[Finding]:
+    """Two processes claim one rank, or two nodes one node rank.
+
+    What it looks for:
+        Processes that call themselves by the same rank, and nodes that were started with the same
+        --node-rank.
+
+    Why it matters:
+        The second claimant takes the first one's place at the store, or finds its port in use; another rank
+        stays empty, and all wait for it ("1/2 clients joined").
+
+    How it decides:
+        Every node and rank enters itself at the rendezvous with host and pid. Two different host:pid under
+        one number are a finding; the same entry seen twice is not.
+
+    Known false alarms:
+        None known.
+
+    Fix:
+        Give every node its own --node-rank from 0 to nnodes-1. In scripts: rank = node_rank * nproc +
+        local_rank, not the local rank.
+
+    References:
+        https://docs.pytorch.org/docs/stable/elastic/run.html (--node-rank)
+        https://github.com/pytorch/pytorch/issues/23074
+    """
+    if not (evidence.ranks or evidence.rendezvous or evidence.nodes):
+        require(evidence, "ranks", "the ranks")
+    claims: dict[tuple[str, int], dict[str, None]] = {}
+    for rank in evidence.ranks:
+        claims.setdefault(("rank", rank.rank), {})[f"{rank.host}:{rank.pid}"] = None
+    for view in evidence.rendezvous:
+        for number, first, second in view.duplicates:
+            claims.setdefault((view.duplicate_kind, number), {}).update({first: None, second: None})
+    places = Places(evidence)
+    for (kind, number), who in claims.items():
+        if len(who) > 1:
+            yield _describe_duplicate(evidence, places, kind, number, list(who))
+
+
+def _describe_duplicate(
+    evidence: Evidence, places: Places, kind: str, number: int, who: Sequence[str]
+) -> Finding:
+    node = kind == "node"
+    called = f"{'node rank' if node else 'rank'} {number}"
+    hosts = tuple(dict.fromkeys(each.rpartition(":")[0] for each in who))
+    free = _find_free(evidence, number) if node else None
+    fixes = []
+    if node and free is not None:
+        fixes.append(
+            Fix(f"Start one of them as node {free}.", repeat_launch(evidence.launch, node_rank=free))
+        )
+    elif evidence.launch.launcher in ("ddpdoctor", "torchrun"):
+        fixes.append(Fix("Give every node its own --node-rank.", repeat_launch(evidence.launch, node_rank=1)))
+    else:
+        fixes.append(
+            Fix(
+                "Number the ranks over all nodes.",
+                code="rank = node_rank * nproc_per_node + local_rank  # not local_rank alone",
+            )
+        )
+    if len(hosts) == 1:
+        pids = " ".join(each.rpartition(":")[2] for each in who)
+        fixes.append(
+            Fix("If one of them is a leftover, end it.", f"ps -o pid,etime,args -p {pids.replace(' ', ',')}")
+        )
+    return Finding(
+        message=f"{join_words(who)} both claim {called}."
+        if len(who) == 2
+        else f"{len(who)} processes claim {called}: {join_words(who)}.",
+        ranks=places.ranks([number]) if node else RankSet([number]),
+        nodes=hosts,
+        evidence=tuple(EvidenceItem("claim", f"{each} claims {called}") for each in who),
+        fix=tuple(fixes),
+        details={"kind": kind, "number": number, "claimants": list(who)},
+    )
+
+
+def _find_free(evidence: Evidence, taken: int) -> int | None:
+    """Return a node rank that nobody claimed."""
+    joined = {node for view in evidence.rendezvous for node in view.joined_nodes}
+    seen = {taken, *joined, *(node.node for node in evidence.nodes)}
+    return next((number for number in range(evidence.launch.nnodes) if number not in seen), None)
+
+
+@check(
+    "ENV003",
+    name="world-size-inconsistent",
+    title="WORLD_SIZE disagrees between ranks, with the launch or with itself",
+    severity="error",
+    family="environment",
+    needs=(),
+    since="0.1.0",
+    id="env.world.consistent",
+    explains=("NET006", "BKD002", "BKD011"),
+)
+def find_world_inconsistent(evidence: Evidence) -> Iterable[Finding]:
+    """WORLD_SIZE disagrees between ranks, with the launch, or with the processes seen.
+
+    What it looks for:
+        Ranks with different world sizes, nodes that were started for worlds of different size, a rank that is
+        not below its world size, and sizes that are no numbers.
+
+    Why it matters:
+        Ranks with the larger size wait for ranks that will never come; those with the smaller one train
+        without the rest. Frameworks where one number means the total and another the share of a node
+        (``accelerate --num_processes`` is the total) produce it.
+
+    How it decides:
+        All ranks must have the world size that the launch computes, nnodes x nproc-per-node. Ranks count
+        from 0, so RANK must be below WORLD_SIZE and LOCAL_RANK below LOCAL_WORLD_SIZE. No threshold is
+        involved.
+
+    Known false alarms:
+        None known. A WORLD_SIZE that an earlier job left in the shell is ENV006.
+
+    Fix:
+        Start all nodes with the same --nnodes and --nproc-per-node, and clear RANK and WORLD_SIZE from the
+        shell.
+
+    References:
+        https://docs.pytorch.org/docs/stable/elastic/run.html (Definitions, WORLD_SIZE)
+        https://github.com/huggingface/accelerate/issues/2521
+    """
+    environments = find_environments(evidence)
+    places = Places(evidence)
+    found = False
+    for finding in (
+        *_compare_worlds(evidence, places),
+        *_compare_meetings(evidence, places),
+        *_find_impossible(evidence, places, environments),
+    ):
+        found = True
+        yield finding
+    if not found and not evidence.ranks:
+        require(evidence, "ranks", "the ranks' world sizes")
+
+
+def _compare_worlds(evidence: Evidence, places: Places) -> Iterable[Finding]:
+    """Compare what the ranks believe, by variable where there is one, with each other and with the launch."""
+    believed = {rank.rank: rank.variables.get("WORLD_SIZE", str(rank.world_size)) for rank in evidence.ranks}
+    groups = fold_values(believed)
+    expected = str(evidence.launch.world_size)
+    if not groups or (len(groups) == 1 and groups[0].value == expected):
+        return
+    right = next((group for group in groups if group.value == expected), None)
+    wrong = RankSet().union(*(group.who for group in groups if group is not right))
+    yield Finding(
+        message=f"WORLD_SIZE is {describe_groups(groups)}; the launch has {expected} "
+        f"({evidence.launch.nnodes} x {places.per_node}).",
+        ranks=wrong if right is not None or len(groups) == 1 else find_minority(groups),
+        nodes=places.hosts(sorted({rank.node for rank in evidence.ranks if rank.rank in wrong})),
+        evidence=tuple(
+            EvidenceItem("variable", f"WORLD_SIZE={group.value} in {name_set(group.who)}", group.who)
+            for group in groups[:16]
+        ),
+        fix=(Fix("Start all nodes with the same numbers.", repeat_launch(evidence.launch)),),
+        details={"values": tabulate(groups), "expected": expected},
+    )
+
+
+def _compare_meetings(evidence: Evidence, places: Places) -> Iterable[Finding]:
+    """Compare for how many ranks the nodes were started."""
+    groups = fold_values({view.node: str(view.expected_ranks) for view in evidence.rendezvous})
+    if len(groups) < 2:
+        told = dict(next((view.worlds for view in evidence.rendezvous if view.worlds), ()))
+        groups = fold_values({node: str(size) for node, size in told.items()})
+    if len(groups) < 2:
+        return
+    odd = find_minority(groups)
+    said = [f"{join_words(places.hosts(group.who), few=3)} for {group.value}" for group in groups]
+    yield Finding(
+        message=f"The nodes were started for worlds of different size: {join_words(said)} ranks.",
+        ranks=places.ranks(odd),
+        nodes=places.hosts(odd),
+        evidence=tuple(
+            EvidenceItem("rendezvous", f"{name_set(group.who, 'node')} expected {group.value} ranks")
+            for group in groups[:16]
+        ),
+        fix=(
+            Fix(
+                "Give every node the same --nnodes and --nproc.",
+                repeat_launch(evidence.launch, node_rank=odd.ranges[0][0]),
+            ),
+        ),
+        details={"values": tabulate(groups)},
+    )
+
+
+def _find_impossible(
+    evidence: Evidence, places: Places, environments: Mapping[int, Mapping[str, str]]
+) -> Iterable[Finding]:
+    """Report variables that cannot all be true, each line once with the nodes that have it."""
+    lines: dict[str, list[int]] = {}
+    for node, variables in environments.items():
+        for line in list_impossible(variables):
+            lines.setdefault(line, []).append(node)
+    for line, nodes in lines.items():
+        names = [part.split("=")[0] for part in line.replace(",", " ").split() if "=" in part]
+        yield Finding(
+            message=f"In the environment of {join_words(places.hosts(nodes))} {line}.",
+            ranks=places.ranks(nodes),
+            nodes=places.hosts(nodes),
+            evidence=(EvidenceItem("variable", line),),
+            fix=(
+                Fix(
+                    "Clear them; torchrun sets its own for every rank.",
+                    f"unset {' '.join(dict.fromkeys(names))}",
+                ),
+                Fix("Then say the size of the world on the command line.", repeat_launch(evidence.launch)),
+            ),
+            details={"contradiction": line},
+        )
+
+
+def list_impossible(variables: Mapping[str, str]) -> list[str]:
+    """Return one line for each variable, or pair, of an environment that cannot be true."""
+    lines = []
+    numbers: dict[str, int] = {}
+    for name in dict.fromkeys(name for pair in BELOW for name in pair):
+        value = variables.get(name)
+        if not value:
+            continue
+        try:
+            numbers[name] = int(value)
+        except ValueError:
+            lines.append(f"{name}={quote(value)} is not a number")
+    for low, high in BELOW:
+        if low in numbers and numbers[low] < 0:
+            lines.append(f"{low}={numbers[low]} is negative")
+        elif high in numbers and numbers[high] < 1:
+            lines.append(f"{high}={numbers[high]} is not a size")
+        elif low in numbers and high in numbers and numbers[low] >= numbers[high]:
+            lines.append(f"{low}={numbers[low]} is not below {high}={numbers[high]}")
+    local, world = numbers.get("LOCAL_WORLD_SIZE"), numbers.get("WORLD_SIZE")
+    if local is not None and world is not None and local > world >= 1:
+        lines.append(f"LOCAL_WORLD_SIZE={local} is above WORLD_SIZE={world}")
+    return lines

@@ -1,0 +1,216 @@
+"""Settings that were meant for a while: workarounds and debug switches that are still on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ddpdoctor.evidence import Evidence, NodeFacts, RankSet
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
+from ddpdoctor_checks.places import Places, require
+from ddpdoctor_checks.wording import join_words, quote
+
+Test = Callable[[str], bool]
+
+
+def _is_on(value: str) -> bool:
+    """Whether torch and NCCL take a value as true: a number that is not 0, or a word for yes."""
+    return value.strip().lower() not in ("", "0", "n", "no", "f", "false", "off")
+
+
+def _is_zero(value: str) -> bool:
+    return value.strip() == "0"
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """One variable, the values of it that are reported, and where they matter."""
+
+    matters: Test
+    effect: str
+    where: str = "anywhere"
+    """anywhere, gpu (nodes with an accelerator), gpus (with two or more) or rdma; elsewhere it is a note."""
+    severity: str = "warning"
+
+
+WORKAROUNDS: dict[str, _Setting] = {
+    "NCCL_P2P_DISABLE": _Setting(_is_on, "GPUs of a node copy through host memory", "gpus"),
+    "NCCL_P2P_LEVEL": _Setting(
+        lambda value: value.upper() in ("LOC", "0"), "GPUs of a node copy through host memory", "gpus"
+    ),
+    "NCCL_SHM_DISABLE": _Setting(
+        _is_on, "ranks of a node talk over the network instead of shared memory", "gpus"
+    ),
+    "NCCL_IB_DISABLE": _Setting(_is_on, "InfiniBand and RoCE are not used, nodes talk over TCP", "rdma"),
+    "NCCL_NET": _Setting(lambda value: value.lower() == "socket", "nodes talk over TCP only", "rdma"),
+    "NCCL_NET_GDR_LEVEL": _Setting(
+        lambda value: value.upper() in ("LOC", "0"),
+        "network adapters may not read GPU memory directly",
+        "rdma",
+    ),
+    "NCCL_NET_GDR_DISABLE": _Setting(_is_on, "network adapters may not read GPU memory directly", "rdma"),
+    "NCCL_NVLS_ENABLE": _Setting(_is_zero, "NVLink SHARP is not used", "gpus", "info"),
+    "NCCL_CUMEM_ENABLE": _Setting(_is_zero, "NCCL uses its older way to allocate", "gpu", "info"),
+    "NCCL_ALGO": _Setting(_is_on, "NCCL may not choose the algorithm by size", "gpu", "info"),
+    "NCCL_PROTO": _Setting(_is_on, "NCCL may not choose the protocol by size", "gpu", "info"),
+}
+"""Workarounds that forums hand out (NCCL user guide, Environment Variables: "should not be used in production
+nor retained in scripts, or only as workaround, and removed as soon as the issue is resolved")."""
+
+DEBUGGING: dict[str, _Setting] = {
+    "CUDA_LAUNCH_BLOCKING": _Setting(_is_on, "every kernel waits for the last, nothing overlaps", "gpu"),
+    "HIP_LAUNCH_BLOCKING": _Setting(_is_on, "every kernel waits for the last, nothing overlaps", "gpu"),
+    "AMD_SERIALIZE_KERNEL": _Setting(_is_on, "every kernel waits for the last, nothing overlaps", "gpu"),
+    "TORCH_DISTRIBUTED_DEBUG": _Setting(
+        lambda value: value.upper() == "DETAIL",
+        "every collective is checked by another one first, and DDP() was seen to crash with it on gloo",
+    ),
+    "TORCH_NCCL_BLOCKING_WAIT": _Setting(_is_on, "the host waits for every collective", "gpu"),
+    "NCCL_BLOCKING_WAIT": _Setting(_is_on, "the host waits for every collective", "gpu"),
+    "TORCH_NCCL_DESYNC_DEBUG": _Setting(_is_on, "every collective is recorded in the store", "gpu"),
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": _Setting(_is_on, "every tensor is allocated by the driver", "gpu"),
+    "NCCL_DEBUG": _Setting(lambda value: value.upper() == "TRACE", "NCCL logs every call", "gpu"),
+    "PYTHONDEVMODE": _Setting(_is_on, "Python checks itself at run time"),
+    "PYTHONMALLOC": _Setting(lambda value: "debug" in value, "every allocation is checked"),
+}
+"""Debug switches that cost time in a normal run: torch's "Logging" and "Debugging" sections of
+torch.distributed, CUDA's environment variables, NCCL's, and python(1)."""
+
+
+@check(
+    "ENV013",
+    name="workaround-left-on",
+    title="A workaround such as NCCL_P2P_DISABLE is still set",
+    severity="warning",
+    family="environment",
+    needs=(),
+    since="0.1.0",
+    id="env.workarounds.off",
+    required=False,
+    explains=("PRF001",),
+)
+def find_workaround_left_on(evidence: Evidence) -> Iterable[Finding]:
+    """A workaround such as NCCL_P2P_DISABLE, NCCL_IB_DISABLE or NCCL_SHM_DISABLE is still set.
+
+    What it looks for:
+        Variables that switch a fast path of NCCL off, in the environment of the launch and of the ranks.
+
+    Why it matters:
+        They are handed out in forums to get past a hang, and stay in a start-up file for years: GPUs then
+        copy through host memory, nodes talk over TCP, and N GPUs are no faster than one.
+
+    How it decides:
+        The values that switch something off count where the node has what is switched off: two GPUs for peer
+        to peer and shared memory, RDMA devices for InfiniBand. Elsewhere, and for settings that only
+        take a choice from NCCL (NCCL_ALGO, NCCL_PROTO), it is a note.
+
+    Known false alarms:
+        Machines on which the fast path is really broken (PCIe peer to peer with ACS or an IOMMU, some
+        consumer cards) need the setting; BKD007 tests that.
+
+    Fix:
+        Unset the variable and run ``ddpdoctor check`` again; if it hangs or BKD007 appears, mend the cause
+        that it names.
+
+    References:
+        https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
+        https://github.com/NVIDIA/nccl/issues/631
+    """
+    yield from _find_settings(evidence, WORKAROUNDS, "is a workaround that is still on")
+
+
+@check(
+    "ENV014",
+    name="debug-setting-left-on",
+    title="A debug setting is on in a normal run",
+    severity="warning",
+    family="environment",
+    needs=(),
+    since="0.1.0",
+    id="env.debugging.off",
+    required=False,
+    explains=("PRF001",),
+)
+def find_debug_left_on(evidence: Evidence) -> Iterable[Finding]:
+    """A debug setting such as CUDA_LAUNCH_BLOCKING=1 or TORCH_DISTRIBUTED_DEBUG=DETAIL is on.
+
+    What it looks for:
+        Variables that make CUDA, torch, NCCL or Python check or serialise everything.
+
+    Why it matters:
+        CUDA_LAUNCH_BLOCKING=1 takes away all overlap of computing and communicating;
+        TORCH_DISTRIBUTED_DEBUG=DETAIL adds a collective before each one and was seen to crash ``DDP()`` on
+        gloo; both are easily forgotten.
+
+    How it decides:
+        Only values that cost time or safety are reported: TORCH_DISTRIBUTED_DEBUG=INFO and NCCL_DEBUG=INFO
+        are fine. What concerns GPUs is a note on nodes without.
+
+    Known false alarms:
+        A run that is meant for debugging.
+
+    Fix:
+        Unset the variable for normal runs.
+
+    References:
+        https://docs.pytorch.org/docs/stable/distributed.html (Debugging torch.distributed applications)
+        https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html (CUDA Environment Variables)
+    """
+    yield from _find_settings(evidence, DEBUGGING, "is a debug setting that is still on")
+
+
+def _find_settings(evidence: Evidence, table: Mapping[str, _Setting], what: str) -> Iterable[Finding]:
+    if not evidence.ranks and not evidence.nodes:
+        require(evidence, "nodes", "any environment")
+    places = Places(evidence)
+    for name, setting in table.items():
+        for value, (nodes, ranks) in _holders(evidence, name).items():
+            if setting.matters(value):
+                yield _describe_setting(places, name, value, setting, what, nodes, ranks)
+
+
+def _holders(evidence: Evidence, name: str) -> dict[str, tuple[list[int], RankSet]]:
+    """Return value -> the nodes and the ranks that have it."""
+    nodes: dict[str, dict[int, None]] = {}
+    ranks: dict[str, list[int]] = {}
+    for rank in evidence.ranks:
+        value = rank.variables.get(name)
+        if value is not None:
+            nodes.setdefault(value, {})[rank.node] = None
+            ranks.setdefault(value, []).append(rank.rank)
+    for node in evidence.nodes:
+        value = node.variables.get(name)
+        if value is not None:
+            nodes.setdefault(value, {})[node.node] = None
+    return {value: (sorted(found), RankSet(ranks.get(value, ()))) for value, found in nodes.items()}
+
+
+def _describe_setting(
+    places: Places,
+    name: str,
+    value: str,
+    setting: _Setting,
+    what: str,
+    nodes: Sequence[int],
+    ranks: RankSet,
+) -> Finding:
+    hosts = places.hosts(nodes)
+    facts = [places.facts[node] for node in nodes if node in places.facts]
+    matters = any(_has(node, setting.where) for node in facts)
+    return Finding(
+        message=f"{name}={quote(value)} {what} on {join_words(hosts)}: {setting.effect}"
+        f"{'' if matters else ', which makes no difference here'}.",
+        severity=setting.severity if matters else "info",
+        role="advice",
+        ranks=ranks or places.ranks(nodes),
+        nodes=hosts,
+        evidence=(EvidenceItem("variable", f"{name}={value} on {join_words(hosts)}"),),
+        fix=(Fix("Clear it, and remove it from the start-up files.", f"unset {name}"),),
+        details={"variable": name, "value": value},
+    )
+
+
+def _has(node: NodeFacts, what: str) -> bool:
+    if what == "rdma":
+        return bool(node.rdma_devices)
+    return what == "anywhere" or len(node.devices) >= (2 if what == "gpus" else 1)

@@ -1,0 +1,164 @@
+"""Threads against cores: too many, or idle cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ddpdoctor.evidence import Cpus, Evidence, NodeFacts, RankFacts
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check
+from ddpdoctor_checks.places import Places
+from ddpdoctor_checks.wording import choose_form, count_of, format_number, join_words
+
+FAR_ABOVE = 2.0
+"""Threads per core from which it is reported: up to 2 a core with hyper-threading (two logical cores each)
+still gains or costs little; beyond, OpenMP's spinning threads only take turns."""
+IDLE = 0.5
+"""Share of the cores below which OMP_NUM_THREADS=1 leaves half or more of them idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """What a node's ranks ask of its cores; equal loads of many nodes are one finding."""
+
+    ranks: int
+    threads: int
+    cores: float
+    cpus: Cpus
+    setting: str | None
+    """OMP_NUM_THREADS in the shell that launched."""
+    gpu: bool
+
+
+@check(
+    "ENV011",
+    name="threads-oversubscribed",
+    title="Ranks x threads are far above the cores allowed, or cores idle",
+    severity="warning",
+    family="environment",
+    needs=("nodes",),
+    since="0.1.0",
+    id="env.threads.fit",
+    required=False,
+)
+def find_threads_oversubscribed(evidence: Evidence) -> Iterable[Finding]:
+    """Ranks x intra-op threads are far above the cores allowed, or OMP_NUM_THREADS=1 leaves cores idle.
+
+    What it looks for:
+        The intra-op threads of each rank (torch.get_num_threads) times the ranks of the node, against the
+        cores that the affinity mask and the cgroup quota allow.
+
+    Why it matters:
+        Threads above the cores take turns: every operation waits for the slowest thread, and a cgroup quota
+        stops all of them for the rest of each 100 ms. The other way round torchrun sets OMP_NUM_THREADS=1
+        when nothing is said, and ranks on the CPU then use one core each.
+
+    How it decides:
+        cores = min(affinity, quota). More than two threads a core is too many: hyper-threads make up to two
+        bearable. OMP_NUM_THREADS=1 with less than half of the cores busy is too few. It is a warning where
+        the number was set in the environment or another launcher started the ranks, since then it holds for
+        real runs too; in a world that ddpdoctor itself sized it is a note.
+
+    Known false alarms:
+        Ranks on GPUs need few threads, so idle cores are a note there; loader workers use them.
+
+    Fix:
+        ``export OMP_NUM_THREADS=<cores / ranks>``, less what loader workers need; or fewer ranks.
+
+    References:
+        https://docs.pytorch.org/docs/stable/notes/multiprocessing.html (CPU oversubscription)
+        https://github.com/pytorch/pytorch/pull/22501
+    """
+    places = Places(evidence)
+    by_node: dict[int, list[RankFacts]] = {}
+    for rank in evidence.ranks:
+        by_node.setdefault(rank.node, []).append(rank)
+    loads: dict[_Load, list[int]] = {}
+    for node in evidence.nodes:
+        load = _measure(node, by_node.get(node.node, []), places.count(node.node))
+        if load is not None:
+            loads.setdefault(load, []).append(node.node)
+    if not loads:
+        raise CannotLook("the cores or the threads of the ranks are not known")
+    for load, nodes in loads.items():
+        asked = load.ranks * load.threads
+        if asked > FAR_ABOVE * load.cores:
+            yield _describe_many(evidence, places, load, nodes)
+        elif load.threads == 1 and load.ranks <= IDLE * load.cores and _set_by_somebody(evidence, load):
+            yield _describe_few(evidence, places, load, nodes)
+
+
+def _measure(node: NodeFacts, ranks: list[RankFacts], count: int) -> _Load | None:
+    setting = node.variables.get("OMP_NUM_THREADS")
+    threads = max((rank.threads for rank in ranks if rank.threads is not None), default=None)
+    if threads is None and setting is not None and setting.split(",")[0].isdecimal():
+        threads = int(
+            setting.split(",")[0]
+        )  # a list is for nested levels; torch uses the first (OpenMP 5.2, 21.2)
+    if node.cpus is None or threads is None:
+        return None
+    cores = min(float(node.cpus.affinity), node.cpus.quota or float(node.cpus.affinity))
+    gpu = any(not rank.device.startswith("cpu") for rank in ranks)
+    return _Load(count, threads, cores, node.cpus, setting, gpu)
+
+
+def _set_by_somebody(evidence: Evidence, load: _Load) -> bool:
+    return load.setting is not None or evidence.launch.launcher != "ddpdoctor"
+
+
+def _describe_many(evidence: Evidence, places: Places, load: _Load, nodes: list[int]) -> Finding:
+    fitting = max(1, int(load.cores // load.ranks))
+    asked = load.ranks * load.threads
+    only_ranks = load.ranks > load.cores
+    fixes = []
+    if load.threads > fitting:
+        fixes.append(Fix("Set it for real runs of this size.", f"export OMP_NUM_THREADS={fitting}"))
+    if only_ranks:
+        fixes.append(Fix("Start no more ranks than cores.", f"--nproc {max(1, int(load.cores))}"))
+    return Finding(
+        message=f"{count_of(load.ranks, 'rank')} x {count_of(load.threads, 'thread')} are {asked:,} on "
+        f"{_say_cores(load)} of {join_words(places.hosts(nodes))}.",
+        severity=None if _set_by_somebody(evidence, load) else "info",
+        role="advice",
+        ranks=places.ranks(nodes),
+        nodes=places.hosts(nodes),
+        evidence=_quote_load(load),
+        fix=tuple(fixes),
+        details={"ranks": load.ranks, "threads": load.threads, "cores": load.cores, "product": asked},
+    )
+
+
+def _describe_few(evidence: Evidence, places: Places, load: _Load, nodes: list[int]) -> Finding:
+    fitting = max(1, int(load.cores // load.ranks))
+    hosts = places.hosts(nodes)
+    return Finding(
+        message=f"{count_of(load.ranks, 'rank')} with OMP_NUM_THREADS=1 "
+        f"{choose_form(load.ranks, 'uses', 'use')} {load.ranks:,} of {_say_cores(load)} on {join_words(hosts)}.",
+        severity="info" if load.gpu or evidence.launch.launcher == "ddpdoctor" else None,
+        role="advice",
+        ranks=places.ranks(nodes),
+        nodes=hosts,
+        evidence=_quote_load(load),
+        fix=(Fix("Let each rank use its share.", f"export OMP_NUM_THREADS={fitting}"),),
+        details={"ranks": load.ranks, "threads": 1, "cores": load.cores, "product": load.ranks},
+    )
+
+
+def _say_cores(load: _Load) -> str:
+    limited = load.cpus.quota is not None and load.cpus.quota < load.cpus.affinity
+    by = f" (a cgroup quota on {load.cpus.affinity})" if limited else ""
+    return f"{format_number(load.cores)} {choose_form(int(load.cores), 'core', 'cores')}{by}"
+
+
+def _quote_load(load: _Load) -> tuple[EvidenceItem, ...]:
+    quota = "none" if load.cpus.quota is None else format_number(load.cpus.quota)
+    return (
+        EvidenceItem(
+            "cores", f"affinity {load.cpus.affinity}, cgroup quota {quota}, logical {load.cpus.logical}"
+        ),
+        EvidenceItem(
+            "threads",
+            f"torch.get_num_threads() is {load.threads} in each rank, "
+            f"OMP_NUM_THREADS is {load.setting or 'not set'}",
+        ),
+    )
