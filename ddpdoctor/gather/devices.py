@@ -295,7 +295,9 @@ def read_kernel_log(limit_s: float, path: str = "/dev/kmsg") -> str:
 
 def _format_record(record: str) -> str:
     """Turn ``6,339,5140900,-;text`` (microseconds since boot) into ``[    5.140900] text``."""
-    head, _, text = record.partition(";")
+    head, separator, text = record.partition(";")
+    if not separator:
+        return record
     fields = head.split(",")
     message = text.partition("\n")[0]
     if len(fields) < 3 or not fields[2].isdigit():

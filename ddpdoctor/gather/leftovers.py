@@ -70,7 +70,7 @@ def find_leftovers(proc: Path = PROC) -> tuple[tuple[Leftover, ...], str | None]
         1 for each in processes.values() if each.python and not each.readable and each.pid not in own
     )
     some = "1 Python process" if hidden == 1 else f"{hidden} Python processes"
-    note = f"{some} of other users could not be read; root could" if hidden else None
+    note = f"{some} could not be read; run as root to see whether they are ranks" if hidden else None
     return tuple(leftovers), note
 
 

@@ -147,6 +147,35 @@ def test_a_kernel_log_that_cannot_be_read_is_empty(monkeypatch: pytest.MonkeyPat
     assert read_kernel_log(5.0, str(tmp_path / "none")) == ""
 
 
+def test_a_kernel_record_reads_like_a_line_of_dmesg(tmp_path: Path) -> None:
+    record = tmp_path / "kmsg"
+    record.write_text("6,339,5140900,-;NVRM: Xid (PCI:0000:83:00): 79, off the bus\n SUBSYSTEM=pci\n")
+    text = read_kernel_log(5.0, str(record))
+    assert text == "[    5.140900] NVRM: Xid (PCI:0000:83:00): 79, off the bus"
+    assert parse_xids(text, 65.2) == {"0000:83:00": ["Xid 79, off the bus (1 min ago)"]}
+    record.write_text("no record")
+    assert read_kernel_log(5.0, str(record)) == "no record"
+
+
+@pytest.mark.parametrize(
+    ("body", "count", "part"),
+    [
+        ("""echo '{"card0": {"Unique ID": "0xa1"}}'""", 1, None),
+        ("echo '{}'", 0, "names no device"),
+        ("echo broken >&2; exit 1", 0, "rocm-smi ended with code 1: broken"),
+    ],
+)
+def test_rocm_smi_is_asked_where_there_is_no_nvidia_smi(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, count: int, part: str | None
+) -> None:
+    _fake_tool(tmp_path, body, "rocm-smi")
+    monkeypatch.setattr(devices, "find_tool", lambda name: name if name == "rocm-smi" else None)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found, note = gather_devices(30.0, tmp_path)
+    assert len(found) == count
+    assert (note is None) if part is None else (part in (note or ""))
+
+
 def test_rocm() -> None:
     text = (
         "WARNING: AMD GPU device(s) is/are in a low-power state.\n"
@@ -167,8 +196,8 @@ def test_rocm() -> None:
     assert parse_rocm("not json") == parse_rocm("[1]") == ()
 
 
-def _fake_tool(folder: Path, body: str) -> None:
-    path = folder / "nvidia-smi"
+def _fake_tool(folder: Path, body: str, name: str = "nvidia-smi") -> None:
+    path = folder / name
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 

@@ -163,7 +163,7 @@ def test_a_made_up_machine(tmp_path: Path) -> None:
     found, note = find_leftovers(tmp_path)
     assert {each.pid for each in found} == {20, 30, 51}
     assert next(each for each in found if each.pid == 20).devices == ("/dev/nvidia3",)
-    assert note == "1 Python process of other users could not be read; root could"
+    assert note == "1 Python process could not be read; run as root to see whether they are ranks"
 
 
 def test_a_rank_that_init_itself_runs_is_no_leftover(tmp_path: Path) -> None:
