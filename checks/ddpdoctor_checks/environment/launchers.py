@@ -1,4 +1,4 @@
-"""Launcher variables that contradict the launch: Slurm, MPI, PET_*, Kubernetes, and leftovers in the shell."""
+"""Launcher variables that contradict the launch: Slurm, MPI, PET_*, Kubernetes, leftovers in the shell."""
 
 from __future__ import annotations
 

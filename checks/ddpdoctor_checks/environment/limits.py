@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ddpdoctor.evidence import Evidence, NodeFacts
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.places import Places
-from ddpdoctor_checks.wording import choose_form, count_of, format_bytes, join_words
+from ddpdoctor_checks.wording import count_of, format_bytes, join_words
 
 MIB = 1 << 20
 
@@ -263,8 +263,9 @@ def find_locked_memory_low(evidence: Evidence) -> Iterable[Finding]:
         numbers = [node.node for node in nodes]
         devices = list(dict.fromkeys(name for node in nodes for name in node.rdma_devices))
         yield Finding(
-            message=f"A process on {join_words(places.hosts(numbers))} may lock {format_bytes(limit)} of memory, "
-            f"although it has {join_words(devices)} for RDMA; NCCL wants {format_bytes(LOCKED_NEED)} or more.",
+            message=f"A process on {join_words(places.hosts(numbers))} may lock {format_bytes(limit)} "
+            f"of memory, although it has {join_words(devices)} for RDMA; "
+            f"NCCL wants {format_bytes(LOCKED_NEED)} or more.",
             severity=None if any(node.devices for node in nodes) else "info",
             role="advice",
             ranks=places.ranks(numbers),

@@ -10,8 +10,8 @@ from ddpdoctor_checks.places import Places, require_several_nodes
 from ddpdoctor_checks.wording import choose_form, count_of, format_age, join_words
 
 TOLERATED_S = 1.0
-"""torchelastic writes the times of failures in whole seconds (ProcessFailure.timestamp), and calls the failure
-with the smallest one the root cause: clocks that differ by more can put a victim first."""
+"""torchelastic writes the times of failures in whole seconds (ProcessFailure.timestamp), and calls the
+failure with the smallest one the root cause: clocks that differ by more can put a victim first."""
 
 
 @check(

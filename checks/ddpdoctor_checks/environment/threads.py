@@ -133,7 +133,8 @@ def _describe_few(evidence: Evidence, places: Places, load: _Load, nodes: list[i
     hosts = places.hosts(nodes)
     return Finding(
         message=f"{count_of(load.ranks, 'rank')} with OMP_NUM_THREADS=1 "
-        f"{choose_form(load.ranks, 'uses', 'use')} {load.ranks:,} of {_say_cores(load)} on {join_words(hosts)}.",
+        f"{choose_form(load.ranks, 'uses', 'use')} {load.ranks:,} of {_say_cores(load)} "
+        f"on {join_words(hosts)}.",
         severity="info" if load.gpu or evidence.launch.launcher == "ddpdoctor" else None,
         role="advice",
         ranks=places.ranks(nodes),

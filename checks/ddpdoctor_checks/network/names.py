@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ddpdoctor.evidence import Evidence, HostMatch, Resolution
+from ddpdoctor.evidence import Evidence, HostMatch, Launch, Resolution
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.commands import FIXED, meeting_point, repeat_launch
 from ddpdoctor_checks.places import (
@@ -264,6 +264,7 @@ def _describe_unmatched(
     needs=("resolutions",),
     since="0.1.0",
     id="net.peers.resolve",
+    required=False,
     explains=("NET006", "BKD002", "BKD011"),
 )
 def find_peer_unresolvable(evidence: Evidence) -> Iterable[Finding]:
@@ -298,6 +299,8 @@ def find_peer_unresolvable(evidence: Evidence) -> Iterable[Finding]:
     require_several_nodes(evidence)
     asked = [each for each in evidence.resolutions if each.purpose == "peer"]
     if not asked:
+        if not _publishes_names(evidence.launch) or evidence.launch.local_addr is not None:
+            raise NotApplicable("no node publishes its name with this rendezvous")
         raise CannotLook("no node asked for its peers' names")
     failed: dict[tuple[str, int | None], list[Resolution]] = {}
     for each in asked:
@@ -308,11 +311,16 @@ def find_peer_unresolvable(evidence: Evidence) -> Iterable[Finding]:
         yield _describe_peer(evidence, places, name, owner, resolutions)
 
 
+def _publishes_names(launch: Launch) -> bool:
+    """Whether the first node's own name becomes MASTER_ADDR, as with torchelastic's dynamic rendezvous."""
+    return launch.launcher in ("ddpdoctor", "torchrun") and launch.rdzv_backend not in FIXED
+
+
 def _describe_peer(
     evidence: Evidence, places: Places, name: str, owner: int | None, failed: Sequence[Resolution]
 ) -> Finding:
     launch = evidence.launch
-    published = launch.launcher in ("ddpdoctor", "torchrun") and launch.rdzv_backend not in FIXED
+    published = _publishes_names(launch)
     severity = ("error" if owner in (0, None) else "warning") if published else "info"
     nodes = sorted({each.node for each in failed})
     askers = places.hosts(nodes)
