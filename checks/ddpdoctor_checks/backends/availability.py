@@ -97,8 +97,9 @@ def find_backend_unavailable(evidence: Evidence) -> Iterable[Finding]:
 
 _NOT_BUILT = re.compile(r"doesn't have \w+ built in|unknown (?:c10d )?backend|invalid backend", re.IGNORECASE)
 _NO_DEVICE = re.compile(r"no gpus found|only supported with gpus|no nvidia driver", re.IGNORECASE)
-"""How torch refuses in init_process_group (distributed_c10d.py; ProcessGroupNCCL.cpp; torch/cuda/__init__.py). It
-is read only where the group did not form at all, so that no rank could be asked what it has."""
+"""How torch refuses in init_process_group (distributed_c10d.py; ProcessGroupNCCL.cpp;
+torch/cuda/__init__.py). It is read only where the group did not form at all, so that no rank could be asked
+what it has."""
 
 
 def _read_refusal(evidence: Evidence, asked: str) -> BackendResult | None:

@@ -259,7 +259,7 @@ unrecovered ECC, GPU initialisation, key rotation, recovery action wanted (NVIDI
 
 
 def _xid_number(text: str) -> int | None:
-    match = re.search(r"Xid\b[^:]*(?:\([^)]*\))?\s*:\s*(\d+)", text) or re.match(r"\s*(\d+)\b", text)
+    match = re.search(r"\bXid\s*(?:\([^)]*\)\s*:)?\s*(\d+)", text)
     return int(match[1]) if match else None
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os.path
+import re
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, Library, NodeFacts, RankSet
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.wording import join_words
 
-LIBRARIES = ("nccl", "rccl")
+LIBRARIES = re.compile(r"(?:lib|nvidia-)?(?:nccl|rccl)(?:-cu\d+)?", re.IGNORECASE)
+"""Names of the libraries and of the wheels that carry them; plug-ins such as libnccl-net are others."""
 
 
 @check(
@@ -55,7 +57,7 @@ def find_library_conflict(evidence: Evidence) -> Iterable[Finding]:
     seen = False
     groups: dict[str, list[NodeFacts]] = {}
     for node in evidence.nodes:
-        found = [each for each in node.libraries if any(name in each.name.lower() for name in LIBRARIES)]
+        found = [each for each in node.libraries if LIBRARIES.fullmatch(each.name)]
         seen = seen or bool(found)
         problem = _name_conflict(node, found)
         if problem:
@@ -68,7 +70,7 @@ def find_library_conflict(evidence: Evidence) -> Iterable[Finding]:
 
 def _name_conflict(node: NodeFacts, found: list[Library]) -> str | None:
     loaded = {os.path.normpath(each.path): each for each in found if each.source == "loaded"}
-    wheels = {each.name: each for each in found if each.source == "wheel"}
+    wheels = {(each.name, each.version): each for each in found if each.source == "wheel"}
     if len(loaded) > 1:
         return f"two libraries are loaded into one process: {_list(loaded.values())}"
     if len(wheels) > 1:
@@ -107,8 +109,8 @@ def _list(libraries: Iterable[Library]) -> str:
 def _conflict(evidence: Evidence, problem: str, nodes: list[NodeFacts]) -> Finding:
     hosts = tuple(node.host for node in nodes)
     numbers = {node.node for node in nodes}
-    libraries = [each for each in nodes[0].libraries if any(name in each.name.lower() for name in LIBRARIES)]
-    wheels = [each.name for each in libraries if each.source == "wheel"]
+    libraries = [each for each in nodes[0].libraries if LIBRARIES.fullmatch(each.name)]
+    wheels = [each for each in libraries if each.source == "wheel"]
     torch = nodes[0].versions.get("torch", "<version>").split("+")[0]
     fixes = [
         Fix("clear LD_LIBRARY_PATH and LD_PRELOAD of other NCCLs", command="unset LD_LIBRARY_PATH LD_PRELOAD")
@@ -117,7 +119,8 @@ def _conflict(evidence: Evidence, problem: str, nodes: list[NodeFacts]) -> Findi
         fixes = [
             Fix(
                 "remove all of them, then let torch install the one that it needs",
-                command=f"pip uninstall -y {' '.join(wheels)}; pip install --force-reinstall torch=={torch}",
+                command="pip freeze | grep -io '^nvidia-nccl-cu[0-9]*' | xargs pip uninstall -y; "
+                f"pip install --force-reinstall torch=={torch}",
             )
         ]
     return Finding(

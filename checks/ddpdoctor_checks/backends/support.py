@@ -29,6 +29,8 @@ def supports(arch_list: Sequence[str], capability: str) -> bool:
     device >= XY; the suffix ``a`` allows exactly one device, ``f`` the family of a cubin (CUDA C++
     Programming Guide, "Application Compatibility" and "Feature Set Compiler Targets").
     """
+    if capability.startswith("gfx"):  # ROCm: one code object for one processor, features after a colon
+        return any(arch.split(":")[0] == capability.split(":")[0] for arch in arch_list)
     major, minor = _split_capability(capability)
     for arch in arch_list:
         match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch)
@@ -141,7 +143,7 @@ def _describe(device: Device | None, facts: RankFacts) -> str:
 
 
 def _name_problem(node: NodeFacts | None, facts: RankFacts, device: Device | None) -> str | None:
-    capability = device.capability if device is not None and device.kind == "cuda" else None
+    capability = device.capability if device is not None else None
     if capability and facts.arch_list and not supports(facts.arch_list, capability):
         return f"this torch has kernels for {', '.join(facts.arch_list)} only"
     runtime = facts.versions.get("cuda") or (node.versions.get("cuda") if node else None)

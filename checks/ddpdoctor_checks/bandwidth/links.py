@@ -228,7 +228,8 @@ def _slow_links(
     return Finding(
         message=f"{choose_form(len(names), 'The link', 'The links')} {join_words(names)} "
         f"{choose_form(len(names), 'is', 'are')} slow: {speed:.2g} GB/s at best, "
-        f"{speed / found.typical:.0%} of the {found.typical:.2g} GB/s that is typical {label}; the same {level}s are not slow with others.",
+        f"{speed / found.typical:.0%} of the {found.typical:.2g} GB/s that is typical {label}; the same "
+        f"{level}s are not slow with others.",
         ranks=ranks,
         nodes=hosts,
         pairs=_list_pairs(places, level, unordered),
