@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,13 +24,14 @@ from ddpdoctor.cli.values import (
     parse_stage_limit,
     parse_stages,
 )
-from ddpdoctor.errors import EXIT_FAILED, EXIT_FINDINGS, EXIT_INTERRUPTED, EXIT_OK
+from ddpdoctor.errors import EXIT_FAILED, EXIT_FINDINGS, EXIT_INTERRUPTED, EXIT_OK, OutputError
 
 if TYPE_CHECKING:
     from ddpdoctor.judge.selection import Selection
     from ddpdoctor.launch.request import CheckOutcome, CheckRequest, Progress
     from ddpdoctor.plugins import Plugins
     from ddpdoctor.report.model import Report
+    from ddpdoctor.report.registry import RendererRegistry
 
 RUNS = "ddpdoctor-runs"
 """Where runs are kept, in the working directory."""
@@ -166,8 +168,15 @@ def run(options: argparse.Namespace) -> int:
         return EXIT_OK
     report = judge(outcome, plugins, selection, options.invocation)
     shown = render_options(display, verbosity=level, pages=plugins.checks.pages)
-    delivered = deliver(report, [*outputs, *run_outputs(request, outcome)], plugins.renderers, shown)
-    return delivered or exit_code(report, getattr(options, "fail_on", "error"))
+    folder = run_folder(request, outcome)
+    delivered = deliver(report, [*outputs, *run_outputs(folder, outcome)], plugins.renderers, shown)
+    own = report
+    if folder is not None and outcome.own is not None:
+        own = judge(
+            dataclasses.replace(outcome, evidence=outcome.own), plugins, selection, options.invocation
+        )
+    kept = keep_own(folder, outcome, own, plugins.renderers)
+    return delivered or kept or exit_code(report, getattr(options, "fail_on", "error"))
 
 
 def launch(request: CheckRequest, progress: Progress) -> CheckOutcome:
@@ -203,19 +212,39 @@ def judge(outcome: CheckOutcome, plugins: Plugins, selection: Selection, invocat
     )
 
 
-def run_outputs(request: CheckRequest, outcome: CheckOutcome) -> list[common.Output]:
-    """Return the files of a run on several nodes, or of --run-dir, and make their directory."""
+def run_folder(request: CheckRequest, outcome: CheckOutcome) -> Path | None:
+    """Return where a run on several nodes, or with --run-dir, keeps its files; None without either."""
     launch = outcome.evidence.launch
     if request.run_dir is None and launch.nnodes < 2:
-        return []
+        return None
     folder = Path(request.run_dir or Path(RUNS, launch.rdzv_id or "none"))
     # Where it cannot be made, writing the files says why and the text is still printed.
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-    outputs = [common.Output("json", str(folder / f"node-{launch.node_rank or 0}.json"))]
-    if outcome.hosting:
-        outputs += [common.Output(name, str(folder / f"report.{name}")) for name in ("json", "html")]
-    return outputs
+    return folder
+
+
+def run_outputs(folder: Path | None, outcome: CheckOutcome) -> list[common.Output]:
+    """Return the merged report, which the hosting node writes."""
+    if folder is None or not outcome.hosting:
+        return []
+    return [common.Output(name, str(folder / f"report.{name}")) for name in ("json", "html")]
+
+
+def keep_own(folder: Path | None, outcome: CheckOutcome, own: Report, renderers: RendererRegistry) -> int:
+    """Write what this node saw, whatever became of the others; return an exit code."""
+    from ddpdoctor.cli.display import Display
+    from ddpdoctor.cli.outputs import render, render_options, write_file
+
+    if folder is None:
+        return EXIT_OK
+    try:
+        text = render(own, "json", renderers, render_options(Display.of(None)))
+        write_file(folder / f"node-{outcome.node}.json", text)
+    except OutputError as problem:
+        print(problem.render(), file=sys.stderr)
+        return EXIT_FAILED
+    return EXIT_OK
 
 
 def exit_code(report: Report, fail_on: str) -> int:

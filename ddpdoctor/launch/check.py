@@ -59,6 +59,8 @@ def run_check(request: CheckRequest, progress: Progress) -> CheckOutcome:
             duration_s=time.monotonic() - origin,
             timings=run.timings(evidence),
             interrupted=interrupt.name,
+            node=run.plan.node,
+            own=run.own,
             hosting=run.plan.hosting,
             spokesman=run.plan.spokesman,
         )
@@ -95,6 +97,8 @@ class _Run:
         self._origin = origin
         self._deadline = None if request.timeout is None else origin + request.timeout
         self._request = request
+        self.own: Evidence | None = None
+        """What this node alone saw, once the evidence of all has been joined."""
 
     def examine(self) -> Evidence:
         """Go through all stages; whatever happens, what was seen is returned."""
@@ -151,6 +155,7 @@ class _Run:
         merged = supervisor.exchange(path, EXCHANGE_AFTER_CUT_S if ended_early else EXCHANGE_LIMIT_S)
         if merged is None:
             return mine
+        self.own = mine
         return Evidence.from_dict(json.loads(Path(merged).read_text()))
 
     def _complete(self, evidence: Evidence) -> Evidence:

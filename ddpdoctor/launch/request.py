@@ -102,6 +102,10 @@ class CheckOutcome:
     """Seconds per stage and of ddpdoctor's own phases."""
     interrupted: str | None = None
     """Name of the signal that ended the command early."""
+    node: int = 0
+    """This node's number."""
+    own: Evidence | None = None
+    """What this node alone saw, where ``evidence`` is that of all nodes."""
     hosting: bool = True
     """This node writes the merged report."""
     spokesman: bool = True
