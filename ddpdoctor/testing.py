@@ -14,7 +14,7 @@ A world as `make_world` gives it is healthy: no built-in check finds anything in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -76,35 +76,36 @@ STARTED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 """When made-up reports began, so that two of them are equal."""
 
 
-def make_world(nodes: int = 1, nproc: int = 2, **changes: Any) -> Evidence:
+def make_world(nodes: int | Sequence[NodeFacts] = 1, nproc: int = 2, **changes: Any) -> Evidence:
     """Return the evidence of a healthy world of CPU ranks that talk over gloo.
 
     Args:
-        nodes: hosts, called ``node-0``, ``node-1`` and so on.
+        nodes: number of hosts, called ``node-0``, ``node-1`` and so on, or their facts as `make_node` gives them.
         nproc: ranks on each.
         changes: fields of `Evidence` to put in place of the made-up ones, e.g. ``bandwidth=()``.
     """
-    size = nodes * nproc
+    hosts = tuple(make_node(node) for node in range(nodes)) if isinstance(nodes, int) else tuple(nodes)
+    size = len(hosts) * nproc
     everyone = RankSet.span(size)
     launch = Launch(
-        nnodes=nodes,
+        nnodes=len(hosts),
         nproc=nproc,
         world_size=size,
         node_rank=0,
-        master_addr="node-0" if nodes > 1 else "127.0.0.1",
+        master_addr=hosts[0].host if len(hosts) > 1 else "127.0.0.1",
         master_port=29500,
         rdzv_backend="c10d",
-        rdzv_endpoint="node-0:29500" if nodes > 1 else "127.0.0.1:29500",
+        rdzv_endpoint=f"{hosts[0].host}:29500" if len(hosts) > 1 else "127.0.0.1:29500",
         rdzv_id="made-up",
         stages=STAGES,
     )
     evidence = Evidence(
         launch=launch,
-        nodes=tuple(make_node(node) for node in range(nodes)),
-        ranks=tuple(make_rank(rank, nproc, size) for rank in range(size)),
-        stages=tuple(_make_stage(node, stage, nproc) for node in range(nodes) for stage in STAGES),
-        **_make_network(nodes, size, launch),
-        **_make_results(everyone, nodes),
+        nodes=hosts,
+        ranks=tuple(make_rank(rank, nproc, size, host=hosts[rank // nproc].host) for rank in range(size)),
+        stages=tuple(_make_stage(node, stage, nproc) for node in range(len(hosts)) for stage in STAGES),
+        **_make_network(len(hosts), size, launch),
+        **_make_results(everyone, len(hosts)),
     )
     return replace(evidence, **changes)
 

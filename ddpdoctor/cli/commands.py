@@ -28,7 +28,7 @@ SUMMARY = "names the cause when a PyTorch DDP job does not work"
 COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("ddpdoctor.cli.check", "launch a tiny world and examine machine, network, collectives and DDP"),
     "explain": ("ddpdoctor.cli.explain", "show the page of a finding"),
-    "list": ("ddpdoctor.cli.list", "show all checks and where each comes from"),
+    "list": ("ddpdoctor.cli.listing", "show all checks and where each comes from"),
     "report": ("ddpdoctor.cli.report", "render a saved report again"),
 }
 """Name -> (module, summary), in the order of the help."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from ddpdoctor.cli.suggest import closest
 from ddpdoctor.errors import UsageError
 
 TABLE = "tool.ddpdoctor"
+PARSERS = ("tomllib", "tomli")
+"""tomllib came with Python 3.11; tomli is the same as a distribution."""
 
 
 def load_config(command: str, parser: Parser, start: Path | None = None) -> dict[str, Any]:
@@ -74,21 +76,20 @@ def read_table(path: Path) -> dict[str, Any]:
 
 
 def _parse_toml(path: Path, text: str) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
+    for name in PARSERS:
         try:
-            import tomli as tomllib
-        except ImportError as problem:
-            raise UsageError(
-                f"{path} has settings for ddpdoctor, but Python 3.10 cannot read TOML by itself",
-                hint="pip install tomli",
-            ) from problem
-    try:
-        parsed: dict[str, Any] = tomllib.loads(text)
+            parser = importlib.import_module(name)
+        except ImportError:
+            continue
+        try:
+            parsed: dict[str, Any] = parser.loads(text)
+        except parser.TOMLDecodeError as problem:
+            raise UsageError(f"{path} is not valid TOML: {problem}") from problem
         return parsed
-    except tomllib.TOMLDecodeError as problem:
-        raise UsageError(f"{path} is not valid TOML: {problem}") from problem
+    raise UsageError(
+        f"{path} has settings for ddpdoctor, but Python 3.10 cannot read TOML by itself",
+        hint="pip install tomli",
+    )
 
 
 def _reject_unknown(path: Path, common: dict[str, Any]) -> None:

@@ -99,7 +99,8 @@ def _check_names(request: CheckRequest) -> None:
 
 def _check_model(text: str) -> None:
     module, colon, factory = text.partition(":")
-    if colon and factory.isidentifier() and all(part.isidentifier() for part in module.split(".")):
+    valid = factory.isidentifier() and not module.endswith(".py")
+    if colon and valid and all(part.isidentifier() for part in module.split(".")):
         return
     guess = module.removesuffix(".py").strip("./").replace("/", ".") or "pkg.mod"
     raise UsageError(

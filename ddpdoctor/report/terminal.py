@@ -193,7 +193,7 @@ def _put_row(paper: Paper, row: CheckRow) -> None:
     source = "" if row.source == NAME else f" (from {row.source})"
     reason = f"{row.status}: {row.reason}" if row.status != "pass" and row.reason else ""
     label = f"{MARKS.get(row.status, '?')} {row.id}{source}"
-    paper.put(reason, label=label, indent=4, label_style=STYLES.get(row.status))
+    paper.put(reason, label=label, indent=4, hang=8, label_style=STYLES.get(row.status))
 
 
 def _put_remarks(paper: Paper, report: Report, notes: Sequence[Finding], *, verbose: bool) -> None:

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from ddpdoctor.cli import index as indexes
+from ddpdoctor.judge import Registry
+from ddpdoctor.plugins import CHECKS, Entry
+from tests.cli.conftest import Run
+
+
+@pytest.mark.parametrize("word", ["NET001", "net001", "port-in-use", "PORT-IN-USE"])
+def test_explain_by_code_or_name(run: Run, word: str) -> None:
+    result = run("explain", word)
+    assert result.code == 0
+    lines = result.out.splitlines()
+    assert lines[0] == "NET001 port-in-use · error · since 0.1.0"
+    assert "What it looks for" in lines
+    assert "  A port that somebody holds." in lines
+    assert lines[-1] == "Checks: net.port.free"
+
+
+def test_explain_unknown_name_suggests(run: Run) -> None:
+    result = run("explain", "port-in-us")
+    assert (result.code, result.out) == (2, "")
+    assert "try: ddpdoctor explain port-in-use" in result.err
+
+
+def test_explain_code_without_a_check_says_so(run: Run) -> None:
+    result = run("explain", "col002")
+    assert result.code == 2
+    assert "no check of this version sees COL002" in result.err
+    assert "try: ddpdoctor list" in result.err
+
+
+def test_explain_needs_a_word(run: Run) -> None:
+    result = run("explain")
+    assert result.code == 2
+    assert "CODE|name" in result.err
+
+
+def test_list_shows_findings_by_family_with_their_checks(run: Run) -> None:
+    result = run("list")
+    assert result.code == 0
+    lines = result.out.splitlines()
+    assert lines[0] == "network"
+    assert "  NET001 port-in-use [error] The port is taken" in lines
+    assert "      net.port.free" in lines
+    assert "environment" in lines
+    assert "3 checks, 3 findings; ddpdoctor explain CODE shows the page of one" in lines
+    assert "formats: text, json, html" in lines
+
+
+def test_list_selects_and_tells_more(run: Run) -> None:
+    out = run("list", "--select", "ENV", "-v").out
+    assert "NET001" not in out
+    assert "needs nodes; since 0.1.0" in out
+    assert "net.port.free" not in run("list", "-q").out
+    assert run("list", "--select", "ENX").code == 2
+
+
+def test_list_names_plugins_and_those_that_failed(run: Run, entries: list[Entry]) -> None:
+    def fail() -> object:
+        raise ImportError("gone")
+
+    entries.append(Entry("bad-dist", CHECKS, "it", fail))  # type: ignore[arg-type]  # it never returns
+    out = run("list").out
+    assert "✖ not loaded: bad-dist (ddpdoctor.checks): ImportError: gone" in out
+
+
+def test_second_call_reads_the_index_and_imports_no_checks(
+    run: Run, entries: list[Entry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run("list").out
+
+    def fail() -> object:
+        raise AssertionError("was imported again")
+
+    entries[0] = Entry("ddpdoctor", CHECKS, "builtin", fail)  # type: ignore[arg-type]  # it never returns
+    assert run("list").out == first
+    assert run("explain", "NET001").code == 0
+
+
+def test_index_is_made_anew_when_a_module_with_checks_changes(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "module.py"
+    module.write_text("")
+    index, _ = indexes.build_index()
+    monkeypatch.setattr(indexes, "build_index", lambda: (index, {str(module)}))
+    indexes.load_index()
+    path = indexes._cache_path()
+    assert path is not None
+    assert indexes._read_cache(path) == index
+    module.write_text("# changed")
+    assert indexes._read_cache(path) is None
+
+
+def test_index_is_made_anew_when_something_is_installed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+    index = indexes.load_index()
+    path = indexes._cache_path()
+    assert indexes._read_cache(path) == index
+    (site / "new_dist-1.0.dist-info").mkdir()
+    os.utime(site, ns=(1, 1))
+    assert indexes._read_cache(path) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1}', '{"format": [1, "0.1.0"], "folders": 3}'])
+def test_damaged_index_is_ignored(run: Run, tmp_path: Path, text: str) -> None:
+    run("list")
+    (path,) = (tmp_path / "cache" / "ddpdoctor").iterdir()
+    json.loads(path.read_text())
+    path.write_text(text)
+    assert run("list").code == 0
+    assert json.loads(path.read_text())["format"]
+
+
+def test_cache_that_cannot_be_written_is_no_problem(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    result = run("list")
+    assert (result.code, result.err) == (0, "")
+
+
+def test_distribution_without_any_check_is_an_error(run: Run, entries: list[Entry]) -> None:
+    def register(registry: Registry) -> None:
+        pass
+
+    entries[0] = Entry("ddpdoctor", CHECKS, "builtin", lambda: register)
+    result = run("list")
+    assert result.code == 3
+    assert "this installation has no checks" in result.err

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ddpdoctor.evidence import PortProbe
+from ddpdoctor.testing import make_world
+from tests.cli.conftest import Run, Stage
+
+
+@pytest.fixture
+def saved(run: Run, stage: Stage, tmp_path: Path) -> Path:
+    stage.evidence = make_world(ports=(PortProbe(0, 29500, "taken", holder_pid=4242),))
+    run("check", "--json", "saved.json")
+    return tmp_path / "saved.json"
+
+
+def test_saved_report_looks_as_it_did(run: Run, stage: Stage, saved: Path) -> None:
+    before = run("check").out
+    result = run("report", "saved.json")
+    assert result.code == 0
+    assert [line for line in result.out.splitlines() if " s" not in line] == [
+        line for line in before.splitlines() if " s" not in line
+    ]
+
+
+def test_saved_report_becomes_other_formats(run: Run, saved: Path, tmp_path: Path) -> None:
+    assert run("report", "saved.json", "--html", "out.html", "--json", "again.json").code == 0
+    assert "NET001" in (tmp_path / "out.html").read_text()
+    assert json.loads((tmp_path / "again.json").read_text()) == json.loads(saved.read_text())
+
+
+def test_report_from_stdin(run: Run, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(saved.read_bytes())))
+    assert run("report", "-").out.startswith("ddpdoctor ✖ NET001")
+
+
+def test_missing_file_is_a_usage_error(run: Run) -> None:
+    result = run("report", "nowhere.json")
+    assert (result.code, result.out) == (2, "")
+    assert "there is no file nowhere.json" in result.err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is not JSON"),
+        (b"{", "is not JSON"),
+        (b"\xff\xfe", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"[]", "not a ddpdoctor report"),
+        (b"{}", "not a ddpdoctor report"),
+        (b'{"schema": "ddpdoctor.report", "schema_version": "2.0"}', "this reads 1."),
+        (b'{"schema": "ddpdoctor.report", "schema_version": "1.0"}', "damaged report"),
+    ],
+)
+def test_file_that_is_no_report_is_one_clear_message(
+    run: Run, tmp_path: Path, content: bytes, message: str
+) -> None:
+    (tmp_path / "bad.json").write_bytes(content)
+    result = run("report", "bad.json", "--html", "out.html")
+    assert (result.code, result.out) == (3, "")
+    assert "bad.json" in result.err
+    assert message in result.err
+    assert "Traceback" not in result.err
+    assert not (tmp_path / "out.html").exists()
+
+
+def test_directory_is_no_report(run: Run) -> None:
+    result = run("report", ".")
+    assert result.code == 2
+    assert "Is a directory" in result.err
