@@ -1,0 +1,1 @@
+"""An example of a ddpdoctor plugin: a gatherer, a check and a renderer."""
