@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from ddpdoctor.evidence import CollectiveCase, Evidence, RankMessage, RankSet
+from ddpdoctor.evidence import CollectiveCase, Evidence, RankMessage, RankSet, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.stage_evidence import (
     explain_missing,
@@ -45,11 +45,10 @@ OPERATIONS: dict[str, tuple[str, ...]] = {
         "send_recv_object_list",
     ),
 }
-"""Row of the report -> names of torch.distributed's functions that it covers."""
+"""Row of the report -> names of torch.distributed's functions that it covers; a test holds the probes to
+it."""
 
-_ROWS = {f"col.{row}.exact": row for row in (*OPERATIONS, "subgroup", "others")}
-
-_KNOWN = frozenset(name for names in OPERATIONS.values() for name in names)
+_ROWS = {f"col.{row}.exact": row for row in (*OPERATIONS, "subgroup")}
 
 ITEM_BYTES = {
     "float64": 8, "int64": 8, "complex64": 8, "complex128": 16, "float32": 4, "int32": 4, "float16": 2,
@@ -104,8 +103,6 @@ def find_result_wrong(evidence: Evidence, *, variant: str) -> Iterable[Finding]:
     """
     cases = _choose_cases(evidence.collectives, variant)
     if not cases:
-        if variant == "others":
-            raise NotApplicable("no further operation was tried")
         if evidence.launch.world_size < 2 and evidence.collectives:
             raise NotApplicable("not tried in a world of one rank")
         raise explain_missing(evidence, "collectives", variant)
@@ -125,8 +122,6 @@ def _choose_cases(cases: Sequence[CollectiveCase], row: str) -> list[CollectiveC
     if row == "subgroup":
         return [case for case in cases if case.group != "world"]
     world = [case for case in cases if case.group == "world"]
-    if row == "others":
-        return [case for case in world if normalise_operation(case.op) not in _KNOWN]
     return [case for case in world if normalise_operation(case.op) in OPERATIONS[row]]
 
 
@@ -179,7 +174,7 @@ def _wrong_result(
         nodes=hosts_of_ranks(evidence, ranks),
         evidence=quote_messages(texts),
         fix=_wrong_fixes(case),
-        details={"row": row, "cases_tried": tried, **list_cases(rows)},
+        details=encode({"row": row, "cases_tried": tried, **list_cases(rows)}),
     )
 
 
@@ -280,7 +275,7 @@ def find_operation_raised(evidence: Evidence) -> Iterable[Finding]:
                 "run these operations again with the backend's own messages", command=_settings(case.backend)
             ),
         ),
-        details={"operations": names, **list_cases(rows)},
+        details=encode({"operations": names, **list_cases(rows)}),
         confidence="high" if own else "medium",
     )
 
@@ -334,7 +329,7 @@ def _failed_initialisation(evidence: Evidence, method: str, failures: Sequence[R
             EvidenceItem("backend", f"{evidence.launch.backend} by {method}://"),
         ),
         fix=_INIT_FIXES[method],
-        details={"method": method, "backend": evidence.launch.backend},
+        details=encode({"method": method, "backend": evidence.launch.backend}),
         confidence="high" if own else "medium",
         severity=None if env else "warning",
     )

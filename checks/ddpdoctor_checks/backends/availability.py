@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ddpdoctor.evidence import BackendResult, Evidence, RankMessage, RankSet
+from ddpdoctor.evidence import BackendResult, Evidence, RankMessage, RankSet, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.stage_evidence import (
     explain_missing,
@@ -91,7 +91,7 @@ def find_backend_unavailable(evidence: Evidence) -> Iterable[Finding]:
         ranks=gather_ranks(result.failures),
         evidence=_unavailable_evidence(result, torch),
         fix=tuple(_unavailable_fixes(result, usable)),
-        details={"backend": result.backend, "built": result.built, "usable": usable, "torch": torch},
+        details=encode({"backend": result.backend, "built": result.built, "usable": usable, "torch": torch}),
     )
 
 
@@ -226,7 +226,7 @@ def _failed_backend(evidence: Evidence, result: BackendResult) -> Finding:
         nodes=hosts_of_ranks(evidence, ranks),
         evidence=quote_messages(result.failures),
         fix=tuple(_failed_fixes(result)),
-        details={"backend": result.backend, "version": result.version, "group_formed": formed},
+        details=encode({"backend": result.backend, "version": result.version, "group_formed": formed}),
         confidence="high" if own else "medium",
         severity=severity,
     )

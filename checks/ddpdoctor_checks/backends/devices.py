@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ddpdoctor.evidence import Device, Evidence, NodeFacts, RankFacts, RankSet
+from ddpdoctor.evidence import Device, Evidence, NodeFacts, RankFacts, RankSet, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.places import Places
 from ddpdoctor_checks.wording import join_words, name_set
@@ -117,10 +117,12 @@ def _shared_device(evidence: Evidence, uuid: str, members: list[RankFacts]) -> F
             for facts in members[:8]
         ),
         fix=tuple(fixes),
-        details={
-            "uuid": uuid,
-            "visible_devices": sorted(str(value) for value in visible if value is not None),
-        },
+        details=encode(
+            {
+                "uuid": uuid,
+                "visible_devices": sorted(str(value) for value in visible if value is not None),
+            }
+        ),
         severity=None if evidence.launch.backend == "nccl" else "warning",
     )
 
@@ -201,5 +203,5 @@ def _out_of_range(evidence: Evidence, node: int, members: list[RankFacts]) -> Fi
             ),
             Fix("choose the device by LOCAL_RANK, never by RANK", code=_SET_DEVICE),
         ),
-        details={"visible_devices": seen, "local_ranks": list(locals_), "host": host},
+        details=encode({"visible_devices": seen, "local_ranks": list(locals_), "host": host}),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ddpdoctor.evidence import Device, Evidence, NodeFacts, RankFacts, RankSet, SmokeResult
+from ddpdoctor.evidence import Device, Evidence, NodeFacts, RankFacts, RankSet, SmokeResult, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.backends.devices import find_device
 from ddpdoctor_checks.backends.support import UNSUPPORTED
@@ -106,7 +106,7 @@ def _broken_copies(evidence: Evidence, number: int, broken: list[SmokeResult]) -
             for each in broken[:6]
         ),
         fix=_PEER_FIXES,
-        details={"pairs_broken": len(broken), "host": host},
+        details=encode({"pairs_broken": len(broken), "host": host}),
     )
 
 
@@ -134,7 +134,7 @@ def _cured_without_peers(evidence: Evidence, backend: str, ranks: RankSet, text:
             EvidenceItem("rank", "with NCCL_P2P_DISABLE=1: passed", ranks),
         ),
         fix=_PEER_FIXES,
-        details={"backend": backend, "pairs_possible": len(pairs)},
+        details=encode({"backend": backend, "pairs_possible": len(pairs)}),
     )
 
 
@@ -297,7 +297,7 @@ def _faulty(
                 command=f"sudo nvidia-smi --gpu-reset -i {index}",
             ),
         ),
-        details={"device": device, "host": node.host, "signs": signs},
+        details=encode({"device": device, "host": node.host, "signs": signs}),
         severity=severity,
         confidence="high" if severity is None else "medium",
     )
@@ -346,5 +346,5 @@ def find_device_unusable(evidence: Evidence) -> Iterable[Finding]:
                     command=f"python -c \"import torch; print(torch.ones(3, device='{each.device}').sum())\"",
                 ),
             ),
-            details={"device": each.device, "host": host, "seconds": each.seconds},
+            details=encode({"device": each.device, "host": host, "seconds": each.seconds}),
         )

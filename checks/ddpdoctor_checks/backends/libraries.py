@@ -6,7 +6,7 @@ import os.path
 import re
 from collections.abc import Iterable
 
-from ddpdoctor.evidence import Evidence, Library, NodeFacts, RankSet
+from ddpdoctor.evidence import Evidence, Library, NodeFacts, RankSet, encode
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.wording import join_words
 
@@ -132,7 +132,7 @@ def _conflict(evidence: Evidence, problem: str, nodes: list[NodeFacts]) -> Findi
             for each in libraries
         ),
         fix=tuple(fixes),
-        details={"libraries": libraries},
+        details=encode({"libraries": libraries}),
         severity=None if evidence.launch.backend == "nccl" else "info",
         confidence="high" if problem.startswith("two") else "medium",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ddpdoctor.evidence import STAGES, Evidence, RankError, RankExit, RankSet, StackClass, StageRecord
+from ddpdoctor.evidence import STAGES, Evidence, RankError, RankExit, RankSet, StackClass, StageRecord, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, Where, check
 from ddpdoctor_checks.places import Places
 from ddpdoctor_checks.stage_evidence import (
@@ -104,14 +104,16 @@ def _timed_out(evidence: Evidence, stage: str, cut: Sequence[StageRecord]) -> Fi
         where=place_stacks(stacks, ranks)[:MOST_STACKS],
         evidence=_stack_evidence(cut, stacks, dead),
         fix=_fixes(stage, limit, stacks, dead),
-        details={
-            "stage": stage,
-            "limit_s": limit,
-            "finished": finished,
-            "unfinished": unfinished,
-            "stacks": [_detail_stack(stack) for stack in stacks[:MOST_STACKS]],
-            "stacks_left_out": max(0, len(stacks) - MOST_STACKS),
-        },
+        details=encode(
+            {
+                "stage": stage,
+                "limit_s": limit,
+                "finished": finished,
+                "unfinished": unfinished,
+                "stacks": [_detail_stack(stack) for stack in stacks[:MOST_STACKS]],
+                "stacks_left_out": max(0, len(stacks) - MOST_STACKS),
+            }
+        ),
         confidence=confidence,
     )
 
@@ -274,11 +276,13 @@ def _died(evidence: Evidence, stage: str | None, dead: Sequence[RankExit]) -> Fi
             for each in dead[:8]
         ),
         fix=(_KILLED if sent else native,),
-        details={
-            "stage": stage,
-            "exits": list(dead[:MOST_STACKS]),
-            "exits_left_out": max(0, len(dead) - MOST_STACKS),
-        },
+        details=encode(
+            {
+                "stage": stage,
+                "exits": list(dead[:MOST_STACKS]),
+                "exits_left_out": max(0, len(dead) - MOST_STACKS),
+            }
+        ),
     )
 
 
@@ -362,7 +366,7 @@ def _raised(evidence: Evidence, stage: str, raised: Sequence[RankError]) -> Find
             for (name, message), group in list(groups.items())[:6]
         ),
         fix=_error_fixes(evidence.launch.backend, stage),
-        details={"stage": stage, "type": kind, "messages": len(groups)},
+        details=encode({"stage": stage, "type": kind, "messages": len(groups)}),
         role="consequence" if echo else "cause",
         confidence="high" if own else "medium",
     )

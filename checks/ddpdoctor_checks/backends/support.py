@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from ddpdoctor.evidence import Device, Evidence, NodeFacts, RankFacts, RankSet, SmokeResult
+from ddpdoctor.evidence import Device, Evidence, NodeFacts, RankFacts, RankSet, SmokeResult, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.backends.devices import find_device, on_gpu
 from ddpdoctor_checks.wording import join_words, name_set
@@ -168,7 +168,7 @@ def _unsupported(name: str, problem: str, members: list[RankFacts]) -> Finding:
             EvidenceItem("torch", f"architectures: {', '.join(members[0].arch_list) or 'unknown'}", ranks),
         ),
         fix=_fixes("driver" in problem),
-        details={"device": name, "arch_list": list(members[0].arch_list), "problem": problem},
+        details=encode({"device": name, "arch_list": list(members[0].arch_list), "problem": problem}),
     )
 
 
@@ -179,7 +179,7 @@ def _unsupported_smoke(nodes: dict[int, NodeFacts], smoke: SmokeResult) -> Findi
         nodes=(host,),
         evidence=(EvidenceItem("smoke", smoke.error or ""),),
         fix=_fixes("driver" in (smoke.error or "").lower()),
-        details={"device": smoke.device, "problem": smoke.error},
+        details=encode({"device": smoke.device, "problem": smoke.error}),
     )
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ddpdoctor.evidence import BandwidthRow, Evidence, RankSet
+from ddpdoctor.evidence import BandwidthRow, Evidence, RankSet, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
+from ddpdoctor_checks.backends.devices import GPU_BACKENDS
 from ddpdoctor_checks.bandwidth.expectation import Expectation, expect_bandwidth
 from ddpdoctor_checks.stage_evidence import explain_missing
 from ddpdoctor_checks.wording import format_bytes, join_words
-
-OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 
 ALARM = 0.5
 """Only below half of what is expected at least is it reported: the expectations themselves are within a
@@ -46,7 +45,7 @@ SLOWING = (
     family="bandwidth",
     needs=("bandwidth",),
     since="0.1.0",
-    variants={f"bw.{op}.expected": op for op in (*OPERATIONS, "others")},
+    variants={f"bw.{op}.expected": op for op in ("all_reduce", "others")},
     required=False,
 )
 def find_bandwidth_low(evidence: Evidence, *, variant: str) -> Iterable[Finding]:
@@ -82,25 +81,33 @@ def find_bandwidth_low(evidence: Evidence, *, variant: str) -> Iterable[Finding]
     """
     if not evidence.bandwidth:
         raise explain_missing(evidence, "bandwidth", variant)
-    swept = {row.op for row in evidence.bandwidth}
-    names = [variant] if variant != "others" else sorted(swept - set(OPERATIONS))
-    rows = [row for row in evidence.bandwidth if row.op in names]
+    rows = [row for row in evidence.bandwidth if (row.op == "all_reduce") == (variant == "all_reduce")]
     if not rows:
-        raise NotApplicable(
-            "not in this sweep (--collectives chooses)" if variant != "others" else "no other swept"
-        )
+        raise NotApplicable("not in this sweep (--full or --collectives)")
     if all(row.ranks < 2 for row in rows):
         raise NotApplicable("one rank: nothing is sent")
+    blind: list[str] = []
+    names = sorted({row.op for row in rows})
     for op in names:
-        yield from _judge(evidence, op, [row for row in rows if row.op == op])
+        try:
+            yield from _judge(evidence, op, [row for row in rows if row.op == op])
+        except CannotLook as why:
+            blind.append(str(why))
+    if len(blind) == len(names):
+        raise CannotLook(blind[0])
 
 
 def _judge(evidence: Evidence, op: str, rows: Sequence[BandwidthRow]) -> Iterable[Finding]:
+    """Judge one operation.
+
+    Raises:
+        CannotLook: too little is known of the hardware, or the sweep does not show a plateau.
+    """
     most = max(row.ranks for row in rows)
     rows = sorted((row for row in rows if row.ranks == most), key=lambda row: row.bytes)
     largest = rows[-1]
-    kind = "gpu" if largest.backend in ("nccl", "xccl") else "cpu"
-    if largest.bytes < LEAST_BYTES[kind]:
+    least = LEAST_BYTES["gpu" if largest.backend in GPU_BACKENDS else "cpu"]
+    if largest.bytes < least:
         raise CannotLook(f"the sweep of {op} ended at {format_bytes(largest.bytes)}: too small for a plateau")
     plateau = [row for row in rows if row.bytes * PLATEAU >= largest.bytes]
     top = max(plateau, key=lambda row: row.busbw)
@@ -110,9 +117,7 @@ def _judge(evidence: Evidence, op: str, rows: Sequence[BandwidthRow]) -> Iterabl
         return
     before = [row for row in rows if row.bytes < largest.bytes]
     if before and largest.busbw > RISING * before[-1].busbw:
-        raise CannotLook(
-            f"{op} was still rising at {format_bytes(largest.bytes)} ({largest.busbw:.3g} GB/s); --full"
-        )
+        raise CannotLook(f"{op} was still rising at {format_bytes(largest.bytes)}; --full sweeps further")
     yield _low(evidence, top, best, expected, rows)
 
 
@@ -133,15 +138,17 @@ def _low(
             for row in rows[-4:]
         ),
         fix=tuple(_fixes(evidence, top)),
-        details={
-            "op": top.op,
-            "bytes": top.bytes,
-            "measured": top.busbw,
-            "best_iteration": best,
-            "expected_low": expected.low,
-            "expected_high": expected.high,
-            "reason": expected.reason,
-        },
+        details=encode(
+            {
+                "op": top.op,
+                "bytes": top.bytes,
+                "measured": top.busbw,
+                "best_iteration": best,
+                "expected_low": expected.low,
+                "expected_high": expected.high,
+                "reason": expected.reason,
+            }
+        ),
         confidence="medium",
     )
 
@@ -208,5 +215,7 @@ def find_contents_wrong(evidence: Evidence) -> Iterable[Finding]:
                 f"--collectives {first.op}",
             ),
         ),
-        details={"rows": [{"op": row.op, "bytes": row.bytes, "dtype": row.dtype} for row in wrong[:50]]},
+        details=encode(
+            {"rows": [{"op": row.op, "bytes": row.bytes, "dtype": row.dtype} for row in wrong[:50]]}
+        ),
     )

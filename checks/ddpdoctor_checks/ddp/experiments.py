@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ddpdoctor.evidence import Evidence, Experiment, RankMessage, RankSet
+from ddpdoctor.evidence import Evidence, Experiment, RankMessage, RankSet, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.stage_evidence import (
     explain_missing,
@@ -124,12 +124,14 @@ def find_gradient_wrong(evidence: Evidence, *, variant: tuple[str, str]) -> Iter
                 command='python -c "import torch; print(torch.__version__, torch.version.git_version)"',
             ),
         ),
-        details={
-            "experiment": name,
-            "tensor": found.tensor,
-            "largest_difference": found.largest_difference,
-            "facts": found.facts,
-        },
+        details=encode(
+            {
+                "experiment": name,
+                "tensor": found.tensor,
+                "largest_difference": found.largest_difference,
+                "facts": found.facts,
+            }
+        ),
     )
 
 
@@ -194,12 +196,14 @@ def find_replicas_diverged(evidence: Evidence) -> Iterable[Finding]:
                 code=_COMPARE,
             ),
         ),
-        details={
-            "tensor": found.tensor,
-            "first_step": step,
-            "largest_difference": found.largest_difference,
-            "minority_known": told,
-        },
+        details=encode(
+            {
+                "tensor": found.tensor,
+                "first_step": step,
+                "largest_difference": found.largest_difference,
+                "minority_known": told,
+            }
+        ),
         confidence="high" if told else "medium",
     )
 
@@ -274,11 +278,13 @@ def find_checkpoint_not_restored(evidence: Evidence) -> Iterable[Finding]:
                 "write to a file system that all nodes share, wait, and load onto the own device", code=_SAVE
             ),
         ),
-        details={
-            "tensor": found.tensor,
-            "largest_difference": found.largest_difference,
-            "facts": found.facts,
-        },
+        details=encode(
+            {
+                "tensor": found.tensor,
+                "largest_difference": found.largest_difference,
+                "facts": found.facts,
+            }
+        ),
     )
 
 
@@ -323,6 +329,6 @@ def find_experiment_raised(evidence: Evidence) -> Iterable[Finding]:
         nodes=hosts_of_ranks(evidence, ranks),
         evidence=quote_messages(RankMessage(m.ranks, f"{each.name}: {m.text}") for each, m in blamed),
         fix=(Fix("run the same steps with the backend's own messages", command=f"{settings} {_AGAIN}"),),
-        details={"experiments": names, "backend": evidence.launch.backend},
+        details=encode({"experiments": names, "backend": evidence.launch.backend}),
         confidence="high" if own else "medium",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ddpdoctor.evidence import Evidence, Frame, ModelResult, RankSet, UserError
+from ddpdoctor.evidence import Evidence, Frame, ModelResult, RankSet, UserError, encode
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
 from ddpdoctor_checks.stage_evidence import explain_missing, find_user_line, hosts_of_ranks, stage_records
 from ddpdoctor_checks.wording import name_set
@@ -108,7 +108,7 @@ def _failed(evidence: Evidence, factory: str, error: UserError, left_out: int) -
         where=where,
         evidence=(EvidenceItem("model", f"{error.step}: {kind}{error.message}", error.ranks),),
         fix=_fixes(factory, error.kind),
-        details={"factory": factory, "kind": error.kind, "step": error.step, "more_errors": left_out},
+        details=encode({"factory": factory, "kind": error.kind, "step": error.step, "more_errors": left_out}),
     )
 
 
@@ -159,5 +159,5 @@ def _hung(evidence: Evidence, factory: str, frame: Frame, sets: Sequence[RankSet
         where=(Where(ranks, "culprit", frame.file, frame.line, frame.function),),
         evidence=(EvidenceItem("stack", f"{frame.function} ({frame.file}:{frame.line})", ranks),),
         fix=_fixes(factory, "hung"),
-        details={"factory": factory, "kind": "hung", "step": "unknown", "more_errors": 0},
+        details=encode({"factory": factory, "kind": "hung", "step": "unknown", "more_errors": 0}),
     )

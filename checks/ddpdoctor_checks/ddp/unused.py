@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ddpdoctor.evidence import Evidence, ModelResult, RankSet, UnusedParameter
+from ddpdoctor.evidence import Evidence, ModelResult, RankSet, UnusedParameter, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check
 from ddpdoctor_checks.ddp.experiments import take_experiment
 from ddpdoctor_checks.ddp.factory import require_model
@@ -133,15 +133,17 @@ def _report(
             for text, members in list(zip(described, modules.values(), strict=True))[:8]
         ),
         fix=tuple(_fixes(result, list(modules), partial)),
-        details={
-            "factory": result.factory,
-            "parameters": list(unused[:MOST_NAMES]),
-            "parameters_left_out": max(0, len(unused) - MOST_NAMES),
-            "elements": sum(each.count for each in unused),
-            "steps": result.steps,
-            "find_unused_needed": result.find_unused_needed,
-            "static_graph_ok": result.static_graph_ok,
-        },
+        details=encode(
+            {
+                "factory": result.factory,
+                "parameters": list(unused[:MOST_NAMES]),
+                "parameters_left_out": max(0, len(unused) - MOST_NAMES),
+                "elements": sum(each.count for each in unused),
+                "steps": result.steps,
+                "find_unused_needed": result.find_unused_needed,
+                "static_graph_ok": result.static_graph_ok,
+            }
+        ),
     )
 
 
@@ -242,12 +244,14 @@ def find_search_unneeded(evidence: Evidence) -> Iterable[Finding]:
                 code="model = DistributedDataParallel(model)  # find_unused_parameters=False is the default",
             ),
         ),
-        details={
-            "factory": result.factory,
-            "steps": result.steps,
-            "step_s": result.step_s,
-            "step_s_with_search": result.step_s_with_search,
-        },
+        details=encode(
+            {
+                "factory": result.factory,
+                "steps": result.steps,
+                "step_s": result.step_s,
+                "step_s_with_search": result.step_s_with_search,
+            }
+        ),
         role="advice",
     )
 
