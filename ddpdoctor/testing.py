@@ -35,6 +35,7 @@ from ddpdoctor.evidence import (
     Limits,
     Link,
     NodeFacts,
+    PairRow,
     PortProbe,
     RankFacts,
     RankSet,
@@ -110,9 +111,13 @@ def make_world(nodes: int | Sequence[NodeFacts] = 1, nproc: int = 2, **changes: 
     return replace(evidence, **changes)
 
 
+def _address(node: int) -> str:
+    return f"10.0.{node // 250}.{node % 250 + 1}"
+
+
 def make_node(node: int, **changes: Any) -> NodeFacts:
     """Return the facts of one healthy host; ``changes`` are fields of `NodeFacts`."""
-    address = f"10.0.{node // 250}.{node % 250 + 1}"
+    address = _address(node)
     facts = NodeFacts(
         node=node,
         host=f"node-{node}",
@@ -188,8 +193,9 @@ def _make_network(nodes: int, size: int, launch: Launch) -> dict[str, Any]:
     ]
     endpoint = launch.rdzv_endpoint or ""
     return {
-        "resolutions": tuple(
-            Resolution(node, launch.master_addr or "", "master", addresses=("10.0.0.1",)) for node in hosts
+        "resolutions": (
+            *(Resolution(node, launch.master_addr or "", "master", addresses=("10.0.0.1",)) for node in hosts),
+            *(Resolution(a, f"node-{b}", "peer", of_node=b, addresses=(_address(b),)) for a, b in pairs),
         ),
         "ports": (PortProbe(0, launch.master_port or 0, "free"),),
         "links": tuple(
@@ -234,7 +240,15 @@ def _make_results(everyone: RankSet, nodes: int) -> dict[str, Any]:
         "experiments": tuple(Experiment(name, everyone) for name in experiments),
         "bandwidth": tuple(_make_bandwidth(size, len(everyone)) for size in SIZES),
         "baselines": (Baseline(0, "loopback-copy", 4.4),),
+        "pairs": (*_make_pairs(len(everyone), "rank"), *_make_pairs(nodes, "node")),
     }
+
+
+def _make_pairs(count: int, level: str) -> list[PairRow]:
+    """Each sends to its two neighbours of a ring, all at one speed."""
+    ring = [(a, (a + step) % count) for a in range(count) for step in (1, -1)]
+    pairs = dict.fromkeys((a, b) for a, b in ring if a != b)
+    return [PairRow(a, b, level, bytes=1 << 22, seconds=(1 << 22) / 1e9, bandwidth=1.0) for a, b in pairs]
 
 
 def _make_bandwidth(size: int, ranks: int) -> BandwidthRow:

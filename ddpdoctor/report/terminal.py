@@ -169,7 +169,8 @@ def _put_families(paper: Paper, report: Report, *, verbose: bool) -> None:
         shown = paper.clean(text)
         label = paper.clean(name).ljust(name_width) + shown
         words = describe_family(report, name)
-        paper.put(words, label=label, indent=2, hang=2 + name_width + count_width, label_style=style)
+        hang = 2 + name_width + count_width
+        paper.put(words, label=label, indent=2, hang=hang, label_style=style, dotted=True)
         if verbose:
             for row in rows:
                 _put_row(paper, row)

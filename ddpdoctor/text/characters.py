@@ -74,20 +74,21 @@ def _width(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
 
 
-def wrap(text: str, width: int, *, first: int | None = None) -> list[str]:
+def wrap(text: str, width: int, *, first: int | None = None, dot: str | None = None) -> list[str]:
     """Break ``text`` at spaces into lines of at most ``width`` columns; longer words are cut.
 
     Args:
         text: on one line.
         width: columns.
         first: columns of the first line, where they differ.
+        dot: break only after this sign between spaces, as far as what is between two fits into a line.
 
     Returns:
         At least one line; the first is empty where not even its first word fits.
     """
     lines: list[str] = []
     line, limit = "", width if first is None else first
-    for word in text.split():
+    for word in _split(text, width, dot):
         for piece in _cut(word, width):
             if width_of(f"{line} {piece}" if line else piece) > limit:
                 lines.append(line)
@@ -95,6 +96,14 @@ def wrap(text: str, width: int, *, first: int | None = None) -> list[str]:
             else:
                 line = f"{line} {piece}" if line else piece
     return [*lines, line]
+
+
+def _split(text: str, width: int, dot: str | None) -> list[str]:
+    if dot is None:
+        return text.split()
+    parts = text.split(f" {dot} ")
+    parts[:-1] = [f"{part} {dot}" for part in parts[:-1]]
+    return [word for part in parts for word in ([part] if width_of(part) <= width else part.split())]
 
 
 def _cut(word: str, width: int) -> list[str]:

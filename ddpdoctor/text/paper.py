@@ -44,6 +44,7 @@ class Paper:
         hang: int | None = None,
         style: str | None = None,
         label_style: str | None = None,
+        dotted: bool = False,
     ) -> None:
         """Write ``text``, wrapped.
 
@@ -55,13 +56,16 @@ class Paper:
                 default all lines begin where the label ends.
             style: of the text.
             label_style: of the label.
+            dotted: break between the parts of the text, which have dots between them.
         """
         shown = self.clean(label)
         first = indent + width_of(shown) + (1 if shown else 0)
         if hang is not None:
             first = max(first, hang)
         start = first if hang is None else hang
-        lines = wrap(self.clean(text), max(16, self.width - start), first=max(16, self.width - first))
+        dot = self.clean("·") if dotted else None
+        rest, room = max(16, self.width - start), max(16, self.width - first)
+        lines = wrap(self.clean(text), rest, first=room, dot=dot)
         pad = " " * (first - indent - width_of(shown))
         self._lines.append(
             f"{' ' * indent}{self.style(shown, label_style)}{pad}{self.style(lines[0], style)}".rstrip()

@@ -27,10 +27,8 @@ GIB = 1 << 30
 
 
 def world(used: int, total: int = 8 * GIB) -> Evidence:
-    seen = {
-        "0": {"host": "node-0", "total": total, "used": 0},
-        "1": {"host": "node-1", "total": total, "used": used},
-    }
+    here = {"host": "node-0", "total": total, "used": 0}
+    seen = {"0": here, "1": {**here, "host": "node-1", "used": used}}
     return make_world(nodes=2, nproc=4, extra={checks.KEY: seen})
 
 
@@ -44,14 +42,9 @@ def test_plugin_is_found_by_its_entry_points() -> None:
 
 def test_swap_is_read_in_bytes(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
-    meminfo.write_text(
-        "MemTotal: 100 kB\nSwapTotal:     2048 kB\nSwapFree:     1024 kB\nHugePages_Total: 0\n"
-    )
-    assert gatherers.read_swap(make_node(3), path=meminfo) == {
-        "host": "node-3",
-        "total": 2 << 20,
-        "used": 1 << 20,
-    }
+    meminfo.write_text("SwapTotal:     2048 kB\nSwapFree:     1024 kB\nHugePages_Total: 0\n")
+    seen = gatherers.read_swap(make_node(3), path=meminfo)
+    assert seen == {"host": "node-3", "total": 2 << 20, "used": 1 << 20}
 
 
 def test_gatherer_runs_here_and_lands_where_the_check_looks() -> None:
