@@ -15,6 +15,7 @@ from ddpdoctor.report.html.checks import ChecksView, describe_counts, view_check
 from ddpdoctor.report.html.findings import FindingView, view_findings
 from ddpdoctor.report.html.links import LinksView, view_links
 from ddpdoctor.report.html.matrix import EnvironmentView, view_environment
+from ddpdoctor.report.html.results import ResultsView, view_results
 from ddpdoctor.report.html.stages import StagesView, view_stages
 from ddpdoctor.report.html.text import count, format_seconds
 from ddpdoctor.report.html.world import WorldView, view_world
@@ -68,6 +69,7 @@ class PageView:
     world: WorldView
     environment: EnvironmentView
     checks: ChecksView
+    results: ResultsView
     bandwidth: BandwidthView
     links: LinksView
     stages: StagesView
@@ -99,6 +101,7 @@ def build_view(report: Report, options: RenderOptions) -> PageView:
         world=view_world(report, caps),
         environment=view_environment(report.evidence, caps),
         checks=checks,
+        results=view_results(report.evidence, size, caps),
         bandwidth=view_bandwidth(report.evidence, caps),
         links=view_links(report.evidence, caps),
         stages=view_stages(report.evidence, report.timings, report.duration_s, caps),

@@ -32,13 +32,15 @@ RANK_TEXT: Json = {
     "pattern": r"^(\d+(-\d+)?(,\d+(-\d+)?)*)?$",
     "description": "Ranks as closed ranges, e.g. 0-2,4.",
 }
-_PLAIN: dict[Any, list[str]] = {
-    str: ["string"],
-    bool: ["boolean"],
-    int: ["integer"],
-    float: ["number", "null"],
+_PLAIN: dict[Any, tuple[str, ...]] = {
+    str: ("string",),
+    bool: ("boolean",),
+    int: ("integer",),
+    float: ("number", "string", "null"),
 }
-"""A float may be null: a measurement that was not a finite number could not be told."""
+"""A float may be null (could not be told) or one of the texts of `NO_NUMBER`."""
+NO_NUMBER = "^(nan|-?inf)$"
+"""How `ddpdoctor.evidence.codec` writes what JSON has no number for."""
 
 
 def build_schema() -> Json:
@@ -234,8 +236,7 @@ def _describe_hint(hint: Any, definitions: Json) -> Json:
     if hint is RankSet:
         return dict(RANK_TEXT)
     if hint in _PLAIN:
-        found = _PLAIN[hint]
-        return {"type": found[0] if len(found) == 1 else list(found)}
+        return _describe_plain((hint,))
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         name = f"evidence.{hint.__name__}"
         if name not in definitions:
@@ -255,10 +256,16 @@ def _describe_hint(hint: Any, definitions: Json) -> Json:
     raise TypeError(f"no schema for {hint!r}")
 
 
+def _describe_plain(args: tuple[Any, ...]) -> Json:
+    """Return the schema of plain types of which any may stand there; None is the only other one."""
+    named = list(dict.fromkeys(name for arg in args for name in _PLAIN.get(arg, ("null",))))
+    described: Json = {"type": named[0] if len(named) == 1 else named}
+    return {**described, "pattern": NO_NUMBER} if float in args and str not in args else described
+
+
 def _describe_union(args: tuple[Any, ...], definitions: Json) -> Json:
     if all(arg in _PLAIN or arg is type(None) for arg in args):
-        named = [name for arg in args for name in _PLAIN.get(arg, ["null"])]
-        return {"type": list(dict.fromkeys(named))}
+        return _describe_plain(args)
     parts = [_describe_hint(arg, definitions) for arg in args if arg is not type(None)]
     return {"anyOf": [*parts, {"type": "null"}]} if type(None) in args else {"anyOf": parts}
 
