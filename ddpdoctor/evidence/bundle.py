@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -90,7 +91,8 @@ def merge_evidence(parts: Sequence[Evidence]) -> Evidence:
 
     Results of one experiment on different ranks are folded, so that a case that passed everywhere stays one
     row whatever the world size. The launch is that of the first part. A kind is absent in the whole only
-    where it is absent or empty in every part.
+    where it is absent or empty in every part; that somebody could not look counts more than that it did not
+    apply to others.
 
     Args:
         parts: at least one.
@@ -108,8 +110,9 @@ def merge_evidence(parts: Sequence[Evidence]) -> Evidence:
     absent: dict[str, Absent] = {}
     for part in parts:
         for kind, why in part.absent.items():
-            if not joined.get(kind):
-                absent.setdefault(kind, why)
+            known = absent.get(kind)
+            if not joined.get(kind) and (known is None or (why.applicable and not known.applicable)):
+                absent[kind] = why
     extra: dict[str, Any] = {}
     for part in parts:
         for key, by_node in part.extra.items():
@@ -125,6 +128,12 @@ _FOLDED: dict[str, tuple[str, ...]] = {
     "model": ("factory",),
 }
 """Kinds whose rows are folded over ranks, and the fields that tell one row from another."""
+
+
+_SOMEWHERE = ("asked", "find_unused_needed")
+"""Truth values that hold for the whole when they hold on one rank."""
+_EVERYWHERE = ("built", "device_present", "static_graph_ok")
+"""Truth values that hold for the whole only when they hold on all ranks."""
 
 
 def _fold_rows(rows: Sequence[Any], keys: tuple[str, ...]) -> tuple[Any, ...]:
@@ -146,10 +155,11 @@ def _fold_group(group: Sequence[Any]) -> Any:
         elif each.name in ("unused", "errors"):
             changes[each.name] = _fold_over_ranks([row for value in values for row in value])
         elif each.name == "largest_difference":
-            changes[each.name] = max((v for v in values if v is not None), default=None)
-        elif each.name in ("find_unused_needed", "static_graph_ok", "device_present"):
             known = [v for v in values if v is not None]
-            decide = any if each.name == "find_unused_needed" else all
+            changes[each.name] = next(filter(math.isnan, known), max(known, default=None))
+        elif each.name in _SOMEWHERE or each.name in _EVERYWHERE:
+            known = [v for v in values if v is not None]
+            decide = any if each.name in _SOMEWHERE else all
             changes[each.name] = decide(known) if known else None
         else:
             changes[each.name] = next((v for v in values if v not in (None, (), {})), values[0])
@@ -175,8 +185,8 @@ def fold_messages(messages: Iterable[RankMessage]) -> tuple[RankMessage, ...]:
 def renumber_node(evidence: Evidence, node: int) -> Evidence:
     """Return one node's evidence under another node number.
 
-    For launches without ``--node-rank``, where the number is known only after the nodes have met. The evidence must be of
-    one node: every ``node`` field and every link's ``source`` becomes ``node``.
+    For launches without ``--node-rank``, where the number is known only after the nodes have met. The
+    evidence must be of one node: every ``node`` field and every link's ``source`` becomes ``node``.
     """
     changes: dict[str, Any] = {}
     for kind in KINDS:

@@ -1,15 +1,19 @@
 """Turning evidence dataclasses into JSON-ready dictionaries and back.
 
-Readers ignore keys that they do not know and take defaults for keys that are missing, so that an older
-file and a newer one can both be read. Nothing but plain JSON types is ever produced or accepted.
+Readers ignore keys that they do not know and take defaults for keys that are missing, so that an older file
+and a newer one can both be read. Nothing but plain JSON types is ever produced or accepted. JSON has no
+infinities and no NaN (RFC 8259, section 6), so these numbers travel as the texts ``inf``, ``-inf`` and
+``nan``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import types
 import typing
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from ddpdoctor.evidence.ranks import RankSet
@@ -27,6 +31,8 @@ def encode(value: Any) -> Any:
         return [encode(item) for item in value]
     if isinstance(value, dict):
         return {str(key): encode(item) for key, item in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     return value
 
 
@@ -53,7 +59,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _build(hint: Any, data: Any) -> Any:
-    if hint is Any or data is None:
+    if hint is Any:
         return data
     if hint is RankSet:
         return RankSet.parse(data)
@@ -63,7 +69,11 @@ def _build(hint: Any, data: Any) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         chosen = [arg for arg in args if arg is not type(None)]
-        return _build(chosen[0], data) if len(chosen) == 1 else data
+        if data is None and len(chosen) < len(args):
+            return None
+        return _build(chosen[0], data) if len(chosen) == 1 else _build_plain(chosen, data)
+    if origin in (tuple, list) and not isinstance(data, (list, tuple)):
+        raise TypeError(f"expected a list, got {type(data).__name__}")
     if origin is tuple:
         inner = args[:1] * len(data) if len(args) == 2 and args[1] is Ellipsis else args
         return tuple(_build(arg, item) for arg, item in zip(inner, data, strict=True))
@@ -71,6 +81,19 @@ def _build(hint: Any, data: Any) -> Any:
         return [_build(args[0], item) for item in data]
     if origin is dict:
         return {key: _build(args[1], item) for key, item in data.items()}
-    if hint in (str, int, bool, float) and not isinstance(data, (hint, int) if hint is float else hint):
-        raise TypeError(f"expected {hint.__name__}, got {type(data).__name__}")
-    return data
+    return _build_plain([hint], data)
+
+
+_SPECIAL = ("inf", "-inf", "nan")
+
+
+def _build_plain(hints: Sequence[Any], data: Any) -> Any:
+    """Return a number, text or truth value of one of the types; True is no number."""
+    if float in hints and data in _SPECIAL and str not in hints:
+        return float(data)
+    if type(data) in hints:
+        return data
+    if type(data) is int and float in hints:
+        return float(data)
+    names = " or ".join(hint.__name__ for hint in hints)
+    raise TypeError(f"expected {names}, got {type(data).__name__}")

@@ -35,8 +35,8 @@ class BackendResult:
     """Why it was not tried."""
     version: str | None = None
     peer_to_peer_off: RankSet = field(default_factory=RankSet)
-    """Ranks on which the failed all_reduce passed when it was repeated in new processes with NCCL_P2P_DISABLE=1;
-    empty where that was not tried."""
+    """Ranks on which the failed all_reduce passed when it was repeated in new processes with
+    NCCL_P2P_DISABLE=1; empty where that was not tried."""
 
 
 @dataclass(frozen=True, slots=True)

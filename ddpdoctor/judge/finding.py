@@ -11,6 +11,7 @@ from ddpdoctor.evidence.ranks import RankSet
 SEVERITIES = ("error", "warning", "info")
 CONFIDENCES = ("high", "medium", "low")
 ROLES = ("cause", "consequence", "advice")
+STATES = ("active", "withdrawn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +29,14 @@ class Where:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report form; what does not apply is absent."""
-        data: dict[str, Any] = {"ranks": list(self.ranks), "role": self.role, "file": self.file, "line": self.line}
+        data: dict[str, Any] = {
+            "ranks": list(self.ranks),
+            "role": self.role,
+            "file": self.file,
+            "line": self.line,
+        }
         data.update({k: v for k in ("function", "source", "host") if (v := getattr(self, k)) is not None})
         return data
-
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Where:
@@ -59,7 +64,6 @@ class EvidenceItem:
             data["source"] = {"file": self.source[0], "line": self.source[1]}
         return data
 
-
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> EvidenceItem:
         """Read the report form; keys that are not known are ignored."""
@@ -83,7 +87,6 @@ class Fix:
     def to_dict(self) -> dict[str, Any]:
         """Return the report form."""
         return {k: v for k in ("text", "command", "code") if (v := getattr(self, k)) is not None}
-
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Fix:

@@ -118,7 +118,9 @@ def check(
         raise ValueError(f"{code}: unknown severity {severity!r}")
 
     def declare(function: Function) -> Function:
-        page = CodePage(code, name, title, severity, inspect.cleandoc(function.__doc__ or ""), since, "ddpdoctor")
+        page = CodePage(
+            code, name, title, severity, inspect.cleandoc(function.__doc__ or ""), since, "ddpdoctor"
+        )
         rows = {id: function} if id is not None else {}
         for row, value in (variants or {}).items():
             rows[row] = functools.partial(function, variant=value)

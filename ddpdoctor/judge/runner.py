@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ddpdoctor.evidence import Evidence
-from ddpdoctor.judge.finding import SEVERITIES, Finding
+from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence.bundle import KINDS
+from ddpdoctor.judge.finding import CONFIDENCES, ROLES, SEVERITIES, STATES, Finding
 from ddpdoctor.judge.registry import CannotLook, Check, NotApplicable
 
 CHECK_LIMIT_S = 20.0
 """A pure function over the evidence of 16,384 ranks takes well under a second; 20 s is a hang."""
+
+_NEEDABLE = frozenset({*KINDS, "launch", "extra"})
+"""What a check may name in ``needs``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +82,10 @@ def run_checks(
 
 def _run_one(each: Check, evidence: Evidence, limit_s: float) -> tuple[CheckRow, list[Finding]]:
     def row(status: str, reason: str | None, seconds: float = 0.0) -> CheckRow:
-        return CheckRow(
-            each.id, each.codes, each.family, status, reason, seconds, each.source, each.required
-        )
+        return CheckRow(each.id, each.codes, each.family, status, reason, seconds, each.source, each.required)
 
     for kind in each.needs:
-        if not hasattr(evidence, kind):
+        if kind not in _NEEDABLE:
             return row("error", f"{each.source}: needs unknown evidence {kind!r}"), []
         why = evidence.absent.get(kind)
         if why is not None and not getattr(evidence, kind):
@@ -97,7 +100,7 @@ def _run_one(each: Check, evidence: Evidence, limit_s: float) -> tuple[CheckRow,
         return row("error", f"{each.source}: no answer within {limit_s:g} s", seconds), []
     if outcome.status:
         return row(outcome.status, outcome.reason, seconds), []
-    real = [f for f in outcome.findings if f.severity != "info"]
+    real = [f for f in outcome.findings if f.severity != "info" and f.state == "active"]
     return row("fail" if real else "pass", real[0].message if real else None, seconds), outcome.findings
 
 
@@ -120,7 +123,16 @@ def _call(each: Check, evidence: Evidence, outcome: _Outcome) -> None:
         outcome.status, outcome.reason = "skipped", str(why)
     except BaseException as problem:  # a check of anyone's must not stop the others
         outcome.status = "error"
-        outcome.reason = f"{each.source}: {type(problem).__name__}: {problem}"
+        outcome.reason = f"{each.source}: {type(problem).__name__}{_read_message(problem)}"
+
+
+def _read_message(problem: BaseException) -> str:
+    """Return the message of anyone's exception, whose own __str__ may raise."""
+    try:
+        text = str(problem)
+    except Exception:
+        return ""
+    return f": {text}" if text else ""
 
 
 def _complete(each: Check, finding: Finding) -> Finding:
@@ -131,4 +143,12 @@ def _complete(each: Check, finding: Finding) -> Finding:
     severity = finding.severity or page.severity
     if SEVERITIES.index(severity) < SEVERITIES.index(page.severity):
         raise ValueError(f"{code} is at most {page.severity}, not {severity}")
-    return replace(finding, code=code, name=page.name, severity=severity)
+    for name, known in (("role", ROLES), ("confidence", CONFIDENCES), ("state", STATES)):
+        if getattr(finding, name) not in known:
+            raise ValueError(f"{code}: {name} is {getattr(finding, name)!r}, not one of {', '.join(known)}")
+    for name in ("ranks", "victims"):
+        if not isinstance(getattr(finding, name), RankSet):
+            raise TypeError(f"{code}: {name} is no RankSet")
+    finding = replace(finding, code=code, name=page.name, severity=severity)
+    json.dumps(finding.to_dict(), allow_nan=False)  # raises where the report could not be written
+    return finding

@@ -44,20 +44,25 @@ def order_findings(findings: Sequence[Finding], checks: Sequence[Check]) -> list
     """Return the findings with consequences marked and the root cause first.
 
     A finding becomes a consequence when an active error or warning that is itself a cause declares that it
-    ``explains`` its code. Then order is: role, severity, confidence, order of the checks.
+    ``explains`` its code; where two codes explain each other, that of the earlier check is the cause. Then
+    the order is: role, severity, confidence, order of the checks.
     """
     explained: dict[str, set[str]] = {}
     for each in checks:
         for code in each.codes:
             explained.setdefault(code, set()).update(each.explains)
     present = {f.code for f in findings if f.state == "active" and f.severity != "info" and f.role == "cause"}
+    place: dict[str, int] = {}
+    for each in checks:
+        for code in each.codes:
+            place.setdefault(code, len(place))
     hidden: set[str] = set()
-    for code in present:
-        hidden |= _reach(code, explained, present)
+    for code in sorted(present, key=lambda code: (place.get(code, len(place)), code)):
+        if code not in hidden:  # what it explains is hidden already, unless two codes explain each other
+            hidden |= _reach(code, explained, present)
     marked = [
         replace(f, role="consequence") if f.code in hidden and f.role == "cause" else f for f in findings
     ]
-    place = {code: i for i, code in enumerate(code for each in checks for code in each.codes)}
     return sorted(
         marked,
         key=lambda f: (
@@ -100,6 +105,8 @@ def reach_verdict(rows: Sequence[CheckRow], ordered: Sequence[Finding], *, scope
     blind = [row for row in rows if row.status in ("unknown", "error") and row.required]
     if not looked or blind:
         why = f": {blind[0].id} could not look ({blind[0].reason})" if blind else ""
-        status = "error" if blind and all(row.status == "error" for row in blind) and not looked else "unknown"
+        status = (
+            "error" if blind and all(row.status == "error" for row in blind) and not looked else "unknown"
+        )
         return Verdict(status, f"too little was seen{why}; {count}", None, looked, len(rows))
     return Verdict("healthy", f"healthy · {count} · {scope}", None, looked, len(rows))

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from ddpdoctor.judge import Check, CheckRow, Finding, Verdict, order_findings, reach_verdict
+
+
+def make_check(code: str, *explains: str) -> Check:
+    return Check(f"id.{code}", (code,), "toys", (), lambda evidence: [], "error", (), explains=explains)
+
+
+def found(code: str, severity: str = "error", **fields: str) -> Finding:
+    return Finding(f"{code} happened.", code=code, severity=severity, **fields)  # type: ignore[arg-type]  # all are texts
+
+
+def order(findings: Sequence[Finding], *checks: Check) -> list[tuple[str, str]]:
+    return [(f.code, f.role) for f in order_findings(findings, checks)]
+
+
+def test_explained_finding_becomes_a_consequence_and_comes_later() -> None:
+    checks = [make_check("B"), make_check("A", "B")]
+    assert order([found("B"), found("A")], *checks) == [("A", "cause"), ("B", "consequence")]
+
+
+def test_explanations_reach_over_others_that_are_present() -> None:
+    checks = [make_check("A", "B"), make_check("B", "C"), make_check("C")]
+    assert order([found("C"), found("B"), found("A")], *checks) == [
+        ("A", "cause"),
+        ("B", "consequence"),
+        ("C", "consequence"),
+    ]
+
+
+def test_explanations_do_not_reach_over_absent_findings() -> None:
+    checks = [make_check("A", "B"), make_check("B", "C"), make_check("C")]
+    assert order([found("C"), found("A")], *checks) == [("A", "cause"), ("C", "cause")]
+
+
+def test_warning_that_explains_an_error_is_the_root_cause() -> None:
+    checks = [make_check("B"), make_check("A", "B")]
+    assert order([found("B"), found("A", "warning")], *checks)[0] == ("A", "cause")
+
+
+@pytest.mark.parametrize(
+    "fields", [{"severity": "info"}, {"role": "advice"}, {"state": "withdrawn"}, {"role": "consequence"}]
+)
+def test_notes_advice_and_withdrawn_findings_explain_nothing(fields: dict[str, str]) -> None:
+    checks = [make_check("A", "B"), make_check("B")]
+    assert order([found("A", **fields), found("B")], *checks)[0] == ("B", "cause")
+
+
+@pytest.mark.parametrize("first", ["A", "B"])
+def test_codes_that_explain_each_other_leave_one_cause(first: str) -> None:
+    second = "B" if first == "A" else "A"
+    checks = [make_check(first, second), make_check(second, first)]
+    assert order([found("A"), found("B")], *checks) == [(first, "cause"), (second, "consequence")]
+
+
+def test_code_may_explain_itself_away_on_other_ranks_never() -> None:
+    assert order([found("A"), found("A")], make_check("A", "A")) == [("A", "cause"), ("A", "cause")]
+
+
+def test_order_is_role_severity_confidence_and_checks() -> None:
+    checks = [make_check(code) for code in "ABCDEFGH"]
+    findings = [
+        found("A", "info"),
+        found("B", "warning", role="advice"),
+        found("C", "warning"),
+        found("D", confidence="low"),
+        found("E"),
+        found("F"),
+        found("G", state="withdrawn"),
+        found("Z"),
+    ]
+    assert [code for code, _ in order(findings, *checks)] == ["E", "F", "Z", "D", "C", "B", "A", "G"]
+
+
+def test_first_of_several_rows_gives_the_place_of_a_code() -> None:
+    checks = [make_check("A"), make_check("B"), make_check("A")]
+    assert [code for code, _ in order([found("B"), found("A")], *checks)] == ["A", "B"]
+
+
+def row(status: str, required: bool = True, id: str = "toy") -> CheckRow:
+    return CheckRow(id, ("A",), "toys", status, None if status == "pass" else "why", 0.0, "d", required)
+
+
+def verdict(rows: Sequence[CheckRow], *findings: Finding) -> Verdict:
+    return reach_verdict(rows, findings, scope="4 ranks on 1 node")
+
+
+def test_first_real_finding_is_the_headline() -> None:
+    got = verdict([row("fail"), row("unknown")], found("A", "info"), found("B", "warning"), found("C"))
+    assert (got.status, got.headline, got.code) == ("problems", "B happened.", "B")
+    assert (got.looked, got.of) == (1, 2)
+
+
+@pytest.mark.parametrize("note", [found("A", "info"), found("A", state="withdrawn")])
+def test_notes_and_withdrawn_findings_are_healthy(note: Finding) -> None:
+    got = verdict([row("pass"), row("skipped")], note)
+    assert (got.status, got.code) == ("healthy", None)
+    assert got.headline == "healthy · 1 of 2 checks could look · 4 ranks on 1 node"
+
+
+@pytest.mark.parametrize("status", ["unknown", "error"])
+def test_required_check_that_could_not_look_forbids_healthy(status: str) -> None:
+    got = verdict([row("pass"), row(status, id="net.port")])
+    assert got.status == "unknown"
+    assert "net.port could not look (why)" in got.headline
+
+
+@pytest.mark.parametrize("status", ["unknown", "error"])
+def test_optional_check_that_could_not_look_does_not(status: str) -> None:
+    assert verdict([row("pass"), row(status, required=False)]).status == "healthy"
+
+
+@pytest.mark.parametrize("rows", [[], [row("skipped")], [row("unknown", required=False)]])
+def test_nothing_seen_is_never_healthy(rows: list[CheckRow]) -> None:
+    assert verdict(rows).status == "unknown"
+
+
+def test_checks_that_all_failed_themselves_are_an_error() -> None:
+    assert verdict([row("error"), row("error")]).status == "error"
+
+
+def test_verdict_survives_being_saved() -> None:
+    got = verdict([row("fail")], found("B"))
+    assert Verdict.from_dict({**got.to_dict(), "newer": 1}) == got
