@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from ddpdoctor.evidence import decode, encode
 from ddpdoctor.launch.plan import Plan
 from ddpdoctor.launch.processes import follow_parent
-from ddpdoctor.launch.wire import EventWriter, describe_error
+from ddpdoctor.launch.wire import EventWriter, word_exception
 
 
 def agent_file(workdir: str) -> Path:
@@ -47,7 +48,8 @@ def run_agent(plan_data: dict[str, Any], facts: dict[str, Any], commands: Connec
     try:
         _work(plan, facts, commands, writer)
     except Exception as problem:
-        writer.write("broken", error=encode(describe_error(-1, "rendezvous", problem)))
+        traceback.print_exc()  # into the agent's log
+        writer.write("broken", text=f"the agent failed: {word_exception(problem)}")
     finally:
         writer.write("bye")
 
@@ -99,7 +101,8 @@ def _run_world(plan: Plan, writer: EventWriter) -> None:
         for failure in run_one_rank(plan) if plan.external else run_ranks(plan):
             writer.write("rank-failed", **encode(failure))
     except Exception as problem:
-        writer.write("world-broken", error=encode(describe_error(-1, "rendezvous", problem)))
+        traceback.print_exc()  # into the agent's log
+        writer.write("world-broken", text=f"torch's elastic agent failed: {word_exception(problem)}")
     writer.write("world-end")
 
 

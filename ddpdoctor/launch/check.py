@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
-from ddpdoctor.evidence import STAGES, Absent, Evidence, NodeFacts, StageRecord, merge_evidence
+from ddpdoctor.evidence import STAGES, Absent, Evidence, Library, NodeFacts, StageRecord, merge_evidence
 from ddpdoctor.evidence.bundle import renumber_node
 from ddpdoctor.launch.interrupt import Interrupt
 from ddpdoctor.launch.local import LocalFindings, look_at_node
@@ -145,7 +145,8 @@ class _Run:
             self.plan = dataclasses.replace(self.plan, node=index, party=index)
         world = supervisor.collect(self.plan.node, self._origin)
         before = dataclasses.replace(renumber_node(local.evidence, self.plan.node), launch=world.launch)
-        mine = self._complete(_set_clock(merge_evidence([world, before]), self.plan.node))
+        joined = merge_evidence([world, before])
+        mine = self._complete(_complete_facts(joined, self.plan.node, supervisor.world.libraries))
         if not self.plan.meets or supervisor.world.agent_gone:
             return mine
         path = Path(self.plan.workdir) / "node.json"
@@ -172,22 +173,26 @@ class _Run:
         return found
 
 
-def _set_clock(evidence: Evidence, node: int) -> Evidence:
-    """Put this node's clock offset against the hosting node, measured while dialling it, into its facts."""
+def _complete_facts(evidence: Evidence, node: int, loaded: tuple[Library, ...]) -> Evidence:
+    """Add to this node's facts what only the meeting and the ranks could tell.
+
+    That is the clock offset against the hosting node, measured while dialling it, and the communication
+    libraries that a rank has mapped.
+    """
     measured = [
         link
         for link in evidence.links
         if (link.source, link.target) == (node, 0) and link.clock_offset_s is not None
     ]
-    if not measured:
-        return evidence
-    best = min(measured, key=lambda link: link.clock_error_s or 0.0)
-    nodes = tuple(
-        dataclasses.replace(
-            facts, clock_offset_s=-(best.clock_offset_s or 0.0), clock_error_s=best.clock_error_s
-        )
-        if facts.node == node
-        else facts
-        for facts in evidence.nodes
-    )
-    return dataclasses.replace(evidence, nodes=nodes)
+    best = min(measured, key=lambda link: link.clock_error_s or 0.0, default=None)
+
+    def complete(facts: NodeFacts) -> NodeFacts:
+        if facts.node != node:
+            return facts
+        more = dataclasses.replace(facts, libraries=(*facts.libraries, *loaded))
+        if best is None:
+            return more
+        offset = -(best.clock_offset_s or 0.0)
+        return dataclasses.replace(more, clock_offset_s=offset, clock_error_s=best.clock_error_s)
+
+    return dataclasses.replace(evidence, nodes=tuple(complete(facts) for facts in evidence.nodes))

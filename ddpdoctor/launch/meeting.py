@@ -39,7 +39,7 @@ from ddpdoctor.evidence import (
 from ddpdoctor.gather.names import resolve
 from ddpdoctor.gather.pairs import Listener, choose_pairs, dial, push_large
 from ddpdoctor.launch.plan import Plan
-from ddpdoctor.launch.wire import EventWriter
+from ddpdoctor.launch.wire import EventWriter, word_exception
 
 POLL_S = 0.1
 WATCH_S = 0.25
@@ -49,8 +49,6 @@ DIAL_LIMIT_S = 5.0
 """For one TCP connection: Linux sends SYN at 0, 1 and 3 s (tcp_syn_retries), a fourth would come at 7 s."""
 STORE_TIMEOUT_S = 30.0
 """For one operation on the store once it is connected."""
-LARGE_SIZES = (1 << 10, 16 << 10, 256 << 10)
-"""Bytes sent in one go: one packet at any MTU, more than a jumbo frame, and a full window."""
 GATHER_LIMIT_S = 15.0
 """How long the hosting node waits for the evidence of the others."""
 
@@ -335,9 +333,7 @@ class Meeting:
             links.append(dial(source, target, address, port, "rendezvous", None, DIAL_LIMIT_S))
         first = links[0] if links else None
         if first is not None and first.ok and first.port is not None:
-            links.append(
-                push_large(source, target, address, first.port, self._token, LARGE_SIZES, DIAL_LIMIT_S)
-            )
+            links.append(push_large(source, target, address, first.port, self._token, limit_s=DIAL_LIMIT_S))
         return links
 
     def _decide(self, links: list[Link]) -> str | None:
@@ -478,12 +474,6 @@ def _matches_this_machine(host: str) -> bool:
         return bool(rule(host))
     except OSError:
         return False
-
-
-def word_exception(problem: BaseException) -> str:
-    """Return the type and the first line of an exception's text."""
-    lines = str(problem).splitlines()
-    return f"{type(problem).__name__}: {lines[0]}" if lines else type(problem).__name__
 
 
 def _word_error(problem: OSError) -> str:

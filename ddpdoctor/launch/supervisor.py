@@ -20,8 +20,8 @@ import psutil
 from ddpdoctor.evidence import (
     Absent,
     Evidence,
+    Library,
     NodeFacts,
-    RankError,
     RankExit,
     RankSet,
     StageRecord,
@@ -29,6 +29,7 @@ from ddpdoctor.evidence import (
     encode,
 )
 from ddpdoctor.evidence.bundle import KINDS
+from ddpdoctor.gather.libraries import mapped_libraries
 from ddpdoctor.launch.agent import agent_file, agent_log, run_agent
 from ddpdoctor.launch.interrupt import Interrupt
 from ddpdoctor.launch.plan import Plan
@@ -71,7 +72,8 @@ class World:
     rows: list[tuple[str, Any]] = field(default_factory=list)
     """Evidence of the agent itself."""
     exits: list[RankExit] = field(default_factory=list)
-    errors: list[RankError] = field(default_factory=list)
+    broken: str | None = None
+    """What the agent or its rendezvous raised."""
     begun: float | None = None
     ended: float | None = None
     agent_gone: bool = False
@@ -84,6 +86,8 @@ class World:
     index: int | None = None
     """This node's number, where only the meeting could give it."""
     exchanged: bool = False
+    libraries: tuple[Library, ...] = ()
+    """Communication libraries that are mapped into a rank, read once the group has formed."""
 
 
 class Supervisor:
@@ -97,6 +101,7 @@ class Supervisor:
         self._agent_reader = EventReader(agent_file(plan.workdir))
         self._rank_readers: dict[Path, EventReader] = {}
         self._stage_shown: str | None = None
+        self._read_pid: int | None = None
         self.world = World()
         self.ending: Ending | None = None
 
@@ -126,7 +131,8 @@ class Supervisor:
             time.sleep(POLL_S)
         self._look()
         if self.ending is None:
-            self.ending = self._find_failed(time.monotonic()) or self._find_dead(time.monotonic())
+            now = time.monotonic()
+            self.ending = self._find_failed(now) or self._find_dead(now) or self._find_broken()
 
     def exchange(self, path: Path, limit_s: float) -> str | None:
         """Share this node's evidence with the others and return the file with everyone's, if it came.
@@ -163,7 +169,14 @@ class Supervisor:
                 state.gone_at = time.monotonic()
         if not self._agent.is_alive():
             self.world.agent_gone = True
+        self._read_libraries()
         self._show_stage()
+
+    def _read_libraries(self) -> None:
+        first = next((s for s in self.world.ranks.values() if s.pid and s.completed("rendezvous")), None)
+        if first is not None and first.pid and not first.gone and first.pid != self._read_pid:
+            self._read_pid = first.pid
+            self.world.libraries = mapped_libraries(first.pid)
 
     def _apply_agent(self, event: dict[str, Any]) -> None:
         world, kind = self.world, event["event"]
@@ -182,7 +195,7 @@ class Supervisor:
         elif kind == "rank-failed":
             self._note_exit(event)
         elif kind in ("broken", "world-broken"):
-            world.errors.append(decode(RankError, event["error"]))
+            world.broken = str(event["text"])
         elif kind == "index":
             world.index = int(event["index"])
         elif kind == "peer-cut":
@@ -260,6 +273,22 @@ class Supervisor:
         )
         return Ending(stage or self._current_stage(), "failed", _word_deaths(known, dead))
 
+    def _find_broken(self) -> Ending | None:
+        """The agent ended although no rank failed: what it raised itself, or that it was killed."""
+        if self.world.broken is not None:
+            return Ending(self._current_stage(), "failed", self.world.broken)
+        if self.world.agent_gone and self.world.ended is None and self.world.blocked is None:
+            return Ending(self._current_stage(), "failed", self._word_agent_end())
+        return None
+
+    def _word_agent_end(self) -> str:
+        code = self._agent.exitcode
+        how = (
+            f"died of {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with {code}"
+        )
+        words = read_last_words(agent_log(self._plan.workdir))
+        return f"the agent process {how}" + (f": {words.splitlines()[-1]}" if words else "")
+
     def _find_late(self, now: float) -> Ending | None:
         limits = self._plan.limits
         for state in self.world.ranks.values():
@@ -312,7 +341,6 @@ class Supervisor:
         for kind, data in [*self.world.rows, *(row for s in self.world.ranks.values() for row in s.rows)]:
             if kind in types:
                 rows[kind].append(decode(types[kind], data))
-        rows["errors"].extend(self.world.errors)
         rows["exits"].extend(self.world.exits)
         rows["exits"].extend(self._unexplained_exits())
         rows["stages"].extend(self._record(stage, node, origin) for stage in WORLD_STAGES)
@@ -363,16 +391,7 @@ class Supervisor:
             return self.world.blocked
         if self.ending is not None:
             return f"the run ended in stage {self.ending.stage}: {self.ending.reason}"
-        if self.world.agent_gone and self.world.ended is None:
-            words = read_last_words(agent_log(self._plan.workdir)) or ""
-            code = self._agent.exitcode
-            return f"the agent process ended with {code}" + (f": {words.splitlines()[-1]}" if words else "")
         return "the ranks did not come so far"
-
-    @property
-    def agent_exit(self) -> int | None:
-        """Exit code of the agent process; None while it runs."""
-        return self._agent.exitcode
 
 
 def absent_kinds(plan: Plan, evidence: Evidence) -> dict[str, Absent]:

@@ -79,6 +79,12 @@ def describe_error(rank: int, stage: str, problem: BaseException) -> RankError:
     return RankError(rank, stage, type(problem).__name__, text, read_frames(problem.__traceback__))
 
 
+def word_exception(problem: BaseException) -> str:
+    """Return the type and the first line of an exception's text."""
+    lines = str(problem).splitlines()
+    return f"{type(problem).__name__}: {lines[0]}" if lines else type(problem).__name__
+
+
 def read_frames(trace: TracebackType | None) -> tuple[Frame, ...]:
     """Return the frames of a traceback, innermost first."""
     frames = [Frame(f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(trace)]
