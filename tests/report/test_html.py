@@ -89,7 +89,7 @@ def test_ids_are_unique_and_links_lead_somewhere(name: str) -> None:
     ids = [attributes["id"] for _, attributes in tree.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
     for _, attributes in tree.tags:
-        wanted = attributes.get("aria-labelledby", "").split()
+        wanted = [attributes[key] for key in ("aria-labelledby", "aria-describedby") if key in attributes]
         if attributes.get("href", "").startswith("#"):
             wanted.append(attributes["href"][1:])
         assert set(wanted) <= set(ids), wanted

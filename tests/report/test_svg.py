@@ -14,7 +14,8 @@ def test_text_is_escaped_and_named() -> None:
     drawing.rect(0, 0, 1, 1, "r", "<tip>")
     drawing.circle(1, 1, 0.25, 'c" onload="x')
     root = ElementTree.fromstring(drawing.markup())
-    assert root.get("aria-labelledby") == "i-t i-d"
+    assert root.get("aria-labelledby") == "i-t"
+    assert root.get("aria-describedby") == "i-d"
     assert [child.tag for child in root] == ["title", "desc", "text", "rect", "circle"]
     assert root[0].text == "<a> & 'b'"
     assert root[1].text == "d\\u202e"

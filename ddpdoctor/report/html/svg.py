@@ -48,8 +48,8 @@ class Drawing:
         if title is None:
             self._head = f'{head} aria-hidden="true" focusable="false">'
             return
-        ids = f"{ident}-t" + (f" {ident}-d" if description else "")
-        self._head = f'{head} role="img" aria-labelledby="{escape(ids)}">'
+        described = f' aria-describedby="{escape(ident)}-d"' if description else ""
+        self._head = f'{head} role="img" aria-labelledby="{escape(ident)}-t"{described}>'
         self._parts.append(f'<title id="{escape(ident)}-t">{escape(clean(title))}</title>')
         if description:
             self._parts.append(f'<desc id="{escape(ident)}-d">{escape(clean(description))}</desc>')
