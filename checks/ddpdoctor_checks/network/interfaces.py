@@ -194,8 +194,8 @@ def _settings(evidence: Evidence, variable: str) -> list[tuple[int, str]]:
     found: dict[tuple[int, str], None] = {}
     with_ranks = set()
     for rank in evidence.ranks:
-        with_ranks.add(rank.node)
         if variable in rank.variables:
+            with_ranks.add(rank.node)
             found[rank.node, rank.variables[variable]] = None
     for node in evidence.nodes:
         if node.node not in with_ranks and variable in node.variables:
