@@ -31,9 +31,9 @@ find_python() {
     die "no Python 3.11 or newer found; name one: PYTHON=/path/to/python3.11 sh scripts/dev.sh"
 }
 
-# What the environment was made from: when this line is the stamp's, there is nothing to install.
+# What the environment was made from: while these lines are the stamp's, there is nothing to install.
 fingerprint() {
-    cat pyproject.toml constraints.txt plugins/*/pyproject.toml 2>/dev/null | cksum
+    cat "$@" | cksum
     pwd
     "$VENV/bin/python" -V 2>&1
 }
@@ -47,23 +47,32 @@ make_venv() {
     "$python" -m pip --python "$VENV/bin/python" install -q pip || die "no pip for $VENV"
 }
 
-install_all() {
-    say "installing the development environment (once; torch is large)"
-    set -- -e '.[dev]'
-    for plugin in plugins/*/pyproject.toml; do
-        [ -e "$plugin" ] && set -- "$@" -e "$(dirname "$plugin")"
-    done
-    # The build backend first, so that it is the constrained one as well.
-    "$VENV/bin/python" -m pip install -q -c constraints.txt hatchling editables &&
-        "$VENV/bin/python" -m pip install -q -c constraints.txt --no-build-isolation "$@"
+install() {
+    "$VENV/bin/python" -m pip install -q -c constraints.txt "$@" || die "the installation failed; pip says why above"
 }
 
 setup() {
     "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || make_venv
-    [ "$(cat "$STAMP" 2>/dev/null)" = "$(fingerprint)" ] && return
+    [ "$(cat "$STAMP" 2>/dev/null)" = "$(fingerprint pyproject.toml constraints.txt)" ] && return
     rm -f "$STAMP"
-    install_all || die "the installation failed; pip says why above"
-    fingerprint >"$STAMP"
+    say "installing the development environment (once; torch is large)"
+    # The build backend first, so that it is the constrained one as well.
+    install hatchling editables
+    install --no-build-isolation -e '.[dev]'
+    fingerprint pyproject.toml constraints.txt >"$STAMP"
+}
+
+# Only the tests need the example plugins; without them `check` says nothing but what a user would see.
+setup_plugins() {
+    set -- plugins/*/pyproject.toml
+    [ -e "$1" ] || return 0
+    [ "$(cat "$STAMP-plugins" 2>/dev/null)" = "$(fingerprint "$@")" ] && return
+    rm -f "$STAMP-plugins"
+    for plugin in "$@"; do
+        say "installing $(dirname "$plugin")"
+        install --no-build-isolation -e "$(dirname "$plugin")"
+    done
+    fingerprint plugins/*/pyproject.toml >"$STAMP-plugins"
 }
 
 # Tests that need these skip without them, so nothing here may fail the run.
@@ -113,7 +122,10 @@ finish() {
 command=${1:-}
 [ $# -gt 0 ] && shift
 case $command in
-    setup) setup ;;
+    setup)
+        setup
+        setup_plugins
+        ;;
     check)
         setup
         # No exec and no cd: the report lands in the root of the project.
@@ -121,11 +133,13 @@ case $command in
         ;;
     lint)
         setup
+        setup_plugins
         lint
         finish
         ;;
     test)
         setup
+        setup_plugins
         install_debian_packages
         lint
         step pytest "$VENV/bin/python" -m pytest --cov --cov-report=term:skip-covered "$@"
