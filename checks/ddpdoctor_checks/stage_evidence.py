@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from ddpdoctor.evidence import Evidence, Frame, RankExit, RankMessage, RankSet, StackClass, StageRecord
-from ddpdoctor.judge import CannotLook, EvidenceItem, NotApplicable, Where
-from ddpdoctor_checks.wording import count_of, name_set
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, NotApplicable, Where
+from ddpdoctor_checks.wording import count_of, join_words, name_set
 
 _COMPLAINTS = re.compile(
     r"timed out waiting|connection (?:was )?(?:closed|reset|refused)|broken pipe|timed?[ -]?out after"
@@ -197,6 +198,28 @@ _RAISED = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Timeout|Interrupt|Failed
 def is_exception(text: str) -> bool:
     """Whether a rank's text speaks of an exception and not of wrong values."""
     return bool(_RAISED.match(text))
+
+
+MOST_ALIKE = 8
+"""Findings of one kind that are shown one by one; what is beyond is folded into one more."""
+
+
+def fold_alike(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield the first findings as they are, and all further ones as one that names their ranks and hosts."""
+    listed = list(findings)
+    yield from listed[:MOST_ALIKE]
+    rest = listed[MOST_ALIKE:]
+    if rest:
+        hosts = tuple(dict.fromkeys(host for each in rest for host in each.nodes))
+        times = count_of(len(rest), "more time")
+        yield replace(
+            rest[0],
+            message=f"The same holds {times} on {join_words(hosts)}; first: {rest[0].message}",
+            ranks=RankSet().union(*(each.ranks for each in rest)),
+            nodes=hosts,
+            pairs=tuple(pair for each in rest for pair in each.pairs)[:64],
+            details={"folded": len(rest), "first": rest[0].details},
+        )
 
 
 def list_cases(rows: Iterable[dict[str, object]], most: int = 50) -> dict[str, object]:

@@ -68,8 +68,8 @@ def find_backend_unavailable(evidence: Evidence) -> Iterable[Finding]:
         https://docs.pytorch.org/docs/stable/distributed.html#backends
     """
     asked = evidence.launch.backend_asked or evidence.launch.backend
-    result = next((each for each in evidence.backends if each.asked), None)
-    result = result or next((each for each in evidence.backends if each.backend == asked), None)
+    result = next((each for each in evidence.backends if each.backend == asked), None)
+    result = result or next((each for each in evidence.backends if each.asked), None)
     result = result or _read_refusal(evidence, asked)
     if result is None:
         raise explain_missing(evidence, "backends", f"backend {asked}")

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from ddpdoctor.evidence import Device, Evidence, NodeFacts, RankFacts, RankSet, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.places import Places
-from ddpdoctor_checks.wording import join_words, name_set
+from ddpdoctor_checks.stage_evidence import fold_alike
+from ddpdoctor_checks.wording import choose_form, join_words, name_set
 
 GPU_BACKENDS = ("nccl", "xccl")
 """Backends whose tensors live on an accelerator."""
@@ -77,11 +77,10 @@ def find_device_shared(evidence: Evidence) -> Iterable[Finding]:
     for facts in users:
         if facts.device_uuid is not None:
             groups.setdefault(facts.device_uuid, []).append(facts)
-    for uuid, members in groups.items():
-        if len(members) > 1:
-            yield _shared_device(evidence, uuid, members)
+    shared = [_shared_device(evidence, uuid, members) for uuid, members in groups.items() if len(members) > 1]
+    yield from fold_alike(shared)
     unknown = [facts.rank for facts in users if facts.device_uuid is None]
-    if unknown and not any(len(members) > 1 for members in groups.values()):
+    if unknown and not shared:
         raise CannotLook(f"the device's UUID is not known on {name_set(RankSet(unknown))}")
 
 
@@ -171,8 +170,11 @@ def find_device_out_of_range(evidence: Evidence) -> Iterable[Finding]:
     if not any(facts.visible_devices for facts in evidence.ranks):
         raise NotApplicable("no GPU is visible to any rank")  # then BKD001 speaks
     outside = [facts for facts in evidence.ranks if _needed_index(facts) >= facts.visible_devices]
-    for node in sorted({facts.node for facts in outside}):
-        yield _out_of_range(evidence, node, [facts for facts in outside if facts.node == node])
+    groups: dict[tuple[int, str | None], list[RankFacts]] = {}
+    for facts in outside:
+        key = (facts.visible_devices, facts.variables.get("CUDA_VISIBLE_DEVICES"))
+        groups.setdefault(key, []).append(facts)
+    yield from fold_alike(_out_of_range(seen, value, members) for (seen, value), members in groups.items())
 
 
 def _needed_index(facts: RankFacts) -> int:
@@ -181,18 +183,18 @@ def _needed_index(facts: RankFacts) -> int:
     return int(index) if kind != "cpu" and index.isdigit() else facts.local_rank
 
 
-def _out_of_range(evidence: Evidence, node: int, members: list[RankFacts]) -> Finding:
+def _out_of_range(seen: int, value: str | None, members: list[RankFacts]) -> Finding:
     ranks = RankSet(facts.rank for facts in members)
-    seen = max(facts.visible_devices for facts in members)
-    host = Places(evidence).host(node)
-    value = members[0].variables.get("CUDA_VISIBLE_DEVICES")
+    hosts = tuple(dict.fromkeys(facts.host for facts in members))
+    host = join_words(hosts)
     pinned = f" (CUDA_VISIBLE_DEVICES={value})" if value is not None else ""
     locals_ = RankSet(facts.local_rank for facts in members)
     return Finding(
-        message=f"{name_set(ranks).capitalize()} on {host} (local {name_set(locals_)}) have no GPU: "
+        message=f"{name_set(ranks).capitalize()} on {host} (local {name_set(locals_)}) "
+        f"{choose_form(len(ranks), 'has', 'have')} no GPU: "
         f"{seen} {'is' if seen == 1 else 'are'} visible there{pinned}.",
         ranks=ranks,
-        nodes=(host,),
+        nodes=hosts,
         evidence=(EvidenceItem("device", f"torch sees {seen} devices on {host}{pinned}", ranks),),
         fix=(
             Fix(
@@ -203,5 +205,5 @@ def _out_of_range(evidence: Evidence, node: int, members: list[RankFacts]) -> Fi
             ),
             Fix("choose the device by LOCAL_RANK, never by RANK", code=_SET_DEVICE),
         ),
-        details=encode({"visible_devices": seen, "local_ranks": list(locals_), "host": host}),
+        details=encode({"visible_devices": seen, "local_ranks": list(locals_)}),
     )

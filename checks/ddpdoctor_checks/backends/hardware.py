@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from ddpdoctor.evidence import Device, Evidence, NodeFacts, RankFacts, RankSet, SmokeResult, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.backends.devices import find_device
 from ddpdoctor_checks.backends.support import UNSUPPORTED
 from ddpdoctor_checks.places import Places
-from ddpdoctor_checks.stage_evidence import explain_missing
+from ddpdoctor_checks.stage_evidence import explain_missing, fold_alike
 from ddpdoctor_checks.wording import join_words, name_set
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
@@ -74,8 +74,10 @@ def find_peer_copy_broken(evidence: Evidence) -> Iterable[Finding]:
     several = any(len(node.devices) > 1 for node in evidence.nodes)
     retried = [each for each in evidence.backends if each.peer_to_peer_off and each.failures]
     broken = [each for each in copies if not each.ok]
-    for number in sorted({each.node for each in broken}):
-        yield _broken_copies(evidence, number, [each for each in broken if each.node == number])
+    by_node: dict[int, list[SmokeResult]] = {}
+    for each in broken:
+        by_node.setdefault(each.node, []).append(each)
+    yield from fold_alike(_broken_copies(evidence, number, by_node[number]) for number in sorted(by_node))
     cured = False
     for result in retried:
         failed = RankSet().union(*(message.ranks for message in result.failures))
@@ -193,25 +195,30 @@ def find_device_faulty(evidence: Evidence) -> Iterable[Finding]:
     if not devices and not stuck:
         note = next((node.devices_note for node in evidence.nodes if node.devices_note), None)
         raise NotApplicable(f"no GPU ({note})" if note else "no GPU")
+    yield from fold_alike(_find_faults(evidence, devices, stuck))
+
+
+def _find_faults(
+    evidence: Evidence, devices: Iterable[tuple[NodeFacts, Device]], stuck: Sequence[SmokeResult]
+) -> Iterator[Finding]:
+    users: dict[int, list[RankFacts]] = {}
+    for facts in evidence.ranks:
+        users.setdefault(facts.node, []).append(facts)
+    told: set[int] = set()
     for node, device in devices:
         signs, severity = _read_signs(device)
-        smoke = [
-            each for each in stuck if each.node == node.node and _same_device(evidence, node, device, each)
-        ]
-        stuck = [each for each in stuck if each not in smoke]
+        mine = users.get(node.node, [])
+        smoke = [each for each in stuck if each.node == node.node and _same_device(mine, device, each)]
+        told.update(id(each) for each in smoke)
         signs += [_describe_smoke(each) for each in smoke]
         if signs:
-            yield _faulty(evidence, node, _name(device), device, signs, None if smoke else severity)
+            owners = [facts for facts in mine if find_device(node, facts) is device]
+            yield _faulty(node.host, _name(device), device, owners, signs, None if smoke else severity)
     for each in stuck:
-        facts = next((node for node in evidence.nodes if node.node == each.node), None)
-        yield _faulty(
-            evidence,
-            facts or NodeFacts(each.node, f"node {each.node}"),
-            each.device,
-            None,
-            [_describe_smoke(each)],
-            None,
-        )
+        if id(each) not in told:
+            owners = [facts for facts in users.get(each.node, []) if facts.device == each.device]
+            host = Places(evidence).host(each.node)
+            yield _faulty(host, each.device, None, owners, [_describe_smoke(each)], None)
 
 
 def _is_faulty(smoke: SmokeResult) -> bool:
@@ -226,10 +233,11 @@ def _describe_smoke(smoke: SmokeResult) -> str:
     return f"a small computation on {smoke.device} failed: {smoke.error}"
 
 
-def _same_device(evidence: Evidence, node: NodeFacts, device: Device, smoke: SmokeResult) -> bool:
-    for facts in evidence.ranks:
+def _same_device(users: Iterable[RankFacts], device: Device, smoke: SmokeResult) -> bool:
+    """Whether a trial was made on ``device``; the ranks of its node know which UUID is behind ``cuda:1``."""
+    for facts in users:
         mine = facts.local_rank == smoke.local_rank or facts.device == smoke.device
-        if facts.node == node.node and mine and facts.device_uuid is not None:
+        if mine and facts.device_uuid is not None:
             return facts.device_uuid == device.uuid
     return smoke.device.partition(":")[2] == str(device.index)
 
@@ -269,27 +277,22 @@ def _name(device: Device) -> str:
 
 
 def _faulty(
-    evidence: Evidence,
-    node: NodeFacts,
+    host: str,
     name: str,
     device: Device | None,
+    owners: Iterable[RankFacts],
     signs: list[str],
     severity: str | None,
 ) -> Finding:
-    users = [facts for facts in evidence.ranks if facts.node == node.node]
-    if device is not None:
-        users = [facts for facts in users if find_device(node, facts) is device]
-    else:
-        users = [facts for facts in users if facts.device == name]
     index = device.index if device is not None else name.partition(":")[2] or "0"
     return Finding(
-        message=f"{name} on {node.host} is faulty: {'; '.join(signs[:3])}.",
-        ranks=RankSet(facts.rank for facts in users),
-        nodes=(node.host,),
+        message=f"{name} on {host} is faulty: {'; '.join(signs[:3])}.",
+        ranks=RankSet(facts.rank for facts in owners),
+        nodes=(host,),
         evidence=tuple(EvidenceItem("device", sign) for sign in signs[:8]),
         fix=(
             Fix(
-                f"take {node.host} out of the job, then see all that the driver has on the device",
+                f"take {host} out of the job, then see all that the driver has on the device",
                 command=f"nvidia-smi -i {index} -q -d ECC,ROW_REMAPPER; sudo dmesg -T | grep -i xid",
             ),
             Fix(
@@ -297,7 +300,7 @@ def _faulty(
                 command=f"sudo nvidia-smi --gpu-reset -i {index}",
             ),
         ),
-        details=encode({"device": device, "host": node.host, "signs": signs}),
+        details=encode({"device": device, "host": host, "signs": signs}),
         severity=severity,
         confidence="high" if severity is None else "medium",
     )
@@ -319,32 +322,31 @@ def find_device_unusable(evidence: Evidence) -> Iterable[Finding]:
     alone = [each for each in evidence.smoke if each.kind != "peer-copy"]
     if not alone:
         raise explain_missing(evidence, "smoke", "a computation on each device")
-    for each in alone:
-        if each.ok or _is_faulty(each) or UNSUPPORTED.search(each.error or ""):
-            continue  # BKD010 and BKD005 say what is wrong with these
-        host = Places(evidence).host(each.node)
-        full = "out of memory" in (each.error or "").lower()
-        yield Finding(
-            message=f"{each.device} on {host} could not do a small {each.kind}: {each.error or 'no answer'}",
-            ranks=RankSet(
-                facts.rank
-                for facts in evidence.ranks
-                if facts.node == each.node
-                and (
-                    facts.local_rank == each.local_rank
-                    if each.local_rank is not None
-                    else facts.device == each.device
-                )
-            ),
-            nodes=(host,),
-            evidence=(EvidenceItem("smoke", f"{each.kind} on {each.device}: {each.error or 'no answer'}"),),
-            fix=(
-                Fix("other processes fill the device: see whose they are", command="nvidia-smi")
-                if full
-                else Fix(
-                    "try the device alone, without any process group",
-                    command=f"python -c \"import torch; print(torch.ones(3, device='{each.device}').sum())\"",
-                ),
-            ),
-            details=encode({"device": each.device, "host": host, "seconds": each.seconds}),
-        )
+    yield from fold_alike(_unusable(evidence, each) for each in alone if not each.ok and not _is_told(each))
+
+
+def _is_told(smoke: SmokeResult) -> bool:
+    """Whether BKD010 or BKD005 say what is wrong."""
+    return _is_faulty(smoke) or bool(UNSUPPORTED.search(smoke.error or ""))
+
+
+def _unusable(evidence: Evidence, smoke: SmokeResult) -> Finding:
+    host = Places(evidence).host(smoke.node)
+    error = smoke.error or "no answer"
+    users = [facts for facts in evidence.ranks if facts.node == smoke.node]
+    if smoke.local_rank is not None:
+        users = [facts for facts in users if facts.local_rank == smoke.local_rank]
+    else:
+        users = [facts for facts in users if facts.device == smoke.device]
+    alone = f"import torch; print(torch.ones(3, device='{smoke.device}').sum())"
+    fix = Fix("try the device alone, without any process group", command=f'python -c "{alone}"')
+    if "out of memory" in error.lower():
+        fix = Fix("other processes fill the device: see whose they are", command="nvidia-smi")
+    return Finding(
+        message=f"{smoke.device} on {host} could not do a small {smoke.kind}: {error}",
+        ranks=RankSet(facts.rank for facts in users),
+        nodes=(host,),
+        evidence=(EvidenceItem("smoke", f"{smoke.kind} on {smoke.device}: {error}"),),
+        fix=(fix,),
+        details={"device": smoke.device, "host": host, "seconds": smoke.seconds},
+    )

@@ -97,11 +97,15 @@ def find_device_unsupported(evidence: Evidence) -> Iterable[Finding]:
     if not users and not failed:
         raise NotApplicable("no rank uses a GPU")
     nodes = {each.node: each for each in evidence.nodes}
+    trials: dict[int, list[SmokeResult]] = {}
+    for each in evidence.smoke:
+        if each.kind == "compute":
+            trials.setdefault(each.node, []).append(each)
     judged = 0
     groups: dict[tuple[str, str], list[RankFacts]] = {}
     for facts in users:
         device = find_device(nodes.get(facts.node), facts)
-        smoke = _find_smoke(evidence, facts)
+        smoke = _find_smoke(trials.get(facts.node, ()), facts)
         if smoke is not None and smoke.ok:
             judged += 1
             continue
@@ -119,14 +123,15 @@ def find_device_unsupported(evidence: Evidence) -> Iterable[Finding]:
         raise CannotLook("compute capability or torch's list of architectures is not known")
 
 
-def _find_smoke(evidence: Evidence, facts: RankFacts) -> SmokeResult | None:
-    for each in evidence.smoke:
+def _find_smoke(trials: Iterable[SmokeResult], facts: RankFacts) -> SmokeResult | None:
+    """Return the computation that was tried on a rank's device, of those of its node."""
+    for each in trials:
         mine = (
             each.local_rank == facts.local_rank
             if each.local_rank is not None
             else each.device == facts.device
         )
-        if each.node == facts.node and each.kind == "compute" and mine:
+        if mine:
             return each
     return None
 
