@@ -62,6 +62,10 @@ class TerminalProgress:
         with self._lock:
             self._bar.update(self._task, description=f"{self._stage}: {neutralise(text)}")
 
+    def refresh(self) -> None:
+        """Draw now instead of at the next tick."""
+        self._bar.refresh()
+
     def close(self) -> None:
         """Clear the line and give the cursor back."""
         with self._lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence import STAGES, Evidence
 from ddpdoctor.judge.finding import Finding
 from ddpdoctor.judge.runner import CheckRow
 from ddpdoctor.report.html.text import count, format_bandwidth, format_bytes, format_seconds
@@ -38,6 +38,8 @@ def describe_next(report: Report) -> str:
     nproc = f" --nproc {launch.nproc}"
     if report.verdict.status != "healthy":
         return f"ddpdoctor check{nproc} -v"
+    if launch.stages and set(launch.stages) != set(STAGES):
+        return f"ddpdoctor check{nproc}"
     if launch.model is None:
         return f"ddpdoctor check{nproc} --model your_package.module:factory"
     return f"ddpdoctor check{nproc} --full"

@@ -10,18 +10,20 @@ from ddpdoctor.report.html.text import count, fold_hosts, format_ranks, format_s
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.registry import RenderOptions
 from ddpdoctor.report.summary import count_reasons, describe_family, describe_next, families, split_findings
-from ddpdoctor.text.characters import width_of
 from ddpdoctor.text.paper import Paper
 
 NAME = "ddpdoctor"
 HANG = len(NAME) + 3
 MARKS = {"pass": "✓", "fail": "✖", "error": "✖", "unknown": "?", "skipped": "–"}
+WARNED = "!"
 STYLES = {"pass": "green", "fail": "red", "error": "red", "unknown": "yellow", "skipped": "dim"}
 LABEL = 9
 """Columns of the words where, seen, fix … with the gap after them."""
 EVIDENCE_SHOWN = 6
 """Observations of one finding that are shown without -v: enough for one per rank of a small node."""
 PLACES_SHOWN = 6
+PLACE_COLUMNS = (24, 40, 24)
+"""Most columns for ranks, file:line and function."""
 REASONS_SHOWN = 5
 """Different reasons of skipped checks that are told without -v: about two lines of text."""
 
@@ -42,8 +44,9 @@ class TextRenderer:
         paper.gap()
         for number, finding in enumerate(problems):
             _put_finding(paper, finding, report, first=number == 0, verbose=options.verbosity > 0)
+        paper.gap()
         for finding in follows:
-            _put_label(paper, "follows", f"{finding.code} {finding.name}: {finding.message}")
+            _put_label(paper, "follows", f"{finding.code} {finding.name}: {finding.message}", 2)
         paper.gap()
         _put_families(paper, report, verbose=options.verbosity > 0)
         paper.gap()
@@ -67,7 +70,7 @@ def _put_verdict(paper: Paper, report: Report, problems: Sequence[Finding]) -> N
     if verdict.status == "problems" and problems:
         first = problems[0]
         style = "red" if first.severity == "error" else "yellow"
-        title = f"{NAME} {'✖' if first.severity == 'error' else '!'} {first.code} {first.name}"
+        title = f"{NAME} {_mark(first)} {first.code} {first.name}"
         sure = f"{first.confidence} confidence"
         paper.put_parts(title, [sure, stopped, looked, took], hang=HANG, style=style)
         return
@@ -77,58 +80,57 @@ def _put_verdict(paper: Paper, report: Report, problems: Sequence[Finding]) -> N
 
 
 def _put_finding(paper: Paper, finding: Finding, report: Report, *, first: bool, verbose: bool) -> None:
+    """The first finding has its title in the verdict's line; the others bring theirs and are indented."""
+    indent = 2 if first else 4
     if not first:
         paper.gap()
         style = "red" if finding.severity == "error" else "yellow"
-        title = f"{'✖' if finding.severity == 'error' else '!'} {finding.code} {finding.name}"
-        paper.put_parts(
-            title, [finding.severity or "", f"{finding.confidence} confidence"], indent=2, hang=4, style=style
-        )
-    paper.put(finding.message, indent=2, style="bold" if first else None)
+        title = f"{_mark(finding)} {finding.code} {finding.name}"
+        words = [finding.severity or "", f"{finding.confidence} confidence"]
+        paper.put_parts(title, words, indent=2, hang=4, style=style)
+    paper.put(finding.message, indent=indent, style="bold" if first else None)
     if first:
         paper.gap()
-    _put_places(paper, finding, report, verbose)
-    _put_evidence(paper, finding.evidence, report, verbose)
-    _put_fixes(paper, finding)
+    _put_places(paper, finding, report, indent, verbose)
+    _put_evidence(paper, finding.evidence, report, indent, verbose)
+    _put_fixes(paper, finding, indent)
     if finding.victims:
-        _put_label(paper, "victims", f"{format_ranks(finding.victims, report.world.size)}: not the cause")
+        words_on = f"{format_ranks(finding.victims, report.world.size)}: not the cause"
+        _put_label(paper, "victims", words_on, indent)
     if not first:
-        _put_label(paper, "more", f"ddpdoctor explain {finding.code}")
+        _put_label(paper, "more", f"ddpdoctor explain {finding.code}", indent)
 
 
-def _put_label(paper: Paper, label: str, text: str) -> None:
-    paper.put(text, label=label, indent=2, hang=2 + LABEL, label_style="dim")
+def _mark(finding: Finding) -> str:
+    return MARKS["fail"] if finding.severity == "error" else WARNED
 
 
-def _put_places(paper: Paper, finding: Finding, report: Report, verbose: bool) -> None:
+def _put_label(paper: Paper, label: str, text: str, indent: int) -> None:
+    paper.put(text, label=label, indent=indent, hang=indent + LABEL, label_style="dim")
+
+
+def _put_places(paper: Paper, finding: Finding, report: Report, indent: int, verbose: bool) -> None:
     """One row a place: ranks, file:line, function, source; source goes below where the row is too narrow."""
     places = finding.where if verbose else finding.where[:PLACES_SHOWN]
     if not places:
         return
     rows = [(_who(place, report), f"{place.file}:{place.line}", place.function or "") for place in places]
-    sizes = [
-        min(limit, max(width_of(paper.clean(row[i])) for row in rows)) for i, limit in enumerate((24, 40, 24))
-    ]
-    start = 2 + LABEL
+    sizes = [min(most, max(paper.width_of(row[i]) for row in rows)) for i, most in enumerate(PLACE_COLUMNS)]
+    start = indent + LABEL
     left = paper.width - start - sum(sizes) - 6
     for number, (place, row) in enumerate(zip(places, rows, strict=True)):
         style = "bold" if place.role == "culprit" else None
-        cells: list[tuple[str, int, str | None]] = [
-            (row[0], sizes[0], None),
-            (row[1], sizes[1], style),
-            (row[2], sizes[2], None),
-        ]
+        cells: list[tuple[str, int, str | None]] = [("where", LABEL - 2, "dim")] if number == 0 else []
+        cells += [(row[0], sizes[0], None), (row[1], sizes[1], style), (row[2], sizes[2], None)]
         source = place.source or ""
-        beside = source and width_of(paper.clean(source)) <= left
+        beside = bool(source) and paper.width_of(source) <= left
         if beside:
             cells.append((source, left, style))
-        if number == 0:
-            cells.insert(0, ("where", LABEL - 2, "dim"))
-        paper.put_row(cells, indent=2 if number == 0 else start)
+        paper.put_row(cells, indent=indent if number == 0 else start)
         if source and not beside:
             paper.put_row([(source, paper.width - start - 2, style)], indent=start + 2)
     if len(finding.where) > len(places):
-        paper.put(f"… {len(finding.where) - len(places)} more places (-v shows them)", indent=start)
+        _put_label(paper, "", f"… {len(finding.where) - len(places)} more places (-v shows them)", indent)
 
 
 def _who(place: Where, report: Report) -> str:
@@ -138,32 +140,36 @@ def _who(place: Where, report: Report) -> str:
     return f"{words} on {place.host}".strip() if place.host and len(report.world.nodes) > 1 else words
 
 
-def _put_evidence(paper: Paper, items: Sequence[EvidenceItem], report: Report, verbose: bool) -> None:
+def _put_evidence(
+    paper: Paper, items: Sequence[EvidenceItem], report: Report, indent: int, verbose: bool
+) -> None:
     shown = items if verbose else items[:EVIDENCE_SHOWN]
     for number, item in enumerate(shown):
         origin = ""
         if item.source is not None:
-            origin = f" ({item.source[0]}{'' if item.source[1] is None else f':{item.source[1]}'})"
+            file, line = item.source
+            origin = f" ({file})" if line is None else f" ({file}:{line})"
         ranks = f"{format_ranks(item.ranks, report.world.size)}: " if item.ranks else ""
-        _put_label(paper, "seen" if number == 0 else "", f"{ranks}{item.text}{origin}")
+        _put_label(paper, "seen" if number == 0 else "", f"{ranks}{item.text}{origin}", indent)
     if len(items) > len(shown):
-        _put_label(paper, "", f"… {len(items) - len(shown)} more (-v shows them)")
+        _put_label(paper, "", f"… {len(items) - len(shown)} more (-v shows them)", indent)
 
 
-def _put_fixes(paper: Paper, finding: Finding) -> None:
+def _put_fixes(paper: Paper, finding: Finding, indent: int) -> None:
     for number, fix in enumerate(finding.fix):
-        _put_label(paper, "fix" if number == 0 else "", fix.text)
+        _put_label(paper, "fix" if number == 0 else "", fix.text, indent)
         for line in (fix.command or "").splitlines():
-            paper.put_verbatim(f"$ {line}", indent=2 + LABEL + 2, style="cyan")
+            paper.put_verbatim(f"$ {line}", indent=indent + LABEL + 2, style="cyan")
         for line in (fix.code or "").splitlines():
-            paper.put_verbatim(line, indent=2 + LABEL + 2, style="cyan")
+            paper.put_verbatim(line, indent=indent + LABEL + 2, style="cyan")
 
 
 def _put_families(paper: Paper, report: Report, *, verbose: bool) -> None:
     grouped = families(report.checks)
-    name_width = max([width_of(paper.clean(name)) for name in grouped], default=0) + 2
-    counted = {name: _count_statuses(rows) for name, rows in grouped.items()}
-    count_width = max([width_of(paper.clean(text)) for text, _ in counted.values()], default=0) + 3
+    name_width = max([paper.width_of(name) for name in grouped], default=0) + 2
+    errors = {f.code for f in report.findings if f.state == "active" and f.severity == "error"}
+    counted = {name: _count_statuses(rows, errors) for name, rows in grouped.items()}
+    count_width = max([paper.width_of(text) for text, _ in counted.values()], default=0) + 3
     for name, rows in grouped.items():
         text, style = counted[name]
         shown = paper.clean(text)
@@ -176,18 +182,29 @@ def _put_families(paper: Paper, report: Report, *, verbose: bool) -> None:
                 _put_row(paper, row)
 
 
-def _count_statuses(rows: Sequence[CheckRow]) -> tuple[str, str | None]:
-    """Return ``✖ 1 ✓ 9 ? 2`` without what was not applicable, and the style of the worst."""
-    parts: list[str] = []
-    worst: str | None = None
-    for statuses in (("fail", "error"), ("pass",), ("unknown",)):
-        number = sum(row.status in statuses for row in rows)
-        if number:
-            parts.append(f"{MARKS[statuses[0]]} {number}")
-            worst = worst or STYLES[statuses[0]]
-    if "unknown" in {row.status for row in rows} and worst == "green":
-        worst = "yellow"
-    return (" ".join(parts), worst) if parts else (f"{MARKS['skipped']} {len(rows)}", "dim")
+def _count_statuses(rows: Sequence[CheckRow], errors: set[str]) -> tuple[str, str | None]:
+    """Return ``✖ 1 ! 1 ✓ 9 ? 2`` without what was not applicable, and the style of the worst.
+
+    Args:
+        rows: checks of one family.
+        errors: codes that were found with severity error; other failures are warnings.
+    """
+    counts: dict[tuple[str, str], int] = {
+        (MARKS["fail"], "red"): 0,
+        (WARNED, "yellow"): 0,
+        (MARKS["unknown"], "yellow"): 0,
+        (MARKS["pass"], "green"): 0,
+    }
+    for row in rows:
+        if row.status == "fail" and not errors.intersection(row.codes):
+            counts[(WARNED, "yellow")] += 1
+        elif row.status != "skipped":
+            counts[(MARKS[row.status], STYLES[row.status])] += 1
+    present = {key: number for key, number in counts.items() if number}
+    if not present:
+        return f"{MARKS['skipped']} {len(rows)}", "dim"
+    worst = next(iter(present))[1]
+    return " ".join(f"{mark} {number}" for (mark, _), number in present.items()), worst
 
 
 def _put_row(paper: Paper, row: CheckRow) -> None:

@@ -24,6 +24,10 @@ class Paper:
         safe = neutralise(text)
         return to_ascii(safe) if self._ascii else safe
 
+    def width_of(self, text: str) -> int:
+        """Return the columns that ``text`` will take."""
+        return width_of(self.clean(text))
+
     def style(self, text: str, style: str | None) -> str:
         """Return ``text`` in a style, if colours are shown."""
         if not self._color or style is None or not text:

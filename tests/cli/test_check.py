@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,8 @@ from ddpdoctor.testing import make_node, make_world
 from tests.cli.conftest import Run, Stage
 
 ONE_CORE = Cpus(logical=8, affinity=1)
-TAKEN = {"ports": (PortProbe(0, 29500, "taken", holder_pid=4242),)}
-FEW_CORES = {"nodes": (make_node(0, cpus=ONE_CORE),)}
+TAKEN: dict[str, Any] = {"ports": (PortProbe(0, 29500, "taken", holder_pid=4242),)}
+FEW_CORES: dict[str, Any] = {"nodes": (make_node(0, cpus=ONE_CORE),)}
 
 
 def test_healthy_world_is_said_with_how_much_was_looked_at(run: Run) -> None:
@@ -53,7 +54,7 @@ def test_error_is_the_verdict_and_exit_1(run: Run, stage: Stage) -> None:
     ],
 )
 def test_fail_on_decides_the_exit_code(
-    run: Run, stage: Stage, changes: dict[str, object], fail_on: str, code: int
+    run: Run, stage: Stage, changes: dict[str, Any], fail_on: str, code: int
 ) -> None:
     stage.evidence = make_world(**changes)
     assert run("check", "--fail-on", fail_on).code == code

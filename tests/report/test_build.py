@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.judge import CheckRow, Finding, Fix, Registry, check
+from ddpdoctor.judge.selection import Selection
+from ddpdoctor.report import Report
+from ddpdoctor.report.build import build_report, describe_scope, describe_world, format_time
+from ddpdoctor.testing import STARTED, make_node, make_world
+
+
+@check("X-a-001", name="n1", title="t", severity="error", family="f", needs=(), since="1", id="a.one")
+def find_one(evidence: Evidence) -> Iterable[Finding]:
+    """One."""
+    yield Finding("one.", fix=(Fix("do"),))
+
+
+@check("X-a-002", name="n2", title="t", severity="error", family="f", needs=(), since="1", id="a.two", explains=("X-a-001",))
+def find_two(evidence: Evidence) -> Iterable[Finding]:
+    """Two."""
+    yield Finding("two.", fix=(Fix("do"),))
+
+
+@check("X-a-003", name="n3", title="t", severity="error", family="f", needs=(), since="1", id="a.raises")
+def fail(evidence: Evidence) -> Iterable[Finding]:
+    """Raise."""
+    raise KeyError("x")
+
+
+@check("X-a-004", name="n4", title="t", severity="error", family="f", needs=(), since="1", id="a.fine")
+def pass_(evidence: Evidence) -> Iterable[Finding]:
+    """Pass."""
+    return ()
+
+
+def build(*functions: object, source: str = "ddpdoctor", **settings: object) -> Report:
+    registry = Registry()
+    registry.source = source
+    registry.add(*functions)  # type: ignore[arg-type]  # functions of this module
+    given = {"started_at": STARTED, "duration_s": 1.0, **settings}
+    return build_report(make_world(2, 2), registry=registry, **given)  # type: ignore[arg-type]  # as named above
+
+
+def test_cause_is_first_and_is_the_verdict() -> None:
+    report = build(find_one, find_two)
+    assert [(finding.code, finding.role) for finding in report.findings] == [
+        ("X-a-002", "cause"),
+        ("X-a-001", "consequence"),
+    ]
+    assert (report.verdict.status, report.verdict.code) == ("problems", "X-a-002")
+
+
+def test_selection_chooses_findings_and_checks() -> None:
+    report = build(find_one, find_two, pass_, selection=Selection(None, frozenset({"X-a-002"})))
+    assert [row.id for row in report.checks] == ["a.one", "a.fine"]
+    assert [(finding.code, finding.role) for finding in report.findings] == [("X-a-001", "cause")]
+    assert report.verdict.of == 2
+    only = build(find_one, find_two, pass_, selection=Selection(frozenset({"X-a-004"})))
+    assert only.verdict.status == "healthy"
+
+
+def test_check_of_a_plugin_that_raises_does_not_cost_the_verdict() -> None:
+    ours, theirs = build(fail, pass_), build(fail, pass_, source="a")
+    assert ours.verdict.status == "unknown"
+    assert theirs.verdict.status == "healthy"
+    assert [row.status for row in theirs.checks] == ["error", "pass"]
+    assert theirs.checks[0].reason == "a: KeyError: 'x'"
+
+
+def test_rows_that_no_check_made_are_shown() -> None:
+    row = CheckRow("plugin.x.checks", (), "plugins", "error", "x: gone", 0.0, "x", required=False)
+    report = build(pass_, extra_rows=[row])
+    assert report.checks[-1] == row
+    assert (report.verdict.status, report.verdict.looked, report.verdict.of) == ("healthy", 1, 2)
+
+
+def test_times_are_rfc_3339_in_utc_with_microseconds() -> None:
+    east = timezone(timedelta(hours=2))
+    assert format_time(datetime(2026, 11, 20, 16, 15, 3, 7, tzinfo=east)) == "2026-11-20T14:15:03.000007Z"
+    with pytest.raises(ValueError, match="without zone"):
+        format_time(datetime(2026, 1, 1))
+
+
+def test_world_is_described_from_the_evidence() -> None:
+    world = describe_world(make_world(2, 3))
+    assert (world.size, world.backend, world.torch, world.launcher) == (6, "gloo", "2.13.0", "ddpdoctor")
+    assert [(node.host, str(node.ranks)) for node in world.nodes] == [("node-0", "0-2"), ("node-1", "3-5")]
+    assert world.nodes[1].facts["cores"] == 64
+
+
+def test_ranks_that_never_reported_are_where_they_should_be() -> None:
+    world = describe_world(make_world(2, 3, ranks=()))
+    assert [str(node.ranks) for node in world.nodes] == ["0-2", "3-5"]
+
+
+@pytest.mark.parametrize(
+    ("stages", "scope"),
+    [
+        (("facts", "tcp"), "1 node, no ranks launched, torch 2.13.0"),
+        (("facts", "rendezvous"), "1 rank on 1 node, gloo, torch 2.13.0"),
+    ],
+)
+def test_scope_says_what_was_examined(stages: tuple[str, ...], scope: str) -> None:
+    from dataclasses import replace
+
+    evidence = make_world([make_node(0)], nproc=1)
+    evidence = replace(evidence, launch=replace(evidence.launch, stages=stages))
+    assert describe_scope(evidence, describe_world(evidence)) == scope
+
+
+def test_report_survives_being_saved() -> None:
+    report = build(find_one, find_two, timings={"facts": 0.1}, interrupted="SIGINT", invocation=["ddpdoctor"])
+    again = Report.from_dict(report.to_dict())
+    assert again.to_dict() == report.to_dict()
+    assert again.findings == report.findings
+    assert set(report.timings) == {"facts", "judge"}
