@@ -84,14 +84,13 @@ def _tolerate_any_encoding() -> None:
 
 def _complain(text: str, arguments: list[str], traceback: bool = True) -> None:
     """Print a message on stderr; a traceback before it with -vv."""
-    try:
-        if traceback and _very_verbose(arguments):
-            import traceback as tracebacks
+    from ddpdoctor.cli.display import complain
 
-            tracebacks.print_exc()
-        print(text, file=sys.stderr)
-    except (OSError, ValueError):  # stderr is closed too: the exit code is all that is left
-        pass
+    if traceback and _very_verbose(arguments):
+        import traceback as tracebacks
+
+        complain(tracebacks.format_exc())
+    complain(text)
 
 
 def _very_verbose(arguments: list[str]) -> bool:

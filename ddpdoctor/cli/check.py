@@ -248,10 +248,14 @@ def keep_own(folder: Path | None, outcome: CheckOutcome, own: Report, renderers:
 
 
 def exit_code(report: Report, fail_on: str) -> int:
-    """Return the exit code that a report deserves (design: Exit codes)."""
+    """Return the exit code that a report deserves (design: Exit codes).
+
+    A verdict that could not be reached is a failure, not a success: a gate that asks for exit 0 must not open
+    because nobody could look.
+    """
     if report.interrupted is not None:
         return EXIT_INTERRUPTED
-    if report.verdict.status == "error" or report.verdict.looked == 0:
+    if report.verdict.status in ("error", "unknown") or report.verdict.looked == 0:
         return EXIT_FAILED
     counted = {"error": ("error",), "warning": ("error", "warning"), "never": ()}[fail_on]
     found = any(f.state == "active" and f.severity in counted for f in report.findings)

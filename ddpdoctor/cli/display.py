@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from ddpdoctor.errors import OutputError
+from ddpdoctor.text.characters import neutralise
 from ddpdoctor.text.paper import Paper
 
 MAX_WIDTH = 120
@@ -70,6 +72,15 @@ def print_text(text: str) -> None:
         silence_stdout()
         reason = getattr(problem, "strerror", None) or str(problem)
         raise OutputError(f"nothing could be printed: stdout: {reason}") from problem
+
+
+def complain(text: str) -> None:
+    """Print a message on stderr, made harmless; where that is closed too, the exit code is all that is left."""
+    if sys.stderr is None:
+        return
+    shown = "\n".join(neutralise(line) for line in text.splitlines())
+    with contextlib.suppress(OSError, ValueError):
+        print(shown, file=sys.stderr)
 
 
 def silence_stdout() -> None:

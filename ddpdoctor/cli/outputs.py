@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ddpdoctor.cli.display import Display, print_text
+from ddpdoctor.cli.display import Display, complain, print_text
 from ddpdoctor.cli.options import Output
 from ddpdoctor.errors import EXIT_FAILED, EXIT_OK, OutputError
 from ddpdoctor.judge.registry import CodePage
@@ -56,7 +55,7 @@ def deliver(
     except OutputError as problem:
         problems.append(problem)
     for each in problems:
-        print(each.render(), file=sys.stderr)
+        complain(each.render())
     return EXIT_FAILED if problems else EXIT_OK
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -10,6 +11,7 @@ from ddpdoctor.judge.finding import Finding
 from ddpdoctor.judge.runner import CheckRow
 from ddpdoctor.report.html.text import count, format_bandwidth, format_bytes, format_seconds
 from ddpdoctor.report.model import Report
+from ddpdoctor.text.characters import clip
 
 EXPERIMENT_WORDS = {
     "gradient-mean": "gradients exact",
@@ -21,6 +23,12 @@ EXPERIMENT_WORDS = {
     "checkpoint": "checkpoint",
 }
 """Experiment of the ddp stage -> words when every rank passed it."""
+
+
+_UNREACHED = re.compile(r"^stage \w+(?: unreached)?: ")
+"""Which stage a check needed is told with -v; for counting, why it was not reached is one reason."""
+REASON_WIDTH = 100
+"""Columns of one reason among several; an exception's text may go on for lines."""
 
 
 def describe_family(report: Report, family: str) -> str:
@@ -60,12 +68,12 @@ def count_reasons(rows: Sequence[CheckRow], *, most: int | None = None) -> str:
         rows: checks that all ended alike.
         most: reasons to tell; what is left out is counted.
     """
-    counted = Counter(row.reason or "no reason given" for row in rows).most_common()
+    counted = Counter(_UNREACHED.sub("", row.reason or "no reason given") for row in rows).most_common()
     if len(counted) == 1:
         return counted[0][0]
     told = counted[:most]
     rest = sum(number for _, number in counted[len(told) :])
-    texts = [f"{number} {reason}" for reason, number in told]
+    texts = [f"{number} {reason if most is None else clip(reason, REASON_WIDTH)}" for reason, number in told]
     return ", ".join(texts + ([f"{rest} for other reasons (-v shows them)"] if rest else []))
 
 

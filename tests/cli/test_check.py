@@ -67,6 +67,16 @@ def test_nothing_looked_at_is_exit_3(run: Run, stage: Stage, entries: list[Entry
     assert result.out.startswith("ddpdoctor ? could not tell · 0 of 1 check could look")
 
 
+def test_verdict_that_could_not_be_reached_is_exit_3_not_0(run: Run, stage: Stage) -> None:
+    stage.evidence = make_world(nodes=[make_node(0, cpus=None)])
+    for fail_on in ("error", "never"):
+        result = run("check", "--fail-on", fail_on)
+        assert result.code == 3
+        assert result.out.startswith("ddpdoctor ? could not tell · 2 of 3 checks could look")
+    stage.evidence = make_world(nodes=[make_node(0, cpus=None)], **TAKEN)
+    assert run("check").code == 1
+
+
 def test_interrupted_check_still_reports_and_ends_with_130(run: Run, stage: Stage) -> None:
     stage.outcome = {"interrupted": "SIGTERM"}
     result = run("check")

@@ -138,3 +138,16 @@ def test_terminal_without_utf8_gets_ascii() -> None:
     done = ddpdoctor("list", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert done.returncode == 0
     assert done.stdout.isascii()
+
+
+def test_hostile_words_come_back_harmless(run: Run) -> None:
+    result = run("report", "\x1b[2Jno\x07where")
+    assert result.code == 2
+    assert "\x1b" not in result.err
+    assert "\\x1b[2Jno\\x07where" in result.err
+
+
+def test_closed_stderr_leaves_the_exit_code_and_a_clean_stdout() -> None:
+    command = f"{sys.executable} -m ddpdoctor chek 2>&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")

@@ -214,6 +214,19 @@ def test_skips_are_counted_with_their_reasons() -> None:
     assert "3 skipped: no GPU" in render(sample())
 
 
+def test_unreached_stages_are_one_reason_and_long_ones_are_cut() -> None:
+    report = sample()
+    why = "the run ended in stage rendezvous: " + "x" * 200
+    reasons = [f"stage ddp unreached: {why}", f"stage backends unreached: {why}", "stage tcp: not selected"]
+    rows = tuple(
+        replace(row, status="unknown", reason=reason)
+        for row, reason in zip(report.checks, reasons, strict=False)
+    )
+    text = " ".join(render(replace(report, checks=rows)).split())
+    assert "3 could not look: 2 the run ended in stage rendezvous: xxx" in text
+    assert "x…, 1 not selected" in text
+
+
 def test_could_not_look_is_never_shown_as_fine() -> None:
     text = render(sample("blind"))
     assert "1 could not look: stage ddp was cut" in text
