@@ -18,7 +18,7 @@ SIZES_SHOWN = 64
 OPERATIONS_SHOWN = 24
 """Drawings: torch.distributed has 13 collectives and send/recv."""
 WIDTH, HEIGHT = 380.0, 236.0
-LEFT, RIGHT, TOP, BOTTOM = 52.0, 14.0, 14.0, 34.0
+LEFT, RIGHT, TOP, BOTTOM = 46.0, 14.0, 24.0, 24.0
 """Size and margins of a drawing in its own units, about CSS pixels at the width of a two-column page."""
 AIR = 1.6
 """Factor left free above and below the curves: a fifth of a decade."""
@@ -188,7 +188,7 @@ def _draw_axes(drawing: Drawing, frame: _Frame) -> None:
         drawing.line(x, bottom, x, bottom + 4, "axis")
         drawing.text(x, bottom + 16, format_bytes(size), "tick", "middle")
     drawing.line(LEFT, bottom, right, bottom, "axis")
-    drawing.text(LEFT - 7, HEIGHT - 3, "GB/s", "tick unit", "end")
+    drawing.text(LEFT - 7, 11, "GB/s", "tick", "end")
     for name, value in frame.baselines:
         y = frame.y(value)
         drawing.line(LEFT, y, right, y, "baseline")

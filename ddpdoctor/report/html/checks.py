@@ -10,7 +10,7 @@ from markupsafe import Markup
 from ddpdoctor.judge.runner import CheckRow
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.svg import stacked_bar
-from ddpdoctor.report.html.text import count, format_seconds
+from ddpdoctor.report.html.text import clip, count
 
 STATUSES = ("fail", "error", "unknown", "skipped", "pass")
 """In the order in which they matter."""
@@ -25,6 +25,10 @@ FAMILY_NAMES = {"ddp": "DDP"}
 """Families whose name is not a word; the others begin with a capital."""
 REASON_LENGTH = 600
 """Characters of a reason: some six lines."""
+REASON_SHORT = 110
+"""Characters of a reason where reasons are counted: one line; the family above has the whole."""
+REASONS_SHOWN = 8
+"""Counted reasons; the rest is told by family."""
 ROWS_SHOWN = 400
 """Checks of one family; the whole catalogue has about a hundred codes."""
 
@@ -35,11 +39,17 @@ class CheckView:
 
     id: str
     codes: tuple[str, ...]
-    status: str
-    reason: str | None
-    duration: str
     source: str | None
     """Distribution, where it is not ddpdoctor's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """Checks of a family that ended alike for the same reason."""
+
+    status: str
+    reason: str
+    checks: tuple[CheckView, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +59,7 @@ class FamilyView:
     name: str
     counts: tuple[tuple[str, int], ...]
     bar: Markup
-    notable: tuple[CheckView, ...]
+    notable: tuple[GroupView, ...]
     passed: tuple[CheckView, ...]
 
 
@@ -70,38 +80,35 @@ def view_checks(rows: tuple[CheckRow, ...], caps: Caps) -> ChecksView:
     for row in rows:
         families.setdefault(row.family, []).append(row)
     reasons = Counter(
-        caps.clip(row.reason, REASON_LENGTH, f"reason of {row.id}")
-        for row in rows
-        if row.status in ("skipped", "unknown") and row.reason
+        clip(row.reason, REASON_SHORT) for row in rows if row.status in ("skipped", "unknown") and row.reason
     )
     return ChecksView(
         tuple(_family(name, members, caps) for name, members in families.items()),
         _count(rows),
         _bar(rows),
-        tuple(reasons.most_common(12)),
+        caps.take(reasons.most_common(), REASONS_SHOWN, "counted reasons of checks that did not look"),
     )
 
 
 def _family(name: str, rows: list[CheckRow], caps: Caps) -> FamilyView:
     ordered = sorted(rows, key=lambda row: _place(row.status))
-    views = [_view(row, caps) for row in caps.take(ordered, ROWS_SHOWN, f"checks of {name}")]
+    taken = caps.take(ordered, ROWS_SHOWN, f"checks of {name}")
+    groups: dict[tuple[str, str], list[CheckView]] = {}
+    for row in taken:
+        if row.status != "pass":
+            reason = caps.clip(row.reason or "no reason given", REASON_LENGTH, f"reason of {row.id}")
+            groups.setdefault((row.status, reason), []).append(_view(row))
     return FamilyView(
         FAMILY_NAMES.get(name, name[:1].upper() + name[1:]),
         _count(rows),
         _bar(rows),
-        tuple(view for view in views if view.status != "pass"),
-        tuple(view for view in views if view.status == "pass"),
+        tuple(GroupView(status, reason, tuple(found)) for (status, reason), found in groups.items()),
+        tuple(_view(row) for row in taken if row.status == "pass"),
     )
 
 
-def _view(row: CheckRow, caps: Caps) -> CheckView:
-    reason = row.reason
-    if reason is None and row.status != "pass":
-        reason = "no reason given"
-    if reason is not None:
-        reason = caps.clip(reason, REASON_LENGTH, f"reason of {row.id}")
-    source = None if row.source == "ddpdoctor" else row.source
-    return CheckView(row.id, row.codes, row.status, reason, format_seconds(row.duration_s), source)
+def _view(row: CheckRow) -> CheckView:
+    return CheckView(row.id, row.codes, None if row.source == "ddpdoctor" else row.source)
 
 
 def _place(status: str) -> int:

@@ -16,7 +16,9 @@ from ddpdoctor.report.html.text import fold_hosts, format_ranks
 FINDINGS_SHOWN = 100
 """A page with more is not read; the JSON has them all."""
 ITEMS_SHOWN = 24
-"""Places, pieces of evidence, pairs or rows of one finding."""
+"""Places, pieces of evidence or rows of one finding."""
+PAIRS_SHOWN = 12
+"""Pairs of one finding: about three lines."""
 TEXT_SHOWN = 4000
 """Characters of one piece of evidence: about fifty lines."""
 
@@ -136,8 +138,8 @@ def _view(
         who=format_ranks(finding.ranks, size) if finding.ranks else None,
         victims=format_ranks(finding.victims, size) if finding.victims else None,
         nodes=fold_hosts(finding.nodes) if finding.nodes else None,
-        pairs=caps.take(finding.pairs, ITEMS_SHOWN, f"pairs of {code}"),
-        pairs_more=max(0, len(finding.pairs) - ITEMS_SHOWN),
+        pairs=caps.take(finding.pairs, PAIRS_SHOWN, f"pairs of {code}"),
+        pairs_more=max(0, len(finding.pairs) - PAIRS_SHOWN),
         places=tuple(_place(w, size) for w in caps.take(finding.where, ITEMS_SHOWN, f"places of {code}")),
         evidence=tuple(
             _evidence(item, size, caps, code)

@@ -38,6 +38,8 @@ class VerdictView:
     """The answer."""
 
     status: str
+    tone: str
+    """Colour: the status, or warning where no finding is worse than that."""
     word: str
     headline: str
     size: str
@@ -119,11 +121,17 @@ def _verdict(verdict: Verdict, findings: tuple[FindingView, ...], checks: Checks
     # the count stands beside the headline, so it need not be said twice
     looked = f"{verdict.looked} of {verdict.of} checks could look"
     if verdict.status == "healthy":
-        headline = headline.removeprefix(looked).removeprefix(" · ") or "nothing found"
-    headline = headline[:1].upper() + headline[1:]
+        scope = headline.removeprefix(looked).removeprefix(" · ")
+        headline = f"No problem found: {scope}" if scope else "No problem found"
+    headline = headline.removesuffix(f"; {looked}")
+    if verdict.status != "problems":  # a finding's message may begin with a host name
+        headline = headline[:1].upper() + headline[1:]
     anchor = next((each.ident for each in findings if each.code == verdict.code), None)
+    worst = any(each.severity == "error" and not each.withdrawn for each in findings)
+    tone = "warning" if verdict.status == "problems" and findings and not worst else verdict.status
     return VerdictView(
         verdict.status,
+        tone,
         word,
         headline,
         "long" if len(headline) > HEADLINE_LONG else "short",

@@ -27,7 +27,8 @@ class NodeView:
     ranks: str
     devices: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
-    notes: tuple[str, ...]
+    notes: tuple[tuple[str, bool], ...]
+    """Words, and whether they are a warning."""
     blamed: bool
 
 
@@ -150,16 +151,15 @@ def _own_facts(facts: NodeFacts) -> tuple[tuple[str, str], ...]:
     return tuple(rows)
 
 
-def _notes(facts: NodeFacts) -> tuple[str, ...]:
+def _notes(facts: NodeFacts) -> tuple[tuple[str, bool], ...]:
+    leftovers = count(len(facts.leftovers), "process", "processes")
     notes = [
-        f"own name: {facts.name_error}" if facts.name_error else None,
-        facts.devices_note,
-        count(len(facts.leftovers), "process", "processes") + " left by earlier jobs"
-        if facts.leftovers
-        else None,
-        f"stacks: {facts.tracing}" if facts.tracing else None,
+        (f"own name: {facts.name_error}" if facts.name_error else None, True),
+        (facts.devices_note, False),
+        (f"{leftovers} left by earlier jobs" if facts.leftovers else None, True),
+        (f"no stacks: {facts.tracing}" if facts.tracing else None, True),
     ]
-    return tuple(note for note in notes if note)
+    return tuple((words, warns) for words, warns in notes if words)
 
 
 def _devices(node: Node, facts: NodeFacts | None) -> tuple[str, ...]:
