@@ -158,6 +158,12 @@ def _fix_missing(evidence: Evidence, best: Rendezvous, absent: Sequence[int]) ->
                 "ddpdoctor check --nproc 1",
             ),
         )
+    if not absent:
+        line = "sudo dmesg --ctime | grep -i 'killed process'"
+        return (
+            Fix("See on their nodes whether the kernel ended them.", line),
+            Fix("Then start it again.", repeat_launch(launch)),
+        )
     fixes = []
     for node in absent[:4]:
         fixes.append(Fix(f"Start it on node {node} too.", repeat_launch(launch, node_rank=node)))

@@ -345,10 +345,13 @@ def _describe_lost(
     evidence: Evidence, places: Places, paths: dict[Pair, _Path], lost: Sequence[Pair]
 ) -> Finding:
     links = [paths[pair].links["large"] for pair in lost]
+    everywhere = [path.links["large"] for path in paths.values() if "large" in path.links]
     passed = min((link.bytes_passed or 0 for link in links), default=0)
     failed = min((link.bytes_failed for link in links if link.bytes_failed), default=None)
     mtus = {
-        node: mtu for node in sorted({n for pair in lost for n in pair}) if (mtu := _mtu(places, links, node))
+        node: mtu
+        for node in sorted({n for pair in lost for n in pair})
+        if (mtu := _mtu(places, everywhere, node))
     }
     sizes = f"{format_bytes(passed)} still passes" if passed else "nothing but the handshake passes"
     if failed is not None:
