@@ -52,21 +52,9 @@ from ddpdoctor.judge.runner import CheckRow, run_checks
 from ddpdoctor.report.build import build_report
 from ddpdoctor.report.model import Report
 
-OPERATIONS = (
-    "send_recv",
-    "isend_irecv",
-    "batch_isend_irecv",
-    "broadcast",
-    "scatter",
-    "gather",
-    "reduce",
-    "all_reduce",
-    "all_gather",
-    "all_gather_into_tensor",
-    "reduce_scatter",
-    "all_to_all",
-    "barrier",
-    "objects",
+OPERATIONS = tuple(
+    "send_recv isend_irecv batch_isend_irecv broadcast scatter gather reduce all_reduce all_gather "
+    "all_gather_into_tensor reduce_scatter all_to_all barrier objects".split()
 )
 """Operations of a made-up world: those that `check` tries."""
 SIZES = (1 << 10, 1 << 20, 1 << 26)
