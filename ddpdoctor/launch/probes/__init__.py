@@ -1,4 +1,26 @@
 """Probes: what each rank of the tiny world runs. They emit evidence and draw no conclusion.
 
-Importing this package imports torch; the forkserver preloads it.
+Importing this package imports torch; the forkserver preloads it. The default process group exists before any
+of them runs, and only `probe_initialisation`, which comes last, ends it.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ddpdoctor.launch.context import RankContext
+from ddpdoctor.launch.probes.backends import probe_backends
+from ddpdoctor.launch.probes.base import ProbeError
+from ddpdoctor.launch.probes.collectives import probe_collectives
+from ddpdoctor.launch.probes.ddp import probe_ddp
+from ddpdoctor.launch.probes.initialisation import probe_initialisation
+
+PROBES: dict[str, list[Callable[[RankContext], None]]] = {
+    "backends": [probe_backends],
+    "collectives": [probe_collectives],
+    "ddp": [probe_ddp],
+    "bandwidth": [],
+}
+"""Stage -> its probes, in the order in which they run."""
+
+__all__ = ["PROBES", "ProbeError", "probe_initialisation"]
