@@ -10,6 +10,7 @@ from ddpdoctor.cli.display import Display, print_text
 from ddpdoctor.cli.index import Index, Page, load_index
 from ddpdoctor.cli.suggest import closest
 from ddpdoctor.errors import EXIT_OK, UsageError
+from ddpdoctor.text.paper import Paper
 
 EXAMPLES = (
     ("ddpdoctor explain NET001", "by code"),
@@ -17,6 +18,8 @@ EXAMPLES = (
 )
 CODE = re.compile(r"[A-Z]{3}\d{3}", re.IGNORECASE)
 """How codes of ddpdoctor look."""
+NOT_PROSE = re.compile(r"\s|[*-] |\d+\. |https?://")
+"""Beginnings of lines that belong to a list, a table, a command or references: these stay as they are."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def render_page(page: Page, index: Index, display: Display) -> str:
-    """Return one page as plain text; its lines are as its author broke them."""
+    """Return one page as plain text."""
     paper = display.paper()
     source = [] if page.source == "ddpdoctor" else [f"from {page.source}"]
     facts = [page.severity, f"since {page.since}", *source]
@@ -49,12 +52,25 @@ def render_page(page: Page, index: Index, display: Display) -> str:
         paper.gap()
         if heading:
             paper.put(heading, style="bold")
-        for line in text.splitlines():
-            paper.put_verbatim(line, indent=2 if heading else 0)
+        _put_section(paper, text, indent=2 if heading else 0)
     paper.gap()
     seen = [row.id for row in index.rows if page.code in row.codes]
     paper.put(", ".join(seen), label="Checks:", hang=2)
     return paper.text()
+
+
+def _put_section(paper: Paper, text: str, indent: int) -> None:
+    """Write a section as its author broke it, but fill paragraphs anew that are too wide for the terminal."""
+    for number, block in enumerate(text.split("\n\n")):
+        if number:
+            paper.gap()
+        lines = block.splitlines()
+        prose = not any(NOT_PROSE.match(line) for line in lines)
+        if prose and any(paper.width_of(line) + indent > paper.width for line in lines):
+            paper.put(block, indent=indent)
+            continue
+        for line in lines:
+            paper.put_verbatim(line, indent=indent)
 
 
 def _no_page(word: str, index: Index) -> UsageError:

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.cli import index as indexes
+from ddpdoctor.cli.display import Display
+from ddpdoctor.cli.explain import render_page
+from ddpdoctor.cli.index import Index, Page, Row
 from ddpdoctor.judge import Registry
 from ddpdoctor.plugins import CHECKS, Entry
 from tests.cli.conftest import Run
@@ -21,6 +24,18 @@ def test_explain_by_code_or_name(run: Run, word: str) -> None:
     assert "What it looks for" in lines
     assert "  A port that somebody holds." in lines
     assert lines[-1] == "Checks: net.port.free"
+
+
+def test_wide_paragraphs_are_filled_anew_but_lists_and_links_stay() -> None:
+    prose = "word " * 20 + "\nand more"
+    link = "https://example.org/" + "x" * 90
+    page = Page("A001", "n", "t", "error", "1", "d", [("", "Summary."), ("Fix", f"{prose}\n\n{link}\n{link}")])
+    index = Index([page], [Row("a.b", ["A001"], "f", [], "d")], [], [], [])
+    lines = render_page(page, index, Display(color=False, ascii=False, width=80)).splitlines()
+    start = lines.index("Fix") + 1
+    assert lines[start : start + 2] == ["  " + "word " * 14 + "word", "  " + "word " * 5 + "and more"]
+    assert lines.count(f"  {link}") == 2
+    assert "A001 n · error · since 1 · from d" in lines
 
 
 def test_explain_unknown_name_suggests(run: Run) -> None:
