@@ -240,6 +240,8 @@ def _parse_lines(lines: list[str]) -> list[Block]:
     for line in lines:
         if _ITEM.match(line):
             items.append(_ITEM.sub("", line))
+        elif line.lstrip().startswith(("http://", "https://")):  # references stand one to a line
+            items.append(line.strip().removesuffix(";").rstrip())
         elif items:
             items[-1] += " " + line.strip()
         else:
