@@ -259,9 +259,11 @@ def _compare_leftovers(launch: Launch, variables: _Variables, node: int) -> Iter
             )
     stale = variables.number("NODE_RANK")
     if stale is not None and (stale >= launch.nnodes or (_is_static(launch) and stale != node)):
-        is_node = f"this is node {node} of {launch.nnodes}" if launch.nnodes > 1 else "the launch has 1 node"
+        truth = f"the launch has {count_of(launch.nnodes, 'node')}"
+        if stale < launch.nnodes:
+            truth = "--node-rank is another"
         yield _Conflict(
-            f"NODE_RANK={stale} is set in the shell, but {is_node}",
+            f"NODE_RANK={stale} is set in the shell, but {truth}",
             "Clear what an earlier job left; Lightning and others read it.",
             "unset NODE_RANK",
             severity="info" if variables.managed() else None,
