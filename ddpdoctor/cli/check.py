@@ -27,6 +27,7 @@ from ddpdoctor.cli.values import (
 from ddpdoctor.errors import EXIT_FAILED, EXIT_FINDINGS, EXIT_INTERRUPTED, EXIT_OK, OutputError
 
 if TYPE_CHECKING:
+    from ddpdoctor.evidence.gatherers import GathererRegistry
     from ddpdoctor.judge.selection import Selection
     from ddpdoctor.launch.request import CheckOutcome, CheckRequest, Progress
     from ddpdoctor.plugins import Plugins
@@ -161,7 +162,7 @@ def run(options: argparse.Namespace) -> int:
     display = Display.of(sys.stdout, no_color=getattr(options, "no_color", False))
     progress = make_progress(sys.stderr, color=not getattr(options, "no_color", False), quiet=level < 0)
     try:
-        outcome = launch(request, progress)
+        outcome = launch(request, progress, plugins.gatherers)
     finally:
         progress.close()
     if not outcome.spokesman:
@@ -179,28 +180,25 @@ def run(options: argparse.Namespace) -> int:
     return delivered or kept or exit_code(report, getattr(options, "fail_on", "error"))
 
 
-def launch(request: CheckRequest, progress: Progress) -> CheckOutcome:
+def launch(request: CheckRequest, progress: Progress, gatherers: GathererRegistry) -> CheckOutcome:
     """Run the tiny world; a function of its own so that torch is imported no sooner."""
     from ddpdoctor.launch.check import run_check
 
-    return run_check(request, progress)
+    return run_check(request, progress, gatherers)
 
 
 def judge(outcome: CheckOutcome, plugins: Plugins, selection: Selection, invocation: Sequence[str]) -> Report:
-    """Let gatherers of plugins look at this node, then judge everything."""
-    from ddpdoctor.evidence.gatherers import merge_extra, run_gatherers
+    """Judge everything; plugins that failed get a row."""
     from ddpdoctor.gather.scrub import scrub_argv
     from ddpdoctor.plugins import GATHERERS, PluginProblem
     from ddpdoctor.report.build import build_report
 
-    evidence, problems = outcome.evidence, list(plugins.problems)
-    here = next((f for f in evidence.nodes if f.node == (evidence.launch.node_rank or 0)), None)
-    if here is not None and outcome.interrupted is None:
-        extra, failures = run_gatherers(plugins.gatherers, here)
-        evidence = merge_extra(evidence, extra)
-        problems += [PluginProblem(each.source, GATHERERS, f"{each.name}: {each.text}") for each in failures]
+    problems = [
+        *plugins.problems,
+        *(PluginProblem(f.source, GATHERERS, f"{f.name}: {f.text}") for f in outcome.gatherer_failures),
+    ]
     return build_report(
-        evidence,
+        outcome.evidence,
         registry=plugins.checks,
         started_at=outcome.started_at,
         duration_s=outcome.duration_s,

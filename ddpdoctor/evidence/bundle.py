@@ -196,4 +196,5 @@ def renumber_node(evidence: Evidence, node: int) -> Evidence:
             own = "node" if "node" in names else "source" if kind == "links" else None
             if own is not None:
                 changes[kind] = tuple(dataclasses.replace(row, **{own: node}) for row in rows)
-    return dataclasses.replace(evidence, **changes)
+    extra = {key: {str(node): data for data in by_node.values()} for key, by_node in evidence.extra.items()}
+    return dataclasses.replace(evidence, extra=extra, **changes)

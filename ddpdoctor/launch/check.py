@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ddpdoctor.evidence import STAGES, Absent, Evidence, Library, NodeFacts, StageRecord, merge_evidence
 from ddpdoctor.evidence.bundle import renumber_node
+from ddpdoctor.evidence.gatherers import GathererFailure, GathererRegistry, merge_extra, run_gatherers
 from ddpdoctor.launch.interrupt import Interrupt
 from ddpdoctor.launch.local import LocalFindings, look_at_node
 from ddpdoctor.launch.plan import Plan
@@ -34,8 +35,15 @@ LONGEST_BASE = 60
 """Unix sockets have paths of at most 107 bytes (unix(7)); ours need up to 40 below the base directory."""
 
 
-def run_check(request: CheckRequest, progress: Progress) -> CheckOutcome:
+def run_check(
+    request: CheckRequest, progress: Progress, gatherers: GathererRegistry | None = None
+) -> CheckOutcome:
     """Launch a tiny world as asked, examine it, and leave nothing behind.
+
+    Args:
+        request: the validated options.
+        progress: told what is being done.
+        gatherers: of third parties, which look at this node's facts.
 
     Raises:
         DoctorError: torch is missing, too old or without distributed: nothing can be looked at.
@@ -48,7 +56,7 @@ def run_check(request: CheckRequest, progress: Progress) -> CheckOutcome:
         server = TorchServer(workdir)
         try:
             run = _Run(make_plan(request, str(workdir)), server, progress, interrupt, origin, request)
-            evidence = run.examine()
+            evidence = run.examine(gatherers or GathererRegistry())
         finally:
             progress.close()
             kill_descendants()
@@ -61,6 +69,7 @@ def run_check(request: CheckRequest, progress: Progress) -> CheckOutcome:
             interrupted=interrupt.name,
             node=run.plan.node,
             own=run.own,
+            gatherer_failures=run.gatherer_failures,
             hosting=run.plan.hosting,
             spokesman=run.plan.spokesman,
         )
@@ -97,15 +106,17 @@ class _Run:
         self._origin = origin
         self._deadline = None if request.timeout is None else origin + request.timeout
         self._request = request
+        self.gatherer_failures: tuple[GathererFailure, ...] = ()
         self.own: Evidence | None = None
         """What this node alone saw, once the evidence of all has been joined."""
 
-    def examine(self) -> Evidence:
+    def examine(self, gatherers: GathererRegistry) -> Evidence:
         """Go through all stages; whatever happens, what was seen is returned."""
         needs_torch = any(self.plan.runs(stage) for stage in ("smoke", *WORLD_STAGES))
         if needs_torch:
             self._server.start()
         local = look_at_node(self.plan, self._server, self._progress, self._interrupt, self._origin)
+        local = self._let_gatherers_look(local, gatherers)
         self.plan = complete_plan(self.plan, self._request, local)
         if not any(self.plan.runs(stage) for stage in WORLD_STAGES):
             return self._without_world(local, "not selected", "skipped")
@@ -113,6 +124,13 @@ class _Run:
         if blocked is not None:
             return self._without_world(local, blocked, "unreached")
         return self._with_world(local)
+
+    def _let_gatherers_look(self, local: LocalFindings, gatherers: GathererRegistry) -> LocalFindings:
+        if local.facts is None or self._interrupt.name:
+            return local
+        extra, failures = run_gatherers(gatherers, local.facts)
+        self.gatherer_failures = tuple(failures)
+        return dataclasses.replace(local, evidence=merge_extra(local.evidence, extra))
 
     def _why_blocked(self, local: LocalFindings) -> str | None:
         if self._interrupt.name:

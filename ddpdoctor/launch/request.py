@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Protocol
 
 from ddpdoctor.evidence import STAGES, Evidence
+from ddpdoctor.evidence.gatherers import GathererFailure
 
 MAX_NPROC = 1024
 """Ranks on one node: the largest that anyone is known to start is a few hundred; more is a typing error."""
@@ -106,6 +107,8 @@ class CheckOutcome:
     """This node's number."""
     own: Evidence | None = None
     """What this node alone saw, where ``evidence`` is that of all nodes."""
+    gatherer_failures: tuple[GathererFailure, ...] = ()
+    """Gatherers of third parties that gave nothing usable on this node."""
     hosting: bool = True
     """This node writes the merged report."""
     spokesman: bool = True

@@ -13,12 +13,11 @@ import ddpdoctor.plugins
 from ddpdoctor import cli
 from ddpdoctor.cli import check as check_command
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.gatherers import GathererRegistry
+from ddpdoctor.evidence.gatherers import GathererFailure, GathererRegistry, merge_extra, run_gatherers
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, Registry, check
 from ddpdoctor.launch.request import CheckOutcome, CheckRequest, Progress
 from ddpdoctor.plugins import CHECKS, Entry
 from ddpdoctor.testing import STARTED, make_world
-
 
 
 @check(
@@ -64,7 +63,9 @@ def find_threads(evidence: Evidence) -> Iterable[Finding]:
         if node.cpus is None:
             raise CannotLook("cores are not known")
         if node.cpus.affinity < 2:
-            yield Finding(f"{node.host} has too few cores.", nodes=(node.host,), fix=(Fix("use fewer threads"),))
+            yield Finding(
+                f"{node.host} has too few cores.", nodes=(node.host,), fix=(Fix("use fewer threads"),)
+            )
 
 
 @check(
@@ -96,12 +97,18 @@ class Stage:
     requests: list[CheckRequest] = field(default_factory=list)
     error: BaseException | None = None
 
-    def launch(self, request: CheckRequest, progress: Progress) -> CheckOutcome:
+    def launch(self, request: CheckRequest, progress: Progress, gatherers: GathererRegistry) -> CheckOutcome:
         self.requests.append(request)
         progress.stage("facts", 10.0)
         if self.error is not None:
             raise self.error
-        return CheckOutcome(self.evidence, STARTED, 1.5, **self.outcome)
+        evidence = self.evidence
+        failures: list[GathererFailure] = []
+        if evidence.nodes:
+            extra, failures = run_gatherers(gatherers, evidence.nodes[0])
+            evidence = merge_extra(evidence, extra)
+        more: dict[str, Any] = {"gatherer_failures": tuple(failures), **self.outcome}
+        return CheckOutcome(evidence, STARTED, 1.5, **more)
 
 
 @dataclass

@@ -1,0 +1,181 @@
+"""Evidence of a live job or of what a dead one left: its processes, their ends, their last words.
+
+Times are nanoseconds: ``wall_ns`` since the epoch, for people and across nodes; ``mono_ns`` of CLOCK_MONOTONIC,
+for order on one node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ddpdoctor.evidence.stages import Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A point in time."""
+
+    wall_ns: int
+    mono_ns: int | None = None
+    """None where only a wall clock was written down (logs)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Milestone:
+    """Something that a rank reached."""
+
+    name: str
+    """start, import, init, wrap, first-forward, collective or end."""
+    at: Moment
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRecord:
+    """One process of the job."""
+
+    pid: int
+    node: int = 0
+    host: str = ""
+    parent: int | None = None
+    role: str = "rank"
+    """launcher, rank, loader-worker or other."""
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    attempt: int = 0
+    """Restart of the elastic agent, from 0."""
+    command: tuple[str, ...] = ()
+    """Scrubbed."""
+    script: str | None = None
+    """The user's main file, relative to the working directory where it lies below it."""
+    started: Moment | None = None
+    ended: Moment | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    signal_sender: str | None = None
+    """Who sent the signal, where it can be known: agent, kernel (out of memory), or ``pid 17 (bash)``."""
+    clean_end: bool = False
+    """Its interpreter ran to its end: an exit after that is the shutdown's."""
+    exit_call: tuple[Frame, ...] = ()
+    """Where sys.exit or os._exit was called, innermost first."""
+    exit_how: str | None = None
+    """sys.exit, os._exit, exception or None for the end of the script."""
+    watched: bool = True
+    unwatched_reason: str | None = None
+    milestones: tuple[Milestone, ...] = ()
+    rss_bytes: int | None = None
+    """Resident memory when it was last looked at."""
+    rss_peak_bytes: int | None = None
+    variables: dict[str, str] = field(default_factory=dict)
+    """Allow-listed environment."""
+    torch: str | None = None
+    backend: str | None = None
+    last_words: str | None = None
+    """The end of its stderr, scrubbed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExceptionRecord:
+    """An exception that nobody caught, or that ended a thread or a worker."""
+
+    pid: int
+    type: str
+    """Qualified name, e.g. ``KeyError`` or ``torch.distributed.DistBackendError``."""
+    message: str
+    """Bounded and scrubbed."""
+    frames: tuple[Frame, ...] = ()
+    """Innermost first."""
+    node: int = 0
+    host: str = ""
+    rank: int | None = None
+    attempt: int = 0
+    kind: str = "uncaught"
+    """uncaught (main thread), thread, worker (of a DataLoader), error-file (written by torch's record) or log
+    (parsed from text)."""
+    thread: str | None = None
+    worker: int | None = None
+    at: Moment | None = None
+    link: str | None = None
+    """How it belongs to the next one: cause (``raise … from``) or context (raised while handling)."""
+    chain: tuple[ExceptionRecord, ...] = ()
+    """The exceptions before it, nearest first; their own chains are empty."""
+    source: tuple[str, int] | None = None
+    """File and line that it was read from, for analyze."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrashRecord:
+    """A fatal signal, as faulthandler wrote it down inside the process."""
+
+    pid: int
+    title: str
+    """e.g. ``Fatal Python error: Segmentation fault``."""
+    frames: tuple[Frame, ...] = ()
+    """Of the thread that crashed, innermost first."""
+    node: int = 0
+    host: str = ""
+    rank: int | None = None
+    attempt: int = 0
+    modules: tuple[str, ...] = ()
+    """Extension modules that were loaded, as faulthandler lists them."""
+    native: str | None = None
+    """Native library in which it crashed, where the kernel log says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextMatch:
+    """A line of output, or an exception's text, that an entry of the table of texts knows."""
+
+    entry: str
+    """Id of the entry in `ddpdoctor.evidence.texts`."""
+    text: str
+    """The line, bounded and scrubbed."""
+    groups: dict[str, str] = field(default_factory=dict)
+    """Named parts of the pattern."""
+    node: int = 0
+    host: str = ""
+    pid: int | None = None
+    rank: int | None = None
+    attempt: int = 0
+    stream: str = "stderr"
+    """stdout, stderr, exception, error-file or log."""
+    file: str | None = None
+    line: int | None = None
+    at: Moment | None = None
+    count: int = 1
+    """How often the same entry matched in the same place; the first is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRecord:
+    """What a node's memory and kernel say about the time of the job."""
+
+    node: int
+    host: str = ""
+    limit_bytes: int | None = None
+    """Of the cgroup."""
+    peak_bytes: int | None = None
+    oom_kills: int | None = None
+    """Killed by the cgroup's out-of-memory killer during the job; None where it cannot be read."""
+    kernel_lines: tuple[str, ...] = ()
+    """Lines of the kernel log that name a process of the job."""
+    kernel_note: str | None = None
+    """Why the kernel log could not be read."""
+    shm_free_bytes: int | None = None
+    shm_total_bytes: int | None = None
+    """/dev/shm when the first process died."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnd:
+    """How the launched command ended, and what could not be seen."""
+
+    exit_code: int | None
+    signal: int | None = None
+    launcher: str = "torchrun"
+    restarts: int = 0
+    duration_s: float = 0.0
+    lost: tuple[str, ...] = ()
+    """What the watcher lost: disk full, output cut, processes not watched; one sentence each."""
+    interrupted: str | None = None
