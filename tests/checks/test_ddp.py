@@ -324,8 +324,8 @@ def test_unused_parameters_name_owner_and_whether_its_forward_ran() -> None:
     )
     assert found.message == (
         "4 parameters of pkg.mod:factory got no gradient on any rank: head.weight and head.bias (of Linear "
-        "head, whose forward never ran), aux.3.weight (of Linear aux.3, whose forward ran) and scale (of the model "
-        "itself, a Net, whose forward ran)."
+        "head, whose forward never ran), aux.3.weight (of Linear aux.3, whose forward ran) and scale (of the "
+        "model itself, a Net, whose forward ran)."
     )
     assert str(found.ranks) == "0-3"
     assert "model.get_submodule('head').requires_grad_(False)" in codes_of(found)

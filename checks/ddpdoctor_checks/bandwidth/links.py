@@ -44,9 +44,10 @@ def find_slowness(rows: Sequence[PairRow], ratio: float) -> Slowness | None:
 
     A pair counts as slow only if its *best* sample is, and what is typical is made of the *worst* sample of
     each pair, so that noise alone does not make a pair slow. A member is slow if all of its pairs are, with
-    at least two partners; what it explains is not held against its partners. A link is slow if it was so in
-    two samples and neither of its ends is. That is the two rounds of re-paired nodes of dlrover's network
-    check.
+    at least two partners; what it explains is not held against their partners. A link is slow if it was so
+    in two samples, neither of its ends is, and it is slow also beside the worst samples of the other pairs:
+    among many noisy pairs one has both of its samples low by chance. These are dlrover's two rounds of new
+    partners.
     """
     samples: dict[Pair, list[float]] = {}
     for row in rows:
@@ -69,10 +70,12 @@ def find_slowness(rows: Sequence[PairRow], ratio: float) -> Slowness | None:
             if member not in healthy and len(partners[member]) > 1:
                 reached[member] = max(reached.get(member, 0.0), speed)
     members = dict(sorted(reached.items()))
+    others = {pair: min(values) for pair, values in samples.items() if members.keys().isdisjoint(pair)}
+    usual = statistics.median(others.values()) if others else 0.0
     links = {
-        pair: speed
-        for pair, speed in slow.items()
-        if members.keys().isdisjoint(pair) and len(samples[pair]) > 1
+        pair: slow[pair]
+        for pair in others
+        if pair in slow and len(samples[pair]) > 1 and slow[pair] < ratio * usual
     }
     return Slowness(typical, members, links, len({row.round for row in rows}), len(unordered))
 
@@ -104,9 +107,9 @@ def find_link_slow(evidence: Evidence, *, variant: str) -> Iterable[Finding]:
         A pair is slow when the best of its samples is below half (a quarter where ranks outnumber cores) of
         what is typical: the median over all nodes of what each reaches with its best partner. Where all
         pairs of a node are slow, with two partners or more, the node is named and its partners are cleared;
-        else the link, if two samples agree. Only like is compared with like: within a node, between nodes,
-        NVLink, PCIe. With fewer than three pairs it abstains, and so it does for ranks on CPUs that
-        outnumber their cores.
+        else the link, if two samples agree and are low beside the worst of the other pairs. Only like is
+        compared with like: within a node, between nodes, NVLink, PCIe. With fewer than three pairs it
+        abstains, and so it does for ranks on CPUs that outnumber their cores.
 
     Known false alarms:
         Traffic of others on one node during both rounds.
@@ -176,7 +179,7 @@ def _group(evidence: Evidence, rows: Sequence[PairRow], level: str) -> dict[str,
                 one, other = find_device(node, first), find_device(node, second)
                 link = one.links.get(str(other.index), "") if one is not None and other is not None else ""
                 kind = f"within a node{f' ({link})' if link else ''}"
-        groups.setdefault(f"{kind} {format_bytes(row.bytes)}".strip(), []).append(row)
+        groups.setdefault(f"{kind} with {format_bytes(row.bytes)}".strip(), []).append(row)
     return groups
 
 
