@@ -261,7 +261,7 @@ def test_backends_and_collectives_say_how_they_ended() -> None:
     assert [(each.name, each.status, each.words) for each in view.backends] == [
         ("gloo", "pass", "works on all 2 ranks with tensors on cpu"),
         ("mpi", "skipped", "not built into this torch"),
-        ("nccl", "skipped", "no device for it"),
+        ("nccl", "skipped", "no GPU"),
         ("ucc 1.2", "skipped", "not tried"),
     ]
     assert view.grid is not None
@@ -270,6 +270,7 @@ def test_backends_and_collectives_say_how_they_ended() -> None:
         ["pass", "fail", "none"],
         ["none", "none", "skipped"],
     ]
+    assert view.grid.unsupported == (("no", "gather, nccl int8"),)
     assert dict(view.models[0].facts)["Static graph holds"] == "could not be told"
 
 

@@ -55,6 +55,8 @@ class GridView:
     rows: tuple[tuple[str, tuple[GridCell, ...]], ...]
     failures: tuple[tuple[str, str], ...]
     """Case and error."""
+    unsupported: tuple[tuple[str, str], ...]
+    """What a backend says that it does not have: its words, and the operations."""
     cases: str
 
 
@@ -103,19 +105,18 @@ def _messages(messages: tuple[RankMessage, ...], size: int, caps: Caps, what: st
 def _backend(result: BackendResult, size: int, caps: Caps) -> Outcome:
     name = f"{result.backend} {result.version}" if result.version else result.backend
     remarks = _messages(result.failures, size, caps, result.backend)
-    if result.reason:
-        remarks = (result.reason, *remarks)
     if result.failures:
         words = (
             f"formed on {format_ranks(result.group, size)}, works on {format_ranks(result.collective, size)}"
         )
-        return Outcome(name, "fail", words, remarks)
-    if not result.built:
-        return Outcome(name, "skipped", "not built into this torch", remarks)
+        return Outcome(name, "fail", words, (result.reason, *remarks) if result.reason else remarks)
     if result.collective:
         device = f" with tensors on {result.device}" if result.device else ""
         return Outcome(name, "pass", f"works on {format_ranks(result.collective, size)}{device}", remarks)
-    return Outcome(name, "skipped", "not tried" if result.device_present else "no device for it", remarks)
+    why = "not tried" if result.device_present else "no device for it"
+    return Outcome(
+        name, "skipped", result.reason or (why if result.built else "not built into this torch"), ()
+    )
 
 
 def _initialisation(result: InitResult, size: int, caps: Caps) -> Outcome:
@@ -149,11 +150,14 @@ def _grid(cases: tuple[CollectiveCase, ...], size: int, caps: Caps) -> GridView:
     table: dict[str, dict[str, list[CollectiveCase]]] = {}
     columns: dict[str, None] = {}
     failures = []
+    unsupported: dict[str, dict[str, None]] = {}
     for case in cases:
         row = case.op + (f" {case.reduction}" if case.reduction else "")
         row += f", {case.group}" if case.group != "world" else ""
         column = f"{case.backend} {case.dtype}" if len(backends) > 1 else case.dtype
         columns[column] = None
+        if case.unsupported is not None:
+            unsupported.setdefault(case.unsupported, {})[f"{row}, {column}"] = None
         table.setdefault(row, {}).setdefault(column, []).append(case)
         label = f"{row}, {column}, {count(case.count, 'element')}"
         failures += [(label, words) for words in _messages(case.failures, size, caps, label)]
@@ -162,6 +166,10 @@ def _grid(cases: tuple[CollectiveCase, ...], size: int, caps: Caps) -> GridView:
         tuple(columns),
         tuple((name, tuple(_cell(by_type.get(column, [])) for column in columns)) for name, by_type in rows),
         caps.take(failures, ROWS_SHOWN, "errors of collectives"),
+        tuple(
+            (caps.clip(words, MESSAGE_LENGTH, "what is not supported"), "; ".join(names))
+            for words, names in caps.take(list(unsupported.items()), MESSAGES_SHOWN, "what is not supported")
+        ),
         count(len(cases), "case"),
     )
 
