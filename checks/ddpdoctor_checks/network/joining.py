@@ -20,7 +20,7 @@ from ddpdoctor_checks.wording import choose_form, count_of, format_age, join_wor
     needs=("rendezvous",),
     since="0.1.0",
     id="net.rendezvous.complete",
-    explains=("BKD002", "BKD011", "ENV003"),
+    explains=("BKD002", "BKD011"),
 )
 def find_ranks_missing(evidence: Evidence) -> Iterable[Finding]:
     """Fewer ranks joined than the world size within the limit.

@@ -1,0 +1,112 @@
+"""Every code that `check` can see is registered as the catalogue has it, with a whole page."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import ddpdoctor_checks
+from ddpdoctor.evidence.bundle import KINDS
+from ddpdoctor.judge import Check, Registry
+from ddpdoctor.judge.registry import PAGE_SECTIONS
+
+# Codes and names are public: never renamed, never reused.
+CATALOGUE = """\
+NET001 port-in-use error
+NET002 master-unresolvable error
+NET003 loopback-advertised error
+NET004 interface-missing error
+NET005 port-range-blocked error
+NET006 ranks-missing error
+NET007 rendezvous-host-unmatched error
+NET008 peer-name-unresolvable error
+NET009 port-invalid error
+NET010 rendezvous-file-stale warning
+NET013 peer-unreachable error
+NET014 large-packets-lost error
+ENV001 rank-variables-missing error
+ENV002 rank-duplicated error
+ENV003 world-size-inconsistent error
+ENV004 variables-differ warning
+ENV005 versions-differ warning
+ENV006 launcher-variables-conflict warning
+ENV008 shared-memory-small warning
+ENV009 open-files-limit-low warning
+ENV010 locked-memory-low warning
+ENV011 threads-oversubscribed warning
+ENV013 workaround-left-on warning
+ENV014 debug-setting-left-on warning
+ENV015 clocks-differ warning
+ENV016 orphaned-ranks warning
+BKD001 backend-unavailable error
+BKD002 backend-initialisation-failed error
+BKD003 device-shared error
+BKD004 device-out-of-range error
+BKD005 device-unsupported error
+BKD006 communication-library-conflict warning
+BKD007 peer-to-peer-broken error
+BKD010 device-faulty error
+BKD011 stage-timed-out error
+COL001 result-wrong error
+DDP001 parameters-unused error
+DDP019 gradient-wrong error
+DDP020 model-factory-failed error
+NUM001 replicas-diverged error
+CKP006 checkpoint-not-restored error
+PRF001 bandwidth-low warning
+PRF002 link-slow warning
+"""
+# Codes that need no `check`, but that its experiments with the user's model can see as well.
+ALSO = """\
+DDP002 parameters-unused-somewhere error
+DDP011 unused-search-unneeded info
+ERR010 aborted-at-exit warning
+"""
+ROWS = {
+    code: (name, severity) for code, name, severity in map(str.split, (CATALOGUE + ALSO).strip().splitlines())
+}
+REQUIRED = [line.split()[0] for line in CATALOGUE.strip().splitlines()]
+
+
+def load() -> Registry:
+    registry = Registry()
+    ddpdoctor_checks.register(registry)
+    return registry
+
+
+REGISTRY = load()
+
+
+@pytest.mark.parametrize("code", REQUIRED)
+def test_code_of_the_catalogue_is_registered(code: str) -> None:
+    assert code in REGISTRY.pages
+
+
+@pytest.mark.parametrize("code", REGISTRY.pages)
+def test_page_agrees_with_the_catalogue_and_is_whole(code: str) -> None:
+    page = REGISTRY.pages[code]
+    assert (page.name, page.severity) == ROWS[code]
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", page.name)
+    assert page.title
+    assert re.fullmatch(r"\d+\.\d+\.\d+", page.since)
+    sections = page.sections()
+    assert sections[""], "a page begins with a sentence that says what is wrong"
+    assert [heading for heading in PAGE_SECTIONS if not sections.get(heading)] == []
+    assert list(sections)[1:] == list(PAGE_SECTIONS)
+
+
+@pytest.mark.parametrize("declared", REGISTRY.checks, ids=lambda each: each.id)
+def test_declaration_names_only_what_exists(declared: Check) -> None:
+    assert re.fullmatch(r"[a-z]+(\.[a-z0-9_+-]+)+", declared.id)
+    assert set(declared.needs) <= {*KINDS, "launch"}
+    assert set(declared.explains) <= set(ROWS)
+    assert set(declared.codes) <= set(ROWS)
+    assert not set(declared.explains) & set(declared.codes)
+    assert declared.family in ("network", "environment", "backends", "collectives", "ddp", "bandwidth")
+
+
+def test_no_two_codes_explain_each_other() -> None:
+    explained = {code: each.explains for each in REGISTRY.checks for code in each.codes}
+    mutual = [(a, b) for a, codes in explained.items() for b in codes if a in explained.get(b, ())]
+    assert mutual == []
