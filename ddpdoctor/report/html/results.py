@@ -57,7 +57,7 @@ class GridView:
     """Case and error."""
     unsupported: tuple[tuple[str, str], ...]
     """What a backend says that it does not have: its words, and the operations."""
-    cases: str
+    summary: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,8 @@ def _grid(cases: tuple[CollectiveCase, ...], size: int, caps: Caps) -> GridView:
             (caps.clip(words, MESSAGE_LENGTH, "what is not supported"), "; ".join(names))
             for words, names in caps.take(list(unsupported.items()), MESSAGES_SHOWN, "what is not supported")
         ),
-        count(len(cases), "case"),
+        f"{count(len({case.op for case in cases}), 'operation')}, {count(len(columns), 'type')}, "
+        f"{count(len(cases), 'case')}: " + (f"{count(len(failures), 'error')}" if failures else "none wrong"),
     )
 
 
