@@ -1,6 +1,6 @@
 # Every target is one call of scripts/dev.sh, which does the same where there is no make.
 .DEFAULT_GOAL := help
-.PHONY: check help lint setup test
+.PHONY: bench check help lint setup test
 
 check: ## examine this machine with a world of four ranks; writes ddpdoctor-report.html
 	@sh scripts/dev.sh check $(ARGS)
@@ -10,6 +10,9 @@ test: ## linters, types, layers, and the tests with branch coverage (ARGS="-k na
 
 lint: ## the linters, types and layers only
 	@sh scripts/dev.sh lint
+
+bench: ## measure the figures that benchmarks/README.md describes (ARGS="--only hello")
+	@sh scripts/dev.sh bench $(ARGS)
 
 setup: ## only make .venv
 	@sh scripts/dev.sh setup

@@ -4,6 +4,7 @@
 #   sh scripts/dev.sh check [options of `ddpdoctor check`]   examine this machine, write ddpdoctor-report.html
 #   sh scripts/dev.sh test [options of pytest]               linters, types, layers, tests with branch coverage
 #   sh scripts/dev.sh lint                                   the first three of these without the tests
+#   sh scripts/dev.sh bench [options of benchmarks]          measure what benchmarks/README.md describes
 #   sh scripts/dev.sh setup                                  only make .venv
 #
 # PYTHON=/path/to/python3.11 picks the interpreter, VENV=DIR the directory (default .venv). pip's own variables
@@ -130,6 +131,10 @@ case $command in
         setup
         # No exec and no cd: the report lands in the root of the project.
         "$VENV/bin/ddpdoctor" check --nproc 4 --html ddpdoctor-report.html "$@"
+        ;;
+    bench)
+        setup
+        "$VENV/bin/python" -m benchmarks "$@"
         ;;
     lint)
         setup
