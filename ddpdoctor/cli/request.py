@@ -98,15 +98,15 @@ def _check_names(request: CheckRequest) -> None:
 
 
 def _check_model(text: str) -> None:
-    module, colon, factory = text.partition(":")
-    valid = factory.isidentifier() and not module.endswith(".py")
-    if colon and valid and all(part.isidentifier() for part in module.split(".")):
+    module, _, factory = text.rpartition(":")
+    named = module.endswith(".py") or all(part.isidentifier() for part in module.split("."))
+    if module and named and factory.isidentifier():
         return
-    guess = module.removesuffix(".py").strip("./").replace("/", ".") or "pkg.mod"
+    guess = (module or factory).removesuffix(".py").strip("./").replace("/", ".") or "pkg.mod"
     raise UsageError(
-        f"--model: {text!r} is not of the form package.module:factory",
+        f"--model: {text!r} is neither package.module:factory nor path/to/file.py:factory",
         context="the factory is a function that returns the module and a tuple of example inputs",
-        hint=f"--model {guess}:{factory if factory.isidentifier() else 'factory'}",
+        hint=f"--model {guess}:{factory if module and factory.isidentifier() else 'factory'}",
     )
 
 

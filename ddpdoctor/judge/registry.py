@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -56,7 +57,7 @@ class CodePage:
                 found[heading] = []
             else:
                 found[heading].append(line)
-        return {name: inspect.cleandoc("\n".join(lines)).strip() for name, lines in found.items()}
+        return {name: textwrap.dedent("\n".join(lines)).strip() for name, lines in found.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from ddpdoctor.evidence import Cpus, Evidence, PortProbe, RankError
 from ddpdoctor.evidence.gatherers import GathererRegistry
 from ddpdoctor.judge import Registry
 from ddpdoctor.plugins import CHECKS, RENDERERS, Entry
-from ddpdoctor.report import RenderOptions, RendererRegistry, Report
+from ddpdoctor.report import RendererRegistry, RenderOptions, Report
 from ddpdoctor.testing import make_node, make_world
 from tests.cli.conftest import Run, Stage
 
