@@ -21,7 +21,7 @@ class RankSet:
     @classmethod
     def from_ranges(cls, ranges: Iterable[tuple[int, int]]) -> RankSet:
         """Build from closed ranges in any order; overlapping and touching ones are joined."""
-        made = cls()
+        made = cls.__new__(cls)
         made.ranges = _join(sorted(ranges))
         return made
 
