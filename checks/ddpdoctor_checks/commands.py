@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from ddpdoctor.evidence import Launch
-from ddpdoctor_checks.places import join_endpoint, split_endpoint
+from ddpdoctor_checks.places import is_loopback, join_endpoint, split_endpoint
 
 DEFAULT_PORT = 29500
 """torchrun's default for --master-port (torch/distributed/run.py)."""
@@ -32,6 +32,7 @@ def repeat_launch(
         port: another port for the rendezvous.
         local_address: the address under which the node shall publish itself.
     """
+    asked = address is not None or port is not None
     host, known_port = meeting_point(launch)
     host, port = address or host, port or known_port or DEFAULT_PORT
     node = launch.node_rank if node_rank is None else node_rank
@@ -48,10 +49,18 @@ def repeat_launch(
         if launch.rdzv_backend in FIXED:
             parts += ["--node-rank", "0" if node is None else str(node)]
     parts += ["--nproc-per-node" if torchrun else "--nproc", str(launch.nproc)]
-    parts += _rendezvous_options(launch, host, port)
+    if launch.nnodes > 1 or asked:
+        parts += _rendezvous_options(launch, host, port)
     if local_address:
         parts += ["--local-addr", local_address]
     return _join(parts + (_CHECK[1:] if torchrun else []))
+
+
+def start_torchrun(launch: Launch, *options: str) -> str:
+    """Return the command that starts a training script as this launch was started, on one node."""
+    host, port = meeting_point(launch)
+    parts = ["torchrun", "--nnodes", str(launch.nnodes), "--nproc-per-node", str(launch.nproc)]
+    return _join([*parts, *_rendezvous_options(launch, host, port or DEFAULT_PORT), *options, "train.py"])
 
 
 _CHECK = ["python", "-m", "ddpdoctor", "check"]
@@ -70,7 +79,7 @@ def _rendezvous_options(launch: Launch, host: str, port: int) -> list[str]:
         named = ["--rdzv-id", launch.rdzv_id] if launch.rdzv_id else []
         endpoint = join_endpoint(host, port)
         return ["--rdzv-backend", launch.rdzv_backend or "c10d", "--rdzv-endpoint", endpoint, *named]
-    where = ["--master-addr", host] if launch.nnodes > 1 else []
+    where = [] if launch.nnodes == 1 and is_loopback(host) else ["--master-addr", host]
     return [*where, "--master-port", str(port)]
 
 

@@ -267,7 +267,7 @@ def test_with_two_ranks_nobody_is_blamed() -> None:
     )
     assert found.ranks == RankSet([0, 1])
     assert found.confidence == "medium"
-    assert found.fix[0].text == "Set one value everywhere."
+    assert found.fix[0].text == "set one value everywhere"
 
 
 def test_ports_that_every_rank_chose_itself_are_found() -> None:

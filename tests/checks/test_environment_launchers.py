@@ -25,7 +25,7 @@ def in_shell(variables: dict[str, str], nodes: int = 1, nproc: int = 4, **launch
 def test_more_tasks_than_fit_on_the_nodes() -> None:
     world = in_shell({"SLURM_NTASKS": "16", "SLURM_NNODES": "2", "SLURM_NTASKS_PER_NODE": "4"})
     found = assert_finds(find_launcher_conflict, world, code="ENV006", severity="warning")
-    assert found.message == "On node-0 SLURM_NTASKS=16 is not SLURM_NNODES=2 x SLURM_NTASKS_PER_NODE=4."
+    assert found.message == "On node-0, SLURM_NTASKS=16 is not SLURM_NNODES=2 x SLURM_NTASKS_PER_NODE=4."
     assert found.details["contradiction"] in found.message
 
 
@@ -120,7 +120,7 @@ def test_world_left_in_the_shell() -> None:
     world = in_shell({"WORLD_SIZE": "8", "RANK": "3"})
     found = assert_finds(find_launcher_conflict, world, severity="warning")
     assert found.message == (
-        "On node-0 WORLD_SIZE=8 and RANK=3 are set in the shell, but this launch has 4 ranks."
+        "On node-0, WORLD_SIZE=8 and RANK=3 are set in the shell, but this launch has 4 ranks."
     )
     assert found.role == "advice"
     assert (found.fix[0].command or "").startswith("unset RANK WORLD_SIZE")

@@ -199,7 +199,7 @@ def test_quota_of_a_container_counts_as_cores() -> None:
 
 def test_more_ranks_than_cores_are_told_apart_from_threads() -> None:
     found = assert_finds(find_threads_oversubscribed, threads(1, Cpus(2, 2), 64))
-    assert [fix.command for fix in found.fix] == ["--nproc 2"]
+    assert [fix.command for fix in found.fix] == ["ddpdoctor check --nproc 2"]
 
 
 @pytest.mark.parametrize(

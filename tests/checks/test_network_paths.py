@@ -225,7 +225,9 @@ def test_missing_node_is_named_with_its_ranks_and_its_command() -> None:
     assert found.fix[0].command == (
         "ddpdoctor check --nnodes 3 --node-rank 1 --nproc 4 --master-addr node-0 --master-port 29500"
     )
-    assert found.fix[-1].command == "--nnodes 2"
+    assert found.fix[-1].command == (
+        "ddpdoctor check --nnodes 2 --node-rank 0 --nproc 4 --master-addr node-0 --master-port 29500"
+    )
 
 
 def test_missing_node_that_left_facts_is_named_by_host() -> None:

@@ -177,11 +177,11 @@ def _describe_differing(
     protocol = any(each.startswith(PROTOCOL) for each in names)
     right = next((group.value for group in groups), None)
     if right is None:
-        fix = Fix("Clear it where it is set, or set it everywhere.", f"unset {' '.join(names)}")
+        fix = Fix("clear it where it is set, or set it everywhere", f"unset {' '.join(names)}")
     else:
         assignments = [f"{n}={quote(g[0].value or '', 4096)}" for n, g in found if g[0].value is not None]
         fix = Fix(
-            f"Set one value {'everywhere' if tied else 'on ' + join_words(places.hosts(nodes), few=4)}.",
+            f"set one value {'everywhere' if tied else 'on ' + join_words(places.hosts(nodes), few=4)}",
             f"export {' '.join(assignments)}",
         )
     return Finding(
@@ -209,17 +209,17 @@ class _Item:
 
     words: str
     severity: str = "warning"
-    fix: str = "Install the same on all nodes, best from one image."
+    fix: str = "install the same on all nodes, best from one image"
     command: str | None = None
 
 
 ITEMS = {
     "torch": _Item("torch", command="pip install torch=={}"),
-    "nccl": _Item("NCCL", fix="Install the same torch on all nodes; its NCCL comes with it."),
-    "cuda": _Item("CUDA of torch", fix="Install the same build of torch on all nodes."),
-    "driver": _Item("the GPU driver", fix="Install the same driver on all nodes."),
+    "nccl": _Item("NCCL", fix="install the same torch on all nodes; its NCCL comes with it"),
+    "cuda": _Item("CUDA of torch", fix="install the same build of torch on all nodes"),
+    "driver": _Item("the GPU driver", fix="install the same driver on all nodes"),
     "python": _Item("Python"),
-    "model": _Item("the file of --model", fix="Copy one version of it to all nodes."),
+    "model": _Item("the file of --model", fix="copy one version of it to all nodes"),
     "ddpdoctor": _Item("ddpdoctor", severity="info", command="pip install ddpdoctor=={}"),
 }
 """The items of `NodeFacts.versions` whose difference is judged; anything else is a note."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Evidence, Launch
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
@@ -111,7 +111,7 @@ def find_launcher_conflict(evidence: Evidence) -> Iterable[Finding]:
     for conflict, nodes in (*found.items(), *_find_local_master(evidence)):
         fixes = [Fix(conflict.fix, conflict.command)]
         yield Finding(
-            message=f"On {join_words(places.hosts(nodes))} {conflict.line}.",
+            message=f"On {join_words(places.hosts(nodes))}, {conflict.line}.",
             severity=conflict.severity,
             role=conflict.role,
             confidence=conflict.confidence,
@@ -135,7 +135,7 @@ def _list_conflicts(evidence: Evidence, variables: _Variables, node: int) -> Ite
         if stale is not None and stale >= launch.nnodes:
             yield _Conflict(
                 f"NODE_RANK={stale} is set, but torchrun runs on {count_of(launch.nnodes, 'node')}",
-                "Clear what an earlier job left.",
+                "clear what an earlier job left",
                 "unset NODE_RANK",
             )
 
@@ -148,7 +148,7 @@ def _compare_slurm(launch: Launch, variables: _Variables) -> Iterator[_Conflict]
         more = tasks > nodes * each
         yield _Conflict(
             f"SLURM_NTASKS={tasks} is not SLURM_NNODES={nodes} x SLURM_NTASKS_PER_NODE={each}",
-            "Ask for tasks that fit, for instance one per rank.",
+            "ask for tasks that fit, for instance one per rank",
             f"#SBATCH --nodes={nodes} --ntasks-per-node={each}  # and no --ntasks",
             severity=None if more else "info",
         )
@@ -164,22 +164,22 @@ def _compare_slurm(launch: Launch, variables: _Variables) -> Iterator[_Conflict]
             f"srun started {name} {step_tasks} times on {count_of(step_nodes, 'node')} "
             f"(SLURM_STEP_NUM_TASKS={step_tasks}), and each starts "
             f"{count_of(launch.nproc, 'rank')} of its own",
-            "Start it once per node.",
+            "start it once per node",
             f"srun --nodes {step_nodes} --ntasks-per-node 1 {name} …",
             role="cause",
         )
     if launch.launcher == "srun" and step_tasks and step_tasks != launch.world_size:
         yield _Conflict(
             f"SLURM_STEP_NUM_TASKS={step_tasks}, but the world has {count_of(launch.world_size, 'rank')}",
-            "Let WORLD_SIZE be the number of tasks.",
+            "let WORLD_SIZE be the number of tasks",
             "export WORLD_SIZE=$SLURM_STEP_NUM_TASKS",
             role="cause",
         )
     if launch.launcher in OWN_LAUNCH and nodes and launch.nnodes > nodes:
         yield _Conflict(
             f"SLURM_NNODES={nodes}, but the launch expects {count_of(launch.nnodes, 'node')}",
-            "Ask Slurm for as many nodes, or launch on fewer.",
-            f"--nnodes {nodes}",
+            "ask Slurm for as many nodes, or launch on fewer",
+            repeat_launch(replace(launch, nnodes=nodes, world_size=nodes * launch.nproc)),
             role="cause",
         )
 
@@ -195,7 +195,7 @@ def _compare_mpi(launch: Launch, variables: _Variables) -> Iterator[_Conflict]:
         if launch.launcher == "mpirun" and size != launch.world_size:
             yield _Conflict(
                 f"{size_name}={size}, but the world has {count_of(launch.world_size, 'rank')}",
-                "Let WORLD_SIZE be the number of MPI processes.",
+                "let WORLD_SIZE be the number of MPI processes",
                 f"export WORLD_SIZE=${size_name}",
                 role="cause",
             )
@@ -204,7 +204,7 @@ def _compare_mpi(launch: Launch, variables: _Variables) -> Iterator[_Conflict]:
             yield _Conflict(
                 f"mpirun started {name} {local} times on one node ({local_names[0]}={local}), and each "
                 f"starts {count_of(launch.nproc, 'rank')} of its own",
-                "Start it once per node, or let mpirun start the ranks without torchrun.",
+                "start it once per node, or let mpirun start the ranks without torchrun",
                 f"mpirun --map-by ppr:1:node {name} …",
                 role="cause",
             )
@@ -230,7 +230,7 @@ def _compare_pet(launch: Launch, variables: _Variables) -> Iterator[_Conflict]:
         alone = launch.nnodes == 1 or unit == "rank"
         yield _Conflict(
             f"{name}={value}, but the launch has {count_of(actual, unit)}{where}",
-            "Leave the option out to follow the variable, or clear the variable.",
+            "leave the option out to follow the variable, or clear the variable",
             f"unset {name}",
             severity="info" if alone else None,
         )
@@ -244,7 +244,7 @@ def _compare_leftovers(launch: Launch, variables: _Variables, node: int) -> Iter
         if variables.text("KUBERNETES_SERVICE_HOST"):
             yield _Conflict(
                 f"{which} count pods, not processes: this launch has {count_of(launch.world_size, 'rank')}",
-                "In each pod let torchrun start one process per GPU.",
+                "in each pod let torchrun start one process per GPU",
                 f"torchrun --nnodes $WORLD_SIZE --node-rank $RANK --nproc-per-node {launch.nproc} "
                 "--master-addr $MASTER_ADDR --master-port $MASTER_PORT train.py",
                 severity="info",
@@ -253,7 +253,7 @@ def _compare_leftovers(launch: Launch, variables: _Variables, node: int) -> Iter
             yield _Conflict(
                 f"{which} {'are' if rank is not None else 'is'} set in the shell, but this launch has "
                 f"{count_of(launch.world_size, 'rank')}",
-                "Clear what an earlier job or another launcher left; torchrun sets its own.",
+                "clear what an earlier job or another launcher left; torchrun sets its own",
                 "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE",
                 severity="info" if variables.managed() else None,
             )
@@ -264,7 +264,7 @@ def _compare_leftovers(launch: Launch, variables: _Variables, node: int) -> Iter
             truth = "--node-rank is another"
         yield _Conflict(
             f"NODE_RANK={stale} is set in the shell, but {truth}",
-            "Clear what an earlier job left; Lightning and others read it.",
+            "clear what an earlier job left; Lightning and others read it",
             "unset NODE_RANK",
             severity="info" if variables.managed() else None,
         )
@@ -301,7 +301,7 @@ def _find_local_master(evidence: Evidence) -> Iterator[tuple[_Conflict, list[int
             _Conflict(
                 f"the rendezvous is at {quote(host)}, which is each node itself, in a world of "
                 f"{count_of(launch.nnodes, 'node')}",
-                "Give all nodes the name or address of the one that hosts.",
+                "give all nodes the name or address of the one that hosts",
                 repeat_launch(launch, address=name),
                 role="cause",
                 confidence="high" if nodes != [0] else "medium",

@@ -104,11 +104,11 @@ def _describe_shared(
     fixes = []
     if full and total >= LOADER_NEED:
         fixes.append(
-            Fix("See what fills it; nccl-* and torch_* without a process are leftovers.", "ls -la /dev/shm")
+            Fix("see what fills it; nccl-* and torch_* without a process are leftovers", "ls -la /dev/shm")
         )
     if not all(node.container for node in nodes):
-        fixes.append(Fix("Make it larger.", "sudo mount -o remount,size=8g /dev/shm"))
-    fixes.append(Fix("In a container give it more.", "docker run --shm-size=8g …  # or --ipc=host"))
+        fixes.append(Fix("make it larger", "sudo mount -o remount,size=8g /dev/shm"))
+    fixes.append(Fix("in a container give it more", "docker run --shm-size=8g …  # or --ipc=host"))
     return Finding(
         message=f"/dev/shm on {join_words(hosts)} has {format_bytes(total)}, "
         f"{format_bytes(free)} of it free; {why} {format_bytes(need)}.",
@@ -188,14 +188,14 @@ def find_open_files_low(evidence: Evidence) -> Iterable[Finding]:
         numbers = [node.node for node in nodes]
         hard = [node.limits.open_files_hard for node in nodes if node.limits is not None]
         ceiling = min((each for each in hard if each is not None), default=None)
-        fixes = [Fix("In a container:", "docker run --ulimit nofile=65536:65536 …")]
+        fixes = [Fix("in a container", "docker run --ulimit nofile=65536:65536 …")]
         if ceiling is None or ceiling >= need:
             fixes.insert(
-                0, Fix("Before the launch, on each of them:", f"ulimit -n {min(ceiling or 65536, 65536)}")
+                0, Fix("before the launch, on each of them", f"ulimit -n {min(ceiling or 65536, 65536)}")
             )
         else:
             line = "echo '* - nofile 65536' | sudo tee -a /etc/security/limits.conf"
-            fixes.insert(0, Fix(f"The hard limit is {ceiling:,}: raise it, and log in again.", line))
+            fixes.insert(0, Fix(f"the hard limit is {ceiling:,}: raise it, and log in again", line))
         yield Finding(
             message=f"A process on {join_words(places.hosts(numbers))} may open {limit:,} files; a rank of "
             f"{evidence.launch.world_size:,} with eight loader workers needs about {need:,}.",
@@ -274,8 +274,8 @@ def find_locked_memory_low(evidence: Evidence) -> Iterable[Finding]:
                 EvidenceItem("limit", f"RLIMIT_MEMLOCK: {limit:,} bytes; devices: {', '.join(devices)}"),
             ),
             fix=(
-                Fix("Before the launch, where the hard limit allows:", "ulimit -l unlimited"),
-                Fix("In a container:", "docker run --ulimit memlock=-1 …"),
+                Fix("before the launch, where the hard limit allows", "ulimit -l unlimited"),
+                Fix("in a container", "docker run --ulimit memlock=-1 …"),
             ),
             details={"limit": limit, "need": LOCKED_NEED, "devices": devices},
         )

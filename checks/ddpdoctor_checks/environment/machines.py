@@ -77,10 +77,10 @@ def find_clocks_differ(evidence: Evidence) -> Iterable[Finding]:
         ),
         fix=(
             Fix(
-                f"On {join_words(places.hosts(numbers), few=4)}, see whether the clock is kept.",
+                f"on {join_words(places.hosts(numbers), few=4)}, see whether the clock is kept",
                 "timedatectl",
             ),
-            Fix("Step it once.", "sudo chronyc makestep"),
+            Fix("step it once", "sudo chronyc makestep"),
         ),
         details={"offsets_s": {node.host: node.clock_offset_s for node in wrong}, "tolerated_s": TOLERATED_S},
     )
@@ -174,8 +174,8 @@ def _describe_orphans(
             for each in orphans[:16]
         ),
         fix=(
-            Fix(f"End {choose_form(len(orphans), 'it', 'them')} on {node.host}.", f"kill {pids}"),
-            Fix("What does not go within some seconds:", f"kill -9 {pids}"),
+            Fix(f"end {choose_form(len(orphans), 'it', 'them')} on {node.host}", f"kill {pids}"),
+            Fix("what does not go within some seconds", f"kill -9 {pids}"),
         ),
         details={
             "processes": [

@@ -127,10 +127,10 @@ def _judge_ranks(evidence: Evidence, places: Places) -> Iterable[Finding]:
 
 def _fix_missing(launcher: str, nproc: int) -> Fix:
     if launcher == "srun":
-        return Fix("Export them in each task, before the script starts.", FROM_SLURM)
+        return Fix("export them in each task, before the script starts", FROM_SLURM)
     if launcher == "mpirun":
-        return Fix("Export them in each process, and MASTER_ADDR and MASTER_PORT with mpirun -x.", FROM_MPI)
-    return Fix("Start the script with torchrun.", f"torchrun --nproc-per-node {nproc} train.py")
+        return Fix("export them in each process, and MASTER_ADDR and MASTER_PORT with mpirun -x", FROM_MPI)
+    return Fix("start the script with torchrun", f"torchrun --nproc-per-node {nproc} train.py")
 
 
 def _describe_environment(launcher: str, places: Places, missing: Sequence[str], nodes: list[int]) -> Finding:
@@ -152,7 +152,7 @@ def _describe_environment(launcher: str, places: Places, missing: Sequence[str],
         evidence=(EvidenceItem("variables", f"absent in the environment of {where}: {', '.join(missing)}"),),
         fix=(fix,)
         if own
-        else (Fix("Clear what an earlier job left in the shell.", "unset RANK LOCAL_RANK"), fix),
+        else (Fix("clear what an earlier job left in the shell", "unset RANK LOCAL_RANK"), fix),
         details={"missing": list(missing), "launcher": launcher},
     )
 
@@ -217,22 +217,20 @@ def _describe_duplicate(
     free = _find_free(evidence, number) if node else None
     fixes = []
     if node and free is not None:
-        fixes.append(
-            Fix(f"Start one of them as node {free}.", repeat_launch(evidence.launch, node_rank=free))
-        )
+        fixes.append(Fix(f"start one of them as node {free}", repeat_launch(evidence.launch, node_rank=free)))
     elif evidence.launch.launcher in ("ddpdoctor", "torchrun"):
-        fixes.append(Fix("Give every node its own --node-rank.", repeat_launch(evidence.launch, node_rank=1)))
+        fixes.append(Fix("give every node its own --node-rank", repeat_launch(evidence.launch, node_rank=1)))
     else:
         fixes.append(
             Fix(
-                "Number the ranks over all nodes.",
+                "number the ranks over all nodes",
                 code="rank = node_rank * nproc_per_node + local_rank  # not local_rank alone",
             )
         )
     if len(hosts) == 1:
         pids = " ".join(each.rpartition(":")[2] for each in who)
         fixes.append(
-            Fix("If one of them is a leftover, end it.", f"ps -o pid,etime,args -p {pids.replace(' ', ',')}")
+            Fix("if one of them is a leftover, end it", f"ps -o pid,etime,args -p {pids.replace(' ', ',')}")
         )
     return Finding(
         message=f"{join_words(who)} both claim {called}."
@@ -324,7 +322,7 @@ def _compare_worlds(evidence: Evidence, places: Places) -> Iterable[Finding]:
             EvidenceItem("variable", f"WORLD_SIZE={group.value} in {name_set(group.who)}", group.who)
             for group in groups[:16]
         ),
-        fix=(Fix("Start all nodes with the same numbers.", repeat_launch(evidence.launch)),),
+        fix=(Fix("start all nodes with the same numbers", repeat_launch(evidence.launch)),),
         details={"values": tabulate(groups), "expected": expected},
     )
 
@@ -349,7 +347,7 @@ def _compare_meetings(evidence: Evidence, places: Places) -> Iterable[Finding]:
         ),
         fix=(
             Fix(
-                "Give every node the same --nnodes and --nproc.",
+                "give every node the same --nnodes and --nproc",
                 repeat_launch(evidence.launch, node_rank=odd.ranges[0][0]),
             ),
         ),
@@ -368,16 +366,16 @@ def _find_impossible(
     for line, nodes in lines.items():
         names = [part.split("=")[0] for part in line.replace(",", " ").split() if "=" in part]
         yield Finding(
-            message=f"In the environment of {join_words(places.hosts(nodes))} {line}.",
+            message=f"In the environment of {join_words(places.hosts(nodes))}, {line}.",
             ranks=places.ranks(nodes),
             nodes=places.hosts(nodes),
             evidence=(EvidenceItem("variable", line),),
             fix=(
                 Fix(
-                    "Clear them; torchrun sets its own for every rank.",
+                    "clear them; torchrun sets its own for every rank",
                     f"unset {' '.join(dict.fromkeys(names))}",
                 ),
-                Fix("Then say the size of the world on the command line.", repeat_launch(evidence.launch)),
+                Fix("then say the size of the world on the command line", repeat_launch(evidence.launch)),
             ),
             details={"contradiction": line},
         )

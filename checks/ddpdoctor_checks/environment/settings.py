@@ -205,7 +205,7 @@ def _describe_setting(
         ranks=ranks or places.ranks(nodes),
         nodes=hosts,
         evidence=(EvidenceItem("variable", f"{name}={value} on {join_words(hosts)}"),),
-        fix=(Fix("Clear it, and remove it from the start-up files.", f"unset {name}"),),
+        fix=(Fix("clear it, and remove it from the start-up files", f"unset {name}"),),
         details={"variable": name, "value": value},
     )
 

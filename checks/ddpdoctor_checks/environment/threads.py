@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Cpus, Evidence, NodeFacts, RankFacts
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check
+from ddpdoctor_checks.commands import repeat_launch
 from ddpdoctor_checks.places import Places
 from ddpdoctor_checks.wording import choose_form, count_of, format_number, join_words
 
@@ -112,9 +113,9 @@ def _describe_many(evidence: Evidence, places: Places, load: _Load, nodes: list[
     only_ranks = load.ranks > load.cores
     fixes = []
     if load.threads > fitting:
-        fixes.append(Fix("Set it for real runs of this size.", f"export OMP_NUM_THREADS={fitting}"))
+        fixes.append(Fix("set it for real runs of this size", f"export OMP_NUM_THREADS={fitting}"))
     if only_ranks:
-        fixes.append(Fix("Start no more ranks than cores.", f"--nproc {max(1, int(load.cores))}"))
+        fixes.append(Fix("start no more ranks than cores", _start(evidence, max(1, int(load.cores)))))
     return Finding(
         message=f"{count_of(load.ranks, 'rank')} x {count_of(load.threads, 'thread')} are {asked:,} on "
         f"{_say_cores(load)} of {join_words(places.hosts(nodes))}.",
@@ -140,9 +141,14 @@ def _describe_few(evidence: Evidence, places: Places, load: _Load, nodes: list[i
         ranks=places.ranks(nodes),
         nodes=hosts,
         evidence=_quote_load(load),
-        fix=(Fix("Let each rank use its share.", f"export OMP_NUM_THREADS={fitting}"),),
+        fix=(Fix("let each rank use its share", f"export OMP_NUM_THREADS={fitting}"),),
         details={"ranks": load.ranks, "threads": 1, "cores": load.cores, "product": load.ranks},
     )
+
+
+def _start(evidence: Evidence, nproc: int) -> str:
+    launch = evidence.launch
+    return repeat_launch(replace(launch, nproc=nproc, world_size=launch.nnodes * nproc))
 
 
 def _say_cores(load: _Load) -> str:

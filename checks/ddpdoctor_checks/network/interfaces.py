@@ -83,9 +83,9 @@ def _describe_loopback(evidence: Evidence, told: Sequence[NodeFacts], wrong: Seq
         interface = choose_interface(node, preferred)
         name = interface.name if interface is not None else None
         if name is None:
-            fixes.append(Fix(f"Find the interface of {node.host} that the others reach.", "ip -br address"))
+            fixes.append(Fix(f"find the interface of {node.host} that the others reach", "ip -br address"))
             continue
-        fixes.append(Fix(f"On {node.host}, before the launch:", f"export GLOO_SOCKET_IFNAME={name}"))
+        fixes.append(Fix(f"on {node.host}, before the launch", f"export GLOO_SOCKET_IFNAME={name}"))
     gloo = "gloo" in evidence.launch.backend
     return Finding(
         message=f"{join_words(said, few=4)}, which other nodes cannot reach.",
@@ -263,9 +263,9 @@ def _describe_interface(
         facts = places.facts[node]
         best = choose_interface(facts) or next((each for each in facts.interfaces if each.addresses), None)
         if best is not None:
-            fixes.append(Fix(f"On {facts.host}, before the launch:", f"export {variable}={best.name}"))
+            fixes.append(Fix(f"on {facts.host}, before the launch", f"export {variable}={best.name}"))
     if evidence.launch.nnodes == 1 or not fixes:
-        fixes.append(Fix("Or let the backend choose by itself.", f"unset {variable}"))
+        fixes.append(Fix("or let the backend choose by itself", f"unset {variable}"))
     there = set(nodes)
     holders = [
         each.rank for each in evidence.ranks if each.node in there and each.variables.get(variable) == value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ddpdoctor.evidence import Evidence, RankSet, Rendezvous
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check
@@ -150,29 +151,29 @@ def _quote_views(places: Places, evidence: Evidence) -> Iterable[EvidenceItem]:
 def _fix_missing(evidence: Evidence, best: Rendezvous, absent: Sequence[int]) -> tuple[Fix, ...]:
     launch = evidence.launch
     if launch.launcher in ("srun", "mpirun"):
-        return (Fix("See whether all tasks were started, and start the world again.", repeat_launch(launch)),)
+        return (Fix("see whether all tasks were started, and start the world again", repeat_launch(launch)),)
     if best.expected_nodes == 1:
         return (
             Fix(
-                "Start it again with fewer ranks to see whether the number matters.",
+                "start it again with fewer ranks to see whether the number matters",
                 "ddpdoctor check --nproc 1",
             ),
         )
     if not absent:
         line = "sudo dmesg --ctime | grep -i 'killed process'"
         return (
-            Fix("See on their nodes whether the kernel ended them.", line),
-            Fix("Then start it again.", repeat_launch(launch)),
+            Fix("see on their nodes whether the kernel ended them", line),
+            Fix("then start it again", repeat_launch(launch)),
         )
     fixes = []
     for node in absent[:4]:
-        fixes.append(Fix(f"Start it on node {node} too.", repeat_launch(launch, node_rank=node)))
+        fixes.append(Fix(f"start it on node {node} too", repeat_launch(launch, node_rank=node)))
     if 0 < len(best.joined_nodes) < best.expected_nodes:
         few = len(best.joined_nodes)
         fixes.append(
             Fix(
-                f"If {count_of(few, 'node is', 'nodes are')} meant, say so on each of them.",
-                f"--nnodes {few}",
+                f"if {count_of(few, 'node is', 'nodes are')} meant, say so on each of them",
+                repeat_launch(replace(launch, nnodes=few, world_size=few * launch.nproc)),
             )
         )
     return tuple(fixes)

@@ -192,11 +192,11 @@ def find_ports_blocked(evidence: Evidence) -> Iterable[Finding]:
         evidence=tuple(_quote_links(places, paths, blocked)),
         fix=(
             Fix(
-                f"On {join_words(places.hosts(targets))}, let the other nodes in.",
+                f"on {join_words(places.hosts(targets))}, let the other nodes in",
                 "sudo iptables -I INPUT -p tcp "
                 f"-s {_addresses(places, sources)} --dport {low}:{high} -j ACCEPT",
             ),
-            Fix("In a cloud, allow all TCP inside the security group of the job's machines."),
+            Fix("in a cloud, allow all TCP inside the security group of the job's machines"),
         ),
         details={"range": [low, high], "pairs": [list(pair) for pair in sorted(blocked)]},
     )
@@ -275,14 +275,14 @@ def find_peer_unreachable(evidence: Evidence) -> Iterable[Finding]:
         evidence=tuple(_quote_links(places, paths, pairs)),
         fix=(
             Fix(
-                f"On {places.host(source)}, see which way it takes.",
+                f"on {places.host(source)}, see which way it takes",
                 f"ip route get {address}; ping -c 3 {address}",
             ),
             Fix(
-                f"On {places.host(target)}, see whether its link and addresses are up.",
+                f"on {places.host(target)}, see whether its link and addresses are up",
                 "ip -br link; ip -br address",
             ),
-            Fix("Then look at the firewalls on both.", "sudo iptables -L -n -v; sudo nft list ruleset"),
+            Fix("then look at the firewalls on both", "sudo iptables -L -n -v; sudo nft list ruleset"),
         ),
         details={"pairs": [list(pair) for pair in sorted(pairs)], "errors": reasons},
     )
@@ -372,15 +372,15 @@ def _describe_lost(
         evidence=tuple(_quote_links(places, paths, lost)),
         fix=(
             Fix(
-                f"On {places.host(source)}, find the largest packet that passes (28 bytes are headers; "
-                "lower the number until it answers).",
+                f"on {places.host(source)}, find the largest packet that passes (28 bytes are headers; "
+                "lower the number until it answers)",
                 f"ping -c 2 -M do -s {size} {links[0].address or places.host(target)}",
             ),
             Fix(
-                "Until the path is mended, make the interfaces of all nodes that small.",
+                "until the path is mended, make the interfaces of all nodes that small",
                 f"sudo ip link set dev {name} mtu 1400",
             ),
-            Fix("Or let TCP find the size by itself.", "sudo sysctl -w net.ipv4.tcp_mtu_probing=1"),
+            Fix("or let TCP find the size by itself", "sudo sysctl -w net.ipv4.tcp_mtu_probing=1"),
         ),
         details={
             "pairs": [list(pair) for pair in lost],

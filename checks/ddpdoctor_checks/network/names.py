@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import Evidence, HostMatch, Launch, Resolution
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.commands import FIXED, meeting_point, repeat_launch
+from ddpdoctor_checks.commands import FIXED, meeting_point, repeat_launch, start_torchrun
 from ddpdoctor_checks.places import (
     Places,
     choose_interface,
@@ -79,17 +79,17 @@ def _describe_unresolvable(
     if address:
         line = f"echo '{address} {name}' | sudo tee -a /etc/hosts"
         fixes.append(
-            Fix("Use the address instead of the name.", repeat_launch(evidence.launch, address=address))
+            Fix("use the address instead of the name", repeat_launch(evidence.launch, address=address))
         )
-        fixes.append(Fix(f"Or make the name known on {where}.", line))
+        fixes.append(Fix(f"or make the name known on {where}", line))
     elif evidence.launch.nnodes == 1:
         fixes.append(
-            Fix("On one node meet on the loopback.", repeat_launch(evidence.launch, address="127.0.0.1"))
+            Fix("on one node meet on the loopback", repeat_launch(evidence.launch, address="127.0.0.1"))
         )
     else:
         fixes.append(
             Fix(
-                f"See what {where} can find, and use an address that hostname -I prints on the hosting node.",
+                f"see what {where} can find, and use an address that hostname -I prints on the hosting node",
                 f"getent ahosts {name}",
             )
         )
@@ -227,8 +227,8 @@ def _describe_unmatched(
     nodes = [owner] if owner is not None else [each.node for each in matches]
     fixes = [
         Fix(
-            "Say it outright on the node that hosts.",
-            "torchrun --rdzv-conf is_host=1 …  # and is_host=0 elsewhere",
+            "say it outright on the node that hosts",
+            start_torchrun(evidence.launch, "--rdzv-conf", "is_host=1") + "  # and is_host=0 elsewhere",
         )
     ]
     name = next((each for each in hosting.names if not each.startswith("127.") and each != "::1"), None)
@@ -236,7 +236,7 @@ def _describe_unmatched(
         fixes.insert(
             0,
             Fix(
-                f"Name the endpoint as {places.host(hosting.node)} names itself, on all nodes.",
+                f"name the endpoint as {places.host(hosting.node)} names itself, on all nodes",
                 repeat_launch(evidence.launch, address=name, port=port),
             ),
         )
@@ -331,9 +331,9 @@ def _describe_peer(
     fixes = []
     if address is not None and published:
         command = repeat_launch(launch, node_rank=owner, local_address=address)
-        fixes.append(Fix(f"Let {publisher} publish its address instead of its name.", command))
+        fixes.append(Fix(f"let {publisher} publish its address instead of its name", command))
     line = f"echo '{address or 'ADDRESS'} {name}' | sudo tee -a /etc/hosts"
-    fixes.append(Fix(f"Or make the name known on {join_words(askers)}.", line))
+    fixes.append(Fix(f"or make the name known on {join_words(askers)}", line))
     return Finding(
         message=f"{join_words(askers)} cannot resolve {name}, "
         f"the name under which {publisher} publishes itself.",

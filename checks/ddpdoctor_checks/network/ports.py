@@ -69,19 +69,19 @@ def _describe_taken(evidence: Evidence, places: Places, probe: PortProbe) -> Fin
         holder = f"process {probe.holder_pid}"
         holder += f" ({probe.holder_command})" if probe.holder_command else ""
     other = probe.port + 1 if PRIVILEGED <= probe.port < LAST_PORT else DEFAULT_PORT
-    fixes = [Fix("Choose another port.", repeat_launch(evidence.launch, port=other))]
+    fixes = [Fix("choose another port", repeat_launch(evidence.launch, port=other))]
     if evidence.launch.nnodes == 1 and evidence.launch.launcher in ("ddpdoctor", "torchrun"):
         fixes.append(
             Fix(
-                "On one node let torchrun find a free port itself.",
+                "on one node let torchrun find a free port itself",
                 f"torchrun --standalone --nproc-per-node {evidence.launch.nproc} train.py",
             )
         )
     if probe.holder_pid is None:
-        fixes.append(Fix("See who holds it (as root).", f"sudo ss -ltnp 'sport = :{probe.port}'"))
+        fixes.append(Fix("see who holds it (as root)", f"sudo ss -ltnp 'sport = :{probe.port}'"))
     else:
         fixes.append(
-            Fix(f"If process {probe.holder_pid} is a leftover of yours, end it.", f"kill {probe.holder_pid}")
+            Fix(f"if process {probe.holder_pid} is a leftover of yours, end it", f"kill {probe.holder_pid}")
         )
     return Finding(
         message=f"The rendezvous port {probe.port} on {host} is held by {holder}.",
@@ -155,7 +155,7 @@ def find_port_invalid(evidence: Evidence) -> Iterable[Finding]:
             ranks=places.ranks(nodes),
             nodes=places.hosts(nodes),
             evidence=(EvidenceItem("variable", f"MASTER_PORT={value}"),),
-            fix=(Fix("Set a port that exists.", f"export MASTER_PORT={DEFAULT_PORT}"),),
+            fix=(Fix("set a port that exists", f"export MASTER_PORT={DEFAULT_PORT}"),),
             details={"port": value},
         )
 
@@ -177,7 +177,7 @@ def _describe_invalid(evidence: Evidence, places: Places, probe: PortProbe) -> F
         evidence=(
             EvidenceItem("port", f"bind of port {probe.port} on {host}: {probe.error or probe.status}"),
         ),
-        fix=(Fix("Take an ordinary port.", repeat_launch(evidence.launch, port=DEFAULT_PORT)),),
+        fix=(Fix("take an ordinary port", repeat_launch(evidence.launch, port=DEFAULT_PORT)),),
         details={"port": probe.port, "status": probe.status},
     )
 
@@ -246,9 +246,9 @@ def find_file_stale(evidence: Evidence) -> Iterable[Finding]:
                 nodes=(places.host(node.node),),
                 evidence=(EvidenceItem("file", f"{file.path}: {file.size:,} bytes{age}"),),
                 fix=(
-                    Fix("Give every job a path of its own.", f"export {file.named_by}={unique}")
+                    Fix("give every job a path of its own", f"export {file.named_by}={unique}")
                     if file.open_by
-                    else Fix("Delete it before the next start.", f"rm -f {quote(file.path, 4096)}"),
+                    else Fix("delete it before the next start", f"rm -f {quote(file.path, 4096)}"),
                 ),
                 details={"path": file.path, "named_by": file.named_by, "open_by": list(file.open_by)},
             )
