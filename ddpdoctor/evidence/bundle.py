@@ -10,6 +10,14 @@ from typing import Any
 
 from ddpdoctor.evidence.codec import decode, encode
 from ddpdoctor.evidence.facts import Launch, NodeFacts, RankFacts
+from ddpdoctor.evidence.job import (
+    CrashRecord,
+    ExceptionRecord,
+    JobEnd,
+    MemoryRecord,
+    ProcessRecord,
+    TextMatch,
+)
 from ddpdoctor.evidence.network import HostMatch, Link, PortProbe, Rendezvous, Resolution
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.stages import RankError, RankExit, SmokeResult, StageRecord
@@ -63,6 +71,12 @@ class Evidence:
     bandwidth: tuple[BandwidthRow, ...] = ()
     pairs: tuple[PairRow, ...] = ()
     baselines: tuple[Baseline, ...] = ()
+    processes: tuple[ProcessRecord, ...] = ()
+    exceptions: tuple[ExceptionRecord, ...] = ()
+    crashes: tuple[CrashRecord, ...] = ()
+    texts: tuple[TextMatch, ...] = ()
+    memory: tuple[MemoryRecord, ...] = ()
+    job: tuple[JobEnd, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
     """What gatherers of third parties saw: ``<distribution>/<gatherer>`` -> node, as text -> plain data."""
     absent: dict[str, Absent] = field(default_factory=dict)

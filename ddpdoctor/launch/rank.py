@@ -50,6 +50,7 @@ def run_rank(plan_data: dict[str, Any]) -> None:
     follow_parent()
     gc.freeze()  # a collection over torch's own objects would copy every page shared with the forkserver
     plan = decode(Plan, plan_data)
+    _limit_threads()
     rank = int(os.environ["RANK"])
     writer = EventWriter(rank_file(plan.workdir, rank))
     writer.write("hello", rank=rank, pid=os.getpid())
@@ -64,6 +65,16 @@ def run_rank(plan_data: dict[str, Any]) -> None:
         if dist.is_initialized():
             with suppress(Exception):
                 dist.destroy_process_group()
+
+
+def _limit_threads() -> None:
+    """Do as torchrun does: one intra-op thread where several ranks share a node and nobody said otherwise.
+
+    torchrun sets OMP_NUM_THREADS=1 for that (torch.distributed.run, config_from_args); here torch is imported already.
+    """
+    if "OMP_NUM_THREADS" not in os.environ and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
+        os.environ["OMP_NUM_THREADS"] = "1"
+        torch.set_num_threads(1)
 
 
 def _make_context(plan: Plan, rank: int, writer: EventWriter) -> RankContext:

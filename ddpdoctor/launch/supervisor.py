@@ -403,6 +403,8 @@ def absent_kinds(plan: Plan, evidence: Evidence) -> dict[str, Absent]:
                 absent[kind] = Absent(f"stage {record.stage}: {record.reason}", applicable=False)
             elif record.status != "passed":
                 absent.setdefault(kind, Absent(f"stage {record.stage} {record.status}: {record.reason}"))
+    for kind in JOB_KINDS:
+        absent[kind] = Absent("check watches no job of yours", applicable=False)
     if plan.launch.model is None:
         absent["model"] = Absent("no --model was given", applicable=False)
     if plan.launch.nnodes == 1:
@@ -411,6 +413,8 @@ def absent_kinds(plan: Plan, evidence: Evidence) -> dict[str, Absent]:
     return absent
 
 
+JOB_KINDS = ("processes", "exceptions", "crashes", "texts", "memory", "job")
+"""Evidence of a watched job, of which a check has none."""
 STAGE_KINDS: dict[str, tuple[str, ...]] = {
     "facts": ("nodes",),
     "smoke": ("smoke",),
