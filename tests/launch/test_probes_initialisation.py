@@ -44,10 +44,10 @@ def test_under_an_agent_rank_0_still_hosts_the_store(tmp_path: Path) -> None:
 def refuse_file(ctx: RankContext) -> None:
     original = dist.init_process_group
 
-    def init(*args: Any, init_method: str, **options: Any) -> None:
-        if init_method.startswith("file://"):
+    def init(*args: Any, **options: Any) -> None:
+        if options["init_method"].startswith("file://"):
             raise RuntimeError("no locks available")
-        original(*args, init_method=init_method, **options)
+        original(*args, **options)
 
     dist.init_process_group = init
 

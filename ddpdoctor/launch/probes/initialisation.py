@@ -28,8 +28,8 @@ AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 def probe_initialisation(ctx: RankContext) -> None:
     """Form the default group anew by tcp:// and by file://, with one all_reduce each.
 
-    To be run last: the default group is destroyed first, and none is left. The env:// row is the caller's, who
-    formed the group that way. Emits one `InitResult` for each way.
+    To be run last: the default group is destroyed first, and none is left. The env:// row is the caller's,
+    who formed the group that way. Emits one `InitResult` for each way.
 
     Raises:
         ProbeError: a group did not form; the ranks are out of step.

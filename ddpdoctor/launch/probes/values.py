@@ -115,12 +115,43 @@ def _reduce(reduction: str, size: int) -> torch.Tensor:
     return inputs.amin(0) if reduction == "MIN" else inputs.amax(0)
 
 
+def fill_pattern(buffer: torch.Tensor, rank: int) -> None:
+    """Fill a one-dimensional ``buffer`` with the pattern of ``rank``, at the speed of memory."""
+    _fill(buffer, _pattern(rank))
+
+
+def fill_addends(buffer: torch.Tensor, rank: int, size: int) -> None:
+    """Fill ``buffer`` with what ``rank`` of ``size`` puts into a sum."""
+    _fill(buffer, _addend(rank, size))
+
+
+def is_pattern(buffer: torch.Tensor, rank: int) -> bool:
+    """Whether ``buffer`` holds the pattern of ``rank``."""
+    return _matches(buffer, _pattern(rank))
+
+
+def is_sum(buffer: torch.Tensor, size: int, start: int = 0) -> bool:
+    """Whether ``buffer`` holds the sum over ``size`` ranks from its element ``start`` on."""
+    return _matches(buffer, _reduce("SUM", size).roll(-(start % PERIOD)))
+
+
+def _fill(buffer: torch.Tensor, base: torch.Tensor) -> None:
+    period = base.to(device=buffer.device, dtype=buffer.dtype)
+    whole, rest = divmod(buffer.numel(), PERIOD)
+    if whole:
+        buffer[: whole * PERIOD].view(whole, PERIOD).copy_(period)
+    buffer[whole * PERIOD :].copy_(period[:rest])
+
+
+def _matches(buffer: torch.Tensor, base: torch.Tensor) -> bool:
+    period = base.to(device=buffer.device, dtype=buffer.dtype)
+    whole, rest = divmod(buffer.numel(), PERIOD)
+    if whole and not bool((buffer[: whole * PERIOD].view(whole, PERIOD) == period).all()):
+        return False
+    return torch.equal(buffer[whole * PERIOD :], period[:rest])
+
+
 def _tile(base: torch.Tensor, count: int, dtype: torch.dtype, device: str) -> torch.Tensor:
-    period = base.to(device=device, dtype=dtype)
-    if count <= PERIOD:
-        return period[:count].clone()
-    whole, rest = divmod(count, PERIOD)
     made = torch.empty(count, dtype=dtype, device=device)
-    made[: whole * PERIOD].view(whole, PERIOD).copy_(period)
-    made[whole * PERIOD :].copy_(period[:rest])
+    _fill(made, base)
     return made
