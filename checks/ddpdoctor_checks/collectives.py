@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from ddpdoctor.evidence import CollectiveCase, Evidence, RankMessage, RankSet, encode
+from ddpdoctor.evidence import CollectiveCase, Evidence, InitResult, RankMessage, RankSet, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.stage_evidence import (
+    assign_blame,
     explain_missing,
     gather_ranks,
     hosts_of_ranks,
@@ -238,17 +239,13 @@ def find_operation_raised(evidence: Evidence) -> Iterable[Finding]:
             raised.append((case, said))
     if not evidence.collectives:
         raise explain_missing(evidence, "collectives", "the operations")
-    own = [
-        (case, messages)
-        for case, said in raised
-        if (messages := [e for e in said if not is_complaint(e.text)])
-    ]
-    blamed = own or raised
-    if not blamed:
+    if not raised:
         return
+    own = [(case, told) for case, said in raised if (told := [e for e in said if not is_complaint(e.text)])]
+    blamed = own or raised
     case, said = blamed[0]
-    ranks = RankSet().union(*(gather_ranks(messages) for _, messages in blamed))
-    everyone = RankSet().union(*(gather_ranks(messages) for _, messages in raised))
+    heard = RankSet().union(*(each.passed for each, _ in raised))
+    blame = assign_blame(evidence, [message for _, messages in raised for message in messages], heard)
     names = list(dict.fromkeys(bad.op for bad, _ in blamed))
     also = f"; so did {join_words(names[1:])}" if len(names) > 1 else ""
     texts = [
@@ -265,10 +262,11 @@ def find_operation_raised(evidence: Evidence) -> Iterable[Finding]:
         for bad, all_ in blamed
     )
     yield Finding(
-        message=f"{describe_case(case)} raised on {name_set(gather_ranks(said))}: {said[0].text}{also}",
-        ranks=ranks,
-        victims=everyone.minus(ranks),
-        nodes=hosts_of_ranks(evidence, ranks),
+        message=f"{describe_case(case)} raised on {name_set(gather_ranks(said))}: {said[0].text}{also}"
+        f"{blame.silence}",
+        ranks=blame.ranks,
+        victims=blame.victims,
+        nodes=hosts_of_ranks(evidence, blame.ranks),
         evidence=quote_messages(texts),
         fix=(
             Fix(
@@ -276,7 +274,8 @@ def find_operation_raised(evidence: Evidence) -> Iterable[Finding]:
             ),
         ),
         details=encode({"operations": names, **list_cases(rows)}),
-        confidence="high" if own else "medium",
+        confidence=blame.confidence,
+        role=blame.role,
     )
 
 
@@ -304,7 +303,7 @@ def find_initialisation_failed(evidence: Evidence, *, variant: str) -> Iterable[
     if result.failures:
         if variant == "env" and any(each.stage == "rendezvous" for each in evidence.errors):
             raise CannotLook("the default process group did not form in stage rendezvous")
-        yield _failed_initialisation(evidence, variant, result.failures)
+        yield _failed_initialisation(evidence, variant, result)
         return
     if result.skipped:
         raise NotApplicable(result.skipped)
@@ -313,25 +312,24 @@ def find_initialisation_failed(evidence: Evidence, *, variant: str) -> Iterable[
         raise CannotLook(f"{name_set(silent)} left no result of {variant}://")
 
 
-def _failed_initialisation(evidence: Evidence, method: str, failures: Sequence[RankMessage]) -> Finding:
-    own = [each for each in failures if not is_complaint(each.text)]
-    blamed = own or list(failures)
-    ranks = gather_ranks(blamed)
-    env = method == "env"
+def _failed_initialisation(evidence: Evidence, method: str, result: InitResult) -> Finding:
+    blame = assign_blame(evidence, result.failures, result.passed)
+    raised = name_set(gather_ranks(blame.said))
     return Finding(
-        message=f"init_process_group by {method}:// with {evidence.launch.backend} failed on "
-        f"{name_set(ranks)}: {blamed[0].text}",
-        ranks=ranks,
-        victims=gather_ranks(failures).minus(ranks),
-        nodes=hosts_of_ranks(evidence, ranks),
+        message=f"init_process_group by {method}:// with {evidence.launch.backend} failed on {raised}: "
+        f"{blame.said[0].text}{blame.silence}",
+        ranks=blame.ranks,
+        victims=blame.victims,
+        nodes=hosts_of_ranks(evidence, blame.ranks),
         evidence=(
-            *quote_messages(failures),
+            *quote_messages(result.failures),
             EvidenceItem("backend", f"{evidence.launch.backend} by {method}://"),
         ),
         fix=_INIT_FIXES[method],
         details=encode({"method": method, "backend": evidence.launch.backend}),
-        confidence="high" if own else "medium",
-        severity=None if env else "warning",
+        confidence=blame.confidence,
+        role=blame.role,
+        severity=None if method == "env" else "warning",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Evidence, Frame, RankExit, RankMessage, RankSet, StackClass, StageRecord
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, NotApplicable, Where
@@ -180,6 +180,44 @@ def ranks_per_node(evidence: Evidence) -> dict[int, int]:
     for facts in evidence.ranks:
         counts[facts.node] = counts.get(facts.node, 0) + 1
     return counts or {node: evidence.launch.nproc for node in range(evidence.launch.nnodes)}
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """Whose fault it is that some ranks raised: order of blame is own error, death, silence, complaint."""
+
+    said: tuple[RankMessage, ...]
+    """What to quote: the ranks' own errors, else their complaints."""
+    ranks: RankSet
+    victims: RankSet
+    role: str = "cause"
+    confidence: str = "high"
+    silence: str = ""
+    """End of a sentence on those who said nothing, or empty."""
+
+
+def assign_blame(evidence: Evidence, failures: Iterable[RankMessage], heard: RankSet) -> Blame:
+    """Tell the ranks that failed from those that only lost them.
+
+    Args:
+        evidence: all of it; ranks that died before their end are looked up in it.
+        failures: what the ranks said; at least one.
+        heard: ranks that have a result, good or bad; others of the world are silent.
+    """
+    said = tuple(failures)
+    everyone = gather_ranks(said)
+    own = tuple(each for each in said if not is_complaint(each.text))
+    if own:
+        ranks = gather_ranks(own)
+        return Blame(own, ranks, everyone.minus(ranks))
+    dead = RankSet(each.rank for each in evidence.exits if not each.finished)
+    if dead:
+        return Blame(said, dead, everyone.minus(dead), "consequence", "high", f"; {name_set(dead)} had died")
+    silent = RankSet.span(evidence.launch.world_size).minus(heard.union(everyone))
+    if silent:
+        words = f"; {name_set(silent)} left no result"
+        return Blame(said, silent, everyone, "cause", "medium", words)
+    return Blame(said, everyone, RankSet(), "cause", "medium")
 
 
 def quote_messages(messages: Iterable[RankMessage], most: int = 6) -> tuple[EvidenceItem, ...]:

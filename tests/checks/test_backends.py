@@ -305,18 +305,23 @@ def test_missing_ranks_are_left_to_the_network_checks() -> None:
     assert_passes(backends.find_stage_error, world)
 
 
-def test_a_time_out_is_the_consequence_of_a_rank_that_stands_elsewhere() -> None:
+def test_a_time_out_is_blamed_on_the_rank_that_said_nothing() -> None:
     error = RankError(0, "ddp", "RuntimeError", "Timed out waiting 28000ms for recv operation to complete")
-    world = with_stage(
-        make_world(1, 2, errors=(error,)),
-        "ddp",
-        status="failed",
-        finished=RankSet(),
-        unfinished=RankSet([0, 1]),
-    )
-    found = assert_finds(backends.find_stage_error, world)
-    assert found.role == "consequence"
-    assert (str(found.ranks), str(found.victims)) == ("1", "0")
+    world = make_world(1, 2, errors=(error,))
+    failed = with_stage(world, "ddp", status="failed", finished=RankSet(), unfinished=RankSet([0, 1]))
+    found = assert_finds(backends.find_stage_error, failed)
+    assert (str(found.ranks), str(found.victims), found.confidence) == ("1", "0", "medium")
+    assert found.message.endswith("; rank 1 left no result")
+    cut = with_stage(failed, "ddp", status="cut")
+    assert assert_finds(backends.find_stage_error, cut).role == "consequence"
+
+
+def test_complaints_follow_from_a_rank_that_died() -> None:
+    world = fail_gloo(("0-1,3", "RuntimeError: Connection closed by peer [127.0.0.1]:4242"))
+    world = replace(world, exits=(RankExit(2, 4711, "backends", signal=9),))
+    found = assert_finds(backends.find_backend_failed, world, id="bkd.gloo.works")
+    assert (found.role, str(found.ranks), str(found.victims)) == ("consequence", "2", "0-1,3")
+    assert found.message.endswith("; rank 2 had died")
 
 
 def test_a_rank_that_was_killed_is_named_and_explains_the_cut_stage() -> None:

@@ -32,7 +32,7 @@ def make_case(op: str = "all_reduce", **changes: Any) -> CollectiveCase:
 def fail_case(op: str, *said: tuple[str, str], **changes: Any) -> CollectiveCase:
     messages = tuple(RankMessage(RankSet.parse(ranks), text) for ranks, text in said)
     passed = RankSet.span(4).minus(RankSet().union(*(each.ranks for each in messages)))
-    return make_case(op, failures=messages, passed=passed, **changes)
+    return make_case(op, **{"failures": messages, "passed": passed, **changes})
 
 
 def with_cases(*cases: CollectiveCase, nproc: int = 4) -> Evidence:
@@ -142,9 +142,21 @@ def test_the_rank_with_its_own_exception_is_blamed_before_those_that_lost_it() -
     assert (str(found.ranks), str(found.victims), found.confidence) == ("3", "0-2", "high")
 
 
-def test_only_complaints_leave_the_culprit_open() -> None:
-    world = with_cases(fail_case("barrier", ("0-2", "RuntimeError: Timed out waiting 28000ms for recv")))
-    assert assert_finds(collectives.find_operation_raised, world).confidence == "medium"
+def test_complaints_point_to_the_rank_that_left_no_result() -> None:
+    """Ranks lose a killed peer in different operations; rank 0 was done with the first before it died."""
+    world = with_cases(
+        fail_case("scatter", ("3", "RuntimeError: Connection closed by peer"), passed=RankSet([0, 1])),
+        fail_case("gather", ("0", "RuntimeError: Read error: Connection reset by peer"), passed=RankSet()),
+    )
+    found = assert_finds(collectives.find_operation_raised, world)
+    assert (str(found.ranks), str(found.victims), found.confidence) == ("2", "0,3", "medium")
+    assert found.message.endswith("; so did gather; rank 2 left no result")
+
+
+def test_complaints_of_all_leave_the_culprit_open() -> None:
+    world = with_cases(fail_case("barrier", ("0-3", "RuntimeError: Timed out waiting 28000ms for recv")))
+    found = assert_finds(collectives.find_operation_raised, world)
+    assert (str(found.ranks), str(found.victims), found.confidence) == ("0-3", "", "medium")
 
 
 def test_wrong_values_are_no_exceptions() -> None:

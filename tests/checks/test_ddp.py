@@ -295,7 +295,7 @@ def test_without_a_model_nothing_of_it_is_asked() -> None:
         ddp.find_parameters_unused_somewhere,
         ddp.find_search_unneeded,
     ):
-        assert assert_status(function, world, "skipped") == "no --model given"
+        assert assert_status(function, world, "skipped") == "no --model was given"
 
 
 def test_a_model_without_a_result_is_unknown() -> None:

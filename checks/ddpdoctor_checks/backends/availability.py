@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from ddpdoctor.evidence import BackendResult, Evidence, RankMessage, RankSet, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.stage_evidence import (
+    assign_blame,
     explain_missing,
     gather_ranks,
     hosts_of_ranks,
-    is_complaint,
     quote_messages,
 )
 from ddpdoctor_checks.wording import join_words, name_set
@@ -83,7 +83,7 @@ def find_backend_unavailable(evidence: Evidence) -> Iterable[Finding]:
     else:
         return
     usable = [each.backend for each in evidence.backends if each.built and each.device_present]
-    if not evidence.backends and result.backend != "gloo":
+    if len(evidence.backends) < 2 and result.backend != "gloo":
         usable = ["gloo"]  # in every wheel of torch for every platform; nothing else could be asked
     torch = next((facts.versions["torch"] for facts in evidence.nodes if "torch" in facts.versions), None)
     yield Finding(
@@ -210,24 +210,23 @@ def find_backend_failed(evidence: Evidence, *, variant: str) -> Iterable[Finding
 
 
 def _failed_backend(evidence: Evidence, result: BackendResult) -> Finding:
-    own = [each for each in result.failures if not is_complaint(each.text)]
-    blamed = own or list(result.failures)
-    ranks = gather_ranks(blamed)
-    victims = gather_ranks(result.failures).minus(ranks)
-    formed = not ranks.minus(result.group)
+    blame = assign_blame(evidence, result.failures, result.collective)
+    raised = gather_ranks(blame.said)
+    formed = not raised.minus(result.group)
     where = "first all_reduce failed" if formed else "process group did not form"
     severity = None
     if not result.asked and result.backend != evidence.launch.backend:
         severity = "warning" if result.backend in ("gloo", "nccl") else "info"
     return Finding(
-        message=f"The {where} with {result.backend} on {name_set(ranks)}: {blamed[0].text}",
-        ranks=ranks,
-        victims=victims,
-        nodes=hosts_of_ranks(evidence, ranks),
+        message=f"The {where} with {result.backend} on {name_set(raised)}: {blame.said[0].text}{blame.silence}",
+        ranks=blame.ranks,
+        victims=blame.victims,
+        nodes=hosts_of_ranks(evidence, blame.ranks),
         evidence=quote_messages(result.failures),
         fix=tuple(_failed_fixes(result)),
         details=encode({"backend": result.backend, "version": result.version, "group_formed": formed}),
-        confidence="high" if own else "medium",
+        confidence=blame.confidence,
+        role=blame.role,
         severity=severity,
     )
 

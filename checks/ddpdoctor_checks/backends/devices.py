@@ -22,6 +22,11 @@ def on_gpu(facts: RankFacts) -> bool:
     return facts.device.split(":")[0] not in ("cpu", "meta")
 
 
+def explain_no_gpu(evidence: Evidence) -> str:
+    """Return why a question about the ranks' GPUs does not apply."""
+    return "no rank uses a GPU" if any(node.devices for node in evidence.nodes) else "no GPU"
+
+
 def find_device(node: NodeFacts | None, facts: RankFacts) -> Device | None:
     """Return what is known of a rank's device: by UUID, else by index where nothing renumbers the devices."""
     if node is None:
@@ -72,7 +77,7 @@ def find_device_shared(evidence: Evidence) -> Iterable[Finding]:
     """
     users = [facts for facts in evidence.ranks if on_gpu(facts)]
     if not users:
-        raise NotApplicable("no rank uses a GPU")
+        raise NotApplicable(explain_no_gpu(evidence))
     groups: dict[str, list[RankFacts]] = {}
     for facts in users:
         if facts.device_uuid is not None:
@@ -164,7 +169,7 @@ def find_device_out_of_range(evidence: Evidence) -> Iterable[Finding]:
     """
     wanted = evidence.launch.backend in GPU_BACKENDS or any(on_gpu(facts) for facts in evidence.ranks)
     if not wanted:
-        raise NotApplicable("no rank uses a GPU")
+        raise NotApplicable(explain_no_gpu(evidence))
     if not evidence.ranks:
         raise CannotLook("no rank left facts of its devices")
     if not any(facts.visible_devices for facts in evidence.ranks):

@@ -86,7 +86,9 @@ def find_peer_copy_broken(evidence: Evidence) -> Iterable[Finding]:
             yield _cured_without_peers(evidence, result.backend, failed, result.failures[0].text)
     if not copies and not cured:
         if not several:
-            raise NotApplicable("no node has two GPUs")
+            raise NotApplicable(
+                "no node has two GPUs" if any(n.devices for n in evidence.nodes) else "no GPU"
+            )
         raise CannotLook("no copy between GPUs was tried")
 
 
@@ -193,8 +195,7 @@ def find_device_faulty(evidence: Evidence) -> Iterable[Finding]:
     devices = [(node, device) for node in evidence.nodes for device in node.devices]
     stuck = [each for each in evidence.smoke if _is_faulty(each)]
     if not devices and not stuck:
-        note = next((node.devices_note for node in evidence.nodes if node.devices_note), None)
-        raise NotApplicable(f"no GPU ({note})" if note else "no GPU")
+        raise NotApplicable("no GPU")
     yield from fold_alike(_find_faults(evidence, devices, stuck))
 
 

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ddpdoctor.evidence import STAGES, Evidence, RankError, RankExit, RankSet, StackClass, StageRecord, encode
+from ddpdoctor.evidence import (
+    STAGES,
+    Evidence,
+    RankError,
+    RankExit,
+    RankMessage,
+    RankSet,
+    StackClass,
+    StageRecord,
+    encode,
+)
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, Where, check
 from ddpdoctor_checks.places import Places
 from ddpdoctor_checks.stage_evidence import (
+    assign_blame,
     describe_exit,
     describe_stack,
     explain_missing,
     find_line,
     fold_frames,
+    gather_ranks,
     hosts_of_ranks,
-    is_complaint,
     is_waiting,
     place_stacks,
     stage_records,
@@ -341,34 +352,35 @@ def _somebody_missing(evidence: Evidence) -> bool:
 
 
 def _raised(evidence: Evidence, stage: str, raised: Sequence[RankError]) -> Finding:
-    own = [each for each in raised if not is_complaint(each.message)]
+    records = stage_records(evidence, stage)
+    finished = RankSet().union(*(record.finished for record in records))
+    blame = assign_blame(
+        evidence, [RankMessage(RankSet([each.rank]), each.message) for each in raised], finished
+    )
+    quoted = gather_ranks(blame.said)
     groups: dict[tuple[str, str], list[RankError]] = {}
-    for each in own or raised:
-        groups.setdefault((each.type, each.message), []).append(each)
+    for each in raised:
+        if each.rank in quoted:
+            groups.setdefault((each.type, each.message), []).append(each)
     (kind, text), members = next(iter(groups.items()))
-    ranks = RankSet(each.rank for each in own or raised)
-    victims = RankSet(each.rank for each in raised).minus(ranks)
-    dead = unclean_exits(evidence, (None, *STAGES))
-    silent = RankSet().union(*(record.unfinished for record in stage_records(evidence, stage)))
-    echo = not own and bool(dead or silent.minus(ranks))
-    line = find_line(members[0].frames)
     same = RankSet(each.rank for each in members)
+    echo = blame.role == "consequence" or any(record.status == "cut" for record in records)
+    line = find_line(members[0].frames)
+    role = "victim" if blame.silence else "culprit"
     return Finding(
-        message=f"Stage {stage} ended with {kind} on {name_set(same)}: {text}",
-        ranks=RankSet(each.rank for each in dead) or silent.minus(ranks) if echo else ranks,
-        victims=ranks if echo else victims,
-        nodes=hosts_of_ranks(evidence, ranks),
-        where=(Where(same, "victim" if echo else "culprit", line.file, line.line, line.function),)
-        if line
-        else (),
+        message=f"Stage {stage} ended with {kind} on {name_set(same)}: {text}{blame.silence}",
+        ranks=blame.ranks,
+        victims=blame.victims,
+        nodes=hosts_of_ranks(evidence, blame.ranks),
+        where=(Where(same, role, line.file, line.line, line.function),) if line else (),
         evidence=tuple(
             EvidenceItem("rank", f"{name}: {message}", RankSet(each.rank for each in group))
             for (name, message), group in list(groups.items())[:6]
         ),
         fix=_error_fixes(evidence.launch.backend, stage),
-        details=encode({"stage": stage, "type": kind, "messages": len(groups)}),
-        role="consequence" if echo else "cause",
-        confidence="high" if own else "medium",
+        details={"stage": stage, "type": kind, "messages": len(groups)},
+        role="consequence" if echo and blame.silence else "cause",
+        confidence=blame.confidence,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import Device, Evidence, NodeFacts, RankFacts, RankSet, SmokeResult, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.backends.devices import find_device, on_gpu
+from ddpdoctor_checks.backends.devices import explain_no_gpu, find_device, on_gpu
 from ddpdoctor_checks.wording import join_words, name_set
 
 MINIMUM_DRIVER = {10: (440, 33), 11: (450, 80, 2), 12: (525, 60, 13), 13: (580,)}
@@ -95,7 +95,7 @@ def find_device_unsupported(evidence: Evidence) -> Iterable[Finding]:
     users = [facts for facts in evidence.ranks if on_gpu(facts)]
     failed = [each for each in evidence.smoke if not each.ok and UNSUPPORTED.search(each.error or "")]
     if not users and not failed:
-        raise NotApplicable("no rank uses a GPU")
+        raise NotApplicable(explain_no_gpu(evidence))
     nodes = {each.node: each for each in evidence.nodes}
     trials: dict[int, list[SmokeResult]] = {}
     for each in evidence.smoke:

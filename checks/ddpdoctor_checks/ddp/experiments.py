@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ddpdoctor.evidence import Evidence, Experiment, RankMessage, RankSet, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.stage_evidence import (
+    assign_blame,
     explain_missing,
     gather_ranks,
     hosts_of_ranks,
@@ -312,23 +313,23 @@ def find_experiment_raised(evidence: Evidence) -> Iterable[Finding]:
     raised = [
         (each, said) for each in evidence.experiments for said in each.failures if is_exception(said.text)
     ]
-    own = [(each, said) for each, said in raised if not is_complaint(said.text)]
-    blamed = own or raised
-    if not blamed:
+    if not raised:
         return
+    blamed = [(each, said) for each, said in raised if not is_complaint(said.text)] or raised
     first, said = blamed[0]
-    ranks = gather_ranks(message for _, message in blamed)
+    blame = assign_blame(evidence, [message for _, message in raised], first.passed)
     names = list(dict.fromkeys(each.name for each, _ in blamed))
     also = f"; so did {join_words(names[1:])}" if len(names) > 1 else ""
     settings = "NCCL_DEBUG=INFO" if evidence.launch.backend == "nccl" else "TORCH_CPP_LOG_LEVEL=INFO"
     yield Finding(
         message=f"The DDP experiment {first.name} with {evidence.launch.backend} raised on "
-        f"{name_set(said.ranks)}: {said.text}{also}",
-        ranks=ranks,
-        victims=gather_ranks(message for _, message in raised).minus(ranks),
-        nodes=hosts_of_ranks(evidence, ranks),
+        f"{name_set(said.ranks)}: {said.text}{also}{blame.silence}",
+        ranks=blame.ranks,
+        victims=blame.victims,
+        nodes=hosts_of_ranks(evidence, blame.ranks),
         evidence=quote_messages(RankMessage(m.ranks, f"{each.name}: {m.text}") for each, m in blamed),
         fix=(Fix("run the same steps with the backend's own messages", command=f"{settings} {_AGAIN}"),),
         details=encode({"experiments": names, "backend": evidence.launch.backend}),
-        confidence="high" if own else "medium",
+        confidence=blame.confidence,
+        role=blame.role,
     )

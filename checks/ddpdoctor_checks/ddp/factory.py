@@ -32,7 +32,7 @@ def require_model(evidence: Evidence) -> ModelResult:
         CannotLook: it left no result.
     """
     if evidence.launch.model is None and not evidence.model:
-        raise NotApplicable("no --model given")
+        raise NotApplicable("no --model was given")
     if not evidence.model:
         raise explain_missing(evidence, "ddp", f"the model {evidence.launch.model}")
     return evidence.model[0]
@@ -76,7 +76,7 @@ def find_factory_failed(evidence: Evidence) -> Iterable[Finding]:
         ``ddpdoctor check --help``
     """
     if evidence.launch.model is None and not evidence.model:
-        raise NotApplicable("no --model given")
+        raise NotApplicable("no --model was given")
     hung = list(_find_hung(evidence))
     errors = [(result, error) for result in evidence.model for error in result.errors]
     if not hung and not evidence.model:
