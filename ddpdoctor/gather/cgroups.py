@@ -44,6 +44,21 @@ def read_limits(root: Path = Path("/")) -> CgroupLimits:
     return CgroupLimits(min(cpus, default=None), min(memory, default=None))
 
 
+def find_cgroup_files(controller: str, names: tuple[str, ...], root: Path = Path("/")) -> Iterator[Path]:
+    """Yield the files of this process's groups that have one of ``names``, its own group's first.
+
+    Args:
+        controller: name of the controller in version 1, e.g. ``memory``.
+        names: file names of both versions.
+        root: where proc and sys are mounted; a test gives another.
+    """
+    for folder in _folders(root, controller):
+        for name in names:
+            path = folder / name
+            if path.exists():
+                yield path
+
+
 def _read_quota(folder: Path) -> float | None:
     words = _read(folder / "cpu.max").split()  # version 2: "max 100000" or "200000 100000"
     if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):

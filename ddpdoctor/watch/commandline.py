@@ -1,0 +1,132 @@
+"""Telling apart, in the arguments of `run`, what is ours, what is torchrun's and what is the script's.
+
+Ours and torchrun's options come before the script or ``--``; everything after belongs to the script, verbatim.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from ddpdoctor.errors import UsageError
+
+TORCHRUN_VALUES = (
+    "--nnodes --nproc-per-node --rdzv-backend --rdzv-endpoint --rdzv-id --rdzv-conf --max-restarts "
+    "--monitor-interval --start-method --event-log-handler --role --log-dir --redirects --tee "
+    "--local-ranks-filter --duplicate-stdout-filters --duplicate-stderr-filters --node-rank --master-addr "
+    "--master-port --local-addr --logs-specs --numa-binding --signals-to-handle --shutdown-timeout -r -t"
+).split()
+"""Options of torch.distributed.run 2.4 to 2.13 that take a value."""
+TORCHRUN_FLAGS = ["--standalone", "--module", "-m", "--no-python", "--run-path", "--virtual-local-rank"]
+"""Those that take none."""
+MISPLACED = ("--json", "--html")
+"""Options of ours that people put behind the script, where they are the script's; one hint is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The arguments of `run`, told apart."""
+
+    own: tuple[str, ...]
+    torchrun: tuple[str, ...]
+    """Options for torch.distributed.run, as they were typed, ``--nproc`` under its own name."""
+    target: tuple[str, ...]
+    """The script (or module, or program) and its arguments; or the whole command after ``--``."""
+    is_command: bool = False
+    """The target is any command, not a script for torchrun."""
+
+    @property
+    def is_module(self) -> bool:
+        """Whether the target is a module (``-m``)."""
+        return any(word in ("-m", "--module") for word in self.torchrun)
+
+    @property
+    def is_program(self) -> bool:
+        """Whether the target is a program that torchrun is to start without Python."""
+        return any(_plain(word) == "--no-python" for word in self.torchrun)
+
+    @property
+    def script(self) -> str | None:
+        """The path of the script, where the target is one."""
+        if self.is_command or self.is_module or self.is_program or not self.target:
+            return None
+        return self.target[0]
+
+
+def split_arguments(arguments: Sequence[str], values: Collection[str], flags: Collection[str]) -> Split:
+    """Tell the arguments of `run` apart.
+
+    Args:
+        arguments: all of them.
+        values: options of ours that take a value, in all spellings.
+        flags: options of ours that take none.
+
+    Raises:
+        UsageError: an unknown option, an option without its value, nothing to run, or options of torchrun before a
+            command that does its own launching.
+    """
+    own: list[str] = []
+    launcher: list[str] = []
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            return _finish_command(own, launcher, rest)
+        if not word.startswith("-") or word == "-":
+            return Split(tuple(own), tuple(launcher), (word, *rest))
+        name, equals, _ = word.partition("=")
+        plain = _plain(name)
+        if plain in ("--nproc", "--nproc-per-node"):
+            launcher += ["--nproc-per-node", _value(word, rest)]
+        elif plain in TORCHRUN_FLAGS:
+            launcher.append(word)
+        elif plain in TORCHRUN_VALUES:
+            launcher += [word] if equals else [word, _value(word, rest)]
+        elif plain in flags or name in flags:
+            own.append(word)
+        elif plain in values or name in values:
+            own += [word] if equals else [word, _value(word, rest)]
+        else:
+            raise _unknown(name, (*values, *flags, *TORCHRUN_VALUES, *TORCHRUN_FLAGS, "--nproc"))
+    if own and own[-1] in ("-h", "--help"):
+        return Split(tuple(own), tuple(launcher), ())
+    raise UsageError("nothing to run", hint="ddpdoctor run --nproc 4 train.py, or: ddpdoctor run -- COMMAND")
+
+
+def _finish_command(own: list[str], launcher: list[str], command: list[str]) -> Split:
+    if not command:
+        raise UsageError(
+            "nothing to run after --", hint="ddpdoctor run -- torchrun --nproc-per-node 4 train.py"
+        )
+    if launcher:
+        raise UsageError(
+            f"{launcher[0]} is an option of torchrun, but {command[0]!r} launches its own ranks",
+            hint=f"ddpdoctor run {' '.join([*launcher, 'train.py'])}, or leave it out before --",
+        )
+    return Split(tuple(own), (), tuple(command), is_command=True)
+
+
+def _plain(name: str) -> str:
+    """torchrun takes both spellings of its long options."""
+    return name.replace("_", "-") if name.startswith("--") else name
+
+
+def _value(word: str, rest: list[str]) -> str:
+    _, equals, value = word.partition("=")
+    if equals:
+        return value
+    if not rest:
+        raise UsageError(f"{word} needs a value", hint="ddpdoctor run --help")
+    return rest.pop(0)
+
+
+def _unknown(name: str, known: Sequence[str]) -> UsageError:
+    near = difflib.get_close_matches(_plain(name), known, 1)
+    hint = f"ddpdoctor run {near[0]}" if near else "options of the script come after it"
+    return UsageError(f"neither ddpdoctor run nor torchrun has an option {name}", hint=hint)
+
+
+def find_misplaced(split: Split) -> str | None:
+    """Return an option of ours that stands among the script's arguments, for one hint."""
+    return next((word for word in split.target[1:] if word.partition("=")[0] in MISPLACED), None)

@@ -1,0 +1,131 @@
+"""Launching the user's job and staying beside it until it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from ddpdoctor.watch.commandline import Split
+from ddpdoctor.watch.memory import MemoryWatch
+from ddpdoctor.watch.relay import HEAD_BYTES, Relay
+from ddpdoctor.watch.rundir import RunDirectory
+
+INJECT = Path(__file__).with_name("inject")
+"""Goes in front of PYTHONPATH; its sitecustomize is the start-up hook."""
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that are the job's: torchrun handles the first four, scripts use the others."""
+LOOK_S = 0.2
+"""How long a wait for a signal lasts before the child is looked at again; SIGCHLD ends it at once."""
+SI_USER = 0
+"""si_code of a signal that a process sent with kill(2); others come from the kernel (a terminal's Ctrl-C)."""
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(slots=True)
+class JobResult:
+    """How the launched command ended."""
+
+    returncode: int
+    """As subprocess gives it: negative for a signal."""
+    duration_s: float
+    memory: MemoryWatch
+    signals: list[str] = field(default_factory=list)
+    """Signals that came while it ran."""
+    lost: list[str] = field(default_factory=list)
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell would have seen."""
+        return self.returncode if self.returncode >= 0 else 128 - self.returncode
+
+
+def make_command(split: Split) -> list[str]:
+    """Return what is launched: torch's own launcher, or the user's command as it is."""
+    if split.is_command:
+        return list(split.target)
+    return [sys.executable, "-m", "torch.distributed.run", *split.torchrun, *split.target]
+
+
+def make_environment(environ: Mapping[str, str], run: RunDirectory, *, watch: bool) -> dict[str, str]:
+    """Return the job's environment: the user's and the documented variables."""
+    made = dict(environ)
+    if not watch:
+        made["DDPDOCTOR_WATCH"] = "0"
+        return made
+    made["PYTHONPATH"] = os.pathsep.join(filter(None, (str(INJECT), environ.get("PYTHONPATH"))))
+    made["DDPDOCTOR_RUN"] = str(run.path)
+    made["DDPDOCTOR_STREAMS"] = f"{run.private / 'streams'}|{Relay.describe_targets()}"
+    made["DDPDOCTOR_SUPERVISOR"] = str(os.getpid())
+    return made
+
+
+def run_job(
+    command: Sequence[str], environment: Mapping[str, str], run: RunDirectory, *, log_limit: int = HEAD_BYTES
+) -> JobResult:
+    """Run the command to its end, its output carried and kept, its signals passed on.
+
+    Raises:
+        OSError: the command cannot be started.
+    """
+    relay = Relay(run.logs, run.private / "streams", limit=log_limit)
+    memory = MemoryWatch()
+    started = time.monotonic()
+    watched = {*FORWARDED, signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    try:
+        child = subprocess.Popen(command, env=dict(environment), preexec_fn=_follow_us(before))
+        relay.start()
+        memory.follow(child.pid)
+        signals = _stay(child, memory)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        memory.stop()
+        relay.close()
+    return JobResult(child.returncode, time.monotonic() - started, memory, signals, relay.lost)
+
+
+def _follow_us(mask: set[signal.Signals] | set[int]) -> Callable[[], None]:
+    """The launcher gets SIGTERM when we are killed, as if its terminal had asked it to end; nothing is orphaned."""
+    prctl = ctypes.CDLL(None).prctl
+
+    def prepare() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+    return prepare
+
+
+def _stay(child: subprocess.Popen[bytes], memory: MemoryWatch) -> list[str]:
+    """Wait for the child; a signal that was sent to us alone is passed on, one of the terminal it has already."""
+    seen: list[str] = []
+    while child.poll() is None:
+        info = signal.sigtimedwait({*FORWARDED, signal.SIGCHLD}, LOOK_S)
+        if info is None or info.si_signo == signal.SIGCHLD:
+            memory.look()
+            continue
+        seen.append(signal.Signals(info.si_signo).name)
+        if info.si_code == SI_USER or info.si_code < 0:
+            with contextlib.suppress(OSError):
+                child.send_signal(info.si_signo)
+    return seen
+
+
+def find_orphans(run: RunDirectory) -> list[psutil.Process]:
+    """Return ranks of this run whose launcher is gone: nobody will ever collect them."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            environ = process.environ()
+            if environ.get("DDPDOCTOR_RUN") == str(run.path) and "RANK" in environ and process.ppid() == 1:
+                found.append(process)
+    return found

@@ -1,0 +1,231 @@
+"""Carrying the output of the ranks: to where it would have gone, and into a bounded file per process and stream.
+
+A process of the job asks over a Unix socket for streams of its own and puts them on its descriptors 1 and 2: a
+pseudo-terminal where the real stream is a terminal (so that ``isatty`` stays true), a pipe elsewhere. Bytes are
+passed on as they come, in order, unchanged.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import selectors
+import socket
+import struct
+import termios
+import threading
+import tty
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+CHUNK = 1 << 16
+HEAD_BYTES = 64 << 20
+"""What is kept of the beginning of each stream, and as much of the end (design: Run directory)."""
+DRAIN_S = 2.0
+"""How long output that is still on its way is waited for after the job has ended."""
+
+
+class BoundedLog:
+    """A file that keeps the first and the last ``limit`` bytes of a stream.
+
+    The tail is a second file, written in turns with a third, so that memory stays small and nothing is copied while the
+    job runs; `close` joins them and says how much was left out.
+    """
+
+    def __init__(self, path: Path, limit: int = HEAD_BYTES) -> None:
+        self._path, self._limit = path, limit
+        self._file = path.open("wb", buffering=0)
+        self._size = 0
+        self._tails: list[Path] = []
+        self._tail_size = 0
+        self.lost: str | None = None
+        """Why nothing more is written, e.g. a full disk."""
+
+    def write(self, data: bytes) -> None:
+        """Append; a failure is remembered and never raised."""
+        if self.lost is not None:
+            return
+        try:
+            self._append(data)
+        except OSError as problem:
+            self.lost = f"{self._path.name}: {problem.strerror or problem}"
+
+    def _append(self, data: bytes) -> None:
+        room = max(0, self._limit - self._size)
+        self._size += len(data)
+        if room:
+            self._write_all(data[:room])
+            data = data[room:]
+        if not data:
+            return
+        if not self._tails or self._tail_size >= self._limit:
+            self._next_tail()
+        self._write_all(data)
+        self._tail_size += len(data)
+
+    def _next_tail(self) -> None:
+        self._file.close()
+        while len(self._tails) > 1:
+            self._tails.pop(0).unlink()
+        path = self._path.with_suffix(f"{self._path.suffix}.tail{self._size}")
+        self._file = path.open("wb", buffering=0)
+        self._tails.append(path)
+        self._tail_size = 0
+
+    def _write_all(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[self._file.write(view) :]
+
+    def close(self) -> None:
+        """Join the parts; what was left out is said in the file itself."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+            self._join()
+
+    def _join(self) -> None:
+        if not self._tails:
+            return
+        kept = sum(path.stat().st_size for path in self._tails)
+        skip = max(0, kept - self._limit)
+        left_out = self._size - self._limit - kept + skip
+        with self._path.open("ab") as whole:
+            if left_out > 0:
+                whole.write(f"\n[ddpdoctor: {left_out} bytes left out here]\n".encode())
+            for path in self._tails:
+                with path.open("rb") as part:
+                    part.seek(min(skip, path.stat().st_size))
+                    skip = max(0, skip - path.stat().st_size)
+                    while chunk := part.read(1 << 20):
+                        whole.write(chunk)
+                path.unlink()
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One end that is read, where its bytes go, and the file that keeps them."""
+
+    source: int
+    target: int
+    log: BoundedLog
+
+
+class Relay:
+    """Hands out streams to the processes of a job and carries what they write."""
+
+    def __init__(self, folder: Path, address: Path, *, limit: int = HEAD_BYTES) -> None:
+        self._folder, self._limit = folder, limit
+        self._targets = (os.dup(1), os.dup(2))
+        self._selector = selectors.DefaultSelector()
+        self._streams: dict[int, _Stream] = {}
+        self._wake, self._waker = socket.socketpair()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(address))
+        os.chmod(address, 0o600)
+        self._listener.listen(128)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._wake, selectors.EVENT_READ, None)
+        self._closing = False
+        self.lost: list[str] = []
+        self._thread = threading.Thread(target=self._run, name="ddpdoctor-relay", daemon=True)
+
+    def start(self) -> None:
+        """Begin to carry. Until then the process has no thread of ours and may still fork safely."""
+        self._thread.start()
+
+    @staticmethod
+    def describe_targets() -> str:
+        """Return which files descriptors 1 and 2 are, so that a process only swaps those it inherited."""
+        return ",".join(f"{(s := os.fstat(fd)).st_dev}:{s.st_ino}:{s.st_rdev}" for fd in (1, 2))
+
+    def close(self) -> None:
+        """Carry what is still on its way, then stop."""
+        self._closing = True
+        self._waker.send(b"x")
+        self._thread.join(DRAIN_S * 2)
+        for stream in list(self._streams.values()):
+            self._end(stream)
+        self._listener.close()
+        for descriptor in self._targets:
+            os.close(descriptor)
+
+    def _run(self) -> None:
+        quiet = False
+        while not (self._closing and (quiet or not self._streams)):
+            ready = self._selector.select(DRAIN_S if self._closing else None)
+            quiet = not ready
+            for key, _ in ready:
+                if key.fileobj is self._wake:
+                    self._wake.recv(16)
+                    quiet = False
+                elif callable(key.data):
+                    handler: Callable[[], None] = key.data
+                    with contextlib.suppress(OSError):
+                        handler()
+                else:
+                    self._carry(key.data)
+
+    def _accept(self) -> None:
+        peer, _ = self._listener.accept()
+        with peer:
+            peer.settimeout(1.0)
+            asked = json.loads(peer.recv(4096))
+            name = (
+                f"rank-{asked['rank']}" if asked.get("rank") is not None else f"{asked.get('role', 'other')}"
+            )
+            name += f".{int(asked.get('attempt') or 0)}.{int(asked['pid'])}"
+            given = [self._open(index, name) for index in range(2) if asked["streams"][index]]
+            peer.sendmsg(
+                [b"ok"],
+                [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [child for child, _ in given]))],
+            )
+            for child, stream in given:
+                os.close(child)
+                self._streams[stream.source] = stream
+                self._selector.register(stream.source, selectors.EVENT_READ, stream)
+
+    def _open(self, index: int, name: str) -> tuple[int, _Stream]:
+        """Return the end for the process, and ours."""
+        target = self._targets[index]
+        if os.isatty(target):
+            source, child = pty.openpty()
+            tty.setraw(child)  # bytes pass as they are: the real terminal does the line endings
+            size = fcntl.ioctl(target, termios.TIOCGWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
+            fcntl.ioctl(child, termios.TIOCSWINSZ, size)
+        else:
+            source, child = os.pipe()
+        log = BoundedLog(self._folder / f"{name}.{('stdout', 'stderr')[index]}.log", self._limit)
+        return child, _Stream(source, target, log)
+
+    def _carry(self, stream: _Stream) -> None:
+        try:
+            data = os.read(stream.source, CHUNK)
+        except OSError:  # a pseudo-terminal without a writer says EIO
+            data = b""
+        if not data:
+            self._end(stream)
+            return
+        stream.log.write(data)
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(stream.target, view) :]
+            except BlockingIOError:
+                selectors.DefaultSelector().select(0.01)
+            except OSError:  # the reader of our own stdout is gone; the job goes on, its log too
+                break
+
+    def _end(self, stream: _Stream) -> None:
+        if self._streams.pop(stream.source, None) is None:
+            return
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(stream.source)
+        os.close(stream.source)
+        stream.log.close()
+        if stream.log.lost is not None:
+            self.lost.append(stream.log.lost)

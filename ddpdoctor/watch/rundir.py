@@ -1,0 +1,78 @@
+"""The directory of one run: where evidence, logs and reports are kept."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import tempfile
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+RUNS = "ddpdoctor-runs"
+"""Below the working directory, unless --run-dir says otherwise."""
+
+
+@dataclass(slots=True)
+class RunDirectory:
+    """Where one run keeps its files, and the short private directory of its sockets."""
+
+    path: Path
+    private: Path
+    """For sockets, whose paths may have 107 bytes at most (unix(7)); removed at the end."""
+    note: str | None = None
+    """Why the files are not where they were asked for."""
+
+    @property
+    def processes(self) -> Path:
+        """Events of each process."""
+        return self.path / "processes"
+
+    @property
+    def logs(self) -> Path:
+        """Output of each process."""
+        return self.path / "logs"
+
+    def remove_private(self) -> None:
+        """Remove the sockets."""
+        shutil.rmtree(self.private, ignore_errors=True)
+
+
+def make_run_directory(asked: str | None) -> RunDirectory:
+    """Make a new directory, 0700, that no other run shares.
+
+    Where it cannot be made as asked, a temporary one serves: the job is more important than its evidence.
+
+    Raises:
+        OSError: not even a temporary directory can be made.
+    """
+    private = Path(tempfile.mkdtemp(prefix="ddr-", dir=_short_base()))
+    name = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    wanted = Path(asked) if asked else Path(RUNS, name)
+    try:
+        wanted.mkdir(mode=0o700, parents=True, exist_ok=asked is not None)
+        if any(wanted.iterdir()):
+            wanted = wanted / name
+            wanted.mkdir(mode=0o700)
+        run = RunDirectory(wanted.resolve(), private)
+        _make_folders(run)
+    except OSError as problem:
+        path = Path(tempfile.mkdtemp(prefix="ddpdoctor-run-"))
+        reason = f"{wanted} cannot be used ({problem.strerror or problem})"
+        run = RunDirectory(path, private, f"{reason}; the run is kept in {path}")
+        _make_folders(run)
+    return run
+
+
+def _make_folders(run: RunDirectory) -> None:
+    for folder in (run.processes, run.logs):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.suppress(OSError):
+        os.chmod(run.path, 0o700)
+
+
+def _short_base() -> str:
+    base = tempfile.gettempdir()
+    return base if len(base) <= 60 else "/tmp"
