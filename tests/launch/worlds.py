@@ -80,8 +80,8 @@ def _bundle(report: RankReport) -> Evidence:
 
 def make_plan(workdir: Path, world_size: int, **changes: Any) -> Plan:
     """Return a plan for one node; ``changes`` are fields of `Plan`."""
-    launch = Launch(nproc=world_size, world_size=world_size)
-    return Plan(launch=launch, workdir=str(workdir), **changes)
+    changes.setdefault("launch", Launch(nproc=world_size, world_size=world_size))
+    return Plan(workdir=str(workdir), **changes)
 
 
 def run_world(

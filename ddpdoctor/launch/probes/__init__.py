@@ -15,12 +15,13 @@ from ddpdoctor.launch.probes.base import ProbeError
 from ddpdoctor.launch.probes.collectives import probe_collectives
 from ddpdoctor.launch.probes.ddp import probe_ddp
 from ddpdoctor.launch.probes.initialisation import probe_initialisation
+from ddpdoctor.launch.probes.model import probe_model
 from ddpdoctor.launch.probes.pairs import probe_pairs
 
 PROBES: dict[str, list[Callable[[RankContext], None]]] = {
     "backends": [probe_backends],
     "collectives": [probe_collectives],
-    "ddp": [probe_ddp],
+    "ddp": [probe_ddp, probe_model],
     "bandwidth": [probe_bandwidth, probe_pairs],
 }
 """Stage -> its probes, in the order in which they run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -57,14 +58,18 @@ def find_refusal(problem: BaseException) -> str | None:
 
 @contextmanager
 def preserved_random_state() -> Iterator[None]:
-    """Leave the random generators of Python and torch (CPU and the current GPU) as they were found."""
+    """Leave the generators of Python, torch (CPU and the current GPU) and NumPy, if loaded, as they were."""
     python_state, cpu_state = random.getstate(), torch.get_rng_state()
+    numpy = sys.modules.get("numpy")
+    numpy_state = numpy.random.get_state() if numpy is not None else None
     cuda_state = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
     try:
         yield
     finally:
         random.setstate(python_state)
         torch.set_rng_state(cpu_state)
+        if numpy is not None and numpy_state is not None:
+            numpy.random.set_state(numpy_state)
         if cuda_state is not None:
             torch.cuda.set_rng_state(cuda_state)
 
