@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddpdoctor.evidence import Evidence, PairRow, RankSet
@@ -26,58 +26,87 @@ Pair = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """A node or rank that is slow with every partner."""
+
+    speed: float
+    """GB/s with its best partner."""
+    way: str
+    """sends, receives or both."""
+
+
+@dataclass(frozen=True, slots=True)
 class Slowness:
     """What stands out in one group of comparable pairs. Bandwidths in GB/s."""
 
     typical: float
     """Median over members of the best that each reaches with any partner."""
-    members: dict[int, float]
-    """Slow with every partner -> its best."""
+    members: dict[int, Member]
     links: dict[Pair, float]
-    """Slow pairs of members that are not slow themselves -> the pair's best."""
+    """Slow pairs (lower member first) of members that are not slow themselves -> the pair's best."""
     rounds: int
     pairs: int
 
 
-def find_slowness(rows: Sequence[PairRow], ratio: float) -> Slowness | None:
+def find_slowness(rows: Sequence[PairRow], ratio: float, *, complete: bool) -> Slowness | None:
     """Find members and links below ``ratio`` of what is typical; None where there are too few to compare.
 
-    A pair counts as slow only if its *best* sample is, and what is typical is made of the *worst* sample of
-    each pair, so that noise alone does not make a pair slow. A member is slow if all of its pairs are, with
-    at least two partners; what it explains is not held against their partners. A link is slow if it was so
-    in two samples, neither of its ends is, and it is slow also beside the worst samples of the other pairs:
-    among many noisy pairs one has both of its samples low by chance. These are dlrover's two rounds of new
+    A direction of a pair counts as slow only if its *best* sample is, and what is typical is made of *worst*
+    samples, so that noise alone does not make a pair slow. A member is slow if all that it sends, or all
+    that it receives, is slow, with two partners or more (a shaped interface slows one direction); what it
+    explains is not held against its partners. A link is slow if both of its directions are, neither end is
+    slow, and it is so beside the worst samples of the others too: among many noisy pairs one is low by
+    chance. Where not all pairs were measured it must have been slow in two rounds: dlrover's check by new
     partners.
+
+    Args:
+        rows: pairs that can be compared with each other.
+        ratio: share of what is typical below which a pair is slow.
+        complete: all pairs were measured.
     """
     samples: dict[Pair, list[float]] = {}
+    rounds: dict[Pair, set[int]] = {}
     for row in rows:
         samples.setdefault((row.source, row.target), []).append(row.bandwidth)
-    partners: dict[int, set[int]] = {}
+        rounds.setdefault(_unordered((row.source, row.target)), set()).add(row.round)
     best: dict[int, float] = {}
-    for (source, target), values in samples.items():
-        for member, other in ((source, target), (target, source)):
-            partners.setdefault(member, set()).add(other)
+    for pair, values in samples.items():
+        for member in pair:
             best[member] = max(best.get(member, 0.0), min(values))
-    unordered = {(min(pair), max(pair)) for pair in samples}
-    if len(unordered) < 3:
+    if len(rounds) < 3:
         return None
     typical = statistics.median(best.values())
     slow = {pair: max(values) for pair, values in samples.items() if max(values) < ratio * typical}
-    healthy = {member for pair in samples if pair not in slow for member in pair}
-    reached: dict[int, float] = {}
+    members = _find_members(samples, slow)
+    others = [min(values) for pair, values in samples.items() if members.keys().isdisjoint(pair)]
+    usual = ratio * statistics.median(others) if others else 0.0
+    links: dict[Pair, float] = {}
     for pair, speed in slow.items():
-        for member in pair:
-            if member not in healthy and len(partners[member]) > 1:
-                reached[member] = max(reached.get(member, 0.0), speed)
-    members = dict(sorted(reached.items()))
-    others = {pair: min(values) for pair, values in samples.items() if members.keys().isdisjoint(pair)}
-    usual = statistics.median(others.values()) if others else 0.0
-    links = {
-        pair: slow[pair]
-        for pair in others
-        if pair in slow and len(samples[pair]) > 1 and slow[pair] < ratio * usual
-    }
-    return Slowness(typical, members, links, len({row.round for row in rows}), len(unordered))
+        back = slow.get((pair[1], pair[0]))
+        agreed = complete or len(rounds[_unordered(pair)]) > 1
+        if back is not None and agreed and members.keys().isdisjoint(pair) and max(speed, back) < usual:
+            links[_unordered(pair)] = max(speed, back)
+    return Slowness(typical, members, links, len({row.round for row in rows}), len(rounds))
+
+
+def _unordered(pair: Pair) -> Pair:
+    return (min(pair), max(pair))
+
+
+def _find_members(samples: Iterable[Pair], slow: Mapping[Pair, float]) -> dict[int, Member]:
+    """Return the members all of whose pairs, as source or as target, are slow."""
+    ways: dict[tuple[int, int], list[Pair]] = {}
+    for pair in samples:
+        for side in (0, 1):
+            ways.setdefault((pair[side], side), []).append(pair)
+    found: dict[int, Member] = {}
+    for (member, side), pairs in ways.items():
+        if len(pairs) > 1 and all(pair in slow for pair in pairs):
+            speed = max(slow[pair] for pair in pairs)
+            before = found.get(member)
+            way = "both" if before else ("sends", "receives")[side]
+            found[member] = Member(max(speed, before.speed) if before else speed, way)
+    return dict(sorted(found.items()))
 
 
 @check(
@@ -105,11 +134,11 @@ def find_link_slow(evidence: Evidence, *, variant: str) -> Iterable[Finding]:
 
     How it decides:
         A pair is slow when the best of its samples is below half (a quarter where ranks outnumber cores) of
-        what is typical: the median over all nodes of what each reaches with its best partner. Where all
-        pairs of a node are slow, with two partners or more, the node is named and its partners are cleared;
-        else the link, if two samples agree and are low beside the worst of the other pairs. Only like is
-        compared with like: within a node, between nodes, NVLink, PCIe. With fewer than three pairs it
-        abstains, and so it does for ranks on CPUs that outnumber their cores.
+        what is typical: the median over all nodes of what each reaches with its best partner. Where all that
+        a node sends or receives is slow, with two partners or more, the node is named and its partners are
+        cleared; else the link, if both directions agree, and in two rounds where not all pairs were tried.
+        Only like is compared with like: within a node, between nodes, NVLink, PCIe. With fewer than three
+        pairs it abstains, and so it does for ranks on CPUs that outnumber their cores.
 
     Known false alarms:
         Traffic of others on one node during both rounds.
@@ -130,9 +159,12 @@ def find_link_slow(evidence: Evidence, *, variant: str) -> Iterable[Finding]:
             raise NotApplicable("one pair only: nothing to compare it with")
         raise explain_missing(evidence, "bandwidth", f"pairs of {variant}s")
     ratio = _choose_ratio(evidence, variant)
+    members = {member for row in rows for member in (row.source, row.target)}
+    tried = {_unordered((row.source, row.target)) for row in rows}
+    complete = len(tried) == len(members) * (len(members) - 1) // 2
     compared = False
     for label, group in _group(evidence, rows, variant).items():
-        found = find_slowness(group, ratio)
+        found = find_slowness(group, ratio, complete=complete)
         if found is None:
             continue
         compared = True
@@ -162,7 +194,10 @@ def _choose_ratio(evidence: Evidence, level: str) -> float:
 
 
 def _group(evidence: Evidence, rows: Sequence[PairRow], level: str) -> dict[str, list[PairRow]]:
-    """Split pairs into groups that can be compared: by size, and for ranks by what joins them."""
+    """Split pairs into groups that can be compared: for ranks by what joins them.
+
+    Not by size: where a full message would take too long, a smaller one was sent, and just these are slow.
+    """
     node_of = {facts.rank: facts for facts in evidence.ranks}
     nodes = {node.node: node for node in evidence.nodes}
     nodes_measured = any(row.level == "node" for row in evidence.pairs)
@@ -171,15 +206,15 @@ def _group(evidence: Evidence, rows: Sequence[PairRow], level: str) -> dict[str,
         kind = ""
         first, second = node_of.get(row.source), node_of.get(row.target)
         if level == "rank" and first is not None and second is not None:
-            kind = "between nodes"
+            kind = " between nodes"
             if first.node != second.node and nodes_measured:
                 continue  # the same paths, told by the row of the nodes
             if first.node == second.node:
                 node = nodes.get(first.node)
                 one, other = find_device(node, first), find_device(node, second)
                 link = one.links.get(str(other.index), "") if one is not None and other is not None else ""
-                kind = f"within a node{f' ({link})' if link else ''}"
-        groups.setdefault(f"{kind} with {format_bytes(row.bytes)}".strip(), []).append(row)
+                kind = f" within a node{f' ({link})' if link else ''}"
+        groups.setdefault(kind, []).append(row)
     return groups
 
 
@@ -198,17 +233,29 @@ def _owners(
     return RankSet(wanted), tuple(hosts)
 
 
+_WAYS = {
+    "both": "is|are",
+    "sends": "is when sending|are when sending",
+    "receives": "is when receiving|are when receiving",
+}
+
+
 def _slow_members(
     evidence: Evidence, places: Places, level: str, label: str, found: Slowness, rows: Sequence[PairRow]
 ) -> Finding:
     ranks, hosts = _owners(evidence, places, level, found.members)
-    names = [_name(places, level, member) for member in found.members]
-    speed = max(found.members.values())
-    plural = len(names) > 1
+    ways: dict[str, list[str]] = {}
+    for number, member in found.members.items():
+        ways.setdefault(_WAYS[member.way], []).append(_name(places, level, number))
+    said = join_words(
+        f"{join_words(names)} {choose_form(len(names), *way.split('|'))}" for way, names in ways.items()
+    )
+    speed = max(member.speed for member in found.members.values())
     pairs = [row for row in rows if row.source in found.members or row.target in found.members]
     return Finding(
-        message=f"{join_words(names)} {'are' if plural else 'is'} slow with every partner: {speed:.2g} GB/s"
-        f" at best, {speed / found.typical:.0%} of the {found.typical:.2g} GB/s that is typical {label}.",
+        message=f"{said[0].upper() if level == 'rank' else said[0]}{said[1:]} slow with every partner: "
+        f"{speed:.2g} GB/s at best, {speed / found.typical:.0%} of the {found.typical:.2g} GB/s that is typical"
+        f"{label}.",
         ranks=ranks,
         nodes=hosts,
         pairs=_list_pairs(places, level, [(row.source, row.target) for row in pairs]),
@@ -225,17 +272,16 @@ def _slow_links(
     ends = {member for pair in found.links for member in pair}
     ranks, hosts = _owners(evidence, places, level, ends)
     speed = max(found.links.values())
-    unordered = list(dict.fromkeys((min(pair), max(pair)) for pair in found.links))
-    names = [f"{_name(places, level, a)} - {_name(places, level, b)}" for a, b in unordered]
-    pairs = [row for row in rows if (row.source, row.target) in found.links]
+    names = [f"{_name(places, level, a)} - {_name(places, level, b)}" for a, b in found.links]
+    pairs = [row for row in rows if _unordered((row.source, row.target)) in found.links]
     return Finding(
         message=f"{choose_form(len(names), 'The link', 'The links')} {join_words(names)} "
         f"{choose_form(len(names), 'is', 'are')} slow: {speed:.2g} GB/s at best, "
-        f"{speed / found.typical:.0%} of the {found.typical:.2g} GB/s that is typical {label}; the same "
+        f"{speed / found.typical:.0%} of the {found.typical:.2g} GB/s that is typical{label}; the same "
         f"{level}s are not slow with others.",
         ranks=ranks,
         nodes=hosts,
-        pairs=_list_pairs(places, level, unordered),
+        pairs=_list_pairs(places, level, found.links),
         evidence=_samples(places, level, pairs),
         fix=_fixes(level, hosts),
         details=_details(level, label, found, speed),
@@ -244,7 +290,7 @@ def _slow_links(
 
 
 def _list_pairs(places: Places, level: str, pairs: Iterable[Pair]) -> tuple[tuple[str, str], ...]:
-    unordered = dict.fromkeys((min(pair), max(pair)) for pair in pairs)
+    unordered = dict.fromkeys(_unordered(pair) for pair in pairs)
     return tuple((_name(places, level, a), _name(places, level, b)) for a, b in unordered)[:MOST_NAMED]
 
 
@@ -262,7 +308,7 @@ def _samples(places: Places, level: str, rows: Sequence[PairRow]) -> tuple[Evide
 def _details(level: str, label: str, found: Slowness, speed: float) -> dict[str, object]:
     return {
         "level": level,
-        "compared": label,
+        "compared": label.strip(),
         "typical": found.typical,
         "best": speed,
         "ratio": speed / found.typical,
