@@ -11,6 +11,7 @@ import pytest
 from ddpdoctor.evidence import (
     Absent,
     Evidence,
+    HostMatch,
     Interface,
     Link,
     RankExit,
@@ -232,7 +233,19 @@ def test_missing_node_is_named_with_its_ranks_and_its_command() -> None:
 
 def test_missing_node_that_left_facts_is_named_by_host() -> None:
     world = make_world(3, 4, rendezvous=(view(0, (0, 2)),))
+    world = replace(world, launch=replace(world.launch, rdzv_backend="static"))
     assert "node 1 (node-1) with ranks 4-7" in assert_finds(find_ranks_missing, world).message
+
+
+def test_missing_node_of_a_dynamic_rendezvous_has_no_number_yet() -> None:
+    world = make_world(3, 4, rendezvous=(view(0, (0, 1)),))
+    found = assert_finds(find_ranks_missing, world)
+    assert found.message == (
+        "8 of 12 ranks joined the rendezvous at node-0:29500 within 60 s: "
+        "only node-0 and node-1 came, 1 node of 3 did not."
+    )
+    assert found.nodes == ()
+    assert found.fix[0].text == "start it on the missing nodes too, with the same words"
 
 
 @pytest.mark.parametrize(
@@ -255,10 +268,21 @@ def test_node_that_met_nobody_blames_nobody_for_certain() -> None:
     seen = view(1, (), error="node-0:29500: Connection refused")
     link = Link(1, 0, "rendezvous", False, "10.0.0.1", 29500, error="Connection refused")
     world = make_world(3, 4, rendezvous=(seen,), links=(link,))
-    found = assert_finds(find_ranks_missing, replace(world, nodes=world.nodes[1:2]))
+    world = replace(world, launch=replace(world.launch, rdzv_backend="static"))
+    found = assert_finds(find_ranks_missing, replace(world, nodes=world.nodes[1:2], ranks=()))
+    assert found.ranks == RankSet([0, 1, 2, 3, 8, 9, 10, 11])
+    assert found.nodes == ("node 0", "node 2")
     assert found.message == "node-1 met none of the other 2 nodes at node-0:29500 within 60 s."
     assert found.confidence == "medium"
     assert any("Connection refused" in item.text for item in found.evidence if item.kind == "link")
+
+
+def test_one_of_two_that_met_nobody_does_not_call_the_other_many() -> None:
+    match = HostMatch(0, "head:29500", False, ("node-0", "10.0.0.1"))
+    world = make_world(2, 4, rendezvous=(view(0, (), nodes=2),), host_matches=(match,), links=())
+    found = assert_finds(find_ranks_missing, world)
+    assert found.message == "node-0 did not meet the other node at node-0:29500 within 60 s."
+    assert any("does not take itself for head:29500" in item.text for item in found.evidence)
 
 
 def test_most_complete_view_counts() -> None:

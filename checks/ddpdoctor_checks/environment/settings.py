@@ -116,7 +116,7 @@ def find_workaround_left_on(evidence: Evidence) -> Iterable[Finding]:
         https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
         https://github.com/NVIDIA/nccl/issues/631
     """
-    yield from _find_settings(evidence, WORKAROUNDS, "is a workaround that is still on")
+    yield from _find_settings(evidence, WORKAROUNDS, "a workaround")
 
 
 @check(
@@ -156,7 +156,7 @@ def find_debug_left_on(evidence: Evidence) -> Iterable[Finding]:
         https://docs.pytorch.org/docs/stable/distributed.html (Debugging torch.distributed applications)
         https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html (CUDA Environment Variables)
     """
-    yield from _find_settings(evidence, DEBUGGING, "is a debug setting that is still on")
+    yield from _find_settings(evidence, DEBUGGING, "a debug setting")
 
 
 def _find_settings(evidence: Evidence, table: Mapping[str, _Setting], what: str) -> Iterable[Finding]:
@@ -198,7 +198,7 @@ def _describe_setting(
     facts = [places.facts[node] for node in nodes if node in places.facts]
     matters = any(_has(node, setting.where) for node in facts)
     return Finding(
-        message=f"{name}={quote(value)} {what} on {join_words(hosts)}: {setting.effect}"
+        message=f"{name}={quote(value)}, {what}, is still set on {join_words(hosts)}: {setting.effect}"
         f"{'' if matters else ', which makes no difference here'}.",
         severity=setting.severity if matters else "info",
         role="advice",

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from ddpdoctor.evidence import Evidence, RankSet, Rendezvous
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check
-from ddpdoctor_checks.commands import meeting_point, repeat_launch
+from ddpdoctor_checks.commands import FIXED, meeting_point, repeat_launch
 from ddpdoctor_checks.places import Places, join_endpoint, require
-from ddpdoctor_checks.wording import choose_form, count_of, format_age, join_words, name_set
+from ddpdoctor_checks.wording import FEW, choose_form, count_of, format_age, join_words, name_set
 
 
 @check(
@@ -85,32 +85,28 @@ def _same_meeting(one: Rendezvous, other: Rendezvous) -> bool:
 
 def _describe_missing(evidence: Evidence, best: Rendezvous, joined: RankSet) -> Finding:
     places = Places(evidence)
-    came = sorted(set(best.joined_nodes))
+    numbered = evidence.launch.rdzv_backend in FIXED
+    """Nodes have numbers beforehand; else they get them in the order in which they come."""
+    came = sorted({*best.joined_nodes, best.node} if numbered else set(best.joined_nodes))
     absent = sorted(set(range(best.expected_nodes)) - set(came))
     lacking = RankSet.span(best.expected_ranks).minus(joined)
+    if numbered and len(joined) == 0 and best.expected_nodes > 1:
+        lacking = lacking.minus(places.ranks([best.node]))
     waited = format_age(best.waited_s)
-    share = (
-        f"{len(joined):,} of {count_of(best.expected_ranks, 'rank')} joined the rendezvous at {best.endpoint}"
-    )
-    alone = len(came) <= 1 and best.expected_nodes > 1 and (not came or came == [best.node])
+    alone = best.expected_nodes > 1 and set(best.joined_nodes) <= {best.node}
     if alone:
-        message = (
-            f"{places.host(best.node)} met none of the other {count_of(best.expected_nodes - 1, 'node')} at "
-            f"{best.endpoint} within {waited}."
-        )
-    elif absent:
-        who = f"node {', '.join(map(str, absent))}" if len(absent) < 6 else count_of(len(absent), "node")
-        known = [places.host(node) for node in absent if node in places.facts]
-        named = f" ({join_words(known)})" if known else ""
-        message = f"{share} within {waited}: {who}{named} with {name_set(lacking)} never came."
+        others = best.expected_nodes - 1
+        whom = choose_form(others, "did not meet the other node", f"met none of the other {others:,} nodes")
+        message = f"{places.host(best.node)} {whom} at {best.endpoint} within {waited}."
     else:
-        did = choose_form(best.expected_nodes, "their node", "all nodes")
-        message = f"{share} within {waited}: {name_set(lacking)} never came, although {did} did."
+        share = f"{len(joined):,} of {count_of(best.expected_ranks, 'rank')} joined the rendezvous"
+        missing = _name_missing(places, best, absent, lacking, numbered=numbered)
+        message = f"{share} at {best.endpoint} within {waited}: {missing}."
     return Finding(
         message=message,
         ranks=lacking,
         victims=joined,
-        nodes=places.hosts(absent),
+        nodes=places.hosts(absent) if numbered else (),
         confidence="medium" if alone else "high",
         evidence=tuple(_quote_views(places, evidence)),
         fix=_fix_missing(evidence, best, absent),
@@ -123,6 +119,22 @@ def _describe_missing(evidence: Evidence, best: Rendezvous, joined: RankSet) -> 
             "waited_s": best.waited_s,
         },
     )
+
+
+def _name_missing(
+    places: Places, best: Rendezvous, absent: Sequence[int], lacking: RankSet, *, numbered: bool
+) -> str:
+    if not absent:
+        did = choose_form(best.expected_nodes, "their node", "all nodes")
+        return f"{name_set(lacking)} never came, although {did} did"
+    if not numbered:
+        came = join_words(places.hosts(sorted(best.joined_nodes)))
+        return f"only {came} came, {count_of(len(absent), 'node')} of {best.expected_nodes:,} did not"
+    who = f"{choose_form(len(absent), 'node', 'nodes')} {RankSet(absent)}"
+    if len(RankSet(absent).ranges) > FEW:
+        who = count_of(len(absent), "node")
+    known = [places.host(node) for node in absent if node in places.facts]
+    return f"{who}{f' ({join_words(known)})' if known else ''} with {name_set(lacking)} never came"
 
 
 def _quote_views(places: Places, evidence: Evidence) -> Iterable[EvidenceItem]:
@@ -140,6 +152,11 @@ def _quote_views(places: Places, evidence: Evidence) -> Iterable[EvidenceItem]:
         if link.kind == "rendezvous" and not link.ok:
             where = f"{link.address or places.host(link.target)}:{link.port or '?'}"
             yield EvidenceItem("link", f"{places.host(link.source)} -> {where}: {link.error or 'failed'}")
+    for match in evidence.host_matches[:16]:
+        if not match.matches:
+            names = ", ".join(match.names)
+            text = f"{places.host(match.node)} does not take itself for {match.endpoint}: it is {names}"
+            yield EvidenceItem("host-match", text)
     for gone in evidence.exits[:16]:
         if gone.stage == "rendezvous" and not gone.finished:
             how = f"signal {gone.signal}" if gone.signal is not None else f"status {gone.exit_code}"
@@ -165,9 +182,12 @@ def _fix_missing(evidence: Evidence, best: Rendezvous, absent: Sequence[int]) ->
             Fix("see on their nodes whether the kernel ended them", line),
             Fix("then start it again", repeat_launch(launch)),
         )
-    fixes = []
-    for node in absent[:4]:
-        fixes.append(Fix(f"start it on node {node} too", repeat_launch(launch, node_rank=node)))
+    if launch.rdzv_backend in FIXED:
+        fixes = [
+            Fix(f"start it on node {node} too", repeat_launch(launch, node_rank=node)) for node in absent[:4]
+        ]
+    else:
+        fixes = [Fix("start it on the missing nodes too, with the same words", repeat_launch(launch))]
     if 0 < len(best.joined_nodes) < best.expected_nodes:
         few = len(best.joined_nodes)
         fixes.append(
