@@ -17,6 +17,7 @@ from ddpdoctor.evidence.job import (
     MemoryRecord,
     ProcessRecord,
     TextMatch,
+    WrapperFacts,
 )
 from ddpdoctor.evidence.network import HostMatch, Link, PortProbe, Rendezvous, Resolution
 from ddpdoctor.evidence.ranks import RankSet
@@ -74,6 +75,7 @@ class Evidence:
     processes: tuple[ProcessRecord, ...] = ()
     exceptions: tuple[ExceptionRecord, ...] = ()
     crashes: tuple[CrashRecord, ...] = ()
+    wrappers: tuple[WrapperFacts, ...] = ()
     texts: tuple[TextMatch, ...] = ()
     memory: tuple[MemoryRecord, ...] = ()
     job: tuple[JobEnd, ...] = ()

@@ -71,6 +71,8 @@ class ProcessRecord:
     """Allow-listed environment."""
     torch: str | None = None
     backend: str | None = None
+    init_method: str | None = None
+    """What init_process_group was given, e.g. ``env://`` or ``file:///tmp/x``."""
     last_words: str | None = None
     """The end of its stderr, scrubbed."""
 
@@ -121,6 +123,48 @@ class CrashRecord:
     """Extension modules that were loaded, as faulthandler lists them."""
     native: str | None = None
     """Native library in which it crashed, where the kernel log says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrappedParameter:
+    """One parameter of a model in DistributedDataParallel."""
+
+    index: int
+    """Its number in DDP's texts: its place among the wrapper's parameters that require a gradient."""
+    name: str
+    """Qualified, e.g. ``encoder.fc.weight``."""
+    module: str = ""
+    """Qualified name of the module that owns it; empty for the model itself."""
+    module_class: str = ""
+    forward_ran: bool | None = None
+    """Whether the owner's forward was called since the wrapper's last forward began; None where it is not
+    known."""
+    requires_grad: bool = True
+    got_grad: bool | None = None
+    """Whether it had a gradient when this was written; None where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrapperFacts:
+    """A DistributedDataParallel object, written down when its process raised something that speaks of it."""
+
+    pid: int
+    model: str = ""
+    """Class of the wrapped module."""
+    parameters: tuple[WrappedParameter, ...] = ()
+    """Those that the exception names by index; all of them where it names none."""
+    find_unused_parameters: bool | None = None
+    static_graph: bool | None = None
+    broadcast_buffers: bool | None = None
+    buffers: tuple[str, ...] = ()
+    """Names of the module's buffers, e.g. ``bn.running_mean``; the first few hundred."""
+    forwards: int | None = None
+    """Forwards of the wrapper so far."""
+    node: int = 0
+    host: str = ""
+    rank: int | None = None
+    attempt: int = 0
+    at: Moment | None = None
 
 
 @dataclass(frozen=True, slots=True)

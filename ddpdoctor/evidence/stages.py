@@ -17,6 +17,8 @@ class Frame:
     file: str
     line: int
     function: str
+    source: str | None = None
+    """Text of the line, stripped; None where nobody read it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -413,7 +413,7 @@ def absent_kinds(plan: Plan, evidence: Evidence) -> dict[str, Absent]:
     return absent
 
 
-JOB_KINDS = ("processes", "exceptions", "crashes", "texts", "memory", "job")
+JOB_KINDS = ("processes", "exceptions", "crashes", "wrappers", "texts", "memory", "job")
 """Evidence of a watched job, of which a check has none."""
 STAGE_KINDS: dict[str, tuple[str, ...]] = {
     "facts": ("nodes",),
