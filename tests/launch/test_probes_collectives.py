@@ -11,7 +11,14 @@ import torch.distributed as dist
 
 from ddpdoctor.evidence import CollectiveCase, RankSet
 from ddpdoctor.launch.context import RankContext
-from ddpdoctor.launch.probes.collectives import OBJECTS, POINT_TO_POINT, compare_outcome, probe_collectives
+from ddpdoctor.launch.probes.collectives import (
+    OBJECTS,
+    POINT_TO_POINT,
+    choose_members,
+    compare_outcome,
+    plan_cases,
+    probe_collectives,
+)
 from ddpdoctor.launch.probes.operations import RUNNERS, Arena, Outcome, Spec
 from tests.launch.worlds import World, run_world
 
@@ -44,6 +51,35 @@ def test_the_plan_covers_types_reductions_and_sizes(tmp_path: Path) -> None:
     }
     assert {"SUM", "PRODUCT", "MIN", "MAX", "AVG"} <= {case.reduction for case in summed}
     assert {1, 1023} < {case.count for case in summed}
+
+
+def test_a_large_world_takes_fewer_cases_but_no_fewer_operations() -> None:
+    small, large = list(plan_cases(16, "nccl")), list(plan_cases(64, "nccl"))
+    assert len(large) < len(small) / 2
+    assert {spec.op for spec in large} == {spec.op for spec in small} == set(RUNNERS)
+
+
+def test_what_gloo_makes_of_many_all_reduces_is_left_to_the_subgroup() -> None:
+    assert {spec.op for spec in plan_cases(64, "gloo")} == set(RUNNERS) - {"reduce_scatter"}
+    assert {spec.op for spec in plan_cases(8, "gloo")} == set(RUNNERS)
+
+
+@pytest.mark.parametrize("size", [2, 3, 16, 33, 64, 1024])
+def test_the_subgroup_is_spread_over_the_world_and_stays_small(size: int) -> None:
+    members = choose_members(size)
+    assert len(members) <= 16
+    assert members[0] == 0
+    assert members[-1] >= size - 1 - (size // len(members))
+    if size <= 32:
+        assert members == tuple(range(0, size, 2))
+
+
+def test_the_list_form_is_tried_in_the_subgroup_of_a_world_of_nine(tmp_path: Path) -> None:
+    world = run_world(probe_collectives, 9, tmp_path)
+    assert world.errors == {}
+    assert bad_cases(world) == []
+    cases = [case for case in world.evidence.collectives if case.op == "reduce_scatter"]
+    assert [(case.group, case.passed) for case in cases] == [("sub-group", RankSet(range(0, 9, 2)))]
 
 
 def corrupt_all_reduce(ctx: RankContext) -> None:

@@ -5,10 +5,12 @@ What is tried (a *case* is an operation, a type, a size and a reduction):
 * up to 16 ranks: each operation with float32, bfloat16 and int64, 1,023 elements; float32 again with
   ``async_op=True``; all_reduce, broadcast and all_gather with every type; all_reduce with every reduction;
   one element, and a message larger than the chunks that backends cut (2 MiB);
-* above 16 ranks: each operation once with float32, all_reduce also with bfloat16 and int64. Operations in
-  which everybody sends to everybody cost n² messages, and a wrong type would have shown in a small world.
+* above 16 ranks: each operation once with float32, all_reduce also with bfloat16 and int64 and with
+  ``async_op=True``. Operations in which everybody sends to everybody cost n² messages, and a wrong type would
+  have shown in a small world.
 
-A large world thus takes fewer cases, never fewer operations. See `ddpdoctor.launch.probes.values` for the
+A large world thus takes fewer cases, never fewer operations. Above 8 ranks gloo's reduce_scatter of a list is
+tried in the sub-group only, see `COSTLY_REDUCE_SCATTER`. See `ddpdoctor.launch.probes.values` for the
 numbers that are sent and why they are exact.
 """
 
@@ -29,6 +31,14 @@ from ddpdoctor.launch.probes.values import allowed_error
 SMALL_WORLD = 16
 """Up to this many ranks all types are tried: at 16 ranks on 2 cores that is still under 3 s on gloo."""
 
+COSTLY_REDUCE_SCATTER = 8
+"""Ranks above which gloo's reduce_scatter of a list is left to the sub-group: ProcessGroupGloo.cpp makes of it
+as many all_reduces as there are ranks. On 2 cores it took half of all collectives at 16 ranks, and two calls
+48 of 56 s at 64. The same of one tensor (reduce_scatter_tensor) is one all_reduce and is tried everywhere."""
+
+SUBGROUP_RANKS = 16
+"""Most members of the sub-group; they are spread over the whole world."""
+
 ODD_COUNT = 1023
 """Not a multiple of any vector width, chunk or world size but 3, 11, 31 and their products."""
 
@@ -47,7 +57,7 @@ _SUBGROUP_OPERATIONS = ("all_reduce", "broadcast", "all_gather")
 
 
 def probe_collectives(ctx: RankContext) -> None:
-    """Try every collective in the default group, and a few in a sub-group of the even ranks.
+    """Try every collective in the default group, and a few in a sub-group.
 
     Emits one `CollectiveCase` for each case, as soon as it has run.
 
@@ -62,17 +72,24 @@ def probe_collectives(ctx: RankContext) -> None:
         ctx.device,
         ctx.world_size == ctx.local_world_size,
     )
-    for spec in plan_cases(ctx.world_size):
+    for spec in plan_cases(ctx.world_size, ctx.backend):
         ctx.note(f"{spec.op} {name_type(spec.dtype)}")
         _run_case(ctx, world, spec)
     if ctx.world_size > 1:
         _try_subgroup(ctx)
 
 
-def plan_cases(world_size: int) -> Iterator[Spec]:
+def is_left_to_subgroup(op: str, world_size: int, backend: str) -> bool:
+    """Whether ``op`` would cost too much in the whole world; see `COSTLY_REDUCE_SCATTER`."""
+    return op == "reduce_scatter" and backend == "gloo" and world_size > COSTLY_REDUCE_SCATTER
+
+
+def plan_cases(world_size: int, backend: str) -> Iterator[Spec]:
     """Yield the cases for a world of that size, object collectives last (they are many calls in one)."""
     small = world_size <= SMALL_WORLD
     for op in RUNNERS:
+        if is_left_to_subgroup(op, world_size, backend):
+            continue
         if op == "barrier":
             yield Spec(op, torch.float32, 1)
         elif op not in OBJECTS:
@@ -147,12 +164,19 @@ def _has_numpy() -> bool:
 
 
 def _try_case(arena: Arena, spec: Spec) -> list[str]:
-    """Run one case, float32 also with ``async_op=True``, and return what was wrong."""
+    """Run one case, some also with ``async_op=True``, and return what was wrong."""
     wrong = _compare_all(arena, spec, "")
-    if spec.dtype is torch.float32 and spec.op not in WITHOUT_ASYNC and spec.count <= ODD_COUNT:
+    if _repeats(arena, spec):
         again = Spec(spec.op, spec.dtype, spec.count, spec.reduction, asynchronous=True)
         wrong += _compare_all(arena, again, "async_op=True: ")
     return wrong
+
+
+def _repeats(arena: Arena, spec: Spec) -> bool:
+    """Whether a case is tried with ``async_op=True`` as well."""
+    if spec.dtype is not torch.float32 or spec.op in WITHOUT_ASYNC or spec.count > ODD_COUNT:
+        return False
+    return arena.size <= SMALL_WORLD or spec.op == "all_reduce"
 
 
 def _compare_all(arena: Arena, spec: Spec, prefix: str) -> list[str]:
@@ -192,17 +216,23 @@ def _shorten(value: Any) -> str:
 
 
 def _try_subgroup(ctx: RankContext) -> None:
-    """Try a few operations in a group of the even ranks; all ranks take part in making it."""
-    members = tuple(range(0, ctx.world_size, 2))
+    """Try a few operations in a group of some ranks; all ranks take part in making it."""
+    members = choose_members(ctx.world_size)
     ctx.note(f"sub-group of {len(members)} ranks")
     try:
         group = dist.new_group(list(members), timeout=ctx.group_timeout("collectives"))
     except Exception as problem:
-        raise ProbeError(f"new_group of the even ranks failed: {word_exception(problem)}") from problem
+        raise ProbeError(f"new_group of {len(members)} ranks failed: {word_exception(problem)}") from problem
     if ctx.rank not in members:
         return
     one_host = ctx.world_size == ctx.local_world_size
     arena = Arena("sub-group", group, members, members.index(ctx.rank), ctx.device, one_host)
-    for op in _SUBGROUP_OPERATIONS:
+    costly = [op for op in RUNNERS if is_left_to_subgroup(op, ctx.world_size, ctx.backend)]
+    for op in (*_SUBGROUP_OPERATIONS, *costly):
         _run_case(ctx, arena, Spec(op, torch.float32, ODD_COUNT))
     dist.destroy_process_group(group)
+
+
+def choose_members(world_size: int) -> tuple[int, ...]:
+    """Return the ranks of the sub-group: the even ones, or every third, fourth … where they are too many."""
+    return tuple(range(0, world_size, max(2, -(-world_size // SUBGROUP_RANKS))))
