@@ -173,7 +173,7 @@ def test_ranks_that_all_have_a_wrong_world_size_are_all_named() -> None:
 
 def started_for(*sizes: int) -> tuple[Rendezvous, ...]:
     return tuple(
-        Rendezvous(node, "static", "node-0:29500", 3, (), size, RankSet(), 1.0, 60.0)
+        Rendezvous(node, "static", "node-0:29500", size // 2, (), size, RankSet(), 1.0, 60.0)
         for node, size in enumerate(sizes)
     )
 
@@ -186,6 +186,23 @@ def test_nodes_that_were_started_for_other_worlds_are_named() -> None:
     )
     assert found.nodes == ("node-2",)
     assert found.ranks == RankSet([4, 5])
+
+
+def test_nodes_with_other_numbers_of_ranks_add_up() -> None:
+    world = make_world(2, 2)
+    ranks = tuple(
+        replace(rank, world_size=5, variables={}, node=int(rank.rank > 1), host=f"node-{int(rank.rank > 1)}")
+        for rank in make_world(1, 5).ranks
+    )
+    found = assert_finds(find_world_inconsistent, replace(world, ranks=ranks), severity="info")
+    assert found.message == (
+        "The nodes run different numbers of ranks, 2 on node-0 and 3 on node-1; all agree on a world of 5."
+    )
+
+
+def test_nodes_that_expect_other_sums_only_are_no_contradiction() -> None:
+    rows = tuple(replace(row, expected_nodes=2) for row in started_for(4, 6))
+    assert_passes(find_world_inconsistent, make_world(2, 2, rendezvous=rows))
 
 
 def test_one_node_alone_can_know_what_the_others_expect() -> None:

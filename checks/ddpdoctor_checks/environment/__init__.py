@@ -2,11 +2,10 @@
 
 # In the order in which reports show the checks, and in which findings of equal weight are ordered: what can
 # cause the others comes first.
-from ddpdoctor_checks.environment.ranks import (
-    find_rank_duplicated,
-    find_variables_missing,
-    find_world_inconsistent,
-)
+from ddpdoctor_checks.environment.ranks import find_rank_duplicated, find_variables_missing
+
+# isort: split
+from ddpdoctor_checks.environment.worlds import find_world_inconsistent
 
 # isort: split
 from ddpdoctor_checks.environment.launchers import find_launcher_conflict

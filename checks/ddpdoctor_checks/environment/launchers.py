@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from ddpdoctor.evidence import Evidence, Launch
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
 from ddpdoctor_checks.commands import repeat_launch
-from ddpdoctor_checks.environment.ranks import find_environments, list_impossible
+from ddpdoctor_checks.environment.ranks import find_environments
+from ddpdoctor_checks.environment.worlds import list_impossible
 from ddpdoctor_checks.places import Places, is_loopback, on_one_machine, require, split_endpoint
 from ddpdoctor_checks.wording import count_of, join_words, quote
 
