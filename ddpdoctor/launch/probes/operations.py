@@ -39,9 +39,17 @@ class Arena:
         return len(self.ranks)
 
     @property
-    def roots(self) -> tuple[int, ...]:
-        """Group ranks to try as root: the first and the last."""
-        return (0,) if self.size == 1 else (0, self.size - 1)
+    def last(self) -> int:
+        """Group rank of the last member."""
+        return self.size - 1
+
+    def choose_roots(self, spec: Spec) -> tuple[int, ...]:
+        """Return the group ranks to try as root: the last, in plain float32 cases the first too.
+
+        The root is no matter of types; a backend that ignores it takes rank 0, which the last one shows.
+        """
+        both = spec.dtype is torch.float32 and not spec.asynchronous and self.size > 1
+        return (0, self.last) if both else (self.last,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +107,7 @@ def run_all_reduce(arena: Arena, spec: Spec) -> Iterator[Outcome]:
 
 def run_reduce(arena: Arena, spec: Spec) -> Iterator[Outcome]:
     """Reduce over all, result on a root; what the others hold afterwards is not defined."""
-    for root in arena.roots:
+    for root in arena.choose_roots(spec):
         buffer = _input(arena, spec, spec.count)
         operator = get_reduction(spec.reduction)
         _call(spec, dist.reduce, buffer, dst=arena.ranks[root], op=operator, group=arena.group)
@@ -109,7 +117,7 @@ def run_reduce(arena: Arena, spec: Spec) -> Iterator[Outcome]:
 
 def run_broadcast(arena: Arena, spec: Spec) -> Iterator[Outcome]:
     """One root's values on all."""
-    for root in arena.roots:
+    for root in arena.choose_roots(spec):
         buffer = _pattern(arena, spec, arena.rank)
         _call(spec, dist.broadcast, buffer, src=arena.ranks[root], group=arena.group)
         yield Outcome(buffer, _pattern(arena, spec, root), f"from rank {arena.ranks[root]}")
@@ -117,7 +125,7 @@ def run_broadcast(arena: Arena, spec: Spec) -> Iterator[Outcome]:
 
 def run_scatter(arena: Arena, spec: Spec) -> Iterator[Outcome]:
     """One part of a root's list to each."""
-    for root in arena.roots:
+    for root in arena.choose_roots(spec):
         parts = [_pattern(arena, spec, root + 7 * to) for to in range(arena.size)]
         buffer = _blank(arena, spec)
         mine = parts if arena.rank == root else None
@@ -127,7 +135,7 @@ def run_scatter(arena: Arena, spec: Spec) -> Iterator[Outcome]:
 
 def run_gather(arena: Arena, spec: Spec) -> Iterator[Outcome]:
     """Everybody's values in a list on a root."""
-    for root in arena.roots:
+    for root in arena.choose_roots(spec):
         parts = [_blank(arena, spec) for _ in arena.ranks] if arena.rank == root else None
         mine = _pattern(arena, spec, arena.rank)
         _call(spec, dist.gather, mine, parts, dst=arena.ranks[root], group=arena.group)
@@ -270,7 +278,7 @@ def _parcel(rank: int) -> dict[str, Any]:
 
 def run_broadcast_object_list(arena: Arena, spec: Spec) -> Iterator[Outcome]:
     """One root's objects on all."""
-    root = arena.roots[-1]
+    root = arena.last
     objects = [_parcel(arena.rank), arena.rank]
     dist.broadcast_object_list(objects, src=arena.ranks[root], group=arena.group)
     yield Outcome(objects, [_parcel(root), root])
@@ -285,7 +293,7 @@ def run_all_gather_object(arena: Arena, spec: Spec) -> Iterator[Outcome]:
 
 def run_gather_object(arena: Arena, spec: Spec) -> Iterator[Outcome]:
     """Everybody's object on a root."""
-    root = arena.roots[-1]
+    root = arena.last
     objects: list[Any] | None = [None] * arena.size if arena.rank == root else None
     dist.gather_object(_parcel(arena.rank), objects, dst=arena.ranks[root], group=arena.group)
     if objects is not None:
@@ -294,7 +302,7 @@ def run_gather_object(arena: Arena, spec: Spec) -> Iterator[Outcome]:
 
 def run_scatter_object_list(arena: Arena, spec: Spec) -> Iterator[Outcome]:
     """One of a root's objects to each."""
-    root = arena.roots[-1]
+    root = arena.last
     received: list[Any] = [None]
     parts = [_parcel(rank) for rank in range(arena.size)] if arena.rank == root else None
     dist.scatter_object_list(received, parts, src=arena.ranks[root], group=arena.group)
