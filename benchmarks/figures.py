@@ -33,15 +33,15 @@ class Figure:
     def cells(self) -> tuple[str, ...]:
         """Return the row of a table: what, figure, bar, met, detail."""
         word = {None: "", True: "met", False: "MISSED"}[self.met]
-        bar = "" if self.bar is None else f"< {_show(self.bar, self.unit, exact=True)}"
+        bar = "" if self.bar is None else f"< {_show(self.bar, self.unit)}"
         return self.what, _show(self.value, self.unit), bar, word, self.detail
 
 
 HEADINGS = ("what", "figure", "bar", "", "how")
 
 
-def _show(value: float, unit: str, *, exact: bool = False) -> str:
-    digits = f"{value:g}" if exact or value == int(value) else f"{value:.3g}"
+def _show(value: float, unit: str) -> str:
+    digits = f"{value:g}" if value == int(value) else f"{value:.3g}"
     return f"{digits} {unit}".strip()
 
 
