@@ -16,6 +16,7 @@ from ddpdoctor_checks.stage_evidence import (
     is_exception,
     list_cases,
     quote_messages,
+    shorten_error,
     stage_records,
 )
 from ddpdoctor_checks.wording import count_of, format_bytes, join_words, name_set
@@ -262,7 +263,7 @@ def find_operation_raised(evidence: Evidence) -> Iterable[Finding]:
         for bad, all_ in blamed
     )
     yield Finding(
-        message=f"{describe_case(case)} raised on {name_set(gather_ranks(said))}: {said[0].text}{also}"
+        message=f"{describe_case(case)} raised on {name_set(gather_ranks(said))}: {shorten_error(said[0].text)}{also}"
         f"{blame.silence}",
         ranks=blame.ranks,
         victims=blame.victims,
@@ -317,7 +318,7 @@ def _failed_initialisation(evidence: Evidence, method: str, result: InitResult) 
     raised = name_set(gather_ranks(blame.said))
     return Finding(
         message=f"init_process_group by {method}:// with {evidence.launch.backend} failed on {raised}: "
-        f"{blame.said[0].text}{blame.silence}",
+        f"{shorten_error(blame.said[0].text)}{blame.silence}",
         ranks=blame.ranks,
         victims=blame.victims,
         nodes=hosts_of_ranks(evidence, blame.ranks),

@@ -42,6 +42,15 @@ def gather_ranks(messages: Iterable[RankMessage]) -> RankSet:
     return RankSet().union(*(message.ranks for message in messages))
 
 
+_BOILERPLATE = re.compile(r"\[/\S+\.(?:cc|cpp|h):\d+\] ?|\s*This is typically caused by .*", re.DOTALL)
+"""gloo's own source line, and its advice to look at the other ranks, which is what is being done here."""
+
+
+def shorten_error(text: str) -> str:
+    """Return an error's text for a sentence, without what gloo adds to each of its errors."""
+    return _BOILERPLATE.sub("", text).strip() or text
+
+
 def is_complaint(text: str) -> bool:
     """Whether an error only says that a peer is gone or late."""
     return bool(_COMPLAINTS.search(text))
@@ -104,9 +113,14 @@ def explain_missing(evidence: Evidence, stage: str, what: str) -> CannotLook | N
 
 
 def is_waiting(frames: Sequence[Frame]) -> bool:
-    """Whether a stack stands inside torch's communication code, and not in code that this code has called."""
+    """Whether a stack stands inside torch's communication code, and not in code that this code has called.
+
+    A probe of ddpdoctor that calls ``Work.wait`` is the innermost frame itself, since that is native code.
+    """
     for frame in frames:
-        if not _LIBRARY.search(frame.file) or _OURS.search(frame.file):
+        if _OURS.search(frame.file):
+            return True
+        if not _LIBRARY.search(frame.file):
             return False
         if _COMMUNICATION.search(frame.file):
             return True

@@ -217,13 +217,16 @@ def fail_gloo(*failures: tuple[str, str], formed: str = "0-3", passed: str = "")
 def test_the_rank_that_raised_itself_is_blamed_and_not_those_that_lost_it() -> None:
     world = fail_gloo(
         ("0,2-3", "RuntimeError: Connection closed by peer [127.0.0.1]:4242"),
-        ("1", "RuntimeError: No space left on device"),
+        (
+            "1",
+            "RuntimeError: [/__w/gloo/pair.cc:5] No space left on device. This is typically caused by GLHF!",
+        ),
     )
     found = assert_finds(
         backends.find_backend_failed, world, code="BKD002", id="bkd.gloo.works", severity="error"
     )
     assert found.message == (
-        "The first all_reduce failed with gloo on rank 1: RuntimeError: No space left on device"
+        "The first all_reduce failed with gloo on rank 1: RuntimeError: No space left on device."
     )
     assert (str(found.ranks), str(found.victims)) == ("1", "0,2-3")
     assert "TORCH_CPP_LOG_LEVEL=INFO" in (found.fix[0].command or "")
@@ -739,6 +742,7 @@ def test_a_cut_stage_names_who_finished_who_waits_and_who_stands_elsewhere() -> 
     ]
     stacks = found.details["stacks"]
     assert [each["waiting"] for each in stacks] == [True, False]
+    assert found.fix[-1].command == "ddpdoctor check --stage-timeout collectives=120"
     assert [each["library_frames_folded"] for each in stacks] == [1, 1]
     assert "--only facts,smoke,tcp,rendezvous,backends,collectives" in (found.fix[0].command or "")
 
@@ -763,6 +767,19 @@ def test_missing_stacks_say_why_and_how_to_permit_them() -> None:
     found = assert_finds(backends.find_stage_timed_out, world, id="stage.collectives.in_time")
     assert any(note in each.text for each in found.evidence)
     assert any("SYS_PTRACE" in fix.text for fix in found.fix)
+
+
+def test_a_probe_inside_a_native_wait_is_not_blamed() -> None:
+    world = make_cut(stacks=(StackClass(RankSet([1]), (PROBE,)), StackClass(RankSet([2, 3]), WAIT)))
+    found = assert_finds(backends.find_stage_timed_out, world, id="stage.collectives.in_time")
+    assert (str(found.ranks), str(found.victims)) == ("1-3", "")
+
+
+def test_a_stopped_rank_is_the_culprit_wherever_it_stands() -> None:
+    stopped = StackClass(RankSet([2]), WAIT, state="T (stopped)")
+    world = make_cut(stacks=(stopped, StackClass(RankSet([1, 3]), WAIT)))
+    found = assert_finds(backends.find_stage_timed_out, world, id="stage.collectives.in_time")
+    assert (str(found.ranks), str(found.victims), found.confidence) == ("2", "1,3", "high")
 
 
 def test_a_process_that_could_not_be_read_shows_its_state() -> None:

@@ -386,6 +386,18 @@ def test_nothing_is_said_of_the_search_where_it_is_needed_or_unknown() -> None:
     assert_passes(ddp.find_search_unneeded, with_model(find_unused_needed=None))
 
 
+def test_a_search_that_seems_to_save_time_is_noise() -> None:
+    found = assert_finds(ddp.find_search_unneeded, with_model(step_s=0.0042, step_s_with_search=0.002))
+    assert "(its cost was within the noise of these steps)" in found.message
+
+
+def test_a_factory_in_a_file_is_called_as_a_file() -> None:
+    world = fail_factory("raised", "factory", "boom")
+    world = replace(world, model=(replace(world.model[0], factory="models/net.py:build"),))
+    found = assert_finds(ddp.find_factory_failed, world)
+    assert "runpy.run_path('models/net.py')['build']()" in (found.fix[0].command or "")
+
+
 def test_costs_that_were_not_measured_are_left_out() -> None:
     found = assert_finds(ddp.find_search_unneeded, with_model(step_s_with_search=None))
     assert "ms a step" not in found.message

@@ -13,6 +13,7 @@ from ddpdoctor_checks.stage_evidence import (
     gather_ranks,
     hosts_of_ranks,
     quote_messages,
+    shorten_error,
 )
 from ddpdoctor_checks.wording import join_words, name_set
 
@@ -218,7 +219,8 @@ def _failed_backend(evidence: Evidence, result: BackendResult) -> Finding:
     if not result.asked and result.backend != evidence.launch.backend:
         severity = "warning" if result.backend in ("gloo", "nccl") else "info"
     return Finding(
-        message=f"The {where} with {result.backend} on {name_set(raised)}: {blame.said[0].text}{blame.silence}",
+        message=f"The {where} with {result.backend} on {name_set(raised)}: "
+        f"{shorten_error(blame.said[0].text)}{blame.silence}",
         ranks=blame.ranks,
         victims=blame.victims,
         nodes=hosts_of_ranks(evidence, blame.ranks),

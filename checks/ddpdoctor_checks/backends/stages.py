@@ -28,6 +28,7 @@ from ddpdoctor_checks.stage_evidence import (
     hosts_of_ranks,
     is_waiting,
     place_stacks,
+    shorten_error,
     stage_records,
     unclean_exits,
 )
@@ -35,6 +36,10 @@ from ddpdoctor_checks.wording import count_of, format_number, join_words, name_s
 
 GROUP_STAGES = ("rendezvous", "backends", "collectives", "ddp", "bandwidth")
 """Stages in which ranks exist and talk to each other."""
+
+STOPPED = ("T", "t", "D")
+"""States of /proc/PID/stat in which a process cannot go on by itself: stopped, traced, uninterruptible
+(proc(5))."""
 
 _KILLED = Fix(
     "see whether the kernel killed it for memory; if not, ask who on this machine ends processes",
@@ -73,7 +78,7 @@ def find_stage_timed_out(evidence: Evidence, *, variant: str) -> Iterable[Findin
 
     Known false alarms:
         A machine that is far too slow for the number of ranks: many ranks on few cores can need longer than
-        the limit for the first collective. ``--timeout`` gives more time.
+        the limit for the first collective. ``--stage-timeout STAGE=SECONDS`` gives more time.
 
     Fix:
         Read the stacks: the rank outside the collective is the one to look at. Where nothing is wrong, allow
@@ -136,6 +141,9 @@ def _blame(
     if dead:
         culprits = RankSet(each.rank for each in dead)
         return culprits, unfinished.minus(culprits), "high"
+    stopped = RankSet().union(*(stack.ranks for stack in stacks if (stack.state or "")[:1] in STOPPED))
+    if stopped:
+        return stopped, unfinished.minus(stopped), "high"
     waiting = RankSet().union(*(stack.ranks for stack in stacks if is_waiting(stack.frames)))
     elsewhere = RankSet().union(
         *(stack.ranks for stack in stacks if stack.frames and not is_waiting(stack.frames))
@@ -194,10 +202,7 @@ def _stack_evidence(
         lines = [f"{frame.function} ({frame.file}:{frame.line})" for frame in shown[:6]]
         folded = f" … {count_of(hidden, 'library frame')} folded" if hidden else ""
         text = " < ".join(lines) or (describe_stack(stack) if not stack.frames else "library code only")
-        line = find_line(stack.frames)
-        items.append(
-            EvidenceItem("stack", text + folded, stack.ranks, (line.file, line.line) if line else None)
-        )
+        items.append(EvidenceItem("stack", text + folded, stack.ranks))
     for note in dict.fromkeys(record.stacks_note for record in cut if record.stacks_note):
         items.append(EvidenceItem("stack", f"no stacks: {note}"))
     return tuple(items)
@@ -231,8 +236,8 @@ def _fixes(
         )
     fixes.append(
         Fix(
-            f"where the machine is only slow, allow more than {format_number(limit)} s with --timeout",
-            command=f"ddpdoctor check --timeout {max(120, round(limit * 8))}",
+            f"where the machine is only slow, allow the stage more than {format_number(limit)} s",
+            command=f"ddpdoctor check --stage-timeout {stage}={round(limit * 4) or 60}",
         )
     )
     return tuple(fixes)
@@ -368,7 +373,7 @@ def _raised(evidence: Evidence, stage: str, raised: Sequence[RankError]) -> Find
     line = find_line(members[0].frames)
     role = "victim" if blame.silence else "culprit"
     return Finding(
-        message=f"Stage {stage} ended with {kind} on {name_set(same)}: {text}{blame.silence}",
+        message=f"Stage {stage} ended with {kind} on {name_set(same)}: {shorten_error(text)}{blame.silence}",
         ranks=blame.ranks,
         victims=blame.victims,
         nodes=hosts_of_ranks(evidence, blame.ranks),

@@ -14,6 +14,7 @@ from ddpdoctor_checks.stage_evidence import (
     is_complaint,
     is_exception,
     quote_messages,
+    shorten_error,
 )
 from ddpdoctor_checks.wording import join_words, name_set
 
@@ -323,7 +324,7 @@ def find_experiment_raised(evidence: Evidence) -> Iterable[Finding]:
     settings = "NCCL_DEBUG=INFO" if evidence.launch.backend == "nccl" else "TORCH_CPP_LOG_LEVEL=INFO"
     yield Finding(
         message=f"The DDP experiment {first.name} with {evidence.launch.backend} raised on "
-        f"{name_set(said.ranks)}: {said.text}{also}{blame.silence}",
+        f"{name_set(said.ranks)}: {shorten_error(said.text)}{also}{blame.silence}",
         ranks=blame.ranks,
         victims=blame.victims,
         nodes=hosts_of_ranks(evidence, blame.ranks),

@@ -67,7 +67,8 @@ def find_factory_failed(evidence: Evidence) -> Iterable[Finding]:
         and the stacks taken then.
 
     Known false alarms:
-        A factory that reads a large checkpoint can need longer than the limit; ``--timeout`` gives more time.
+        A factory that reads a large checkpoint can need longer than the limit; ``--stage-timeout ddp=300``
+        gives more.
 
     Fix:
         The message names the line. A factory takes no arguments and returns ``(module, inputs)``.
@@ -113,8 +114,10 @@ def _failed(evidence: Evidence, factory: str, error: UserError, left_out: int) -
 
 
 def _fixes(factory: str, kind: str) -> tuple[Fix, ...]:
-    module, _, name = factory.partition(":")
+    module, _, name = factory.rpartition(":")
     alone = f'python -c "import importlib; print(getattr(importlib.import_module({module!r}), {name!r})())"'
+    if module.endswith(".py"):
+        alone = f'python -c "import runpy; print(runpy.run_path({module!r})[{name!r}]())"'
     if kind == "missing":
         return (
             Fix(

@@ -192,6 +192,8 @@ def _search_fix(result: ModelResult, partial: bool) -> Fix:
 def _cost(result: ModelResult) -> str:
     if result.step_s is None or result.step_s_with_search is None:
         return ""
+    if result.step_s_with_search <= result.step_s:
+        return " (its cost was within the noise of these steps)"
     with_search, without = result.step_s_with_search * 1e3, result.step_s * 1e3
     return f" ({with_search:.3g} ms a step with the search, {without:.3g} ms without)"
 
