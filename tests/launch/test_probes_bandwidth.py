@@ -21,6 +21,7 @@ from ddpdoctor.launch.probes.bandwidth import (
 )
 from ddpdoctor.launch.probes.pairs import plan_rounds, probe_pairs
 from ddpdoctor.launch.probes.transfers import OPERATIONS, Transfer
+from ddpdoctor.launch.request import SWEEP_OPERATIONS
 from tests.launch.worlds import run_world
 
 EVERY = tuple(OPERATIONS)
@@ -161,7 +162,7 @@ def test_an_operation_that_the_backend_lacks_is_left_out(tmp_path: Path) -> None
         ("scatter", 8, 0.875),
         ("broadcast", 4, 1.0),
         ("reduce", 4, 1.0),
-        ("sendrecv", 4, 1.0),
+        ("send_recv", 4, 1.0),
     ],
 )
 def test_rows_follow_the_definitions_of_nccl_tests(name: str, ranks: int, factor: float) -> None:
@@ -174,6 +175,10 @@ def test_rows_follow_the_definitions_of_nccl_tests(name: str, ranks: int, factor
     assert row.busbw == pytest.approx(2.0 * factor)
     assert row.busbw_min == pytest.approx(factor)
     assert row.busbw_max == pytest.approx(4.0 * factor)
+
+
+def test_the_command_line_offers_the_operations_that_there_are() -> None:
+    assert set(SWEEP_OPERATIONS) == set(OPERATIONS)
 
 
 def test_slow_calls_are_repeated_seldom_and_fast_ones_not_without_end() -> None:

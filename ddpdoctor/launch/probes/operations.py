@@ -241,13 +241,17 @@ def run_send_recv(arena: Arena, spec: Spec) -> Iterator[Outcome]:
 
 
 def run_isend_irecv(arena: Arena, spec: Spec) -> Iterator[Outcome]:
-    """Non-blocking, around the ring."""
+    """Non-blocking, around the ring; even ranks post their send first and odd ones their receive.
+
+    NCCL runs the calls between two ranks one after the other: were all to receive first, two would wait.
+    """
     before, after = (arena.rank - 1) % arena.size, (arena.rank + 1) % arena.size
     buffer, sent = _blank(arena, spec), _pattern(arena, spec, arena.rank)
-    works = [
-        dist.irecv(buffer, arena.ranks[before], group=arena.group),
-        dist.isend(sent, arena.ranks[after], group=arena.group),
+    posts: list[Callable[[], Any]] = [
+        lambda: dist.isend(sent, arena.ranks[after], group=arena.group),
+        lambda: dist.irecv(buffer, arena.ranks[before], group=arena.group),
     ]
+    works = [post() for post in (posts if arena.rank % 2 == 0 else reversed(posts))]
     for work in works:
         if work is not None:
             work.wait()

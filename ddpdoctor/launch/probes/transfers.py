@@ -161,7 +161,7 @@ def _prepare_scatter(seat: Seat) -> Calls:
     return Calls(lambda: dist.scatter(part, parts, ROOT), fill, lambda: is_pattern(part, seat.rank))
 
 
-def _prepare_sendrecv(seat: Seat) -> Calls:
+def _prepare_send_recv(seat: Seat) -> Calls:
     """Each rank sends to the next and receives from the one before, all at once."""
     sent, received = seat.blank(), seat.blank()
     before, after = (seat.rank - 1) % seat.size, (seat.rank + 1) % seat.size
@@ -197,7 +197,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("reduce", _prepare_reduce, _whole, rooted=True),
         Operation("gather", _prepare_gather, _shared, divided=True, rooted=True),
         Operation("scatter", _prepare_scatter, _shared, divided=True, rooted=True),
-        Operation("sendrecv", _prepare_sendrecv, _whole),
+        Operation("send_recv", _prepare_send_recv, _whole),
     )
 }
 """Name -> operation; the names that ``--collectives`` takes."""
