@@ -132,7 +132,7 @@ class Supervisor:
         self._look()
         if self.ending is None:
             now = time.monotonic()
-            self.ending = self._find_failed(now) or self._find_dead(now) or self._find_broken()
+            self.ending = self._find_gone(now) or self._find_broken()
 
     def exchange(self, path: Path, limit_s: float) -> str | None:
         """Share this node's evidence with the others and return the file with everyone's, if it came.
@@ -245,7 +245,13 @@ class Supervisor:
             )
         if self.world.others is not None:
             return Ending(self._current_stage(), "failed", self.world.others)
-        return self._find_failed(now) or self._find_dead(now) or self._find_late(now)
+        return self._find_gone(now) or self._find_late(now)
+
+    def _find_gone(self, now: float) -> Ending | None:
+        """Tell of ranks that will do no more: one that died comes before those that raised because of it."""
+        if any(s.gone and not s.finished and not s.failed for s in self.world.ranks.values()):
+            return self._find_dead(now)
+        return self._find_failed(now)
 
     def _find_failed(self, now: float) -> Ending | None:
         failed = [s for s in self.world.ranks.values() if s.failed]
@@ -314,6 +320,7 @@ class Supervisor:
 
     def _end(self, ending: Ending) -> None:
         """Take the stacks of the ranks that still run, then end them; the agent lives on."""
+        self.ending = ending
         running = {s.rank: s.pid for s in self.world.ranks.values() if s.pid and not s.settled}
         if running and ending.status != "unreached":
             self._progress.note("taking the stacks of all ranks")
