@@ -1,0 +1,50 @@
+"""What ``ddpdoctor run`` puts into every Python process of a job.
+
+Runs inside other people's programs, under whatever interpreter they use, so: the standard library only,
+syntax of Python 3.8, no thread, no signal handler, nothing printed, nothing raised. What it sees goes as one
+JSON object per line to ``$DDPDOCTOR_RUN/processes/<pid>-<start ticks>.jsonl``, and Python's fault handler
+writes to the ``.fault`` file beside it.
+
+Events (each with ``event``, ``wall_ns`` and ``mono_ns``):
+
+* ``start``: which process this is; written again after a fork (``forked``) and after an exec, so a file may
+  hold several: the last one counts.
+* ``role``: what became known later: a loader worker, another child of multiprocessing, a launcher.
+* ``torch``, ``init``, ``milestone``: how far it came.
+* ``exception``, ``exit-call``, ``end``: how it ended; ``child-exit`` and ``kill``: what it saw of, or did to, others.
+* ``ddp``: the parameters behind an error of DistributedDataParallel.
+* ``trouble``: a failure of ours.
+"""
+
+from __future__ import annotations
+
+import os
+
+_begun = False
+_watching = False
+
+
+def begin() -> None:
+    """Start watching this process, where the environment asks for it; the second call does nothing."""
+    global _begun, _watching
+    run = os.environ.get("DDPDOCTOR_RUN")
+    if _begun or not run or os.environ.get("DDPDOCTOR_WATCH") == "0":
+        return
+    _begun = True
+    from . import journal
+
+    if not journal.open_journal(run):
+        return
+    from . import hooks, process
+
+    _watching = True
+    process.note_start()
+    hooks.install()
+
+
+def settle() -> None:
+    """Take the exception hooks, now that the user's own sitecustomize may have set some."""
+    if _watching:
+        from . import hooks
+
+        hooks.take_excepthooks()

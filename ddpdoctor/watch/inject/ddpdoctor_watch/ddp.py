@@ -1,0 +1,178 @@
+"""The parameters behind an error of DistributedDataParallel: names, owners, and whether their forward ran."""
+
+from __future__ import annotations
+
+import re
+import sys
+import weakref
+
+from . import describe, journal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+FORWARDS = 5
+"""Forwards of a wrapped model that are looked at module by module. A hook on every module costs each step of every
+healthy job, and the usual mistake (a layer that is never used) shows in the second forward."""
+_LISTED = 200
+"""Parameters that are listed of one wrapper."""
+_WRAPPERS = 8
+
+_INDICES = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)")
+_INDEX = re.compile(r"Parameter at index (\d+)|params\[(\d+)\] in this process")
+"""torch/csrc/distributed/c10d/reducer.cpp and torch/csrc/distributed/c10d/verification in utils."""
+
+
+class _Wrapped:
+    """What is remembered of one DistributedDataParallel, without keeping it alive."""
+
+    def __init__(self, wrapper: Any, parameters: list[Any]) -> None:
+        self.wrapper = weakref.ref(wrapper)
+        self.parameters = [weakref.ref(parameter) for parameter in parameters]
+        self.calls = 0
+        self.watching = False
+        self.previous: set[int] = set()
+        self.current: set[int] = set()
+
+
+_wrapped: list[_Wrapped] = []
+_handle: Any = None
+
+
+def remember(wrapper: Any, parameters: list[Any]) -> None:
+    """Remember a wrapper and its parameters in the reducer's order, which is that of the indices in its errors."""
+    _wrapped[:] = [entry for entry in _wrapped if entry.wrapper() not in (None, wrapper)][-_WRAPPERS + 1 :]
+    _wrapped.append(_Wrapped(wrapper, list(parameters)))
+
+
+def watch_forwards(wrapper: Any) -> None:
+    """Note for the first few forwards which modules ran, unless torch.compile is in use: it compiles hooks in."""
+    global _handle
+    for entry in _wrapped:
+        if entry.wrapper() is wrapper:
+            if _compiles(wrapper):
+                return
+            entry.watching, entry.calls = True, 1
+            if _handle is None:
+                register = sys.modules["torch.nn.modules.module"].register_module_forward_pre_hook
+                _handle = register(_note_forward)
+
+
+def note(message: str, value: BaseException) -> None:
+    """Write a ``ddp`` event for the wrapper that an error is about, or for each where that cannot be told.
+
+    Args:
+        message: Text of the error.
+        value: The error; its traceback may hold the wrapper.
+    """
+    entries = [entry for entry in _wrapped if entry.wrapper() is not None]
+    raised = [entry for entry in entries if _holds(value, entry.wrapper())]
+    for entry in raised or entries:
+        wrapper = entry.wrapper()
+        if wrapper is not None:
+            journal.write(
+                "ddp", {**_describe(wrapper, entry, message), "certain": len(raised or entries) == 1}
+            )
+
+
+def _describe(wrapper: Any, entry: _Wrapped, message: str) -> dict[str, object]:
+    owners: dict[int, tuple[str, str, Any]] = {}
+    for module_name, module in wrapper.module.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            owners.setdefault(
+                id(parameter), (f"{module_name}.{name}" if module_name else name, module_name, module)
+            )
+    indices = _read_indices(message)
+    wanted = indices or list(range(len(entry.parameters)))
+    ran = _ran(entry, message)
+    rows = []
+    for index in wanted[:_LISTED]:
+        parameter = entry.parameters[index]() if index < len(entry.parameters) else None
+        name, module_name, owner = (
+            owners.get(id(parameter), ("", "", None)) if parameter is not None else ("", "", None)
+        )
+        rows.append(
+            {
+                "index": index,
+                "name": name or None,
+                "module": module_name if owner is not None else None,
+                "class": describe.name_type(type(owner)) if owner is not None else None,
+                "forward_ran": None if ran is None or owner is None else id(owner) in ran,
+                "requires_grad": bool(parameter.requires_grad) if parameter is not None else None,
+                "grad": parameter.grad is not None if parameter is not None else None,
+                "shape": [int(size) for size in parameter.shape] if parameter is not None else None,
+            }
+        )
+    return {
+        "wrapper": describe.name_type(type(wrapper.module)),
+        "parameters": rows,
+        "count": len(entry.parameters),
+        "named_by_error": bool(indices),
+        "left_out": max(0, len(wanted) - _LISTED),
+        "forwards": entry.calls if entry.watching else None,
+        "find_unused_parameters": bool(getattr(wrapper, "find_unused_parameters", False)),
+        "static_graph": bool(getattr(wrapper, "static_graph", False)),
+    }
+
+
+def _read_indices(message: str) -> list[int]:
+    found = _INDICES.search(message)
+    if found is not None:
+        return [int(word) for word in found[1].split()]
+    return sorted({int(one or other) for one, other in _INDEX.findall(message)})
+
+
+def _ran(entry: _Wrapped, message: str) -> set[int] | None:
+    """Give the modules whose forward ran in the iteration that an error is about; None where it was not looked at."""
+    if not entry.watching:
+        return None
+    # "Expected to have finished reduction" is raised by the forward after; the others by the same one's backward.
+    return entry.previous if "finished reduction" in message else entry.current
+
+
+def _holds(value: BaseException, wrapper: Any) -> bool:
+    entry = value.__traceback__
+    while entry is not None:
+        if entry.tb_frame.f_locals.get("self") is wrapper:
+            return True
+        entry = entry.tb_next
+    return False
+
+
+def _note_forward(module: Any, _: Any) -> None:
+    watching = False
+    for entry in _wrapped:
+        if entry.watching:
+            if entry.wrapper() is module:
+                entry.calls += 1
+                entry.previous, entry.current = entry.current, set()
+                # The error of the forward before is still to come out of this one.
+                entry.watching = entry.calls <= FORWARDS
+            else:
+                entry.current.add(id(module))
+            watching = watching or entry.watching
+    if not watching:
+        _stop()
+
+
+def _stop() -> None:
+    global _handle
+    if _handle is not None:
+        _handle.remove()
+        _handle = None
+
+
+def _compiles(wrapper: Any) -> bool:
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    if dynamo is None:
+        return False
+    if len(getattr(dynamo, "always_optimize_code_objects", ())) > 0:
+        return True
+    current = getattr(dynamo, "get_eval_frame_callback", None)
+    if current is not None and current():
+        return True
+    return any(
+        type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+        for module in wrapper.modules()
+    )

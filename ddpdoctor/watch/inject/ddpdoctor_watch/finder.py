@@ -1,0 +1,117 @@
+"""The import hook: patches a few modules right after they were executed, and is not to be seen afterwards."""
+
+from __future__ import annotations
+
+import sys
+
+from . import journal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+TARGETS = {
+    "threading": "patch_threading",
+    "multiprocessing.process": "patch_process",
+    "multiprocessing.util": "patch_util",
+    "torch.multiprocessing.spawn": "patch_spawn",
+    "torch.distributed.distributed_c10d": "patch_c10d",
+    "torch.nn.parallel.distributed": "patch_ddp",
+    "torch.distributed.elastic.agent.server.api": "patch_agent",
+}
+"""Module, and the function of `patches` or `torchpatches` that patches it."""
+
+
+class _Finder:
+    """Lets the other finders find, and sees to it that the loader calls us when the module has been executed."""
+
+    @staticmethod
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in TARGETS:
+            return None
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            if finder is _Finder or find is None:
+                continue
+            spec: ModuleSpec | None = find(name, path, target)
+            if spec is not None:
+                try:
+                    _arm(spec, name)
+                except Exception as error:
+                    journal.failed("finder", error)
+                return spec
+        return None
+
+
+class _Proxy:
+    """Stands before a loader that takes no attributes, or that others share."""
+
+    def __init__(self, loader: Any, spec: ModuleSpec, name: str) -> None:
+        self._loader = loader
+        self._spec = spec
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self._loader, attribute)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._spec.loader = self._loader
+        for holder, attribute in ((module, "__loader__"), (getattr(module, "__spec__", None), "loader")):
+            if getattr(holder, attribute, None) is self:
+                setattr(holder, attribute, self._loader)
+        self._loader.exec_module(module)
+        _patch(self._name, module)
+
+
+def install() -> None:
+    """Put the finder before the others, and patch what is imported already."""
+    sys.meta_path.insert(0, _Finder)
+    for name in TARGETS:
+        module = sys.modules.get(name)
+        if module is not None:
+            _patch(name, module)
+
+
+def after_fork() -> None:
+    """Allow in a forked child what was allowed in its parent."""
+    patches = sys.modules.get(f"{__package__}.torchpatches")
+    if patches is not None:
+        patches.allow_tracing()
+
+
+def _arm(spec: ModuleSpec, name: str) -> None:
+    loader: Any = spec.loader
+    if not hasattr(loader, "exec_module"):
+        return
+    fresh = getattr(loader, "__dict__", None)
+    if isinstance(loader, type) or fresh is None or type(loader).__name__ == "zipimporter":
+        proxy: Any = _Proxy(loader, spec, name)
+        spec.loader = proxy
+        return
+
+    def exec_module(module: ModuleType) -> None:
+        fresh.pop("exec_module", None)
+        loader.exec_module(module)
+        _patch(name, module)
+
+    # On the instance, which was made for this import: nobody sees another type of loader.
+    fresh["exec_module"] = exec_module
+
+
+def _patch(name: str, module: ModuleType) -> None:
+    try:
+        if name.startswith("torch"):
+            from . import torchpatches
+
+            getattr(torchpatches, TARGETS[name])(module)
+        else:
+            from . import patches
+
+            getattr(patches, TARGETS[name])(module)
+    except Exception as error:
+        journal.failed(name, error)

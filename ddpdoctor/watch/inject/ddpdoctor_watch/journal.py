@@ -1,0 +1,258 @@
+"""The file that a process writes its events to: unbuffered, so what was written survives SIGKILL.
+
+Descriptors are kept open (a process that ran out of them could otherwise not say so), out of the way of the
+numbers that the program sees, and are looked at before each write: a program that closes all descriptors
+and opens others must never find our lines in its files.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import time
+
+try:
+    from _json import encode_basestring_ascii as _quote
+except ImportError:  # Interpreters without the accelerator.
+    from json.encoder import py_encode_basestring_ascii as _quote
+
+HERE = os.path.dirname(__file__) + os.sep
+"""Where our own code lies, to tell its frames from the program's."""
+
+LIMITS = {
+    "exception": 200,
+    "exit-call": 50,
+    "child-exit": 20_000,
+    "kill": 5_000,
+    "milestone": 2_000,
+    "role": 200,
+    "init": 200,
+    "ddp": 20,
+    "trouble": 20,
+}
+"""Events per process and kind: threads may die by the thousand; 50 MB of evidence an hour is the whole budget."""
+
+_DEPTH = 12
+"""Nesting of an event; the deepest, a group's member's chain, needs 8."""
+
+
+class _Journal:
+    """State of this process; replaced after a fork."""
+
+    def __init__(self, run: str) -> None:
+        self.folder = os.path.join(run, "processes")
+        self.descriptor = -1
+        self.fault_descriptor = -1
+        self.identity = (0, 0)
+        self.torn = False
+        self.counts: dict[str, int] = {}
+
+
+_journal: _Journal | None = None
+
+
+def read_ticks(pid: int | str) -> tuple[int, int]:
+    """Read when a process started and who its parent is.
+
+    Returns:
+        The start in clock ticks since boot and the parent's id; zeros where /proc does not say.
+    """
+    try:
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            text = os.read(descriptor, 4096)
+        finally:
+            os.close(descriptor)
+        # man 5 proc: the name, field 2, may hold anything; starttime is field 22, ppid field 4.
+        fields = text[text.rindex(b")") + 2 :].split()
+        return int(fields[19]), int(fields[1])
+    except (OSError, ValueError, IndexError):
+        return 0, 0
+
+
+def open_journal(run: str) -> bool:
+    """Open the files of this process and let Python's fault handler write to one of them.
+
+    Args:
+        run: The run directory.
+
+    Returns:
+        False where they cannot be written; nothing is watched then.
+    """
+    global _journal
+    journal = _Journal(run)
+    try:
+        if not os.path.isdir(journal.folder):
+            os.mkdir(journal.folder)
+    except OSError:
+        pass  # Made by another process meanwhile, or the next line fails.
+    try:
+        _open(journal)
+    except OSError:
+        return False
+    _journal = journal
+    # Somebody who asked for the fault handler keeps it where he wants it.
+    if not faulthandler.is_enabled():
+        try:
+            journal.fault_descriptor = _lift(_create(_path(journal, "fault")))
+            faulthandler.enable(file=journal.fault_descriptor, all_threads=True)
+        except (OSError, ValueError, RuntimeError) as error:
+            trouble("faulthandler", error)
+    return True
+
+
+def reopen_after_fork() -> None:
+    """Give a forked child files of its own; on failure it writes nothing."""
+    journal = _journal
+    if journal is None:
+        return
+    journal.counts = {}
+    journal.torn = False
+    kept = journal.descriptor
+    try:
+        _open(journal, kept if _is_ours(journal) else -1)
+    except OSError:
+        journal.descriptor = -1  # Never the parent's.
+    if journal.fault_descriptor >= 0:
+        # The fault handler knows the number: the child's file takes its place.
+        try:
+            descriptor = _create(_path(journal, "fault"))
+        except OSError:
+            descriptor = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        os.dup2(descriptor, journal.fault_descriptor, inheritable=False)
+        os.close(descriptor)
+
+
+def folder() -> str:
+    """Give the folder of the processes' files, empty where nothing is watched."""
+    return _journal.folder if _journal is not None else ""
+
+
+def write(event: str, fields: dict[str, object]) -> None:
+    """Append an event; what cannot be written is lost without a word.
+
+    Args:
+        event: Its name.
+        fields: What it says: JSON values.
+    """
+    journal = _journal
+    if journal is None:
+        return
+    count = journal.counts[event] = journal.counts.get(event, 0) + 1
+    limit = LIMITS.get(event)
+    if limit is not None and count > limit:
+        if count == limit + 1 and event != "trouble":
+            write(
+                "trouble",
+                {"where": "journal", "text": f"more than {limit} events {event}: the rest is not kept"},
+            )
+        return
+    head = f'{{"event":{_quote(event)},"wall_ns":{time.time_ns()},"mono_ns":{time.monotonic_ns()}'
+    body = "".join([f",{_quote(name)}:{_encode(value)}" for name, value in fields.items()])
+    _append(journal, f"{head}{body}}}\n".encode("ascii"))
+
+
+def trouble(where: str, error: object) -> None:
+    """Write down a failure of ours."""
+    text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+    write("trouble", {"where": where, "text": text[:2000]})
+
+
+def failed(where: str, error: BaseException) -> None:
+    """Deal with an exception that reached the edge of our code.
+
+    Args:
+        where: Which part of ours.
+        error: The exception, being handled.
+
+    Raises:
+        BaseException: The same, where it is not ours: a signal handler of the program may raise in the middle
+            of our code (the elastic agent's does, to stop), and what it raises belongs to the program.
+    """
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    inside = traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(HERE)
+    if not isinstance(error, Exception) or not inside:
+        raise error
+    trouble(where, error)
+
+
+def _path(journal: _Journal, suffix: str) -> str:
+    return os.path.join(journal.folder, f"{os.getpid()}-{read_ticks('self')[0]}.{suffix}")
+
+
+def _create(path: str) -> int:
+    # Private: what it holds is scrubbed of secrets only later.
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+def _open(journal: _Journal, number: int = -1) -> None:
+    descriptor = _create(_path(journal, "jsonl"))
+    if number < 0:
+        descriptor = _lift(descriptor)
+    else:
+        os.dup2(descriptor, number, inheritable=False)
+        os.close(descriptor)
+        descriptor = number
+    journal.descriptor = descriptor
+    status = os.fstat(descriptor)
+    journal.identity = (status.st_dev, status.st_ino)
+
+
+def _lift(descriptor: int) -> int:
+    """Move a descriptor to a high number, so that the program's first file still gets number 3."""
+    # 1024 is the usual limit; above it, the kernel's table would grow for our sake.
+    top = min(os.sysconf("SC_OPEN_MAX"), 1024)
+    for number in range(top - 1, max(top - 40, descriptor), -1):
+        try:
+            os.fstat(number)
+        except OSError:
+            try:
+                os.dup2(descriptor, number, inheritable=False)
+            except OSError:
+                break
+            os.close(descriptor)
+            return number
+    return descriptor
+
+
+def _is_ours(journal: _Journal) -> bool:
+    try:
+        status = os.fstat(journal.descriptor)
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == journal.identity
+
+
+def _append(journal: _Journal, line: bytes) -> None:
+    try:
+        if not _is_ours(journal):
+            _open(journal)
+        if journal.torn:
+            line = b"\n" + line
+        # One write: lines of several threads never mix.
+        written = os.write(journal.descriptor, line)
+        journal.torn = written < len(line)
+    except OSError:
+        pass  # Disk full, limit of file size, directory gone: the job goes on.
+
+
+def _encode(value: object, depth: int = 0) -> str:
+    # Not `json`: importing it takes longer than all else that happens at start-up.
+    if value is None:
+        return "null"
+    if value is True or value is False:
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return int.__repr__(value)
+    if isinstance(value, float):
+        return float.__repr__(value) if value - value == 0 else "null"
+    if depth < _DEPTH:
+        if isinstance(value, dict):
+            return (
+                "{" + ",".join([f"{_quote(str(k))}:{_encode(v, depth + 1)}" for k, v in value.items()]) + "}"
+            )
+        if isinstance(value, (list, tuple)):
+            return "[" + ",".join([_encode(item, depth + 1) for item in value]) + "]"
+    return _quote(str.__str__(value) if isinstance(value, str) else str(value))

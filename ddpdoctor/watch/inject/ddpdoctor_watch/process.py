@@ -1,0 +1,223 @@
+"""Which process this is: the ``start`` event."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from . import journal
+
+_ARGUMENTS = 200
+_ARGUMENT = 4096
+"""Of the command line that is kept: arguments, and characters of each (`python -c` takes whole programs)."""
+
+_VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_",
+    "GROUP_",
+    "ROLE_",
+    "MASTER_",
+    "NNODES",
+    "NODE_RANK",
+    "TORCH",
+    "PYTORCH_",
+    "PET_",
+    "NCCL_",
+    "RCCL_",
+    "GLOO_",
+    "TP_SOCKET",
+    "USE_LIBUV",
+    "UCX_",
+    "UCC_",
+    "FI_",
+    "CUDA_",
+    "NVIDIA_",
+    "HIP_",
+    "ROCR_",
+    "OMP_",
+    "MKL_",
+    "KMP_",
+    "SLURM_",
+    "OMPI_",
+    "PMI",
+    "MV2_",
+    "I_MPI_",
+    "PALS_",
+    "KUBERNETES_",
+    "ACCELERATE_",
+    "FSDP_",
+    "DEEPSPEED_",
+    "PYTHON",
+)
+"""Beginnings of the variables that are written down; the reader has the exact list of what may be kept."""
+
+_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun")
+_LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+
+_IDENTITY = (
+    "RANK",
+    "LOCAL_RANK",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_ERROR_FILE",
+)
+"""Variables that only a rank and what it starts have in common."""
+
+_RANKS = (
+    # slurm.schedmd.com/srun.html: a batch script has SLURM_PROCID too, but no step.
+    ("SLURM_PROCID", "SLURM_LOCALID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), "SLURM_STEP_ID"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", ("OMPI_COMM_WORLD_SIZE",), None),
+    ("PMI_RANK", "MPI_LOCALRANKID", ("PMI_SIZE",), None),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", ("MV2_COMM_WORLD_SIZE",), None),
+)
+"""Of launchers that leave torch's own variables to the script: rank, local rank, world size, condition."""
+
+directory = ""
+"""Working directory at start; relative file names of code objects mean this one."""
+inherited_error_file: str | None = None
+"""Error file of an ancestor: not ours to write."""
+
+
+def note_start() -> None:
+    """Write the ``start`` event of a process that begins."""
+    global directory, inherited_error_file
+    environment = os.environ
+    inherited = _inherits_rank()
+    if inherited:
+        inherited_error_file = environment.get("TORCHELASTIC_ERROR_FILE")
+    try:
+        directory = os.getcwd()
+    except OSError:
+        directory = ""  # Removed under our feet.
+    script, module = _main()
+    journal.write(
+        "start",
+        {
+            **_ids(),
+            "argv": [argument[:_ARGUMENT] for argument in _command()[:_ARGUMENTS]],
+            "executable": sys.executable,
+            "python": sys.version.split()[0],
+            "script": script[:_ARGUMENT] if script else script,
+            "module": module,
+            "cwd": directory,
+            **_place(inherited, script, module),
+            "inherited": inherited,
+            "variables": {
+                name: value[:_ARGUMENT] for name, value in environment.items() if name.startswith(_VARIABLES)
+            },
+            "host": os.uname().nodename,
+            "isatty": [_isatty(number) for number in (0, 1, 2)],
+        },
+    )
+
+
+def note_fork() -> None:
+    """Write the ``start`` event of a forked child; what it shares with its parent is not repeated."""
+    global inherited_error_file
+    inherited_error_file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    journal.write("start", {**_ids(), "forked": True, "role": "other", "inherited": True, "cwd": directory})
+
+
+def read_variables(*beginnings: str) -> dict[str, str]:
+    """Read the variables whose names begin so, as they are now."""
+    return {name: value[:_ARGUMENT] for name, value in os.environ.items() if name.startswith(beginnings)}
+
+
+def _ids() -> dict[str, object]:
+    ticks, _ = journal.read_ticks("self")
+    return {"pid": os.getpid(), "ppid": os.getppid(), "start_ticks": ticks}
+
+
+def _command() -> list[str]:
+    arguments: list[str] | None = getattr(sys, "orig_argv", None)
+    if arguments:
+        return arguments
+    try:
+        with open("/proc/self/cmdline", "rb") as stream:
+            return [os.fsdecode(part) for part in stream.read().split(b"\0")[:-1]]
+    except OSError:
+        return list(getattr(sys, "argv", []))
+
+
+def _main() -> tuple[str | None, str | None]:
+    """Tell what will be ``__main__``: the script as given (``-c`` for code), and the module of ``-m``."""
+    arguments = list(getattr(sys, "argv", None) or [])
+    if not arguments or arguments[0] not in ("-m", "-c"):
+        return (arguments[0] or None) if arguments else None, None
+    command = _command()
+    if arguments[0] == "-c" or len(command) < len(arguments):
+        return arguments[0], None
+    # Before the program's own arguments stands the module: `-m name`, or `-mname` in one word.
+    word = command[len(command) - len(arguments)]
+    return None, word.partition("m")[2] if word.startswith("-") else word
+
+
+def _place(inherited: bool, script: str | None, module: str | None) -> dict[str, object]:
+    environment = os.environ
+    rank = _number("RANK")
+    local_rank = _number("LOCAL_RANK")
+    world_size = _number("WORLD_SIZE")
+    source = "RANK" if rank is not None else None
+    elastic = "TORCHELASTIC_RUN_ID" in environment and local_rank is not None
+    known = (rank is not None and world_size is not None) or elastic
+    if not known:
+        for name, local, sizes, condition in _RANKS:
+            if _number(name) is not None and (condition is None or condition in environment):
+                rank, local_rank, source, known = _number(name), _number(local), name, True
+                world_size = next((n for n in map(_number, sizes) if n is not None), world_size)
+                break
+    if module in _LAUNCHER_MODULES or (script and os.path.basename(script) in _LAUNCHERS):
+        role = "launcher"
+    else:
+        role = "rank" if known and not inherited else "other"
+    return {
+        "role": role,
+        "rank": rank,
+        "rank_source": source,
+        "local_rank": local_rank,
+        "world_size": world_size,
+        "group_rank": _number("GROUP_RANK"),
+        "attempt": _number("TORCHELASTIC_RESTART_COUNT") or 0,
+        "run_id": environment.get("TORCHELASTIC_RUN_ID"),
+    }
+
+
+def _number(name: str) -> int | None:
+    value = os.environ.get(name, "")
+    return int(value) if value.isdigit() and len(value) < 10 else None
+
+
+def _isatty(number: int) -> bool:
+    try:
+        return os.isatty(number)
+    except OSError:
+        return False
+
+
+def _inherits_rank() -> bool:
+    """Tell whether a watched ancestor has the same rank's variables: then this is a rank's helper.
+
+    The environment is inherited by everything that a rank starts; only the topmost watched process with it is
+    the rank. Wrappers that are no Python (`torchrun --no-python run.sh`) lie between and are passed over.
+    """
+    mine = [os.environ.get(name) for name in _IDENTITY]
+    if mine.count(None) == len(mine):
+        return False
+    pid = os.getppid()
+    for _ in range(16):  # Deeper than any chain of wrappers.
+        if pid < 1:
+            break
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as stream:
+                pairs = [part.partition(b"=") for part in stream.read().split(b"\0")]
+        except OSError:
+            break
+        theirs = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+        if [theirs.get(name) for name in _IDENTITY] != mine:
+            break
+        ticks, parent = journal.read_ticks(pid)
+        if os.path.exists(os.path.join(journal.folder(), f"{pid}-{ticks}.jsonl")):
+            return True
+        pid = parent
+    return False

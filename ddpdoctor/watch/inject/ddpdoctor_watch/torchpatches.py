@@ -1,0 +1,194 @@
+"""Patches of torch, each found by attribute and never by version.
+
+No function that may raise is wrapped where another can be had: a wrapper's frame would show in the program's
+tracebacks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from . import ddp, describe, hooks, journal, process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType, FrameType, ModuleType
+    from typing import Any
+
+YAMA = "/proc/sys/kernel/yama/ptrace_scope"
+_PR_SET_PTRACER = 0x59616D61
+"""<linux/prctl.h>"""
+_FRAMES = 12
+"""Of the stack at a milestone: enough to come out of torch into the user's code."""
+
+_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+def patch_c10d(module: ModuleType) -> None:
+    """See process groups begin to be made, made, and destroyed."""
+    versions = sys.modules.get("torch.version")
+    journal.write(
+        "torch",
+        {
+            "version": str(getattr(versions, "__version__", "")),
+            "cuda": getattr(versions, "cuda", None),
+            "hip": getattr(versions, "hip", None),
+            "distributed": hasattr(module, "ProcessGroup"),
+        },
+    )
+    journal.write("milestone", {"name": "import", "detail": None})
+    _leave_uncompiled()
+    allow_tracing()
+    _wrap(module, "_check_valid_timeout", before=_note_init_begin)
+    _wrap(module, "_update_default_pg", after=_note_group)
+
+
+def patch_ddp(module: ModuleType) -> None:
+    """See models wrapped and run for the first time."""
+    wrapper = module.DistributedDataParallel
+    _wrap(wrapper, "_build_params_for_reducer", after=_note_wrapping)
+    _wrap(wrapper, "_ddp_init_helper", after=_note_wrapped)
+    _wrap(wrapper, "_lazy_init", before=_note_first_forward)
+
+
+def patch_spawn(module: ModuleType) -> None:
+    """See a process start ranks by torch.multiprocessing."""
+    _wrap(module.ProcessContext, "__init__", after=_note_children)
+
+
+def patch_agent(module: ModuleType) -> None:
+    """See a process become an elastic agent."""
+    _wrap(module.SimpleElasticAgent, "__init__", after=_note_agent)
+
+
+def allow_tracing() -> None:
+    """Let the supervisor look at this process's stacks, where Yama would forbid it (ptrace_scope 1)."""
+    supervisor = os.environ.get("DDPDOCTOR_SUPERVISOR", "")
+    if not supervisor.isdigit() or not os.path.exists(YAMA):
+        return
+    try:
+        import ctypes
+
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PTRACER, int(supervisor), 0, 0, 0)
+    except Exception as error:
+        journal.failed("prctl", error)
+
+
+def _wrap(owner: Any, name: str, before: Any = None, after: Any = None) -> None:
+    """Call a function of ours with the result (after), the caller's frame and the arguments of one of torch's."""
+    real = getattr(owner, name, None)
+    if real is None:
+        journal.trouble("patch", f"{owner.__name__} has no {name}")
+        return
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if before is not None:
+            try:
+                before(None, sys._getframe(1), args)
+            except Exception as error:
+                journal.failed(name, error)
+        result = real(*args, **kwargs)
+        if after is not None:
+            try:
+                after(result, sys._getframe(1), args)
+            except Exception as error:
+                journal.failed(name, error)
+        return result
+
+    _skip_code(wrapper.__code__)
+    hooks.replace(owner, name, wrapper)
+
+
+def _note_init_begin(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
+    if frame.f_code.co_name != "init_process_group":
+        return
+    seen = frame.f_locals
+    journal.write(
+        "milestone",
+        {
+            "name": "init-begin",
+            "detail": {
+                "backend": str(seen.get("backend")),
+                "init_method": seen.get("init_method"),
+                "rank": seen.get("rank"),
+                "world_size": seen.get("world_size"),
+                "store": type(seen["store"]).__name__ if seen.get("store") is not None else None,
+            },
+            "variables": process.read_variables(*_VARIABLES),
+            "frames": describe.list_stack(frame)[:_FRAMES],
+        },
+    )
+
+
+def _note_group(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
+    group = args[0] if args else None
+    if group is None:
+        journal.write("milestone", {"name": "destroy", "frames": describe.list_stack(frame)[:_FRAMES]})
+        return
+    seen = frame.f_locals if frame.f_code.co_name == "init_process_group" else {}
+    init_method = seen.get("init_method")
+    journal.write(
+        "init",
+        {
+            "backend": str(seen["backend"]) if "backend" in seen else None,
+            "rank": int(group.rank()),
+            "world_size": int(group.size()),
+            "init_method": init_method if isinstance(init_method, str) else None,
+            "variables": process.read_variables(*_VARIABLES),
+            "frames": describe.list_stack(frame)[:_FRAMES],
+        },
+    )
+    journal.write("milestone", {"name": "init", "detail": None})
+
+
+def _note_wrapping(result: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
+    ddp.remember(args[0], result[0])
+    journal.write(
+        "milestone",
+        {
+            "name": "wrap-begin",
+            "detail": describe.name_type(type(args[0].module)),
+            "frames": describe.list_stack(frame)[:_FRAMES],
+        },
+    )
+
+
+def _note_wrapped(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
+    journal.write("milestone", {"name": "wrap", "detail": describe.name_type(type(args[0].module))})
+
+
+def _note_first_forward(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
+    journal.write("milestone", {"name": "first-forward", "detail": describe.name_type(type(args[0].module))})
+    ddp.watch_forwards(args[0])
+
+
+def _note_children(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
+    pids = [process.pid for process in args[0].processes]
+    journal.write("role", {"role": "launcher", "how": "torch.multiprocessing.spawn", "children": pids})
+
+
+def _note_agent(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
+    journal.write("role", {"role": "launcher", "how": "elastic agent"})
+
+
+def _leave_uncompiled() -> None:
+    """Tell torch's compiler to leave our functions alone: it takes every function that runs below a compiled one."""
+    for name, module in list(sys.modules.items()):
+        if not name.startswith(f"{__package__}."):
+            continue
+        for value in list(vars(module).values()):
+            code = getattr(value, "__code__", None)
+            if code is not None:
+                _skip_code(code)
+
+
+def _skip_code(code: CodeType) -> None:
+    torch = sys.modules.get("torch._C")
+    skip = getattr(getattr(getattr(torch, "_dynamo", None), "eval_frame", None), "skip_code", None)
+    if skip is None:
+        return
+    skip(code)
+    for constant in code.co_consts:
+        if hasattr(constant, "co_consts"):
+            _skip_code(constant)
