@@ -17,6 +17,7 @@ TARGETS = {
     "threading": "patch_threading",
     "multiprocessing.process": "patch_process",
     "multiprocessing.util": "patch_util",
+    "traceback": "patch_traceback",
     "torch.multiprocessing.spawn": "patch_spawn",
     "torch.distributed.distributed_c10d": "patch_c10d",
     "torch.nn.parallel.distributed": "patch_ddp",

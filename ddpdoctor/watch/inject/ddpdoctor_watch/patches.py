@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from . import describe, faults, hooks, journal
+from . import faults, hooks, journal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,16 +63,30 @@ def patch_util(module: ModuleType) -> None:
     real_exit_function = module._exit_function
 
     def exit_function(*args: Any, **kwargs: Any) -> Any:
-        try:
-            value = sys.exc_info()[1]
-            if value is not None and value is not _outer and sys._getframe(1).f_code.co_name == "_bootstrap":
-                faults.note_process(value)
-                describe.strip_own(value)
-        except Exception as error:
-            journal.failed("process", error)
+        _note_end(sys._getframe(1).f_globals)
         return real_exit_function(*args, **kwargs)
 
     hooks.replace(module, "_exit_function", exit_function)
+
+
+def patch_traceback(module: ModuleType) -> None:
+    """See the same where Python 3.13 and later show it: they call no function before the one that prints."""
+    real_print_exc = module.print_exc
+
+    def print_exc(*args: Any, **kwargs: Any) -> Any:
+        _note_end(sys._getframe(1).f_globals)
+        return real_print_exc(*args, **kwargs)
+
+    hooks.replace(module, "print_exc", print_exc)
+
+
+def _note_end(caller: dict[str, Any]) -> None:
+    try:
+        value = sys.exc_info()[1]
+        if value is not None and value is not _outer and caller.get("__name__") == "multiprocessing.process":
+            faults.note_process(value)
+    except Exception as error:
+        journal.failed("process", error)
 
 
 def _note_role(process: Any) -> None:
