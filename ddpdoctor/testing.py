@@ -182,7 +182,10 @@ def _make_network(nodes: int, size: int, launch: Launch) -> dict[str, Any]:
     endpoint = launch.rdzv_endpoint or ""
     return {
         "resolutions": (
-            *(Resolution(node, launch.master_addr or "", "master", addresses=("10.0.0.1",)) for node in hosts),
+            *(
+                Resolution(node, launch.master_addr or "", "master", addresses=("10.0.0.1",))
+                for node in hosts
+            ),
             *(Resolution(a, f"node-{b}", "peer", of_node=b, addresses=(_address(b),)) for a, b in pairs),
         ),
         "ports": (PortProbe(0, launch.master_port or 0, "free"),),

@@ -82,7 +82,10 @@ def leave(registry: Registry) -> None:
         (Entry("bad", CHECKS, "it", lambda: 3), "TypeError: 'int' object is not callable"),  # type: ignore[arg-type,return-value]  # what a careless author may write
         (checks_of("bad", declare("NET999", "bad.one")), "code NET999 must be of the form X-bad-001"),
         (checks_of("bad", declare("X-other-001", "bad.one")), "must be of the form X-bad-001"),
-        (checks_of("bad", declare("X-bad-001", "net.one")), "check id net.one is already registered by ddpdoctor"),
+        (
+            checks_of("bad", declare("X-bad-001", "net.one")),
+            "check id net.one is already registered by ddpdoctor",
+        ),
     ],
 )
 def test_plugin_that_fails_is_named_and_harms_nothing(entry: Entry, text: str) -> None:
@@ -140,7 +143,11 @@ def test_renderers_are_added_and_cannot_take_a_name() -> None:
     def add(name: str) -> Callable[[RendererRegistry], None]:
         return lambda registry: registry.add(Format(name))
 
-    entries = [OURS, Entry("a", RENDERERS, "it", lambda: add("csv")), Entry("b", RENDERERS, "it", lambda: add("json"))]
+    entries = [
+        OURS,
+        Entry("a", RENDERERS, "it", lambda: add("csv")),
+        Entry("b", RENDERERS, "it", lambda: add("json")),
+    ]
     plugins = load_plugins(entries)
     assert plugins.renderers.names == ("text", "json", "html", "csv")
     assert plugins.renderers.source_of("csv") == "a"
@@ -196,5 +203,7 @@ def test_installed_distributions_are_found_once_and_ours_first(
     assert entries[0].distribution == "ddpdoctor"
     assert [entry.distribution for entry in entries].count("a-plugin") == 1
     plugins = load_plugins(entries)
-    assert ("a-plugin", "RuntimeError: broken on import") in {(p.distribution, p.text) for p in plugins.problems}
+    assert ("a-plugin", "RuntimeError: broken on import") in {
+        (p.distribution, p.text) for p in plugins.problems
+    }
     assert len(plugins.checks.checks) > 0

@@ -111,9 +111,9 @@ def test_finding_without_a_fix_is_not_accepted() -> None:
 def test_status_and_reason_are_asserted() -> None:
     assert assert_status(find_odd, make_world(ranks=()), "unknown") == "no ranks"
     assert_passes(find_odd, make_world(1, 1))
-    with pytest.raises(AssertionError, match="did not pass: .*a.odd fail"):
+    with pytest.raises(AssertionError, match=r"did not pass: .*a\.odd fail"):
         assert_passes(find_odd, make_world(1, 2))
-    with pytest.raises(AssertionError, match="not skipped: a.odd unknown"):
+    with pytest.raises(AssertionError, match=r"not skipped: a\.odd unknown"):
         assert_status(find_odd, make_world(ranks=()), "skipped")
 
 

@@ -37,9 +37,9 @@ def gather_libraries(
     found = [each for pid in pids for each in mapped_libraries(pid, proc)]
     found += wheel_libraries()
     found += searched_libraries(environ)
-    kept: dict[str, Library] = {}
+    kept: dict[tuple[str, str | None, str], Library] = {}
     for each in found:
-        kept.setdefault(each.path, each)
+        kept.setdefault((each.path, each.version, each.source), each)  # two wheels may own one file
     return tuple(kept.values())
 
 

@@ -43,6 +43,8 @@ def run_agent(plan_data: dict[str, Any], facts: dict[str, Any], commands: Connec
     plan = decode(Plan, plan_data)
     follow_parent(launches=True, workdir=plan.workdir)
     _redirect_output(agent_log(plan.workdir))
+    # torch makes this directory when it describes a failed rank; here it goes away with ours.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{plan.workdir}/inductor")
     writer = EventWriter(agent_file(plan.workdir))
     writer.write("hello", pid=os.getpid())
     try:

@@ -29,6 +29,7 @@ from ddpdoctor.evidence import (
     Evidence,
     HostMatch,
     Link,
+    NodeFacts,
     RankSet,
     Rendezvous,
     StageRecord,
@@ -164,7 +165,7 @@ class Meeting:
         return self._given_up or self._find_contradiction()
 
     def _enter(self) -> None:
-        """Take a place and publish who this is."""
+        """Take a place and publish who this is, in few bytes: on a bad path large packets may not arrive."""
         store, plan = self._need_store(), self._plan
         hosting = plan.party == 0 if plan.launch.node_rank is not None or plan.external else self._is_host
         if plan.launch.node_rank is None and not plan.external:
@@ -202,7 +203,6 @@ class Meeting:
             "name": launch.local_addr or socket.getfqdn(),
             "address": _reachable_address(self._facts),
             "ports": {listener.kind: listener.port for listener in self._listeners},
-            "facts": self._facts if plan.leads else None,
         }
 
     def _await_parties(self, deadline: float) -> None:
@@ -285,9 +285,6 @@ class Meeting:
                 worlds=self._worlds() if self._contradicts() else (),
             ),
         )
-        for other in self._others.values():
-            if other["facts"] is not None and other["node"] != plan.node:
-                self._writer.write("row", kind="nodes", data=other["facts"])
 
     # -- the paths between the nodes
 
@@ -340,17 +337,22 @@ class Meeting:
         """Agree on whether to launch: the hosting party reads what all saw and says it once."""
         store, plan = self._need_store(), self._plan
         try:
-            store.set(f"paths/{plan.party}", json.dumps([encode(link) for link in links]))
+            store.set(f"paths/{plan.party}", _pack(json.dumps([encode(link) for link in links])))
             if plan.party == 0:
                 everyone = [f"paths/{party}" for party in range(plan.parties)]
                 store.wait(everyone, timedelta(seconds=plan.limits["tcp"] + STORE_TIMEOUT_S))
-                seen = [decode(Link, row) for key in everyone for row in json.loads(store.get(key))]
+                seen = [decode(Link, row) for key in everyone for row in json.loads(_unpack(store.get(key)))]
                 store.set("decision", find_broken_path(seen) or "launch")
             store.wait(["decision"], timedelta(seconds=plan.limits["tcp"] + 2 * STORE_TIMEOUT_S))
             decision = store.get("decision").decode()
         except Exception as problem:
             return f"the nodes could not agree to launch: {word_exception(problem)}"
-        return None if decision == "launch" else decision
+        if decision != "launch":
+            return decision
+        if plan.leads:
+            with contextlib.suppress(Exception):
+                store.set(f"facts/{plan.party}", _pack(json.dumps(self._facts)))
+        return None
 
     # -- during and after the world
 
@@ -378,6 +380,9 @@ class Meeting:
     def publish(self, path: Path) -> None:
         """Share this party's evidence; the hosting party joins all and everyone gets the whole."""
         merged: str | None = None
+        if self._store is None:
+            self._writer.write("exchanged", path=None)
+            return
         with contextlib.suppress(Exception):
             store = self._client()
             store.set(f"evidence/{self._plan.party}", _pack(path.read_text()))
@@ -412,6 +417,10 @@ class Meeting:
         ]
         whole = merge_evidence([parts[party] for party in sorted(parts)])
         nodes = {facts.node: facts for facts in whole.nodes}
+        for party in sorted(waiting):
+            if store.check([f"facts/{party}"]):
+                facts = decode(NodeFacts, json.loads(_unpack(store.get(f"facts/{party}"))))
+                nodes.setdefault(facts.node, facts)
         return dataclasses.replace(
             whole, nodes=tuple(nodes[i] for i in sorted(nodes)), stages=(*whole.stages, *silent)
         )
@@ -435,9 +444,10 @@ class Meeting:
 
 
 def find_broken_path(links: list[Link]) -> str | None:
-    """Return the pair of nodes of which neither can reach the other on an ephemeral port, worded; else None.
+    """Return what rules out a world, worded; else None.
 
-    gloo and NCCL connect every pair, but only one side dials: a path that works one way may do.
+    That is a pair of nodes of which neither can reach the other on an ephemeral port (gloo and NCCL connect every
+    pair, but only one side dials: a path that works one way may do), or a path on which large packets vanish.
     """
     state: dict[tuple[int, int], bool] = {
         (link.source, link.target): link.ok for link in links if link.kind == "ephemeral"
@@ -445,6 +455,9 @@ def find_broken_path(links: list[Link]) -> str | None:
     for (source, target), ok in sorted(state.items()):
         if not ok and not state.get((target, source), False):
             return f"nodes {source} and {target} cannot reach each other on ephemeral ports"
+    lost = next((link for link in links if link.kind == "large" and not link.ok and link.bytes_passed), None)
+    if lost is not None:
+        return f"{lost.bytes_failed} bytes at once do not get from node {lost.source} to node {lost.target}"
     return None
 
 

@@ -241,6 +241,9 @@ def _assign_devices(plan: Plan, accelerators: tuple[str, ...], nproc: int) -> tu
 def _scale_limits(plan: Plan, request: CheckRequest, local_world: int, cores: float) -> dict[str, float]:
     """Give crowded machines more time: limits that nobody set grow with the ranks per core."""
     factor = max(1.0, local_world / max(cores, 1.0) / RANKS_PER_CORE_FREE)
-    return {
+    limits = {
         stage: limit if stage in request.limits else limit * factor for stage, limit in plan.limits.items()
     }
+    if request.model is not None and "ddp" not in request.limits:
+        limits["ddp"] += plan.model_limit
+    return limits

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import DebugLevel, get_debug_level, set_debug_level
 
 from ddpdoctor.evidence import InitResult, RankMessage, RankSet, decode
 from ddpdoctor.launch.context import RankContext
@@ -133,6 +134,9 @@ def _stage(stage: str, context: RankContext, writer: EventWriter) -> Iterator[No
 
 def _initialise(context: RankContext) -> None:
     """Form the default process group the way scripts do, from the environment."""
+    if get_debug_level() == DebugLevel.DETAIL:
+        # With DETAIL torch 2.13 crashes in DDP on gloo, every time. The user's variable stays evidence (ENV014).
+        set_debug_level(DebugLevel.INFO)
     if context.device.startswith("cuda"):
         torch.cuda.set_device(torch.device(context.device))
     timeout: timedelta = context.group_timeout("rendezvous")

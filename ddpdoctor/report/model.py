@@ -129,7 +129,7 @@ class Report:
         return data
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Report:
+    def from_dict(cls, data: Any) -> Report:
         """Read the JSON form; keys that are not known are ignored.
 
         Raises:
@@ -138,7 +138,9 @@ class Report:
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             raise ValueError("not a ddpdoctor report")
         if str(data.get("schema_version", "")).split(".")[0] != SCHEMA_VERSION.split(".")[0]:
-            raise ValueError(f"report of schema version {data.get('schema_version')}, this reads {SCHEMA_VERSION}")
+            raise ValueError(
+                f"report of schema version {data.get('schema_version')}, this reads {SCHEMA_VERSION}"
+            )
         try:
             return cls._from_dict(data)
         except (KeyError, TypeError, AttributeError) as problem:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -149,7 +149,7 @@ def run(
     capsys: pytest.CaptureFixture[str],
     entries: list[Entry],
     stage: Stage,
-) -> Iterator[Run]:
+) -> Run:
     """Runs the command line in an empty directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -161,7 +161,7 @@ def run(
         captured = capsys.readouterr()
         return Result(code, captured.out, captured.err)
 
-    yield call
+    return call
 
 
 @pytest.fixture

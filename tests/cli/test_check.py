@@ -123,7 +123,9 @@ def test_formats_and_files_pair_in_order(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "b").read_text().startswith("ddpdoctor")
 
 
-@pytest.mark.parametrize("arguments", [["--json", "-"], ["--format", "json"], ["--format", "json", "-o", "-"]])
+@pytest.mark.parametrize(
+    "arguments", [["--json", "-"], ["--format", "json"], ["--format", "json", "-o", "-"]]
+)
 def test_json_on_stdout_is_alone_there(run: Run, arguments: list[str]) -> None:
     result = run("check", *arguments)
     data = json.loads(result.out)

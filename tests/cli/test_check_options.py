@@ -46,7 +46,10 @@ from tests.cli.conftest import Run, Stage
         (["--model", "mymodel"], "neither package.module:factory nor path/to/file.py:factory"),
         (["--model", "model.py:"], "neither package.module:factory nor path/to/file.py:factory"),
         (["--node-rank", "1"], "--node-rank 1 does not exist among 1 node"),
-        (["--nnodes", "2", "--node-rank", "2", "--master-addr", "a"], "--node-rank 2 does not exist among 2 nodes"),
+        (
+            ["--nnodes", "2", "--node-rank", "2", "--master-addr", "a"],
+            "--node-rank 2 does not exist among 2 nodes",
+        ),
         (["--nnodes", "2"], "2 nodes need a place to meet"),
         (["--nnodes", "2", "--master-addr", "a"], "which node this is"),
         (["--nnodes", "2", "--rdzv-backend", "c10d", "--master-addr", "a"], "meets at --rdzv-endpoint"),
@@ -147,7 +150,9 @@ def test_launcher_variables_replace_the_meeting_point(
     assert stage.requests[0].nnodes == 2
 
 
-@pytest.mark.parametrize("endpoint", ["host", "host:29500", "10.0.0.1:1", "[fe80::1]:29500", "fe80::1", "a_b.c-d:65535"])
+@pytest.mark.parametrize(
+    "endpoint", ["host", "host:29500", "10.0.0.1:1", "[fe80::1]:29500", "fe80::1", "a_b.c-d:65535"]
+)
 def test_endpoint_forms(run: Run, stage: Stage, endpoint: str) -> None:
     assert run("check", "--rdzv-endpoint", endpoint).code == 0
     assert stage.requests[0].rdzv_endpoint == endpoint

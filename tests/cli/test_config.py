@@ -61,7 +61,9 @@ def test_outputs_on_the_command_line_replace_configured_ones(run: Run, tmp_path:
     assert not (tmp_path / "configured.json").exists()
 
 
-def test_nearest_file_above_is_used(run: Run, stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nearest_file_above_is_used(
+    run: Run, stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path, "[tool.ddpdoctor]\nnproc = 2\n")
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
@@ -77,7 +79,11 @@ def test_nearest_file_above_is_used(run: Run, stage: Stage, tmp_path: Path, monk
     ("text", "message", "hint"),
     [
         ("[tool.ddpdoctor]\nnporc = 2\n", "[tool.ddpdoctor] has no setting 'nporc'", "nproc = …"),
-        ("[tool.ddpdoctor.check]\nstage-timeot = 2\n", "[tool.ddpdoctor.check] has no setting", "stage_timeout = …"),
+        (
+            "[tool.ddpdoctor.check]\nstage-timeot = 2\n",
+            "[tool.ddpdoctor.check] has no setting",
+            "stage_timeout = …",
+        ),
         ("[tool.ddpdoctor]\nnproc-per-node = 2\n", "no setting 'nproc-per-node'", "nproc_per_node = …"),
         ("[tool.ddpdoctor]\nnproc = 0\n", "pyproject.toml [tool.ddpdoctor]: --nproc: 0 ranks", "--nproc 4"),
         ("[tool.ddpdoctor]\nnproc = true\n", "nproc must be a value", ""),

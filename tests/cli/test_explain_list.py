@@ -29,7 +29,9 @@ def test_explain_by_code_or_name(run: Run, word: str) -> None:
 def test_wide_paragraphs_are_filled_anew_but_lists_and_links_stay() -> None:
     prose = "word " * 20 + "\nand more"
     link = "https://example.org/" + "x" * 90
-    page = Page("A001", "n", "t", "error", "1", "d", [("", "Summary."), ("Fix", f"{prose}\n\n{link}\n{link}")])
+    page = Page(
+        "A001", "n", "t", "error", "1", "d", [("", "Summary."), ("Fix", f"{prose}\n\n{link}\n{link}")]
+    )
     index = Index([page], [Row("a.b", ["A001"], "f", [], "d")], [], [], [])
     lines = render_page(page, index, Display(color=False, ascii=False, width=80)).splitlines()
     start = lines.index("Fix") + 1
@@ -128,7 +130,9 @@ def test_index_is_made_anew_when_something_is_installed(
     assert indexes._read_cache(path) is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1}', '{"format": [1, "0.1.0"], "folders": 3}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"format": 1}', '{"format": [1, "0.1.0"], "folders": 3}']
+)
 def test_damaged_index_is_ignored(run: Run, tmp_path: Path, text: str) -> None:
     run("list")
     (path,) = (tmp_path / "cache" / "ddpdoctor").iterdir()

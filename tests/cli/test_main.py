@@ -46,7 +46,9 @@ def test_version(run: Run) -> None:
     assert run("--version").out.startswith("ddpdoctor ")
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("chek", "check"), ("reprot", "report"), ("explian", "explain")])
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("chek", "check"), ("reprot", "report"), ("explian", "explain")]
+)
 def test_unknown_command_suggests_the_nearest(run: Run, typed: str, meant: str) -> None:
     result = run(typed)
     assert (result.code, result.out) == (2, "")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -55,11 +57,12 @@ class Running:
 
     process: subprocess.Popen[str]
     folder: Path
+    temporary: Path
     mark: str
 
     def workdir(self) -> Path | None:
         """Return the private directory of the command, once it is there."""
-        return next(iter(self.folder.joinpath("tmp").glob("ddpdoctor-*")), None)
+        return next(iter(self.temporary.glob("ddpdoctor-*")), None)
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """Return the events that ``name`` (``agent`` or ``rank-0``) has written so far."""
@@ -97,7 +100,7 @@ class Running:
         """Return processes and temporary files of the run that do not go away within the limit."""
         end = time.monotonic() + limit_s
         while True:
-            left = [*marked_processes(self.mark), *map(str, self.folder.joinpath("tmp").iterdir())]
+            left = [*marked_processes(self.mark), *map(str, self.temporary.iterdir())]
             if not left or time.monotonic() > end:
                 return left
             time.sleep(0.05)
@@ -122,10 +125,11 @@ def start(
     folder: Path, *options: str, environ: Mapping[str, str] | None = None, json_file: bool = True
 ) -> Iterator[Running]:
     """Start ``ddpdoctor check OPTIONS`` in ``folder``, with a TMPDIR of its own."""
-    folder.joinpath("tmp").mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix="ddt-", dir="/tmp"))  # pytest's own is too long for sockets
     mark = uuid.uuid4().hex
     variables = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "SLURM_", "OMPI_", "PMI"))}
-    variables |= {"TMPDIR": str(folder / "tmp"), MARK: mark, **(environ or {})}
+    variables |= {"TMPDIR": str(temporary), MARK: mark, **(environ or {})}
     command = [sys.executable, "-m", "ddpdoctor", "check", *options]
     if json_file:
         command += ["--json", "report.json"]
@@ -139,13 +143,14 @@ def start(
         text=True,
         start_new_session=True,
     )
-    running = Running(process, folder, mark)
+    running = Running(process, folder, temporary, mark)
     try:
         yield running
     finally:
         if process.poll() is None:
             process.kill()
             process.communicate()
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def check(folder: Path, *options: str, environ: Mapping[str, str] | None = None) -> Result:

@@ -19,7 +19,17 @@ def find_one(evidence: Evidence) -> Iterable[Finding]:
     yield Finding("one.", fix=(Fix("do"),))
 
 
-@check("X-a-002", name="n2", title="t", severity="error", family="f", needs=(), since="1", id="a.two", explains=("X-a-001",))
+@check(
+    "X-a-002",
+    name="n2",
+    title="t",
+    severity="error",
+    family="f",
+    needs=(),
+    since="1",
+    id="a.two",
+    explains=("X-a-001",),
+)
 def find_two(evidence: Evidence) -> Iterable[Finding]:
     """Two."""
     yield Finding("two.", fix=(Fix("do"),))

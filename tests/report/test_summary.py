@@ -34,16 +34,40 @@ def report(nodes: Any = 1, **changes: Any) -> Report:
     ("family", "changes", "words"),
     [
         ("network", {"rendezvous": ()}, ""),
-        ("network", {"nodes": 2, "links": (Link(0, 1, "large", True), Link(1, 0, "large", False))}, "1 of 2 node pairs reached"),
-        ("environment", {"nodes": [make_node(0, cpus=None, shared_memory=None, devices=(Device(0), Device(1)))]}, "2 GPUs"),
+        (
+            "network",
+            {"nodes": 2, "links": (Link(0, 1, "large", True), Link(1, 0, "large", False))},
+            "1 of 2 node pairs reached",
+        ),
+        (
+            "environment",
+            {"nodes": [make_node(0, cpus=None, shared_memory=None, devices=(Device(0), Device(1)))]},
+            "2 GPUs",
+        ),
         ("backends", {"backends": (BackendResult("gloo", True, failures=FAILED),)}, "gloo failed"),
-        ("backends", {"backends": (BackendResult("nccl", True, device_present=False),)}, "nccl without device"),
+        (
+            "backends",
+            {"backends": (BackendResult("nccl", True, device_present=False),)},
+            "nccl without device",
+        ),
         ("backends", {"backends": (BackendResult("ucc", True),)}, "ucc not tried"),
         ("collectives", {"collectives": (), "initialisations": ()}, ""),
         ("ddp", {"experiments": (Experiment("no-sync", RankSet([0]), FAILED),)}, ""),
-        ("ddp", {"experiments": (Experiment("replicas-equal", BOTH, facts={"steps": 20}),)}, "replicas equal after 20 steps"),
-        ("ddp", {"experiments": (), "model": (ModelResult("a:b", BOTH, 12),)}, "a:b: 12 parameters, all used"),
-        ("ddp", {"experiments": (), "model": (ModelResult("a:b", BOTH, 1, unused=(UNUSED,)),)}, "a:b: 1 parameter, 1 unused"),
+        (
+            "ddp",
+            {"experiments": (Experiment("replicas-equal", BOTH, facts={"steps": 20}),)},
+            "replicas equal after 20 steps",
+        ),
+        (
+            "ddp",
+            {"experiments": (), "model": (ModelResult("a:b", BOTH, 12),)},
+            "a:b: 12 parameters, all used",
+        ),
+        (
+            "ddp",
+            {"experiments": (), "model": (ModelResult("a:b", BOTH, 1, unused=(UNUSED,)),)},
+            "a:b: 1 parameter, 1 unused",
+        ),
         ("bandwidth", {"bandwidth": ()}, ""),
         ("somebody's", {}, ""),
     ],
@@ -68,8 +92,16 @@ def test_wrong_rows_are_no_bandwidth() -> None:
         (Verdict("problems", "x", "NET001", 1, 1), {}, "ddpdoctor explain NET001"),
         (Verdict("unknown", "x", None, 0, 1), {}, "ddpdoctor check --nproc 2 -v"),
         (Verdict("healthy", "x", None, 1, 1), {"stages": ("facts",)}, "ddpdoctor check --nproc 2"),
-        (Verdict("healthy", "x", None, 1, 1), {}, "ddpdoctor check --nproc 2 --model your_package.module:factory"),
-        (Verdict("healthy", "x", None, 1, 1), {"model": "a:b", "stages": STAGES}, "ddpdoctor check --nproc 2 --full"),
+        (
+            Verdict("healthy", "x", None, 1, 1),
+            {},
+            "ddpdoctor check --nproc 2 --model your_package.module:factory",
+        ),
+        (
+            Verdict("healthy", "x", None, 1, 1),
+            {"model": "a:b", "stages": STAGES},
+            "ddpdoctor check --nproc 2 --full",
+        ),
     ],
 )
 def test_next_command_exists_and_follows_from_the_verdict(

@@ -167,7 +167,9 @@ def _compiles(wrapper: Any) -> bool:
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     if dynamo is None:
         return False
-    if len(getattr(dynamo, "always_optimize_code_objects", ())) > 0:
+    # What torch.compile was called with: a dictionary of torch's own kind, whose `values` is a plain one.
+    compiled = getattr(getattr(dynamo, "always_optimize_code_objects", None), "values", None)
+    if compiled is not None and len(compiled() if callable(compiled) else compiled) > 0:
         return True
     current = getattr(dynamo, "get_eval_frame_callback", None)
     if current is not None and current():

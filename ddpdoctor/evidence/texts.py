@@ -1,0 +1,168 @@
+"""Knowing texts again: which entries of the table match a line, a whole message, or a stretch of a log.
+
+Pure: text in, matches out. A log is read in three steps, each cheap against the next: one search for gate words
+over raw bytes, a literal of each entry in the lines that pass, and only then the entry's pattern.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Sequence
+
+from ddpdoctor.evidence.text_entries import CAUSE, CONSEQUENCE, ENTRIES, NOISE, TextEntry
+
+__all__ = [
+    "CAUSE",
+    "CONSEQUENCE",
+    "ENTRIES",
+    "LINE_LIMIT",
+    "NOISE",
+    "TextEntry",
+    "choose_entry",
+    "find_entry",
+    "match_line",
+    "match_text",
+    "scan_chunk",
+]
+
+LINE_LIMIT = 4096
+"""Characters of a line that are looked at: the longest text known, a mismatch with two fingerprints, has some
+900, and a prefix of a launcher stands before it."""
+TEXT_LINES = 400
+"""Lines of one exception's text that are looked at: C++ stack traces in it have some 60."""
+
+Match = tuple[str, dict[str, str]]
+"""Id of an entry, and the named groups that took part in the match."""
+
+_RARE = "`QZJXzqjKYWVHUOFBLxGNMDPCSRTAEIk<(_v'[]"
+"""Characters that are rare in training logs, the rarest first: a gate begins with one of them, so that the search
+skips from one to the next (some 400 MB/s here; with all letters as first ones it was 29)."""
+_GATE_LENGTH = 4
+"""Least characters of a gate: enough that hardly any ordinary word passes."""
+
+_QUOTED = re.compile(
+    r"^\s*(?:\[[^\]]{1,40}\]:?)?\s*(?:raise\b|assert\b|print\(|log(?:ger|ging)?\.\w{1,20}\(|warnings\.warn\(|#|if\b|elif\b"
+    r"|return\b|self\.|except\b|pytest\.|[\w.]{1,80} = )"
+)
+"""A line of Python, as a traceback shows it or a log quotes it, with a launcher's prefix or without: a text in it
+was not said by anybody."""
+
+
+def _choose_gate(literal: str) -> str:
+    """Return the part of a literal that begins with its rarest character.
+
+    Raises:
+        ValueError: it has no rare character that is followed by enough others.
+    """
+    starts = [i for i in range(len(literal) - _GATE_LENGTH + 1) if literal[i] in _RARE]
+    if not starts:
+        raise ValueError(f"nothing rare in {literal!r}")
+    return literal[min(starts, key=lambda i: (_RARE.index(literal[i]), i)) :]
+
+
+@functools.cache
+def _gate_pattern() -> re.Pattern[bytes]:
+    """Return the search for gates over raw bytes; gates that begin alike share a branch."""
+    gates = sorted({_choose_gate(text) for entry in ENTRIES for text in entry.gates or (entry.anchor,)})
+    by_first: dict[str, list[str]] = {}
+    for gate in gates:
+        by_first.setdefault(gate[0], []).append(re.escape(gate[1:]))
+    branches = (re.escape(first) + "(?:" + "|".join(rests) + ")" for first, rests in by_first.items())
+    return re.compile("|".join(branches).encode())
+
+
+@functools.cache
+def _compile(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
+
+def find_entry(id: str) -> TextEntry:
+    """Return the entry of this id.
+
+    Raises:
+        KeyError: there is none.
+    """
+    return _by_id()[id]
+
+
+@functools.cache
+def _by_id() -> dict[str, TextEntry]:
+    return {entry.id: entry for entry in ENTRIES}
+
+
+@functools.cache
+def _order() -> dict[str, int]:
+    return {entry.id: place for place, entry in enumerate(ENTRIES)}
+
+
+def match_line(text: str) -> list[Match]:
+    """Return the entries that know a line, in the table's order, each with its named groups.
+
+    Args:
+        text: one line; only the first `LINE_LIMIT` characters are looked at. A line of source code, as
+            tracebacks quote it, matches nothing.
+    """
+    line = text[:LINE_LIMIT]
+    near = [entry for entry in ENTRIES if entry.anchor in line]
+    if not near or _QUOTED.match(line):
+        return []
+    found: list[Match] = []
+    for entry in near:
+        match = _compile(entry.pattern).search(line)
+        if match is not None and not (entry.unless and _compile(entry.unless).search(line)):
+            found.append((entry.id, {k: v for k, v in match.groupdict().items() if v is not None}))
+    return found
+
+
+@functools.lru_cache(maxsize=32768)
+def _match_cached(text: str) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
+    found: dict[str, tuple[tuple[str, str], ...]] = {}
+    for line in text.splitlines()[:TEXT_LINES]:
+        for id, groups in match_line(line):
+            found.setdefault(id, tuple(groups.items()))
+    order = _order()
+    return tuple(sorted(found.items(), key=lambda item: order[item[0]]))
+
+
+def match_text(text: str) -> list[Match]:
+    """Return the entries that know any line of a message, each once, in the table's order.
+
+    Ranks say the same thing thousands of times, so answers are kept.
+    """
+    return [(id, dict(groups)) for id, groups in _match_cached(text)]
+
+
+def choose_entry(matches: Sequence[Match]) -> TextEntry | None:
+    """Return the entry that says most: the narrowest that is no noise; None where there is none."""
+    order = _order()
+    known = sorted((id for id, _ in matches), key=lambda id: order[id])
+    return next((entry for id in known if (entry := find_entry(id)).role != NOISE), None)
+
+
+def scan_chunk(chunk: bytes) -> Iterator[tuple[int, str, list[Match]]]:
+    """Yield the lines of a stretch of a log that an entry knows: offset in the chunk, line, matches.
+
+    The stretch should begin and end at a line's end; a line that is cut is looked at as it is. Bytes that are no
+    UTF-8 are replaced. A carriage return ends a line too, as progress bars use it.
+    """
+    search = _gate_pattern().search
+    position, size = 0, len(chunk)
+    while position < size:
+        hit = search(chunk, position)
+        if hit is None:
+            return
+        floor = max(position, hit.start() - LINE_LIMIT)
+        start = (
+            max(chunk.rfind(b"\n", floor, hit.start()), chunk.rfind(b"\r", floor, hit.start())) + 1 or floor
+        )
+        end = chunk.find(b"\n", hit.end())
+        end = size if end < 0 else end
+        # A progress bar's carriage return, but not the one of a Windows line end.
+        turn = chunk.find(b"\r", hit.end(), min(end - 1, start + LINE_LIMIT)) if end > hit.end() else -1
+        end = turn if turn >= 0 else end
+        line = chunk[start : min(end, start + 4 * LINE_LIMIT)].decode("utf-8", "replace").rstrip("\r")
+        matches = match_line(line)
+        if matches:
+            yield start, line[:LINE_LIMIT], matches
+        position = end + 1
