@@ -147,6 +147,10 @@ case $command in
         setup_plugins
         install_debian_packages
         lint
+        # A part of the tests cannot cover what all of them do.
+        [ $# -gt 0 ] && set -- --cov-fail-under=0 "$@"
+        # Ranks and agents that tests start elsewhere write what they covered beside this file.
+        export COVERAGE_FILE="$PWD/.coverage"
         step pytest "$VENV/bin/python" -m pytest --cov --cov-report=term:skip-covered "$@"
         finish
         ;;
