@@ -38,7 +38,11 @@ def begin() -> None:
     from . import hooks, process
 
     _watching = True
-    process.note_start()
+    place = process.note_start()
+    if place["role"] == "rank":
+        from . import streams
+
+        streams.attach(place["rank"], place["attempt"])
     hooks.install()
 
 

@@ -238,6 +238,11 @@ def _append(journal: _Journal, line: bytes) -> None:
         pass  # Disk full, limit of file size, directory gone: the job goes on.
 
 
+def encode(value: object) -> str:
+    """Write a value as JSON."""
+    return _encode(value)
+
+
 def _encode(value: object, depth: int = 0) -> str:
     # Not `json`: importing it takes longer than all else that happens at start-up.
     if value is None:

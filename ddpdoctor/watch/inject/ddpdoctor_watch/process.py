@@ -79,8 +79,8 @@ inherited_error_file: str | None = None
 """Error file of an ancestor: not ours to write."""
 
 
-def note_start() -> None:
-    """Write the ``start`` event of a process that begins."""
+def note_start() -> dict[str, object]:
+    """Write the ``start`` event of a process that begins; return its role and rank."""
     global directory, inherited_error_file
     environment = os.environ
     inherited = _inherits_rank()
@@ -91,6 +91,7 @@ def note_start() -> None:
     except OSError:
         directory = ""  # Removed under our feet.
     script, module = _main()
+    place = _place(inherited, script, module)
     journal.write(
         "start",
         {
@@ -101,7 +102,7 @@ def note_start() -> None:
             "script": script[:_ARGUMENT] if script else script,
             "module": module,
             "cwd": directory,
-            **_place(inherited, script, module),
+            **place,
             "inherited": inherited,
             "variables": {
                 name: value[:_ARGUMENT] for name, value in environment.items() if name.startswith(_VARIABLES)
@@ -110,6 +111,7 @@ def note_start() -> None:
             "isatty": [_isatty(number) for number in (0, 1, 2)],
         },
     )
+    return place
 
 
 def note_fork() -> None:
