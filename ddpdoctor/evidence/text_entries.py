@@ -65,29 +65,31 @@ _SHARED = "No space left on device"
 # fmt: off
 _NETWORK = (
     _entry(
-        "port-taken", CAUSE, "NET001", "L01 L17", "server socket has failed to",
-        r"server socket has failed to (?:bind|listen)\b.{0,200}?(?:port: |\]:|[\w.]:)(?P<port>\d{1,5})\b.{0,120}?"
+        "port-taken", CAUSE, "NET001", "L01 L17", "The server socket has failed to",
+        r"The server socket has failed to (?:bind|listen)\b.{0,200}?(?:port: |\]:|[\w.]:)(?P<port>\d{1,5})\b.{0,120}?"
         r"(?:EADDRINUSE|[Aa]ddress already in use)",
         "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
         "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
     ),
     _entry(
-        "port-denied", CAUSE, "NET009", "L03", "server socket has failed to",
-        r"server socket has failed to (?:bind|listen)\b.{0,200}?(?:port: |\]:|[\w.]:)(?P<port>\d{1,5})\b.{0,120}?"
+        "port-denied", CAUSE, "NET009", "L03", "The server socket has failed to",
+        r"The server socket has failed to (?:bind|listen)\b.{0,200}?(?:port: |\]:|[\w.]:)(?P<port>\d{1,5})\b.{0,120}?"
         r"(?:EACCES|[Pp]ermission denied)",
         "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
         "port: 22, useIpv6: false, code: -13, name: EACCES, message: permission denied",
     ),
     _entry(
         "port-of-endpoint-invalid", CAUSE, "NET009", "L03", "' must be an integer",
-        r"port number of the (?:rendezvous endpoint|C10d store) '(?P<endpoint>[^']{1,200})' must be an integer",
+        r"The port number of the (?:rendezvous endpoint|C10d store) '(?P<endpoint>[^']{1,200})' must be an integer",
         "ValueError: The port number of the rendezvous endpoint '127.0.0.1:99999' must be an integer between 0 and "
         "65536.",
+        gates=("The port number of the ",),
     ),
     _entry(
         "port-of-store-invalid", CAUSE, "NET009", "L03", "must have value from 0 to 65535",
-        r"port must have value from 0 to 65535 but was (?P<port>-?\d{1,12})",
+        r"ValueError: port must have value from 0 to 65535 but was (?P<port>-?\d{1,12})",
         "ValueError: port must have value from 0 to 65535 but was 99999.",
+        gates=("ValueError: port must",),
     ),
     _entry(
         "port-of-url-invalid", CAUSE, "NET009", "L03", "Port out of range 0-65535",
@@ -97,11 +99,12 @@ _NETWORK = (
     ),
     _entry(
         "name-unresolvable", CAUSE, "NET002", "L04 L06", "(gai error",
-        r"network addresses of \((?P<host>[^,()]{1,255}), (?P<port>\d{1,5})\) cannot be retrieved "
+        r"The (?:IPv[46] )?network addresses of \((?P<host>[^,()]{1,255}), (?P<port>\d{1,5})\) cannot be retrieved "
         r"\(gai error: (?P<error>-?\d{1,5})",
         "[W1121 00:55:51.145529403 socket.cpp:764] [c10d] The IPv6 network addresses of (no-such-host.invalid, "
         "29511) cannot be retrieved (gai error: -2 - Name or service not known).",
         condition="the job came up all the same; or the name was published by a peer: then it is NET008",
+        gates=("The IPv6 network addresses", "The IPv4 network addresses", "The network addresses"),
     ),
     _entry(
         "loopback-dialled", CAUSE, "NET003", "N01", "connectFullMesh failed",
@@ -127,8 +130,9 @@ _NETWORK = (
     ),
     _entry(
         "nccl-interface-missing", CAUSE, "NET004", "N02 N07", "socket interface found",
-        r"(?:Bootstrap|NET/Socket|NET/ND) ?: no socket interface found",
+        r"(?:Bootstrap ?|NET/Socket |NET/ND ): no socket interface found",
         "node-b:4711:4711 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found",
+        gates=("Bootstrap : no", "NET/Socket : no", "NET/ND : no", "Bootstrap: no"),
     ),
     _entry(
         "gloo-mesh-timed-out", CAUSE, "NET005", "N05", "connectFullMesh failed",
@@ -184,11 +188,13 @@ _NETWORK = (
         r"\(errno: 97 - Address family not supported by protocol\)",
         "[W socket.cpp:601] [c10d] The client socket cannot be initialized to connect to [localhost]:29500 "
         "(errno: 97 - Address family not supported by protocol).",
+        gates=("Address family not supported",),
     ),
     _entry(
         "client-hostname", NOISE, None, "N06", "client socket cannot be retrieved",
         r"hostname of the client socket cannot be retrieved",
         "[W socket.cpp:697] [c10d] The hostname of the client socket cannot be retrieved. err=-3",
+        gates=("The hostname of the client",),
     ),
 )
 
@@ -203,7 +209,7 @@ _ENVIRONMENT = (
     ),
     _entry(
         "variable-looked-up", CAUSE, "ENV001", "L10", "KeyError: '",
-        rf"\bKeyError: '(?P<variable>{_VARIABLES})'\s*$",
+        rf"\bKeyError: '(?P<variable>{_VARIABLES})'\s{{0,8}}$",
         "KeyError: 'LOCAL_RANK'",
         condition="the exception's innermost frame is not os.environ's: then it is a dictionary of the user's",
     ),
@@ -230,6 +236,7 @@ _ENVIRONMENT = (
         r"Error while creating shared memory segment (?P<file>/dev/shm/\S{1,80})",
         "ncclSystemError: Error while creating shared memory segment /dev/shm/nccl-cjY8K5 (size 10617216), error: "
         "No space left on device (28)",
+        gates=("Error while creating shared",),
     ),
     _entry(
         "nccl-fallocate-failed", CAUSE, "ENV008", "B04", _SHARED,
@@ -297,24 +304,28 @@ _DEVICES = (
     ),
     _entry(
         "device-ordinal", CAUSE, "BKD004", "B02", "invalid device ordinal",
-        r"(?:CUDA|HIP|Cuda) (?:error: |failure '?)(?:\d{1,4} ')?invalid device ordinal",
+        r"(?:CUDA error: |HIP error: |Cuda failure '?(?:\d{1,4} ')?)invalid device ordinal",
         "RuntimeError: CUDA error: invalid device ordinal",
+        gates=("CUDA error: invalid", "HIP error: invalid", "Cuda failure"),
     ),
     _entry(
         "kernel-image-missing", CAUSE, "BKD005", "B09", "no kernel image is available",
-        r"no kernel image is available for execution on the device",
+        r"(?:CUDA error: |HIP error: |Cuda failure .{0,8}?)no kernel image is available for execution on the device",
         "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+        gates=("CUDA error: no kernel", "Cuda failure", "HIP error: no kernel"),
     ),
     _entry(
         "driver-old", CAUSE, "BKD005", "B09", "driver on your system is too old",
         r"The NVIDIA driver on your system is too old \(found version (?P<driver>\d{1,6})\)",
         "RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU "
         "driver by downloading and installing a new version",
+        gates=("The NVIDIA driver",),
     ),
     _entry(
         "driver-insufficient", CAUSE, "BKD005", "B09", "driver version is insufficient",
         r"CUDA driver version is insufficient for CUDA runtime version",
         "RuntimeError: CUDA error: CUDA driver version is insufficient for CUDA runtime version",
+        gates=("CUDA driver version",),
     ),
     _entry(
         "library-symbol-missing", CAUSE, "BKD006", "B06", "undefined symbol: nccl",
@@ -342,6 +353,7 @@ _DEVICES = (
         "backend-unknown", CAUSE, "BKD001", "", "backend type",
         r"Unknown (?:c10d )?backend type (?P<backend>[A-Za-z]\w{0,30})",
         "AssertionError: Unknown backend type foo",
+        gates=("Unknown c10d backend", "Unknown backend type"),
     ),
     _entry(
         "devices-absent", CAUSE, "BKD001", "", "No CUDA GPUs are available",
@@ -370,6 +382,7 @@ _DEVICES = (
         "[rank6]:[W1109 22:19:24.164824990 ProcessGroupNCCL.cpp:4561] [PG ID 0 PG GUID 0 Rank 6]  using GPU 6 to "
         "perform barrier as devices used by this process are currently unknown. This can potentially cause a hang "
         "if this rank to GPU mapping is incorrect.",
+        gates=("using GPU ", "using best-guess GPU "),
     ),
     _entry(
         "device-memory", CAUSE, "ERR008", "", "out of memory. Tried to allocate",
@@ -425,6 +438,7 @@ _COLLECTIVES = (
         r"Received data size doesn't match expected size\. Is there a distributed collective mismatch",
         "RuntimeError: Received data size doesn't match expected size. Is there a distributed collective mismatch "
         "in your code?",
+        gates=("Received data size",),
     ),
     _entry(
         "mismatch-found-by-nccl", CAUSE, "COL003", "D21", "Mismatched collective",
@@ -488,14 +502,16 @@ _WRAPPER = (
         "unused-indices", CAUSE, None, "D01", "did not receive grad for rank",
         r"Parameter indices which did not receive grad for rank (?P<rank>\d{1,7}): (?P<indices>\d[\d ]{0,3000})",
         "Parameter indices which did not receive grad for rank 1: 2 3",
+        gates=("Parameter indices which",),
     ),
     _entry(
         "unused-names", CAUSE, None, "D01", "did not receive grad for rank",
         r"Parameters which did not receive grad for rank (?P<rank>\d{1,7}): (?P<names>\S.{0,3000})",
         "Parameters which did not receive grad for rank 1: b.weight, b.bias",
+        gates=("Parameters which did",),
     ),
     _entry(
-        "ready-twice", CAUSE, "DDP003", "D04", "mark a variable ready only once",
+        "ready-twice", CAUSE, "DDP003", "D04", "Expected to mark a variable ready only once",
         r"Expected to mark a variable ready only once",
         "RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the following "
         "reasons: 1) Use of a module parameter outside the `forward` function. Please make sure model parameters "
@@ -506,6 +522,7 @@ _WRAPPER = (
         r"Parameter at index (?P<index>\d{1,7})(?: with name (?P<name>[\w.]{1,300}))? has been marked as ready twice",
         "Parameter at index 1 with name a.bias has been marked as ready twice. This means that multiple autograd "
         "engine  hooks have fired for this particular parameter during this iteration.",
+        gates=("Parameter at index ",),
     ),
     _entry(
         "parameter-counts-differ", CAUSE, "DDP009", "D18", "DDP expects same model",
@@ -516,18 +533,22 @@ _WRAPPER = (
     ),
     _entry(
         "parameter-sizes-differ", CAUSE, "DDP009", "D18", "] in this process with ",
-        r"params\[(?P<index>\d{1,7})\] in this process with (?P<what>sizes|strides) (?P<own>\[[\d, ]{0,200}\]) "
+        r"RuntimeError: \[\d{1,7}\]: params\[(?P<index>\d{1,7})\] in this process with "
+        r"(?P<what>sizes|strides) (?P<own>\[[\d, ]{0,200}\]) "
         r"appears not to match (?:sizes|strides) of the same param in process 0",
         "RuntimeError: [1]: params[0] in this process with sizes [4, 5] appears not to match sizes of the same "
         "param in process 0.",
+        gates=("RuntimeError: [",),
     ),
     _entry(
         "modified-in-place", CAUSE, "DDP010", "D06", "variables needed for gradient computation",
+        r"RuntimeError: one of the variables needed for gradient computation has been "
         r"modified by an inplace operation: \[(?P<tensor>[\w.]{1,80} \[[\d, ]{0,100}\]).{0,120}?is at version "
         r"(?P<version>\d{1,9}); expected version (?P<expected>\d{1,9})",
         "RuntimeError: one of the variables needed for gradient computation has been modified by an inplace "
         "operation: [torch.cuda.FloatTensor [64]] is at version 3; expected version 2 instead.",
         condition="the process wrapped no model in DDP, or the wrapper has no buffer: an ordinary error of autograd",
+        gates=("RuntimeError: one of the",),
     ),
     _entry(
         "attribute-on-wrapper", CAUSE, "DDP014", "D15", "DistributedDataParallel' object has no attribute",
@@ -542,9 +563,10 @@ _WRAPPER = (
         "ValueError: DistributedDataParallel device_ids and output_device arguments only work with "
         "single-device/multiple-device GPU modules or CPU modules, but got device_ids [0], output_device None, and "
         "module parameters {device(type='cpu')}.",
+        gates=("DistributedDataParallel device_ids",),
     ),
     _entry(
-        "device-ids-several", CAUSE, "DDP016", "D16", "device_ids can only be None",
+        "device-ids-several", CAUSE, "DDP016", "D16", "device_ids can only be None or contain",
         r"device_ids can only be None or contain a single element",
         "ValueError: device_ids can only be None or contain a single element.",
     ),
@@ -554,6 +576,7 @@ _WRAPPER = (
         r"locate in (?P<devices>.{1,100})",
         "ValueError: DistributedDataParallel's input module must be on the same type of devices, but input module "
         "parameters locate in {'cpu', 'cuda'}.",
+        gates=("DistributedDataParallel's input",),
     ),
     _entry(
         "nothing-trainable", CAUSE, "DDP017", "D17", "DistributedDataParallel is not needed",
@@ -628,6 +651,7 @@ _CRASHES = (
         "script-missing", CAUSE, "ERR009", "", "can't open file",
         r"can't open file '(?P<file>[^'\n]{1,400})': \[Errno (?P<errno>\d{1,3})\]",
         "/usr/bin/python: can't open file '/work/trian.py': [Errno 2] No such file or directory",
+        gates=(": [Errno ",),
     ),
     _entry(
         "module-missing", CAUSE, "ERR009", "", "Error while finding module specification",
@@ -701,9 +725,10 @@ _WIDE = (
     ),
     _entry(
         "gloo-enforce-failed", CAUSE, "BKD002", "", "[enforce fail at",
-        r"\[enforce fail at (?P<place>\S{0,200}gloo/\S{1,120}:\d{1,5})\]",
+        r"RuntimeError: \[enforce fail at (?P<place>\S{0,200}gloo/\S{1,120}:\d{1,5})\]",
         "RuntimeError: [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/device.cc:208] rp != nullptr. "
         "Unable to resolve address",
+        gates=("RuntimeError: [enforce",),
         unless=r"op\.preamble\.|Unable to find address",
     ),
 )
@@ -748,9 +773,10 @@ _VICTIMS = (
     ),
     _entry(
         "store-timed-out", CONSEQUENCE, None, "L06 D25", " timeout after ",
-        r"(?:wait|barrier) timeout after (?P<ms>\d{1,12})ms, keys?: (?P<key>\S{1,300})",
+        r"(?:DistStoreError|RuntimeError): (?:wait|barrier) timeout after (?P<ms>\d{1,12})ms, "
+        r"keys?: (?P<key>\S{1,300})",
         "torch.distributed.DistStoreError: wait timeout after 15000ms, keys: /default_pg/0//cpu//0/1",
-        gates=("ms, keys: ", "ms, key: "),
+        gates=("DistStoreError: ", "RuntimeError: wait", "RuntimeError: barrier"),
     ),
     _entry(
         "store-socket-timed-out", CONSEQUENCE, None, "H02", "Socket Timeout",
@@ -770,6 +796,7 @@ _VICTIMS = (
         r"\((?P<host>[^,()]{1,255}), (?P<port>\d{1,5})\)",
         "[E1121 00:55:53.426179224 socket.cpp:1028] [c10d] The client socket has timed out after 4000ms while "
         "trying to connect to (node-a, 29511).",
+        gates=("The client socket has timed out",),
     ),
     _entry(
         "nccl-aborted", CONSEQUENCE, None, "H02", "NCCL communicator",
@@ -845,7 +872,7 @@ _VICTIMS = (
     ),
     _entry(
         "rank-terminated", CONSEQUENCE, None, "H06", "Terminated",
-        r"^(?:\[[^\]]{1,20}\]:? ?)?Terminated\s*$",
+        r"^(?:\[[^\]]{1,20}\]:? ?)?Terminated\s{0,8}$",
         "Terminated",
     ),
 )
@@ -859,10 +886,11 @@ _NOISE = (
     ),
     _entry(
         "group-not-destroyed", NOISE, None, "T01", "destroy",
-        r"process group has NOT been destroyed before|destroy_process_group\(\) was not called before program exit",
+        r"process group has NOT been destroyed before|WARNING: destroy_process_group\(\) was not called before "
+        r"program exit",
         "[rank0]:[W1120 10:00:09.1 ProcessGroupNCCL.cpp:1496] Warning: WARNING: destroy_process_group() was not "
         "called before program exit, which can leak resources.",
-        gates=("has NOT been destroyed", "destroy_process_group() was not called"),
+        gates=("has NOT been destroyed", "WARNING: destroy_process_group"),
     ),
     _entry(
         "gradient-strides", NOISE, None, "P06", "Grad strides do not match",
@@ -884,15 +912,16 @@ _NOISE = (
         "torch.distributed.launch is deprecated",
     ),
     _entry(
-        "semaphores-leaked", NOISE, None, "T04", "leaked semaphore",
+        "semaphores-leaked", NOISE, None, "T04", "There appear to be ",
         r"resource_tracker: There appear to be \d{1,9} leaked semaphore",
         "UserWarning: resource_tracker: There appear to be 6 leaked semaphore objects to clean up at shutdown",
     ),
     _entry(
         "device-of-barrier", NOISE, None, "B08", "using the device under current context",
-        r"barrier\(\): using the device under current context",
+        r"UserWarning: barrier\(\): using the device under current context",
         "UserWarning: barrier(): using the device under current context. You can specify `device_id` in "
         "`init_process_group` to mute this warning.",
+        gates=("UserWarning: barrier",),
     ),
     _entry(
         "exception-ignored", NOISE, None, "", "Exception ignored in",
