@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks import commands, judging, memory, simulated, timing
+from benchmarks import commands, judging, memory, scale, simulated, timing
 from benchmarks.figures import BenchmarkError, Figure, format_markdown, format_table
 from benchmarks.timing import Command, Run
 from ddpdoctor.evidence import Evidence, merge_evidence
@@ -115,6 +115,14 @@ def test_imports_of_a_command_are_read_from_pythons_own_log(tmp_path: Path) -> N
     heavy = Command("heavy", (sys.executable, "-c", "import psutil"))
     assert commands.list_heavy_imports(light, tmp_path) == []
     assert commands.list_heavy_imports(heavy, tmp_path) == ["psutil"]
+
+
+def test_a_required_check_that_could_not_look_counts_as_not_passed() -> None:
+    states = [("pass", True), ("fail", True), ("unknown", True), ("unknown", False), ("skipped", True)]
+    rows = [{"status": status, "required": required} for status, required in states]
+    assert scale.count_checks({"checks": rows}) == (2, 1, 1)
+    with pytest.raises(BenchmarkError, match="holds no check"):
+        scale.count_checks({"checks": []})
 
 
 def test_the_program_prints_and_writes_its_table(
