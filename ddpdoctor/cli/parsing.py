@@ -101,6 +101,10 @@ class Parser(argparse.ArgumentParser):
             if text.startswith("--") and "_" not in text
         ]
 
+    def actions(self) -> list[argparse.Action]:
+        """Return what was declared."""
+        return list(self._actions)
+
     def takes_value(self, option: str) -> bool:
         """Whether a long option of this parser is followed by a value."""
         return any(option in action.option_strings and action.nargs != 0 for action in self._actions)
@@ -136,7 +140,11 @@ def parse_command(name: str, command: Command, arguments: Sequence[str]) -> argp
     from ddpdoctor.cli.config import load_config
 
     parser = build_parser(name, command)
-    given = vars(parser.parse_strictly(arguments))
+    separate = getattr(command, "separate", None)
+    own, split = separate(parser, arguments) if separate is not None else (arguments, None)
+    given = vars(parser.parse_strictly(own))
+    if split is not None:
+        given["split"] = split
     configured = load_config(name, parser)
     for group in EXCLUSIVE:
         if any(key in given for key in group):

@@ -175,10 +175,8 @@ class Relay:
         with peer:
             peer.settimeout(1.0)
             asked = json.loads(peer.recv(4096))
-            name = (
-                f"rank-{asked['rank']}" if asked.get("rank") is not None else f"{asked.get('role', 'other')}"
-            )
-            name += f".{int(asked.get('attempt') or 0)}.{int(asked['pid'])}"
+            rank = "rank" if asked.get("rank") is None else f"rank-{int(asked['rank'])}"
+            name = f"{rank}.{int(asked.get('attempt') or 0)}.{int(asked['pid'])}"
             given = [self._open(index, name) for index in range(2) if asked["streams"][index]]
             peer.sendmsg(
                 [b"ok"],

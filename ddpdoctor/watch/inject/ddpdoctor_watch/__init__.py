@@ -40,9 +40,12 @@ def begin() -> None:
     _watching = True
     place = process.note_start()
     if place["role"] == "rank":
-        from . import streams
+        try:
+            from . import streams
 
-        streams.attach(place["rank"], place["attempt"])
+            streams.attach(place["rank"], place["attempt"])
+        except Exception as error:
+            journal.failed("streams", error)
     hooks.install()
 
 

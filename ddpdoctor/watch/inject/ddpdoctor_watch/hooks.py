@@ -73,6 +73,9 @@ def _wrap_excepthook(hook: Hook) -> Hook:
         except (
             BaseException
         ) as error:  # The process is ending: nothing may keep the message from being printed.
+            journal.write(
+                "exception", {"kind": "uncaught", "type": kind.__name__, "message": "", "frames": []}
+            )
             journal.trouble("excepthook", error)
         return hook(kind, value, traceback)
 
@@ -88,9 +91,10 @@ def _is_fatal(value: BaseException) -> bool:
 def _note_end() -> None:
     try:
         faults.note_late()
-        journal.write("end", {})
     except Exception as error:
         journal.failed("atexit", error)
+    finally:
+        journal.write("end", {})
 
 
 def _hook_forks() -> None:

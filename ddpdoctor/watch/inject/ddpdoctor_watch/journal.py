@@ -169,13 +169,17 @@ def failed(where: str, error: BaseException) -> None:
         BaseException: The same, where it is not ours: a signal handler of the program may raise in the middle
             of our code (the elastic agent's does, to stop), and what it raises belongs to the program.
     """
+    if not _is_own(error):
+        raise error
+    trouble(where, error)
+
+
+def _is_own(error: BaseException) -> bool:
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
     inside = traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(HERE)
-    if not isinstance(error, Exception) or not inside:
-        raise error
-    trouble(where, error)
+    return inside and isinstance(error, Exception)
 
 
 def _path(journal: _Journal, suffix: str) -> str:
@@ -220,7 +224,9 @@ def _lift(descriptor: int) -> int:
 def _is_ours(journal: _Journal) -> bool:
     try:
         status = os.fstat(journal.descriptor)
-    except OSError:
+    except OSError as error:
+        if not _is_own(error):
+            raise
         return False
     return (status.st_dev, status.st_ino) == journal.identity
 
@@ -234,8 +240,10 @@ def _append(journal: _Journal, line: bytes) -> None:
         # One write: lines of several threads never mix.
         written = os.write(journal.descriptor, line)
         journal.torn = written < len(line)
-    except OSError:
-        pass  # Disk full, limit of file size, directory gone: the job goes on.
+    except OSError as error:
+        # Disk full, limit of file size, directory gone: the job goes on.
+        if not _is_own(error):
+            raise  # A program's handler that raises TimeoutError.
 
 
 def encode(value: object) -> str:

@@ -27,7 +27,7 @@ def attach(rank: object, attempt: object) -> None:
     address, _, targets = os.environ.get("DDPDOCTOR_STREAMS", "").partition("|")
     if not address or not targets:
         return
-    wanted = [_is_target(number, text) for number, text in zip((1, 2), targets.split(","))]
+    wanted = [_is_target(number, text) for number, text in enumerate(targets.split(",")[:2], 1)]
     if not any(wanted):
         return
     try:
@@ -35,8 +35,8 @@ def attach(rank: object, attempt: object) -> None:
     except OSError as error:
         journal.trouble("streams", error)
         return
-    for number in (number for number, asked in zip((1, 2), wanted) if asked):
-        if given:
+    for number, asked in enumerate(wanted, 1):
+        if asked and given:
             descriptor = given.pop(0)
             os.dup2(descriptor, number, inheritable=True)
             os.close(descriptor)
@@ -67,4 +67,3 @@ def _ask(address: str, rank: object, attempt: object, wanted: list[bool]) -> lis
         if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
             return [int.from_bytes(data[i : i + 4], sys.byteorder) for i in range(0, len(data), 4)]
     return []
-

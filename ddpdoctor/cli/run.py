@@ -1,0 +1,256 @@
+"""``ddpdoctor run``: launch a script as torchrun would, stay beside it, and say what broke first."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from ddpdoctor.cli import options as common
+from ddpdoctor.cli.parsing import Parser, add_option, both_spellings
+from ddpdoctor.errors import DoctorError
+
+if TYPE_CHECKING:
+    from ddpdoctor.cli.display import Display
+    from ddpdoctor.judge.selection import Selection
+    from ddpdoctor.plugins import Plugins
+    from ddpdoctor.report.model import Report
+    from ddpdoctor.watch.commandline import Split
+    from ddpdoctor.watch.job import JobResult
+    from ddpdoctor.watch.rundir import RunDirectory
+
+EXAMPLES = (
+    ("ddpdoctor run --nproc 4 train.py --epochs 3", "as torchrun --nproc-per-node 4 train.py --epochs 3"),
+    ("ddpdoctor run --nproc 4 -m package.train", "a module"),
+    ("ddpdoctor run -- accelerate launch train.py", "anything that starts Python ranks itself"),
+    (
+        "ddpdoctor run --nnodes 2 --node-rank 0 --master-addr node-a train.py",
+        "torchrun's options are its own",
+    ),
+    (
+        "ddpdoctor run --blocking --nproc 2 train.py",
+        "with CUDA_LAUNCH_BLOCKING=1, to find a CUDA error's line",
+    ),
+)
+DEBUG = {
+    "info": {"TORCH_DISTRIBUTED_DEBUG": "INFO", "TORCH_CPP_LOG_LEVEL": "INFO", "NCCL_DEBUG": "INFO"},
+    "detail": {
+        "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+        "TORCH_CPP_LOG_LEVEL": "INFO",
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": "ALL",
+    },
+}
+"""Variables of ``--debug`` (docs.pytorch.org, Torch Distributed, "Monitored barrier" and "TORCH_DISTRIBUTED_DEBUG")."""
+COSTS = {
+    "blocking": "--blocking: every CUDA kernel is waited for, the job is slower",
+    "info": "--debug info: more lines in the logs",
+    "detail": "--debug detail: every collective is checked by another one; DDP was seen to crash with it on gloo",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ours; torchrun's own are passed on as they are."""
+    group = parser.add_argument_group("watching")
+    add_option(group, "--run-dir", metavar="DIR", help="directory of the run (ddpdoctor-runs/<time>-<id>)")
+    add_option(
+        group, "--log-limit", type=common.parse_count, metavar="MB", help="kept of each end of a stream (64)"
+    )
+    add_option(group, "--no-watch", action="store_true", help="only launch; for comparison")
+    group = parser.add_argument_group("to bring hidden errors up")
+    group.add_argument("--blocking", action="store_true", help="CUDA_LAUNCH_BLOCKING=1 for the job")
+    group.add_argument(
+        "--debug",
+        type=common.one_of("level", tuple(DEBUG)),
+        metavar="LEVEL",
+        help="info or detail: torch's and NCCL's",
+    )
+    common.add_output_options(parser)
+    common.add_selection_options(parser)
+    common.add_fail_option(parser)
+    common.add_verbosity_options(parser)
+
+
+def separate(parser: Parser, arguments: Sequence[str]) -> tuple[list[str], Split]:
+    """Tell our options from torchrun's and from the script's.
+
+    Raises:
+        UsageError: see `ddpdoctor.watch.commandline.split_arguments`.
+    """
+    from ddpdoctor.watch.commandline import split_arguments
+
+    names = [(text, action.nargs != 0) for action in parser.actions() for text in action.option_strings]
+    values = [spelling for text, takes in names if takes for spelling in both_spellings(text)]
+    flags = [spelling for text, takes in names if not takes for spelling in both_spellings(text)]
+    split = split_arguments(arguments, values, [*flags, "-vv"])
+    return list(split.own), split
+
+
+def run(options: argparse.Namespace) -> int:
+    """Launch, watch, judge, show; return what the launched command would have returned."""
+    from ddpdoctor.cli.display import Display, complain
+    from ddpdoctor.cli.select import choose_selection
+    from ddpdoctor.plugins import load_plugins
+    from ddpdoctor.watch.commandline import find_misplaced
+    from ddpdoctor.watch.job import make_command, make_environment, run_job
+    from ddpdoctor.watch.rundir import make_run_directory
+    from ddpdoctor.watch.script import check_script
+
+    split: Split = options.split
+    plugins = load_plugins()
+    selection = choose_selection(options, {code: page.name for code, page in plugins.checks.pages.items()})
+    outputs = common.pair_outputs(options, plugins.renderers.names)
+    display = Display.of(sys.stderr, no_color=getattr(options, "no_color", False))
+    misplaced = find_misplaced(split)
+    if misplaced:
+        complain(f"ddpdoctor: {misplaced} stands behind the script and is the script's; ours come before it")
+    started = datetime.now(timezone.utc)
+    directory = make_run_directory(getattr(options, "run_dir", None))
+    if directory.note:
+        complain(f"ddpdoctor: {directory.note}")
+    try:
+        problem = check_script(split)
+        if problem is not None:
+            report = _judge_unstarted(problem, directory, started, options, plugins, selection)
+            code = 1
+        else:
+            environment = make_environment(
+                _environ(options), directory, watch=not getattr(options, "no_watch", False)
+            )
+            result = run_job(make_command(split), environment, directory, log_limit=_log_limit(options))
+            code = result.exit_code
+            report = _judge(result, directory, started, options, plugins, selection)
+        _deliver(report, directory, display, outputs, options, plugins)
+    except OSError as failure:
+        raise DoctorError(
+            f"{split.target[0]} could not be started: {failure.strerror or failure}"
+        ) from failure
+    finally:
+        directory.remove_private()
+    return _exit_code(code, report, options)
+
+
+def _environ(options: argparse.Namespace) -> dict[str, str]:
+    """Return the environment with the toggles that were asked for; what the user set himself is kept and said."""
+    import os
+
+    from ddpdoctor.cli.display import complain
+
+    made = dict(os.environ)
+    wanted: dict[str, str] = {}
+    if getattr(options, "blocking", False):
+        wanted["CUDA_LAUNCH_BLOCKING"] = "1"
+        complain(f"ddpdoctor: {COSTS['blocking']}")
+    level = getattr(options, "debug", None)
+    if level is not None:
+        wanted.update(DEBUG[level])
+        complain(f"ddpdoctor: {COSTS[level]}")
+    for name, value in wanted.items():
+        if made.setdefault(name, value) != value:
+            complain(f"ddpdoctor: {name}={made[name]} was set already and is kept")
+    return made
+
+
+def _log_limit(options: argparse.Namespace) -> int:
+    return int(getattr(options, "log_limit", 64)) << 20
+
+
+def _judge(
+    result: JobResult,
+    directory: RunDirectory,
+    started: datetime,
+    options: argparse.Namespace,
+    plugins: Plugins,
+    selection: Selection,
+) -> Report:
+    from ddpdoctor.gather.scrub import scrub_argv
+    from ddpdoctor.report.build import build_report
+    from ddpdoctor.report.model import Job
+    from ddpdoctor.watch.evidence import make_evidence
+
+    evidence = make_evidence(result, directory, options.split)
+    return build_report(
+        evidence,
+        registry=plugins.checks,
+        started_at=started,
+        duration_s=result.duration_s,
+        invocation=scrub_argv(options.invocation),
+        selection=selection,
+        extra_rows=[problem.to_row() for problem in plugins.problems],
+        job=Job(result.exit_code, -result.returncode if result.returncode < 0 else None),
+    )
+
+
+def _judge_unstarted(
+    problem: object,
+    directory: RunDirectory,
+    started: datetime,
+    options: argparse.Namespace,
+    plugins: Plugins,
+    selection: Selection,
+) -> Report:
+    from ddpdoctor.gather.scrub import scrub_argv
+    from ddpdoctor.report.build import build_report
+    from ddpdoctor.report.model import Job
+    from ddpdoctor.watch.evidence import make_unstarted
+    from ddpdoctor.watch.script import ScriptProblem
+
+    assert isinstance(problem, ScriptProblem)
+    return build_report(
+        make_unstarted(problem, options.split),
+        registry=plugins.checks,
+        started_at=started,
+        duration_s=0.0,
+        invocation=scrub_argv(options.invocation),
+        selection=selection,
+        job=Job(1),
+    )
+
+
+def _deliver(
+    report: Report,
+    directory: RunDirectory,
+    display: Display,
+    outputs: Sequence[common.Output],
+    options: argparse.Namespace,
+    plugins: Plugins,
+) -> None:
+    """Write the files, and the text to stderr: stdout belongs to the job."""
+    from ddpdoctor.cli.display import complain
+    from ddpdoctor.cli.outputs import render, render_options, write_file
+    from ddpdoctor.errors import OutputError
+
+    shown = render_options(display, verbosity=common.verbosity(options), pages=plugins.checks.pages)
+    written: list[str] = []
+    kept = [common.Output(name, str(directory.path / f"report.{name}")) for name in ("json", "html")]
+    for output in (*outputs, *kept):
+        try:
+            text = render(report, output.format, plugins.renderers, shown)
+            if output.path is None:
+                sys.stdout.write(text)
+                continue
+            write_file(directory.path.__class__(output.path), text)
+            written.append(output.path)
+        except (OutputError, OSError) as problem:
+            complain(problem.render() if isinstance(problem, OutputError) else f"ddpdoctor: {problem}")
+    page = next((path for path in written if path.endswith(".html")), None)
+    import dataclasses
+
+    final = dataclasses.replace(shown, written=(page,) if page else ())
+    try:
+        sys.stderr.write(render(report, "text", plugins.renderers, final))
+        sys.stderr.flush()
+    except (OutputError, OSError, ValueError):
+        return  # stderr is closed; the files have it
+
+
+def _exit_code(code: int, report: Report, options: argparse.Namespace) -> int:
+    """The job's own; --fail-on touches it only when it was given and the job ended well."""
+    from ddpdoctor.cli.check import exit_code
+
+    level = getattr(options, "fail_on", None)
+    if code == 0 and level is not None:
+        return exit_code(report, level)
+    return code

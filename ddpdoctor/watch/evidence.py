@@ -1,0 +1,89 @@
+"""The evidence of one run: what its processes wrote, what was seen from beside, and how it ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+
+from ddpdoctor.evidence import Absent, Evidence, Frame, Launch
+from ddpdoctor.evidence.bundle import KINDS
+from ddpdoctor.evidence.job import ExceptionRecord, JobEnd, ProcessRecord
+from ddpdoctor.watch.collect import Collected, collect_run
+from ddpdoctor.watch.commandline import Split
+from ddpdoctor.watch.job import JobResult
+from ddpdoctor.watch.rundir import RunDirectory
+from ddpdoctor.watch.script import ScriptProblem
+
+JOB_KINDS = ("processes", "exceptions", "crashes", "wrappers", "texts", "memory", "job")
+
+
+def make_evidence(result: JobResult, directory: RunDirectory, split: Split) -> Evidence:
+    """Return everything that was seen of a job that has ended."""
+    host = socket.gethostname()
+    found = collect_run(directory.path)
+    processes = tuple(_with_memory(record, result, host) for record in found.processes)
+    end = JobEnd(
+        exit_code=result.exit_code if result.returncode >= 0 else None,
+        signal=-result.returncode if result.returncode < 0 else None,
+        launcher="torchrun" if not split.is_command else split.target[0].rpartition("/")[2],
+        restarts=max((record.attempt for record in processes), default=0),
+        duration_s=result.duration_s,
+        lost=(*found.lost, *result.lost, *([directory.note] if directory.note else [])),
+        interrupted=result.signals[0] if result.signals else None,
+    )
+    return Evidence(
+        launch=_describe_launch(found, end.launcher),
+        processes=processes,
+        exceptions=tuple(found.exceptions),
+        crashes=tuple(found.crashes),
+        wrappers=tuple(found.wrappers),
+        texts=tuple(found.texts),
+        memory=(result.memory.record(0, host),),
+        job=(end,),
+        absent=_absent(),
+    )
+
+
+def make_unstarted(problem: ScriptProblem, split: Split) -> Evidence:
+    """Return the evidence of a job that was never launched because its script cannot start."""
+    exception = ExceptionRecord(
+        pid=0,
+        type=problem.type,
+        message=problem.message,
+        frames=(Frame(problem.file, problem.line, "<module>"),) if problem.line else (),
+        kind="script",
+    )
+    return Evidence(
+        launch=Launch(command="run", launcher="torchrun"),
+        exceptions=(exception,),
+        job=(JobEnd(exit_code=1, launcher="torchrun"),),
+        absent=_absent(),
+    )
+
+
+def _absent() -> dict[str, Absent]:
+    """A run examines the job, not the machine: that is what check is for."""
+    why = Absent("run watches the job; ddpdoctor check examines the machine", applicable=False)
+    return {kind: why for kind in KINDS if kind not in JOB_KINDS}
+
+
+def _with_memory(record: ProcessRecord, result: JobResult, host: str) -> ProcessRecord:
+    return dataclasses.replace(
+        record,
+        host=record.host or host,
+        rss_bytes=result.memory.resident.get(record.pid),
+        rss_peak_bytes=result.memory.peak.get(record.pid),
+    )
+
+
+def _describe_launch(found: Collected, launcher: str) -> Launch:
+    ranks = [record for record in found.processes if record.role == "rank"]
+    sizes = [record.world_size for record in ranks if record.world_size]
+    backend = next((record.backend for record in ranks if record.backend), None)
+    return Launch(
+        command="run",
+        launcher=launcher,
+        nproc=len({record.rank for record in ranks}) or 1,
+        world_size=max(sizes, default=len(ranks) or 1),
+        backend=backend or "none",
+    )
