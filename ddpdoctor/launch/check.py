@@ -59,7 +59,8 @@ def run_check(
             evidence = run.examine(gatherers or GathererRegistry())
         finally:
             progress.close()
-            kill_descendants()
+            if kill_descendants(keep=(server.tracker_pid,)):
+                kill_descendants()  # one is stuck in the kernel: the tracker would wait for it for ever
             server.stop()
         return CheckOutcome(
             evidence=evidence,

@@ -128,7 +128,7 @@ def _signal_all(processes: Iterable[psutil.Process], number: signal.Signals) -> 
             process.send_signal(number)
 
 
-def kill_descendants(keep: Iterable[int] = ()) -> list[int]:
+def kill_descendants(keep: Iterable[int | None] = ()) -> list[int]:
     """Kill every descendant of this process but those in ``keep``; again while new ones appear."""
     kept = set(keep)
     for _ in range(5):

@@ -54,6 +54,16 @@ class TorchServer:
         value = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
         return value if isinstance(value, int) else None
 
+    @property
+    def tracker_pid(self) -> int | None:
+        """Process id of multiprocessing's resource tracker, where it can be known.
+
+        It removes the named semaphores of processes that were killed, once all of them are gone: it must be
+        the last to go.
+        """
+        value = getattr(getattr(resource_tracker, "_resource_tracker", None), "_pid", None)
+        return value if isinstance(value, int) else None
+
     def stop(self) -> None:
         """Let the forkserver and multiprocessing's resource tracker end; their children must be gone."""
         for holder, name in ((forkserver, "_forkserver"), (resource_tracker, "_resource_tracker")):
