@@ -61,6 +61,8 @@ class ProcessRecord:
     """Where sys.exit or os._exit was called, innermost first."""
     exit_how: str | None = None
     """sys.exit, os._exit, exception or None for the end of the script."""
+    exit_text: str | None = None
+    """What ``sys.exit("…")`` was given to print, bounded and scrubbed."""
     watched: bool = True
     unwatched_reason: str | None = None
     milestones: tuple[Milestone, ...] = ()
@@ -93,7 +95,8 @@ class ExceptionRecord:
     rank: int | None = None
     attempt: int = 0
     kind: str = "uncaught"
-    """uncaught (main thread), thread, worker (of a DataLoader), error-file (written by torch's record) or log
+    """uncaught (main thread), thread, worker (of a DataLoader), handled (in whose handler sys.exit or os._exit was
+    called), printed (given to a hook by a program that went on), error-file (written by torch's record) or log
     (parsed from text)."""
     thread: str | None = None
     worker: int | None = None
@@ -102,6 +105,8 @@ class ExceptionRecord:
     """How it belongs to the next one: cause (``raise … from``) or context (raised while handling)."""
     chain: tuple[ExceptionRecord, ...] = ()
     """The exceptions before it, nearest first; their own chains are empty."""
+    parent_frames: tuple[Frame, ...] = ()
+    """Of the rank that asked the worker, innermost first, where a worker's error came out of it."""
     source: tuple[str, int] | None = None
     """File and line that it was read from, for analyze."""
 
