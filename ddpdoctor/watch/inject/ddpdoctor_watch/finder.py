@@ -35,9 +35,11 @@ class _Finder:
     ) -> ModuleSpec | None:
         if name not in TARGETS:
             return None
-        for finder in list(sys.meta_path):
+        finders = list(sys.meta_path)
+        # Those before us have been asked.
+        for finder in finders[finders.index(_Finder) + 1 :] if _Finder in finders else finders:
             find = getattr(finder, "find_spec", None)
-            if finder is _Finder or find is None:
+            if find is None:
                 continue
             spec: ModuleSpec | None = find(name, path, target)
             if spec is not None:
