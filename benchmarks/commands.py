@@ -11,6 +11,7 @@ from benchmarks.timing import (
     compare,
     describe_spread,
     find_script,
+    median_cpu,
     median_seconds,
     run_in_turn,
     run_once,
@@ -43,7 +44,8 @@ def measure(folder: Path, rounds: int = 20) -> list[Figure]:
     ]
     for command in ours:
         taken = runs[command.name]
-        figures.append(Figure(NAME, command.name, median_seconds(taken), "s", BAR_S, describe_spread(taken)))
+        detail = f"{describe_spread(taken)}; {median_cpu(taken):.3g} s of processor"
+        figures.append(Figure(NAME, command.name, median_seconds(taken), "s", BAR_S, detail))
     loaded = {command.name: list_heavy_imports(command, folder) for command in ours}
     count = sum("torch" in names for names in loaded.values())
     words = ", ".join(f"{name}: {' '.join(names)}" for name, names in loaded.items() if names)
