@@ -1,7 +1,7 @@
 """Judging: the check registry, running checks over evidence, and ordering what they found."""
 
 from ddpdoctor.judge.finding import EvidenceItem, Finding, Fix, Where
-from ddpdoctor.judge.registry import CannotLook, Check, CodePage, NotApplicable, Registry, check
+from ddpdoctor.judge.registry import CannotLook, Check, CodePage, NotApplicable, Registry, check, check_also
 from ddpdoctor.judge.runner import CheckRow, run_checks
 from ddpdoctor.judge.verdict import Verdict, order_findings, reach_verdict
 
@@ -18,6 +18,7 @@ __all__ = [
     "Verdict",
     "Where",
     "check",
+    "check_also",
     "order_findings",
     "reach_verdict",
     "run_checks",

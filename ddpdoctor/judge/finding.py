@@ -118,12 +118,16 @@ class Finding:
     severity: str | None = None
     """Only to lower the code's default."""
     state: str = "active"
+    decisive: bool = False
+    """It is what ended the job: it goes before whatever else is wrong."""
     code: str = ""
     name: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report form (``findings[]`` of the schema)."""
+        decisive = {"decisive": True} if self.decisive else {}
         return {
+            **decisive,
             "code": self.code,
             "name": self.name,
             "severity": self.severity,
@@ -144,7 +148,7 @@ class Finding:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Finding:
         """Read the report form; keys that are not known are ignored."""
-        plain = ("code", "name", "severity", "confidence", "role", "state", "message", "details")
+        plain = ("code", "name", "severity", "confidence", "role", "state", "message", "details", "decisive")
         return cls(
             ranks=RankSet(data.get("ranks", ())),
             victims=RankSet(data.get("victims", ())),

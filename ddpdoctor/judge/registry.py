@@ -79,6 +79,12 @@ class Check:
     """Codes that become consequences when this check finds something."""
     source: str = "ddpdoctor"
     """Distribution that it comes from."""
+    commands: tuple[str, ...] = ()
+    """Commands whose evidence it is about; empty for all. Under others it is no row at all."""
+
+    def belongs_to(self, command: str) -> bool:
+        """Whether it is a row of this command's reports."""
+        return not self.commands or command in self.commands
 
 
 def check(
@@ -94,6 +100,7 @@ def check(
     variants: Mapping[str, object] | None = None,
     required: bool = True,
     explains: tuple[str, ...] = (),
+    commands: tuple[str, ...] = (),
 ) -> Callable[[Function], Function]:
     """Declare a check; the decorated function's docstring becomes the page of ``code``.
 
@@ -109,6 +116,7 @@ def check(
         variants: several rows from one function: id -> value passed as the keyword ``variant``.
         required: see `Check.required`.
         explains: see `Check.explains`.
+        commands: see `Check.commands`.
 
     Raises:
         ValueError: neither or both of ``id`` and ``variants``, or an unknown severity.
@@ -126,10 +134,43 @@ def check(
         for row, value in (variants or {}).items():
             rows[row] = functools.partial(function, variant=value)
         checks = [
-            Check(row, (code,), family, needs, call, severity, (page,), required, explains)
+            Check(row, (code,), family, needs, call, severity, (page,), required, explains, commands=commands)
             for row, call in rows.items()
         ]
         setattr(function, _MARK, tuple(checks))
+        return function
+
+    return declare
+
+
+def check_also(
+    known: Function,
+    *,
+    id: str,
+    family: str,
+    needs: tuple[str, ...],
+    required: bool = True,
+    explains: tuple[str, ...] = (),
+    commands: tuple[str, ...] = (),
+) -> Callable[[Function], Function]:
+    """Declare another row for the code of a function that `check` declared, seen in other evidence.
+
+    Code, name, title, severity and page are those of ``known``; the other arguments are as for `check`.
+
+    Raises:
+        ValueError: ``known`` was not declared with `check`.
+    """
+    declared: tuple[Check, ...] = getattr(known, _MARK, ())
+    if not declared:
+        raise ValueError(f"{known!r} was not declared with @check")
+    first = declared[0]
+
+    def declare(function: Function) -> Function:
+        row = Check(
+            id, first.codes, family, needs, function, first.severity, first.pages, required, explains,
+            commands=commands,
+        )  # fmt: skip
+        setattr(function, _MARK, (row,))
         return function
 
     return declare
@@ -182,6 +223,10 @@ class Registry:
     def checks(self) -> tuple[Check, ...]:
         """All checks in order of registration."""
         return tuple(self._checks.values())
+
+    def checks_of(self, command: str) -> tuple[Check, ...]:
+        """Return the checks that are rows of a command's reports, in order of registration."""
+        return tuple(each for each in self._checks.values() if each.belongs_to(command))
 
     @property
     def pages(self) -> dict[str, CodePage]:

@@ -45,7 +45,8 @@ def order_findings(findings: Sequence[Finding], checks: Sequence[Check]) -> list
 
     A finding becomes a consequence when an active error or warning that is itself a cause declares that it
     ``explains`` its code; where two codes explain each other, that of the earlier check is the cause. Then
-    the order is: role, severity, confidence, order of the checks.
+    the order is: what ended the job (`Finding.decisive`), role, severity, confidence, order of the checks.
+    A decisive finding stays a cause whatever explains its code: it was seen to end the job.
     """
     explained: dict[str, set[str]] = {}
     for each in checks:
@@ -61,13 +62,15 @@ def order_findings(findings: Sequence[Finding], checks: Sequence[Check]) -> list
         if code not in hidden:  # what it explains is hidden already, unless two codes explain each other
             hidden |= _reach(code, explained, present)
     marked = [
-        replace(f, role="consequence") if f.code in hidden and f.role == "cause" else f for f in findings
+        replace(f, role="consequence") if f.code in hidden and f.role == "cause" and not f.decisive else f
+        for f in findings
     ]
     return sorted(
         marked,
         key=lambda f: (
             f.state != "active",
             f.severity == "info",
+            not f.decisive,
             ROLES.index(f.role),
             SEVERITIES.index(f.severity or "error"),
             CONFIDENCES.index(f.confidence),
@@ -89,13 +92,17 @@ def _reach(code: str, explained: dict[str, set[str]], present: set[str]) -> set[
     return seen
 
 
-def reach_verdict(rows: Sequence[CheckRow], ordered: Sequence[Finding], *, scope: str) -> Verdict:
+def reach_verdict(
+    rows: Sequence[CheckRow], ordered: Sequence[Finding], *, scope: str, failure: str | None = None
+) -> Verdict:
     """Say how it stands.
 
     Args:
         rows: all checks with their status.
         ordered: findings as `order_findings` gives them.
         scope: words on what was examined, e.g. ``4 ranks on 1 node, gloo, torch 2.13.0``.
+        failure: words on how the watched job failed, e.g. ``exit code 1``; None where it did not, or where no
+            job was watched. A job that failed is a problem even where nothing says why.
     """
     looked = sum(row.status in ("pass", "fail") for row in rows)
     real = [f for f in ordered if f.state == "active" and f.severity in ("error", "warning")]
@@ -103,6 +110,9 @@ def reach_verdict(rows: Sequence[CheckRow], ordered: Sequence[Finding], *, scope
     if real:
         return Verdict("problems", real[0].message, real[0].code, looked, len(rows))
     blind = [row for row in rows if row.status in ("unknown", "error") and row.required]
+    if failure is not None:
+        silent = f"the job failed ({failure}), and nothing shows why; {count}"
+        return Verdict("problems", silent, None, looked, len(rows))
     if not looked or blind:
         why = f": {blind[0].id} could not look ({blind[0].reason})" if blind else ""
         status = (

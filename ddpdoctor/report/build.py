@@ -47,12 +47,13 @@ def build_report(
         job: how a watched job ended.
     """
     began = time.perf_counter()
-    checks = selection.choose_checks(registry.checks)
+    checks = selection.choose_checks(registry.checks_of(evidence.launch.command))
     rows, findings = run_checks(checks, evidence)
     rows = [_forgive_plugin(row) for row in rows] + list(extra_rows)
     ordered = order_findings(selection.choose_findings(findings), registry.checks)
     world = describe_world(evidence)
-    verdict = reach_verdict(rows, ordered, scope=describe_scope(evidence, world))
+    scope = describe_scope(evidence, world)
+    verdict = reach_verdict(rows, ordered, scope=scope, failure=describe_failure(evidence))
     judging = time.perf_counter() - began
     return Report(
         version=ddpdoctor.__version__,
@@ -69,6 +70,17 @@ def build_report(
         job=job,
         interrupted=interrupted,
     )
+
+
+def describe_failure(evidence: Evidence) -> str | None:
+    """Return words on how the watched job failed; None where it did not, was interrupted, or there is none."""
+    ends = [end for end in evidence.job if end.interrupted is None]
+    for end in ends:
+        if end.signal is not None:
+            return f"signal {end.signal}"
+        if end.exit_code:
+            return f"exit code {end.exit_code}"
+    return None
 
 
 def _forgive_plugin(row: CheckRow) -> CheckRow:

@@ -6,20 +6,25 @@ from types import ModuleType
 import pytest
 
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.judge import Finding, Registry, check
+from ddpdoctor.judge import Finding, Registry, check, check_also
 from ddpdoctor.judge.registry import PAGE_SECTIONS, Function
 
 
 def declare(
-    code: str = "X-toy-001", id: str = "toy.one", name: str = "toy-broken", page: str = "A page."
+    code: str = "X-toy-001",
+    id: str = "toy.one",
+    name: str = "toy-broken",
+    page: str = "A page.",
+    commands: tuple[str, ...] = (),
 ) -> Function:
     def find_toy(evidence: Evidence) -> Iterable[Finding]:
         return []
 
     find_toy.__doc__ = page
     return check(
-        code, name=name, title="Toy", severity="warning", family="toys", needs=(), since="1.0", id=id
-    )(find_toy)
+        code, name=name, title="Toy", severity="warning", family="toys", needs=(), since="1.0", id=id,
+        commands=commands,
+    )(find_toy)  # fmt: skip
 
 
 def test_declared_function_is_still_the_function() -> None:
@@ -138,3 +143,31 @@ def test_page_falls_into_its_sections() -> None:
     sections = registry.pages["X-toy-001"].sections()
     assert sections == {"": "Lead.", "What it looks for": "This.\n\nAnd that.", "Fix": "Fix\nNothing."}
     assert set(sections) - {""} < set(PAGE_SECTIONS)
+
+
+def test_check_of_some_commands_is_a_row_of_theirs_only() -> None:
+    registry = Registry()
+    registry.add(declare(), declare(id="toy.two", commands=("run", "analyze")))
+    assert [each.id for each in registry.checks_of("check")] == ["toy.one"]
+    assert [each.id for each in registry.checks_of("run")] == ["toy.one", "toy.two"]
+
+
+def test_second_row_of_a_code_takes_its_page() -> None:
+    def look(evidence: Evidence) -> list[Finding]:
+        return [Finding("It is broken.")]
+
+    registry = Registry()
+    known = declare(page="Text.")
+    registry.add(known, check_also(known, id="toy.two", family="toys", needs=(), commands=("run",))(look))
+    first, second = registry.checks
+    assert (second.codes, second.severity, second.pages[0].text) == (first.codes, first.severity, "Text.")
+    assert second.belongs_to("run")
+    assert not second.belongs_to("check")
+
+
+def test_second_row_needs_a_declared_function() -> None:
+    def plain(evidence: Evidence) -> list[Finding]:
+        return []
+
+    with pytest.raises(ValueError, match="not declared"):
+        check_also(plain, id="toy.two", family="toys", needs=())

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,8 @@ def make_check(code: str, *explains: str) -> Check:
     return Check(f"id.{code}", (code,), "toys", (), lambda evidence: [], "error", (), explains=explains)
 
 
-def found(code: str, severity: str = "error", **fields: str) -> Finding:
-    return Finding(f"{code} happened.", code=code, severity=severity, **fields)  # type: ignore[arg-type]  # all are texts
+def found(code: str, severity: str = "error", **fields: Any) -> Finding:
+    return Finding(f"{code} happened.", code=code, severity=severity, **fields)
 
 
 def order(findings: Sequence[Finding], *checks: Check) -> list[tuple[str, str]]:
@@ -60,6 +61,24 @@ def test_codes_that_explain_each_other_leave_one_cause(first: str) -> None:
 
 def test_code_may_explain_itself_away_on_other_ranks_never() -> None:
     assert order([found("A"), found("A")], make_check("A", "A")) == [("A", "cause"), ("A", "cause")]
+
+
+def test_what_ended_the_job_goes_before_whatever_else_is_wrong() -> None:
+    checks = [make_check("A", "C"), make_check("B"), make_check("C")]
+    late = found("C", "warning", decisive=True)
+    assert order([found("A"), found("B"), late], *checks) == [("C", "cause"), ("A", "cause"), ("B", "cause")]
+
+
+def test_decisive_findings_keep_role_severity_and_order_among_themselves() -> None:
+    checks = [make_check("A"), make_check("B")]
+    findings = [found("A", role="consequence", decisive=True), found("B", decisive=True)]
+    assert order(findings, *checks) == [("B", "cause"), ("A", "consequence")]
+
+
+def test_decisive_survives_being_saved_and_is_absent_where_it_does_not_apply() -> None:
+    finding = found("A", decisive=True)
+    assert Finding.from_dict(finding.to_dict()).decisive
+    assert "decisive" not in found("A").to_dict()
 
 
 def test_order_is_role_severity_confidence_and_checks() -> None:
@@ -127,3 +146,14 @@ def test_checks_that_all_failed_themselves_are_an_error() -> None:
 def test_verdict_survives_being_saved() -> None:
     got = verdict([row("fail")], found("B"))
     assert Verdict.from_dict({**got.to_dict(), "newer": 1}) == got
+
+
+def test_failed_job_without_a_finding_is_a_problem_without_a_code() -> None:
+    got = reach_verdict([row("pass")], [], scope="4 ranks", failure="exit code 1")
+    assert (got.status, got.code) == ("problems", None)
+    assert "exit code 1" in got.headline
+
+
+def test_failed_job_with_a_finding_has_its_headline() -> None:
+    got = reach_verdict([row("fail")], [found("A")], scope="4 ranks", failure="exit code 1")
+    assert (got.headline, got.code) == ("A happened.", "A")

@@ -208,7 +208,9 @@ def _finding_definition() -> Json:
             "evidence": _list(_ref("evidence_item")),
             "fix": _list(_ref("fix")),
             "details": {"type": "object", "description": "Per code."},
-        }
+            "decisive": {"type": "boolean", "description": "It is what ended the job."},
+        },
+        optional=("decisive",),
     )
 
 
