@@ -349,7 +349,7 @@ def test_a_loader_worker_that_is_killed_is_named_by_its_number(tmp_path: Path) -
     # Which of two things torch notices first.
     message = done.main().one("exception")["message"]
     assert "is killed by signal: Killed" in message or "exited unexpectedly" in message
-    killed = next(p for p in done.processes if p.all("kill"))
+    killed = next(p for p in done.processes if p.role == "loader-worker" and p.all("kill"))
     assert (killed.role, killed.one("role")["worker"], killed.one("kill")["signal"]) == (
         "loader-worker",
         0,
