@@ -14,12 +14,15 @@ import threading
 import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddpdoctor.evidence import decode, encode
 from ddpdoctor.launch.plan import Plan
 from ddpdoctor.launch.processes import follow_parent
 from ddpdoctor.launch.wire import EventWriter, word_exception
+
+if TYPE_CHECKING:
+    from ddpdoctor.launch.exchange import Exchange
 
 
 def agent_file(workdir: str) -> Path:
@@ -65,30 +68,33 @@ def _work(plan: Plan, facts: dict[str, Any], commands: Connection, writer: Event
     meeting = Meeting(plan, facts, writer)
     try:
         together = meeting.gather()
+        exchange = meeting.exchange()
+        if exchange is None:
+            writer.write("exchanged", path=None)
+            return
         done = threading.Event()
-        if together:
-            watch = threading.Thread(target=meeting.watch_others, args=(done,), daemon=True)
-            watch.start()
-            exchange = threading.Thread(target=_publish, args=(meeting, commands, done), daemon=True)
-            exchange.start()
-            _run_world(meeting.plan, writer)
-            exchange.join()
-        else:
-            _publish(meeting, commands, done)
+        if not together:
+            _publish(exchange, commands, done)
+            return
+        threading.Thread(target=exchange.watch_others, args=(done,), daemon=True).start()
+        publishing = threading.Thread(target=_publish, args=(exchange, commands, done), daemon=True)
+        publishing.start()
+        _run_world(meeting.plan, writer)
+        publishing.join()
     finally:
         meeting.close()
 
 
-def _publish(meeting: Any, commands: Connection, done: threading.Event) -> None:
+def _publish(exchange: Exchange, commands: Connection, done: threading.Event) -> None:
     """Wait for this node's evidence and share it; the pipe closing means that the supervisor is gone."""
     try:
         while True:
             command, value = commands.recv()
             if command == "cut":
-                meeting.announce_cut(value)
+                exchange.announce_cut(value)
             elif command == "publish":
                 done.set()
-                meeting.publish(Path(value))
+                exchange.publish(Path(value))
                 return
     except (EOFError, OSError):
         return

@@ -159,9 +159,7 @@ class _Run:
     def _with_world(self, local: LocalFindings) -> Evidence:
         supervisor = Supervisor(self.plan, self._server, self._progress, self._interrupt)
         supervisor.run(local.facts or NodeFacts(self.plan.node, os.uname().nodename), self._deadline)
-        index = supervisor.world.index
-        if index is not None:
-            self.plan = dataclasses.replace(self.plan, node=index, party=index)
+        self.plan = supervisor.plan
         world = supervisor.collect(self.plan.node, self._origin)
         before = dataclasses.replace(renumber_node(local.evidence, self.plan.node), launch=world.launch)
         joined = merge_evidence([world, before])

@@ -1,13 +1,12 @@
-"""Where the nodes of one check meet before and after the world: torch's own TCPStore on the rendezvous port.
+"""Where the nodes of one check meet before the world: torch's own TCPStore on the rendezvous port.
 
-Before the ranks are launched every node says who it is, the paths between the nodes are tried, and one
-decision is made for all: launch or not. Afterwards every node's evidence is shared, so that each can print
-the same verdict. No port is used but the rendezvous port and, for the paths, ephemeral ones.
+Every node says who it is, the paths between the nodes are tried, and one decision is made for all: launch or
+not. What they tell each other later is `ddpdoctor.launch.exchange`. No port is used but the rendezvous port
+and, for the paths, ephemeral ones.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
 import ipaddress
@@ -15,46 +14,36 @@ import json
 import os
 import secrets
 import socket
-import threading
 import time
-import zlib
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch.distributed import DistStoreError
 
-from ddpdoctor.evidence import (
-    Evidence,
-    HostMatch,
-    Link,
-    NodeFacts,
-    RankSet,
-    Rendezvous,
-    StageRecord,
-    decode,
-    encode,
-    merge_evidence,
-)
-from ddpdoctor.gather.names import resolve
-from ddpdoctor.gather.pairs import Listener, choose_pairs, dial, push_large
+from ddpdoctor.evidence import HostMatch, Link, PortProbe, RankSet, Rendezvous, decode, encode
+from ddpdoctor.gather.deadline import call_within
+from ddpdoctor.gather.pairs import Listener
+from ddpdoctor.gather.ports import probe_port
+from ddpdoctor.launch.exchange import Exchange
+from ddpdoctor.launch.paths import find_broken_path, loses_large, resolve_peers, try_paths
 from ddpdoctor.launch.plan import Plan
+from ddpdoctor.launch.store import (
+    CONNECT_LIMIT_S,
+    DIAL_LIMIT_S,
+    STORE_TIMEOUT_S,
+    open_store,
+    receive_parcel,
+    send_parcel,
+    serve_store,
+)
 from ddpdoctor.launch.wire import EventWriter, word_exception
 
 POLL_S = 0.1
-WATCH_S = 0.25
-"""How often the others are asked whether they ended the run."""
-PARALLEL_DIALS = 8
-DIAL_LIMIT_S = 5.0
-"""For one TCP connection: Linux sends SYN at 0, 1 and 3 s (tcp_syn_retries), a fourth would come at 7 s."""
-STORE_TIMEOUT_S = 30.0
-"""For one operation on the store once it is connected."""
-GATHER_LIMIT_S = 15.0
-"""How long the hosting node waits for the evidence of the others."""
+REDIAL_S = 0.2
+"""Between two attempts at a port at which nobody listens yet."""
 
-
-_OWN = {"host_matches": "node", "links": "source"}
+_OWN = {"host_matches": "node", "links": "source", "ports": "node"}
 """The field in which a row names this node."""
 
 
@@ -72,12 +61,13 @@ class Meeting:
         self._others: dict[int, dict[str, Any]] = {}
         """Party -> what it published; this one included."""
         self._duplicate: tuple[int, str, str] | None = None
+        self._second = False
+        """Another process had this party's place already."""
         self._given_up: str | None = None
         self._is_host = False
+        self._gently = False
         self._early: list[tuple[str, Any]] = []
         """Rows from before this node knew its number."""
-
-    # -- before the world
 
     def gather(self) -> bool:
         """Meet the others and try the paths; return whether the world may be launched.
@@ -85,41 +75,44 @@ class Meeting:
         Everything that was seen is written as evidence, also when the others never come.
         """
         started = time.monotonic()
+        deadline = started + self._plan.join_timeout
         self._writer.write("stage", stage="tcp", limit=self._plan.join_timeout)
-        error = self._connect(started + self._plan.join_timeout)
+        error = self._connect(deadline)
         if error is None:
-            error = self._wait_for_all(started + self._plan.join_timeout)
+            error = self._wait_for_all(deadline)
         self._write_rendezvous(started, error)
-        if error is not None:
-            self._writer.write("blocked", reason=error)
-            return False
-        decision = self._decide(self._try_paths())
-        if decision is not None:
-            self._writer.write("blocked", reason=decision)
-        return decision is None
+        reason = error if error is not None else self._decide(*self._look_around())
+        if reason is not None:
+            self._writer.write("blocked", reason=reason)
+        return reason is None
+
+    @property
+    def plan(self) -> Plan:
+        """The plan with this node's number in it."""
+        return self._plan
+
+    def exchange(self) -> Exchange | None:
+        """Return the way to the others; None where the store was never reached."""
+        if self._store is None:
+            return None
+        return Exchange(self._plan, self._others, self._writer, gently=self._gently, listens=self._second)
+
+    def close(self) -> None:
+        """Close the ports that were opened for the paths."""
+        for listener in self._listeners:
+            listener.close()
+
+    # -- the store
 
     def _connect(self, deadline: float) -> str | None:
         """Open the store as torchrun would; return why not."""
         launch = self._plan.launch
         host, port = launch.master_addr or "127.0.0.1", launch.master_port or 0
-        hosts = self._is_host = self._hosts_store(host)
-        if not hosts:
-            error = self._wait_for_port(host, port, deadline)
-            if error is not None:
-                return error
-        try:
-            self._server = TCPStore(
-                host,
-                port,
-                is_master=hosts,
-                wait_for_workers=False,
-                multi_tenant=True,
-                timeout=timedelta(seconds=STORE_TIMEOUT_S),
-            )
-        except Exception as problem:  # torch raises RuntimeError, DistNetworkError and ValueError here
-            return word_exception(problem)
-        self._store = PrefixStore(f"ddpdoctor/{launch.rdzv_id}", self._server)
-        return None
+        self._is_host = self._hosts_store(host)
+        error = self._serve(host, port, deadline) if self._is_host else self._reach(host, port, deadline)
+        if error is None and self._server is not None:
+            self._store = PrefixStore(f"ddpdoctor/{launch.rdzv_id}", self._server)
+        return error
 
     def _hosts_store(self, host: str) -> bool:
         """Decide who hosts as torch does: by node rank, or by comparing names for c10d."""
@@ -132,6 +125,41 @@ class Meeting:
         endpoint = plan.launch.rdzv_endpoint or host
         self._early.append(("host_matches", HostMatch(plan.node, endpoint, matches, _own_names())))
         return matches
+
+    def _serve(self, host: str, port: int, deadline: float) -> str | None:
+        limit = max(DIAL_LIMIT_S, deadline - time.monotonic())
+        try:
+            self._server = call_within(limit, lambda: serve_store(host, port))
+            return None
+        except Exception as problem:  # torch raises RuntimeError, DistNetworkError and ValueError here
+            text = word_exception(problem)
+        probe = probe_port(self._plan.node, host, port)
+        if self._plan.launch.rdzv_backend == "c10d" and probe.status == "taken":
+            # As torch does: another process of this launch on this machine may host it already.
+            self._is_host = False
+            try:
+                self._server = open_store(host, port, min(limit, CONNECT_LIMIT_S))
+                return None
+            except Exception:
+                text = f"port {port} cannot be listened on: taken"
+        if probe.status != "free":
+            self._early.append(("ports", probe))
+        return text
+
+    def _reach(self, host: str, port: int, deadline: float) -> str | None:
+        error = self._wait_for_port(host, port, deadline)
+        if error is not None:
+            return error
+        limit = max(DIAL_LIMIT_S, min(CONNECT_LIMIT_S, deadline - time.monotonic()))
+        try:
+            self._server = open_store(host, port, limit)
+            return None
+        except ConnectionRefusedError as problem:
+            return f"{host}:{port}: {_word_error(problem)}"
+        except Exception as problem:
+            text = f"what listens there does not answer as torch's store does ({word_exception(problem)})"
+            self._early.append(("ports", PortProbe(self._plan.node, port, "foreign", host, text)))
+            return f"{host}:{port}: {text}"
 
     def _wait_for_port(self, host: str, port: int, deadline: float) -> str | None:
         """Dial the rendezvous port until somebody listens, and note how the last attempt went."""
@@ -146,47 +174,97 @@ class Meeting:
             except OSError as problem:
                 link = Link(plan.node, 0, "rendezvous", False, host, port, error=_word_error(problem))
             if link.ok or time.monotonic() >= deadline:
-                if (plan.leads and plan.node != 0 and not plan.external) or not link.ok:
+                if (plan.leads and not plan.external) or not link.ok:
                     self._early.append(("links", link))
                 return None if link.ok else f"{host}:{port}: {link.error}"
-            time.sleep(0.2)
+            time.sleep(REDIAL_S)
+
+    def _need_store(self) -> PrefixStore:
+        if self._store is None:
+            raise RuntimeError("not connected")
+        return self._store
+
+    # -- the others
 
     def _wait_for_all(self, deadline: float) -> str | None:
         """Say who this is, and wait for the others; return who is missing."""
         try:
-            self._enter()
+            self._enter(deadline)
             if self._duplicate is None:
                 self._await_parties(deadline)
+        except DistStoreError:
+            return f"{self._word([0])} of {self._plan.parties} did not come to the store"
         except Exception as problem:  # the store goes away with the process that hosts it
             return f"the store at the rendezvous port went away: {type(problem).__name__}"
         if self._duplicate is not None:
             number, first, second = self._duplicate
-            return f"{self._kind} rank {number} is claimed twice, by {first} and by {second}"
-        return self._given_up or self._find_contradiction()
+            return f"{self._plan.party_kind} rank {number} is claimed twice, by {first} and by {second}"
+        error = self._given_up or self._find_contradiction()
+        if error is None:
+            self._place()
+        return error
 
-    def _enter(self) -> None:
-        """Take a place and publish who this is, in few bytes: on a bad path large packets may not arrive."""
+    def _enter(self, deadline: float) -> None:
+        """Take a place and publish who this is, gently: on a bad path large packets do not arrive."""
         store, plan = self._need_store(), self._plan
+        store.set_timeout(timedelta(seconds=max(1.0, deadline - time.monotonic())))
         hosting = plan.party == 0 if plan.launch.node_rank is not None or plan.external else self._is_host
         if plan.launch.node_rank is None and not plan.external:
             self._renumber(0 if hosting else store.add("tickets", 1))
         if hosting:
             store.set("token", secrets.token_hex(16))
         self._token = store.get("token").decode()
+        store.set_timeout(timedelta(seconds=STORE_TIMEOUT_S))
         self._open_listeners()
         me = f"{socket.gethostname()}:{os.getpid()}"
         first = store.compare_set(f"claim/{self._plan.party}", "", me).decode()
         if first != me:
-            self._duplicate = (self._plan.party, first, me)
+            self._duplicate, self._second = (self._plan.party, first, me), True
             store.set("given-up", json.dumps({"duplicate": self._duplicate}))
             return
-        store.set(f"party/{self._plan.party}", json.dumps(self._introduce()))
+        send_parcel(store, f"party/{self._plan.party}", json.dumps(self._introduce()), gently=True)
 
     def _renumber(self, index: int) -> None:
-        """Without --node-rank the order of arrival numbers the nodes, as c10d does; the host is node 0."""
+        """Without --node-rank the order of arrival numbers the parties; the one that hosts is the first."""
         self._plan = dataclasses.replace(self._plan, node=index, party=index)
-        self._facts = {**self._facts, "node": index}
-        self._writer.write("index", index=index)
+        self._write_place()
+
+    def _place(self) -> None:
+        """Number nodes and ranks as torch's agents will, now that all are there.
+
+        c10d orders its nodes by name and process id (``_mark_rendezvous_complete`` in
+        torch/distributed/elastic/rendezvous/dynamic_rendezvous.py); ranks are counted up over the nodes, which
+        may have different numbers of them.
+        """
+        plan, launch = self._plan, self._plan.launch
+        if plan.external:
+            return
+        if launch.node_rank is None:
+            order = sorted(self._others, key=lambda p: (self._others[p]["name"], self._others[p]["pid"]))
+            for number, party in enumerate(order):
+                self._others[party]["node"] = number
+                if self._others[party]["facts"] is not None:
+                    self._others[party]["facts"]["node"] = number
+        counts = {int(other["node"]): int(other["nproc"]) for other in self._others.values()}
+        node = int(self._others[plan.party]["node"])
+        self._plan = dataclasses.replace(
+            plan,
+            node=node,
+            first_rank=sum(count for number, count in counts.items() if number < node),
+            launch=dataclasses.replace(launch, world_size=sum(counts.values())),
+        )
+        self._write_place()
+
+    def _write_place(self) -> None:
+        plan = self._plan
+        self._facts = {**self._facts, "node": plan.node}
+        self._writer.write(
+            "place",
+            node=plan.node,
+            party=plan.party,
+            first_rank=plan.first_rank,
+            world_size=plan.launch.world_size,
+        )
 
     def _introduce(self) -> dict[str, Any]:
         plan, launch = self._plan, self._plan.launch
@@ -203,6 +281,7 @@ class Meeting:
             "name": launch.local_addr or socket.getfqdn(),
             "address": _reachable_address(self._facts),
             "ports": {listener.kind: listener.port for listener in self._listeners},
+            "facts": self._facts if plan.leads else None,
         }
 
     def _await_parties(self, deadline: float) -> None:
@@ -222,8 +301,8 @@ class Meeting:
                 break
             self._writer.write("note", text=f"waiting for {self._word(missing)} of {total}")
             time.sleep(POLL_S)
-        for party in set(range(total)) - set(missing):
-            self._others[party] = json.loads(store.get(f"party/{party}"))
+        for party in sorted(set(range(total)) - set(missing)):
+            self._others[party] = json.loads(receive_parcel(store, f"party/{party}"))
 
     def _give_up(self, why: dict[str, Any]) -> None:
         if "duplicate" in why:
@@ -236,7 +315,8 @@ class Meeting:
         """Nodes that were started with other world sizes would wait for each other in vain."""
         if not self._contradicts():
             return None
-        words = ", ".join(f"{self._kind} {p}: {o['nnodes']} nodes" for p, o in sorted(self._others.items()))
+        kind = self._plan.party_kind
+        words = ", ".join(f"{kind} {p}: {o['nnodes']} nodes" for p, o in sorted(self._others.items()))
         return f"the nodes were started for different worlds ({words})"
 
     def _contradicts(self) -> bool:
@@ -247,26 +327,17 @@ class Meeting:
         sizes = {int(o["node"]): int(o["world_size"]) for o in self._others.values()}
         return tuple(sorted(sizes.items()))
 
-    @property
-    def _kind(self) -> str:
-        return "rank" if self._plan.external else "node"
-
     def _word(self, parties: list[int]) -> str:
-        return f"{self._kind}{'s' if len(parties) > 1 else ''} {RankSet(parties)}"
-
-    def _need_store(self) -> PrefixStore:
-        if self._store is None:
-            raise RuntimeError("not connected")
-        return self._store
+        return f"{self._plan.party_kind}{'s' if len(parties) > 1 else ''} {RankSet(parties)}"
 
     def _write_rendezvous(self, started: float, error: str | None) -> None:
         plan, launch = self._plan, self._plan.launch
-        joined = sorted(self._others)
+        host = int(self._others[0]["node"]) if 0 in self._others else 0
         for kind, row in self._early:
-            self._writer.emit(kind, dataclasses.replace(row, **{_OWN[kind]: plan.node}))
+            known = dataclasses.replace(row, **{_OWN[kind]: plan.node})
+            self._writer.emit(kind, dataclasses.replace(known, target=host) if kind == "links" else known)
         per = 1 if plan.external else launch.nproc
-        ranks = RankSet(rank for party in joined for rank in range(party * per, (party + 1) * per))
-        nodes = tuple(sorted({int(other["node"]) for other in self._others.values()}))
+        came = RankSet(rank for party in self._others for rank in range(party * per, (party + 1) * per))
         self._writer.emit(
             "rendezvous",
             Rendezvous(
@@ -274,17 +345,20 @@ class Meeting:
                 backend=launch.rdzv_backend or "static",
                 endpoint=launch.rdzv_endpoint or "",
                 expected_nodes=launch.nnodes,
-                joined_nodes=nodes,
+                joined_nodes=tuple(sorted({int(other["node"]) for other in self._others.values()})),
                 expected_ranks=launch.world_size,
-                joined_ranks=ranks,
+                joined_ranks=RankSet.span(launch.world_size) if error is None else came,
                 waited_s=time.monotonic() - started,
                 limit_s=plan.join_timeout,
                 error=error,
                 duplicates=() if self._duplicate is None else (self._duplicate,),
-                duplicate_kind=self._kind,
+                duplicate_kind=plan.party_kind,
                 worlds=self._worlds() if self._contradicts() else (),
             ),
         )
+        for other in self._others.values():
+            if other["facts"] is not None and other["node"] != plan.node:
+                self._writer.write("row", kind="nodes", data=other["facts"])
 
     # -- the paths between the nodes
 
@@ -296,169 +370,58 @@ class Meeting:
             with contextlib.suppress(OSError):
                 self._listeners.append(Listener(self._token, kind=kind, port=port))
 
-    def _leaders(self) -> dict[int, dict[str, Any]]:
-        """Node -> what its leading party said."""
-        return {int(other["node"]): other for other in self._others.values() if other["leads"]}
+    def _look_around(self) -> tuple[list[Link], str | None]:
+        """Dial every chosen node from here; look up the names that c10d would publish.
 
-    def _try_paths(self) -> list[Link]:
-        """Dial every chosen node from here; look up the names that c10d would publish."""
-        plan, leaders = self._plan, self._leaders()
+        Returns:
+            The links, and what is wrong with the name of node 0, whose store all ranks will ask for.
+        """
+        plan = self._plan
         if not plan.leads or not plan.runs("tcp"):
-            return []
-        targets = [target for source, target in choose_pairs(len(leaders)) if source == plan.node]
+            return [], None
+        leaders = {int(other["node"]): other for other in self._others.values() if other["leads"]}
         self._writer.write("stage", stage="tcp", limit=plan.limits["tcp"])
-        self._writer.write("note", text=f"trying the paths to {len(targets)} other nodes")
-        with ThreadPoolExecutor(max_workers=PARALLEL_DIALS) as pool:
-            links = [
-                link for group in pool.map(lambda t: self._try_path(t, leaders[t]), targets) for link in group
-            ]
+        self._writer.write("note", text="trying the paths to the other nodes")
+        links = try_paths(plan, leaders, self._token)
         for link in links:
             self._writer.emit("links", link)
-        if plan.launch.rdzv_backend == "c10d" and plan.launch.local_addr is None:
-            for node, other in leaders.items():
-                if node != plan.node:
-                    self._writer.emit("resolutions", resolve(plan.node, other["name"], "peer", of_node=node))
-        return links
+        if plan.launch.rdzv_backend != "c10d":
+            return links, None
+        names = {node: str(other["name"]) for node, other in leaders.items() if node != plan.node}
+        found = resolve_peers(plan.node, names)
+        for each in found:
+            self._writer.emit("resolutions", each)
+        lost = next((each for each in found if each.of_node == 0 and each.error is not None), None)
+        text = None if lost is None else f"{socket.gethostname()} cannot resolve {lost.name}: {lost.error}"
+        return links, text
 
-    def _try_path(self, target: int, other: dict[str, Any]) -> list[Link]:
-        source, address = self._plan.node, str(other["address"])
-        links = []
-        for kind, port in other["ports"].items():
-            links.append(dial(source, target, address, int(port), kind, self._token, DIAL_LIMIT_S))
-        if int(other["party"]) == 0:  # there torch's own store listens, which knows no greeting of ours
-            port = self._plan.launch.master_port or 0
-            links.append(dial(source, target, address, port, "rendezvous", None, DIAL_LIMIT_S))
-        first = links[0] if links else None
-        if first is not None and first.ok and first.port is not None:
-            links.append(push_large(source, target, address, first.port, self._token, limit_s=DIAL_LIMIT_S))
-        return links
-
-    def _decide(self, links: list[Link]) -> str | None:
+    def _decide(self, links: list[Link], unresolved: str | None) -> str | None:
         """Agree on whether to launch: the hosting party reads what all saw and says it once."""
         store, plan = self._need_store(), self._plan
         try:
-            store.set(f"paths/{plan.party}", _pack(json.dumps([encode(link) for link in links])))
+            mine = json.dumps({"links": [encode(link) for link in links], "unresolved": unresolved})
+            send_parcel(store, f"paths/{plan.party}", mine, gently=True)
             if plan.party == 0:
                 everyone = [f"paths/{party}" for party in range(plan.parties)]
                 store.wait(everyone, timedelta(seconds=plan.limits["tcp"] + STORE_TIMEOUT_S))
-                seen = [decode(Link, row) for key in everyone for row in json.loads(_unpack(store.get(key)))]
-                store.set("decision", find_broken_path(seen) or "launch")
+                seen = [json.loads(receive_parcel(store, key)) for key in everyone]
+                store.set("decision", json.dumps(_choose(seen)))
             store.wait(["decision"], timedelta(seconds=plan.limits["tcp"] + 2 * STORE_TIMEOUT_S))
-            decision = store.get("decision").decode()
+            decision = json.loads(store.get("decision"))
         except Exception as problem:
             return f"the nodes could not agree to launch: {word_exception(problem)}"
-        if decision != "launch":
-            return decision
-        if plan.leads:
-            with contextlib.suppress(Exception):
-                store.set(f"facts/{plan.party}", _pack(json.dumps(self._facts)))
-        return None
-
-    # -- during and after the world
-
-    @property
-    def plan(self) -> Plan:
-        """The plan with this node's number in it."""
-        return self._plan
-
-    def announce_cut(self, text: str) -> None:
-        """Tell the others that this node ended the run, and why."""
-        with contextlib.suppress(Exception):
-            self._client().compare_set("cut", "", f"{self._plan.party}|{socket.gethostname()}: {text}")
-
-    def watch_others(self, done: threading.Event) -> None:
-        """Write an event when another party ends the run; ends with ``done`` or the store."""
-        with contextlib.suppress(Exception):
-            store = self._client()
-            while not done.wait(WATCH_S):
-                if store.check(["cut"]):
-                    party, _, text = store.get("cut").decode().partition("|")
-                    if int(party) != self._plan.party:
-                        self._writer.write("peer-cut", text=f"{self._kind} {party} ended the run ({text})")
-                    return
-
-    def publish(self, path: Path) -> None:
-        """Share this party's evidence; the hosting party joins all and everyone gets the whole."""
-        merged: str | None = None
-        if self._store is None:
-            self._writer.write("exchanged", path=None)
-            return
-        with contextlib.suppress(Exception):
-            store = self._client()
-            store.set(f"evidence/{self._plan.party}", _pack(path.read_text()))
-            if self._plan.party == 0:
-                text = json.dumps(self._join_evidence(store).to_dict())
-                store.set("merged", _pack(text))
-            else:
-                store.wait(["merged"], timedelta(seconds=GATHER_LIMIT_S * 2))
-                text = _unpack(store.get("merged"))
-            merged = str(path.with_name("merged.json"))
-            Path(merged).write_text(text)
-            store.set(f"fetched/{self._plan.party}", "1")
-            if self._plan.party == 0:
-                keys = [f"fetched/{party}" for party in self._others]
-                store.wait(keys, timedelta(seconds=GATHER_LIMIT_S))
-        self._writer.write("exchanged", path=merged)
-
-    def _join_evidence(self, store: PrefixStore) -> Evidence:
-        """Wait for what the others saw; a party that sends nothing is named in the whole."""
-        end = time.monotonic() + GATHER_LIMIT_S
-        waiting, parts = set(self._others), {}
-        while waiting and time.monotonic() < end:
-            for party in sorted(waiting):
-                if store.check([f"evidence/{party}"]):
-                    parts[party] = Evidence.from_dict(json.loads(_unpack(store.get(f"evidence/{party}"))))
-            waiting -= set(parts)
-            if waiting:
-                time.sleep(POLL_S)
-        silent = [
-            StageRecord(int(self._others[p]["node"]), "bandwidth", "unreached", "this node sent no evidence")
-            for p in sorted(waiting)
-        ]
-        whole = merge_evidence([parts[party] for party in sorted(parts)])
-        nodes = {facts.node: facts for facts in whole.nodes}
-        for party in sorted(waiting):
-            if store.check([f"facts/{party}"]):
-                facts = decode(NodeFacts, json.loads(_unpack(store.get(f"facts/{party}"))))
-                nodes.setdefault(facts.node, facts)
-        return dataclasses.replace(
-            whole, nodes=tuple(nodes[i] for i in sorted(nodes)), stages=(*whole.stages, *silent)
-        )
-
-    def _client(self) -> PrefixStore:
-        """Open a connection of its own: one that waits keeps all its other users waiting."""
-        launch = self._plan.launch
-        own = TCPStore(
-            launch.master_addr or "127.0.0.1",
-            launch.master_port or 0,
-            is_master=False,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=STORE_TIMEOUT_S),
-        )
-        return PrefixStore(f"ddpdoctor/{launch.rdzv_id}", own)
-
-    def close(self) -> None:
-        """Close the ports that were opened for the paths."""
-        for listener in self._listeners:
-            listener.close()
+        self._gently = bool(decision["gently"])
+        return None if decision["reason"] is None else str(decision["reason"])
 
 
-def find_broken_path(links: list[Link]) -> str | None:
-    """Return what rules out a world, worded; else None.
-
-    That is a pair of nodes of which neither can reach the other on an ephemeral port (gloo and NCCL connect every
-    pair, but only one side dials: a path that works one way may do), or a path on which large packets vanish.
-    """
-    state: dict[tuple[int, int], bool] = {
-        (link.source, link.target): link.ok for link in links if link.kind == "ephemeral"
+def _choose(seen: list[dict[str, Any]]) -> dict[str, Any]:
+    """Choose for all from what each saw: why not to launch, and whether large packets get lost."""
+    links = [decode(Link, row) for each in seen for row in each["links"]]
+    unresolved = next((each["unresolved"] for each in seen if each["unresolved"] is not None), None)
+    return {
+        "reason": find_broken_path(links) or unresolved,
+        "gently": any(loses_large(link) for link in links),
     }
-    for (source, target), ok in sorted(state.items()):
-        if not ok and not state.get((target, source), False):
-            return f"nodes {source} and {target} cannot reach each other on ephemeral ports"
-    lost = next((link for link in links if link.kind == "large" and not link.ok and link.bytes_passed), None)
-    if lost is not None:
-        return f"{lost.bytes_failed} bytes at once do not get from node {lost.source} to node {lost.target}"
-    return None
 
 
 def _reachable_address(facts: dict[str, Any]) -> str:
@@ -491,11 +454,3 @@ def _matches_this_machine(host: str) -> bool:
 
 def _word_error(problem: OSError) -> str:
     return problem.strerror or str(problem) or type(problem).__name__
-
-
-def _pack(text: str) -> str:
-    return base64.b64encode(zlib.compress(text.encode(), 1)).decode()
-
-
-def _unpack(data: bytes) -> str:
-    return zlib.decompress(base64.b64decode(data)).decode()

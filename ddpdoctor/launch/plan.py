@@ -71,6 +71,11 @@ class Plan:
         return self.parties > 1
 
     @property
+    def party_kind(self) -> str:
+        """What a party of the meeting is."""
+        return "rank" if self.external else "node"
+
+    @property
     def hosting(self) -> bool:
         """Whether this process writes the merged report."""
         return self.party == 0

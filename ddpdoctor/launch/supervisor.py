@@ -83,8 +83,6 @@ class World:
     """File with the evidence of all nodes, once the exchange brought it."""
     others: str | None = None
     """What another node said when it ended the run."""
-    index: int | None = None
-    """This node's number, where only the meeting could give it."""
     exchanged: bool = False
     libraries: tuple[Library, ...] = ()
     """Communication libraries that are mapped into a rank, read once the group has formed."""
@@ -94,7 +92,8 @@ class Supervisor:
     """Runs the agent of one node and keeps it within its limits."""
 
     def __init__(self, plan: Plan, server: TorchServer, progress: Progress, interrupt: Interrupt) -> None:
-        self._plan = plan
+        self.plan = plan
+        """With the place that the meeting gives to this node."""
         self._server = server
         self._progress = progress
         self._interrupt = interrupt
@@ -113,7 +112,7 @@ class Supervisor:
             deadline: `time.monotonic` value of the whole command's limit, or None.
         """
         reader, self._commands = self._server.pipe()
-        self._agent = self._server.process(run_agent, encode(self._plan), encode(facts), reader)
+        self._agent = self._server.process(run_agent, encode(self.plan), encode(facts), reader)
         try:
             self._agent.start()
         except (EOFError, OSError) as problem:
@@ -156,7 +155,7 @@ class Supervisor:
     def _look(self) -> None:
         for event in self._agent_reader.read():
             self._apply_agent(event)
-        for path in Path(self._plan.workdir).glob("rank-*.jsonl"):
+        for path in Path(self.plan.workdir).glob("rank-*.jsonl"):
             reader = self._rank_readers.setdefault(path, EventReader(path))
             for event in reader.read():
                 rank = int(path.stem.partition("-")[2])
@@ -196,12 +195,23 @@ class Supervisor:
             self._note_exit(event)
         elif kind in ("broken", "world-broken"):
             world.broken = str(event["text"])
-        elif kind == "index":
-            world.index = int(event["index"])
+        elif kind == "place":
+            self._take_place(event)
         elif kind == "peer-cut":
             world.others = str(event["text"])
         elif kind == "exchanged":
             world.exchanged, world.merged = True, event.get("path")
+
+    def _take_place(self, event: dict[str, Any]) -> None:
+        """Take in what only the meeting could tell: this node's number, its ranks, the size of the world."""
+        launch = dataclasses.replace(self.plan.launch, world_size=int(event["world_size"]))
+        self.plan = dataclasses.replace(
+            self.plan,
+            node=int(event["node"]),
+            party=int(event["party"]),
+            first_rank=int(event["first_rank"]),
+            launch=launch,
+        )
 
     def _note_exit(self, event: dict[str, Any]) -> None:
         rank = int(event["rank"])
@@ -209,7 +219,7 @@ class Supervisor:
         if state is not None and state.failed is not None:
             return  # it said itself what was wrong and then left with 1
         logs = sorted(
-            Path(self._plan.workdir, "logs").glob(f"*/attempt_0/{rank - self._plan.first_rank}/stderr.log")
+            Path(self.plan.workdir, "logs").glob(f"*/attempt_0/{rank - self.plan.first_rank}/stderr.log")
         )
         self.world.exits.append(
             RankExit(
@@ -227,7 +237,7 @@ class Supervisor:
         stages = [s.stage for s in self.world.ranks.values() if s.stage]
         if stages and stages[0] != self._stage_shown and stages[0] is not None:
             self._stage_shown = stages[0]
-            self._progress.stage(stages[0], self._plan.limits[stages[0]])
+            self._progress.stage(stages[0], self.plan.limits[stages[0]])
 
     def _is_over(self) -> bool:
         world = self.world
@@ -243,13 +253,17 @@ class Supervisor:
             return Ending(
                 self._current_stage(), "cut", "the limit of the whole command (--timeout) was reached"
             )
-        if self.world.others is not None:
+        if self.world.others is not None and not self._has_deaths():
             return Ending(self._current_stage(), "failed", self.world.others)
         return self._find_gone(now) or self._find_late(now)
 
+    def _has_deaths(self) -> bool:
+        """Whether a rank of this node is gone and did not say why: then the agent will, and that is the cause."""
+        return any(s.gone and not s.finished and not s.failed for s in self.world.ranks.values())
+
     def _find_gone(self, now: float) -> Ending | None:
         """Tell of ranks that will do no more: one that died comes before those that raised because of it."""
-        if any(s.gone and not s.finished and not s.failed for s in self.world.ranks.values()):
+        if self._has_deaths():
             return self._find_dead(now)
         return self._find_failed(now)
 
@@ -259,7 +273,7 @@ class Supervisor:
             return None
         first = min(failed, key=lambda s: s.since)
         waited = now - first.since > FAILED_GRACE_S
-        complete = len(self.world.ranks) == self._plan.launch.nproc
+        complete = len(self.world.ranks) == self.plan.launch.nproc
         if not waited and not (complete and all(s.settled for s in self.world.ranks.values())):
             return None
         ranks = RankSet(s.rank for s in failed)
@@ -292,11 +306,11 @@ class Supervisor:
         how = (
             f"died of {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with {code}"
         )
-        words = read_last_words(agent_log(self._plan.workdir))
+        words = read_last_words(agent_log(self.plan.workdir))
         return f"the agent process {how}" + (f": {words.splitlines()[-1]}" if words else "")
 
     def _find_late(self, now: float) -> Ending | None:
-        limits = self._plan.limits
+        limits = self.plan.limits
         for state in self.world.ranks.values():
             if state.stage and not state.gone and now - state.since > limits[state.stage]:
                 return Ending(state.stage, "cut", f"not finished after {limits[state.stage]:g} s")
@@ -309,10 +323,10 @@ class Supervisor:
         return None
 
     def _allowed_before_ranks(self) -> float:
-        limits = self._plan.limits
+        limits = self.plan.limits
         if self.world.begun is not None:
             return limits["rendezvous"] + START_GRACE_S
-        return self._plan.join_timeout + limits["tcp"] + limits["rendezvous"] + START_GRACE_S
+        return self.plan.join_timeout + limits["tcp"] + limits["rendezvous"] + START_GRACE_S
 
     def _current_stage(self) -> str:
         stages = [s.stage for s in self.world.ranks.values() if s.stage]
@@ -352,7 +366,7 @@ class Supervisor:
         rows["exits"].extend(self._unexplained_exits())
         rows["stages"].extend(self._record(stage, node, origin) for stage in WORLD_STAGES)
         found: dict[str, Any] = {kind: tuple(value) for kind, value in rows.items()}
-        return Evidence(launch=self._plan.launch, **found)
+        return Evidence(launch=self.plan.launch, **found)
 
     def _unexplained_exits(self) -> list[RankExit]:
         """Ranks that are gone although nobody of ours ended them and the agent cannot say why."""
@@ -366,8 +380,8 @@ class Supervisor:
 
     def _record(self, stage: str, node: int, origin: float) -> StageRecord:
         states = self.world.ranks
-        record = StageRecord(node, stage, "passed", limit_s=self._plan.limits[stage])
-        if not self._plan.runs(stage):
+        record = StageRecord(node, stage, "passed", limit_s=self.plan.limits[stage])
+        if not self.plan.runs(stage):
             return dataclasses.replace(record, status="skipped", reason="not selected")
         begun = [s for s in states.values() if s.began(stage)]
         if begun:
@@ -389,7 +403,7 @@ class Supervisor:
                 stacks=ending.stacks,
                 stacks_note=ending.stacks_note,
             )
-        if len(record.finished) == self._plan.launch.nproc:
+        if len(record.finished) == self.plan.launch.nproc:
             return record
         return dataclasses.replace(record, status="unreached", reason=self._why_unreached())
 
