@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddpdoctor.evidence import decode, encode
+from ddpdoctor.launch.failure import RankFailure
 from ddpdoctor.launch.plan import Plan
 from ddpdoctor.launch.processes import follow_parent
 from ddpdoctor.launch.wire import EventWriter, word_exception
@@ -104,10 +105,12 @@ def _run_world(plan: Plan, writer: EventWriter) -> None:
     from ddpdoctor.launch.elastic import run_ranks
     from ddpdoctor.launch.external import run_one_rank
 
+    def report(failure: RankFailure) -> None:
+        writer.write("rank-failed", **encode(failure))
+
     writer.write("world-begin")
     try:
-        for failure in run_one_rank(plan) if plan.external else run_ranks(plan):
-            writer.write("rank-failed", **encode(failure))
+        (run_one_rank if plan.external else run_ranks)(plan, report)
     except Exception as problem:
         traceback.print_exc()  # into the agent's log
         writer.write("world-broken", text=f"torch's elastic agent failed: {word_exception(problem)}")

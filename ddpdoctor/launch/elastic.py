@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.rendezvous import RendezvousParameters
@@ -21,11 +22,12 @@ SHUTDOWN_S = 3
 """Seconds between SIGTERM and SIGKILL for ranks that the agent ends; ours hold nothing that needs longer."""
 
 
-def run_ranks(plan: Plan) -> list[RankFailure]:
+def run_ranks(plan: Plan, report: Callable[[RankFailure], None]) -> None:
     """Launch this node's ranks and wait for them.
 
-    Returns:
-        The ranks that failed, by the agent's account; empty when all ended well.
+    Args:
+        plan: what to launch.
+        report: told of each rank that failed, as soon as the agent sees it.
 
     Raises:
         Exception: whatever the rendezvous raised.
@@ -57,19 +59,31 @@ def run_ranks(plan: Plan) -> list[RankFailure]:
         local_addr=launch.local_addr,
     )
     logs = DefaultLogsSpecs(log_dir=f"{plan.workdir}/logs", redirects=Std.ALL)
-    agent = LocalElasticAgent(
+    agent = _PromptAgent(
+        report,
         spec,
         logs_specs=logs,
         start_method="forkserver",
         exit_barrier_timeout=plan.limits["rendezvous"],
         shutdown_timeout=SHUTDOWN_S,
     )
-    result = agent.run()
-    return [] if result is None or not result.is_failed() else _list_failures(result.failures)
+    agent.run()
 
 
-def _list_failures(failures: dict[int, Any]) -> list[RankFailure]:
-    return [
-        RankFailure.of(rank, failure.pid, failure.exitcode, str(failure.message) if failure.message else None)
-        for rank, failure in failures.items()
-    ]
+class _PromptAgent(LocalElasticAgent):
+    """torch's agent, which says at once which rank failed and how.
+
+    Its own account comes only after it has ended the others and described the failure, seconds later; the first
+    word on who failed is what tells a culprit from its victims.
+    """
+
+    def __init__(self, report: Callable[[RankFailure], None], *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._report = report
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        result: RunResult = super()._monitor_workers(worker_group)
+        for rank, failure in (result.failures or {}).items():
+            text = str(failure.message) if failure.message else None
+            self._report(RankFailure.of(rank, failure.pid, failure.exitcode, text))
+        return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from ddpdoctor.launch.plan import Plan
 from ddpdoctor.launch.rank import run_rank
 
 
-def run_one_rank(plan: Plan) -> list[RankFailure]:
+def run_one_rank(plan: Plan, report: Callable[[RankFailure], None]) -> None:
     """Run this process's rank in a child, under torch's ``record``, and wait for it.
 
-    Returns:
-        The failure, if it failed.
+    Args:
+        plan: what to run.
+        report: told if it failed.
     """
     logs = Path(plan.workdir) / "logs" / "external" / "attempt_0" / "0"
     logs.mkdir(parents=True)
@@ -28,9 +30,8 @@ def run_one_rank(plan: Plan) -> list[RankFailure]:
     )
     process.start()
     process.join()
-    if process.exitcode == 0:
-        return []
-    return [RankFailure.of(plan.first_rank, process.pid or 0, process.exitcode)]
+    if process.exitcode != 0:
+        report(RankFailure.of(plan.first_rank, process.pid or 0, process.exitcode))
 
 
 def rank_variables(plan: Plan) -> dict[str, str]:

@@ -25,6 +25,7 @@ from ddpdoctor.evidence import (
     decode,
 )
 from ddpdoctor.gather.deadline import Later
+from ddpdoctor.gather.logs import read_last_words
 from ddpdoctor.gather.names import resolve
 from ddpdoctor.gather.node import gather_node
 from ddpdoctor.gather.ports import probe_port
@@ -34,7 +35,7 @@ from ddpdoctor.launch.processes import kill_processes
 from ddpdoctor.launch.request import Progress
 from ddpdoctor.launch.server import TorchServer
 from ddpdoctor.launch.smoke import list_accelerators, run_smoke, smoke_file
-from ddpdoctor.launch.wire import EventReader, read_last_words
+from ddpdoctor.launch.wire import EventReader
 
 LIST_LIMIT_S = 60.0
 """For importing torch on a cold disk and listing devices; a warm laptop takes 2 s."""

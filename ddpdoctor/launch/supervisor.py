@@ -30,6 +30,7 @@ from ddpdoctor.evidence import (
 )
 from ddpdoctor.evidence.bundle import KINDS
 from ddpdoctor.gather.libraries import mapped_libraries
+from ddpdoctor.gather.logs import read_last_words
 from ddpdoctor.launch.agent import agent_file, agent_log, run_agent
 from ddpdoctor.launch.interrupt import Interrupt
 from ddpdoctor.launch.plan import Plan
@@ -37,7 +38,7 @@ from ddpdoctor.launch.processes import kill_processes
 from ddpdoctor.launch.progressing import RankState
 from ddpdoctor.launch.request import Progress
 from ddpdoctor.launch.server import TorchServer
-from ddpdoctor.launch.wire import EventReader, read_last_words
+from ddpdoctor.launch.wire import EventReader
 from ddpdoctor.watch.stacks import merge_stacks, name_problem, take_stacks
 
 POLL_S = 0.02

@@ -14,8 +14,6 @@ from ddpdoctor.evidence import Frame, RankError, encode
 
 MESSAGE_LIMIT = 4000
 """Characters of an exception's text that are kept; torch's longest (mismatch reports) are about 2,000."""
-LAST_WORDS_BYTES = 4096
-"""What is kept of the end of a dead process's stderr."""
 
 
 class EventWriter:
@@ -89,14 +87,3 @@ def read_frames(trace: TracebackType | None) -> tuple[Frame, ...]:
     """Return the frames of a traceback, innermost first."""
     frames = [Frame(f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(trace)]
     return tuple(reversed(frames))
-
-
-def read_last_words(path: Path, limit: int = LAST_WORDS_BYTES) -> str | None:
-    """Return the end of a log file, or None when it is absent or empty."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - limit))
-            text = file.read().decode(errors="replace").strip()
-    except OSError:
-        return None
-    return text or None

@@ -23,9 +23,9 @@ from ddpdoctor.evidence.job import (
     WrapperFacts,
 )
 from ddpdoctor.evidence.texts import match_text, scan_chunk
+from ddpdoctor.gather.logs import read_last_words
 from ddpdoctor.gather.scrub import scrub, scrub_argv, scrub_paths
 from ddpdoctor.gather.variables import allowed_variables
-from ddpdoctor.launch.wire import read_last_words
 
 EVENTS_LIMIT = 64 << 20
 """Bytes of one process's events that are read; the hook itself stops long before."""

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 from ddpdoctor.evidence import InitResult, RankSet, decode
-from ddpdoctor.launch.wire import EventReader, EventWriter, describe_error, read_last_words
+from ddpdoctor.gather.logs import read_last_words
+from ddpdoctor.launch.wire import EventReader, EventWriter, describe_error
 
 
 def test_events_come_back_in_order_and_once(tmp_path: Path) -> None:

@@ -95,10 +95,14 @@ def _note_end() -> None:
         journal.failed("atexit", error)
     finally:
         journal.write("end", {})
+    try:
+        journal.dispose("exit-call")
+    except Exception as error:
+        journal.failed("atexit", error)
 
 
 def _hook_forks() -> None:
-    os.register_at_fork(after_in_child=_note_fork)
+    os.register_at_fork(before=journal.count_fork, after_in_child=_note_fork)
 
 
 def _note_fork() -> None:
@@ -126,6 +130,8 @@ def _hook_exits() -> None:
         try:
             faults.note_late()
             faults.note_exit("os._exit", status, sys._getframe(1), sys.exc_info()[1])
+            if status == 0:
+                journal.dispose()
         except BaseException as error:  # Nothing comes between a program and its end.
             journal.trouble("os._exit", error)
         real_leave(status)

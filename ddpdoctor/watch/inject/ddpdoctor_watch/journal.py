@@ -32,6 +32,10 @@ LIMITS = {
 }
 """Events per process and kind: threads may die by the thousand; 50 MB of evidence an hour is the whole budget."""
 
+KEPT_FORKS = 100
+"""Forked children of one process whose files stay: loaders fork anew each epoch, for days. Of the later ones only those
+stay that did not end well."""
+
 _DEPTH = 12
 """Nesting of an event; the deepest, a group's member's chain, needs 8."""
 
@@ -46,6 +50,8 @@ class _Journal:
         self.identity = (0, 0)
         self.torn = False
         self.counts: dict[str, int] = {}
+        self.forks = 0
+        self.disposable = False
 
 
 _journal: _Journal | None = None
@@ -106,6 +112,8 @@ def reopen_after_fork() -> None:
     journal = _journal
     if journal is None:
         return
+    journal.disposable = journal.forks > KEPT_FORKS
+    journal.forks = 0
     journal.counts = {}
     journal.torn = False
     kept = journal.descriptor
@@ -121,6 +129,31 @@ def reopen_after_fork() -> None:
             descriptor = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         os.dup2(descriptor, journal.fault_descriptor, inheritable=False)
         os.close(descriptor)
+
+
+def count_fork() -> None:
+    """Count a fork that is about to happen."""
+    if _journal is not None:
+        _journal.forks += 1
+
+
+def dispose(*telling: str) -> None:
+    """Remove the files of a child that ends well, where its parent has had enough of them.
+
+    Args:
+        telling: Events that make it worth keeping, besides exceptions and troubles.
+    """
+    journal = _journal
+    if (
+        journal is None
+        or not journal.disposable
+        or journal.counts.keys() & {"exception", "trouble", *telling}
+    ):
+        return
+    for suffix in ("jsonl", "fault"):
+        path = _path(journal, suffix)
+        if os.path.exists(path):
+            os.unlink(path)
 
 
 def folder() -> str:

@@ -1,0 +1,19 @@
+"""Reading the end of a log file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+LAST_WORDS_BYTES = 4096
+"""What is kept of the end of a dead process's stderr."""
+
+
+def read_last_words(path: Path, limit: int = LAST_WORDS_BYTES) -> str | None:
+    """Return the end of a log file, or None when it is absent or empty."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - limit))
+            text = file.read().decode(errors="replace").strip()
+    except OSError:
+        return None
+    return text or None
