@@ -23,12 +23,13 @@ class Resolution:
 
 @dataclass(frozen=True, slots=True)
 class PortProbe:
-    """The rendezvous port as the node that must listen on it finds it."""
+    """The rendezvous port as the node that must listen on it finds it, or one that connects to it."""
 
     node: int
     port: int
     status: str
-    """free, taken, denied (privileged), invalid (not 1-65535) or unassignable (address not of this node)."""
+    """free, taken, denied (privileged), invalid (not 1-65535) or unassignable (address not of this node); as
+    another node sees it: foreign (what listens there does not answer as torch's store)."""
     address: str | None = None
     error: str | None = None
     holder_pid: int | None = None

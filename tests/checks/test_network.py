@@ -80,6 +80,23 @@ def test_port_that_our_own_rank_holds_is_free() -> None:
     assert_passes(find_port_taken, world)
 
 
+def test_port_that_is_no_store_is_told_by_the_node_that_connects() -> None:
+    probe = PortProbe(1, 29500, "foreign", "node-0", "no answer within 15 s")
+    world = with_launch(make_world(2, 2), rdzv_backend="static")
+    found = assert_finds(find_port_taken, replace(world, ports=(probe,)))
+    assert found.confidence == "medium"
+    assert found.nodes == ("node-0",)
+    assert (found.ranks, found.victims) == (RankSet([0, 1]), RankSet([2, 3]))
+    assert "as node-1 sees it" in found.message
+
+
+def test_owner_of_a_foreign_port_is_not_guessed_where_names_decide_who_hosts() -> None:
+    world = with_launch(make_world(2, 2), rdzv_backend="c10d", rdzv_endpoint="head:29500")
+    probe = PortProbe(0, 29500, "foreign", "head", "no answer within 15 s")
+    found = assert_finds(find_port_taken, replace(world, ports=(probe,)))
+    assert (found.ranks, found.nodes) == (RankSet(), ("head",))
+
+
 def test_same_pid_on_another_node_is_not_ours() -> None:
     world = make_world(2, 2, ports=(PortProbe(1, 29500, "taken", holder_pid=1000),))
     assert_finds(find_port_taken, world)

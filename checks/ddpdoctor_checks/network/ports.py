@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ddpdoctor.evidence import Evidence, PortProbe
+from ddpdoctor.evidence import Evidence, PortProbe, RankSet
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.commands import DEFAULT_PORT, repeat_launch
+from ddpdoctor_checks.commands import DEFAULT_PORT, FIXED, repeat_launch
 from ddpdoctor_checks.places import Places, require
 from ddpdoctor_checks.wording import format_age, join_words, quote
 
@@ -41,7 +41,8 @@ def find_port_taken(evidence: Evidence) -> Iterable[Finding]:
     How it decides:
         The hosting node binds the port before anything is launched. Where the kernel refuses with EADDRINUSE,
         the holder is looked up in /proc/net/tcp and /proc/PID/fd. No threshold is involved. A holder that is
-        one of the ranks or the agent of this very launch is not a finding.
+        one of the ranks or the agent of this very launch is not a finding. Another node knows less: that
+        something accepts connections there and does not answer as torch's store does within 15 s.
 
     Known false alarms:
         A holder that is just ending frees the port a moment later. Another user's process is seen only as a
@@ -60,6 +61,8 @@ def find_port_taken(evidence: Evidence) -> Iterable[Finding]:
     for probe in evidence.ports:
         if probe.status == "taken" and (probe.node, probe.holder_pid) not in ours:
             yield _describe_taken(evidence, places, probe)
+        elif probe.status == "foreign":
+            yield _describe_foreign(evidence, places, probe)
 
 
 def _describe_taken(evidence: Evidence, places: Places, probe: PortProbe) -> Finding:
@@ -68,8 +71,7 @@ def _describe_taken(evidence: Evidence, places: Places, probe: PortProbe) -> Fin
     if probe.holder_pid is not None:
         holder = f"process {probe.holder_pid}"
         holder += f" ({probe.holder_command})" if probe.holder_command else ""
-    other = probe.port + 1 if PRIVILEGED <= probe.port < LAST_PORT else DEFAULT_PORT
-    fixes = [Fix("choose another port", repeat_launch(evidence.launch, port=other))]
+    fixes = [Fix("choose another port", repeat_launch(evidence.launch, port=_next(probe.port)))]
     if evidence.launch.nnodes == 1 and evidence.launch.launcher in ("ddpdoctor", "torchrun"):
         fixes.append(
             Fix(
@@ -95,6 +97,33 @@ def _describe_taken(evidence: Evidence, places: Places, probe: PortProbe) -> Fin
         fix=tuple(fixes),
         details={"port": probe.port, "pid": probe.holder_pid, "command": probe.holder_command},
     )
+
+
+def _describe_foreign(evidence: Evidence, places: Places, probe: PortProbe) -> Finding:
+    """Describe what a node that is to connect to the store sees of it."""
+    host, seer = probe.address or "the hosting node", places.host(probe.node)
+    fixed = evidence.launch.rdzv_backend in FIXED
+    return Finding(
+        message=f"The rendezvous port {probe.port} on {host} is held by something that is no store of torch, "
+        f"as {seer} sees it.",
+        ranks=places.ranks([0]) if fixed else RankSet(),
+        victims=places.ranks([probe.node]) if fixed else RankSet(),
+        nodes=(host,),
+        confidence="medium",
+        evidence=(EvidenceItem("port", f"{seer} -> {host}:{probe.port}: {probe.error or 'no answer'}"),),
+        fix=(
+            Fix(f"see on {host} who holds it (as root)", f"sudo ss -ltnp 'sport = :{probe.port}'"),
+            Fix(
+                "or choose another port on all nodes", repeat_launch(evidence.launch, port=_next(probe.port))
+            ),
+        ),
+        details={"port": probe.port, "pid": None, "command": None, "seen_from": seer},
+    )
+
+
+def _next(port: int) -> int:
+    """Return a port beside this one that anybody may listen on."""
+    return port + 1 if PRIVILEGED <= port < LAST_PORT else DEFAULT_PORT
 
 
 @check(
