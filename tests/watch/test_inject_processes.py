@@ -291,13 +291,16 @@ def test_a_storm_of_forks_goes_through(tmp_path: Path) -> None:
         for n in range(300):
             pids = [os.fork() for _ in range(1)]
             if pids[0] == 0:
-                os._exit(n % 3)
+                os._exit(n % 2)
             os.waitpid(pids[0], 0)
         """,
     )
     assert done.returncode == 0
     assert len(done.main().all("child-exit")) == 300
     assert all(len(p.all("start")) == 1 for p in done.processes)
+    # All of the first hundred, and of the others those that did not end well.
+    assert len(done.processes) == 1 + 100 + 100
+    assert len(list((tmp_path / "run" / "processes").iterdir())) == 2 * 201
 
 
 def test_the_program_may_close_every_descriptor(tmp_path: Path) -> None:

@@ -74,7 +74,8 @@ def _wrap_excepthook(hook: Hook) -> Hook:
             BaseException
         ) as error:  # The process is ending: nothing may keep the message from being printed.
             journal.write(
-                "exception", {"kind": "uncaught", "type": kind.__name__, "message": "", "frames": []}
+                "exception",
+                {"kind": "uncaught", "type": getattr(kind, "__name__", ""), "message": "", "frames": []},
             )
             journal.trouble("excepthook", error)
         return hook(kind, value, traceback)
