@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -238,7 +239,9 @@ def keep_own(folder: Path | None, outcome: CheckOutcome, own: Report, renderers:
         return EXIT_OK
     try:
         text = render(own, "json", renderers, render_options(Display.of(None)))
-        write_file(folder / f"node-{outcome.node}.json", text)
+        # A name tells nodes without a number apart on a file system that they share.
+        name = socket.gethostname() if outcome.node is None else outcome.node
+        write_file(folder / f"node-{name}.json", text)
     except OutputError as problem:
         print(problem.render(), file=sys.stderr)
         return EXIT_FAILED

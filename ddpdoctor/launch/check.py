@@ -68,7 +68,7 @@ def run_check(
             duration_s=time.monotonic() - origin,
             timings=run.timings(evidence),
             interrupted=interrupt.name,
-            node=run.plan.node,
+            node=run.plan.node if run.plan.placed else None,
             own=run.own,
             gatherer_failures=run.gatherer_failures,
             hosting=run.plan.hosting,

@@ -124,6 +124,8 @@ class Meeting:
         matches = _matches_this_machine(host)
         endpoint = plan.launch.rdzv_endpoint or host
         self._early.append(("host_matches", HostMatch(plan.node, endpoint, matches, _own_names())))
+        if matches and not plan.placed:
+            self._renumber(0)  # also when the port turns out to be taken
         return matches
 
     def _serve(self, host: str, port: int, deadline: float) -> str | None:
@@ -226,7 +228,7 @@ class Meeting:
 
     def _renumber(self, index: int) -> None:
         """Without --node-rank the order of arrival numbers the parties; the one that hosts is the first."""
-        self._plan = dataclasses.replace(self._plan, node=index, party=index)
+        self._plan = dataclasses.replace(self._plan, node=index, party=index, placed=True)
         self._write_place()
 
     def _place(self) -> None:

@@ -47,6 +47,8 @@ class Plan:
     """Global rank of this node's local rank 0."""
     node: int = 0
     """Index of this node."""
+    placed: bool = True
+    """Whether ``node`` and ``party`` are known: without --node-rank only the meeting can tell."""
     party: int = 0
     """Index of this process in the meeting: the node, or the rank under another launcher."""
     parties: int = 1
@@ -78,7 +80,7 @@ class Plan:
     @property
     def hosting(self) -> bool:
         """Whether this process writes the merged report."""
-        return self.party == 0
+        return self.placed and self.party == 0
 
     @property
     def spokesman(self) -> bool:

@@ -135,7 +135,8 @@ def _plan_own(base: Plan, request: CheckRequest, environ: Mapping[str, str]) -> 
         model=request.model,
         variables={k: v for k, v in allowed_variables(environ).items() if k in WORLD_VARIABLES},
     )
-    return dataclasses.replace(base, launch=launch, node=node, party=node, parties=nnodes)
+    placed = nnodes == 1 or request.node_rank is not None
+    return dataclasses.replace(base, launch=launch, node=node, party=node, parties=nnodes, placed=placed)
 
 
 def _require_static(request: CheckRequest) -> None:

@@ -103,8 +103,8 @@ class CheckOutcome:
     """Seconds per stage and of ddpdoctor's own phases."""
     interrupted: str | None = None
     """Name of the signal that ended the command early."""
-    node: int = 0
-    """This node's number."""
+    node: int | None = 0
+    """This node's number; None where only the meeting could tell and it did not come about."""
     own: Evidence | None = None
     """What this node alone saw, where ``evidence`` is that of all nodes."""
     gatherer_failures: tuple[GathererFailure, ...] = ()

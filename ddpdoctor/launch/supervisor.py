@@ -210,6 +210,7 @@ class Supervisor:
             self.plan,
             node=int(event["node"]),
             party=int(event["party"]),
+            placed=True,
             first_rank=int(event["first_rank"]),
             launch=launch,
         )
