@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from ddpdoctor.gather.machine import ROOT, read_text
@@ -27,7 +28,7 @@ def gather_versions(root: Path = ROOT, model: str | None = None) -> dict[str, st
 
     Args:
         root: where proc is mounted.
-        model: ``pkg.mod:factory``; its file's hash is added as ``model``.
+        model: ``pkg.mod:factory`` or ``file.py:factory``; its file's hash is added as ``model``.
     """
     found: dict[str, str | None] = {"python": platform.python_version(), **_torch_versions()}
     found["nccl"] = next((v for name in NCCL_WHEELS if (v := distribution_version(name))), None)
@@ -69,19 +70,27 @@ def driver_version(root: Path = ROOT) -> str | None:
 
 
 def hash_model(model: str) -> str | None:
-    """Return a short hash of the file that ``pkg.mod:factory`` lives in; None where it is not found.
+    """Return a short hash of the file that holds the factory; None where it is not found.
 
-    It is looked for along ``sys.path`` and in the working directory, without importing parent packages: their
-    code is the user's and may do anything.
+    Args:
+        model: ``pkg.mod:factory`` or ``path/to/file.py:factory``. A module is looked for along ``sys.path`` and
+            in the working directory, without importing parent packages: their code is the user's and may do
+            anything.
     """
-    parts = model.partition(":")[0].split(".")
+    for path in _places_of(model.rpartition(":")[0]):
+        try:
+            return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        except OSError:
+            continue
+    return None
+
+
+def _places_of(module: str) -> Iterator[Path]:
+    if module.endswith(".py"):
+        yield Path(module)
+    parts = module.split(".")
     if not all(part.isidentifier() for part in parts):
-        return None
+        return
     for folder in [*sys.path, os.getcwd()]:
         stem = Path(folder or ".").joinpath(*parts)
-        for path in (stem / "__init__.py", stem.with_name(f"{stem.name}.py")):
-            try:
-                return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-            except OSError:
-                continue
-    return None
+        yield from (stem / "__init__.py", stem.with_name(f"{stem.name}.py"))

@@ -331,6 +331,8 @@ def test_the_file_of_a_model_is_hashed_without_importing_it(
     (tmp_path / "mine/net.py").write_text("x = 2\n")
     assert versions.hash_model("mine.net:make") not in (None, first)
     assert versions.hash_model("no_such_module_xyz:make") is None
+    assert versions.hash_model(f"{tmp_path}/mine/net.py:make") == versions.hash_model("mine.net:make")
+    assert versions.hash_model(f"{tmp_path}/no_such_file.py:make") is None
     assert versions.hash_model("../etc/passwd:x") is None
 
 
