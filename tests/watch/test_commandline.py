@@ -1,0 +1,90 @@
+"""Whose option is whose on the command line of run."""
+
+from __future__ import annotations
+
+import pytest
+from torch.distributed.run import get_args_parser
+
+from ddpdoctor.errors import UsageError
+from ddpdoctor.watch.commandline import (
+    TORCHRUN_FLAGS,
+    TORCHRUN_VALUES,
+    Split,
+    find_misplaced,
+    split_arguments,
+)
+
+VALUES = ("--json", "--html", "--run-dir", "--debug")
+FLAGS = ("--blocking", "-v", "-q", "--no-watch", "-h")
+
+
+def split(*arguments: str) -> Split:
+    return split_arguments(arguments, VALUES, FLAGS)
+
+
+def test_everything_after_the_script_is_the_scripts() -> None:
+    found = split("--nproc", "4", "--blocking", "train.py", "--nproc", "9", "-v", "--", "x")
+    assert found == Split(
+        ("--blocking",), ("--nproc-per-node", "4"), ("train.py", "--nproc", "9", "-v", "--", "x")
+    )
+    assert found.script == "train.py"
+
+
+@pytest.mark.parametrize("option", ["--nproc_per_node=2", "--nproc-per-node=2", "--nproc=2"])
+def test_all_spellings_of_nproc_are_torchruns(option: str) -> None:
+    assert split(option, "a.py").torchrun == ("--nproc-per-node", "2")
+
+
+def test_options_of_torchrun_pass_as_they_were_typed() -> None:
+    found = split("--rdzv_backend=c10d", "--max-restarts", "3", "-t", "3", "--standalone", "a.py", "1")
+    assert found.torchrun == ("--rdzv_backend=c10d", "--max-restarts", "3", "-t", "3", "--standalone")
+
+
+def test_a_module_is_no_script() -> None:
+    found = split("-m", "package.train", "-x")
+    assert (found.torchrun, found.target, found.script) == (("-m",), ("package.train", "-x"), None)
+    assert split("--no_python", "./train.sh").script is None
+
+
+def test_a_command_follows_two_dashes() -> None:
+    found = split("--json", "r.json", "--", "torchrun", "--nproc-per-node", "2", "a.py")
+    assert found.is_command
+    assert found.own == ("--json", "r.json")
+    assert found.target == ("torchrun", "--nproc-per-node", "2", "a.py")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "nothing to run"),
+        (["--nproc", "2"], "nothing to run"),
+        (["--"], "nothing to run after --"),
+        (["--nproc"], "--nproc needs a value"),
+        (["--json"], "--json needs a value"),
+        (["--nproc", "4", "--", "python", "a.py"], "launches its own ranks"),
+        (["--nprok", "4", "a.py"], "no option|has an option --nprok"),
+    ],
+)
+def test_mistakes_are_usage_errors(arguments: list[str], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        split(*arguments)
+
+
+def test_a_misspelt_option_gets_a_suggestion() -> None:
+    with pytest.raises(UsageError) as caught:
+        split("--nprc", "4", "a.py")
+    assert caught.value.hint == "ddpdoctor run --nproc"
+
+
+def test_options_of_ours_behind_the_script_are_noticed() -> None:
+    assert find_misplaced(split("a.py", "--html", "x")) == "--html"
+    assert find_misplaced(split("--html", "x", "a.py")) is None
+
+
+def test_the_tables_know_every_option_of_this_torch() -> None:
+    for action in get_args_parser()._actions:
+        for text in action.option_strings:
+            if "_" in text or text in ("-h", "--help"):
+                continue
+            table = TORCHRUN_FLAGS if action.nargs == 0 else TORCHRUN_VALUES
+            assert text in table, f"{text} is not in the table"

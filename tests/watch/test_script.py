@@ -1,0 +1,74 @@
+"""Looking at a script before it is launched."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from ddpdoctor.watch.commandline import Split
+from ddpdoctor.watch.script import ScriptProblem, check_script
+
+
+def look(path: Path | str) -> ScriptProblem | None:
+    return check_script(Split((), (), (str(path),)))
+
+
+def test_a_script_that_parses_is_fine_and_not_run(tmp_path: Path) -> None:
+    script = tmp_path / "a.py"
+    script.write_text("# coding: latin-1\nraise SystemExit('never')\n")
+    assert look(script) is None
+
+
+def test_a_syntax_error_has_its_line(tmp_path: Path) -> None:
+    script = tmp_path / "a.py"
+    script.write_text("x = 1\nfor i in range(3)\n    pass\n")
+    problem = look(script)
+    assert problem is not None
+    assert (problem.type, problem.line, problem.source) == ("SyntaxError", 2, "for i in range(3)")
+
+
+def test_a_missing_file_is_said_so(tmp_path: Path) -> None:
+    problem = look(tmp_path / "none.py")
+    assert problem is not None
+    assert problem.type == "FileNotFoundError"
+
+
+def test_a_directory_needs_a_main(tmp_path: Path) -> None:
+    problem = look(tmp_path)
+    assert problem is not None
+    assert problem.type == "IsADirectoryError"
+    (tmp_path / "__main__.py").write_text("")
+    assert look(tmp_path) is None
+
+
+def test_bytes_that_are_no_python_are_said_so(tmp_path: Path) -> None:
+    script = tmp_path / "a.py"
+    script.write_bytes(b"\x00\xff\xfe\x01")
+    problem = look(script)
+    assert problem is not None
+    assert problem.type in ("SyntaxError", "ValueError", "UnicodeDecodeError")
+
+
+def test_a_zip_application_is_left_to_python(tmp_path: Path) -> None:
+    path = tmp_path / "a.pyz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("__main__.py", "print(1)")
+    assert look(path) is None
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_file_is_said_so(tmp_path: Path) -> None:
+    script = tmp_path / "a.py"
+    script.write_text("")
+    script.chmod(0)
+    problem = look(script)
+    assert problem is not None
+    assert problem.type == "PermissionError"
+
+
+def test_modules_and_commands_are_left_to_who_starts_them() -> None:
+    assert check_script(Split((), ("-m",), ("no.such.module",))) is None
+    assert check_script(Split((), (), ("no-such-command",), is_command=True)) is None
