@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from ddpdoctor.evidence import STAGES, Evidence
+from ddpdoctor.evidence import STAGES, Evidence, Launch
 from ddpdoctor.judge.finding import Finding
 from ddpdoctor.judge.runner import CheckRow
 from ddpdoctor.report.html.text import count, format_bandwidth, format_bytes, format_seconds
@@ -43,14 +43,28 @@ def describe_next(report: Report) -> str:
     if report.verdict.code is not None:
         return f"ddpdoctor explain {report.verdict.code}"
     launch = report.evidence.launch
-    nproc = f" --nproc {launch.nproc}"
+    again = _repeat(launch)
+    if launch.command != "check":
+        return f"ddpdoctor check --nproc {launch.nproc}"
     if report.verdict.status != "healthy":
-        return f"ddpdoctor check{nproc} -v"
+        return f"{again} -v"
     if launch.stages and set(launch.stages) != set(STAGES):
-        return f"ddpdoctor check{nproc}"
+        return again
     if launch.model is None:
-        return f"ddpdoctor check{nproc} --model your_package.module:factory"
-    return f"ddpdoctor check{nproc} --full"
+        return f"{again} --model your_package.module:factory"
+    return f"{again} --full"
+
+
+_PREFIXES = {"torchrun": "torchrun … -m ", "srun": "srun … ", "mpirun": "mpirun … "}
+
+
+def _repeat(launch: Launch) -> str:
+    """Return how the same check is started again; what is the user's own launcher's is left to him."""
+    if launch.launcher in _PREFIXES:
+        return f"{_PREFIXES[launch.launcher]}ddpdoctor check"
+    if launch.nnodes > 1:
+        return f"ddpdoctor check --nproc {launch.nproc} --nnodes {launch.nnodes} …"
+    return f"ddpdoctor check --nproc {launch.nproc}"
 
 
 def families(rows: Sequence[CheckRow]) -> dict[str, list[CheckRow]]:

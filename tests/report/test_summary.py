@@ -102,6 +102,16 @@ def test_wrong_rows_are_no_bandwidth() -> None:
             {"model": "a:b", "stages": STAGES},
             "ddpdoctor check --nproc 2 --full",
         ),
+        (
+            Verdict("unknown", "x", None, 1, 2),
+            {"launcher": "torchrun"},
+            "torchrun … -m ddpdoctor check -v",
+        ),
+        (
+            Verdict("healthy", "x", None, 1, 1),
+            {"nnodes": 3, "model": "a:b"},
+            "ddpdoctor check --nproc 2 --nnodes 3 … --full",
+        ),
     ],
 )
 def test_next_command_exists_and_follows_from_the_verdict(
