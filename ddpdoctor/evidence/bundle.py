@@ -100,6 +100,8 @@ class Evidence:
 
 KINDS = tuple(f.name for f in dataclasses.fields(Evidence) if f.name not in ("launch", "extra", "absent"))
 """Names of the evidence kinds."""
+JOB_KINDS = ("processes", "exceptions", "crashes", "wrappers", "texts", "memory", "job")
+"""Those of a watched job, of which `check` has none; the others are of the tiny world and its machine."""
 
 
 def merge_evidence(parts: Sequence[Evidence]) -> Evidence:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.bundle import JOB_KINDS
 from ddpdoctor.judge.finding import SEVERITIES, Finding
 
 PAGE_SECTIONS = (
@@ -80,11 +81,17 @@ class Check:
     source: str = "ddpdoctor"
     """Distribution that it comes from."""
     commands: tuple[str, ...] = ()
-    """Commands whose evidence it is about; empty for all. Under others it is no row at all."""
+    """Commands whose evidence it is about; empty where that follows from ``needs``."""
 
     def belongs_to(self, command: str) -> bool:
-        """Whether it is a row of this command's reports."""
-        return not self.commands or command in self.commands
+        """Whether it is a row of this command's reports.
+
+        Where it does not say so itself: what needs evidence of a job belongs to the commands that watch one, what
+        needs other evidence to ``check``, and what needs nothing to all.
+        """
+        if self.commands or not self.needs:
+            return not self.commands or command in self.commands
+        return (command != "check") == any(kind in JOB_KINDS for kind in self.needs)
 
 
 def check(

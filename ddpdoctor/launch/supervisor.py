@@ -28,7 +28,7 @@ from ddpdoctor.evidence import (
     decode,
     encode,
 )
-from ddpdoctor.evidence.bundle import KINDS
+from ddpdoctor.evidence.bundle import JOB_KINDS, KINDS
 from ddpdoctor.gather.libraries import mapped_libraries
 from ddpdoctor.gather.logs import read_last_words
 from ddpdoctor.launch.agent import agent_file, agent_log, run_agent
@@ -436,8 +436,6 @@ def absent_kinds(plan: Plan, evidence: Evidence) -> dict[str, Absent]:
     return absent
 
 
-JOB_KINDS = ("processes", "exceptions", "crashes", "wrappers", "texts", "memory", "job")
-"""Evidence of a watched job, of which a check has none."""
 STAGE_KINDS: dict[str, tuple[str, ...]] = {
     "facts": ("nodes",),
     "smoke": ("smoke",),

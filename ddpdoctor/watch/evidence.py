@@ -6,15 +6,13 @@ import dataclasses
 import socket
 
 from ddpdoctor.evidence import Absent, Evidence, Frame, Launch
-from ddpdoctor.evidence.bundle import KINDS
+from ddpdoctor.evidence.bundle import JOB_KINDS, KINDS
 from ddpdoctor.evidence.job import ExceptionRecord, JobEnd, ProcessRecord
 from ddpdoctor.watch.collect import Collected, collect_run
 from ddpdoctor.watch.commandline import Split
 from ddpdoctor.watch.job import JobResult
 from ddpdoctor.watch.rundir import RunDirectory
 from ddpdoctor.watch.script import ScriptProblem
-
-JOB_KINDS = ("processes", "exceptions", "crashes", "wrappers", "texts", "memory", "job")
 
 
 def make_evidence(result: JobResult, directory: RunDirectory, split: Split) -> Evidence:
