@@ -1,0 +1,113 @@
+"""Stacks of other processes: taken for real, merged over ranks, and said why where they cannot be had."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.watch import stacks
+from ddpdoctor.watch.stacks import Stack, merge_stacks, name_problem, take_stacks
+
+SLEEPER = """
+import time
+def inner():
+    print("ready", flush=True)
+    time.sleep(1000)
+inner()
+"""
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen([sys.executable, "-c", SLEEPER], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
+    program = folder / "py-spy"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(stacks, "find_py_spy", lambda: str(program))
+
+
+def test_the_main_thread_of_a_process_is_read_innermost_first(sleeper: subprocess.Popen[str]) -> None:
+    stack = take_stacks([sleeper.pid])[sleeper.pid]
+    if stack.problem:
+        pytest.skip(stack.problem)
+    assert [frame.function for frame in stack.frames[:2]] == ["inner", "<module>"]
+    assert stack.frames[0].line == 5
+
+
+def test_a_stopped_process_is_told_by_its_state(sleeper: subprocess.Popen[str]) -> None:
+    os.kill(sleeper.pid, signal.SIGSTOP)
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        stack = take_stacks([sleeper.pid])[sleeper.pid]
+        if stack.state == "T" or not stack.frames:
+            break
+    assert stack.state in ("T", "t")
+
+
+def test_a_process_that_is_gone_is_said_so() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    stack = take_stacks([process.pid])[process.pid]
+    assert stack.frames == ()
+    assert stack.problem is not None
+
+
+def test_without_permission_it_says_what_to_grant(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sleeper: subprocess.Popen[str]
+) -> None:
+    pretend(monkeypatch, tmp_path, "echo 'Error: Permission Denied: Try running again with sudo' >&2; exit 1")
+    stack = take_stacks([sleeper.pid])[sleeper.pid]
+    assert stack.frames == ()
+    assert stack.state == "S"
+    assert "ptrace_scope" in (name_problem({0: stack}) or "")
+    assert "SYS_PTRACE" in (stack.problem or "")
+
+
+def test_without_py_spy_it_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, sleeper: subprocess.Popen[str]
+) -> None:
+    monkeypatch.setattr(stacks, "find_py_spy", lambda: None)
+    assert "pip install py-spy" in (take_stacks([sleeper.pid])[sleeper.pid].problem or "")
+
+
+@pytest.mark.parametrize("output", ["", "[]", "not json", '[{"thread_name": "MainThread", "frames": []}]'])
+def test_output_that_is_no_stack_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sleeper: subprocess.Popen[str], output: str
+) -> None:
+    pretend(monkeypatch, tmp_path, f"echo '{output}'")
+    stack = take_stacks([sleeper.pid])[sleeper.pid]
+    assert stack.frames == ()
+    assert stack.problem is not None
+
+
+def test_a_py_spy_that_hangs_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sleeper: subprocess.Popen[str]
+) -> None:
+    pretend(monkeypatch, tmp_path, "exec sleep 100")
+    assert take_stacks([sleeper.pid], limit_s=0.2)[sleeper.pid].problem is not None
+
+
+def test_ranks_at_one_place_are_one_class_and_the_largest_comes_first() -> None:
+    here, there = (Frame("a.py", 1, "f"),), (Frame("b.py", 2, "g"),)
+    classes = merge_stacks({0: Stack(10, here), 1: Stack(11, there), 2: Stack(12, here)})
+    assert [(each.ranks, each.frames) for each in classes] == [
+        (RankSet([0, 2]), here),
+        (RankSet([1]), there),
+    ]
