@@ -28,7 +28,8 @@ class StackClass:
     ranks: RankSet
     frames: tuple[Frame, ...]
     state: str | None = None
-    """Process state from /proc, for a process that py-spy could not read."""
+    """Process state from /proc: for a process that py-spy could not read, and for one that is stopped (T, t) or
+    uninterruptible (D) whatever its stack says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from ddpdoctor.evidence import Frame, RankSet, StackClass
 
 DUMP_LIMIT_S = 10.0
 """py-spy answers in 12-26 ms; 10 s means that the process cannot be read."""
+STANDSTILL = ("T", "t", "D")
+"""States in which a process does not run whatever its stack says: stopped, traced, uninterruptible (proc(5))."""
 PARALLEL_DUMPS = 4
 """Each dump is one short process; more at once only compete for the same cores as the ranks."""
 PERMISSION_HINT = (
@@ -32,7 +34,7 @@ class Stack:
     frames: tuple[Frame, ...]
     """Innermost first; empty when it could not be read."""
     state: str | None = None
-    """One-letter process state from /proc when there are no frames."""
+    """One-letter process state from /proc: where there are no frames, or where it explains that nothing moves."""
     problem: str | None = None
 
 
@@ -103,12 +105,18 @@ def _parse(pid: int, text: bytes) -> Stack:
         )
     except (ValueError, KeyError, IndexError, TypeError) as problem:
         return _unreadable(pid, f"py-spy gave nothing readable: {problem}")
-    return Stack(pid, frames) if frames else _unreadable(pid, "py-spy saw no Python frame")
+    if not frames:
+        return _unreadable(pid, "py-spy saw no Python frame")
+    state = _read_state(pid)
+    return Stack(pid, frames, state if state in STANDSTILL else None)
 
 
 def _unreadable(pid: int, problem: str) -> Stack:
+    return Stack(pid, (), _read_state(pid), problem)
+
+
+def _read_state(pid: int) -> str | None:
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        state = None
-    return Stack(pid, (), state, problem)
+        return None
