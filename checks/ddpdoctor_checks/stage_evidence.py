@@ -57,11 +57,19 @@ def is_complaint(text: str) -> bool:
 
 
 def hosts_of_ranks(evidence: Evidence, ranks: RankSet) -> tuple[str, ...]:
-    """Return the hosts on which ``ranks`` run, in rank order, each once."""
-    if not ranks:
-        return ()
+    """Return the hosts on which ``ranks`` run, in rank order, each once.
+
+    A rank that never reported is where the launch puts it, if that node is known.
+    """
     wanted = set(ranks)
-    return tuple(dict.fromkeys(facts.host for facts in evidence.ranks if facts.rank in wanted))
+    hosts = {facts.rank: facts.host for facts in evidence.ranks if facts.rank in wanted}
+    launch = evidence.launch
+    if len(hosts) < len(wanted) and launch.nproc * launch.nnodes == launch.world_size:
+        nodes = {facts.node: facts.host for facts in evidence.nodes}
+        for rank in wanted - hosts.keys():
+            if rank // launch.nproc in nodes:
+                hosts[rank] = nodes[rank // launch.nproc]
+    return tuple(dict.fromkeys(hosts[rank] for rank in sorted(hosts)))
 
 
 def name_signal(number: int) -> str:
