@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 from ddpdoctor.watch.commandline import Split
 from ddpdoctor.watch.memory import MemoryWatch
 from ddpdoctor.watch.relay import HEAD_BYTES, Relay
@@ -29,6 +27,9 @@ LOOK_S = 0.2
 SI_USER = 0
 """si_code of a signal that a process sent with kill(2); others come from the kernel (a terminal's Ctrl-C)."""
 PR_SET_PDEATHSIG = 1
+GROUP_S = 0.05
+"""How long after a signal of ours the witness may get its own: who kills one process after the other (systemd, Slurm)
+takes microseconds for each."""
 
 
 @dataclass(slots=True)
@@ -80,14 +81,16 @@ def run_job(
     relay = Relay(run.logs, run.private / "streams", limit=log_limit)
     memory = MemoryWatch()
     started = time.monotonic()
-    watched = {*FORWARDED, signal.SIGCHLD}
+    watched = {*FORWARDED, signal.SIGCHLD, signal.SIGWINCH}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    witness = _Witness(command)
     try:
         child = subprocess.Popen(command, env=dict(environment), preexec_fn=_follow_us(before))
         relay.start()
         memory.follow(child.pid)
-        signals = _stay(child, memory)
+        signals = _stay(child, memory, relay, witness)
     finally:
+        witness.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         memory.stop()
         relay.close()
@@ -105,27 +108,71 @@ def _follow_us(mask: set[signal.Signals] | set[int]) -> Callable[[], None]:
     return prepare
 
 
-def _stay(child: subprocess.Popen[bytes], memory: MemoryWatch) -> list[str]:
-    """Wait for the child; a signal that was sent to us alone is passed on, one of the terminal it has already."""
+class _Witness:
+    """Tells a signal for the whole process group from one for us: beside the launcher, it gets the former too.
+
+    A shell that waits for the end of its input, which ends with us however we end; the signals stay pending in
+    it, for /proc to show. Its command line holds the launcher's, so that what is sent by name (``pkill -f
+    train.py``) comes to both or to none. Without it torchrun would get such signals twice, and the second one
+    breaks off its own stopping of the ranks, which are left behind then.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = ["sh", "-c", "read _", *command]
+        self._shell: subprocess.Popen[bytes] | None = None
+        self._start()
+
+    def _start(self) -> None:
+        with contextlib.suppress(OSError):  # no shell: every signal that somebody sent is passed on
+            self._shell = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+
+    def heard(self, signum: int) -> bool:
+        """Return whether the group got the signal; the next one is told apart again."""
+        end = time.monotonic() + GROUP_S
+        while self._shell is not None and not self._pending() >> (signum - 1) & 1:
+            if time.monotonic() > end:
+                return False
+            time.sleep(GROUP_S / 10)
+        if self._shell is None:
+            return False
+        self.close()
+        self._start()
+        return True
+
+    def _pending(self) -> int:
+        assert self._shell is not None
+        try:
+            text = Path(f"/proc/{self._shell.pid}/status").read_text()
+        except OSError:
+            return 0
+        return int(text.partition("ShdPnd:")[2].split()[0], 16)
+
+    def close(self) -> None:
+        """End it."""
+        if self._shell is not None:
+            self._shell.kill()
+            self._shell.communicate()
+            self._shell = None
+
+
+def _stay(child: subprocess.Popen[bytes], memory: MemoryWatch, relay: Relay, witness: _Witness) -> list[str]:
+    """Wait for the child; a signal that was sent to us alone is passed on, one of the whole group it has already."""
     seen: list[str] = []
     while child.poll() is None:
-        info = signal.sigtimedwait({*FORWARDED, signal.SIGCHLD}, LOOK_S)
+        info = signal.sigtimedwait({*FORWARDED, signal.SIGCHLD, signal.SIGWINCH}, LOOK_S)
         if info is None or info.si_signo == signal.SIGCHLD:
             memory.look()
-            continue
-        seen.append(signal.Signals(info.si_signo).name)
-        if info.si_code == SI_USER or info.si_code < 0:
-            with contextlib.suppress(OSError):
-                child.send_signal(info.si_signo)
+        elif info.si_signo == signal.SIGWINCH:
+            relay.resize()
+        else:
+            seen.append(signal.Signals(info.si_signo).name)
+            sent = info.si_code == SI_USER or info.si_code < 0
+            if not witness.heard(info.si_signo) and sent:
+                with contextlib.suppress(OSError):
+                    child.send_signal(info.si_signo)
     return seen
-
-
-def find_orphans(run: RunDirectory) -> list[psutil.Process]:
-    """Return ranks of this run whose launcher is gone: nobody will ever collect them."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            environ = process.environ()
-            if environ.get("DDPDOCTOR_RUN") == str(run.path) and "RANK" in environ and process.ppid() == 1:
-                found.append(process)
-    return found

@@ -13,11 +13,13 @@ import fcntl
 import json
 import os
 import pty
+import select
 import selectors
 import socket
 import struct
 import termios
 import threading
+import time
 import tty
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +29,10 @@ CHUNK = 1 << 16
 HEAD_BYTES = 64 << 20
 """What is kept of the beginning of each stream, and as much of the end (design: Run directory)."""
 DRAIN_S = 2.0
-"""How long output that is still on its way is waited for after the job has ended."""
+"""How long output that is still on its way is waited for, in all, after the job has ended."""
+DRAIN_BYTES = 64 << 20
+"""How much of it is carried at most: a process that the job left behind may write for ever. 64 ranks with both
+pipes full have 8 MB (pipe(7): 64 KiB each)."""
 
 
 class BoundedLog:
@@ -84,9 +89,11 @@ class BoundedLog:
 
     def close(self) -> None:
         """Join the parts; what was left out is said in the file itself."""
-        with contextlib.suppress(OSError):
+        try:
             self._file.close()
             self._join()
+        except OSError as problem:
+            self.lost = self.lost or f"{self._path.name}: {problem.strerror or problem}"
 
     def _join(self) -> None:
         if not self._tails:
@@ -143,11 +150,22 @@ class Relay:
         """Return which files descriptors 1 and 2 are, so that a process only swaps those it inherited."""
         return ",".join(f"{(s := os.fstat(fd)).st_dev}:{s.st_ino}:{s.st_rdev}" for fd in (1, 2))
 
+    def resize(self) -> None:
+        """Give the pseudo-terminals the size that the real one has now."""
+        for stream in list(self._streams.values()):
+            with contextlib.suppress(OSError):
+                _copy_size(stream.target, stream.source)
+
     def close(self) -> None:
-        """Carry what is still on its way, then stop."""
+        """Carry what is still on its way, then stop.
+
+        A reader of our own output that is slow is waited for, as the ranks would have had to; a process that outlives
+        the job and goes on writing is not.
+        """
         self._closing = True
         self._waker.send(b"x")
-        self._thread.join(DRAIN_S * 2)
+        if self._thread.ident is not None:
+            self._thread.join()
         for stream in list(self._streams.values()):
             self._end(stream)
         self._listener.close()
@@ -155,20 +173,25 @@ class Relay:
             os.close(descriptor)
 
     def _run(self) -> None:
-        quiet = False
-        while not (self._closing and (quiet or not self._streams)):
+        waited = 0.0
+        left = DRAIN_BYTES
+        while not (self._closing and (waited >= DRAIN_S or left <= 0 or not self._streams)):
+            began = time.monotonic()
             ready = self._selector.select(DRAIN_S if self._closing else None)
-            quiet = not ready
+            if self._closing:
+                waited += time.monotonic() - began
             for key, _ in ready:
                 if key.fileobj is self._wake:
                     self._wake.recv(16)
-                    quiet = False
                 elif callable(key.data):
                     handler: Callable[[], None] = key.data
-                    with contextlib.suppress(OSError):
+                    try:
                         handler()
+                    except (OSError, ValueError, TypeError, KeyError) as problem:
+                        self.lost.append(f"streams of a process: {problem}")
                 else:
-                    self._carry(key.data)
+                    carried = self._carry(key.data)
+                    left -= carried if self._closing else 0
 
     def _accept(self) -> None:
         peer, _ = self._listener.accept()
@@ -193,30 +216,41 @@ class Relay:
         if os.isatty(target):
             source, child = pty.openpty()
             tty.setraw(child)  # bytes pass as they are: the real terminal does the line endings
-            size = fcntl.ioctl(target, termios.TIOCGWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
-            fcntl.ioctl(child, termios.TIOCSWINSZ, size)
+            _copy_size(target, child)
         else:
             source, child = os.pipe()
         log = BoundedLog(self._folder / f"{name}.{('stdout', 'stderr')[index]}.log", self._limit)
         return child, _Stream(source, target, log)
 
-    def _carry(self, stream: _Stream) -> None:
+    def _carry(self, stream: _Stream) -> int:
+        """Carry what is there; return how many bytes that was."""
         try:
             data = os.read(stream.source, CHUNK)
         except OSError:  # a pseudo-terminal without a writer says EIO
             data = b""
         if not data:
             self._end(stream)
-            return
+            return 0
         stream.log.write(data)
         view = memoryview(data)
         while view:
             try:
                 view = view[os.write(stream.target, view) :]
             except BlockingIOError:
-                selectors.DefaultSelector().select(0.01)
-            except OSError:  # the reader of our own stdout is gone; the job goes on, its log too
+                select.select([], [stream.target], [], 1.0)
+            except (
+                BrokenPipeError
+            ):  # our own reader is gone: the next write of the rank fails, as under torchrun
+                self._end(stream)
                 break
+            except OSError as problem:  # a full disk, a terminal that was closed: the job and its log go on
+                self._note(f"output that was to be shown: {problem.strerror}")
+                break
+        return len(data)
+
+    def _note(self, text: str) -> None:
+        if text not in self.lost:
+            self.lost.append(text)
 
     def _end(self, stream: _Stream) -> None:
         if self._streams.pop(stream.source, None) is None:
@@ -226,4 +260,9 @@ class Relay:
         os.close(stream.source)
         stream.log.close()
         if stream.log.lost is not None:
-            self.lost.append(stream.log.lost)
+            self._note(stream.log.lost)
+
+
+def _copy_size(terminal: int, pseudo: int) -> None:
+    size = fcntl.ioctl(terminal, termios.TIOCGWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
+    fcntl.ioctl(pseudo, termios.TIOCSWINSZ, size)

@@ -53,11 +53,15 @@ def make_run_directory(asked: str | None) -> RunDirectory:
     wanted = Path(asked) if asked else Path(RUNS, name)
     try:
         wanted.mkdir(mode=0o700, parents=True, exist_ok=asked is not None)
-        if any(wanted.iterdir()):
-            wanted = wanted / name
-            wanted.mkdir(mode=0o700)
         run = RunDirectory(wanted.resolve(), private)
-        _make_folders(run)
+        try:
+            if any(wanted.iterdir()):
+                raise FileExistsError
+            _make_folders(run)
+        except FileExistsError:  # or another run was quicker
+            run = RunDirectory(wanted.resolve() / name, private)
+            run.path.mkdir(mode=0o700)
+            _make_folders(run)
     except OSError as problem:
         path = Path(tempfile.mkdtemp(prefix="ddpdoctor-run-"))
         reason = f"{wanted} cannot be used ({problem.strerror or problem})"
@@ -68,7 +72,7 @@ def make_run_directory(asked: str | None) -> RunDirectory:
 
 def _make_folders(run: RunDirectory) -> None:
     for folder in (run.processes, run.logs):
-        folder.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700)
     with contextlib.suppress(OSError):
         os.chmod(run.path, 0o700)
 
