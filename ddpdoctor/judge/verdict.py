@@ -111,7 +111,8 @@ def reach_verdict(
         return Verdict("problems", real[0].message, real[0].code, looked, len(rows))
     blind = [row for row in rows if row.status in ("unknown", "error") and row.required]
     if failure is not None:
-        silent = f"the job failed ({failure}), and nothing shows why; {count}"
+        why = next((f": {row.reason}" for row in rows if row.status == "unknown" and row.reason), "")
+        silent = f"the job failed ({failure}), and nothing shows why{why}; {count}"
         return Verdict("problems", silent, None, looked, len(rows))
     if not looked or blind:
         why = f": {blind[0].id} could not look ({blind[0].reason})" if blind else ""

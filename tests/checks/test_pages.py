@@ -1,4 +1,4 @@
-"""Every code that `check` can see is registered as the catalogue has it, with a whole page."""
+"""Every code that `check` or a watched job can show is registered as the catalogue has it, with a whole page."""
 
 from __future__ import annotations
 
@@ -56,12 +56,45 @@ NUM001 replicas-diverged error
 CKP006 checkpoint-not-restored error
 PRF001 bandwidth-low warning
 PRF002 link-slow warning
+ERR001 exception-uncaught error
+ERR002 killed-out-of-memory error
+ERR003 bus-error error
+ERR004 segmentation-fault error
+ERR005 killed-by-signal error
+ERR006 exited-nonzero error
+ERR007 device-error-asynchronous error
+ERR008 device-out-of-memory error
+ERR009 script-not-started error
+ERR010 aborted-at-exit warning
+ENV007 local-rank-argument error
+ENV012 hangup-unprotected warning
+ENV017 spawn-unguarded error
+ENV018 restart-loop warning
+ENV019 process-group-uninitialised error
+NET011 link-lost error
+NET012 address-family-noise info
+NET015 node-lost error
+BKD008 backend-device-mismatch error
+BKD009 device-unset warning
+COL002 collective-missing error
+COL003 collective-mismatch error
+COL005 collective-timeout error
+COL008 rank-finished-early error
+DDP003 parameter-ready-twice error
+DDP004 static-graph-violated error
+DDP009 model-differs error
+DDP010 buffer-modified-in-place error
+DDP014 attribute-on-wrapper error
+DDP016 device-ids-invalid error
+DDP017 nothing-trainable error
+CKP002 checkpoint-read-early error
+CKP004 wrapper-prefix error
+CKP005 directory-raced warning
 """
 # Codes that need no `check`, but that its experiments with the user's model can see as well.
 ALSO = """\
 DDP002 parameters-unused-somewhere error
 DDP011 unused-search-unneeded info
-ERR010 aborted-at-exit warning
 """
 ROWS = {
     code: (name, severity) for code, name, severity in map(str.split, (CATALOGUE + ALSO).strip().splitlines())
@@ -103,7 +136,7 @@ def test_declaration_names_only_what_exists(declared: Check) -> None:
     assert set(declared.explains) <= set(ROWS)
     assert set(declared.codes) <= set(ROWS)
     assert not set(declared.explains) & set(declared.codes)
-    assert declared.family in ("network", "environment", "backends", "collectives", "ddp", "bandwidth")
+    assert declared.family in ("network", "environment", "backends", "collectives", "ddp", "bandwidth", "crash")
 
 
 def test_no_two_codes_explain_each_other() -> None:

@@ -1,0 +1,270 @@
+"""COL: collectives that ended a job, as far as texts and ends tell without a recorder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
+from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
+from ddpdoctor_checks.crash.launching import rerun
+from ddpdoctor_checks.crash.telling import JOB, Clause, tell
+from ddpdoctor_checks.wording import name_set
+
+_FLIGHT = ("TORCH_FR_BUFFER_SIZE=2000", "TORCH_NCCL_DUMP_ON_TIMEOUT=1")
+"""Torch's recorder of collectives and its dump (docs.pytorch.org, tutorials/unstable/flight_recorder_tutorial)."""
+
+
+def _limit(group: Group) -> str:
+    text = group.first.groups.get("ms", "")
+    return f" after {int(text) / 1000:g} s" if text.isdigit() else ""
+
+
+def _at(group: Group) -> str:
+    line = group.first.line
+    return f" at {line.file}:{line.line} in {line.function}" if line is not None else ""
+
+
+def _call(group: Group) -> str:
+    op, sequence = group.first.groups.get("op"), group.first.groups.get("sequence")
+    return f"{op.lower()}{f' #{sequence}' if sequence else ''}" if op else "a collective"
+
+
+def _describe_missing(diagnosis: Diagnosis, group: Group) -> Clause:
+    missing = diagnosis.suspects
+    who = name_set(missing) if missing else "others"
+    name = f"{who[0].upper()}{who[1:]}"
+    return Clause(
+        f"{name} never came to the barrier in which {name_set(group.ranks)} waited{_at(group)}{_limit(group)}.",
+        (
+            Fix(f"look what {who} did at that time: a branch on the rank, a loop that ended earlier, an exception that "
+                "was caught"),
+            Fix("call the barrier on every rank, outside of any test of the rank"),
+        ),
+        {"missing": list(missing)},
+        whole=True,
+        ranks=missing,
+    )  # fmt: skip
+
+
+@check(
+    "COL002",
+    name="collective-missing",
+    title="Some ranks never make a call that others wait in",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.barrier",
+    commands=JOB,
+)
+def find_collective_missing(evidence: Evidence) -> Iterable[Finding]:
+    """Some ranks never make a call that others wait in.
+
+    What it looks for:
+        ``monitored_barrier`` that ended because ranks did not come; it names them.
+
+    Why it matters:
+        Without names every rank only says that it waited in vain.
+
+    How it decides:
+        By torch's own text, "Rank 1 failed to pass monitoredBarrier": rank 0 counted who had come.
+
+    Known false alarms:
+        A rank that died says nothing either; where its end is known, that is the finding and not this.
+
+    Fix:
+        Make the call on all ranks, in the same order.
+
+    References:
+        https://docs.pytorch.org/docs/stable/distributed.html (monitored_barrier)
+    """
+    yield from tell(evidence, "COL002", _describe_missing)
+
+
+def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
+    groups = group.first.groups
+    ranks = group.ranks
+    if groups.get("rank", "").isdigit() and groups.get("other", "").isdigit():
+        ranks = ranks.union(RankSet([int(groups["rank"]), int(groups["other"])]))
+    if "own" in groups and "others" in groups:
+        what = f"rank {groups['rank']} runs {groups['own']}, rank {groups['other']} runs {groups['others']}"
+    elif "got" in groups:
+        what = f"a peer sent {int(groups['got']):,} bytes where {int(groups['expected']):,} were expected"
+    else:
+        what = "data of another size or type came than this call expects"
+    both = len(diagnosis.world) == 2
+    told = "; of two ranks it cannot be told which is wrong" if both else ""
+    return Clause(
+        f"ranks called collectives that do not fit: {what}{told}",
+        (
+            Fix("run it with torch's own comparison of calls: it names both", rerun(diagnosis, "--debug", "detail")),
+            Fix("call the same collectives in the same order with the same shapes and types on every rank; sort what "
+                "is iterated over", code="for name in sorted(metrics):\n    dist.all_reduce(metrics[name])"),
+        ),
+        {key: groups[key] for key in ("own", "others", "got", "expected") if key in groups},
+        ranks=ranks if both else None,
+    )  # fmt: skip
+
+
+@check(
+    "COL003",
+    name="collective-mismatch",
+    title="Ranks call different collectives, or one with other shapes, types or roots",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.collectives",
+    commands=JOB,
+)
+def find_mismatch(evidence: Evidence) -> Iterable[Finding]:
+    """At one point of the program ranks called different collectives, or one with other shapes or types.
+
+    What it looks for:
+        "Detected mismatch between collectives on ranks" of TORCH_DISTRIBUTED_DEBUG=DETAIL, "Received data size doesn't
+        match expected size" of gloo, and NCCL's own check.
+
+    Why it matters:
+        gloo aborts the rank that receives too much, so its exit looks like a crash of torch; the others lose a
+        peer. NCCL mostly hangs.
+
+    How it decides:
+        By the text. Which rank is wrong is not decided: with two ranks nobody can tell, with more the recorder's
+        dumps would.
+
+    Known false alarms:
+        A damaged network card can garble sizes; nobody has reported one.
+
+    Fix:
+        The same calls, in the same order, with the same shapes, on all ranks.
+
+    References:
+        https://docs.pytorch.org/docs/stable/distributed.html (Debugging torch.distributed applications)
+    """
+    yield from tell(evidence, "COL003", _describe_mismatch)
+
+
+def _describe_timeout(diagnosis: Diagnosis, group: Group) -> Clause:
+    waiting = group.ranks
+    suspects = diagnosis.suspects
+    who = name_set(waiting) if waiting else "Ranks"
+    where = _at(group)
+    if suspects:
+        rest = f"{name_set(suspects)} said nothing of it: look there first"
+    else:
+        rest = "nothing shows which rank is at fault"
+    return Clause(
+        f"{who[0].upper()}{who[1:]} waited in {_call(group)}{where} and gave up{_limit(group)}; {rest}.",
+        (
+            Fix("run it again and let ddpdoctor watch: it names the rank that does not come", rerun(diagnosis)),
+            Fix("or let torch write down who called what", rerun(diagnosis, environment=_FLIGHT)),
+            Fix("a longer limit helps only where a rank is slow on purpose (evaluation, preprocessing on rank 0)",
+                code="dist.init_process_group(backend, timeout=datetime.timedelta(hours=1))"),
+        ),
+        {
+            "op": group.first.groups.get("op"),
+            "sequence": group.first.groups.get("sequence"),
+            "waiting": list(waiting)[:64],
+        },
+        whole=True,
+        ranks=suspects,
+        confidence="medium" if suspects else "low",
+    )  # fmt: skip
+
+
+@check(
+    "COL005",
+    name="collective-timeout",
+    title="A collective timed out and nothing shows which rank is at fault",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.timeouts",
+    commands=JOB,
+)
+def find_timeout(evidence: Evidence) -> Iterable[Finding]:
+    """Ranks waited in a collective until its limit, and nobody failed.
+
+    What it looks for:
+        "Watchdog caught collective operation timeout" of NCCL and "Timed out waiting …ms for recv operation" of gloo,
+        in a job in which no rank failed on its own account.
+
+    Why it matters:
+        The ranks that print are the ones that came. The one that did not is at fault, and it prints nothing.
+
+    How it decides:
+        A rank with an exception, a fatal signal, an exit or an early end goes before every time-out. What is left are
+        ranks that waited; ranks that did not complain at all are named as the place to look, with medium confidence.
+
+    Known false alarms:
+        A rank that is merely slow (compiling, evaluating, writing) is at fault only as far as the limit is short.
+
+    Fix:
+        Run it under ``ddpdoctor run``, which sees where the missing rank stands.
+
+    References:
+        https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html
+        https://github.com/pytorch/pytorch/issues/118369
+    """
+    yield from tell(evidence, "COL005", _describe_timeout)
+
+
+def _describe_early(diagnosis: Diagnosis, group: Group) -> Clause:
+    early = diagnosis.suspects
+    who = name_set(early) if early else "a rank"
+    return Clause(
+        f"{who[0].upper()}{who[1:]} left the program while {name_set(group.ranks)} still waited{_at(group)}: the "
+        "process group went with it.",
+        (
+            Fix(
+                f"look why {who} had less to do: fewer batches, a loop that broke off, a return on a test of the rank"
+            ),
+            Fix(
+                "where the numbers of batches differ",
+                code="with Join([model]):\n    for batch in loader:\n        ...",
+            ),
+            Fix("end together", code="dist.barrier()\ndist.destroy_process_group()"),
+        ),
+        whole=True,
+        ranks=early,
+        seen=(EvidenceItem("exit", "ended well, with status 0", early),),
+    )
+
+
+@check(
+    "COL008",
+    name="rank-finished-early",
+    title="A rank left the program while others wait for it",
+    severity="error",
+    family="crash",
+    needs=("processes",),
+    since="0.1.0",
+    id="crash.early_ends",
+    commands=JOB,
+)
+def find_finished_early(evidence: Evidence) -> Iterable[Finding]:
+    """A rank ended well, and the others then lost it in the middle of a collective.
+
+    What it looks for:
+        Ranks that complain of a lost peer or of a time-out, in a job in which no rank failed and at least one had
+        ended with status 0 before.
+
+    Why it matters:
+        The rank that is at fault looks as if all were well with it; the others raise errors of the network.
+
+    How it decides:
+        By the order of events: a clean end, then the first complaint, on one node by its monotonic clock, over
+        nodes by wall clocks within the tolerance.
+
+    Known false alarms:
+        A script that lets ranks end when they like and never calls a collective again has no complaint at all.
+
+    Fix:
+        Give all ranks as many batches, or ``Join``; end with a barrier and destroy_process_group.
+
+    References:
+        https://docs.pytorch.org/tutorials/advanced/generic_join.html
+    """
+    yield from tell(evidence, "COL008", _describe_early)

@@ -1,0 +1,171 @@
+"""Jobs in which nobody failed on its own account: ranks that lost a peer, waited in vain, or were told to end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpdoctor.evidence import RankSet
+from ddpdoctor.evidence.texts import find_entry
+from ddpdoctor_checks.crash.conditions import HUP, TERM
+from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
+from ddpdoctor_checks.crash.failures import Failure, Level, quote_line
+from ddpdoctor_checks.crash.views import View
+from ddpdoctor_checks.stage_evidence import name_signal
+
+TIMED_OUT = ("nccl-timed-out", "gloo-timed-out", "gloo-closed-on-timeout", "barrier-names-ranks")
+"""Entries of ranks that waited to the end of a limit."""
+
+
+def judge_complaints(diagnosis: Diagnosis) -> None:
+    """Name the cause where only victims spoke; where that cannot be done, say why in ``reason``."""
+    waiting = [each for each in diagnosis.failures if each.level == Level.COMPLAINT]
+    waiting.sort(key=lambda each: each.at if each.at is not None else float("inf"))
+    at_exit = [each for each in diagnosis.failures if each.level == Level.AT_EXIT]
+    ended = [each for each in diagnosis.failures if each.level == Level.ENDED]
+    if waiting and _first_ended(diagnosis, waiting, ended):
+        return
+    if waiting:
+        _judge_waiting(diagnosis, waiting)
+    elif at_exit:
+        first = min(at_exit, key=lambda each: each.at if each.at is not None else float("inf"))
+        diagnosis.cause = Group("ERR010", Level.AT_EXIT, at_exit, first)
+    elif ended:
+        _judge_ended(diagnosis, ended)
+    elif diagnosis.job is not None and (diagnosis.job.exit_code or diagnosis.job.signal):
+        diagnosis.reason = "no process of the job left an exception, a signal or an exit status behind"
+
+
+def _blame(diagnosis: Diagnosis, code: str, failures: Sequence[Failure], suspects: RankSet) -> None:
+    diagnosis.cause = Group(code, Level.COMPLAINT, list(failures), failures[0])
+    diagnosis.suspects = suspects
+
+
+def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
+    early = _finished_early(diagnosis, waiting)
+    if early:
+        _blame(diagnosis, "COL008", waiting, RankSet(view.rank for view in early if view.rank is not None))
+        return
+    for code in ("NET006", "COL002", "NET011"):
+        coded = [each for each in waiting if each.code == code]
+        if coded:
+            _blame(diagnosis, code, coded, _missing(diagnosis, code, coded))
+            return
+    late = [each for each in waiting if each.entry is not None and each.entry.id in TIMED_OUT]
+    if late:
+        heard = RankSet(each.rank for each in late if each.rank is not None)
+        if diagnosis.context.nodes > 1 and len(heard) == len(diagnosis.world) > 1:
+            _blame(diagnosis, "NET011", late, RankSet())
+        else:
+            complained = RankSet(each.rank for each in waiting if each.rank is not None)
+            _blame(diagnosis, "COL005", late, diagnosis.world.minus(complained))
+        return
+    unreached = [each for each in waiting if each.entry is not None and each.entry.id == "client-timed-out"]
+    seen = RankSet(view.rank for view in diagnosis.views.ranks if view.rank is not None)
+    if unreached and 0 not in seen:
+        _blame(diagnosis, "NET006", unreached, diagnosis.world.minus(seen) or RankSet([0]))
+        return
+    silent = diagnosis.world.minus(RankSet(each.rank for each in diagnosis.failures if each.rank is not None))
+    said = waiting[0].words
+    there = f"; {silent.phrase()} left no trace of a failure" if silent else ""
+    diagnosis.reason = f"only victims were seen ({said}){there}"
+
+
+def _missing(diagnosis: Diagnosis, code: str, coded: Sequence[Failure]) -> RankSet:
+    if code == "COL002":
+        named = [each.groups.get("missing", "") for each in coded]
+        return RankSet(int(part) for text in named for part in text.replace(",", " ").split())
+    if code == "NET006":
+        came = [view.rank for view in diagnosis.views.ranks if view.rank is not None]
+        return diagnosis.world.minus(RankSet(came))
+    return RankSet()
+
+
+def _finished_early(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> list[View]:
+    """Return the ranks that ended well before the first complaint of another."""
+    start = next((each for each in waiting if each.at is not None), None)
+    found = []
+    for view in diagnosis.views.ranks:
+        process = view.process
+        if process is None or view.attempt != diagnosis.attempt or process.ended is None:
+            continue
+        if not process.clean_end or process.exit_code not in (0, None) or view.exceptions:
+            continue
+        if start is None or start.at is None:
+            found.append(view)
+            continue
+        limit = start.at + diagnosis.clock.tolerance(view.node, start.view.node)
+        if diagnosis.clock.seconds(view.node, process.ended) <= limit:
+            found.append(view)
+    return found
+
+
+def _first_ended(diagnosis: Diagnosis, waiting: Sequence[Failure], ended: Sequence[Failure]) -> bool:
+    """A rank that was ended before anybody complained, and not by the agent, is what the others lost."""
+    start = next((each.at for each in waiting if each.at is not None), None)
+    early = [
+        each
+        for each in ended
+        if start is not None
+        and each.at is not None
+        and each.at < start
+        and each.view.process is not None
+        and each.view.process.signal is not None
+        and not diagnosis.context.was_ended(each.view)
+    ]
+    if not early:
+        return False
+    for each in early:
+        each.code, each.sure = "ERR005", "medium"
+    diagnosis.cause = Group("ERR005", Level.SIGNAL, early, min(early, key=lambda each: each.at or 0.0))
+    return True
+
+
+def lost_node(diagnosis: Diagnosis) -> bool:
+    """Make a node that went with all its processes the cause; return whether there is one.
+
+    Such a node has not a single end, while others have theirs; or the rendezvous says that its heartbeat stopped.
+    """
+    texts = [*diagnosis.views.loose, *(text for view in diagnosis.views.others for text in view.texts)]
+    named = next((text for text in texts if text.entry == "node-without-heartbeat"), None)
+    ends: dict[int, list[bool]] = {}
+    for view in diagnosis.views.ranks:
+        if view.process is not None and view.attempt == diagnosis.attempt:
+            ends.setdefault(view.node, []).append(view.process.ended is not None or bool(view.exceptions))
+    gone = [node for node, known in ends.items() if not any(known)]
+    if len(ends) < 2 or not gone or len(gone) == len(ends):
+        if named is None:
+            return False
+        view = View(named.node, host=named.groups.get("nodes", ""), role="other")
+        entry = find_entry(named.entry)
+        told = Failure(view, Level.SILENT, "NET015", quote_line(named.text), entry=entry, groups=named.groups)
+        diagnosis.cause = Group("NET015", Level.SILENT, [told], told)
+        return True
+    lost = [
+        Failure(view, Level.SILENT, "NET015", "gone without a trace", sure="medium")
+        for view in diagnosis.views.ranks
+        if view.node in gone and view.attempt == diagnosis.attempt
+    ]
+    diagnosis.failures = [each for each in diagnosis.failures if each.view.node not in gone] + lost
+    diagnosis.cause = Group("NET015", Level.SILENT, lost, lost[0])
+    return True
+
+
+def _judge_ended(diagnosis: Diagnosis, ended: Sequence[Failure]) -> None:
+    """All ranks were told to end: by whom, and was it the terminal?"""
+    signals = {each.view.process.signal for each in ended if each.view.process is not None}
+    job = diagnosis.job
+    texts = [*diagnosis.views.loose, *(text for view in diagnosis.views.others for text in view.texts)]
+    hung = any(text.entry in ("agent-hung-up", "agent-passes-hangup") for text in texts)
+    if hung or HUP in signals or (job is not None and job.signal == HUP):
+        diagnosis.cause = Group("ENV012", Level.ENDED, list(ended), ended[0])
+        return
+    if job is not None and job.interrupted is not None:
+        return
+    told = any(find_entry(text.entry).id == "agent-signalled" for text in texts)
+    if TERM in signals or told or (job is not None and job.signal == TERM):
+        for each in ended:
+            each.code, each.sure = "ERR005", "medium"
+        diagnosis.cause = Group("ERR005", Level.ENDED, list(ended), ended[0])
+        return
+    names = ", ".join(name_signal(signal) for signal in sorted(s for s in signals if s is not None))
+    diagnosis.reason = f"all ranks were told to end ({names or 'interrupted'}), and nothing shows why"

@@ -1,0 +1,130 @@
+"""ERR: errors of the GPU that end ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
+from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
+from ddpdoctor_checks.crash.launching import rerun
+from ddpdoctor_checks.crash.telling import JOB, Clause, tell
+from ddpdoctor_checks.wording import name_set
+
+
+def _describe_device_error(diagnosis: Diagnosis, group: Group) -> Clause:
+    first = group.first
+    blocking = first.view.variables.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0")
+    assertions = [t for t in first.view.texts if t.entry == "device-assertion"]
+    seen = tuple(EvidenceItem("text", t.text, group.ranks or None) for t in assertions[:1])
+    what = first.groups.get("what", first.words)
+    if blocking:
+        where = "CUDA_LAUNCH_BLOCKING=1 was set, so this is the line"
+        fixes = [Fix("correct what this line hands to the kernel: an index, a label, a shape")]
+    else:
+        where = "CUDA reports errors late: the line is where it was noticed, not where it happened"
+        fixes = [
+            Fix("run it once more with every kernel waited for: then the line is the true one",
+                rerun(diagnosis, "--blocking")),
+        ]  # fmt: skip
+    if assertions:
+        test = assertions[0].groups.get("assertion", "")
+        fixes.append(Fix(f"the kernel's own test that failed: {test}. Check the index or the label before it is used",
+                         code="assert labels.min() >= 0 and labels.max() < num_classes"))  # fmt: skip
+    return Clause(f"{what} ({where})", fixes, {"blocking": blocking}, seen=seen)
+
+
+@check(
+    "ERR007",
+    name="device-error-asynchronous",
+    title="A CUDA error was reported far from its cause",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.device_errors",
+    commands=JOB,
+)
+def find_device_error(evidence: Evidence) -> Iterable[Finding]:
+    """A kernel failed on the GPU, and the error was reported later, at another line.
+
+    What it looks for:
+        "device-side assert triggered", "an illegal memory access was encountered" and their kin, in an exception or
+        in the words of NCCL's watchdog.
+
+    Why it matters:
+        Kernels run after the call that starts them returned. The line that raises is whichever call asked the GPU
+        next; often it is NCCL's watchdog, and the network is blamed for a wrong label.
+
+    How it decides:
+        By the text. With CUDA_LAUNCH_BLOCKING=1 in the rank's environment the reported line is the true one, and
+        the finding says so. The assertion that the kernel printed is shown where there is one.
+
+    Known false alarms:
+        A faulty GPU gives the same errors; then they move from line to line and stay on one host (BKD010).
+
+    Fix:
+        Run once more with ``--blocking``, correct what that line hands to the kernel, and take it out again.
+
+    References:
+        https://docs.pytorch.org/docs/stable/notes/cuda.html (asynchronous execution)
+        https://github.com/pytorch/pytorch/issues/113128
+    """
+    yield from tell(evidence, "ERR007", _describe_device_error)
+
+
+def _describe_device_memory(diagnosis: Diagnosis, group: Group) -> Clause:
+    size = group.first.groups.get("size")
+    asked = f" ({size} asked for)" if size else ""
+    some = 0 < len(group.ranks) < len(diagnosis.world)
+    only = f"only {name_set(group.ranks)}: something else holds memory there, or its batches are longer"
+    fixes = [
+        Fix("see who holds the memory", "nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv"),
+        Fix(
+            "use smaller batches with accumulation, or keep less of the graph",
+            code="output = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
+        ),
+        Fix("where memory is fragmented",
+            rerun(diagnosis, environment=("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",))),
+    ]  # fmt: skip
+    if some:
+        fixes.insert(0, Fix(f"{only}; load checkpoints with map_location, and set the device first",
+                            code='torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'))  # fmt: skip
+    return Clause(f"the GPU's memory ran out{asked}", fixes, {"asked": size})
+
+
+@check(
+    "ERR008",
+    name="device-out-of-memory",
+    title="The memory of a GPU ran out",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.device_memory",
+    commands=JOB,
+)
+def find_device_memory(evidence: Evidence) -> Iterable[Finding]:
+    """The memory of a GPU ran out on some ranks.
+
+    What it looks for:
+        "CUDA out of memory", and allocations that CUDA or cuBLAS refused, with ranks and line.
+
+    Why it matters:
+        One rank is enough to end the job, and the others say "Connection closed by peer". Where it is one rank only,
+        another process or another rank's context sits on its GPU.
+
+    How it decides:
+        By the text of the exception. A rank that catches it and goes on without its backward lets the others hang;
+        that is DDP018.
+
+    Known false alarms:
+        None known.
+
+    Fix:
+        Smaller batches, gradient checkpointing, or the memory freed that others hold on that GPU.
+
+    References:
+        https://docs.pytorch.org/docs/stable/notes/cuda.html (memory management)
+    """
+    yield from tell(evidence, "ERR008", _describe_device_memory)

@@ -1,0 +1,299 @@
+"""BKD: what texts settle about backends and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, check, check_also
+from ddpdoctor_checks.backends import availability, devices, hardware, libraries, support
+from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
+from ddpdoctor_checks.crash.launching import rerun
+from ddpdoctor_checks.crash.telling import JOB, Clause, require_job, tell
+from ddpdoctor_checks.wording import choose_form, count_of, name_set
+
+_SET_DEVICE = 'local_rank = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(local_rank)'
+
+
+def _describe_unavailable(diagnosis: Diagnosis, group: Group) -> Clause:
+    backend = group.first.groups.get("backend", "").lower()
+    entry = group.first.entry.id if group.first.entry is not None else ""
+    if entry == "backend-unknown":
+        return Clause(
+            f"there is no backend {backend!r}",
+            (Fix("ask for one that torch has", code='dist.init_process_group("cpu:gloo,cuda:nccl")'),),
+            {"backend": backend},
+        )
+    built = entry == "backend-not-built"
+    why = "is not built into this torch" if built else "finds no GPU"
+    name = backend or "the CUDA backend"
+    fixes = [
+        Fix("use gloo where there is no GPU", code='backend = "nccl" if torch.cuda.is_available() else "gloo"\n'
+            "dist.init_process_group(backend)"),
+        Fix("see what this torch has and which GPUs it sees",
+            "python -c 'import torch; print(torch.__version__, torch.cuda.device_count())'; nvidia-smi -L"),
+    ]  # fmt: skip
+    return Clause(f"{name} {why}", fixes, {"backend": backend or None})
+
+
+@check_also(availability.find_backend_unavailable, id="crash.backend", family="crash", needs=(), commands=JOB)
+def find_backend_unavailable(evidence: Evidence) -> Iterable[Finding]:
+    """The backend that the script asked for is not built in, or has no device."""
+    yield from tell(evidence, "BKD001", _describe_unavailable)
+
+
+def _describe_failed(diagnosis: Diagnosis, group: Group) -> Clause:
+    first = group.first
+    gloo = first.entry is not None and first.entry.id.startswith("gloo")
+    backend = "gloo" if gloo else "nccl"
+    look = ("TORCH_CPP_LOG_LEVEL=INFO",) if gloo else ("NCCL_DEBUG=INFO",)
+    why = first.groups.get("what") or first.words
+    return Clause(
+        f"{backend} failed: {why}",
+        (
+            Fix("let the backend say more", rerun(diagnosis, environment=look)),
+            Fix(
+                "try every backend on a tiny world", "ddpdoctor check --only facts,smoke,rendezvous,backends"
+            ),
+        ),
+        {"backend": backend},
+        confidence="medium",
+    )
+
+
+@check_also(
+    availability.find_backend_failed, id="crash.backend_works", family="crash", needs=(), commands=JOB
+)
+def find_backend_failed(evidence: Evidence) -> Iterable[Finding]:
+    """A process group or its first collective failed in the backend."""
+    yield from tell(evidence, "BKD002", _describe_failed)
+
+
+def _describe_shared(diagnosis: Diagnosis, group: Group) -> Clause:
+    pairs = {
+        (int(each.groups["rank"]), int(each.groups["other"]))
+        for each in group.failures
+        if each.groups.get("rank", "").isdigit() and each.groups.get("other", "").isdigit()
+    }
+    ranks = RankSet(rank for pair in pairs for rank in pair) or group.ranks
+    device = group.first.groups.get("device")
+    return Clause(
+        f"{name_set(ranks)} use one GPU (bus id {device})",
+        (
+            Fix("give each rank its own, before anything else touches CUDA", code=_SET_DEVICE),
+            Fix(
+                "do not let CUDA_VISIBLE_DEVICES show one GPU to several ranks",
+                "env | grep CUDA_VISIBLE_DEVICES",
+            ),
+        ),
+        {"device": device},
+        ranks=ranks,
+    )
+
+
+@check_also(devices.find_device_shared, id="crash.device_shared", family="crash", needs=(), commands=JOB)
+def find_device_shared(evidence: Evidence) -> Iterable[Finding]:
+    """NCCL found two ranks on one GPU."""
+    yield from tell(evidence, "BKD003", _describe_shared)
+
+
+def _describe_range(diagnosis: Diagnosis, group: Group) -> Clause:
+    visible = group.first.view.variables.get("CUDA_VISIBLE_DEVICES")
+    process = group.first.view.process
+    local = process.local_rank if process is not None else None
+    seen = f" (CUDA_VISIBLE_DEVICES={visible})" if visible is not None else ""
+    return Clause(
+        f"it asks for a GPU that is not there{seen}",
+        (
+            Fix("count the GPUs that a rank sees, and start no more ranks",
+                "python -c 'import torch; print(torch.cuda.device_count())'"),
+            Fix("take the local rank, not the global one nor a physical number", code=_SET_DEVICE),
+        ),
+        {"local_rank": local, "visible": visible},
+    )  # fmt: skip
+
+
+@check_also(
+    devices.find_device_out_of_range, id="crash.device_ordinal", family="crash", needs=(), commands=JOB
+)
+def find_device_out_of_range(evidence: Evidence) -> Iterable[Finding]:
+    """A rank asked for a GPU that it does not see."""
+    yield from tell(evidence, "BKD004", _describe_range)
+
+
+def _describe_unsupported(diagnosis: Diagnosis, group: Group) -> Clause:
+    entry = group.first.entry.id if group.first.entry is not None else ""
+    if entry == "kernel-image-missing":
+        what = "this torch has no kernels for this GPU"
+        fix = Fix("compare the two, and install a torch that was built for the GPU",
+                  "python -c 'import torch.cuda as c; print(c.get_device_capability(), c.get_arch_list())'"
+        )  # fmt: skip
+    else:
+        driver = group.first.groups.get("driver")
+        what = f"the NVIDIA driver{f' ({driver})' if driver else ''} is older than the CUDA of this torch"
+        fix = Fix("compare the two: a newer driver, or a torch for an older CUDA",
+                  "nvidia-smi | head -4; python -c 'import torch; print(torch.version.cuda)'")  # fmt: skip
+    return Clause(what, (fix,), {"driver": group.first.groups.get("driver")})
+
+
+@check_also(
+    support.find_device_unsupported, id="crash.device_support", family="crash", needs=(), commands=JOB
+)
+def find_device_unsupported(evidence: Evidence) -> Iterable[Finding]:
+    """Torch and the GPU or its driver do not fit."""
+    yield from tell(evidence, "BKD005", _describe_unsupported)
+
+
+def _describe_conflict(diagnosis: Diagnosis, group: Group) -> Clause:
+    symbol = group.first.groups.get("symbol")
+    return Clause(
+        f"torch loaded a libnccl that lacks {symbol}: it is not the one that it was built with",
+        (
+            Fix("see which libraries there are", "pip list | grep -i nccl; ldconfig -p | grep nccl"),
+            Fix("keep torch's own: take the others off LD_LIBRARY_PATH and uninstall a second wheel",
+                rerun(diagnosis, environment=("LD_LIBRARY_PATH=",))),
+        ),
+        {"symbol": symbol},
+    )  # fmt: skip
+
+
+@check_also(libraries.find_library_conflict, id="crash.library", family="crash", needs=(), commands=JOB)
+def find_library_conflict(evidence: Evidence) -> Iterable[Finding]:
+    """Torch loaded an NCCL that is not its own."""
+    yield from tell(evidence, "BKD006", _describe_conflict)
+
+
+def _describe_peer_access(diagnosis: Diagnosis, group: Group) -> Clause:
+    return Clause(
+        "a GPU cannot reach another one's memory directly, and was asked to",
+        (
+            Fix("see how the GPUs are connected", "nvidia-smi topo -p2p r"),
+            Fix("let NCCL do without", rerun(diagnosis, environment=("NCCL_P2P_DISABLE=1",))),
+        ),
+    )
+
+
+@check_also(hardware.find_peer_copy_broken, id="crash.peer_access", family="crash", needs=(), commands=JOB)
+def find_peer_access(evidence: Evidence) -> Iterable[Finding]:
+    """CUDA refused access between two GPUs."""
+    yield from tell(evidence, "BKD007", _describe_peer_access)
+
+
+def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
+    backend = group.first.view.process.backend if group.first.view.process is not None else None
+    device = group.first.groups.get("device", "cpu")
+    has = f"the group has only {backend}" if backend else "the group has no backend for it"
+    return Clause(
+        f"a collective got a tensor on {device}, and {has}",
+        (
+            Fix(
+                "move the tensor to the group's device",
+                code='value = value.to(torch.device("cuda", local_rank))',
+            ),
+            Fix("or give the group a backend for each", code='dist.init_process_group("cpu:gloo,cuda:nccl")'),
+        ),
+        {"device": device, "backend": backend},
+    )
+
+
+@check(
+    "BKD008",
+    name="backend-device-mismatch",
+    title="A collective on a tensor whose device the group has no backend for",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.tensor_device",
+    commands=JOB,
+)
+def find_device_mismatch(evidence: Evidence) -> Iterable[Finding]:
+    """A collective was called with a CPU tensor in a GPU-only group, or the reverse.
+
+    What it looks for:
+        "No backend type associated with device type", "Tensors must be CUDA and dense", with the user's line.
+
+    Why it matters:
+        Training works, and the first metric or length that is reduced on the CPU ends the job, often hours in, at the
+        first evaluation.
+
+    How it decides:
+        By the text; the line is the user's call of the collective.
+
+    Known false alarms:
+        None known.
+
+    Fix:
+        Move the tensor to the device, or initialise with ``cpu:gloo,cuda:nccl``.
+
+    References:
+        https://docs.pytorch.org/docs/stable/distributed.html (Backends)
+    """
+    yield from tell(evidence, "BKD008", _describe_mismatch)
+
+
+@check(
+    "BKD009",
+    name="device-unset",
+    title="A collective before the rank's device was set",
+    severity="warning",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.device_set",
+    required=False,
+    commands=JOB,
+)
+def find_device_unset(evidence: Evidence) -> Iterable[Finding]:
+    """A barrier or an object collective ran before ``set_device``, so NCCL guessed the GPU.
+
+    What it looks for:
+        "using GPU 0 to perform barrier as devices used by this process are currently unknown".
+
+    Why it matters:
+        A wrong guess makes a second context on another rank's GPU, which costs its memory, and can hang the job.
+
+    How it decides:
+        By torch's warning. It is a warning where the guess was another number than the local rank, and a note where
+        it was right.
+
+    Known false alarms:
+        Where CUDA_VISIBLE_DEVICES shows each rank one GPU, GPU 0 is right on every rank.
+
+    Fix:
+        ``torch.cuda.set_device`` first, and ``device_id=`` for init_process_group.
+
+    References:
+        https://github.com/pytorch/pytorch/issues/60752
+    """
+    diagnosis = require_job(evidence)
+    said = [text for text in evidence.texts if text.entry == "device-guessed"]
+    if not said:
+        return
+    wrong = []
+    for text in said:
+        view = diagnosis.views.find_pid(text.node, text.pid) if text.pid is not None else None
+        local = view.process.local_rank if view is not None and view.process is not None else None
+        one = view is not None and view.variables.get("CUDA_VISIBLE_DEVICES", ",").count(",") == 0
+        if local is not None and not one and text.groups.get("device") != str(local):
+            wrong.append(text)
+    shown = wrong or said
+    ranks = RankSet(text.rank for text in shown if text.rank is not None)
+    who = name_set(ranks) if ranks else count_of(len(shown), "process", "processes")
+    guess = "a wrong one" if wrong else "the right one this time"
+    yield Finding(
+        message=f"NCCL had to guess the GPU of {who} at a barrier before set_device, and took {guess}: "
+        f"{choose_form(len(shown), 'it', 'they')} may hang.",
+        ranks=ranks,
+        severity="warning" if wrong else "info",
+        role="advice",
+        evidence=(EvidenceItem("text", shown[0].text, ranks or None),),
+        fix=(
+            Fix(
+                "set the device first and tell it to the group",
+                code=_SET_DEVICE
+                + '\ndist.init_process_group("nccl", device_id=torch.device("cuda", local_rank))',
+            ),
+        ),
+        details={"lines": sum(text.count for text in said)},
+    )

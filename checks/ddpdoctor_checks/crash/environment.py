@@ -1,0 +1,433 @@
+"""ENV: launches that went wrong, and limits that ranks ran into."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, check, check_also
+from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
+from ddpdoctor_checks.crash.launching import launcher_of, rerun, script_words
+from ddpdoctor_checks.crash.telling import JOB, Clause, require_job, tell
+from ddpdoctor_checks.crash.views import View
+from ddpdoctor_checks.environment import limits, ranks
+from ddpdoctor_checks.wording import count_of, format_bytes, join_words, name_set
+
+
+def _describe_variables(diagnosis: Diagnosis, group: Group) -> Clause:
+    variable = group.first.groups.get("variable", "RANK")
+    count = max(diagnosis.evidence.launch.nproc, 1)
+    script = " ".join(script_words(diagnosis))
+    return Clause(
+        f"{variable} is not set: the script was not started by a launcher of torch",
+        (
+            Fix("start it with torchrun, or with ddpdoctor", f"torchrun --nproc-per-node {count} {script}"),
+            Fix("or let it run alone too", code=f'value = int(os.environ.get("{variable}", "0"))'),
+        ),
+        {"variable": variable, "launcher": launcher_of(diagnosis)},
+    )
+
+
+@check_also(ranks.find_variables_missing, id="crash.variables", family="crash", needs=(), commands=JOB)
+def find_variables_missing(evidence: Evidence) -> Iterable[Finding]:
+    """A rank needed a variable that a launcher sets, and it was not there."""
+    yield from tell(evidence, "ENV001", _describe_variables)
+
+
+@check_also(
+    ranks.find_rank_duplicated, id="crash.rank_numbers", family="crash", needs=("processes",), commands=JOB
+)
+def find_rank_duplicated(evidence: Evidence) -> Iterable[Finding]:
+    """Two processes of the failed job held one rank at the same time."""
+    diagnosis = require_job(evidence)
+    if diagnosis.job is not None and diagnosis.job.exit_code == 0:
+        return
+    mine = [v for v in diagnosis.views.ranks if v.attempt == diagnosis.attempt and v.rank is not None]
+    known = {(view.node, view.pid) for view in mine}
+    by_rank: dict[int, list[View]] = {}
+    for view in mine:
+        process = view.process
+        # A process that a rank started inherits its number; it is no second rank.
+        if process is not None and view.rank is not None and (view.node, process.parent) not in known:
+            by_rank.setdefault(view.rank, []).append(view)
+    double = {rank: views for rank, views in by_rank.items() if _overlap(diagnosis, views)}
+    if not double:
+        return
+    rank, views = next(iter(double.items()))
+    who = join_words(f"{diagnosis.host(view)}:{view.pid}" for view in views)
+    shared = RankSet(double)
+    one = f"rank {rank} is " if len(double) > 1 else ""
+    yield Finding(
+        message=f"Two processes at a time claim {name_set(shared)}: {one}{who}.",
+        ranks=shared,
+        evidence=tuple(
+            EvidenceItem(
+                "process", f"rank {rank} is process {view.pid} on {diagnosis.host(view)}", RankSet([rank])
+            )
+            for view in views[:6]
+        ),
+        fix=(
+            Fix(
+                "let the launcher number them: a rank is node rank times ranks per node plus local rank",
+                code='rank = int(os.environ["RANK"])  # not LOCAL_RANK',
+            ),
+            Fix("give every node another --node-rank"),
+        ),
+        details={
+            "ranks": {
+                str(number): [view.pid for view in found] for number, found in list(double.items())[:50]
+            }
+        },
+        decisive=diagnosis.cause is None or diagnosis.cause.code in ("NET006", "NET001", "COL005"),
+    )
+
+
+def _overlap(diagnosis: Diagnosis, views: list[View]) -> bool:
+    """Whether two of them lived at one time; on nodes whose clocks differ it takes more than the tolerance."""
+    spans = []
+    for view in views:
+        process = view.process
+        if process is None or process.started is None:
+            continue
+        start = diagnosis.clock.seconds(view.node, process.started)
+        end = diagnosis.clock.seconds(view.node, process.ended) if process.ended is not None else float("inf")
+        spans.append((start, end, view.node))
+    spans.sort()
+    return any(
+        after[0] + diagnosis.clock.tolerance(before[2], after[2]) < before[1]
+        for before, after in itertools.pairwise(spans)
+    )
+
+
+def _describe_local_rank(diagnosis: Diagnosis, group: Group) -> Clause:
+    option = group.first.groups.get("option", "--local-rank")
+    other = "--local_rank" if option == "--local-rank" else "--local-rank"
+    script = " ".join(script_words(diagnosis))
+    return Clause(
+        f"the script does not know {option}, which its launcher passes (it may know {other}: torch 2.0 changed it)",
+        (
+            Fix(
+                "take both spellings, and the variable that torchrun sets",
+                code='parser.add_argument("--local-rank", "--local_rank", type=int,\n'
+                '                    default=int(os.environ.get("LOCAL_RANK", 0)))',
+            ),
+            Fix(
+                "or start it with torchrun, which passes no argument",
+                f"torchrun --nproc-per-node {max(diagnosis.evidence.launch.nproc, 1)} {script}",
+            ),
+        ),
+        {"option": option},
+    )
+
+
+@check(
+    "ENV007",
+    name="local-rank-argument",
+    title="The script cannot take the launcher's --local-rank",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.local_rank",
+    commands=JOB,
+)
+def find_local_rank(evidence: Evidence) -> Iterable[Finding]:
+    """The script's parser refused the local rank that its launcher passes as an argument.
+
+    What it looks for:
+        A usage error of argparse that names ``--local-rank`` or ``--local_rank``.
+
+    Why it matters:
+        torch.distributed.launch passes ``--local-rank`` since torch 2.0 and ``--local_rank`` before; torchrun passes
+        none. The usage error stands between the ranks' output, and torchrun only says "exitcode 2".
+
+    How it decides:
+        By argparse's own line, "unrecognized arguments: … --local-rank", of a rank that ended with a status.
+
+    Known false alarms:
+        None known.
+
+    Fix:
+        Take both spellings with LOCAL_RANK as default, or start with torchrun and read LOCAL_RANK.
+
+    References:
+        https://docs.pytorch.org/docs/stable/elastic/run.html (Transitioning from torch.distributed.launch)
+    """
+    yield from tell(evidence, "ENV007", _describe_local_rank)
+
+
+def _describe_shared_memory(diagnosis: Diagnosis, group: Group) -> Clause:
+    memory = diagnosis.views.memory.get(group.first.view.node)
+    total = memory.shm_total_bytes if memory is not None else None
+    free = memory.shm_free_bytes if memory is not None else None
+    size = f" ({format_bytes(free)} of {format_bytes(total)} free then)" if free is not None and total else ""
+    nccl = group.first.entry is not None and group.first.entry.id.startswith("nccl")
+    who = "NCCL" if nccl else "a loader worker"
+    return Clause(
+        f"/dev/shm is too small for {who}{size}",
+        (
+            Fix("see its size, and what a crashed job left there", "df -h /dev/shm; ls -la /dev/shm"),
+            Fix("in a container give it more: `docker run --shm-size=8g` or `--ipc=host`; in Kubernetes an emptyDir of "
+                "medium Memory at /dev/shm"),
+            Fix("or use fewer workers, or files in place of shared memory",
+                code='torch.multiprocessing.set_sharing_strategy("file_system")'),
+        ),
+        {"shm_total_bytes": total, "shm_free_bytes": free},
+    )  # fmt: skip
+
+
+@check_also(limits.find_shared_memory_small, id="crash.shared_memory", family="crash", needs=(), commands=JOB)
+def find_shared_memory_full(evidence: Evidence) -> Iterable[Finding]:
+    """A loader worker or NCCL ran out of /dev/shm."""
+    yield from tell(evidence, "ENV008", _describe_shared_memory)
+
+
+def _describe_files(diagnosis: Diagnosis, group: Group) -> Clause:
+    return Clause(
+        "the limit of open files was reached: loader workers hand over one descriptor for each tensor",
+        (
+            Fix("raise the limit where the job is started", "ulimit -n $(ulimit -Hn)"),
+            Fix("or let workers share files by name, and do not keep their tensors",
+                code='torch.multiprocessing.set_sharing_strategy("file_system")'),
+        ),
+    )  # fmt: skip
+
+
+@check_also(limits.find_open_files_low, id="crash.open_files", family="crash", needs=(), commands=JOB)
+def find_open_files(evidence: Evidence) -> Iterable[Finding]:
+    """A rank or a loader worker ran out of file descriptors."""
+    yield from tell(evidence, "ENV009", _describe_files)
+
+
+def _describe_hangup(diagnosis: Diagnosis, group: Group) -> Clause:
+    return Clause(
+        "The job got SIGHUP: the terminal or the ssh connection that it hung on was closed. nohup does not help, as "
+        "torchrun installs its own handler.",
+        (
+            Fix("start it in a session of its own", f"tmux new -s train '{rerun(diagnosis)}'"),
+            Fix("or without a terminal", f"setsid {rerun(diagnosis)} > train.log 2>&1 < /dev/null &"),
+            Fix(
+                "or let torchrun leave SIGHUP alone",
+                "nohup "
+                + rerun(diagnosis, "--signals-to-handle=SIGTERM,SIGINT,SIGQUIT", torchrun=True)
+                + " &",
+            ),
+        ),
+        {"signal": 1},
+        whole=True,
+        ranks=RankSet(),
+    )
+
+
+@check(
+    "ENV012",
+    name="hangup-unprotected",
+    title="The job died with its terminal",
+    severity="warning",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.hangup",
+    commands=JOB,
+)
+def find_hangup(evidence: Evidence) -> Iterable[Finding]:
+    """The job ended with SIGHUP, hours in, because a terminal or a connection was closed.
+
+    What it looks for:
+        "Process N got signal: 1", "closing signal SIGHUP", and ranks that died of SIGHUP, where no rank had failed
+        before.
+
+    Why it matters:
+        The output looks as if torch had failed. Starting it under nohup, as most people do, changes nothing:
+        torchrun's agent handles SIGHUP itself and ends its ranks.
+
+    How it decides:
+        By the agent's own words or by the signal of the processes.
+
+    Known false alarms:
+        A scheduler that ends jobs with SIGHUP.
+
+    Fix:
+        tmux, screen or setsid; on recent torch ``nohup torchrun --signals-to-handle=SIGTERM,SIGINT,SIGQUIT``.
+
+    References:
+        https://github.com/pytorch/pytorch/issues/67538
+    """
+    yield from tell(evidence, "ENV012", _describe_hangup)
+
+
+def _describe_spawn(diagnosis: Diagnosis, group: Group) -> Clause:
+    return Clause(
+        "processes are started while the main module is imported: it has no main guard",
+        (
+            Fix(
+                "start them only when the file is run, not when a child imports it",
+                code='if __name__ == "__main__":\n    mp.spawn(train, nprocs=world_size, args=(world_size,))',
+            ),
+        ),
+    )
+
+
+@check(
+    "ENV017",
+    name="spawn-unguarded",
+    title="mp.spawn or Process without a main guard",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.spawn_guard",
+    commands=JOB,
+)
+def find_spawn_unguarded(evidence: Evidence) -> Iterable[Finding]:
+    """Children of multiprocessing import the script again and start children themselves.
+
+    What it looks for:
+        "An attempt has been made to start a new process before the current process has finished its bootstrapping
+        phase".
+
+    Why it matters:
+        A spawned child imports the main module. Without ``if __name__ == "__main__":`` it starts its own children,
+        and Python stops it with a text that does not name the line.
+
+    How it decides:
+        By Python's text; the line is the user's innermost.
+
+    Known false alarms:
+        None known.
+
+    Fix:
+        Put the start behind a main guard; in a notebook move the function into a file.
+
+    References:
+        https://docs.python.org/3/library/multiprocessing.html (Safe importing of main module)
+    """
+    yield from tell(evidence, "ENV017", _describe_spawn)
+
+
+@check(
+    "ENV018",
+    name="restart-loop",
+    title="Restarts repeat one identical failure",
+    severity="warning",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.restarts",
+    required=False,
+    commands=JOB,
+)
+def find_restart_loop(evidence: Evidence) -> Iterable[Finding]:
+    """The launcher restarted the job, and it failed in the same way again.
+
+    What it looks for:
+        Two or more attempts of one job whose failures have the same fingerprint: code, exception and the
+        user's line.
+
+    Why it matters:
+        Each restart costs the time up to the failure and makes the log longer; a bug that is the same twice will be
+        the same a third time.
+
+    How it decides:
+        By the number of the attempt that torchrun gives its ranks (TORCHELASTIC_RESTART_COUNT) and the fingerprint of
+        the first failure in each.
+
+    Known false alarms:
+        A machine that is out of memory or unreachable for some minutes fails alike, too, and may recover.
+
+    Fix:
+        ``--max-restarts 0`` until the failure is corrected.
+
+    References:
+        https://docs.pytorch.org/docs/stable/elastic/run.html (--max-restarts)
+        https://github.com/pytorch/pytorch/issues/60910
+    """
+    diagnosis = require_job(evidence)
+    marks: dict[str, list[int]] = {}
+    for attempt, mark in diagnosis.repeats:
+        marks.setdefault(mark, []).append(attempt)
+    mark, attempts = max(marks.items(), key=lambda item: len(item[1]), default=("", []))
+    if len(attempts) < 2:
+        return
+    cause = diagnosis.cause
+    words = f" ({cause.first.words})" if cause is not None else ""
+    yield Finding(
+        message=f"{count_of(len(attempts), 'attempt')} of {len(diagnosis.repeats)} that failed ended in the same way"
+        f"{words}: restarting does not help.",
+        ranks=cause.ranks if cause is not None else RankSet(),
+        evidence=(
+            EvidenceItem("restart", f"attempts {join_words(map(str, attempts))} have fingerprint {mark}"),
+        ),
+        fix=(Fix("do not restart while the failure is there", rerun(diagnosis, "--max-restarts", "0")),),
+        details={
+            "fingerprint": mark,
+            "attempts": attempts,
+            "all": [list(each) for each in diagnosis.repeats],
+        },
+        role="advice",
+    )
+
+
+def _describe_uninitialised(diagnosis: Diagnosis, group: Group) -> Clause:
+    twice = group.first.entry is not None and group.first.entry.id == "group-initialised-twice"
+    if twice:
+        return Clause(
+            "the default process group is initialised twice: the script and a framework both do it",
+            (
+                Fix(
+                    "let one of them do it",
+                    code="if not dist.is_initialized():\n    dist.init_process_group()",
+                ),
+            ),
+        )
+    return Clause(
+        "torch.distributed is used before init_process_group",
+        (
+            Fix(
+                "initialise first: before samplers, SyncBatchNorm, DDP and every collective",
+                code='dist.init_process_group("gloo")  # "nccl" with GPUs',
+            ),
+            Fix(
+                "in one process do without",
+                code="if dist.is_available() and dist.is_initialized():\n    dist.all_reduce(value)",
+            ),
+        ),
+    )
+
+
+@check(
+    "ENV019",
+    name="process-group-uninitialised",
+    title="A collective before initialisation, or initialisation done twice",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.initialisation",
+    commands=JOB,
+)
+def find_uninitialised(evidence: Evidence) -> Iterable[Finding]:
+    """A collective, a sampler or SyncBatchNorm was used before the process group existed, or it was made twice.
+
+    What it looks for:
+        "Default process group has not been initialized" and "trying to initialize the default process group
+        twice", with the user's line.
+
+    Why it matters:
+        It is raised far from the line that is missing. It comes up when a script is run with one process for the
+        first time, or when a framework takes over what a script did itself.
+
+    How it decides:
+        By the text.
+
+    Known false alarms:
+        A collective after destroy_process_group says the same.
+
+    Fix:
+        Call init_process_group first, once; guard with ``dist.is_initialized()``.
+
+    References:
+        https://docs.pytorch.org/docs/stable/distributed.html (Initialization)
+    """
+    yield from tell(evidence, "ENV019", _describe_uninitialised)

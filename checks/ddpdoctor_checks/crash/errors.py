@@ -1,0 +1,330 @@
+"""ERR: how ranks of a job died, and what hides the error that counts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check
+from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
+from ddpdoctor_checks.crash.failures import Level
+from ddpdoctor_checks.crash.launching import rerun, script_words
+from ddpdoctor_checks.crash.telling import JOB, Clause, require_job, tell
+from ddpdoctor_checks.wording import choose_form, count_of, name_set
+
+_HINTS: tuple[tuple[str, Fix], ...] = (
+    (
+        r"Expected more than 1 value per channel when training",
+        Fix(
+            "the last batch of a rank has one sample: leave it out",
+            code="loader = DataLoader(dataset, sampler=sampler, drop_last=True)",
+        ),
+    ),
+    (
+        r"Expected all tensors to be on the same device",
+        Fix(
+            "take the device from LOCAL_RANK everywhere, not cuda:0",
+            code='device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))',
+        ),
+    ),
+    (
+        r"SyncBatchNorm expected input tensor to be on",
+        Fix(
+            "convert to SyncBatchNorm only where the model is on a GPU",
+            code="if torch.cuda.is_available():\n    model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)",
+        ),
+    ),
+    (
+        r"Torch not compiled with CUDA enabled",
+        Fix(
+            "install a torch with CUDA, or run on the CPU",
+            code='device = torch.device("cuda" if torch.cuda.is_available() else "cpu")',
+        ),
+    ),
+    (
+        r"Attempting to deserialize object on (?:a )?CUDA device",
+        Fix("load onto the CPU first", code='state = torch.load(path, map_location="cpu")'),
+    ),
+    (
+        r"DefaultCPUAllocator: can't allocate memory|^MemoryError",
+        Fix("give each rank less: every rank of a node holds its own copy", command="free -h"),
+    ),
+    (
+        r"[Cc]an(?:'t|not) pickle",
+        Fix(
+            "what is sent to another process has to be defined at module level: no lambda, no local function"
+        ),
+    ),
+    (
+        r"^FileNotFoundError",
+        Fix(
+            "look for the path on that host: it may not be on a shared file system, or be written later by rank 0"
+        ),
+    ),
+)
+"""Errors that several people have asked about, with what helped them (list of failure modes: D27, B03, C04)."""
+
+
+def _describe_exception(diagnosis: Diagnosis, group: Group) -> Clause:
+    first = group.first
+    line = first.line
+    fixes = [fix for pattern, fix in _HINTS if re.search(pattern, f"{first.words}\n{first.message}")][:1]
+    everyone = group.ranks == diagnosis.world
+    where = f"correct {line.file}:{line.line}" if line is not None else "correct what the exception names"
+    if everyone and len(diagnosis.world) > 1:
+        fixes.append(
+            Fix(f"{where}: every rank fails there, so one rank shows it too", rerun(diagnosis, nproc=1))
+        )
+    elif len(diagnosis.world) > 1:
+        only = name_set(group.ranks) if group.ranks else "one process"
+        fixes.append(
+            Fix(f"{where}; only {only} met it: look for what differs there (its share of the data, its host)")
+        )
+    else:
+        fixes.append(Fix(where, rerun(diagnosis, nproc=1)))
+    return Clause(first.words, fixes)
+
+
+@check(
+    "ERR001",
+    name="exception-uncaught",
+    title="A rank raised an exception, and the job ended with it",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.exceptions",
+    commands=JOB,
+)
+def find_exception(evidence: Evidence) -> Iterable[Finding]:
+    """A rank raised an exception of its own that nobody caught; the others only lost it.
+
+    What it looks for:
+        The first exception of a job that is a process's own: in the main thread, in another thread, or in a
+        loader worker, with the user's line and the exceptions that it was raised from.
+
+    Why it matters:
+        torchrun ends with ChildFailedError and ``error_file: <N/A>``, and most of the output is what other ranks
+        said when they lost the first: "Connection closed by peer", time-outs, SIGTERM. The line that has to be
+        corrected stands far above.
+
+    How it decides:
+        A message that the table of texts knows as a victim's never wins over a rank with an exception of its own.
+        Among several the earliest does, by the monotonic clock on one node and by wall clocks over nodes; clocks of
+        nodes that were not compared may be off by 1 s. Exceptions of one type at one line are one
+        finding. An error with a narrower code has that code instead.
+
+    Known false alarms:
+        A rank that raises an error of the user's own because a peer is gone, in words that nobody knows, counts as
+        a failure of its own; it comes after the first one all the same.
+
+    Fix:
+        Correct the line that is named. All other errors of the job go away with it.
+
+    References:
+        https://docs.pytorch.org/docs/stable/elastic/errors.html
+        https://github.com/pytorch/pytorch/issues/91278
+    """
+    diagnosis = require_job(evidence)
+    yield from tell(evidence, "ERR001", _describe_exception)
+    if diagnosis.cause is None and diagnosis.reason is not None:
+        raise CannotLook(f"it cannot be told who failed first: {diagnosis.reason}")
+
+
+def _describe_exit(diagnosis: Diagnosis, group: Group) -> Clause:
+    process = group.first.view.process
+    how = process.exit_how if process is not None else None
+    status = process.exit_code if process is not None else None
+    said = f" ({process.exit_text})" if process is not None and process.exit_text else ""
+    fixes: list[Fix] = []
+    if how is None:
+        what = f"it exited with status {status}, and no exception was seen{said}"
+        watched = process is not None and process.watched
+        reason = (
+            "" if watched or process is None else f" ({process.unwatched_reason or 'it was not watched'})"
+        )
+        fixes.append(Fix(f"read the end of its output{reason}", _log_command(diagnosis)))
+    else:
+        what = f"it called {how} with status {status}{said}"
+        fixes.append(
+            Fix(
+                "raise an exception instead: an exit says nothing of its reason",
+                code='raise RuntimeError("why")',
+            )
+        )
+    if status == 2 and process is not None and process.last_words and "usage:" in process.last_words:
+        what = f"its arguments were refused (exit status 2): {_usage_error(process.last_words)}"
+        fixes = [
+            Fix("call the script as its usage says", f"python {' '.join(script_words(diagnosis)[:1])} --help")
+        ]
+    return Clause(what, fixes, {"status": status, "how": how, "text": process.exit_text if process else None})
+
+
+def _usage_error(words: str) -> str:
+    found = re.search(r"error: ([^\n]{1,200})", words)
+    return found[1] if found else "see its usage"
+
+
+def _log_command(diagnosis: Diagnosis) -> str:
+    return rerun(diagnosis, "--tee", "3")
+
+
+@check(
+    "ERR006",
+    name="exited-nonzero",
+    title="A rank ended itself with a status other than 0",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.exits",
+    commands=JOB,
+)
+def find_exited(evidence: Evidence) -> Iterable[Finding]:
+    """A rank ended itself: sys.exit or os._exit with a status other than 0, and no exception.
+
+    What it looks for:
+        Ranks whose process ended with a status other than 0 although no exception left them, with the line of the
+        call, and usage errors of argparse (status 2).
+
+    Why it matters:
+        A non-zero exit writes no error file and no traceback, so torchrun's report is empty; the other ranks
+        report a lost peer, loudly.
+
+    How it decides:
+        By the exit status and the recorded call of sys.exit or os._exit. Where the call stands in an exception's
+        handler, that exception is the finding (ERR001). A usage error that names --local-rank is ENV007.
+
+    Known false alarms:
+        A script that ends with a status on purpose, to be restarted by its scheduler.
+
+    Fix:
+        Raise an exception instead of exiting, or correct the arguments.
+
+    References:
+        https://docs.python.org/3/library/sys.html#sys.exit
+        https://docs.pytorch.org/docs/stable/elastic/errors.html
+    """
+    yield from tell(evidence, "ERR006", _describe_exit)
+
+
+def _describe_not_started(diagnosis: Diagnosis, group: Group) -> Clause:
+    first = group.first
+    place = re.search(r"\((?P<file>[\w./-]{1,200}), line (?P<line>\d{1,7})\)", first.message)
+    at = f" ({place['file']}:{place['line']})" if place is not None and first.line is None else ""
+    name = (first.type or "").rpartition(".")[2]
+    if name == "ModuleNotFoundError":
+        module = re.search(r"No module named '([\w.]{1,200})'", first.message)
+        missing = module[1].partition(".")[0] if module else "it"
+        what = f"a module is missing: {first.words}"
+        fixes = [Fix("install it into the environment that the ranks use, or start from the directory that holds it",
+                     f"python -c 'import {missing}'")]  # fmt: skip
+    elif name:
+        what = f"the script does not parse: {first.words}{at}"
+        fixes = [Fix("correct the line", f"python -m py_compile {script_words(diagnosis)[0]}")]
+    else:
+        what = f"the script was not found: {first.words}"
+        fixes = [Fix("name a script that exists, relative to the directory of the command", "ls *.py")]
+    return Clause(what, fixes)
+
+
+@check(
+    "ERR009",
+    name="script-not-started",
+    title="The script could not be started",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.script",
+    commands=JOB,
+)
+def find_not_started(evidence: Evidence) -> Iterable[Finding]:
+    """The script is missing, does not parse, or imports a module that is not there.
+
+    What it looks for:
+        "can't open file", a SyntaxError, or a ModuleNotFoundError while the script was still being imported.
+
+    Why it matters:
+        Nothing of the script has run: neither the network nor the data have anything to do with it. Under torchrun
+        each rank says it once, between the agent's own lines.
+
+    How it decides:
+        By the text of Python, or by the exception's type together with a stack in which no function of the user's
+        has been called and no process group exists.
+
+    Known false alarms:
+        An optional module that is imported late, inside a function, is ERR001.
+
+    Fix:
+        Correct the name or the line, install the module, or start from the right directory.
+
+    References:
+        https://docs.python.org/3/using/cmdline.html
+    """
+    yield from tell(evidence, "ERR009", _describe_not_started)
+
+
+def _describe_at_exit(diagnosis: Diagnosis, group: Group) -> Clause:
+    first = group.first
+    ranks = group.ranks
+    words = [t for t in first.view.texts if t.entry == "aborted-at-exit"]
+    last = f' ("{words[0].text.strip()}")' if words else ""
+    ended = sum(1 for each in diagnosis.victims if each.level == Level.ENDED)
+    others = f" {count_of(ended, 'other rank')} got SIGTERM for it." if ended else ""
+    who = name_set(ranks) if ranks else "a rank"
+    return Clause(
+        f"{who[0].upper()}{who[1:]} {choose_form(len(ranks) or 1, 'was', 'were')} aborted by {first.words}{last} after "
+        f"{choose_form(len(ranks) or 1, 'its', 'their')} script had ended: the results stand, the exit code does not "
+        f"say so.{others}",
+        (
+            Fix(
+                "let the wrapper go before the interpreter ends: torch aborts while a DDP object is still alive",
+                code="del model\ngc.collect()\ntorch.distributed.destroy_process_group()",
+            ),
+        ),
+        {"last_words": words[0].text if words else None},
+        whole=True,
+        seen=tuple(EvidenceItem("text", t.text, ranks or None) for t in words[:1]),
+    )
+
+
+@check(
+    "ERR010",
+    name="aborted-at-exit",
+    title="A rank was aborted after its script had ended",
+    severity="warning",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.shutdown",
+    required=False,
+    commands=JOB,
+)
+def find_aborted_at_exit(evidence: Evidence) -> Iterable[Finding]:
+    """A rank whose script had ended was aborted while the interpreter or torch shut down.
+
+    What it looks for:
+        A fatal signal after the clean end of the interpreter, often with the words "terminate called without an
+        active exception".
+
+    Why it matters:
+        The job's exit code says that it failed, a scheduler restarts it, and its results are fine. The other ranks
+        get SIGTERM from the agent and look like failures too.
+
+    How it decides:
+        The process had run its exit functions before the signal came, and no exception had left it. On
+        torch 2.13.0 with gloo it happened in a tenth to nearly half of correct two-rank jobs that still held a DDP
+        object at their end, never where the object was deleted first.
+
+    Known false alarms:
+        An extension module that crashes while it is unloaded looks the same; its results stand as well.
+
+    Fix:
+        Delete the wrapped model and call ``destroy_process_group`` at the end of the script.
+
+    References:
+        https://docs.pytorch.org/docs/stable/distributed.html (Shutdown)
+    """
+    yield from tell(evidence, "ERR010", _describe_at_exit)

@@ -1,0 +1,191 @@
+"""CKP: checkpoints and directories over which ranks raced."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.judge import Finding, Fix, check
+from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
+from ddpdoctor_checks.crash.telling import JOB, Clause, tell
+from ddpdoctor_checks.wording import name_set
+
+_PATH = re.compile(r"'(?P<path>[^'\n]{1,400})'")
+
+
+def _path(group: Group) -> str | None:
+    found = group.first.groups.get("path")
+    if found is None:
+        match = _PATH.search(group.first.message)
+        found = match["path"] if match is not None else None
+    return found
+
+
+def _describe_early(diagnosis: Diagnosis, group: Group) -> Clause:
+    path = _path(group)
+    named = f" {path}" if path else " a checkpoint"
+    fine = diagnosis.world.minus(group.ranks)
+    others = f", {name_set(fine)} did not" if fine else ""
+    return Clause(
+        f"it found{named} missing or unfinished{others}: another rank had not written it yet ({group.first.words})",
+        (
+            Fix("write on rank 0, whole and under another name first, and let all ranks wait",
+                code='if rank == 0:\n    torch.save(state, path + ".tmp")\n    os.replace(path + ".tmp", path)\n'
+                'dist.barrier()\nstate = torch.load(path, map_location="cpu")'),
+        ),
+        {"path": path},
+    )  # fmt: skip
+
+
+@check(
+    "CKP002",
+    name="checkpoint-read-early",
+    title="A checkpoint was read before its writer had finished",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.checkpoint_order",
+    commands=JOB,
+)
+def find_read_early(evidence: Evidence) -> Iterable[Finding]:
+    """Some ranks read a checkpoint, or wrote into a directory, that another rank had not finished yet.
+
+    What it looks for:
+        A missing file, a truncated or broken archive in torch.load, or a missing parent directory in torch.save, on
+        some ranks and not on all.
+
+    Why it matters:
+        It depends on timing: the same script works nine times of ten, and the file is whole when one looks.
+
+    How it decides:
+        The error stands in torch's serialisation, and other ranks of the job did not have it. Where all ranks have it
+        the file itself is missing or broken, and that is ERR001.
+
+    Known false alarms:
+        A file that is on one host's disk only is missing on the other hosts for good.
+
+    Fix:
+        Save on rank 0 under another name, rename, then a barrier before anybody reads.
+
+    References:
+        https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html (Save and Load Checkpoints)
+    """
+    yield from tell(evidence, "CKP002", _describe_early)
+
+
+def _describe_prefix(diagnosis: Diagnosis, group: Group) -> Clause:
+    saved_wrapped = "Unexpected key(s)" in group.first.message and re.search(
+        r'Unexpected key\(s\) in state_dict: "module\.', group.first.message
+    )
+    key = group.first.groups.get("key")
+    example = f' ("module.{key}")' if key else ""
+    if saved_wrapped:
+        what = f"the checkpoint was saved from the wrapper and is loaded into the bare model{example}"
+        fixes = (
+            Fix("take the prefix off while loading",
+                code='state = {k.removeprefix("module."): v for k, v in state.items()}\nmodel.load_state_dict(state)'),
+            Fix("and save the model, not the wrapper", code="torch.save(model.module.state_dict(), path)"),
+        )  # fmt: skip
+    else:
+        what = f"the checkpoint was saved from the bare model and is loaded into the wrapper{example}"
+        fixes = (
+            Fix("load into the model inside the wrapper", code="model.module.load_state_dict(state)"),
+            Fix(
+                "or load before the wrap",
+                code="model.load_state_dict(state)\nmodel = DistributedDataParallel(model)",
+            ),
+        )
+    return Clause(what, fixes, {"key": key})
+
+
+@check(
+    "CKP004",
+    name="wrapper-prefix",
+    title="module. prefix differs between save and load",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.checkpoint_prefix",
+    commands=JOB,
+)
+def find_prefix(evidence: Evidence) -> Iterable[Finding]:
+    """A checkpoint of the wrapper was loaded into the bare model, or the reverse.
+
+    What it looks for:
+        "Missing key(s)" and "Unexpected key(s) in state_dict" whose names begin with ``module.``.
+
+    Why it matters:
+        All names are missing and all are unexpected, so the message is pages long and says one thing.
+
+    How it decides:
+        By the first name of either list.
+
+    Known false alarms:
+        A model with a submodule that is itself called ``module``.
+
+    Fix:
+        Save ``model.module.state_dict()``; take the prefix off old files while loading.
+
+    References:
+        https://github.com/pytorch/pytorch/issues/3805
+    """
+    yield from tell(evidence, "CKP004", _describe_prefix)
+
+
+def _describe_directory(diagnosis: Diagnosis, group: Group) -> Clause:
+    path = _path(group)
+    exists = group.first.entry is not None
+    did = "made" if exists else "deleted"
+    return Clause(
+        f"another rank had {did} {path or 'the directory'} a moment before",
+        (
+            Fix("let it be there already", code="os.makedirs(path, exist_ok=True)")
+            if exists
+            else Fix("let it be gone already", code="shutil.rmtree(path, ignore_errors=True)"),
+            Fix(
+                "or let one rank do it",
+                code="if rank == 0:\n    os.makedirs(path, exist_ok=True)\ndist.barrier()",
+            ),
+        ),
+        {"path": path},
+    )
+
+
+@check(
+    "CKP005",
+    name="directory-raced",
+    title="Ranks create or delete one directory at the same time",
+    severity="warning",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.directories",
+    commands=JOB,
+)
+def find_directory_raced(evidence: Evidence) -> Iterable[Finding]:
+    """All ranks create or delete one directory, and some lost the race.
+
+    What it looks for:
+        FileExistsError while a directory is made, or FileNotFoundError while one is deleted, on some ranks and not
+        on all.
+
+    Why it matters:
+        It happens once in hundreds of starts; a restart hides it.
+
+    How it decides:
+        By the exception and by the ranks that did not have it. Where every rank has it the path was there before the
+        job, and that is ERR001.
+
+    Known false alarms:
+        A directory of an earlier run that only one rank makes.
+
+    Fix:
+        ``exist_ok=True``, or rank 0 and a barrier.
+
+    References:
+        https://docs.python.org/3/library/os.html#os.makedirs
+    """
+    yield from tell(evidence, "CKP005", _describe_directory)

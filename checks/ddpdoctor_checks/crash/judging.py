@@ -1,0 +1,196 @@
+"""Who failed first and who only followed: the processes of a job put in order of blame, once for all checks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.job import JobEnd
+from ddpdoctor_checks.crash.complaints import judge_complaints, lost_node
+from ddpdoctor_checks.crash.conditions import Context
+from ddpdoctor_checks.crash.diagnosis import NUMBERS, Diagnosis, Group, fingerprint
+from ddpdoctor_checks.crash.failures import OWN, Failure, Level, judge_view
+from ddpdoctor_checks.crash.views import Clock, Views
+
+SOME_ONLY = {"CKP002": "ERR001", "CKP005": "ERR001"}
+"""Codes of races: they ask that some ranks failed and others did not; else the other code stands."""
+BY_LINE = frozenset({"ERR001", "ERR003", "ERR004", "ERR005", "ERR006", "ERR009"})
+"""Codes that say little alone: two ranks failed alike only where type and line agree."""
+
+_lock = threading.Lock()
+_last: list[tuple[Evidence, Diagnosis]] = []
+
+
+def diagnose(evidence: Evidence) -> Diagnosis:
+    """Return the judgement on a job; that of the same evidence is made once."""
+    with _lock:
+        if _last and _last[0][0] is evidence:
+            return _last[0][1]
+        made = _diagnose(evidence)
+        _last[:] = [(evidence, made)]
+        return made
+
+
+def _diagnose(evidence: Evidence) -> Diagnosis:
+    views = Views(evidence)
+    clock = Clock(evidence)
+    attempts = sorted({view.attempt for view in views.all if view.role == "rank"}) or [0]
+    job = evidence.job[0] if evidence.job else None
+    judged = [_judge_attempt(evidence, views, clock, attempt, job) for attempt in attempts]
+    failed = [each for each in judged if each.cause is not None]
+    chosen = failed[-1] if failed else judged[-1]
+    if failed and chosen is not judged[-1] and not judged[-1].failures:
+        chosen.recovered = job is None or job.exit_code == 0
+    chosen.repeats = tuple(
+        (each.attempt, fingerprint(each.cause)) for each in failed if each.cause is not None
+    )
+    return chosen
+
+
+def _judge_attempt(
+    evidence: Evidence, views: Views, clock: Clock, attempt: int, job: JobEnd | None
+) -> Diagnosis:
+    context = Context(views, clock, attempt, over=bool(evidence.job), nodes=_count_nodes(evidence, views))
+    context.ended = _ended_by_agent(views)
+    diagnosis = Diagnosis(evidence, views, clock, context, attempt, job)
+    mine = [view for view in views.all if view.attempt == attempt and view.role == "rank"]
+    failures = [failure for view in mine if (failure := judge_view(view, context)) is not None]
+    diagnosis.failures = failures
+    if job is not None and job.exit_code == 0 and job.signal is None and attempt == _last_attempt(views):
+        # The launcher saw every rank end well: what was printed on the way did not end the job.
+        failures = [each for each in failures if each.level in (Level.AT_EXIT,)]
+        diagnosis.failures = failures
+    own = _doubt_kills([each for each in failures if each.level in OWN], failures)
+    if not own:
+        rest = [view for view in views.others if view.attempt in (attempt, 0)]
+        beside = [failure for view in rest if (failure := judge_view(view, context)) is not None]
+        if job is None or job.exit_code != 0 or job.signal is not None:
+            own = [each for each in beside if each.level in OWN]
+    _choose(diagnosis, own)
+    return diagnosis
+
+
+def _last_attempt(views: Views) -> int:
+    return max((view.attempt for view in views.ranks), default=0)
+
+
+def _count_nodes(evidence: Evidence, views: Views) -> int:
+    seen = {(view.node, view.host) for view in views.ranks}
+    return max(
+        evidence.launch.nnodes, len({node for node, _ in seen}), len({host for _, host in seen if host})
+    )
+
+
+def _ended_by_agent(views: Views) -> set[tuple[int, int]]:
+    """Return node and pid of processes that the agent says it ended."""
+    found: set[tuple[int, int]] = set()
+    texts = [*views.loose, *(text for view in views.others for text in view.texts)]
+    for text in texts:
+        if (
+            text.entry in ("agent-ends-rank", "agent-kills-rank", "agent-passes-hangup")
+            and "pid" in text.groups
+        ):
+            found.add((text.node, int(text.groups["pid"])))
+    return found
+
+
+def _doubt_kills(own: Sequence[Failure], failures: Sequence[Failure]) -> list[Failure]:
+    """A SIGKILL of which nobody knows the sender, after others had failed, was the agent's or the scheduler's."""
+    sure = [each for each in own if not _is_doubtful(each)]
+    if not sure:
+        return list(own)
+    start = min((each.at for each in sure if each.at is not None), default=None)
+    kept = []
+    for each in own:
+        if _is_doubtful(each) and (start is None or each.at is None or each.at >= start):
+            each.level = Level.ENDED
+        else:
+            kept.append(each)
+    return kept
+
+
+def _is_doubtful(failure: Failure) -> bool:
+    return (
+        failure.code == "ERR005"
+        and failure.level == Level.SIGNAL
+        and not failure.proof
+        and not failure.frames
+    )
+
+
+def _choose(diagnosis: Diagnosis, own: Sequence[Failure]) -> None:
+    """Choose the cause by level and time, then the groups that came later, then the victims."""
+    soft = [each for each in diagnosis.failures if each.level == Level.SOFT]
+    silent = [each for each in diagnosis.failures if each.level == Level.SILENT]
+    for pool in (own, soft, silent):
+        if pool is silent and lost_node(diagnosis):
+            break
+        if pool:
+            groups = _fold(pool, diagnosis)
+            diagnosis.cause = _earliest(groups, diagnosis.clock)
+            later = [group for group in groups if group is not diagnosis.cause]
+            diagnosis.others = sorted(later, key=lambda group: _time(group.first))
+            break
+    if diagnosis.cause is None:
+        judge_complaints(diagnosis)
+    if diagnosis.cause is not None:
+        refine_unused(diagnosis, diagnosis.cause)
+        blamed = {id(each) for group in (diagnosis.cause, *diagnosis.others) for each in group.failures}
+        diagnosis.victims = [each for each in diagnosis.failures if id(each) not in blamed]
+
+
+def _time(failure: Failure) -> float:
+    return failure.at if failure.at is not None else float("inf")
+
+
+def _fold(failures: Iterable[Failure], diagnosis: Diagnosis) -> list[Group]:
+    """Fold failures that are alike; races that hit all ranks are none."""
+    groups: dict[tuple[object, ...], list[Failure]] = {}
+    for each in failures:
+        groups.setdefault(_alike(each), []).append(each)
+    folded = []
+    for members in groups.values():
+        first = min(members, key=_time)
+        code = first.code
+        if code in SOME_ONLY and len(members) >= max(1, len(diagnosis.world)):
+            code = SOME_ONLY[code]
+        folded.append(Group(code, first.level, members, first))
+    return folded
+
+
+def _alike(failure: Failure) -> tuple[object, ...]:
+    if failure.code not in BY_LINE:
+        return (failure.code,)
+    line = failure.line
+    place: object = (line.file, line.line) if line is not None else NUMBERS.sub("#", failure.words)
+    return (failure.code, failure.type, place, failure.level)
+
+
+def _earliest(groups: Sequence[Group], clock: Clock) -> Group:
+    """Return the group that failed first; where clocks cannot tell, the one whose kind of failure weighs more."""
+    start = min(groups, key=lambda group: (_time(group.first), group.level))
+    near = [
+        group
+        for group in groups
+        if _time(group.first) - _time(start.first)
+        <= clock.tolerance(start.first.view.node, group.first.view.node)
+        or group.first.at is None
+        or start.first.at is None
+    ]
+    return min(near, key=lambda group: (group.level, _time(group.first), group.ranks.ranges[:1]))
+
+
+def refine_unused(diagnosis: Diagnosis, group: Group) -> None:
+    """Parameters without gradient: on every rank (DDP001), or on some while others wait for them (DDP002)?"""
+    if group.code != "DDP001":
+        return
+    sets = {each.groups.get("indices") or each.groups.get("names") for each in group.failures}
+    others = diagnosis.world.minus(group.ranks)
+    waited = any(each.level == Level.COMPLAINT for each in diagnosis.failures)
+    if len(sets - {None}) > 1 or (others and waited):
+        group.code = "DDP002"
+    elif others:
+        # The others were ended before they could say it or wait for it.
+        group.code = "DDP001" if len(group.ranks) > 1 else "DDP002"
+        group.first.sure = "medium"

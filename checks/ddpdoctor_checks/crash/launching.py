@@ -1,0 +1,106 @@
+"""Commands to paste after a crash: the same job again, with something changed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from ddpdoctor.evidence.job import ProcessRecord
+from ddpdoctor_checks.commands import DEFAULT_PORT, FIXED, meeting_point
+from ddpdoctor_checks.crash.diagnosis import Diagnosis
+from ddpdoctor_checks.places import join_endpoint
+
+ELASTIC = ("torchrun", "ddpdoctor", "torch.distributed.run", "torch.distributed.launch")
+"""Launchers whose ranks ``ddpdoctor run`` starts the same way."""
+
+
+def launcher_of(diagnosis: Diagnosis) -> str:
+    """Return who started the ranks: torchrun, accelerate, srun, python."""
+    return diagnosis.job.launcher if diagnosis.job is not None else diagnosis.evidence.launch.launcher
+
+
+def script_words(diagnosis: Diagnosis) -> list[str]:
+    """Return the user's script and its arguments as they were given; ``train.py`` where nobody saw them."""
+    for view in diagnosis.views.ranks:
+        if view.process is not None and view.process.command:
+            return _script_of(view.process)
+    return ["train.py"]
+
+
+def _script_of(process: ProcessRecord) -> list[str]:
+    command = list(process.command)
+    if "-m" in command[:4]:
+        return command[command.index("-m") :]
+    script = process.script
+    if script is None:
+        return ["train.py"]
+    name = PurePosixPath(script).name
+    for number, word in enumerate(command[:6]):
+        if PurePosixPath(word).name == name:
+            return [script, *command[number + 1 :]]
+    return [script]
+
+
+def rerun(
+    diagnosis: Diagnosis,
+    *options: str,
+    environment: Sequence[str] = (),
+    nproc: int | None = None,
+    port: int | None = None,
+    torchrun: bool = False,
+    shell: str = "",
+) -> str:
+    """Return the command that runs the job once more.
+
+    Args:
+        diagnosis: the job.
+        options: for ``ddpdoctor run``, or for torchrun where ``torchrun`` is set.
+        environment: ``NAME=value`` before the command.
+        nproc: another number of ranks on the node; then on one node only.
+        port: another port for the rendezvous.
+        torchrun: name torchrun itself, for what only it can be told.
+        shell: an option that the shell has to expand, put before the script as it is.
+    """
+    launch = diagnosis.evidence.launch
+    script = script_words(diagnosis)
+    launcher = launcher_of(diagnosis)
+    if launcher not in ELASTIC and not torchrun:
+        command = next(
+            (v.process.command for v in diagnosis.views.others if v.process and v.process.command), None
+        )
+        words = ["ddpdoctor", "run", *options, "--", *(command or ["python", *script])]
+        return _join(environment, words)
+    count = str(nproc or max(launch.nproc, 1))
+    parts = ["torchrun", "--nproc-per-node", count] if torchrun else ["ddpdoctor", "run", "--nproc", count]
+    if launch.nnodes > 1 and nproc is None:
+        parts += _node_options(diagnosis, port)
+    elif port is not None:
+        parts += ["--master-port", str(port)]
+    if shell:
+        return f"{_join(environment, [*parts, *options])} {shell} {_join((), script)}"
+    return _join(environment, [*parts, *options, *script])
+
+
+def _node_options(diagnosis: Diagnosis, port: int | None) -> list[str]:
+    launch = diagnosis.evidence.launch
+    host, known = meeting_point(launch)
+    chosen = port or known or DEFAULT_PORT
+    parts = ["--nnodes", str(launch.nnodes)]
+    if launch.rdzv_backend in FIXED:
+        return [
+            *parts,
+            "--node-rank",
+            str(launch.node_rank or 0),
+            "--master-addr",
+            host,
+            "--master-port",
+            str(chosen),
+        ]
+    named = ["--rdzv-id", launch.rdzv_id] if launch.rdzv_id else []
+    return [*parts, "--rdzv-backend", launch.rdzv_backend or "c10d", "--rdzv-endpoint", join_endpoint(host, chosen),
+            *named]  # fmt: skip
+
+
+def _join(environment: Sequence[str], words: Sequence[str]) -> str:
+    return " ".join([*environment, *(shlex.quote(word) for word in words)])

@@ -1,0 +1,408 @@
+"""NET: what texts of torch, gloo and NCCL settle about the rendezvous and the network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, check, check_also
+from ddpdoctor_checks.commands import DEFAULT_PORT
+from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
+from ddpdoctor_checks.crash.launching import rerun
+from ddpdoctor_checks.crash.telling import JOB, Clause, name_hosts, require_job, tell
+from ddpdoctor_checks.network import interfaces, joining, links, names, ports
+from ddpdoctor_checks.wording import choose_form, count_of, name_set, quote
+
+LAST_PORT = 65535
+
+
+def _port(group: Group) -> int | None:
+    text = group.first.groups.get("port", "")
+    return int(text) if text.isdigit() else None
+
+
+def _describe_taken(diagnosis: Diagnosis, group: Group) -> Clause:
+    port = _port(group)
+    other = port + 1 if port is not None and 1024 <= port < LAST_PORT else DEFAULT_PORT
+    fixes = [Fix("take another port", rerun(diagnosis, port=other))]
+    if diagnosis.context.nodes == 1:
+        fixes.append(Fix("on one node let torchrun find a free port", rerun(diagnosis, "--standalone")))
+    fixes.append(Fix("see who holds it", f"ss -ltnp 'sport = :{port or DEFAULT_PORT}'"))
+    return Clause(f"the rendezvous port {port} is held by another process", fixes, {"port": port})
+
+
+@check_also(ports.find_port_taken, id="crash.port_taken", family="crash", needs=(), commands=JOB)
+def find_port_taken(evidence: Evidence) -> Iterable[Finding]:
+    """The store of the job could not listen: its port was taken."""
+    yield from tell(evidence, "NET001", _describe_taken)
+
+
+def _describe_invalid(diagnosis: Diagnosis, group: Group) -> Clause:
+    groups = group.first.groups
+    value = groups.get("port") or groups.get("endpoint") or ""
+    denied = group.first.entry is not None and group.first.entry.id == "port-denied"
+    what = f"port {value} is privileged" if denied else f"{quote(value) if value else 'the port'} is no port"
+    return Clause(
+        f"{what}: the rendezvous needs one between 1024 and {LAST_PORT}",
+        (Fix("take an ordinary port", rerun(diagnosis, port=DEFAULT_PORT)),),
+        {"port": value or None},
+    )
+
+
+@check_also(ports.find_port_invalid, id="crash.port_valid", family="crash", needs=(), commands=JOB)
+def find_port_invalid(evidence: Evidence) -> Iterable[Finding]:
+    """The port of the rendezvous is none, or needs a privilege."""
+    yield from tell(evidence, "NET009", _describe_invalid)
+
+
+def _describe_unresolvable(diagnosis: Diagnosis, group: Group) -> Clause:
+    name = group.first.groups.get("host", "the name")
+    where = name_hosts(diagnosis, group.failures)
+    return Clause(
+        f"the rendezvous host {quote(name)} has no address on {where}",
+        (
+            Fix("ask the resolver there", f"getent ahosts {quote(name, 255)}"),
+            Fix(
+                "use an address in its place (`--master-addr`, `--rdzv-endpoint`), or add the name to /etc/hosts"
+            ),
+        ),
+        {"host": name},
+    )
+
+
+@check_also(
+    names.find_master_unresolvable, id="crash.master_resolves", family="crash", needs=(), commands=JOB
+)
+def find_master_unresolvable(evidence: Evidence) -> Iterable[Finding]:
+    """The name of the rendezvous host has no address where a rank asked for it."""
+    yield from tell(evidence, "NET002", _describe_unresolvable)
+
+
+def _describe_peer(diagnosis: Diagnosis, group: Group) -> Clause:
+    name = group.first.groups.get("host", "the name")
+    return Clause(
+        f"a node published itself as {quote(name)}, which has no address on {name_hosts(diagnosis, group.failures)}",
+        (
+            Fix(
+                "let each node publish an address",
+                rerun(diagnosis, torchrun=True, shell="--local-addr $(hostname -I | cut -d' ' -f1)"),
+            ),
+            Fix("or add the name to the DNS or to /etc/hosts of every node", f"getent ahosts {quote(name, 255)}"),
+        ),
+        {"host": name},
+    )  # fmt: skip
+
+
+@check_also(names.find_peer_unresolvable, id="crash.peer_resolves", family="crash", needs=(), commands=JOB)
+def find_peer_unresolvable(evidence: Evidence) -> Iterable[Finding]:
+    """The name under which the agent published a node has no address where a rank asked for it."""
+    yield from tell(evidence, "NET008", _describe_peer)
+
+
+def _describe_loopback(diagnosis: Diagnosis, group: Group) -> Clause:
+    address = group.first.groups.get("address", "127.0.0.1")
+    return Clause(
+        f"a rank on another node was dialled at {address}: a node's host name maps to loopback",
+        (
+            Fix("name the interface that reaches the other nodes, on each node",
+                "export GLOO_SOCKET_IFNAME=$(ip route get $MASTER_ADDR | grep -oP 'dev \\K\\S+')"),
+            Fix("or take the host's name off the 127.0.1.1 line", "grep -n 127 /etc/hosts"),
+        ),
+        {"address": address},
+    )  # fmt: skip
+
+
+@check_also(interfaces.find_loopback_advertised, id="crash.loopback", family="crash", needs=(), commands=JOB)
+def find_loopback(evidence: Evidence) -> Iterable[Finding]:
+    """Ranks of several nodes dialled a loopback address."""
+    yield from tell(evidence, "NET003", _describe_loopback)
+
+
+def _describe_interface(diagnosis: Diagnosis, group: Group) -> Clause:
+    value = group.first.groups.get("value")
+    variables = group.first.view.variables
+    nccl = group.first.entry is not None and group.first.entry.id == "nccl-interface-missing"
+    variable = "NCCL_SOCKET_IFNAME" if nccl else "GLOO_SOCKET_IFNAME"
+    value = value or variables.get(variable, "")
+    syntax = not nccl and (value.startswith(("^", "=")) or "," in value)
+    why = (
+        "gloo takes one name, not a list or an exclusion"
+        if syntax
+        else "no interface of this node has that name"
+    )
+    return Clause(
+        f"{variable}={quote(value)} names no interface: {why}",
+        (
+            Fix("see the interfaces there", "ip -brief address"),
+            Fix("set the one that reaches the other nodes, or unset it on one node", f"unset {variable}"),
+        ),
+        {"variable": variable, "value": value},
+    )
+
+
+@check_also(interfaces.find_interface_missing, id="crash.interface", family="crash", needs=(), commands=JOB)
+def find_interface_missing(evidence: Evidence) -> Iterable[Finding]:
+    """The interface that gloo or NCCL was told to use is not there."""
+    yield from tell(evidence, "NET004", _describe_interface)
+
+
+def _describe_blocked(diagnosis: Diagnosis, group: Group) -> Clause:
+    return Clause(
+        "the rendezvous worked, but connections between the nodes timed out: a firewall lets the master's port through "
+        "and not the ephemeral ones",
+        (
+            Fix("see which ports are used", "sysctl net.ipv4.ip_local_port_range"),
+            Fix(
+                "open that range between all nodes, then try it on all of them",
+                "ddpdoctor check --only tcp,rendezvous",
+            ),
+        ),
+        {},
+    )
+
+
+@check_also(links.find_ports_blocked, id="crash.ports_between_nodes", family="crash", needs=(), commands=JOB)
+def find_ports_blocked(evidence: Evidence) -> Iterable[Finding]:
+    """Connections between nodes timed out although the rendezvous worked."""
+    yield from tell(evidence, "NET005", _describe_blocked)
+
+
+def _describe_missing(diagnosis: Diagnosis, group: Group) -> Clause:
+    groups = group.first.groups
+    joined, expected = groups.get("joined"), groups.get("expected")
+    missing = diagnosis.suspects
+    count = f"{joined} of {expected} joined" if joined and expected else "not all ranks joined"
+    who = f"{name_set(missing)} never started" if missing else "the others cannot be told by their numbers"
+    after = f" within {groups['seconds']} s" if "seconds" in groups else ""
+    return Clause(
+        f"The rendezvous ended without all ranks: {count}{after}; {who}.",
+        (
+            Fix("start the command on every node: nodes times ranks per node has to be WORLD_SIZE"),
+            Fix("look who comes", "ddpdoctor check --only tcp,rendezvous"),
+        ),
+        {"joined": joined, "expected": expected},
+        whole=True,
+        ranks=missing,
+    )
+
+
+@check_also(joining.find_ranks_missing, id="crash.ranks_joined", family="crash", needs=(), commands=JOB)
+def find_ranks_missing(evidence: Evidence) -> Iterable[Finding]:
+    """Fewer ranks joined than the job has."""
+    yield from tell(evidence, "NET006", _describe_missing)
+
+
+def _describe_unmatched(diagnosis: Diagnosis, group: Group) -> Clause:
+    endpoint = diagnosis.evidence.launch.rdzv_endpoint
+    at = f" at {endpoint}" if endpoint else ""
+    return Clause(
+        f"nobody serves the rendezvous{at}: no node believes that it hosts it, or the host is down",
+        (
+            Fix("give the hosting node's own name or address as the endpoint", "hostname -f; hostname -I"),
+            Fix(
+                "or tell that node that it is the host",
+                rerun(diagnosis, "--rdzv-conf", "is_host=1", torchrun=True),
+            ),
+        ),
+        {"endpoint": endpoint},
+        confidence="medium",
+    )
+
+
+@check_also(names.find_host_unmatched, id="crash.rendezvous_host", family="crash", needs=(), commands=JOB)
+def find_host_unmatched(evidence: Evidence) -> Iterable[Finding]:
+    """No node served the rendezvous."""
+    yield from tell(evidence, "NET007", _describe_unmatched)
+
+
+def _describe_stale(diagnosis: Diagnosis, group: Group) -> Clause:
+    process = group.first.view.process
+    method = process.init_method if process is not None and process.init_method else "file://…"
+    path = method.removeprefix("file://")
+    return Clause(
+        f"the rendezvous file {path} named addresses of an earlier run, and nobody listens there",
+        (
+            Fix("delete it before the next start", f"rm -f {quote(path, 4096)}"),
+            Fix("or give every job a file of its own, or use env:// with torchrun",
+                code='dist.init_process_group("gloo", init_method="env://")'),
+        ),
+        {"path": path},
+    )  # fmt: skip
+
+
+@check_also(ports.find_file_stale, id="crash.rendezvous_file", family="crash", needs=(), commands=JOB)
+def find_file_stale(evidence: Evidence) -> Iterable[Finding]:
+    """A file:// rendezvous led to addresses where nobody listens."""
+    yield from tell(evidence, "NET010", _describe_stale)
+
+
+def _describe_link(diagnosis: Diagnosis, group: Group) -> Clause:
+    address = group.first.groups.get("address")
+    hosts = name_hosts(diagnosis, group.failures)
+    proven = group.first.entry is not None and group.first.entry.id == "fabric-error"
+    why = (
+        f"the fabric reported a lost peer {address}" if proven else "every rank of every node waited in vain"
+    )
+    return Clause(
+        f"The link between {hosts} was lost while all processes still ran: {why}.",
+        (
+            Fix(
+                "look at the counters of the interfaces", "ip -s link; ethtool -S eth0 | grep -iE 'err|drop'"
+            ),
+            Fix("try every pair of nodes again", "ddpdoctor check --only tcp,bandwidth"),
+        ),
+        {"address": address},
+        whole=True,
+        ranks=RankSet(),
+        confidence="high" if proven else "medium",
+    )
+
+
+@check(
+    "NET011",
+    name="link-lost",
+    title="A peer became unreachable while its process still ran",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.links",
+    commands=JOB,
+)
+def find_link_lost(evidence: Evidence) -> Iterable[Finding]:
+    """Nodes lost each other in the middle of a job while the processes on both still ran.
+
+    What it looks for:
+        Jobs on several nodes in which no rank failed on its own account and every rank timed out, and the errors
+        that InfiniBand reports of a peer.
+
+    Why it matters:
+        Each rank blames another one. No program is at fault; the cable, the switch, the card or the driver is.
+
+    How it decides:
+        By the fabric's own error text (high confidence), or because every rank of the world waited to its limit, on
+        several nodes, so that nobody can have been elsewhere (medium). A rank with an error of its own, or one
+        that said nothing, speaks against it.
+
+    Known false alarms:
+        Ranks that all wait in different collectives time out alike; then COL003 or COL002 is the truth, and the
+        Flight Recorder would tell.
+
+    Fix:
+        Look at the counters of the interfaces, try each pair of nodes, replace what drops packets.
+
+    References:
+        https://github.com/pytorch/pytorch/issues/122571
+        https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html
+    """
+    yield from tell(evidence, "NET011", _describe_link)
+
+
+def _describe_noise(diagnosis: Diagnosis, count: int) -> Finding:
+    return Finding(
+        message=f"The {count_of(count, 'line')} with errno 97 (no IPv6 here) {choose_form(count, 'is', 'are')} "
+        "harmless: torch tries IPv6 first and then connects by IPv4.",
+        evidence=(EvidenceItem("text", "(errno: 97 - Address family not supported by protocol)"),),
+        fix=(Fix("nothing is needed; an IPv4 address in place of the name stops the lines"),),
+        role="advice",
+        details={"lines": count},
+    )
+
+
+@check(
+    "NET012",
+    name="address-family-noise",
+    title="Retries of IPv6 where the kernel has none: harmless",
+    severity="info",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.address_family",
+    required=False,
+    commands=JOB,
+)
+def find_address_family_noise(evidence: Evidence) -> Iterable[Finding]:
+    """Lines with errno 97 stand in the output of a job that failed for another reason.
+
+    What it looks for:
+        "The client socket cannot be initialized … (errno: 97 - Address family not supported by protocol)".
+
+    Why it matters:
+        It is often the first thing that looks like an error, in pages, and people search there for days.
+
+    How it decides:
+        By the text, and only where the job failed: in a job that went well nobody asks.
+
+    Known false alarms:
+        None: it is a note and never a cause.
+
+    Fix:
+        None is needed.
+
+    References:
+        https://github.com/pytorch/pytorch/issues/94286
+    """
+    diagnosis = require_job(evidence)
+    lines = [text for text in evidence.texts if text.entry == "address-family"]
+    if lines and diagnosis.cause is not None:
+        yield _describe_noise(diagnosis, sum(text.count for text in lines))
+
+
+def _describe_node(diagnosis: Diagnosis, group: Group) -> Clause:
+    hosts = name_hosts(diagnosis, group.failures)
+    host = quote(diagnosis.host(group.first.view), 255)
+    ranks = group.ranks
+    last = max(
+        (m.at.wall_ns for f in group.failures if f.view.process for m in f.view.process.milestones),
+        default=None,
+    )
+    who = f"with {name_set(ranks)} " if ranks else ""
+    return Clause(
+        f"The node {hosts} {who}is gone: none of its processes left an end, while others of the job did.",
+        (
+            Fix(
+                "see whether the host is up and what its kernel said",
+                f"ssh {host} 'uptime; dmesg -T | tail -50'",
+            ),
+            Fix("on a cluster ask the scheduler for the node's state", "sinfo -R"),
+        ),
+        {"last_sign_wall_ns": last},
+        whole=True,
+    )
+
+
+@check(
+    "NET015",
+    name="node-lost",
+    title="A node, or every process of the job on it, is gone",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.nodes",
+    commands=JOB,
+)
+def find_node_lost(evidence: Evidence) -> Iterable[Finding]:
+    """A node of the job vanished with all of its processes.
+
+    What it looks for:
+        Nodes none of whose ranks left an end, an exception or a signal, while ranks of other nodes did; and the
+        rendezvous' word that a node's heartbeat stopped.
+
+    Why it matters:
+        All the other ranks report a lost peer, and the log that would tell more is on the host that is gone.
+
+    How it decides:
+        By the absence of every end on one node where others have theirs. What was written before
+        is kept, so the last sign of life is known.
+
+    Known false alarms:
+        A node whose evidence was not given to ``analyze``, or on which nobody watched.
+
+    Fix:
+        Look at the host: power, kernel, scheduler. Restart without it if it does not come back.
+
+    References:
+        https://docs.pytorch.org/docs/stable/elastic/rendezvous.html
+    """
+    yield from tell(evidence, "NET015", _describe_node)

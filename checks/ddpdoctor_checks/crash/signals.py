@@ -1,0 +1,307 @@
+"""ERR: ranks that died of a signal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
+from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
+from ddpdoctor_checks.crash.failures import Level
+from ddpdoctor_checks.crash.launching import rerun
+from ddpdoctor_checks.crash.telling import JOB, Clause, tell
+from ddpdoctor_checks.wording import format_bytes
+
+
+def _describe_memory(diagnosis: Diagnosis, group: Group) -> Clause:
+    view = group.first.view
+    memory = diagnosis.views.memory.get(view.node)
+    process = view.process
+    held = process.rss_peak_bytes or process.rss_bytes if process is not None else None
+    of = (
+        f" of {format_bytes(memory.limit_bytes)} that the cgroup allows"
+        if memory and memory.limit_bytes
+        else ""
+    )
+    last = f", holding {format_bytes(held)}{of}" if held else of.replace(" of ", ", under the limit of ", 1)
+    worker = "a loader worker of it" if group.first.entry is not None else "it"
+    return Clause(
+        f"the kernel killed {worker} because memory ran out{last}",
+        (
+            Fix(
+                "every rank and every loader worker holds its own copy of what it loads: use fewer workers, memory-map "
+                "the data, or load it lazily",
+                code='data = numpy.load(path, mmap_mode="r")  # torch.load(path, mmap=True) for checkpoints',
+            ),
+            Fix(
+                "watch it while the job runs",
+                "watch -n 1 'free -h; ps -eo pid,rss,args --sort=-rss | head -20'",
+            ),
+            Fix("or raise the limit: `docker run --memory`, `resources.limits.memory`, `sbatch --mem`"),
+        ),
+        {
+            "rss_bytes": process.rss_bytes if process is not None else None,
+            "rss_peak_bytes": process.rss_peak_bytes if process is not None else None,
+            "limit_bytes": memory.limit_bytes if memory is not None else None,
+            "peak_bytes": memory.peak_bytes if memory is not None else None,
+            "oom_kills": memory.oom_kills if memory is not None else None,
+        },
+    )
+
+
+@check(
+    "ERR002",
+    name="killed-out-of-memory",
+    title="The kernel killed a rank because memory ran out",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.memory",
+    commands=JOB,
+)
+def find_killed_for_memory(evidence: Evidence) -> Iterable[Finding]:
+    """The Linux or cgroup out-of-memory killer ended a rank with SIGKILL: host memory, not the GPU's.
+
+    What it looks for:
+        A process that died of SIGKILL, together with a count of out-of-memory kills in its cgroup or a line of the
+        kernel's or the scheduler's log; and loader workers "killed by signal: Killed".
+
+    Why it matters:
+        "exitcode: -9" is all that torchrun tells, and the process itself cannot say a word. Each rank of a node
+        loads the data set, each loader worker may copy it.
+
+    How it decides:
+        By the cgroup's counter before and after the job (v1 memory.oom_control, v2 memory.events), or by a line
+        that names the process. SIGKILL alone is no proof: without one it is ERR005.
+
+    Known false alarms:
+        A counter without a line does not name the process; where a job is killed by hand at the moment of an
+        out-of-memory kill elsewhere in its cgroup, it is taken for that.
+
+    Fix:
+        Fewer loader workers, memory-mapped or lazily loaded data, or a larger limit.
+
+    References:
+        https://docs.kernel.org/admin-guide/cgroup-v2.html (memory.events)
+        https://docs.pytorch.org/docs/stable/data.html (num_workers and copied data)
+    """
+    yield from tell(evidence, "ERR002", _describe_memory)
+
+
+def _describe_bus(diagnosis: Diagnosis, group: Group) -> Clause:
+    memory = diagnosis.views.memory.get(group.first.view.node)
+    free = memory.shm_free_bytes if memory is not None else None
+    total = memory.shm_total_bytes if memory is not None else None
+    shared = ""
+    if free is not None and total is not None:
+        shared = f"; /dev/shm had {format_bytes(free)} of {format_bytes(total)} free then"
+    return Clause(
+        f"it died of SIGBUS{shared}",
+        (
+            Fix("look at /dev/shm: loader workers and NCCL get SIGBUS where it is full", "df -h /dev/shm"),
+            Fix("in a container give it more: `docker run --shm-size=8g` or `--ipc=host`"),
+            Fix(
+                "where it has room: a memory-mapped file was truncated while it was read (a cache that is rewritten)"
+            ),
+        ),
+        {"shm_free_bytes": free, "shm_total_bytes": total},
+    )
+
+
+@check(
+    "ERR003",
+    name="bus-error",
+    title="A rank died of SIGBUS",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.bus",
+    commands=JOB,
+)
+def find_bus_error(evidence: Evidence) -> Iterable[Finding]:
+    """A rank died of SIGBUS: memory that was mapped has nothing behind it any more.
+
+    What it looks for:
+        Ranks that ended with signal 7, with the Python stack at that moment and what was free in /dev/shm.
+
+    Why it matters:
+        "exitcode: -7" names neither the line nor the reason. Nearly always /dev/shm is full, or a memory-mapped
+        file became shorter.
+
+    How it decides:
+        By the signal of the process's end. A loader worker that dies of it makes DataLoader say so: that is ENV008.
+
+    Known false alarms:
+        None known: the signal was seen.
+
+    Fix:
+        More room in /dev/shm; files that are mapped must not be rewritten in place.
+
+    References:
+        https://man7.org/linux/man-pages/man2/mmap.2.html (SIGBUS)
+        https://docs.pytorch.org/docs/stable/notes/multiprocessing.html
+    """
+    yield from tell(evidence, "ERR003", _describe_bus)
+
+
+def _describe_fault(diagnosis: Diagnosis, group: Group) -> Clause:
+    crash = group.first.view.crash
+    native = crash.native if crash is not None else None
+    modules = list(crash.modules) if crash is not None else []
+    own = [name for name in modules if not name.startswith(("numpy.", "torch.", "_", "yaml._", "psutil"))]
+    inside = f" in {native}" if native else ""
+    worker = " of a loader worker" if group.first.entry is not None else ""
+    return Clause(
+        f"segmentation fault{worker}{inside}",
+        (
+            Fix(
+                "look at the line that was running; native code below it is at fault (an extension, a driver, a mix of "
+                "versions)",
+                rerun(diagnosis, nproc=1, environment=("PYTHONFAULTHANDLER=1",)),
+            ),
+            Fix(
+                "rebuild or align the extensions that were loaded",
+                "pip check && python -m torch.utils.collect_env",
+            ),
+        ),
+        {"native": native, "modules": own[:40]},
+        seen=tuple(EvidenceItem("crash", crash.title, group.ranks or None) for _ in [0])
+        if crash is not None
+        else (),
+    )
+
+
+@check(
+    "ERR004",
+    name="segmentation-fault",
+    title="A rank died of SIGSEGV",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.segmentation",
+    commands=JOB,
+)
+def find_segmentation_fault(evidence: Evidence) -> Iterable[Finding]:
+    """A rank died of a segmentation fault in native code.
+
+    What it looks for:
+        Ranks that ended with signal 11, with the Python stack that faulthandler wrote at that moment, the native
+        library that the kernel names, and the extension modules that were loaded.
+
+    Why it matters:
+        "exitcode: -11" says nothing; Python never sees the error. The line that called the native code tells
+        which extension it was.
+
+    How it decides:
+        By the signal of the process's end, or by DataLoader's own word on its worker.
+
+    Known false alarms:
+        None known: the signal was seen. A fault after the script had ended is ERR010.
+
+    Fix:
+        Rebuild or align the extension, the driver or the library that the stack leads to.
+
+    References:
+        https://docs.python.org/3/library/faulthandler.html
+        https://github.com/pytorch/pytorch/issues/58817
+    """
+    yield from tell(evidence, "ERR004", _describe_fault)
+
+
+def _describe_kill(diagnosis: Diagnosis, group: Group) -> Clause:
+    first = group.first
+    process = first.view.process
+    sender = process.signal_sender if process is not None else None
+    memory = diagnosis.views.memory.get(first.view.node)
+    blind = memory.kernel_note if memory is not None else "the kernel log was not looked at"
+    details = {"signal": process.signal if process is not None else None, "sender": sender}
+    if first.level == Level.ENDED:
+        return Clause(
+            f"Every rank was ended by {first.words}, and nobody had failed before: the launcher was told to stop.",
+            (
+                Fix("ask the scheduler why: a time limit, preemption, or somebody's kill",
+                    "sacct -j $SLURM_JOB_ID -o ALL"),
+                Fix("let the job end well on SIGTERM: save a checkpoint when it comes",
+                    code="signal.signal(signal.SIGTERM, save_and_exit)"),
+            ),
+            details,
+            whole=True,
+        )  # fmt: skip
+    if first.level == Level.SILENT:
+        return Clause(
+            "it is gone without an exception, an exit call or a clean end: a signal, or an exit in native code",
+            (
+                Fix("look at the kernel's log of that time", "sudo dmesg -T | tail -50"),
+                Fix("run under a launcher that sees how its ranks end", rerun(diagnosis)),
+            ),
+            details,
+        )
+    by = f"sent by {sender}" if sender else "by whom is not known"
+    what = (
+        f"it was killed by {first.words}, {by}"
+        if "status" not in first.words
+        else f"it died of {first.words}"
+    )
+    fixes = [
+        Fix(
+            "look for who sent it: the kernel's log first",
+            "sudo dmesg -T | grep -i -E 'killed process|oom' | tail",
+        )
+    ]
+    if "SIGKILL" in first.words:
+        what += f"; that memory ran out is not shown ({blind or 'no out-of-memory kill was counted'})"
+        fixes.append(
+            Fix(
+                "a scheduler kills too: time limit, memory limit, preemption", "sacct -j $SLURM_JOB_ID -o ALL"
+            )
+        )
+    elif first.view.crash is not None or first.frames:
+        fixes = [
+            Fix("look at the line that was running: native code below it gave up", rerun(diagnosis, nproc=1))
+        ]
+    return Clause(what, fixes, details)
+
+
+@check(
+    "ERR005",
+    name="killed-by-signal",
+    title="A rank was killed by a signal",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.signals",
+    commands=JOB,
+)
+def find_killed(evidence: Evidence) -> Iterable[Finding]:
+    """A rank was killed by a signal from outside, or is gone without a word.
+
+    What it looks for:
+        Ranks that ended by a signal that is neither a bus error nor a segmentation fault, before any other rank had
+        failed; ranks that are gone without an exception and without a clean end; jobs that were told to stop as a
+        whole.
+
+    Why it matters:
+        Nothing in the job's own output says who killed it. SIGKILL comes from the out-of-memory killer, from a
+        scheduler or from a person; only the kernel's log or the scheduler knows.
+
+    How it decides:
+        By the signal of the process's end and, where it can be known, its sender. SIGTERM and SIGKILL from the
+        elastic agent, and a SIGKILL that came after another rank's failure, make a rank a victim. SIGKILL with the
+        kernel's or the cgroup's word is ERR002.
+
+    Known false alarms:
+        Where the kernel log cannot be read and the job has no cgroup of its own, an out-of-memory kill looks like
+        any other SIGKILL; the finding says so.
+
+    Fix:
+        Ask the kernel's log and the scheduler; what they say decides.
+
+    References:
+        https://man7.org/linux/man-pages/man7/signal.7.html
+        https://github.com/meta-llama/llama/issues/856
+    """
+    yield from tell(evidence, "ERR005", _describe_kill)

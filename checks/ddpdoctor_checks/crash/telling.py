@@ -1,0 +1,318 @@
+"""From the judgement on a job to findings: the sentence, the places, what was seen, who the victims are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddpdoctor.evidence import Evidence, Frame, RankSet
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where
+from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group, interrupted_by_user
+from ddpdoctor_checks.crash.failures import Failure, Level, describe_exception
+from ddpdoctor_checks.crash.frames import MOST_PLACES, user_frames
+from ddpdoctor_checks.crash.judging import diagnose
+from ddpdoctor_checks.wording import count_of, join_words, name_set
+
+JOB = ("run", "attach", "analyze")
+"""Commands that look at a job."""
+KINDS = ("processes", "exceptions", "crashes", "texts", "job")
+"""Kinds of evidence that speak of a job's end; a check of this family looks where one of them is there."""
+MOST_LATER = 4
+"""Later failures that are findings of their own; more are counted in the details of the first."""
+MOST_NAMED = 4
+"""Hosts that a sentence names."""
+
+_SHORT = (
+    "Connection closed by peer", "Connection reset by peer", "Connection was likely closed", "Broken pipe",
+    "Connection refused", "Socket closed", "closed by remote peer", "remote process exited", "ncclRemoteError",
+    "Timed out waiting", "collective operation timeout", "timed out", "timeout", "Socket Timeout", "aborted",
+)  # fmt: skip
+"""The telling part of what victims say, the most telling first."""
+
+
+@dataclass(slots=True)
+class Clause:
+    """What a code adds to a finding: the end of the sentence, what to do, details."""
+
+    what: str
+    """Follows ``Rank 2 failed first:``."""
+    fix: Sequence[Fix] = ()
+    details: dict[str, Any] = field(default_factory=dict)
+    whole: bool = False
+    """``what`` is the whole message."""
+    ranks: RankSet | None = None
+    """Culprits where they are others than those who said it."""
+    severity: str | None = None
+    seen: Sequence[EvidenceItem] = ()
+    confidence: str | None = None
+    """Where it is other than that of the failure itself."""
+
+
+Describe = Callable[[Diagnosis, Group], Clause]
+
+
+def require_job(evidence: Evidence) -> Diagnosis:
+    """Return the judgement on the job.
+
+    Raises:
+        NotApplicable: no job was watched or none of its remains were given, or the user ended it.
+    """
+    if not any(getattr(evidence, kind) for kind in KINDS):
+        raise NotApplicable("no job was watched")
+    diagnosis = diagnose(evidence)
+    if interrupted_by_user(diagnosis):
+        raise NotApplicable("the job was told to end from outside before anything had failed")
+    return diagnosis
+
+
+def tell(evidence: Evidence, code: str, describe: Describe) -> Iterator[Finding]:
+    """Yield the findings of one code: the cause of the job's end, and failures of their own that came later.
+
+    Args:
+        evidence: of a job.
+        code: of the findings.
+        describe: words, fixes and details of the code.
+    """
+    diagnosis = require_job(evidence)
+    if diagnosis.cause is not None and diagnosis.cause.code == code:
+        yield make_finding(diagnosis, diagnosis.cause, describe)
+    for group in diagnosis.others[:MOST_LATER]:
+        if group.code == code:
+            yield make_finding(diagnosis, group, describe)
+
+
+def make_finding(diagnosis: Diagnosis, group: Group, describe: Describe) -> Finding:
+    """Return the finding on one group of processes that failed alike."""
+    cause = group is diagnosis.cause
+    clause = describe(diagnosis, group)
+    ranks = group.ranks if clause.ranks is None else clause.ranks
+    said = RankSet() if clause.ranks is None else group.ranks.minus(ranks)
+    victims = RankSet(each.rank for each in diagnosis.victims if each.rank is not None).union(said)
+    message = clause.what if clause.whole else f"{_subject(diagnosis, group)}: {clause.what}{_place(group)}."
+    severity = clause.severity
+    if diagnosis.recovered and severity is None:
+        severity = "warning"
+    hosts = tuple(
+        dict.fromkeys(diagnosis.host(f.view) for f in group.failures if f.rank is None or f.rank in ranks)
+    )
+    return Finding(
+        message=message,
+        ranks=ranks,
+        victims=victims.minus(ranks) if cause else RankSet(),
+        nodes=hosts if diagnosis.context.nodes > 1 else (),
+        where=_places(diagnosis, group, clause, ranks, cause),
+        evidence=tuple(_seen(diagnosis, group, clause, cause)),
+        fix=tuple(clause.fix),
+        details={**_details(diagnosis, group, cause), **clause.details},
+        confidence=clause.confidence or group.first.sure,
+        role="cause" if cause else "consequence",
+        severity=severity,
+        decisive=cause,
+    )
+
+
+def _subject(diagnosis: Diagnosis, group: Group) -> str:
+    """Return ``Rank 2 on node-b failed first, 0.38 s before anyone else``."""
+    ranks = group.ranks
+    many = len(ranks) > 1
+    first = group.first
+    who = (
+        name_set(ranks)
+        if ranks
+        else {"launcher": "the launcher"}.get(first.view.role, "a process of the job")
+    )
+    if many and ranks == diagnosis.world:
+        who = f"all {len(ranks):,} ranks"
+    hosts = tuple(dict.fromkeys(diagnosis.host(each.view) for each in group.failures))
+    where = f" on {hosts[0]}" if diagnosis.context.nodes > 1 and len(hosts) == 1 else ""
+    who = who[0].upper() + who[1:] + where
+    if group is not diagnosis.cause:
+        lag = _lag(diagnosis, group)
+        return f"{who} failed too" + (f", {lag} later" if lag else "")
+    lead = lead_of(diagnosis)
+    if many:
+        told = f" (rank {first.rank} first)" if first.rank is not None and first.at is not None else ""
+        return f"{who} failed alike{told}" + (f", {lead} before anyone else" if lead else "")
+    if lead:
+        return f"{who} failed first, {lead} before anyone else"
+    alone = len(diagnosis.world) == 1 or not (diagnosis.victims or diagnosis.others)
+    return f"{who} failed" if alone else f"{who} failed first"
+
+
+def lead_of(diagnosis: Diagnosis) -> str:
+    """Return how long before all others the cause was, e.g. ``0.38 s``; empty where clocks cannot tell."""
+    group = diagnosis.cause
+    if group is None or group.first.at is None:
+        return ""
+    rest = [*diagnosis.victims, *(each for other in diagnosis.others for each in other.failures)]
+    known = [each for each in rest if each.at is not None]
+    if not known:
+        return ""
+    following = min(known, key=lambda each: each.at or 0.0)
+    gap = (following.at or 0.0) - group.first.at
+    if gap <= diagnosis.clock.tolerance(group.first.view.node, following.view.node):
+        return ""
+    return format_gap(gap)
+
+
+def format_gap(seconds: float) -> str:
+    """Return a short time: ``0.4 ms``, ``0.38 s``, ``12 s``, ``31 min``."""
+    if seconds < 0.01:
+        return f"{seconds * 1e3:.2g} ms"
+    if seconds < 10:
+        return f"{seconds:.2f} s"
+    return f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} min"
+
+
+def _lag(diagnosis: Diagnosis, group: Group) -> str:
+    cause = diagnosis.cause
+    if cause is None or cause.first.at is None or group.first.at is None:
+        return ""
+    gap = group.first.at - cause.first.at
+    return (
+        format_gap(gap)
+        if gap > diagnosis.clock.tolerance(cause.first.view.node, group.first.view.node)
+        else ""
+    )
+
+
+def _place(group: Group) -> str:
+    line, note = group.first.line, group.first.note
+    at = (
+        f" at {line.file}:{line.line}" + (f" in {line.function}" if line.function != "<module>" else "")
+        if line
+        else ""
+    )
+    return f"{at} ({note})" if note else at
+
+
+def _where(frame: Frame, ranks: RankSet, role: str, host: str | None) -> Where:
+    return Where(ranks, role, frame.file, frame.line, frame.function, frame.source, host)
+
+
+def _places(
+    diagnosis: Diagnosis, group: Group, clause: Clause, ranks: RankSet, cause: bool
+) -> tuple[Where, ...]:
+    """Culprit's innermost line first, then its callers, other lines of the group, then where victims stood."""
+    host = diagnosis.host(group.first.view) if diagnosis.context.nodes > 1 else None
+    said_by_victims = clause.ranks is not None and group.first.rank not in ranks
+    role = "victim" if said_by_victims else "culprit"
+    own = group.ranks if role == "victim" else ranks
+    shown = user_frames(group.first.frames)[:MOST_PLACES]
+    places = [
+        _where(frame, own, role if not n else "caller", host if not n else None)
+        for n, frame in enumerate(shown)
+    ]
+    other: dict[tuple[str, int], list[Failure]] = {}
+    for each in group.failures:
+        line = each.line
+        if line is not None and shown and (line.file, line.line) != (shown[0].file, shown[0].line):
+            other.setdefault((line.file, line.line), []).append(each)
+    for members in list(other.values())[:3]:
+        line = members[0].line
+        if line is not None:
+            members_ranks = RankSet(each.rank for each in members if each.rank is not None)
+            places.append(_where(line, members_ranks, role, None))
+    return (*places, *(_victim_places(diagnosis) if cause else ()))
+
+
+def _victim_places(diagnosis: Diagnosis) -> list[Where]:
+    found: dict[tuple[str, int], tuple[Frame, list[int]]] = {}
+    for each in diagnosis.victims:
+        line = each.line
+        if line is not None and each.rank is not None:
+            found.setdefault((line.file, line.line), (line, []))[1].append(each.rank)
+    largest = sorted(found.values(), key=lambda item: -len(item[1]))[:3]
+    return [_where(frame, RankSet(ranks), "victim", None) for frame, ranks in largest]
+
+
+def _seen(diagnosis: Diagnosis, group: Group, clause: Clause, cause: bool) -> Iterator[EvidenceItem]:
+    first = group.first
+    kind = "exception" if first.exception is not None else "text" if first.entry is not None else "exit"
+    words = f"{first.words} ({first.note})" if first.note else first.words
+    source = first.exception.source if first.exception is not None else None
+    yield EvidenceItem(kind, words, group.ranks or None, source)
+    if first.exception is not None:
+        for link in first.exception.chain[:3]:
+            how = "raised from" if link.link == "cause" else "raised while handling"
+            yield EvidenceItem(
+                "exception", f"{how} {describe_exception(link.type, link.message)}", group.ranks or None
+            )
+    for line in first.proof:
+        yield EvidenceItem("kernel", line, group.ranks or None)
+    yield from clause.seen
+    if cause:
+        yield from describe_victims(diagnosis)
+        same = [
+            attempt
+            for attempt, mark in diagnosis.repeats
+            if mark == dict(diagnosis.repeats)[diagnosis.attempt]
+        ]
+        if len(same) > 1:
+            yield EvidenceItem("restart", f"the same failure in {count_of(len(same), 'attempt')}")
+
+
+def describe_victims(diagnosis: Diagnosis) -> Iterator[EvidenceItem]:
+    """Yield one line per kind of complaint: who, what, how long after the first failure."""
+    groups: dict[str, list[Failure]] = {}
+    for each in diagnosis.victims:
+        if each.rank is not None:
+            groups.setdefault(shorten_complaint(each), []).append(each)
+    start = diagnosis.cause.first if diagnosis.cause is not None else None
+    for words, members in list(groups.items())[:6]:
+        ranks = RankSet(each.rank for each in members if each.rank is not None)
+        gaps = [
+            each.at - start.at for each in members if start and start.at is not None and each.at is not None
+        ]
+        near = start is not None and all(
+            not diagnosis.clock.tolerance(start.view.node, m.view.node) for m in members
+        )
+        yield EvidenceItem("victim", f"{words}{_span(gaps) if gaps and near else ''}", ranks)
+
+
+def _span(gaps: Sequence[float]) -> str:
+    low, high = min(gaps), max(gaps)
+    if low < 0:
+        return ""
+    if format_gap(low) == format_gap(high):
+        return f" {format_gap(low)} later"
+    return f" {format_gap(low)} to {format_gap(high)} later"
+
+
+def shorten_complaint(failure: Failure) -> str:
+    """Return ``"Connection closed by peer"``, or how it was ended, for the line on victims."""
+    if failure.level == Level.ENDED:
+        agent = failure.view.process is not None and (failure.view.process.signal_sender or "").startswith(
+            "agent"
+        )
+        return f"{failure.words} from the agent" if agent else failure.words
+    return next(
+        (f'"{part}"' for part in _SHORT if part in failure.words or part in failure.message), failure.words
+    )
+
+
+def _details(diagnosis: Diagnosis, group: Group, cause: bool) -> dict[str, Any]:
+    first = group.first
+    hidden = len(first.frames) - len(user_frames(first.frames))
+    details: dict[str, Any] = {
+        "exception": first.type,
+        "text": first.entry.id if first.entry is not None else None,
+        "attempt": diagnosis.attempt,
+        "frames_hidden": hidden,
+    }
+    if first.exception is not None and first.exception.chain:
+        chain = first.exception.chain
+        details["chain"] = [
+            {"link": e.link, "text": describe_exception(e.type, e.message)} for e in chain[:8]
+        ]
+    if cause:
+        details["lead"] = lead_of(diagnosis) or None
+        if len(diagnosis.others) > MOST_LATER:
+            details["later_failures_left_out"] = len(diagnosis.others) - MOST_LATER
+    return details
+
+
+def name_hosts(diagnosis: Diagnosis, failures: Iterable[Failure]) -> str:
+    """Return the hosts of some processes for a sentence."""
+    return join_words(dict.fromkeys(diagnosis.host(each.view) for each in failures), few=MOST_NAMED)
