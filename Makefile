@@ -1,6 +1,6 @@
 # Every target is one call of scripts/dev.sh, which does the same where there is no make.
 .DEFAULT_GOAL := help
-.PHONY: bench check help lint setup test
+.PHONY: accuracy bench check help lint setup test
 
 check: ## examine this machine with a world of four ranks; writes ddpdoctor-report.html
 	@sh scripts/dev.sh check $(ARGS)
@@ -13,6 +13,9 @@ lint: ## the linters, types and layers only
 
 bench: ## measure the figures that benchmarks/README.md describes (ARGS="--only hello")
 	@sh scripts/dev.sh bench $(ARGS)
+
+accuracy: ## run the broken scripts of tests/faults under `run`, write docs/accuracy.md (ARGS="--only DDP")
+	@sh scripts/dev.sh accuracy $(ARGS)
 
 setup: ## only make .venv
 	@sh scripts/dev.sh setup

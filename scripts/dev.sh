@@ -5,6 +5,7 @@
 #   sh scripts/dev.sh test [options of pytest]               linters, types, layers, tests with branch coverage
 #   sh scripts/dev.sh lint                                   the first three of these without the tests
 #   sh scripts/dev.sh bench [options of benchmarks]          measure what benchmarks/README.md describes
+#   sh scripts/dev.sh accuracy [--only TEXT]                 run the broken scripts of tests/faults, write docs/accuracy.md
 #   sh scripts/dev.sh setup                                  only make .venv
 #
 # PYTHON=/path/to/python3.11 picks the interpreter, VENV=DIR the directory (default .venv). pip's own variables
@@ -135,6 +136,12 @@ case $command in
     bench)
         setup
         "$VENV/bin/python" -m benchmarks "$@"
+        ;;
+    accuracy)
+        setup
+        # A part of the cases is no page.
+        [ $# -gt 0 ] || set -- --markdown docs/accuracy.md
+        "$VENV/bin/python" -m tests.faults.accuracy "$@"
         ;;
     lint)
         setup

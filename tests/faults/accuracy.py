@@ -1,0 +1,163 @@
+"""Runs the cases under `ddpdoctor run` and says how often it was right: ``python -m tests.faults.accuracy``.
+
+``--plain`` runs them without ddpdoctor and only tells whether each fails as its truth says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from benchmarks.machine import describe_machine
+from tests.faults.score import Score, score_trial
+from tests.faults.trial import DOCTOR, find_obstacle, try_case, try_plain
+from tests.faults.truth import Truth, load_all
+
+COLUMNS = (
+    "case",
+    "true",
+    "said",
+    "detected",
+    "class",
+    "ranks",
+    "line",
+    "content",
+    "exit",
+    "false alarms",
+    "s",
+)
+HEAD = """# Accuracy
+
+Each case is a script in `tests/faults/cases`, with its ground truth beside it: the code, the ranks at fault, the line
+(by a marker in the source), what the finding has to carry (parameter names, a port), the exit code. Healthy ones are
+made to look suspicious. `make accuracy` runs them all under `ddpdoctor run` and writes this page.
+
+*said* is the code of the first finding; *class*, *ranks*, *line* and *content* are judged on that one alone. A false
+alarm is any further warning or error whose code the truth does not allow. A dash: the truth says nothing about it.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what was chosen; return 0 where everything is right, 1 where something is not."""
+    options = _make_parser().parse_args(arguments)
+    chosen = [truth for truth in load_all() if not options.only or _matches(truth, options.only)]
+    if not chosen:
+        print("no such case", file=sys.stderr)
+        return 2
+    obstacles = {truth.name: find_obstacle(truth) for truth in chosen}
+    able = [truth for truth in chosen if obstacles[truth.name] is None]
+    left_out = [f"{name}: {why}" for name, why in obstacles.items() if why is not None]
+    if options.plain:
+        return _check_plain(able, left_out)
+    doctor = shlex.split(options.command) if options.command else DOCTOR
+    scores = []
+    for truth in able:
+        trial = try_case(truth, doctor)
+        scores.append(score_trial(truth, trial))
+        _print_row(scores[-1])
+        if options.outputs is not None:
+            options.outputs.mkdir(parents=True, exist_ok=True)
+            (options.outputs / f"{truth.name}.txt").write_text(trial.output)
+    print("\n".join(["", *summarise(scores), *(f"left out: {text}" for text in left_out)]))
+    if options.markdown is not None:
+        options.markdown.write_text(make_page(scores, left_out))
+    return 0 if all(score.is_right for score in scores) else 1
+
+
+def summarise(scores: Sequence[Score]) -> list[str]:
+    """Return the counts, one text each."""
+    broken = [score for score in scores if score.detected is not None]
+    rows = [f"detected {_count(score.detected for score in broken)}"]
+    parts: dict[str, Callable[[Score], bool | None]] = {
+        "right class": lambda score: score.code,
+        "right ranks": lambda score: score.ranks,
+        "right line": lambda score: score.line,
+        "right content": lambda score: score.content,
+    }
+    rows += [f"{name} {_count(map(part, broken))}" for name, part in parts.items()]
+    healthy = [score for score in scores if score.detected is None]
+    alarmed = sum(bool(score.false_alarms) for score in healthy)
+    rows.append(f"false alarms on {alarmed} of {len(healthy)} healthy jobs")
+    alarms = sum(len(score.false_alarms) for score in broken)
+    rows.append(f"false findings beside the cause {alarms} in {len(broken)} broken jobs")
+    rows.append(f"right exit code {_count(score.exit for score in scores)}")
+    rows.append(f"everything right {_count(score.is_right for score in scores)}")
+    return rows
+
+
+def make_page(scores: Sequence[Score], left_out: Sequence[str]) -> str:
+    """Return the page as Markdown, with the date and the machine."""
+    today = datetime.now(timezone.utc).date().isoformat()
+    machine = [f"* {fact}" for fact in (f"measured on {today} (UTC)", *describe_machine())]
+    counts = [f"* {row}" for row in summarise(scores)]
+    table = [_join(COLUMNS), _join(["---"] * len(COLUMNS)), *(_join(_cells(score)) for score in scores)]
+    wrong = [f"* `{score.name}`: {'; '.join(score.notes)}" for score in scores if score.notes]
+    parts = [HEAD.rstrip(), "\n".join(machine), "\n".join(counts), "\n".join(table)]
+    if wrong:
+        parts.append("## What was not right\n\n" + "\n".join(wrong))
+    if left_out:
+        parts.append("## Left out on this machine\n\n" + "\n".join(f"* {text}" for text in left_out))
+    return "\n\n".join(parts) + "\n"
+
+
+def _check_plain(truths: Sequence[Truth], left_out: Sequence[str]) -> int:
+    wrong = 0
+    for truth in truths:
+        trial = try_plain(truth)
+        fits = trial.exit_code == truth.exit and truth.says in trial.output
+        wrong += not fits
+        print(
+            f"{'ok  ' if fits else 'NOT '} {truth.name:<28} exit {trial.exit_code} {trial.seconds:5.1f} s",
+            flush=True,
+        )
+        if not fits:
+            print("      " + "\n      ".join(trial.output.splitlines()[-40:]))
+    print(f"{len(truths) - wrong} of {len(truths)} fail as they say", *left_out, sep="\n")
+    return 1 if wrong else 0
+
+
+def _matches(truth: Truth, patterns: Sequence[str]) -> bool:
+    return any(pattern in truth.name or truth.code.startswith(pattern) for pattern in patterns)
+
+
+def _cells(score: Score) -> list[str]:
+    said = (score.detected, score.code, score.ranks, score.line, score.content, score.exit)
+    marks = [{True: "yes", False: "**no**", None: "-"}[value] for value in said]
+    alarms = ", ".join(score.false_alarms) or "-"
+    return [score.name, score.expected, score.got, *marks, alarms, f"{score.seconds:.1f}"]
+
+
+def _print_row(score: Score) -> None:
+    mark = "right" if score.is_right else "WRONG"
+    told = f"{score.name:<28} {score.expected:<8} {score.got:<9} {score.seconds:5.1f} s"
+    alarms = f"  false alarms: {', '.join(score.false_alarms)}" if score.false_alarms else ""
+    print(f"{mark} {told}{alarms}{'  ' if score.notes else ''}{'; '.join(score.notes)}", flush=True)
+
+
+def _count(values: Iterable[bool | None]) -> str:
+    told = [value for value in values if value is not None]
+    return f"{sum(told)} of {len(told)}"
+
+
+def _join(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.accuracy", description=main.__doc__)
+    parser.add_argument(
+        "--only", action="append", metavar="TEXT", help="part of a name, or a code; repeatable"
+    )
+    parser.add_argument("--plain", action="store_true", help="without ddpdoctor: does each fail as it says?")
+    parser.add_argument("--command", metavar="WORDS", help="what to try instead of this ddpdoctor's run")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there as well")
+    parser.add_argument("--outputs", type=Path, metavar="DIR", help="keep what each case printed")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""Running one case, under the doctor or without it, and what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.faults.truth import Truth
+
+DOCTOR = (sys.executable, "-m", "ddpdoctor", "run")
+LIMIT_S = 120.0
+"""A case takes 5 to 20 s on two cores; one that is not over by then hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How one launch ended."""
+
+    exit_code: int | None
+    """None: cut at the limit."""
+    seconds: float
+    output: str
+    report: dict[str, Any] | None
+    """The report, where there is one."""
+
+
+def find_obstacle(truth: Truth) -> str | None:
+    """Return why a case cannot be shown on this machine, None where it can."""
+    if "root" in truth.needs and os.geteuid() != 0:
+        return "needs root"
+    if "cgroup1" in truth.needs and not os.access("/sys/fs/cgroup/memory/memory.limit_in_bytes", os.R_OK):
+        return "needs the memory controller of cgroup v1"
+    if "mount" in truth.needs and not _may_mount():
+        return "needs a mount namespace"
+    return None
+
+
+def try_case(truth: Truth, doctor: Sequence[str] = DOCTOR, *, limit_s: float = LIMIT_S) -> Trial:
+    """Run a case under the doctor, in a copy of its folder."""
+    with tempfile.TemporaryDirectory(prefix="ddpdoctor-fault-", ignore_cleanup_errors=True) as place:
+        report = Path(place) / "report.json"
+        ours = [*doctor, "--run-dir", f"{place}/run", "--json", str(report), "--no-color"]
+        return _launch(truth, [*truth.wrap, *ours, *truth.launch], Path(place), report, limit_s)
+
+
+def try_plain(truth: Truth, *, limit_s: float = LIMIT_S) -> Trial:
+    """Run a case as its user would without ddpdoctor."""
+    with tempfile.TemporaryDirectory(prefix="ddpdoctor-fault-", ignore_cleanup_errors=True) as place:
+        return _launch(truth, truth.make_plain_command(), Path(place), None, limit_s)
+
+
+def _launch(truth: Truth, command: list[str], place: Path, report: Path | None, limit_s: float) -> Trial:
+    folder = place / truth.name
+    shutil.copytree(truth.folder, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    # `python` and `torchrun` of a command are those of the interpreter that runs the trial.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    started = time.monotonic()
+    with (place / "output").open("w+b") as output:
+        job = subprocess.Popen(
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            exit_code: int | None = job.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            exit_code = None
+        seconds = time.monotonic() - started
+        # Helpers that a script leaves behind have its session; nothing of a case outlives it.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+        output.seek(0)
+        text = output.read().decode("utf-8", "replace")
+    written = json.loads(report.read_text()) if report is not None and report.exists() else None
+    return Trial(exit_code, seconds, text, written)
+
+
+def _may_mount() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode == 0

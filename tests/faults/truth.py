@@ -1,0 +1,99 @@
+"""The ground truth of a broken script: ``truth.toml`` beside it, and the markers in its source."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    from tomllib import loads
+else:
+    from tomli import loads
+
+CASES = Path(__file__).with_name("cases")
+MARKER = "# culprit"
+"""Ends each line that may be named; one is enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What is wrong with one case, and how it is launched. A key of truth.toml is a field of this name."""
+
+    name: str
+    folder: Path
+    about: str
+    launch: tuple[str, ...]
+    """Arguments of `ddpdoctor run`; the folder is the working directory."""
+    code: str = ""
+    """The first finding's code; empty for a healthy job."""
+    accept: tuple[str, ...] = ()
+    """Codes that are right as well, where the catalogue leaves a choice."""
+    beside: tuple[str, ...] = ()
+    """Codes that must be found as well."""
+    also: tuple[str, ...] = ()
+    """Codes that may be found and are no false alarm."""
+    ranks: tuple[int, ...] | None = None
+    """The culprits; None where the truth is that nobody can be named or that no rank is at fault."""
+    some: bool = False
+    """Any of the ranks will do: they fail at the same time, and the launcher may end one before it speaks."""
+    victims: tuple[int, ...] = ()
+    """Ranks that must not be blamed."""
+    mentions: tuple[str, ...] = ()
+    """Texts that the finding has to carry: parameter names, a port, a limit."""
+    exit: int = 0
+    """Exit code, under torchrun and under `run`."""
+    says: str = ""
+    """Text that the job itself prints; shows that the case fails as it says."""
+    wrap: tuple[str, ...] = ()
+    """Words that go before the command: a smaller limit, a mount, a listener."""
+    needs: tuple[str, ...] = ()
+    """root, cgroup1, cpu (a torch without CUDA)."""
+    lines: tuple[tuple[str, int], ...] = ()
+    """(file relative to the folder, line) of the markers."""
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Every code that is right as the first."""
+        return (self.code, *self.accept)
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.code
+
+    def make_plain_command(self) -> list[str]:
+        """Return the command without ddpdoctor: the user's own, or torchrun with the same options."""
+        if self.launch[0] == "--":
+            return [*self.wrap, *self.launch[1:]]
+        words = ["--nproc-per-node" if word == "--nproc" else word for word in self.launch]
+        return [*self.wrap, sys.executable, "-m", "torch.distributed.run", *words]
+
+
+def load_truth(folder: Path) -> Truth:
+    """Read one case.
+
+    Raises:
+        TypeError: truth.toml has a key that is none of `Truth`.
+    """
+    data: dict[str, Any] = loads((folder / "truth.toml").read_text())
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
+    }
+    return Truth(name=folder.name, folder=folder, lines=_find_markers(folder), **values)
+
+
+def load_all() -> list[Truth]:
+    """Return all cases, by code, the healthy ones last."""
+    truths = [load_truth(path.parent) for path in CASES.glob("*/truth.toml")]
+    return sorted(truths, key=lambda truth: (truth.is_healthy, truth.code, truth.name))
+
+
+def _find_markers(folder: Path) -> tuple[tuple[str, int], ...]:
+    found = []
+    for path in sorted(folder.rglob("*.py")):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if line.rstrip().endswith(MARKER):
+                found.append((str(path.relative_to(folder)), number))
+    return tuple(found)
