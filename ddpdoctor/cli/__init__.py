@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -18,6 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments after the program's name; None takes those of the process.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _hold_standard_descriptors()
     _tolerate_any_encoding()
     try:
         code = _dispatch(arguments)
@@ -72,6 +75,16 @@ def _run(name: str, rest: list[str]) -> int:
 
     command = load_command(name)
     return command.run(parse_command(name, command, rest))
+
+
+def _hold_standard_descriptors() -> None:
+    """Open what the caller has closed (``2>&-``) to nowhere, or the next file of ours would become our stderr."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gives the lowest free number
 
 
 def _tolerate_any_encoding() -> None:

@@ -170,7 +170,10 @@ def _ask_torch(plan: Plan, server: TorchServer, interrupt: Interrupt) -> dict[st
     try:
         starting.result(LIST_LIMIT_S)
     except (TimeoutError, EOFError, OSError) as problem:
-        raise _cannot_import(plan, str(problem) or type(problem).__name__) from problem
+        if interrupt.name:
+            return {}
+        text = "the process that imports it ended" if isinstance(problem, EOFError) else str(problem)
+        raise _cannot_import(plan, text or type(problem).__name__) from problem
     end = time.monotonic() + LIST_LIMIT_S
     while time.monotonic() < end and not interrupt.name:
         for event in reader.read():
@@ -193,7 +196,7 @@ def _ask_torch(plan: Plan, server: TorchServer, interrupt: Interrupt) -> dict[st
 
 def _cannot_import(plan: Plan, text: str) -> DoctorError:
     words = read_last_words(smoke_file(plan.workdir, "list").with_name("server.log"))
-    context = text if not words else f"{text}\n  {words.splitlines()[-1]}"
+    context = words.splitlines()[-1] if words else text
     return DoctorError(
         "torch is installed but cannot be imported", context=context, hint='python -c "import torch"'
     )

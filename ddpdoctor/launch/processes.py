@@ -17,6 +17,11 @@ import psutil
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+SAFE_PATH = "PYTHONSAFEPATH", "ddpdoctor"
+"""Any text in it keeps the working directory off ``sys.path`` under ``python -c``, which is how multiprocessing
+starts a forkserver (Python 3.11, "PYTHONSAFEPATH"). Ours is known by its value, and `follow_parent` removes it."""
+TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP)
+"""What a terminal sends to all processes of its foreground group (termios(3), setsid(2))."""
 
 
 def _prctl(option: int, value: int) -> bool:
@@ -46,6 +51,7 @@ def follow_parent(*, launches: bool = False, workdir: str | None = None) -> None
     """
     with contextlib.suppress(OSError):
         os.setsid()
+    _restore_defaults()
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if launches:
         _share_forkserver()
@@ -57,6 +63,18 @@ def follow_parent(*, launches: bool = False, workdir: str | None = None) -> None
             target=_die_with, args=(parent.sentinel, workdir), daemon=True, name="ddpdoctor-parent"
         )
         thread.start()
+
+
+def _restore_defaults() -> None:
+    """Undo what keeps the forkserver's import undisturbed; the user's code runs here as anywhere."""
+    for number in TERMINAL_SIGNALS:
+        with contextlib.suppress(OSError):
+            while number in signal.sigpending() and signal.sigtimedwait([number], 0) is not None:
+                pass  # came before this process had left the terminal's group
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINAL_SIGNALS)
+    name, value = SAFE_PATH
+    if os.environ.get(name) == value:
+        del os.environ[name]
 
 
 def _share_forkserver() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
+
+from ddpdoctor.launch.processes import SAFE_PATH, TERMINAL_SIGNALS
 
 PRELOADED = (
     "torch",
@@ -35,9 +38,15 @@ class TorchServer:
         self._context: ForkServerContext = multiprocessing.get_context("forkserver")
 
     def start(self) -> None:
-        """Start importing torch in the background; returns at once."""
+        """Start importing torch in the background; returns at once.
+
+        The import is not interrupted by Ctrl-C, which is the command's to handle, nor does it find a random.py or
+        torch.py of the working directory.
+        """
         self._context.set_forkserver_preload(list(PRELOADED))
-        with _stderr_to(self._log):
+        with _off_terminal():
+            resource_tracker.ensure_running()  # apart: it unblocks SIGINT itself when it has started
+        with _stderr_to(self._log), _off_terminal(), _safe_path():
             forkserver.ensure_running()
 
     def process(self, target: Any, *args: Any) -> ForkServerProcess:
@@ -85,3 +94,27 @@ def _stderr_to(path: Path) -> Iterator[None]:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(target)
+
+
+@contextmanager
+def _off_terminal() -> Iterator[None]:
+    """Let a process that is started now be deaf to the terminal's signals; a signal mask outlives exec."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Keep the working directory off ``sys.path`` of a process that is started now."""
+    name, value = SAFE_PATH
+    ours = name not in os.environ
+    if ours:
+        os.environ[name] = value
+    try:
+        yield
+    finally:
+        if ours:
+            del os.environ[name]
