@@ -1,0 +1,145 @@
+"""The table is only worth what its scoring is: wrong verdicts are counted as wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults import accuracy
+from tests.faults.score import Score, score_trial
+from tests.faults.trial import Trial, find_obstacle
+from tests.faults.truth import Truth, load_all, load_truth
+
+TRUTH = Truth(
+    name="made-up",
+    folder=Path("made-up"),
+    about="one rank raises",
+    launch=("--nproc", "2", "train.py"),
+    code="ERR001",
+    ranks=(1,),
+    victims=(0,),
+    mentions=("loss.py",),
+    exit=1,
+    lines=(("loss.py", 7),),
+)
+HEALTHY = Truth(name="fine", folder=Path("fine"), about="nothing is wrong", launch=("train.py",))
+
+
+def make_finding(code: str = "ERR001", **changes: Any) -> dict[str, Any]:
+    where = [{"file": "loss.py", "line": 7, "role": "culprit"}]
+    made = {
+        "code": code,
+        "severity": "error",
+        "role": "cause",
+        "ranks": [1],
+        "where": where,
+        "message": "loss.py broke",
+    }
+    return {**made, **changes}
+
+
+def score(truth: Truth, *findings: dict[str, Any], exit_code: int | None = 1) -> Score:
+    code = findings[0]["code"] if findings else None
+    status = "problems" if findings else "healthy"
+    report = {"verdict": {"status": status, "code": code}, "findings": list(findings)}
+    return score_trial(truth, Trial(exit_code, 1.0, "", report))
+
+
+def test_a_right_verdict_is_right() -> None:
+    assert score(TRUTH, make_finding()).is_right
+
+
+@pytest.mark.parametrize(
+    ("finding", "part"),
+    [
+        (make_finding("ERR006"), "code"),
+        (make_finding(ranks=[0]), "ranks"),
+        (make_finding(ranks=[0, 1]), "ranks"),
+        (make_finding(ranks=[]), "ranks"),
+        (make_finding(where=[{"file": "loss.py", "line": 8}]), "line"),
+        (make_finding(where=[{"file": "train.py", "line": 7}]), "line"),
+        (make_finding(where=[]), "line"),
+        (make_finding(message="it broke", where=[{"file": "other.py", "line": 7}]), "content"),
+    ],
+)
+def test_one_wrong_part_makes_the_case_wrong(finding: dict[str, Any], part: str) -> None:
+    found = score(TRUTH, finding)
+    assert getattr(found, part) is False
+    assert not found.is_right
+    assert found.detected
+
+
+def test_a_job_that_nothing_is_said_about_is_missed() -> None:
+    found = score(TRUTH)
+    assert (found.detected, found.code, found.ranks, found.line) == (False, False, False, False)
+
+
+def test_no_report_is_a_miss() -> None:
+    found = score_trial(TRUTH, Trial(1, 1.0, "", None))
+    assert found.detected is False
+    assert "no report" in found.notes
+
+
+def test_another_exit_code_is_wrong() -> None:
+    assert not score(TRUTH, make_finding(), exit_code=2).is_right
+    assert not score(TRUTH, make_finding(), exit_code=None).is_right
+
+
+def test_a_further_warning_is_a_false_alarm_and_an_info_or_a_consequence_is_none() -> None:
+    assert score(TRUTH, make_finding(), make_finding("ENV008")).false_alarms == ("ENV008",)
+    assert not score(TRUTH, make_finding(), make_finding("NET012", severity="info")).false_alarms
+    assert not score(TRUTH, make_finding(), make_finding("COL008", role="consequence")).false_alarms
+
+
+def test_any_finding_on_a_healthy_job_is_a_false_alarm() -> None:
+    assert score(HEALTHY, exit_code=0).is_right
+    found = score(HEALTHY, make_finding(), exit_code=0)
+    assert found.false_alarms == ("ERR001",)
+    assert not found.is_right
+
+
+def test_some_of_the_ranks_are_enough_where_all_fail_alike() -> None:
+    truth = Truth("all", Path("all"), "", ("train.py",), code="ERR001", ranks=(0, 1, 2), some=True, exit=1)
+    assert score(truth, make_finding(ranks=[2])).ranks
+    assert score(truth, make_finding(ranks=[0, 3])).ranks is False
+
+
+def test_every_case_can_be_read_and_is_complete() -> None:
+    truths = load_all()
+    assert sum(truth.is_healthy for truth in truths) >= 8
+    for truth in truths:
+        assert truth.about, truth.name
+        assert truth.says, truth.name
+        assert truth.is_healthy == (truth.exit == 0), truth.name
+        assert not set(truth.ranks or ()) & set(truth.victims), truth.name
+        assert not (truth.is_healthy and truth.lines), truth.name
+
+
+def test_a_marker_is_the_line_it_stands_on(tmp_path: Path) -> None:
+    (tmp_path / "truth.toml").write_text('about = "x"\nlaunch = ["a.py"]\nranks = [1]\n')
+    (tmp_path / "a.py").write_text("x = 1\ny = x / 0  # culprit\nprint('# culprit')\n")
+    truth = load_truth(tmp_path)
+    assert truth.lines == (("a.py", 2),)
+    assert truth.ranks == (1,)
+
+
+def test_a_case_that_needs_root_is_left_out_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    truth = Truth("shm", Path("shm"), "", ("a.py",), needs=("root",))
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert find_obstacle(truth) == "needs root"
+
+
+def test_the_page_counts_what_was_right_and_names_what_was_not() -> None:
+    scores = [
+        score(TRUTH, make_finding()),
+        score(TRUTH, make_finding(ranks=[0])),
+        score(HEALTHY, exit_code=0),
+    ]
+    page = accuracy.make_page(scores, ["shm: needs root"])
+    assert "* detected 2 of 2\n* right class 2 of 2\n* right ranks 1 of 2\n" in page
+    assert "* false alarms on 0 of 1 healthy jobs\n" in page
+    assert "| made-up | ERR001 | ERR001 | yes | yes | **no** | yes | yes | yes | - | 1.0 |\n" in page
+    assert "* `made-up`: ranks [0], expected [1]\n" in page
+    assert "* shm: needs root\n" in page
