@@ -110,26 +110,39 @@ def run(options: argparse.Namespace) -> int:
     directory = make_run_directory(getattr(options, "run_dir", None))
     if directory.note:
         complain(f"ddpdoctor: {directory.note}")
+    problem = check_script(split)
     try:
-        problem = check_script(split)
-        if problem is not None:
-            report = _judge_unstarted(problem, directory, started, options, plugins, selection)
-            code = 1
-        else:
+        if problem is None:
             environment = make_environment(
                 _environ(options), directory, watch=not getattr(options, "no_watch", False)
             )
             result = run_job(make_command(split), environment, directory, log_limit=_log_limit(options))
-            code = result.exit_code
-            report = _judge(result, directory, started, options, plugins, selection)
-        _deliver(report, directory, display, outputs, options, plugins)
     except OSError as failure:
         raise DoctorError(
             f"{split.target[0]} could not be started: {failure.strerror or failure}"
         ) from failure
     finally:
         directory.remove_private()
-    return _exit_code(code, report, options)
+    try:
+        if problem is None:
+            report = _judge(result, directory, started, options, plugins, selection)
+        else:
+            report = _judge_unstarted(problem, directory, started, options, plugins, selection)
+        _deliver(report, directory, display, outputs, options, plugins)
+    except Exception as failure:  # a defect of ours: the job has ended as it has ended all the same
+        _complain_of(failure, options)
+        return 1 if problem is not None else result.exit_code
+    return _exit_code(1 if problem is not None else result.exit_code, report, options)
+
+
+def _complain_of(failure: Exception, options: argparse.Namespace) -> None:
+    from ddpdoctor.cli.display import complain
+
+    complain(f"ddpdoctor: internal error after the job: {type(failure).__name__}: {failure}")
+    if common.verbosity(options) > 1:
+        import traceback
+
+        complain("".join(traceback.format_exception(failure)))
 
 
 def _environ(options: argparse.Namespace) -> dict[str, str]:
@@ -218,7 +231,7 @@ def _deliver(
     plugins: Plugins,
 ) -> None:
     """Write the files, and the text to stderr: stdout belongs to the job."""
-    from ddpdoctor.cli.display import complain
+    from ddpdoctor.cli.display import complain, print_text
     from ddpdoctor.cli.outputs import render, render_options, write_file
     from ddpdoctor.errors import OutputError
 
@@ -229,7 +242,7 @@ def _deliver(
         try:
             text = render(report, output.format, plugins.renderers, shown)
             if output.path is None:
-                sys.stdout.write(text)
+                print_text(text)
                 continue
             write_file(directory.path.__class__(output.path), text)
             written.append(output.path)
@@ -239,6 +252,8 @@ def _deliver(
     import dataclasses
 
     final = dataclasses.replace(shown, written=(page,) if page else ())
+    if sys.stderr is None:
+        return
     try:
         sys.stderr.write(render(report, "text", plugins.renderers, final))
         sys.stderr.flush()

@@ -1,0 +1,291 @@
+"""``run`` on bad days: the job's fate is what it would have been, and what was lost is said."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from ddpdoctor.watch import job
+from tests.watch.injecting import write
+from tests.watch.launching import (
+    DOCTOR,
+    TORCHRUN,
+    alive,
+    doctor,
+    environ,
+    finish,
+    start,
+    torchrun_pair,
+    wait_for,
+)
+
+GREETING = "import os; print('hello', os.environ.get('RANK', '-'))"
+RANK = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+"""Makes a plain command a rank, without the time that torchrun takes."""
+
+
+def report_of(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "report.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("kind", ["nowhere", "a file"])
+def test_a_run_directory_that_cannot_be_made(tmp_path: Path, kind: str) -> None:
+    write(tmp_path, GREETING)
+    (tmp_path / "file").write_text("")
+    where = "/proc/nothing/here" if kind == "nowhere" else str(tmp_path / "file")
+    process = start(
+        [*doctor(tmp_path)[:-2], "--run-dir", where, "--", sys.executable, "train.py"], tmp_path, tmp_path,
+        env=environ(tmp_path, TMPDIR=str(tmp_path), **RANK),
+    )  # fmt: skip
+    ended = finish(process, tmp_path)
+    assert (ended.code, ended.stdout) == (0, b"hello 0\n")
+    assert f"{where} cannot be used".encode() in ended.stderr
+    (kept,) = tmp_path.glob("ddpdoctor-run-*")
+    assert (kept / "report.json").exists()
+    assert list((kept / "logs").glob("rank-0.*"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip(f"a small disk cannot be mounted: {made.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.root
+def test_a_disk_that_gets_full(tmp_path: Path, small_disk: Path) -> None:
+    write(
+        tmp_path,
+        "import sys\nfor n in range(5000):\n    print('%1023d' % n)\nprint('done', file=sys.stderr)\n",
+    )
+    process = start(
+        [*doctor(tmp_path)[:-2], "--run-dir", str(small_disk / "run"), "--", sys.executable, "train.py"],
+        tmp_path, tmp_path, env=environ(tmp_path, **RANK),
+    )  # fmt: skip
+    ended = finish(process, tmp_path)
+    assert ended.code == 0
+    assert ended.stdout == b"".join(b"%1023d\n" % n for n in range(5000))
+    assert ended.stderr.startswith(b"done\n")
+    assert b"No space left" in ended.stderr
+    assert b"report.json" in ended.stderr  # that it could not be written
+    assert b"internal error" not in ended.stderr
+
+
+def test_output_of_200_mb_is_passed_on_whole_and_kept_in_part(tmp_path: Path) -> None:
+    size = 200 << 20
+    write(tmp_path, "import sys\nfor n in range(200):\n    sys.stdout.buffer.write(bytes([n]) * (1 << 20))\n")
+    process = start(
+        doctor(tmp_path, "--log-limit", "1", "--", sys.executable, "train.py"), tmp_path, tmp_path,
+        env=environ(tmp_path, **RANK), stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    digest, count = hashlib.sha256(), 0
+    while part := process.stdout.read(1 << 20):
+        digest.update(part)
+        count += len(part)
+    assert process.wait(60) == 0
+    assert count == size
+    assert digest.digest() == hashlib.sha256(b"".join(bytes([n]) * (1 << 20) for n in range(200))).digest()
+    (log,) = (tmp_path / "run" / "logs").glob("*.stdout.log")
+    kept = log.read_bytes()
+    assert kept.startswith(bytes(1 << 20))
+    assert kept.endswith(bytes([199]) * (1 << 20))
+    assert f"{size - (2 << 20)} bytes left out".encode() in kept
+    assert sum(path.stat().st_size for path in (tmp_path / "run").rglob("*")) < 4 << 20
+
+
+def test_binary_output_passes_and_breaks_nothing(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "import os, sys\nos.write(1, bytes(range(256)) * 500)\nos.write(2, b'\\xff\\0\\x1b[2J' * 500)\nsys.exit(3)\n",
+    )
+    process = start(
+        doctor(tmp_path, "--", sys.executable, "train.py"), tmp_path, tmp_path, env=environ(tmp_path, **RANK)
+    )
+    ended = finish(process, tmp_path)
+    assert ended.code == 3
+    assert ended.stdout == bytes(range(256)) * 500
+    said = ended.stderr.removeprefix(b"\xff\0\x1b[2J" * 500)
+    assert len(said) < len(ended.stderr)
+    assert not {0, 0x1B, 0xFF} & set(said)  # nothing that would disturb a terminal
+    assert report_of(tmp_path / "run")["job"]["exit_code"] == 3
+
+
+STUBBORN = """
+    import os, signal, time
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    with open(os.path.join(os.environ["OUT"], "rank-" + os.environ["RANK"]), "w") as file:
+        file.write(str(os.getpid()))
+    end = time.time() + 100
+    while time.time() < end:
+        time.sleep(0.1)
+"""
+
+
+def pids(folder: Path) -> list[int]:
+    return [int(text) for path in folder.glob("rank-?") if (text := path.read_text())]
+
+
+def test_a_rank_that_ignores_sigterm_is_ended_by_torchrun(tmp_path: Path) -> None:
+    write(tmp_path, STUBBORN)
+
+    def act(process: subprocess.Popen[bytes], folder: Path) -> None:
+        wait_for(lambda: len(pids(folder)) == 2, "the ranks did not come up")
+        process.send_signal(signal.SIGTERM)
+
+    plain, watched = torchrun_pair(
+        tmp_path, "--nproc-per-node=2", "--shutdown-timeout=2", "train.py", act=act
+    )
+    assert watched.code == plain.code
+    assert not [pid for pid in pids(tmp_path / "watched") if alive(pid)]
+
+
+def test_nothing_is_left_when_the_doctor_is_killed(tmp_path: Path) -> None:
+    write(tmp_path, STUBBORN)
+    arguments = ["--standalone", "--nproc-per-node=2", "--shutdown-timeout=2", "train.py"]
+    process = start(doctor(tmp_path, *arguments), tmp_path, tmp_path)
+    wait_for(lambda: len(pids(tmp_path)) == 2, "the ranks did not come up")
+    below = psutil.Process(process.pid).children(recursive=True)
+    assert {child.pid for child in below} >= set(pids(tmp_path))
+    process.kill()
+    process.wait()
+    wait_for(lambda: not any(alive(child.pid) for child in below), "a process was left behind")
+
+
+def test_two_runs_in_one_directory_keep_apart(tmp_path: Path) -> None:
+    write(tmp_path, GREETING)
+    command = doctor(tmp_path, "--", sys.executable, "train.py")
+    folders = [tmp_path / "one", tmp_path / "two"]
+    started = [start(command, folder, tmp_path, env=environ(folder, **RANK)) for folder in folders]
+    for process, folder in zip(started, folders, strict=True):
+        assert finish(process, folder).code == 0
+    reports = list((tmp_path / "run").rglob("report.json"))
+    assert len(reports) == 2
+    for report in reports:
+        assert len(list((report.parent / "processes").glob("*.jsonl"))) == 1
+
+
+WRITING = """
+    import time
+    for n in range(100000):
+        print("line", n, flush=True)
+"""
+
+
+def test_a_reader_that_leaves_is_noticed_as_without_us(tmp_path: Path) -> None:
+    write(tmp_path, WRITING)
+    codes = []
+    for folder, command in (
+        (tmp_path / "plain", [*TORCHRUN, "--standalone", "train.py"]),
+        (tmp_path / "watched", doctor(tmp_path / "watched", "--standalone", "train.py")),
+    ):
+        process = start(command, folder, tmp_path, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"line 0\n"
+        process.stdout.close()
+        ended = finish(process, folder)
+        codes.append(ended.code)
+        assert b"BrokenPipeError" in ended.stderr
+    assert codes[1] == codes[0]
+    assert b"ddpdoctor" in ended.stderr
+
+
+def test_a_slow_reader_gets_everything(tmp_path: Path) -> None:
+    write(tmp_path, "print('x' * (1 << 20))")
+    process = start(
+        doctor(tmp_path, "--", sys.executable, "train.py"), tmp_path, tmp_path,
+        env=environ(tmp_path, **RANK), stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    waited = threading.Event()
+    waited.wait(6)  # longer than output on its way is waited for
+    assert len(process.stdout.read()) == (1 << 20) + 1
+    assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_as_if_sent_nowhere(tmp_path: Path, closed: str) -> None:
+    script = write(
+        tmp_path,
+        """
+        import os, sys
+        with open(os.path.join(os.environ["OUT"], "seen"), "w") as file:
+            file.write("begun")
+        os.write(1, b"out")
+        os.write(2, b"err")
+        """,
+    )
+    command = doctor(tmp_path / "watched", "--", sys.executable, str(script))
+    folder = tmp_path / "watched"
+    whole = ["sh", "-c", f'exec "$@" {closed}', "sh", *command]
+    seen = finish(start(whole, folder, tmp_path, env=environ(folder, **RANK)), folder)
+    # Without us a rank fails that writes to what is closed; with us it is as if sent to /dev/null.
+    assert (seen.code, seen.stdout) == (0, b"" if ">&-" in closed.split() else b"out")
+    assert seen.stderr.startswith(b"" if "2>&-" in closed.split() else b"err")
+    assert (tmp_path / "watched" / "seen").exists()
+    assert (tmp_path / "watched" / "run" / "report.json").exists()
+
+
+def test_the_witness_tells_a_signal_for_the_group_from_one_for_us() -> None:
+    program = (
+        "import os, signal, sys, time\nfrom ddpdoctor.watch.job import _Witness\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
+        "witness = _Witness(['torchrun'])\n"
+        "for kill in (os.kill, os.killpg, os.kill, os.killpg):\n"
+        "    kill(os.getpid(), signal.SIGTERM)\n"
+        "    signal.sigwait([signal.SIGTERM])\n"
+        "    print(witness.heard(signal.SIGTERM))\n"
+        "witness.close()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, start_new_session=True
+    )
+    assert done.stdout.split() == ["False", "True", "False", "True"]
+
+
+def test_without_a_shell_signals_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    witness = job._Witness(["torchrun"])
+    with contextlib.closing(witness):
+        assert not witness.heard(signal.SIGTERM)
+
+
+def test_a_command_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+    process = start(doctor(tmp_path, "--", "no-such-command"), tmp_path, tmp_path)
+    ended = finish(process, tmp_path)
+    assert ended.code == 3
+    assert b"no-such-command could not be started: No such file" in ended.stderr
+    assert not os.path.exists(tmp_path / "run" / "report.json")
+
+
+def test_a_defect_of_ours_after_the_job_leaves_its_code(tmp_path: Path) -> None:
+    broken = DOCTOR[2].replace(
+        "sys.exit(main", "import ddpdoctor.cli.run as r; r._judge = lambda *_: 1 / 0; sys.exit(main"
+    )
+    process = start(
+        [sys.executable, "-c", broken, "run", "--run-dir", str(tmp_path / "run"), "--", "sh", "-c", "exit 5"],
+        tmp_path,
+        tmp_path,
+    )
+    ended = finish(process, tmp_path)
+    assert ended.code == 5
+    assert ended.stderr == b"ddpdoctor: internal error after the job: ZeroDivisionError: division by zero\n"
