@@ -27,6 +27,7 @@ class Command(Protocol):
 SUMMARY = "names the cause when a PyTorch DDP job does not work"
 COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("ddpdoctor.cli.check", "launch a tiny world and examine machine, network, collectives and DDP"),
+    "run": ("ddpdoctor.cli.run", "launch a script as torchrun would, watch it, and name what broke first"),
     "explain": ("ddpdoctor.cli.explain", "show the page of a finding"),
     "list": ("ddpdoctor.cli.listing", "show all checks and where each comes from"),
     "report": ("ddpdoctor.cli.report", "render a saved report again"),

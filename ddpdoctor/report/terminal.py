@@ -38,6 +38,13 @@ class TextRenderer:
         """Return the text for a terminal of ``options.width`` columns."""
         paper = Paper(width=options.width, color=options.color, ascii=options.ascii)
         problems, follows, notes = split_findings(report.findings)
+        if (
+            report.command == "run"
+            and report.verdict.status == "healthy"
+            and options.verbosity <= 0
+            and not notes
+        ):
+            return _say_nothing_found(paper, report, options)
         _put_verdict(paper, report, problems)
         if options.verbosity < 0:
             return paper.text()
@@ -56,6 +63,18 @@ class TextRenderer:
             paper.put_verbatim(f"report {path}", indent=2)
         paper.put_verbatim(f"next: {describe_next(report)}", indent=2, style="bold")
         return paper.text()
+
+
+def _say_nothing_found(paper: Paper, report: Report, options: RenderOptions) -> str:
+    """Say of a job that ended well in two lines that nothing was found, and where the report is."""
+    verdict = report.verdict
+    looked = f"{verdict.looked} of {count(verdict.of, 'check')} could look"
+    ranks = count(report.world.size, "rank")
+    parts = [looked, f"{ranks}, {format_seconds(report.duration_s)}"]
+    paper.put_parts(f"{NAME} ✓ nothing found", parts, hang=HANG, style="green")
+    for path in options.written:
+        paper.put_verbatim(f"report {path}", indent=0)
+    return paper.text()
 
 
 def _put_verdict(paper: Paper, report: Report, problems: Sequence[Finding]) -> None:
@@ -166,6 +185,8 @@ def _put_fixes(paper: Paper, finding: Finding, indent: int) -> None:
 
 def _put_families(paper: Paper, report: Report, *, verbose: bool) -> None:
     grouped = families(report.checks)
+    if report.command != "check":  # what a job gives no evidence for is no line of its own
+        grouped = {name: rows for name, rows in grouped.items() if any(r.status != "skipped" for r in rows)}
     name_width = max([paper.width_of(name) for name in grouped], default=0) + 2
     errors = {f.code for f in report.findings if f.state == "active" and f.severity == "error"}
     counted = {name: _count_statuses(rows, errors) for name, rows in grouped.items()}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import socket
 
 from ddpdoctor.evidence import Absent, Evidence, Frame, Launch
 from ddpdoctor.evidence.bundle import JOB_KINDS, KINDS
-from ddpdoctor.evidence.job import ExceptionRecord, JobEnd, ProcessRecord
+from ddpdoctor.evidence.job import ExceptionRecord, JobEnd, ProcessRecord, TextMatch
+from ddpdoctor.evidence.texts import match_text
 from ddpdoctor.watch.collect import Collected, collect_run
 from ddpdoctor.watch.commandline import Split
 from ddpdoctor.watch.job import JobResult
@@ -44,16 +46,33 @@ def make_evidence(result: JobResult, directory: RunDirectory, split: Split) -> E
 
 def make_unstarted(problem: ScriptProblem, split: Split) -> Evidence:
     """Return the evidence of a job that was never launched because its script cannot start."""
-    exception = ExceptionRecord(
+    record = ProcessRecord(
         pid=0,
-        type=problem.type,
-        message=problem.message,
-        frames=(Frame(problem.file, problem.line, "<module>"),) if problem.line else (),
-        kind="script",
+        host=socket.gethostname(),
+        rank=0,
+        command=("python", *split.target),
+        script=problem.file,
+        exit_code=1,
     )
+    exceptions: tuple[ExceptionRecord, ...] = ()
+    texts: tuple[TextMatch, ...] = ()
+    if problem.line:
+        frames = (Frame(problem.file, problem.line, "<module>"),)
+        exceptions = (
+            ExceptionRecord(pid=0, type=problem.type, message=problem.message, frames=frames, rank=0),
+        )
+    else:  # in the words that Python would have found for it
+        number = errno.EACCES if problem.type == "PermissionError" else errno.ENOENT
+        line = f"python: can't open file '{problem.file}': [Errno {number}] {problem.message}"
+        texts = tuple(
+            TextMatch(entry=entry, text=line, groups=groups, host=record.host, pid=0, rank=0)
+            for entry, groups in match_text(line)
+        )
     return Evidence(
         launch=Launch(command="run", launcher="torchrun"),
-        exceptions=(exception,),
+        processes=(record,),
+        exceptions=exceptions,
+        texts=texts,
         job=(JobEnd(exit_code=1, launcher="torchrun"),),
         absent=_absent(),
     )

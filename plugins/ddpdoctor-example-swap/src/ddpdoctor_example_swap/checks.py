@@ -29,6 +29,7 @@ def register(registry: Registry) -> None:
     since="0.1.0",
     id="x.swap.unused",
     required=False,
+    commands=("check",),
 )
 def find_swapping(evidence: Evidence) -> Iterable[Finding]:
     """A node has memory of processes on disk.
