@@ -35,7 +35,11 @@ TIMED_OUT = (
     "to complete"
 )
 SITE = "/venv/lib/python3.11/site-packages/torch/nn/parallel/distributed.py"
-LOOP = (Frame(SITE, 1700, "forward"), Frame("train.py", 71, "main", "for x, y in loader:"), Frame("train.py", 90, "<module>"))
+LOOP = (
+    Frame(SITE, 1700, "forward"),
+    Frame("train.py", 71, "main", "for x, y in loader:"),
+    Frame("train.py", 90, "<module>"),
+)
 
 
 def at(seconds: float, node: int = 0, skew: float = 0.0) -> Moment:
@@ -124,7 +128,13 @@ class Job:
             attempt=self.attempt, at=self.when(rank, seconds),
         )  # fmt: skip
         self.exceptions.append(replace(record, **changes))
-        return self.set(rank, exit_code=exit_code, exit_how="exception", ended=self.when(rank, seconds + 0.05), clean_end=True)
+        return self.set(
+            rank,
+            exit_code=exit_code,
+            exit_how="exception",
+            ended=self.when(rank, seconds + 0.05),
+            clean_end=True,
+        )
 
     def complains(self, ranks: Iterable[int], seconds: float = 10.4, message: str = CLOSED) -> Job:
         """Ranks lose a peer."""
@@ -143,7 +153,9 @@ class Job:
             self.dies(rank, 15, seconds, signal_sender="agent")
         return self
 
-    def exits(self, rank: int, status: int, seconds: float = 10.0, how: str | None = "sys.exit", **changes: Any) -> Job:
+    def exits(
+        self, rank: int, status: int, seconds: float = 10.0, how: str | None = "sys.exit", **changes: Any
+    ) -> Job:
         """One rank calls sys.exit or os._exit."""
         call = (Frame("train.py", 55, "main", "sys.exit(3)"), Frame("train.py", 90, "<module>"))
         changes = {"exit_call": call if how else (), **changes}

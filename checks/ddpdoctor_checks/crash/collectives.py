@@ -103,7 +103,7 @@ def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
                 "is iterated over", code="for name in sorted(metrics):\n    dist.all_reduce(metrics[name])"),
         ),
         {key: groups[key] for key in ("own", "others", "got", "expected") if key in groups},
-        ranks=ranks if both else None,
+        ranks=diagnosis.world if both else ranks if ranks != group.ranks else None,
     )  # fmt: skip
 
 

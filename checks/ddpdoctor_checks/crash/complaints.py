@@ -18,7 +18,8 @@ TIMED_OUT = ("nccl-timed-out", "gloo-timed-out", "gloo-closed-on-timeout", "barr
 
 def judge_complaints(diagnosis: Diagnosis) -> None:
     """Name the cause where only victims spoke; where that cannot be done, say why in ``reason``."""
-    waiting = [each for each in diagnosis.failures if each.level == Level.COMPLAINT]
+    said = [*diagnosis.failures, *diagnosis.beside]
+    waiting = [each for each in said if each.level == Level.COMPLAINT]
     waiting.sort(key=lambda each: each.at if each.at is not None else float("inf"))
     at_exit = [each for each in diagnosis.failures if each.level == Level.AT_EXIT]
     ended = [each for each in diagnosis.failures if each.level == Level.ENDED]

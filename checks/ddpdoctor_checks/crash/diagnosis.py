@@ -43,6 +43,8 @@ class Diagnosis:
     job: JobEnd | None = None
     failures: list[Failure] = field(default_factory=list)
     """Of ranks, in no order."""
+    beside: list[Failure] = field(default_factory=list)
+    """Of launchers and other processes, where no rank failed on its own account."""
     cause: Group | None = None
     others: list[Group] = field(default_factory=list)
     """Failures of their own that came later, in order."""

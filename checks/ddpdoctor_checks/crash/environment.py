@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, RankSet
@@ -10,7 +9,6 @@ from ddpdoctor.judge import EvidenceItem, Finding, Fix, check, check_also
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.launching import launcher_of, rerun, script_words
 from ddpdoctor_checks.crash.telling import JOB, Clause, require_job, tell
-from ddpdoctor_checks.crash.views import View
 from ddpdoctor_checks.environment import limits, ranks
 from ddpdoctor_checks.wording import count_of, format_bytes, join_words, name_set
 
@@ -35,69 +33,38 @@ def find_variables_missing(evidence: Evidence) -> Iterable[Finding]:
     yield from tell(evidence, "ENV001", _describe_variables)
 
 
-@check_also(
-    ranks.find_rank_duplicated, id="crash.rank_numbers", family="crash", needs=("processes",), commands=JOB
-)
-def find_rank_duplicated(evidence: Evidence) -> Iterable[Finding]:
-    """Two processes of the failed job held one rank at the same time."""
-    diagnosis = require_job(evidence)
-    if diagnosis.job is not None and diagnosis.job.exit_code == 0:
-        return
-    mine = [v for v in diagnosis.views.ranks if v.attempt == diagnosis.attempt and v.rank is not None]
-    known = {(view.node, view.pid) for view in mine}
-    by_rank: dict[int, list[View]] = {}
-    for view in mine:
-        process = view.process
-        # A process that a rank started inherits its number; it is no second rank.
-        if process is not None and view.rank is not None and (view.node, process.parent) not in known:
-            by_rank.setdefault(view.rank, []).append(view)
-    double = {rank: views for rank, views in by_rank.items() if _overlap(diagnosis, views)}
-    if not double:
-        return
-    rank, views = next(iter(double.items()))
+def _describe_double(diagnosis: Diagnosis, group: Group) -> Clause:
+    rank = group.first.rank
+    views = [each.view for each in group.failures if each.rank == rank]
     who = join_words(f"{diagnosis.host(view)}:{view.pid}" for view in views)
-    shared = RankSet(double)
-    one = f"rank {rank} is " if len(double) > 1 else ""
-    yield Finding(
-        message=f"Two processes at a time claim {name_set(shared)}: {one}{who}.",
-        ranks=shared,
-        evidence=tuple(
-            EvidenceItem(
-                "process", f"rank {rank} is process {view.pid} on {diagnosis.host(view)}", RankSet([rank])
-            )
-            for view in views[:6]
-        ),
-        fix=(
+    one = f"rank {rank} is " if len(group.ranks) > 1 else ""
+    pids: dict[str, list[int | None]] = {}
+    for each in group.failures:
+        pids.setdefault(str(each.rank), []).append(each.view.pid)
+    return Clause(
+        f"Two processes at a time claim {name_set(group.ranks)}: {one}{who}.",
+        (
             Fix(
                 "let the launcher number them: a rank is node rank times ranks per node plus local rank",
                 code='rank = int(os.environ["RANK"])  # not LOCAL_RANK',
             ),
             Fix("give every node another --node-rank"),
         ),
-        details={
-            "ranks": {
-                str(number): [view.pid for view in found] for number, found in list(double.items())[:50]
-            }
-        },
-        decisive=diagnosis.cause is None or diagnosis.cause.code in ("NET006", "NET001", "COL005"),
+        {"processes": dict(list(pids.items())[:50])},
+        whole=True,
     )
 
 
-def _overlap(diagnosis: Diagnosis, views: list[View]) -> bool:
-    """Whether two of them lived at one time; on nodes whose clocks differ it takes more than the tolerance."""
-    spans = []
-    for view in views:
-        process = view.process
-        if process is None or process.started is None:
-            continue
-        start = diagnosis.clock.seconds(view.node, process.started)
-        end = diagnosis.clock.seconds(view.node, process.ended) if process.ended is not None else float("inf")
-        spans.append((start, end, view.node))
-    spans.sort()
-    return any(
-        after[0] + diagnosis.clock.tolerance(before[2], after[2]) < before[1]
-        for before, after in itertools.pairwise(spans)
-    )
+@check_also(
+    ranks.find_rank_duplicated,
+    id="crash.rank_numbers",
+    family="crash",
+    needs=("processes",),
+    commands=JOB,
+)
+def find_rank_duplicated(evidence: Evidence) -> Iterable[Finding]:
+    """Two processes of the failed job held one rank at the same time."""
+    yield from tell(evidence, "ENV002", _describe_double)
 
 
 def _describe_local_rank(diagnosis: Diagnosis, group: Group) -> Clause:

@@ -190,12 +190,8 @@ def _add_worker(own: Sequence[Failure]) -> None:
     """A rank quotes its worker: where the worker's own record is there too, its stack is the inner part."""
     first = own[0]
     for each in own[1:]:
-        same = (
-            each.type is not None
-            and first.type is not None
-            and short_type(each.type) == short_type(first.type)
-        )
-        if same and each.note and not first.note:
+        inner = each.exception is not None and each.exception.kind == "worker"
+        if inner and each.type is not None and short_type(each.type) == short_type(first.type or ""):
             if each.line is not None and each.line not in first.frames:
                 first.frames = (*each.frames, *first.frames)
             first.note, first.message, first.words = each.note, each.message, each.words

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.job import JobEnd
+from ddpdoctor_checks.crash.claims import judge_claims
 from ddpdoctor_checks.crash.complaints import judge_complaints, lost_node
 from ddpdoctor_checks.crash.conditions import Context
 from ddpdoctor_checks.crash.diagnosis import NUMBERS, Diagnosis, Group, fingerprint
@@ -67,6 +68,7 @@ def _judge_attempt(
         beside = [failure for view in rest if (failure := judge_view(view, context)) is not None]
         if job is None or job.exit_code != 0 or job.signal is not None:
             own = [each for each in beside if each.level in OWN]
+            diagnosis.beside = [each for each in beside if each.code is not None]
     _choose(diagnosis, own)
     return diagnosis
 
@@ -121,7 +123,7 @@ def _is_doubtful(failure: Failure) -> bool:
 
 def _choose(diagnosis: Diagnosis, own: Sequence[Failure]) -> None:
     """Choose the cause by level and time, then the groups that came later, then the victims."""
-    soft = [each for each in diagnosis.failures if each.level == Level.SOFT]
+    soft = [each for each in (*diagnosis.failures, *diagnosis.beside) if each.level == Level.SOFT]
     silent = [each for each in diagnosis.failures if each.level == Level.SILENT]
     for pool in (own, soft, silent):
         if pool is silent and lost_node(diagnosis):
@@ -134,6 +136,7 @@ def _choose(diagnosis: Diagnosis, own: Sequence[Failure]) -> None:
             break
     if diagnosis.cause is None:
         judge_complaints(diagnosis)
+    judge_claims(diagnosis)
     if diagnosis.cause is not None:
         refine_unused(diagnosis, diagnosis.cause)
         blamed = {id(each) for group in (diagnosis.cause, *diagnosis.others) for each in group.failures}

@@ -1,0 +1,666 @@
+"""Each code of a crashed job: it is told from made-up evidence, and not where things only look like it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from ddpdoctor.evidence import Evidence, Frame, Launch, RankSet
+from ddpdoctor.evidence.job import (
+    CrashRecord,
+    ExceptionRecord,
+    JobEnd,
+    MemoryRecord,
+    ProcessRecord,
+    WrappedParameter,
+    WrapperFacts,
+)
+from ddpdoctor.evidence.texts import find_entry
+from ddpdoctor.judge import CheckRow
+from ddpdoctor.testing import assert_status, make_world
+from ddpdoctor_checks.crash import find_exception
+from tests.checks.jobs import LOOP, SITE, TIMED_OUT, Job, at, cause_of, judge
+
+SERIALISATION = Frame("/venv/lib/python3.11/site-packages/torch/serialization.py", 1500, "load")
+IMPORT = (Frame("helpers.py", 3, "<module>"), Frame("train.py", 1, "<module>"))
+UNUSED = (
+    find_entry("parameters-unused").example
+    + "\nmaking sure all `forward` function outputs participate in calculating loss. \n"
+    "Parameter indices which did not receive grad for rank {rank}: 2 3\n In addition, you can set"
+)
+TWICE = find_entry("ready-twice").example + "\n" + find_entry("ready-twice-parameter").example
+PREFIX = (
+    'Error(s) in loading state_dict for Linear:\n\tMissing key(s) in state_dict: "weight", "bias". \n'
+    '\tUnexpected key(s) in state_dict: "module.weight", "module.bias". '
+)
+
+OTHER_PREFIX = (
+    'Error(s) in loading state_dict for DistributedDataParallel:\n\tMissing key(s) in state_dict: "module.weight". \n'
+    '\tUnexpected key(s) in state_dict: "weight". '
+)
+
+
+def said(entry: str) -> tuple[str, str]:
+    """Type and message of an exception that prints an entry's example."""
+    kind, _, message = find_entry(entry).example.partition(": ")
+    return kind, message
+
+
+def everyone_raises(entry: str, world: int = 2, **launch: object) -> Job:
+    job = Job(
+        world,
+        nproc=1 if launch.get("nnodes") else None,
+        launch={k: v for k, v in launch.items() if k != "nnodes"},
+    )
+    for rank in range(world):
+        job.raises(rank, *said(entry), seconds=2 + rank / 100)
+    return job
+
+
+def one_raises(
+    type: str, message: str, rank: int = 1, world: int = 4, frames: tuple[Frame, ...] = LOOP, **more: object
+) -> Job:
+    job = Job(world).raises(rank, type, message, frames=frames, **more)  # type: ignore[arg-type]  # fields of the record
+    return job.complains([each for each in range(world) if each != rank])
+
+
+def unused(ranks: range | list[int], world: int = 4) -> Job:
+    job = Job(world)
+    for rank in ranks:
+        job.raises(rank, "RuntimeError", UNUSED.format(rank=rank), seconds=5 + rank / 1000)
+        job.wrappers.append(
+            WrapperFacts(
+                job.processes[rank].pid, "Net", rank=rank,
+                parameters=(
+                    WrappedParameter(2, "b.weight", "b", "Linear", forward_ran=False),
+                    WrappedParameter(3, "b.bias", "b", "Linear", forward_ran=False),
+                ),
+            )
+        )  # fmt: skip
+    return job.complains([rank for rank in range(world) if rank not in ranks])
+
+
+def out_of_memory() -> Job:
+    job = Job(4).dies(2, 9).complains([0, 1, 3])
+    job.set(2, rss_peak_bytes=30 << 30)
+    job.memory.append(MemoryRecord(0, "node-a", limit_bytes=32 << 30, oom_kills=1))
+    return job
+
+
+def segfault() -> Job:
+    job = Job(2).dies(1, 11).complains([0])
+    pid = job.processes[1].pid
+    job.crashes.append(
+        CrashRecord(
+            pid,
+            "Fatal Python error: Segmentation fault",
+            (Frame("ops.py", 9, "fused"), *LOOP),
+            rank=1,
+            modules=("fast_ops", "numpy.core"),
+            native="fast_ops.so",
+        )
+    )
+    return job
+
+
+def spawned() -> Job:
+    """A script without a launcher: children of multiprocessing that are no ranks yet."""
+    job = Job(0, nproc=1)
+    record = ProcessRecord(
+        77, role="other", host="node-a", started=at(0), ended=at(2), exit_code=1, clean_end=True
+    )
+    job.extra.append(record)
+    message = "\n        An attempt has been made to start a new process before the\n        current process has finished"
+    job.exceptions.append(
+        ExceptionRecord(
+            77, "RuntimeError", message, (Frame("train.py", 12, "<module>"),), host="node-a", at=at(1.9)
+        )
+    )
+    return job
+
+
+def launcher_fails(entry: str, type: str | None = None, **launch: object) -> Job:
+    """Only the launcher said something; no rank was started."""
+    job = Job(0, nproc=2, launch={"nnodes": 2, "world_size": 4, **launch})
+    job.extra.append(
+        ProcessRecord(
+            50, role="launcher", host="node-a", started=at(0), ended=at(61), exit_code=1, clean_end=True
+        )
+    )
+    kind, message = said(entry) if type is None else (type, "")
+    job.exceptions.append(ExceptionRecord(50, kind, message, host="node-a", at=at(60)))
+    return job
+
+
+def lost_node() -> Job:
+    job = Job(4, nproc=2).complains([0, 1])
+    for rank in (2, 3):
+        job.set(rank, ended=None, exit_code=None, clean_end=False)
+    return job
+
+
+def timed_out(world: int = 4, nproc: int | None = None, silent: tuple[int, ...] = (2,)) -> Job:
+    job = Job(world, nproc=nproc)
+    for rank in range(world):
+        if rank not in silent:
+            job.raises(rank, "RuntimeError", TIMED_OUT, seconds=16 + rank / 1000)
+    return job.terminates(silent, 17)
+
+
+def file_rendezvous() -> Job:
+    job = everyone_raises("gloo-mesh-refused")
+    for rank in range(2):
+        job.set(rank, init_method="file:///tmp/rendezvous")
+    return job
+
+
+def models_differ() -> Job:
+    job = Job(3)
+    for rank, params in ((0, 2), (1, 4), (2, 2)):
+        other = 1 if rank != 1 else 0
+        text = f"DDP expects same model across all ranks, but Rank {rank} has {params} params, while rank {other} has inconsistent {4 if other else 2} params."
+        job.raises(rank, "RuntimeError", text, 3)
+    return job
+
+
+def modified_in_place(torch: str = "2.4.1", buffers: tuple[str, ...] = ("bn.running_mean",)) -> Job:
+    job = one_raises(*said("modified-in-place"), world=2, rank=0).set(0, torch=torch)
+    job.wrappers.append(
+        WrapperFacts(job.processes[0].pid, "Net", buffers=buffers, broadcast_buffers=True, rank=0)
+    )
+    return job
+
+
+def uneven() -> Job:
+    """Rank 1 ran out of batches and ended well; the others lost it."""
+    return Job(3).set(1, ended=at(9)).complains([0, 2], 9.2)
+
+
+def usage(entry: str = "local-rank-argument") -> Job:
+    job = Job(2)
+    for rank in range(2):
+        job.exits(rank, 2, 1.0, how=None).says_example(rank, entry)
+    return job
+
+
+def hung_up() -> Job:
+    job = Job(2).terminates([0, 1], 3600)
+    job.says_example(None, "agent-hung-up")
+    return job
+
+
+def restarts_of(count: int) -> Evidence:
+    from tests.checks.jobs import join_attempts
+
+    return join_attempts(
+        *(Job(2, attempt=n).raises(0, "KeyError", "'x'").complains([1]) for n in range(count))
+    )
+
+
+def nodes_time_out() -> Job:
+    return timed_out(4, nproc=2, silent=())
+
+
+CASES: dict[str, tuple[Callable[[], Job | Evidence], str, str]] = {
+    # Name -> job, ranks at fault, words that the message must have.
+    "ERR001 loader": (
+        lambda: one_raises("KeyError", "'label_9917'", worker=3, kind="uncaught"), "1",
+        "KeyError: 'label_9917' at train.py:71 in main (in DataLoader worker 3)",
+    ),
+    "ERR002 counted": (out_of_memory, "2", "memory ran out, holding 30 GiB of 32 GiB"),
+    "ERR002 kernel": (
+        lambda: Job(2).dies(1, 9, signal_sender="kernel (out of memory)").complains([0]), "1", "memory ran out",
+    ),
+    "ERR002 worker": (
+        lambda: _with_oom(one_raises(*said("loader-killed"), world=2)), "1", "a loader worker of it",
+    ),
+    "ERR003": (lambda: Job(2).dies(0, 7).complains([1]), "0", "SIGBUS"),
+    "ERR004": (segfault, "1", "segmentation fault in fast_ops.so at ops.py:9"),
+    "ERR004 worker": (lambda: one_raises(*said("loader-crashed"), world=2), "1", "of a loader worker"),
+    "ERR005 kill": (lambda: Job(2).dies(1, 9).complains([0]), "1", "by whom is not known"),
+    "ERR005 sender": (lambda: Job(2).dies(1, 9, signal_sender="pid 17 (bash)").complains([0]), "1", "sent by pid 17 (bash)"),
+    "ERR005 gone": (
+        lambda: Job(2).set(1, ended=None, exit_code=None, clean_end=False).complains([0]), "1", "gone without",
+    ),
+    "ERR006 exit": (lambda: Job(2).exits(1, 3).complains([0]), "1", "sys.exit with status 3 at train.py:55"),
+    "ERR006 text": (
+        lambda: Job(2).exits(1, 1, exit_text="no data").complains([0]), "1", "status 1 (no data)",
+    ),
+    "ERR006 unseen": (lambda: Job(2).exits(1, 1, how=None).complains([0]), "1", "no exception was seen"),
+    "ERR006 usage": (
+        lambda: Job(1).exits(0, 2, 1.0, how=None, last_words="usage: train.py\ntrain.py: error: argument --lr: expected one argument"),
+        "0", "argument --lr: expected one argument",
+    ),
+    "ERR007": (lambda: one_raises(*said("device-error"), world=2), "1", "device-side assert triggered (CUDA reports errors late"),
+    "ERR007 abort": (
+        lambda: Job(2).dies(1, 6).says(1, "[Rank 1] NCCL watchdog thread terminated with exception: CUDA error: an illegal memory access was encountered").complains([0]),
+        "1", "an illegal memory access",
+    ),
+    "ERR008": (lambda: one_raises(*said("device-memory"), world=2), "1", "memory ran out (2.00 GiB asked for)"),
+    "ERR009 module": (
+        lambda: _unstarted("ModuleNotFoundError", "No module named 'einops'"), "0-1", "a module is missing",
+    ),
+    "ERR009 syntax": (
+        lambda: _unstarted("SyntaxError", "invalid syntax (train.py, line 12)", ()), "0-1", "does not parse",
+    ),
+    "ERR009 file": (lambda: usage("script-missing"), "0-1", "was not found"),
+    "ERR010": (
+        lambda: Job(2).dies(0, 6, clean_end=True).terminates([1]).says_example(0, "aborted-at-exit"), "0",
+        "after its script had ended",
+    ),
+    "ENV001": (lambda: everyone_raises("variable-expected"), "0-1", "RANK is not set"),
+    "ENV001 key": (
+        lambda: one_raises("KeyError", "'LOCAL_RANK'", 0, 1, (Frame("<frozen os>", 679, "__getitem__"), *LOOP)), "0", "LOCAL_RANK is not set",
+    ),
+    "ENV007": (usage, "0-1", "does not know --local-rank"),
+    "ENV008": (lambda: one_raises(*said("loader-bus-error"), world=2), "1", "/dev/shm is too small for a loader worker"),
+    "ENV008 nccl": (lambda: one_raises("torch.distributed.DistBackendError", find_entry("nccl-shared-memory-full").example, world=2), "1", "for NCCL"),
+    "ENV009": (lambda: one_raises(*said("loader-files-exhausted"), world=2), "1", "limit of open files"),
+    "ENV012": (hung_up, "", "SIGHUP"),
+    "ENV012 signal": (lambda: Job(2).dies(0, 1, 60).dies(1, 1, 60), "", "SIGHUP"),
+    "ENV017": (spawned, "", "no main guard at train.py:12"),
+    "ENV019": (lambda: everyone_raises("group-uninitialised"), "0-1", "before init_process_group at train.py:71"),
+    "ENV019 twice": (lambda: everyone_raises("group-initialised-twice"), "0-1", "initialised twice"),
+    "NET001": (lambda: one_raises(*said("port-taken"), rank=0), "0", "port 29500 is held"),
+    "NET002": (lambda: _unresolved(), "0-1", "no-such-host.invalid has no address"),
+    "NET003": (lambda: everyone_raises("loopback-dialled", nnodes=2), "0-1", "dialled at 127.0.1.1"),
+    "NET004": (lambda: everyone_raises("gloo-interface-missing"), "0-1", "GLOO_SOCKET_IFNAME=eth9 names no interface"),
+    "NET005": (lambda: everyone_raises("gloo-mesh-timed-out", nnodes=2), "0-1", "a firewall"),
+    "NET006": (lambda: _few_came(), "2", "2 of 3 joined within 61 s; rank 2 never started"),
+    "NET006 agent": (lambda: launcher_fails("rendezvous-timed-out", "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError"), "0-3", "not all ranks joined"),
+    "NET007": (lambda: launcher_fails("rendezvous-unreachable", rdzv_endpoint="node-a:29400"), "", "nobody serves the rendezvous at node-a:29400"),
+    "NET008": (lambda: _unresolved(rdzv_backend="c10d", rdzv_endpoint="10.0.0.1:29400", master_addr=None), "0-1", "published itself as no-such-host.invalid"),
+    "NET009": (lambda: launcher_fails("port-of-endpoint-invalid"), "", "is no port"),
+    "NET009 store": (lambda: everyone_raises("port-of-store-invalid"), "0-1", "99999 is no port"),
+    "NET010": (file_rendezvous, "0-1", "/tmp/rendezvous named addresses of an earlier run"),
+    "NET011": (nodes_time_out, "", "between node-a and node-b was lost"),
+    "NET011 fabric": (lambda: _fabric(), "", "10.4.16.8"),
+    "NET015": (lost_node, "2-3", "The node node-b with ranks 2-3 is gone"),
+    "BKD001": (lambda: everyone_raises("backend-not-built"), "0-1", "nccl is not built into this torch"),
+    "BKD001 unknown": (lambda: everyone_raises("backend-unknown"), "0-1", "no backend 'foo'"),
+    "BKD001 device": (lambda: everyone_raises("backend-without-device"), "0-1", "nccl finds no GPU"),
+    "BKD002": (lambda: everyone_raises("nccl-failed-in-torch"), "0-1", "nccl failed: unhandled cuda error"),
+    "BKD002 gloo": (lambda: everyone_raises("gloo-mesh-timed-out"), "0-1", "gloo failed"),
+    "BKD003": (lambda: one_raises("torch.distributed.DistBackendError", "NCCL error in: x.cpp:1, invalid usage\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000", world=2), "0-1", "ranks 0-1 use one GPU"),
+    "BKD004": (lambda: one_raises(*said("device-ordinal")), "1", "a GPU that is not there"),
+    "BKD005": (lambda: everyone_raises("kernel-image-missing"), "0-1", "no kernels for this GPU"),
+    "BKD005 driver": (lambda: everyone_raises("driver-old"), "0-1", "driver (11040) is older"),
+    "BKD006": (lambda: _unstarted(*said("library-symbol-missing")), "0-1", "lacks ncclCommResume"),
+    "BKD007": (lambda: one_raises(*said("peer-access-unsupported")), "1", "cannot reach"),
+    "BKD008": (lambda: everyone_raises("device-without-backend"), "0-1", "a tensor on cpu, and the group has only gloo at train.py:71"),
+    "COL002": (lambda: _barrier(), "1", "Rank 1 never came to the barrier in which rank 0 waited at train.py:71 in main after 3 s"),
+    "COL003 sizes": (
+        lambda: Job(2).dies(1, 6).says_example(1, "mismatch-of-sizes").complains([0]), "0-1", "30,000 bytes where 4 were expected",
+    ),
+    "COL003 wrapper": (lambda: everyone_raises("mismatch-found-by-wrapper"), "0-1", "rank 0 runs CollectiveFingerPrint"),
+    "COL005": (timed_out, "2", "Ranks 0-1,3 waited in a collective at train.py:71 in main and gave up after 6 s; rank 2 said nothing"),
+    "COL005 nccl": (
+        lambda: Job(2).dies(0, 6, 600).says_example(0, "nccl-timed-out").terminates([1], 601), "1", "broadcast #1",
+    ),
+    "COL008": (uneven, "1", "Rank 1 left the program while ranks 0,2 still waited"),
+    "DDP001": (lambda: unused(range(4)), "0-3", "2 parameters got no gradient in the step before: b.weight and b.bias (of Linear b, whose forward never ran)"),
+    "DDP002": (lambda: unused([1]), "1", "on some ranks only: b.weight and b.bias (of Linear b, whose forward never ran) on rank 1; ranks 0,2-3 used all"),
+    "DDP003": (lambda: _all(2, "RuntimeError", TWICE.removeprefix("RuntimeError: ")), "0-1", "the gradient of a.bias twice"),
+    "DDP004": (lambda: everyone_raises("graph-changed"), "0-1", "static_graph=True"),
+    "DDP004 unused": (lambda: everyone_raises("graph-changed-unused"), "0-1", "static_graph=True"),
+    "DDP009 counts": (models_differ, "1", "2 parameters on ranks 0,2 and 4 parameters on rank 1"),
+    "DDP009 sizes": (lambda: one_raises(*said("parameter-sizes-differ"), world=2), "1", "are [4, 5] on rank 1 and others on rank 0"),
+    "DDP010": (modified_in_place, "0", "broadcasts buffers in place"),
+    "DDP014": (lambda: everyone_raises("attribute-on-wrapper"), "0-1", "asked for 'generate'"),
+    "DDP016": (lambda: everyone_raises("device-ids-refused"), "0-1", "device_ids=[0] with parameters on {device(type='cpu')}"),
+    "DDP017": (lambda: everyone_raises("nothing-trainable"), "0-1", "none of whose parameters is trained"),
+    "CKP002": (
+        lambda: one_raises("FileNotFoundError", "[Errno 2] No such file or directory: 'ckpt/last.pt'", frames=(SERIALISATION, *LOOP)), "1",
+        "ckpt/last.pt missing or unfinished, ranks 0,2-3 did not",
+    ),
+    "CKP002 archive": (lambda: one_raises(*said("archive-unreadable"), frames=(SERIALISATION, *LOOP)), "1", "missing or unfinished"),
+    "CKP004": (lambda: _all(2, "RuntimeError", PREFIX), "0-1", 'saved from the wrapper and is loaded into the bare model ("module.weight")'),
+    "CKP004 other way": (lambda: _all(2, "RuntimeError", OTHER_PREFIX), "0-1", 'saved from the bare model and is loaded into the wrapper ("module.weight")'),
+    "CKP005": (lambda: one_raises(*said("directory-exists")), "1", "another rank had made runs/exp1"),
+    "CKP005 deleted": (
+        lambda: one_raises("FileNotFoundError", "[Errno 2] No such file or directory: 'runs/exp1'", frames=(Frame("/usr/lib/python3.11/shutil.py", 700, "rmtree"), *LOOP)), "1", "deleted runs/exp1",
+    ),
+}  # fmt: skip
+
+
+def _all(world: int, type: str, message: str) -> Job:
+    job = Job(world)
+    for rank in range(world):
+        job.raises(rank, type, message, 3)
+    return job
+
+
+def _with_oom(job: Job) -> Job:
+    job.memory.append(MemoryRecord(0, "node-a", oom_kills=1))
+    return job
+
+
+def _unstarted(type: str, message: str, frames: tuple[Frame, ...] = IMPORT) -> Job:
+    job = Job(2)
+    for rank in range(2):
+        job.raises(rank, type, message, 0.5, frames).set(rank, milestones=job.processes[rank].milestones[:1])
+    return job
+
+
+def _unresolved(**launch: object) -> Job:
+    job = Job(2, nproc=1, launch=launch)
+    for rank in range(2):
+        job.raises(rank, "torch.distributed.DistNetworkError", find_entry("name-unresolvable").example, 60)
+    return job
+
+
+def _few_came() -> Job:
+    job = Job(2, launch={"world_size": 3, "nproc": 3})
+    for rank in range(2):
+        job.raises(rank, *said("clients-missing"), seconds=61)
+    return job
+
+
+def _fabric() -> Job:
+    job = Job(4, nproc=2)
+    for rank in range(4):
+        job.raises(
+            rank,
+            "torch.distributed.DistBackendError",
+            "NCCL error in: x.cpp:1, remote process exited or there was a network error\n"
+            + find_entry("fabric-error").example,
+            30,
+        )
+    return job
+
+
+def _barrier() -> Job:
+    return Job(2).raises(0, *said("barrier-names-ranks"), seconds=3).terminates([1], 3.5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_code_is_told_with_its_ranks_and_words(name: str) -> None:
+    make, ranks, words = CASES[name]
+    found = cause_of(make())
+    assert (found.code, str(found.ranks)) == (name.split()[0], ranks)
+    assert words in found.message
+    assert not set(found.ranks) & set(found.victims)
+
+
+def test_every_code_of_the_family_has_a_case_or_a_test_of_its_own() -> None:
+    import ddpdoctor_checks.crash as family
+    from ddpdoctor.judge import Registry
+
+    registry = Registry()
+    registry.add_module(family)
+    own = {"ENV002", "ENV018", "NET012", "BKD009"}
+    assert set(registry.pages) == {name.split()[0] for name in CASES} | own
+
+
+@pytest.mark.parametrize(
+    "row", ["crash.exceptions", "crash.port_taken", "crash.rank_numbers", "crash.early_ends"]
+)
+def test_world_without_a_job_is_not_judged(row: str) -> None:
+    import ddpdoctor_checks.crash as family
+    from ddpdoctor.judge import Registry, run_checks
+
+    registry = Registry()
+    registry.add_module(family)
+    rows, findings = run_checks(registry.checks, make_world())
+    assert findings == []
+    assert {each.status for each in rows} <= {"skipped", "pass"}
+    assert next(each for each in rows if each.id == row).status == "skipped"
+
+
+def test_check_has_no_row_of_this_family() -> None:
+    import ddpdoctor_checks
+    from ddpdoctor.judge import Registry
+
+    registry = Registry()
+    ddpdoctor_checks.register(registry)
+    assert not [each for each in registry.checks_of("check") if each.family == "crash"]
+    assert [each for each in registry.checks_of("run") if each.family == "crash"]
+
+
+SILENT: dict[str, Callable[[], Job | Evidence]] = {
+    "all well": lambda: Job(4, exit_code=0),
+    "victims' words in a job that went well": lambda: Job(2, exit_code=0).says_example(0, "store-unchecked").says_example(1, "gloo-peer-gone"),
+    "caught and printed error": lambda: Job(2, exit_code=0).says_example(0, "device-memory").says_example(0, "files-exhausted"),
+    "thread that died alone": lambda: _thread(Job(2, exit_code=0)),
+    "loader worker that was caught": lambda: _thread(Job(2, exit_code=0), "worker"),
+    "noise": lambda: Job(2, exit_code=0).says_example(0, "address-family").says_example(1, "group-not-destroyed"),
+    "sys.exit(0)": lambda: Job(2, exit_code=0).exits(0, 0),
+    "SIGTERM after the clean end": lambda: Job(2, exit_code=0).set(1, exit_code=0),
+}  # fmt: skip
+
+
+def _thread(job: Job, kind: str = "thread") -> Job:
+    process = job.processes[0]
+    job.exceptions.append(
+        ExceptionRecord(process.pid, "ValueError", "odd", LOOP, rank=0, kind=kind, thread="logger", at=at(3))
+    )
+    return job
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_healthy_jobs_that_look_suspicious_are_healthy(name: str) -> None:
+    findings, verdict, rows = judge(SILENT[name]())
+    assert findings == []
+    assert verdict.status == "healthy"
+    assert {row.status for row in rows.values()} == {"pass"}
+
+
+CONDITIONS: dict[str, tuple[Callable[[], Job | Evidence], str]] = {
+    "key of a dictionary": (lambda: one_raises("KeyError", "'RANK'", frames=LOOP[1:]), "ERR001"),
+    "port of another URL": (lambda: one_raises("ValueError", "Port out of range 0-65535", frames=LOOP[1:]), "ERR001"),
+    "loopback on one node": (lambda: everyone_raises("loopback-dialled"), "BKD002"),
+    "in place without buffers": (lambda: modified_in_place(buffers=()), "ERR001"),
+    "in place on a cured torch": (lambda: modified_in_place(torch="2.13.0+cpu"), "ERR001"),
+    "in place without a wrapper": (lambda: one_raises(*said("modified-in-place")).set(1, milestones=()), "ERR001"),
+    "archive broken for all": (lambda: _all(2, *said("archive-unreadable")), "ERR001"),
+    "directory there for all": (lambda: _all(3, *said("directory-exists")), "ERR001"),
+    "missing file elsewhere": (lambda: one_raises("FileNotFoundError", "[Errno 2] No such file: 'x'"), "ERR001"),
+    "module missing late": (lambda: one_raises("ModuleNotFoundError", "No module named 'x'"), "ERR001"),
+    "loader killed without proof": (lambda: one_raises(*said("loader-killed"), world=2), "ERR005"),
+    "loader gone, nobody knows why": (lambda: one_raises(*said("loader-gone"), world=2), "ERR001"),
+    "reset of a download": (
+        lambda: one_raises("requests.exceptions.ConnectionError", "('Connection aborted.', ConnectionResetError(104, 'Connection reset by peer'))"), "ERR001",
+    ),
+    "disk full": (lambda: one_raises("OSError", "[Errno 28] No space left on device: '/data/x'"), "ERR001"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_text_counts_only_under_its_condition(name: str) -> None:
+    make, code = CONDITIONS[name]
+    found = judge(make())[0]
+    if code == "BKD002":
+        # A refused mesh on one node is a peer that is gone: nobody is blamed for it.
+        assert found == []
+        return
+    assert found[0].code == code
+
+
+def test_sigkill_without_proof_says_what_was_not_looked_at() -> None:
+    job = Job(2).dies(1, 9).complains([0])
+    job.memory.append(MemoryRecord(0, "node-a", oom_kills=0, kernel_note="the kernel log needs root"))
+    found = cause_of(job)
+    assert (found.code, found.confidence) == ("ERR005", "medium")
+    assert "the kernel log needs root" in found.message
+
+
+def test_two_processes_of_one_rank_are_named() -> None:
+    job = Job(1, launch={"world_size": 2, "nproc": 2})
+    twin = job.process(0, pid=9999, ended=at(60), exit_code=1)
+    job.extra.append(twin)
+    job.raises(0, *said("clients-missing"), seconds=60)
+    job.exceptions.append(ExceptionRecord(9999, *said("clients-missing"), LOOP, rank=0, at=at(60)))
+    found = cause_of(job)
+    assert found.code == "ENV002"
+    assert "node-a:1000 and node-a:9999" in found.message
+    assert found.ranks == RankSet([0])
+
+
+def test_child_of_a_rank_and_an_earlier_attempt_are_no_second_rank() -> None:
+    job = Job(2).raises(0, "KeyError", "'x'").complains([1])
+    job.extra += [job.process(0, pid=2000, parent=1000), job.process(1, pid=3000, attempt=7, exit_code=0)]
+    assert "ENV002" not in [each.code for each in judge(job)[0]]
+
+
+def test_restart_loop_is_told_beside_its_cause() -> None:
+    findings, _, _ = judge(restarts_of(3))
+    assert [each.code for each in findings] == ["ERR001", "ENV018"]
+    assert findings[1].details["attempts"] == [0, 1, 2]
+    assert "3 attempts of 3" in findings[1].message
+    assert any("the same failure in 3 attempts" in item.text for item in findings[0].evidence)
+
+
+def test_attempts_that_failed_differently_are_no_loop() -> None:
+    from tests.checks.jobs import join_attempts
+
+    first = Job(2, attempt=0).raises(0, "KeyError", "'x'").complains([1])
+    second = Job(2, attempt=1).raises(1, "ValueError", "odd").complains([0])
+    findings, _, _ = judge(join_attempts(first, second))
+    assert [(each.code, str(each.ranks)) for each in findings] == [("ERR001", "1")]
+
+
+def test_restart_that_helped_leaves_a_warning() -> None:
+    from tests.checks.jobs import join_attempts
+
+    first = Job(2, attempt=0).raises(0, "KeyError", "'x'").complains([1])
+    findings, verdict, _ = judge(join_attempts(first, Job(2, attempt=1, exit_code=0)))
+    assert [(each.code, each.severity) for each in findings] == [("ERR001", "warning")]
+    assert verdict.status == "problems"
+
+
+def test_errno_97_is_a_note_and_only_in_a_job_that_failed() -> None:
+    job = one_raises("KeyError", "'x'").says_example(0, "address-family", count=40)
+    findings, verdict, _ = judge(job)
+    assert [(each.code, each.severity) for each in findings] == [("ERR001", "error"), ("NET012", "info")]
+    assert "40 lines" in findings[1].message
+    assert verdict.code == "ERR001"
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "severity"), [("0", None, "warning"), ("1", None, "info"), ("0", "3", "info")]
+)
+def test_guessed_device_is_a_warning_where_the_guess_is_wrong(
+    device: str, visible: str | None, severity: str
+) -> None:
+    line = find_entry("device-guessed").example.replace("GPU 6", f"GPU {device}")
+    variables = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
+    findings, _, _ = judge(Job(2, exit_code=0).set(1, variables=variables).says(1, line))
+    assert [(each.code, each.severity) for each in findings] == [("BKD009", severity)]
+
+
+def test_blocking_launches_make_the_line_the_true_one() -> None:
+    job = one_raises(*said("device-error"), world=2).set(1, variables={"CUDA_LAUNCH_BLOCKING": "1"})
+    job.says_example(1, "device-assertion")
+    found = cause_of(job)
+    assert "this is the line" in found.message
+    assert any("srcIndex < srcSelectDimSize" in item.text for item in found.evidence)
+    assert not any("--blocking" in (fix.command or "") for fix in found.fix)
+
+
+def test_names_of_parameters_come_from_the_message_where_no_wrapper_was_seen() -> None:
+    text = find_entry("parameters-unused").example + "\n" + find_entry("unused-names").example
+    found = cause_of(_all(2, "RuntimeError", text.removeprefix("RuntimeError: ")))
+    assert found.code == "DDP001"
+    assert "b.weight and b.bias" in found.message
+
+
+def test_indices_are_told_where_no_name_is_known() -> None:
+    job = unused(range(2), world=2)
+    job.wrappers.clear()
+    assert "parameter 2 and parameter 3" in cause_of(job).message
+
+
+def test_sets_of_unused_parameters_that_differ_are_told_per_rank() -> None:
+    job = unused(range(2), world=2)
+    other = replace(job.exceptions[1], message=job.exceptions[1].message.replace(": 2 3", ": 3"))
+    job.exceptions[1] = other
+    found = cause_of(job)
+    assert found.code == "DDP002"
+    assert [row["names"] for row in found.details["by_rank"]] == [["b.weight", "b.bias"], ["b.bias"]]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "start"),
+    [("torchrun", "ddpdoctor run --nproc 2 "), ("srun", "ddpdoctor run "), ("accelerate", "ddpdoctor run ")],
+)
+def test_commands_are_for_the_launcher_of_the_job(launcher: str, start: str) -> None:
+    job = everyone_raises("device-error")
+    job.end["launcher"] = launcher
+    job.extra.append(ProcessRecord(7, role="launcher", command=(launcher, "launch", "train.py"), exit_code=1))
+    commands = [fix.command for fix in cause_of(job).fix if fix.command]
+    assert commands[0].startswith(start)
+    if launcher != "torchrun":
+        assert f"-- {launcher} launch train.py" in commands[0]
+    else:
+        assert commands[0] == "ddpdoctor run --nproc 2 --blocking train.py --lr 0.1"
+
+
+def test_log_without_processes_is_judged_from_its_tracebacks() -> None:
+    """What ``analyze`` finds in saved output of plain torchrun: no process, no end, ranks perhaps by prefix."""
+    evidence = Evidence(
+        launch=Launch(command="analyze", world_size=2),
+        exceptions=(
+            ExceptionRecord(0, "KeyError", "'x'", LOOP, rank=1, kind="log", source=("run.log", 12)),
+            ExceptionRecord(
+                0, "RuntimeError", find_entry("gloo-peer-gone").example, LOOP, rank=0, kind="log"
+            ),
+        ),
+    )
+    found = cause_of(evidence)
+    assert (found.code, str(found.ranks), str(found.victims)) == ("ERR001", "1", "0")
+    assert found.evidence[0].source == ("run.log", 12)
+
+
+def test_log_without_ranks_is_judged_too() -> None:
+    evidence = Evidence(
+        launch=Launch(command="analyze", world_size=2),
+        exceptions=(
+            ExceptionRecord(0, "RuntimeError", find_entry("gloo-peer-gone").example, LOOP, kind="log"),
+            ExceptionRecord(0, "KeyError", "'x'", LOOP, kind="log"),
+        ),
+    )
+    assert cause_of(evidence).message.startswith("A process of the job failed")
+
+
+def test_job_in_which_only_victims_spoke_is_not_judged() -> None:
+    findings, verdict, rows = judge(Job(4).complains(range(4)))
+    assert findings == []
+    row = rows["crash.exceptions"]
+    assert row.status == "unknown"
+    assert "only victims were seen" in (row.reason or "")
+    assert (verdict.status, verdict.code) == ("problems", None)
+    assert "only victims were seen" in verdict.headline
+
+
+def test_job_that_left_nothing_is_not_judged() -> None:
+    evidence = Evidence(launch=Launch(command="run"), job=(JobEnd(1),))
+    reason = assert_status(find_exception, evidence, "unknown")
+    assert "no process of the job left" in reason
+
+
+def test_interrupted_job_is_nobodys_fault() -> None:
+    job = Job(2)
+    job.end["interrupted"] = "SIGINT"
+    for rank in range(2):
+        job.raises(rank, "KeyboardInterrupt", "", 5)
+    findings, verdict, rows = judge(job)
+    assert findings == []
+    assert {row.status for row in rows.values()} == {"skipped"}
+    assert verdict.status == "unknown"
+
+
+def test_failure_before_the_interruption_is_told() -> None:
+    job = Job(2).raises(1, "KeyError", "'x'", 3).raises(0, "KeyboardInterrupt", "", 60)
+    job.end["interrupted"] = "SIGINT"
+    found = cause_of(job)
+    assert (found.code, str(found.ranks)) == ("ERR001", "1")
+
+
+def test_rows_are_one_per_code_and_all_of_them_pass_or_fail() -> None:
+    _, _, rows = judge(one_raises("KeyError", "'x'"))
+    failed: list[CheckRow] = [row for row in rows.values() if row.status == "fail"]
+    assert [row.id for row in failed] == ["crash.exceptions"]
+    assert SITE  # the frames of torch stay folded
+    assert len({row.codes for row in rows.values()}) == len(rows)
