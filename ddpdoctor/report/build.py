@@ -9,6 +9,7 @@ from typing import Any
 
 import ddpdoctor
 from ddpdoctor.evidence import Evidence, NodeFacts, RankSet
+from ddpdoctor.evidence.job import ProcessRecord
 from ddpdoctor.judge.registry import Registry
 from ddpdoctor.judge.runner import CheckRow, run_checks
 from ddpdoctor.judge.selection import Selection
@@ -112,6 +113,11 @@ def describe_world(evidence: Evidence) -> World:
         ranks.setdefault(rank.node, []).append(rank.rank)
     nodes = tuple(_describe_node(facts, ranks.get(facts.node), evidence) for facts in evidence.nodes)
     versions = evidence.nodes[0].versions if evidence.nodes else {}
+    if not nodes:  # a job that was watched, not examined
+        nodes = _describe_hosts(evidence.processes)
+        versions = (
+            {"torch": found} if (found := next((p.torch for p in evidence.processes if p.torch), "")) else {}
+        )
     return World(
         size=launch.world_size,
         nodes=nodes,
@@ -119,6 +125,17 @@ def describe_world(evidence: Evidence) -> World:
         torch=versions.get("torch"),
         python=versions.get("python"),
         launcher=launch.launcher,
+    )
+
+
+def _describe_hosts(processes: Sequence[ProcessRecord]) -> tuple[Node, ...]:
+    """Return the hosts on which ranks of a watched job ran."""
+    hosts: dict[tuple[int, str], list[int]] = {}
+    for process in processes:
+        if process.rank is not None and process.role == "rank":
+            hosts.setdefault((process.node, process.host), []).append(process.rank)
+    return tuple(
+        Node(host, RankSet(ranks), facts={"node": node}) for (node, host), ranks in sorted(hosts.items())
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import linecache
 import os
 import re
 from collections.abc import Iterator
@@ -30,6 +31,10 @@ from ddpdoctor.gather.variables import allowed_variables
 EVENTS_LIMIT = 64 << 20
 """Bytes of one process's events that are read; the hook itself stops long before."""
 MESSAGE_LIMIT = 4000
+SOURCE_LIMIT = 200
+"""Characters of a source line that are shown."""
+_FOREIGN = ("/site-packages/", "/dist-packages/", f"{os.sep}lib{os.sep}python3")
+"""Parts of the paths of installed packages and of the standard library."""
 CHUNK = 4 << 20
 MATCHES_PER_LOG = 200
 """Different lines kept of one log; the same entry again is only counted."""
@@ -86,7 +91,18 @@ class _Shortener:
     def frames(self, rows: Any) -> tuple[Frame, ...]:
         if not isinstance(rows, list):
             return ()
-        return tuple(Frame(self(str(f)), int(line or 0), str(name)) for f, line, name in rows)
+        return tuple(
+            Frame(self(str(f)), int(line or 0), str(name), _read_source(str(f), int(line or 0)))
+            for f, line, name in rows
+        )
+
+
+def _read_source(file: str, line: int) -> str | None:
+    """Return the text of a line of the user's own code: never a value, and nothing of torch or Python itself."""
+    if not os.path.isabs(file) or any(part in file for part in _FOREIGN):
+        return None
+    text = linecache.getline(file, line).strip()
+    return scrub(text)[:SOURCE_LIMIT] or None
 
 
 def _read_events(path: Path) -> Iterator[dict[str, Any]]:
@@ -271,7 +287,7 @@ def _read_fault(
             current = line.startswith("Current thread") and not frames
         frame = _FAULT_FRAME.match(line)
         if frame and current:
-            frames.append(Frame(shorten(frame["file"]), int(frame["line"]), frame["function"]))
+            frames.extend(shorten.frames([[frame["file"], frame["line"], frame["function"]]]))
     modules = next((line for line in lines if line.startswith("Extension modules:")), "")
     names = modules.partition(":")[2].rpartition(" (total")[0]
     pid = int(path.stem.partition("-")[0])
