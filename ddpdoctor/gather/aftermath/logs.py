@@ -1,0 +1,224 @@
+"""Streaming one log of any size through what is known: texts, tracebacks, dumps, the agent's lines.
+
+Most of a log is skipped at the speed of a search over raw bytes; only around a word that begins something are lines
+looked at one by one. Memory is bounded by a stretch of the file and by what is kept.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ddpdoctor.evidence.job import TextMatch
+from ddpdoctor.evidence.texts import scan_chunk
+from ddpdoctor.gather.aftermath.agent import AgentReader
+from ddpdoctor.gather.aftermath.faults import Dump, FaultReader
+from ddpdoctor.gather.aftermath.lines import Line, plain, read_prefix, split_line
+from ddpdoctor.gather.aftermath.sources import read_some
+from ddpdoctor.gather.aftermath.tracebacks import Told, TracebackReader
+from ddpdoctor.gather.scrub import scrub
+
+CHUNK = 4 << 20
+LONGEST_LINE = 8 << 20
+"""Bytes after which a line without an end is cut: a progress bar's, or no log's."""
+MATCHES = 2000
+"""Different texts that are kept of one log: the table has some 150, times ranks that speak with a prefix."""
+TEXT_LIMIT = 4000
+TRIGGERS = (
+    b"Traceback (most recent call last)",
+    b"Fatal Python error",
+    b"failed (exitcode",
+    b"Failures:",
+    b"SyntaxError: ",
+    b"IndentationError: ",
+    b"TabError: ",
+    b"torch/distributed/run.py",
+)
+BACK = 6
+"""Lines before a trigger that are looked at: a syntax error's place and source stand before its name."""
+KEPT = 2000
+"""Tracebacks that are kept of one log, the last ones: what ended a job comes late."""
+_NCCL = re.compile(r"^[\w.-]{1,255}:(\d{1,10}):\d{1,10} \[")
+"""NCCL's prefix: host, process id, thread id, device."""
+
+
+@dataclass(slots=True)
+class Text:
+    """A text that the table knows, and whose it may be."""
+
+    match: TextMatch
+    local_rank: int | None = None
+    label: int | None = None
+
+
+@dataclass(slots=True)
+class LogFacts:
+    """What one log holds."""
+
+    name: str
+    told: list[Told] = field(default_factory=list)
+    dumps: list[Dump] = field(default_factory=list)
+    texts: list[Text] = field(default_factory=list)
+    agent: AgentReader = field(default_factory=AgentReader)
+    lines: int = 0
+    bytes: int = 0
+    agent_seen: bool = False
+    unfinished: int = 0
+    dropped: int = 0
+    """Texts and tracebacks beyond what is kept."""
+
+    def attempt_at(self, line: int) -> int:
+        """Return the agent's attempt to which a line belongs: each ends where the agent names who failed."""
+        return bisect.bisect_left([exit.line for exit in self.agent.exits], line)
+
+
+class LogReader:
+    """Reads one log."""
+
+    def __init__(self, name: str, *, labelled: bool = False) -> None:
+        self.facts = LogFacts(name)
+        self._labelled = labelled
+        self._tracebacks = TracebackReader()
+        self._faults = FaultReader()
+        self._kept: dict[tuple[object, ...], Text] = {}
+        self._number = 1
+        """Of the line with which the next stretch begins."""
+
+    def take(self, data: bytes) -> None:
+        """Take a stretch that ends with a line."""
+        self._read_lines(data)
+        self._read_texts(data)
+        self._number += data.count(b"\n")
+        self.facts.bytes += len(data)
+
+    def finish(self) -> LogFacts:
+        """Return what was found."""
+        facts = self.facts
+        facts.agent.finish()
+        self._faults.finish()
+        facts.told = self._tracebacks.finish()[-KEPT:]
+        facts.dumps = self._faults.done[-KEPT:]
+        facts.texts = list(self._kept.values())
+        facts.lines, facts.unfinished = self._number - 1, self._tracebacks.unfinished
+        return facts
+
+    @property
+    def _busy(self) -> bool:
+        return self._tracebacks.busy or self._faults.busy or self.facts.agent.busy
+
+    def _read_lines(self, data: bytes) -> None:
+        position, number = 0, self._number
+        search = _Search(data)
+        while position < len(data):
+            if not self._busy:
+                start = search.next(position)
+                if start < 0:
+                    return
+                number += data.count(b"\n", position, start)
+                position = start
+            end = data.find(b"\n", position)
+            end = len(data) if end < 0 else end
+            self._feed(data[position : min(end, position + LONGEST_LINE)], number)
+            position, number = end + 1, number + 1
+
+    def _feed(self, raw: bytes, number: int) -> None:
+        for line in split_line(raw.rstrip(b"\r"), number, labelled=self._labelled):
+            self.facts.agent.feed(line)
+            if not self.facts.agent.reads(line.key):
+                self._tracebacks.feed(line)
+                self._faults.feed(line)
+            self.facts.agent_seen |= "torch/distributed/" in line.text and "run.py" in line.text
+        if len(self._tracebacks.done) > 2 * KEPT:
+            self.facts.dropped += KEPT
+            del self._tracebacks.done[:KEPT]
+
+    def _read_texts(self, data: bytes) -> None:
+        counted, number = 0, self._number
+        for offset, text, hits in scan_chunk(data):
+            number += data.count(b"\n", counted, offset)
+            counted = offset
+            line = read_prefix(plain(text), number, labelled=self._labelled)
+            for entry, groups in hits:
+                self._keep(entry, line, groups)
+
+    def _keep(self, entry: str, line: Line, groups: dict[str, str]) -> None:
+        attempt = self.facts.attempt_at(line.number)
+        # What names a process says something else for each process.
+        named = tuple(groups.get(name) for name in ("pid", "pids", "local_rank"))
+        key = (entry, line.key, attempt, named)
+        known = self._kept.get(key)
+        if known is not None:
+            known.match = _count(known.match)
+        elif len(self._kept) >= MATCHES:
+            self.facts.dropped += 1
+        else:
+            own = _NCCL.match(line.text)
+            match = TextMatch(
+                entry=entry,
+                text=scrub(line.text)[:TEXT_LIMIT],
+                groups={name: scrub(value) for name, value in groups.items()},
+                pid=int(own[1]) if own else None,
+                rank=line.rank,
+                attempt=attempt,
+                stream="log",
+                file=self.facts.name,
+                line=line.number,
+            )
+            self._kept[key] = Text(match, line.local_rank, line.label)
+
+
+def _count(match: TextMatch) -> TextMatch:
+    return dataclasses.replace(match, count=match.count + 1)
+
+
+class _Search:
+    """Finds the next line of a stretch at which something may begin."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._next = dict.fromkeys(TRIGGERS, -2)
+
+    def next(self, position: int) -> int:
+        """Return where the next line that is worth reading begins, from ``position``; -1 where there is none."""
+        hits = []
+        for trigger, known in self._next.items():
+            if known != -1 and known < position:
+                known = self._next[trigger] = self._data.find(trigger, position)
+            if known >= 0:
+                hits.append((known, trigger))
+        if not hits:
+            return -1
+        hit, trigger = min(hits)
+        start = self._data.rfind(b"\n", position, hit) + 1 or position
+        if trigger.endswith(b"Error: "):
+            for _ in range(BACK):
+                if start <= position:
+                    break
+                start = self._data.rfind(b"\n", position, start - 1) + 1 or position
+        return start
+
+
+def read_stretches(stream: io.BufferedIOBase, first: bytes, limit: int) -> Iterator[bytes]:
+    """Yield a file in stretches that end with a line.
+
+    Args:
+        stream: positioned behind ``first``.
+        first: what was read of it already.
+        limit: bytes after which it is cut.
+    """
+    rest, seen = first, len(first)
+    while seen < limit and (chunk := read_some(stream, CHUNK)):
+        seen += len(chunk)
+        data = rest + chunk
+        cut = data.rfind(b"\n") + 1
+        if not cut and len(data) > LONGEST_LINE:
+            cut = data.rfind(b"\r") + 1 or len(data)
+        if cut:
+            yield data[:cut]
+        rest = data[cut:]
+    if rest:
+        yield rest

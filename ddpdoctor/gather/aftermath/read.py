@@ -1,0 +1,79 @@
+"""Reading the files that were sorted; one that cannot be read costs nothing but itself."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.gather.aftermath.errorfiles import read_error
+from ddpdoctor.gather.aftermath.join import join_logs
+from ddpdoctor.gather.aftermath.lines import looks_labelled
+from ddpdoctor.gather.aftermath.logs import LogFacts, LogReader, read_stretches
+from ddpdoctor.gather.aftermath.parts import Error, Log
+from ddpdoctor.gather.aftermath.sources import HEAD, JSON_LIMIT, UNREADABLE, Source, open_log, read_some
+
+SIZE_LIMIT = 64 << 30
+"""Bytes of one log that are read, decompressed: at 100 MB/s ten minutes. A small compressed file may hold more."""
+
+
+def read_sources(
+    sources: Sequence[Source],
+    *,
+    cwd: Path,
+    lost: Sequence[str] = (),
+    stdin: io.BufferedIOBase | None = None,
+    note: Callable[[str], None] = lambda text: None,
+) -> Evidence | None:
+    """Read logs and error files of one job; None where not one could be read.
+
+    Args:
+        sources: files of the kinds ``log`` and ``error-file``.
+        cwd: folder against which files are named.
+        lost: what could not be looked at, one sentence each.
+        stdin: a log that comes from a pipe.
+        note: told which file is being read.
+    """
+    logs: list[Log] = []
+    errors: list[Error] = []
+    said = list(lost)
+    for source in sources:
+        note(source.name)
+        try:
+            if source.kind == "error-file":
+                with open_log(source.path) as stream:
+                    data = json.loads(read_some(stream, JSON_LIMIT))
+                errors.append(Error(source.name, read_error(data), source.place))
+            else:
+                logs.append(_read_file(source, said))
+        except (*UNREADABLE, ValueError, RecursionError) as problem:
+            said.append(f"{source.name} cannot be read: {getattr(problem, 'strerror', None) or problem}")
+    if stdin is not None:
+        note("stdin")
+        logs.append(Log(_read(stdin, "stdin", said)))
+    if not logs and not errors:
+        return None
+    return join_logs(logs, errors, cwd=cwd, lost=said)
+
+
+def _read_file(source: Source, said: list[str]) -> Log:
+    changed = source.path.stat().st_mtime
+    with open_log(source.path) as stream:
+        return Log(_read(stream, source.name, said), source.place, changed)
+
+
+def _read(stream: io.BufferedIOBase, name: str, said: list[str]) -> LogFacts:
+    """Read one log; where it breaks off, as a truncated compressed file does, keep what came before."""
+    first = read_some(stream, HEAD)
+    reader = LogReader(name, labelled=looks_labelled(first))
+    try:
+        for data in read_stretches(stream, first, SIZE_LIMIT):
+            reader.take(data)
+    except UNREADABLE as problem:
+        said.append(f"{name} breaks off: {getattr(problem, 'strerror', None) or problem}")
+    facts = reader.finish()
+    if facts.bytes >= SIZE_LIMIT:
+        said.append(f"{name}: what lies behind the first {SIZE_LIMIT >> 30} GiB was not read")
+    return facts

@@ -1,0 +1,235 @@
+"""Which files of what is given can be read, and as what; nothing in them is ever executed or unpickled."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import re
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ddpdoctor.gather.aftermath.errorfiles import looks_like_error
+
+HEAD = 64 << 10
+"""Bytes that are looked at to tell what a file is."""
+MOST_FILES = 20_000
+"""Files of a tree: 1024 ranks, three files each, over some restarts."""
+DEEPEST = 8
+"""Levels of folders; torchrun's trees have four."""
+JSON_LIMIT = 16 << 20
+"""Bytes of an error file; torch's hold one traceback."""
+BINARY_SHARE = 0.1
+"""Share of control characters above which a file is no log; a log with some binary output stays one."""
+UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError)
+"""What reading a damaged or vanished file raises."""
+
+_PLACE = re.compile(r"(?:^|/)(?P<run>[^/]+)/attempt_(?P<attempt>\d{1,6})/(?P<local>\d{1,6})/[^/]+$")
+"""torchrun --log-dir: <run id>_<random>/attempt_<n>/<local rank>/ (DefaultLogsSpecs of torch)."""
+_NAMED = re.compile(
+    r"\.(?:log|txt|out|err|json|stdout|stderr)(?:\.\d{1,4})?(?:\.(?:gz|bz2|xz))?$|(?:^|/)[^./]+$"
+)
+"""Files of a folder that may be logs; one that is named itself is read whatever it is called."""
+_GZIP, _BZIP, _XZ = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00"
+"""How compressed files begin (RFC 1952, bzip2(1), xz(1))."""
+_CONTROL = bytes(set(range(32)) - {7, 8, 9, 10, 12, 13, 27}) + b"\x7f"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a file stood in a tree of torchrun's logs."""
+
+    run: str
+    attempt: int
+    local_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file that can be read."""
+
+    path: Path
+    name: str
+    """As the evidence names it."""
+    kind: str
+    """log, error-file, report or run-directory."""
+    place: Place | None = None
+
+
+@dataclass(slots=True)
+class Sources:
+    """What was given, sorted."""
+
+    found: list[Source] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    """One sentence each."""
+
+    def add(self, path: Path, *, named: bool) -> None:
+        """Sort one path; a folder is walked.
+
+        Args:
+            path: exists, or did a moment ago.
+            named: the user named it himself, so it is read whatever its name.
+        """
+        if path.is_dir():
+            self._walk(path)
+            return
+        reason = _refuse(path)
+        if reason is not None:
+            self.skipped.append(f"{path} {reason}")
+            return
+        try:
+            kind = _tell(path)
+        except UNREADABLE as problem:
+            self.skipped.append(f"{path} cannot be read: {getattr(problem, 'strerror', None) or problem}")
+            return
+        if kind in ("log", "error-file", "report"):
+            self.found.append(Source(path, str(path), kind, read_place(path)))
+        elif kind != "empty" or named:
+            self.skipped.append(f"{path} {kind}" if kind != "empty" else f"{path} is empty")
+
+    def _walk(self, top: Path) -> None:
+        if is_run_directory(top):
+            self.found.append(Source(top, str(top), "run-directory"))
+            return
+        before, others = len(self.found), 0
+        for folder, folders, files in os.walk(top, onerror=self._complain):
+            here = Path(folder)
+            folders.sort()
+            if len(here.relative_to(top).parts) >= DEEPEST:
+                folders.clear()
+            for name in [each for each in folders if is_run_directory(here / each)]:
+                self.found.append(Source(here / name, str(here / name), "run-directory"))
+                folders.remove(name)
+            for name in sorted(files):
+                if len(self.found) - before >= MOST_FILES:
+                    self.skipped.append(f"{top} has more than {MOST_FILES} files: the rest is left out")
+                    return
+                if _NAMED.search(name):
+                    self.add(here / name, named=False)
+                else:
+                    others += 1
+        if others:
+            self.skipped.append(f"{top}: {others} files whose names are no logs' are left out")
+        if len(self.found) == before and not others:
+            self.skipped.append(f"{top} holds no log")
+
+    def _complain(self, problem: OSError) -> None:
+        self.skipped.append(f"{problem.filename} cannot be read: {problem.strerror}")
+
+
+def is_run_directory(path: Path) -> bool:
+    """Whether a folder is one that ``ddpdoctor run`` made."""
+    return (path / "processes").is_dir() or _is_report(path / "report.json")
+
+
+def _is_report(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return b'"ddpdoctor.report"' in file.read(4096)
+    except OSError:
+        return False
+
+
+def read_place(path: Path) -> Place | None:
+    """Return where a file stands in a tree of torchrun's logs; None where it stands in none."""
+    found = _PLACE.search(path.absolute().as_posix())
+    return Place(found["run"], int(found["attempt"]), int(found["local"])) if found else None
+
+
+def _refuse(path: Path) -> str | None:
+    """Say why a file must not be opened: a pipe blocks, a device never ends."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as problem:
+        return f"cannot be read: {problem.strerror}"
+    if stat.S_ISREG(mode):
+        return None
+    return "is no ordinary file"
+
+
+@contextmanager
+def open_log(path: Path) -> Iterator[io.BufferedIOBase]:
+    """Open a log for reading, decompressed where it begins like a compressed file.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    # O_NONBLOCK: what was a file a moment ago may be a pipe now.
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(handle, "rb") as raw:
+        head = raw.read(8)
+        raw.seek(0)
+        if head.startswith(_GZIP):
+            with gzip.GzipFile(fileobj=raw, mode="rb") as unzipped:
+                yield unzipped
+        elif head.startswith(_BZIP):
+            with bz2.BZ2File(raw, "rb") as unzipped2:
+                yield unzipped2
+        elif head.startswith(_XZ):
+            with lzma.LZMAFile(raw, "rb") as unzipped3:
+                yield unzipped3
+        else:
+            yield raw
+
+
+def read_some(stream: io.BufferedIOBase, size: int) -> bytes:
+    """Read up to ``size`` bytes; before a place that cannot be read, what comes before it.
+
+    Raises:
+        OSError, EOFError, zlib.error, lzma.LZMAError: not one byte can be read.
+    """
+    parts: list[bytes] = []
+    seen = 0
+    try:
+        while seen < size and (part := stream.read1(min(size - seen, 1 << 20))):
+            parts.append(part)
+            seen += len(part)
+    except UNREADABLE:
+        if not parts:
+            raise
+    return b"".join(parts)
+
+
+def _tell(path: Path) -> str:
+    """Return a file's kind, or why it is none that can be read."""
+    with open_log(path) as stream:
+        head = read_some(stream, HEAD)
+        whole = head + read_some(stream, JSON_LIMIT) if head.lstrip()[:1] == b"{" else head
+    return tell_kind(head, whole)
+
+
+def tell_kind(head: bytes, whole: bytes) -> str:
+    """Return ``log``, ``error-file``, ``report``, ``empty``, or words on why it can be none.
+
+    Args:
+        head: how it begins.
+        whole: all of it, where it may be JSON.
+    """
+    if not head:
+        return "empty"
+    if head[:4096].lstrip()[:1] == b"{":
+        if b'"ddpdoctor.report"' in head[:4096]:
+            return "report"
+        try:
+            if looks_like_error(json.loads(whole)):
+                return "error-file"
+        except (ValueError, RecursionError):
+            pass  # a log whose first line is a dictionary
+    if head.startswith((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")):
+        return "is a pickle, which is never loaded"
+    if head.startswith(b"PK\x03\x04"):
+        return "is a zip archive: unpack it first"
+    if head[257:262] == b"ustar":
+        return "is a tar archive: unpack it first"
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "is UTF-16: convert it to UTF-8 first (iconv -f UTF-16 -t UTF-8)"
+    control = len(head) - len(head.translate(None, _CONTROL))
+    return "is binary" if control > BINARY_SHARE * len(head) else "log"

@@ -1,0 +1,290 @@
+"""Python's tracebacks in logs, also where several processes wrote between each other's lines."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass, field
+
+from ddpdoctor.evidence import Frame
+from ddpdoctor.gather.aftermath.lines import Line
+from ddpdoctor.gather.scrub import scrub
+
+HEADER = "Traceback (most recent call last)"
+MESSAGE_LINES = 400
+"""Lines of one message: C++ stacks in it have some 60 (`ddpdoctor.evidence.texts.TEXT_LINES`)."""
+LOOSE_LINES = 12
+"""Lines of a message whose end nothing marks, because the lines have no prefix: CUDA's has five."""
+FOREIGN_LINES = 60
+"""Lines of others after which an unfinished traceback is given up."""
+MOST_OPEN = 64
+"""Tracebacks of one prefix that are read side by side."""
+SOURCE_LIMIT = 300
+"""Characters of a line of source."""
+FRAMES = 1000
+"""Frames of one traceback; Python folds recursions, whose limit is 1000."""
+
+_FRAME = re.compile(
+    r'^\s{0,40}File "(?P<file>[^"\n]{1,1000})", line (?P<line>\d{1,9})(?:, in (?P<function>.{1,300}))?$'
+)
+_RAISED = re.compile(r"^(?P<type>[A-Za-z_][\w.<>]{0,200}?)(?:: ?(?P<message>.*))?$", re.DOTALL)
+_BUILTIN = re.compile(r"(?:Error|Exception|Exit|Interrupt|Iteration|Warning|Group)$")
+"""How the names of Python's own exceptions end; those of others are printed with their module."""
+_LOG = re.compile(
+    r"^(?:[WEIF]\d{4} |\[[WEIF]\d{4} |\[rank\d|={5,}|-{5,}|\d{4}-\d\d-\d\d|\d\d:\d\d|Root Cause|Failures:|"
+    r"\[[\d\-: ,.]{8,}\]|(?:INFO|WARNING|ERROR|DEBUG)\b|slurmstepd|srun:|Fatal Python)"
+)
+_LINKS = {
+    "The above exception was the direct cause of the following exception:": "cause",
+    "During handling of the above exception, another exception occurred:": "context",
+}
+_THREAD = re.compile(r"^Exception in thread (?P<thread>.{1,200}?):?$")
+_SPAWNED = re.compile(r"^-- Process (?P<index>\d{1,6}) terminated with the following error:")
+_IGNORED = ("Exception ignored in", "--- Logging error ---", "Exception ignored on")
+"""Said before tracebacks that end nothing."""
+_SYNTAX = ("SyntaxError", "IndentationError", "TabError")
+
+
+@dataclass(slots=True)
+class Part:
+    """One exception of a chain."""
+
+    number: int
+    frames: list[Frame] = field(default_factory=list)
+    """Outermost first, as printed."""
+    type: str = ""
+    message: list[str] = field(default_factory=list)
+    link: str | None = None
+    """How it belongs to the next one."""
+
+
+@dataclass(slots=True)
+class Told:
+    """One traceback with the exceptions before it."""
+
+    parts: list[Part]
+    line: Line
+    """Where it began."""
+    thread: str | None = None
+    index: int | None = None
+    """Process of torch.multiprocessing.spawn that the message speaks of."""
+    last: int = 0
+    """Line of its end."""
+    interleaved: bool = False
+
+
+@dataclass(slots=True)
+class _Block:
+    line: Line
+    parts: list[Part]
+    state: str = "frames"
+    """frames, message, after (the message has ended, a chain may follow) or between (a chain does follow)."""
+    thread: str | None = None
+    ignored: bool = False
+    bare: bool = False
+    """Begun without a header, as a syntax error of the script is."""
+    foreign: int = 0
+    quoting: bool = False
+    """The message quotes another traceback."""
+    last: int = 0
+    interleaved: bool = False
+    shows: bool = False
+    """It took the last frame, whose source text comes next."""
+
+
+class TracebackReader:
+    """Puts tracebacks together from lines; give it all lines while it is `busy`."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, list[_Block]] = {}
+        self._before: dict[str, str] = {}
+        self.done: list[Told] = []
+        self.unfinished = 0
+        """Tracebacks that never came to their end."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a traceback is being read."""
+        return bool(self._open)
+
+    def feed(self, line: Line) -> None:
+        """Take the next line."""
+        text = line.text
+        blocks = self._open.get(line.key)
+        if HEADER in text and not self._quotes(blocks, text):
+            self._begin(line, blocks)
+        elif not blocks:
+            self._begin_bare(line)
+        elif text.strip() or line.hooked:
+            self._advance(blocks, line)
+        else:
+            for block in blocks:
+                if block.state == "message" and not block.quoting and not self._expects_more(block):
+                    block.state = "after"
+        if text.strip():
+            self._before[line.key] = text[:300]
+        self._sweep()
+
+    def finish(self) -> list[Told]:
+        """Return everything that was read, in the order of the log."""
+        for key in list(self._open):
+            for block in self._open.pop(key):
+                self._close(block)
+        self.done.sort(key=lambda told: told.line.number)
+        return self.done
+
+    def _quotes(self, blocks: list[_Block] | None, text: str) -> bool:
+        """Whether a header stands inside the message that is being read."""
+        if not blocks or blocks[-1].state != "message":
+            return False
+        block = blocks[-1]
+        last = block.parts[-1].message
+        return "Original " + HEADER in text or bool(last and _SPAWNED.match(last[-1])) or block.quoting
+
+    def _expects_more(self, block: _Block) -> bool:
+        """torch.multiprocessing.spawn's message begins with an empty line."""
+        part = block.parts[-1]
+        return part.type.endswith("ProcessRaisedException") and not any(part.message)
+
+    def _begin(self, line: Line, blocks: list[_Block] | None) -> None:
+        for block in blocks or ():
+            if block.state == "between":
+                block.parts.append(Part(line.number))
+                block.state = "frames"
+                return
+        before = self._before.get(line.key, "")
+        thread = _THREAD.match(before)
+        ignored = any(word in before for word in _IGNORED)
+        made = _Block(line, [Part(line.number)], thread=thread["thread"] if thread else None, ignored=ignored)
+        made.last = line.number
+        kept = [each for each in blocks or () if not self._over(each)]
+        for each in kept:
+            each.interleaved = made.interleaved = True
+        self._open[line.key] = [*kept, made][-MOST_OPEN:]
+
+    def _over(self, block: _Block) -> bool:
+        """Close a block that a new header ends; one whose frames still come stays open beside it."""
+        if block.state == "frames" and not block.bare and not block.line.hooked:
+            return False
+        self._close(block)
+        return True
+
+    def _begin_bare(self, line: Line) -> None:
+        found = _FRAME.match(line.text)
+        if found and found["function"] is None:
+            block = _Block(line, [Part(line.number, [_frame(found)])], bare=True, last=line.number)
+            self._open[line.key] = [block]
+
+    def _advance(self, blocks: list[_Block], line: Line) -> None:
+        reading = [block for block in blocks if block.state == "frames"]
+        frame = _FRAME.match(line.text)
+        if frame and reading:
+            self._take_frame(reading, _frame(frame), line)
+            return
+        link = _LINKS.get(line.text.strip())
+        told = [block for block in blocks if block.state in ("message", "after")]
+        if link is not None and told:
+            told[0].parts[-1].link = link
+            told[0].state, told[0].foreign = "between", 0
+            return
+        if reading and self._raise(reading, line):
+            return
+        self._continue(told, line)
+        for block in blocks:
+            block.foreign += 1
+
+    def _take_frame(self, reading: list[_Block], made: Frame, line: Line) -> None:
+        """Give a frame to the first traceback that has not got it: ranks that fail alike print the same ones."""
+        place = (made.file, made.line, made.function)
+        fresh = (
+            b
+            for b in reading
+            if place not in [(f.file, f.line, f.function) for f in b.parts[-1].frames[-32:]]
+        )
+        block = next(fresh, reading[-1])
+        if len(block.parts[-1].frames) < FRAMES:
+            block.parts[-1].frames.append(made)
+        block.foreign, block.last = 0, line.number
+        for other in reading:
+            other.shows = other is block
+
+    def _raise(self, reading: list[_Block], line: Line) -> bool:
+        """Take the line that names the exception."""
+        text = line.text
+        if text[:1].isspace():
+            _show_source(next((block for block in reading if block.shows), reading[-1]), text.strip())
+            return True
+        found = _RAISED.match(text)
+        ready = [block for block in reading if block.parts[-1].frames]
+        if found is None or not ready or not ("." in found["type"] or _BUILTIN.search(found["type"])):
+            return False
+        if ready[0].bare and not found["type"].endswith(_SYNTAX):
+            return False
+        part = ready[0].parts[-1]
+        part.type, part.message = found["type"].strip("."), [found["message"] or ""]
+        ready[0].state, ready[0].foreign, ready[0].last = "message", 0, line.number
+        ready[0].quoting = False
+        return True
+
+    def _continue(self, told: list[_Block], line: Line) -> None:
+        """Take a further line of a message, where the line can be one."""
+        block = next((each for each in told if each.state == "message"), None)
+        if block is None:
+            return
+        message = block.parts[-1].message
+        block.quoting = block.quoting or HEADER in line.text
+        bounded = line.hooked or block.quoting or line.text[:1].isspace() or self._expects_more(block)
+        if (_LOG.match(line.text) and not line.hooked) or len(message) >= MESSAGE_LINES:
+            block.state = "after"
+        elif bounded or len(message) < LOOSE_LINES:
+            message.append(line.text)
+            block.last, block.foreign = line.number, 0
+            if block.quoting and not line.text[:1].isspace() and HEADER not in line.text:
+                block.quoting = False  # the name of the quoted exception
+        else:
+            block.state = "after"
+
+    def _sweep(self) -> None:
+        for key, blocks in list(self._open.items()):
+            kept = []
+            for block in blocks:
+                limit = 6 if block.bare else FOREIGN_LINES
+                if block.foreign > limit or (block.state == "after" and block.foreign > 3):
+                    self._close(block)
+                else:
+                    kept.append(block)
+            if kept:
+                self._open[key] = kept
+            else:
+                del self._open[key]
+
+    def _close(self, block: _Block) -> None:
+        parts = [part for part in block.parts if part.type]
+        if block.ignored:
+            return
+        if not parts:
+            self.unfinished += not block.bare
+            return
+        spawned = [found for text in parts[-1].message if (found := _SPAWNED.match(text))]
+        index = int(spawned[-1]["index"]) if spawned else None
+        self.done.append(Told(parts, block.line, block.thread, index, block.last, block.interleaved))
+
+
+def _show_source(block: _Block, text: str) -> None:
+    """Keep the line of source below a frame; what stands below that only marks a part of it."""
+    frames = block.parts[-1].frames
+    if frames and frames[-1].source is None and text.strip("^~ ") and not text.startswith("[Previous line"):
+        frames[-1] = dataclasses.replace(frames[-1], source=scrub(text)[:SOURCE_LIMIT])
+
+
+def _frame(found: re.Match[str]) -> Frame:
+    return Frame(found["file"], int(found["line"]), found["function"] or "<module>")
+
+
+def read_traceback(text: str) -> Told | None:
+    """Read the last traceback of a text, such as an error file holds; None where there is none."""
+    reader = TracebackReader()
+    for number, line in enumerate(text.splitlines(), 1):
+        reader.feed(Line(number, line, hooked=True))
+    told = reader.finish()
+    return told[-1] if told else None
