@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
-from ddpdoctor.evidence.job import CrashRecord, ExceptionRecord, Moment, ProcessRecord
+from ddpdoctor.evidence.job import CrashRecord, ExceptionRecord, Milestone, Moment, ProcessRecord
 from ddpdoctor.evidence.texts import find_entry
 from ddpdoctor.testing import make_node
 from ddpdoctor_checks.crash.frames import read_traceback, stands_in, user_frames, user_line
@@ -322,6 +322,29 @@ def test_status_of_a_shell_stands_for_its_signal() -> None:
 def test_abort_before_the_end_of_the_script_is_no_abort_at_exit() -> None:
     found = cause_of(Job(2).dies(1, 6).complains([0]))
     assert (found.code, found.ranks) == ("ERR005", RankSet([1]))
+
+
+def test_end_that_the_launcher_noticed_late_is_still_early() -> None:
+    found = cause_of(Job(3).set(1, ended=at(10.9)).complains([0, 2], 10.4))
+    assert (found.code, found.ranks) == ("COL008", RankSet([1]))
+
+
+def test_rank_that_says_itself_that_it_ended_later_did_not_end_early() -> None:
+    job = Job(3).set(1, ended=at(10.9)).complains([0, 2], 10.4)
+    process = job.processes[1]
+    job.set(1, milestones=(*process.milestones, Milestone("end", at(10.8))))
+    assert judge(job)[0] == []
+
+
+def test_children_of_spawn_are_ranks_once_they_have_joined() -> None:
+    job = Job(2).raises(1, "KeyError", "'x'").complains([0])
+    job.set(0, role="child").set(1, role="child")
+    job.extra.append(
+        ProcessRecord(9, role="launcher", host="node-a", exit_code=1, ended=at(12), clean_end=True)
+    )
+    job.exceptions.append(ExceptionRecord(9, "x.ProcessRaisedException", "quoted", at=at(11.9)))
+    findings, _, _ = judge(job)
+    assert [(each.code, str(each.ranks), str(each.victims)) for each in findings] == [("ERR001", "1", "0")]
 
 
 def test_rank_that_ended_before_a_complaint_wins_over_an_abort_at_exit() -> None:

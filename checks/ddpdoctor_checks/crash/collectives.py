@@ -22,7 +22,9 @@ def _limit(group: Group) -> str:
 
 def _at(group: Group) -> str:
     line = group.first.line
-    return f" at {line.file}:{line.line} in {line.function}" if line is not None else ""
+    if line is None:
+        return ""
+    return f" at {line.file}:{line.line}" + (f" in {line.function}" if line.function != "<module>" else "")
 
 
 def _call(group: Group) -> str:

@@ -12,6 +12,9 @@ from ddpdoctor_checks.crash.failures import Failure, Level, quote_line
 from ddpdoctor_checks.crash.views import View
 from ddpdoctor_checks.stage_evidence import name_signal
 
+NOTICED_S = 5.0
+"""How late an end may be noticed: torchrun looks at its ranks at an interval, 5 s by default in older releases
+(torch/distributed/run.py, --monitor-interval)."""
 TIMED_OUT = ("nccl-timed-out", "gloo-timed-out", "gloo-closed-on-timeout", "barrier-names-ranks")
 """Entries of ranks that waited to the end of a limit."""
 
@@ -94,8 +97,11 @@ def _finished_early(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> list[Vi
         if start is None or start.at is None:
             found.append(view)
             continue
-        limit = start.at + diagnosis.clock.tolerance(view.node, start.view.node)
-        if diagnosis.clock.seconds(view.node, process.ended) <= limit:
+        # The interpreter's own word is exact; the launcher notices an end some time after it.
+        own = next((each.at for each in process.milestones if each.name == "end"), None)
+        late = NOTICED_S if own is None else 0.0
+        limit = start.at + late + diagnosis.clock.tolerance(view.node, start.view.node)
+        if diagnosis.clock.seconds(view.node, own or process.ended) <= limit:
             found.append(view)
     return found
 

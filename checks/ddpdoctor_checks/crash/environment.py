@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, RankSet
@@ -16,7 +17,7 @@ from ddpdoctor_checks.wording import count_of, format_bytes, join_words, name_se
 def _describe_variables(diagnosis: Diagnosis, group: Group) -> Clause:
     variable = group.first.groups.get("variable", "RANK")
     count = max(diagnosis.evidence.launch.nproc, 1)
-    script = " ".join(script_words(diagnosis))
+    script = shlex.join(script_words(diagnosis))
     return Clause(
         f"{variable} is not set: the script was not started by a launcher of torch",
         (
@@ -70,7 +71,8 @@ def find_rank_duplicated(evidence: Evidence) -> Iterable[Finding]:
 def _describe_local_rank(diagnosis: Diagnosis, group: Group) -> Clause:
     option = group.first.groups.get("option", "--local-rank")
     other = "--local_rank" if option == "--local-rank" else "--local-rank"
-    script = " ".join(script_words(diagnosis))
+    words = [w for w in script_words(diagnosis) if not w.startswith(("--local-rank", "--local_rank"))]
+    script = shlex.join(words)
     return Clause(
         f"the script does not know {option}, which its launcher passes (it may know {other}: torch 2.0 changed it)",
         (

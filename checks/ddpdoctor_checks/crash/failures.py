@@ -29,6 +29,9 @@ from ddpdoctor_checks.stage_evidence import name_signal
 FATAL = (4, 5, ABRT, BUS, 8, SEGV)
 """Signals that a process gets for what it did itself (signal(7): ILL, TRAP, ABRT, BUS, FPE, SEGV)."""
 
+USAGE = 2
+"""Status of a usage error (argparse, error())."""
+
 SOFT = frozenset({"BKD002", "NET005", "NET007"})
 """Codes of texts that a lost peer can bring about too: any failure of its own kind goes before them."""
 WAITING = frozenset({"NET006", "NET011", "NET015", "COL002", "COL005"})
@@ -304,7 +307,7 @@ def _judge_texts(view: View, context: Context) -> Failure | None:
 
 def quote_line(text: str) -> str:
     """Return a line of a log for a sentence: without a launcher's prefix, cut."""
-    bare = re.sub(r"^\s*(?:\[[\w:. -]{1,40}\]:?\s*){0,3}", "", text).strip()
+    bare = re.sub(r"^\s*(?:\[[\w:. -]{1,40}\]:?\s*){0,3}(?:what\(\):\s*)?", "", text).strip()
     return bare if len(bare) <= MESSAGE_LIMIT else bare[: MESSAGE_LIMIT - 1] + "…"
 
 
@@ -373,6 +376,6 @@ def _judge_status(view: View, status: int, context: Context) -> Failure:
     failure.code, failure.entry, failure.groups = code, entry, text.groups
     failure.words = quote_line(text.text)
     failure.level = _choose_level(code, Level.STATUS)
-    if process.exit_how is not None:
+    if process.exit_how is not None and status != USAGE:
         failure.sure = "medium"  # it was printed some time before the exit
     return failure

@@ -123,7 +123,7 @@ def _subject(diagnosis: Diagnosis, group: Group) -> str:
         else {"launcher": "the launcher"}.get(first.view.role, "a process of the job")
     )
     if many and ranks == diagnosis.world:
-        who = f"all {len(ranks):,} ranks"
+        who = "both ranks" if len(ranks) == 2 else f"all {len(ranks):,} ranks"
     hosts = tuple(dict.fromkeys(diagnosis.host(each.view) for each in group.failures))
     where = f" on {hosts[0]}" if diagnosis.context.nodes > 1 and len(hosts) == 1 else ""
     who = who[0].upper() + who[1:] + where

@@ -19,6 +19,9 @@ CLOCK_TOLERANCE_S = 1.0
 """By how much clocks of nodes may differ unnoticed: as in ENV015 (chrony and ntpd keep a cluster within
 milliseconds; above a second logs cannot be ordered)."""
 
+LOADER = "loader-worker"
+"""Role of a DataLoader's worker."""
+
 Key = tuple[int, int]
 """Node and process id."""
 
@@ -75,13 +78,14 @@ class Views:
         self.memory: dict[int, MemoryRecord] = {record.node: record for record in evidence.memory}
 
     def _add(self, process: ProcessRecord) -> None:
-        view = View(
-            process.node, process.pid, process.rank, process.attempt, process.host, process.role, process
-        )
+        role = process.role
+        if process.rank is not None and process.backend is not None and role not in ("launcher", LOADER):
+            role = "rank"  # a child of multiprocessing is one as soon as it joins a process group
+        view = View(process.node, process.pid, process.rank, process.attempt, process.host, role, process)
         self._by_key[(process.node, process.pid)] = view
-        if process.role == "loader-worker":
+        if role == LOADER:
             self._workers.append(view)
-        elif process.role == "rank" and process.rank is not None:
+        elif role == "rank" and process.rank is not None:
             self._by_rank.setdefault((process.attempt, process.rank), view)
 
     def _adopt_workers(self) -> None:
@@ -135,7 +139,7 @@ class Views:
     @property
     def others(self) -> list[View]:
         """Launchers and other processes, without loader workers."""
-        return [view for view in self._by_key.values() if view.role not in ("rank", "loader-worker")]
+        return [view for view in self._by_key.values() if view.role not in ("rank", LOADER)]
 
     def find_pid(self, node: int, pid: int) -> View | None:
         """Return the process with this id on a node."""

@@ -47,6 +47,7 @@ def describe_parameters(parameters: Sequence[WrappedParameter]) -> str:
 def _owner(module: str, kind: str, ran: bool | None) -> str:
     if not kind and not module:
         return ""
+    kind = kind.rpartition(".")[2]
     name = f"{kind or 'module'} {module}" if module else f"the model itself, a {kind}"
     forward = "" if ran is None else f", whose forward {'ran' if ran else 'never ran'}"
     return f" (of {name}{forward})"
