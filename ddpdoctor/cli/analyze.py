@@ -1,0 +1,246 @@
+"""``ddpdoctor analyze``: the verdict after the fact, from what a job left behind."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import io
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from ddpdoctor.cli import options as common
+from ddpdoctor.errors import EXIT_FINDINGS, DoctorError, UsageError
+
+if TYPE_CHECKING:
+    from ddpdoctor.evidence import Evidence
+    from ddpdoctor.gather.aftermath import Source, Sources
+    from ddpdoctor.judge.selection import Selection
+    from ddpdoctor.plugins import Plugins
+    from ddpdoctor.report.model import Report
+
+EXAMPLES = (
+    ("ddpdoctor analyze train.log", "what torchrun printed, saved to a file; gzip too"),
+    ("ddpdoctor analyze ddpdoctor-runs/20260102-030405-ab12", "a run directory of ddpdoctor run"),
+    ("ddpdoctor analyze node-a.log node-b.log", "the logs of several nodes together"),
+    ("ddpdoctor analyze logs/", "a tree of torchrun --log-dir, with its error files"),
+    ("kubectl logs job/train | ddpdoctor analyze -", "from a pipe"),
+)
+REASONS_SHOWN = 5
+"""Reasons in a message about paths that could not be read; the report has all of them."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``analyze``."""
+    parser.add_argument(
+        "paths",
+        metavar="PATH",
+        nargs="+",
+        help="run directories, logs, error files, folders of them; - is stdin",
+    )
+    common.add_output_options(parser)
+    common.add_selection_options(parser)
+    common.add_fail_option(parser)
+    common.add_verbosity_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Read, judge, show."""
+    from ddpdoctor.cli.display import Display, complain
+    from ddpdoctor.cli.outputs import deliver, render_options
+    from ddpdoctor.cli.select import choose_selection
+    from ddpdoctor.plugins import load_plugins
+
+    sources = sort_paths(options.paths)
+    plugins = load_plugins()
+    selection = choose_selection(options, {code: page.name for code, page in plugins.checks.pages.items()})
+    outputs = common.pair_outputs(options, plugins.renderers.names)
+    display = Display.of(sys.stdout, no_color=getattr(options, "no_color", False))
+    report = make_report(sources, options, plugins, selection)
+    if common.verbosity(options) >= 0:
+        for sentence in _lost(report):
+            complain(f"ddpdoctor: {sentence}")
+    shown = render_options(display, verbosity=common.verbosity(options), pages=plugins.checks.pages)
+    failed = deliver(report, outputs, plugins.renderers, shown)
+    return failed or choose_exit_code(report, getattr(options, "fail_on", "error"))
+
+
+def choose_exit_code(report: Report, fail_on: str) -> int:
+    """Return the exit code: a job that failed is a problem even where nothing shows why."""
+    from ddpdoctor.cli.check import exit_code
+    from ddpdoctor.report.build import describe_failure
+
+    if fail_on != "never" and report.verdict.status == "problems" and describe_failure(report.evidence):
+        return EXIT_FINDINGS
+    return exit_code(report, fail_on)
+
+
+def _lost(report: Report) -> list[str]:
+    sentences = list(dict.fromkeys(sentence for end in report.evidence.job for sentence in end.lost))
+    more = len(sentences) - REASONS_SHOWN
+    return sentences if more <= 0 else [*sentences[:REASONS_SHOWN], f"and {more} more, see --json"]
+
+
+def sort_paths(paths: Sequence[str]) -> Sources:
+    """Sort what was given into what can be read and what cannot.
+
+    Raises:
+        UsageError: a path does not exist.
+    """
+    from ddpdoctor.gather.aftermath import Sources
+
+    sources = Sources()
+    for name in paths:
+        if name == "-":
+            continue
+        try:
+            exists = Path(name).exists()
+        except (OSError, ValueError) as problem:
+            raise UsageError(f"{name!r} cannot be read: {problem}") from problem
+        if not exists:
+            raise UsageError(
+                f"there is no file or directory {name}", hint="torchrun … train.py 2>&1 | tee train.log"
+            )
+        sources.add(Path(name), named=True)
+    return sources
+
+
+def make_report(
+    sources: Sources, options: argparse.Namespace, plugins: Plugins, selection: Selection
+) -> Report:
+    """Gather the evidence and judge it.
+
+    Raises:
+        DoctorError: nothing of what was given could be read.
+    """
+    from ddpdoctor.gather.scrub import scrub_argv
+    from ddpdoctor.report.build import build_report
+    from ddpdoctor.report.model import Job
+
+    started, began = datetime.now(timezone.utc), time.monotonic()
+    evidence = gather(sources, stdin="-" in options.paths)
+    if evidence is None:
+        shown = sources.skipped[:REASONS_SHOWN]
+        raise DoctorError(
+            "nothing that was given could be read",
+            context="; ".join(shown) or None,
+            hint="ddpdoctor analyze LOG, with what torchrun printed",
+        )
+    end = evidence.job[0] if evidence.job else None
+    return build_report(
+        evidence,
+        registry=plugins.checks,
+        started_at=started,
+        duration_s=time.monotonic() - began,
+        invocation=scrub_argv(options.invocation),
+        selection=selection,
+        extra_rows=[problem.to_row() for problem in plugins.problems],
+        job=Job(end.exit_code, end.signal) if end is not None else None,
+    )
+
+
+def gather(sources: Sources, *, stdin: bool = False) -> Evidence | None:
+    """Read everything; None where nothing could be read."""
+    from ddpdoctor.evidence import merge_evidence
+    from ddpdoctor.gather.aftermath import read_sources
+
+    lost = sources.skipped
+    parts = []
+    for source in sources.found:
+        if source.kind in ("report", "run-directory"):
+            part = read_run(source, lost)
+            if part is not None:
+                parts.append(part)
+    files = [source for source in sources.found if source.kind in ("log", "error-file")]
+    pipe = cast(io.BufferedIOBase, sys.stdin.buffer) if stdin else None
+    logged = (
+        read_sources(files, cwd=Path.cwd(), lost=[] if parts else lost, stdin=pipe) if files or pipe else None
+    )
+    if logged is not None:
+        parts.append(logged)
+    if not parts:
+        return None
+    whole = merge_evidence(_number_nodes(parts))
+    ends = whole.job
+    if parts[0] is not logged and ends and lost:
+        ends = (dataclasses.replace(ends[0], lost=(*ends[0].lost, *lost)), *ends[1:])
+    return dataclasses.replace(whole, job=ends)
+
+
+def _number_nodes(parts: Sequence[Evidence]) -> list[Evidence]:
+    """Give run directories of several hosts a node each; those of one host stay together."""
+    from ddpdoctor.evidence.bundle import renumber_node
+
+    hosts: list[frozenset[str]] = []
+    made = []
+    for part in parts:
+        own = frozenset(process.host for process in part.processes if process.host)
+        if own not in hosts:
+            hosts.append(own)
+        single = len({process.node for process in part.processes}) <= 1
+        made.append(renumber_node(part, hosts.index(own)) if single and hosts.index(own) else part)
+    return made
+
+
+def read_run(source: Source, lost: list[str]) -> Evidence | None:
+    """Return the evidence of a run directory or of a saved report; None where it is none of a job."""
+    path = source.path / "report.json" if source.kind == "run-directory" else source.path
+    if path.is_file():
+        evidence = _read_saved(path, lost)
+        if evidence is not None or source.kind == "report":
+            return evidence
+    if not (source.path / "processes").is_dir():
+        lost.append(f"{source.name} holds no evidence of a job")
+        return None
+    return _collect(source, lost)
+
+
+def _read_saved(path: Path, lost: list[str]) -> Evidence | None:
+    from ddpdoctor.cli.report import read_report
+
+    try:
+        report = read_report(str(path))
+    except DoctorError as problem:
+        lost.append(problem.message)
+        return None
+    if not report.evidence.job:
+        lost.append(f"{path} is a report of {report.command}, which watches no job: ddpdoctor report {path}")
+        return None
+    return dataclasses.replace(
+        report.evidence, launch=dataclasses.replace(report.evidence.launch, command="analyze")
+    )
+
+
+def _collect(source: Source, lost: list[str]) -> Evidence | None:
+    """Read what the processes of a run wrote down, where nobody was left to write its report."""
+    from ddpdoctor.evidence.bundle import Evidence
+    from ddpdoctor.evidence.facts import Launch
+    from ddpdoctor.evidence.job import JobEnd
+    from ddpdoctor.gather.aftermath.join import make_absent
+    from ddpdoctor.watch.collect import collect_run
+
+    found = collect_run(source.path)
+    if not found.processes:
+        lost.append(f"{source.name} holds no process's events")
+        return None
+    ranks = {record.rank for record in found.processes if record.rank is not None}
+    sizes = [record.world_size for record in found.processes if record.world_size]
+    world = max([len(ranks), *sizes, 1])
+    backend = next((record.backend for record in found.processes if record.backend), None)
+    restarts = max(record.attempt for record in found.processes)
+    said = (*found.lost, f"{source.name} has no report: how the launcher ended is not known")
+    return Evidence(
+        launch=Launch(
+            "analyze", "torchrun", nproc=len(ranks) or 1, world_size=world, backend=backend or "none"
+        ),
+        processes=tuple(found.processes),
+        exceptions=tuple(found.exceptions),
+        crashes=tuple(found.crashes),
+        wrappers=tuple(found.wrappers),
+        texts=tuple(found.texts),
+        job=(JobEnd(exit_code=None, restarts=restarts, lost=said),),
+        absent={kind: why for kind, why in make_absent().items() if kind != "wrappers"},
+    )

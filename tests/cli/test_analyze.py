@@ -1,0 +1,155 @@
+"""``ddpdoctor analyze``: from files to a verdict and an exit code, with the built-in checks."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import ddpdoctor_checks
+from ddpdoctor.evidence import PortProbe
+from ddpdoctor.plugins import CHECKS, Entry
+from ddpdoctor.testing import make_world
+from tests.cli.conftest import Run, Stage
+
+RECORDED = Path(__file__).parents[1] / "gather" / "aftermath"
+SCRIPT = """
+import os, time
+def load(label):
+    return {"a": 1}[label]
+if os.environ["RANK"] == "1":
+    time.sleep(0.5)
+    load("label_9917")
+time.sleep(60)
+"""
+LIMIT_S = 120
+
+
+@pytest.fixture(autouse=True)
+def builtin(entries: list[Entry]) -> None:
+    entries[:] = [Entry("ddpdoctor", CHECKS, "builtin", lambda: ddpdoctor_checks.register)]
+
+
+def verdict(run: Run, *paths: Path | str) -> dict[str, Any]:
+    result = run("analyze", *map(str, paths), "--json", "report.json")
+    assert result.code == 1, result.out + result.err
+    report: dict[str, Any] = json.loads(Path("report.json").read_text())
+    return report
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("key", "ERR001", "KeyError: 'label_9917'"),
+        ("chain", "ERR001", "RuntimeError: sample label_9917 is broken"),
+        ("kill", "ERR005", "signal 9 (SIGKILL)"),
+        ("segv", "ERR004", "segmentation fault"),
+        ("worker", "ERR001", "ValueError: bad sample 5"),
+        ("tee", "ERR001", "KeyError"),
+        ("restart", "ERR001", "KeyError"),
+        ("exit", "ERR006", "exited with status 3"),
+    ],
+)
+def test_a_log_of_torchrun_names_the_rank_that_failed_first(
+    run: Run, name: str, code: str, words: str
+) -> None:
+    report = verdict(run, RECORDED / f"{name}.txt")
+    first = report["findings"][0]
+    assert (report["verdict"]["code"], first["ranks"], report["command"]) == (code, [1], "analyze")
+    assert words in first["message"]
+    assert report["job"]["exit_code"] == 1
+
+
+def test_a_script_that_is_missing_is_no_ranks_fault(run: Run) -> None:
+    report = verdict(run, RECORDED / "nofile.txt")
+    assert report["verdict"]["code"] == "ERR009"
+    assert report["findings"][0]["ranks"] == [0, 1]
+
+
+def test_victims_are_told_and_the_place_in_the_log(run: Run) -> None:
+    first = verdict(run, RECORDED / "key.txt")["findings"][0]
+    assert first["victims"] == [0]
+    assert first["where"][0]["function"] == "load"
+    assert any(item.get("source", {}).get("line") == 6 for item in first["evidence"])
+
+
+def test_a_log_from_a_pipe(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = (RECORDED / "key.txt").read_bytes()
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(data)))
+    assert verdict(run, "-")["verdict"]["code"] == "ERR001"
+
+
+def test_a_path_that_does_not_exist_is_a_usage_error(run: Run) -> None:
+    result = run("analyze", "nowhere.log")
+    assert (result.code, result.out) == (2, "")
+    assert "there is no file or directory nowhere.log" in result.err
+
+
+def test_nothing_that_can_be_read_is_a_failure_with_its_reason(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_bytes(b"")
+    result = run("analyze", "x.log")
+    assert result.code == 3
+    assert "x.log is empty" in result.err
+
+
+def test_what_was_skipped_is_said_beside_the_verdict(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_bytes(bytes(500))
+    shutil.copy(RECORDED / "key.txt", tmp_path / "key.log")
+    result = run("analyze", "x.log", "key.log")
+    assert result.code == 1
+    assert "x.log is binary" in result.err
+
+
+def test_a_text_that_is_no_jobs_log_is_not_called_healthy(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello\n")
+    result = run("analyze", "notes.txt")
+    assert result.code == 3
+    assert "no line of a distributed job" in result.out
+
+
+def test_never_fails_where_asked_not_to(run: Run) -> None:
+    assert run("analyze", str(RECORDED / "key.txt"), "--fail-on", "never").code == 0
+
+
+def test_a_report_of_check_is_sent_to_the_right_command(run: Run, stage: Stage, tmp_path: Path) -> None:
+    stage.evidence = make_world(ports=(PortProbe(0, 29500, "taken", holder_pid=4242),))
+    run("check", "--json", "saved.json")
+    result = run("analyze", "saved.json")
+    assert result.code == 3
+    assert "ddpdoctor report saved.json" in result.err
+
+
+def test_a_run_directory_is_judged_again_with_its_report_and_without(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "ddpdoctor", "run", "--run-dir", "kept", "--nproc", "2", "t.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    assert done.returncode == 1, done.stderr
+    with_report = verdict(run, "kept")
+    assert with_report["job"]["exit_code"] == 1
+    (tmp_path / "kept" / "report.json").unlink()
+    without = verdict(run, "kept")
+    for report in (with_report, without):
+        first = report["findings"][0]
+        assert (first["code"], first["ranks"], first["where"][0]["line"]) == ("ERR001", [1], 4)
+        assert "KeyError" in first["message"]
+    assert without["job"]["exit_code"] is None
+
+
+def test_this_torchs_own_output_and_log_tree(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    options = ["--log-dir", "tree", "--tee", "3", "t.py"]
+    with (tmp_path / "job.log").open("wb") as log:
+        subprocess.run(
+            [*command, *options], cwd=tmp_path, stdout=log, stderr=log, check=False, timeout=LIMIT_S
+        )
+    for paths in (["job.log"], ["tree"], ["tree", "job.log"]):
+        first = verdict(run, *paths)["findings"][0]
+        assert (first["code"], first["ranks"], first["where"][0]["line"]) == ("ERR001", [1], 4), paths
