@@ -86,7 +86,47 @@ def describe_exit(gone: RankExit) -> str:
         text = f"exited with status {gone.exit_code}"
     else:
         text = "is gone without a clean end"
-    return f"{text} ({gone.detail})" if gone.detail else text
+    words = find_last_words(gone.detail or "")
+    return f"{text} ({words})" if words else text
+
+
+FROM_OUTSIDE = frozenset((9, 15))
+"""SIGKILL and SIGTERM: nothing in a rank of ours sends them to itself, the kernel's memory killer and people do."""
+
+_NOISE = re.compile(r"^\s|^\[?(rank\d+\]:)?\[?W\d{4} |\w*Warning: |^Traceback |^Extension modules: ")
+"""Lines that say nothing of an end: indented ones (sources, frames), warnings of Python and of torch's log."""
+_FATAL = re.compile(r"^Fatal Python error: .*", re.MULTILINE)
+_FATAL_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)', re.MULTILINE)
+"""What faulthandler writes (docs.python.org, faulthandler, "Example")."""
+LAST_WORDS_LENGTH = 200
+"""Characters of a last line that a sentence bears."""
+
+
+def find_last_words(text: str) -> str:
+    """Return the one line of a dead rank's stderr that says most about its end; empty where none does."""
+    fatal = _FATAL.search(text)
+    lines = [line for line in text.splitlines() if line.strip() and not _NOISE.search(line)]
+    said = fatal[0] if fatal else (lines[-1] if lines else "")
+    return said if len(said) <= LAST_WORDS_LENGTH else said[:LAST_WORDS_LENGTH] + " …"
+
+
+def read_fatal_frames(text: str) -> tuple[Frame, ...]:
+    """Return the frames of the thread that crashed, innermost first, from what faulthandler wrote."""
+    current = text.partition("Current thread ")[2] or text.partition("Stack (most recent call first)")[2]
+    thread = current.split("\n\n")[0]
+    return tuple(Frame(m["file"], int(m["line"]), m["function"]) for m in _FATAL_FRAME.finditer(thread))
+
+
+def describe_deaths(dead: Sequence[RankExit]) -> str:
+    """Fold ranks that died in the same way: ``ranks 2-3 were killed by signal 9 (SIGKILL)``."""
+    groups: dict[str, list[int]] = {}
+    for each in dead:
+        groups.setdefault(describe_exit(each), []).append(each.rank)
+    parts = []
+    for text, ranks in groups.items():
+        verb = text.replace("was ", "were ", 1).replace("is gone", "are gone", 1) if len(ranks) > 1 else text
+        parts.append(f"{name_set(RankSet(ranks))} {verb}")
+    return join_words(parts, few=4)
 
 
 def unclean_exits(evidence: Evidence, stages: Sequence[str | None]) -> tuple[RankExit, ...]:

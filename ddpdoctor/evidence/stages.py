@@ -78,6 +78,8 @@ class RankExit:
     """It had written its clean end before it died."""
     detail: str | None = None
     """Last words on stderr, or kernel evidence."""
+    user_step: str | None = None
+    """Step of the user's ``--model`` that ran when it died: import, factory, forward, …; None outside of it."""
 
 
 @dataclass(frozen=True, slots=True)

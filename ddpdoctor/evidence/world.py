@@ -104,7 +104,7 @@ class UserError:
     """An error in the user's own factory or model, with the line that is theirs."""
 
     kind: str
-    """missing, raised, hung, wrong-type or not-trainable."""
+    """missing, raised, hung, wrong-type, wrong-output, not-trainable, wrapped, lazy, differs or group-destroyed."""
     step: str
     """import, factory, wrap, forward, backward."""
     message: str

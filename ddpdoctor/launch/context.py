@@ -34,6 +34,9 @@ class RankContext:
     kind."""
     note: Callable[[str], None]
     """``note(text)``: what is being done now, shown as progress (only rank 0's is)."""
+    enter: Callable[[str | None], None] = lambda step: None
+    """``enter(step)``: which step of the user's model runs from now on, None when none does. A rank that dies there
+    died of it."""
 
     def limit(self, stage: str) -> float:
         """Seconds after which ``stage`` is cut."""

@@ -34,6 +34,8 @@ class RankState:
     """When it was seen that its process is no longer there."""
     rows: list[tuple[str, Any]] = field(default_factory=list)
     note: str | None = None
+    user_step: str | None = None
+    """What of the user's own model runs now."""
 
     def apply(self, event: dict[str, Any]) -> None:
         """Take in one event of this rank's file."""
@@ -54,6 +56,8 @@ class RankState:
             self.rows.append((str(event["kind"]), event["data"]))
         elif kind == "note":
             self.note = str(event["text"])
+        elif kind == "user":
+            self.user_step = event["step"]
         elif kind == "bye":
             self.finished = True
 

@@ -8,8 +8,10 @@ waits to be ended by the supervisor, so that the errors of the others are not lo
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -33,6 +35,11 @@ LINGER_S = 30.0
 """How long a failed rank waits to be ended; the supervisor gives the others 2 s and then ends all."""
 
 
+LEAVE_S = 2.0
+"""What torch's elastic agent gets to take the rank's return value, which is milliseconds, from a rank that would
+never end by itself."""
+
+
 class StageFailed(Exception):
     """A stage ended with an error that has been written already."""
 
@@ -52,6 +59,8 @@ def run_rank(plan_data: dict[str, Any]) -> None:
     gc.freeze()  # a collection over torch's own objects would copy every page shared with the forkserver
     plan = decode(Plan, plan_data)
     _limit_threads()
+    # torch makes this directory when it compiles, and sometimes only in case; here it goes away with ours.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{plan.workdir}/inductor")
     rank = int(os.environ["RANK"])
     writer = EventWriter(rank_file(plan.workdir, rank))
     writer.write("hello", rank=rank, pid=os.getpid())
@@ -66,6 +75,21 @@ def run_rank(plan_data: dict[str, Any]) -> None:
         if dist.is_initialized():
             with suppress(Exception):
                 dist.destroy_process_group()
+        _leave_soon()
+
+
+def _leave_soon() -> None:
+    """Do not wait for threads or processes that the user's model has left: Python would, for as long as they run.
+
+    What this rank saw is written by now, and the supervisor ends the processes.
+    """
+    threads = [
+        each for each in threading.enumerate() if each is not threading.main_thread() and not each.daemon
+    ]
+    if threads or multiprocessing.active_children():
+        leaving = threading.Timer(LEAVE_S, os._exit, (0,))
+        leaving.daemon = True
+        leaving.start()
 
 
 def _limit_threads() -> None:
@@ -98,6 +122,7 @@ def _make_context(plan: Plan, rank: int, writer: EventWriter) -> RankContext:
         plan=plan,
         emit=writer.emit,
         note=note,
+        enter=lambda step: writer.write("user", step=step),
     )
 
 

@@ -44,7 +44,7 @@ class TorchServer:
         torch.py of the working directory.
         """
         self._context.set_forkserver_preload(list(PRELOADED))
-        with _off_terminal():
+        with _stderr_to(self._log), _off_terminal():
             resource_tracker.ensure_running()  # apart: it unblocks SIGINT itself when it has started
         with _stderr_to(self._log), _off_terminal(), _safe_path():
             forkserver.ensure_running()

@@ -30,7 +30,6 @@ from ddpdoctor.evidence import (
 )
 from ddpdoctor.evidence.bundle import JOB_KINDS, KINDS
 from ddpdoctor.gather.libraries import mapped_libraries
-from ddpdoctor.gather.logs import read_last_words
 from ddpdoctor.launch.agent import agent_file, agent_log, run_agent
 from ddpdoctor.launch.interrupt import Interrupt
 from ddpdoctor.launch.plan import Plan
@@ -38,6 +37,7 @@ from ddpdoctor.launch.processes import kill_processes
 from ddpdoctor.launch.progressing import RankState
 from ddpdoctor.launch.request import Progress
 from ddpdoctor.launch.server import TorchServer
+from ddpdoctor.launch.traces import keep_last_words, keep_stacks
 from ddpdoctor.launch.wire import EventReader
 from ddpdoctor.watch.stacks import merge_stacks, name_problem, take_stacks
 
@@ -102,6 +102,8 @@ class Supervisor:
         self._rank_readers: dict[Path, EventReader] = {}
         self._stage_shown: str | None = None
         self._read_pid: int | None = None
+        self._over = False
+        """The ranks were ended: what the last ones say of lost peers is no evidence."""
         self.world = World()
         self.ending: Ending | None = None
 
@@ -156,7 +158,7 @@ class Supervisor:
     def _look(self) -> None:
         for event in self._agent_reader.read():
             self._apply_agent(event)
-        for path in Path(self.plan.workdir).glob("rank-*.jsonl"):
+        for path in () if self._over else Path(self.plan.workdir).glob("rank-*.jsonl"):
             reader = self._rank_readers.setdefault(path, EventReader(path))
             for event in reader.read():
                 rank = int(path.stem.partition("-")[2])
@@ -231,7 +233,7 @@ class Supervisor:
                 exit_code=event["exit_code"],
                 signal=event["signal"],
                 finished=bool(state and state.finished),
-                detail=read_last_words(logs[0]) if logs else event.get("message"),
+                detail=keep_last_words(logs[0]) if logs else event.get("message"),
             )
         )
 
@@ -308,7 +310,7 @@ class Supervisor:
         how = (
             f"died of {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with {code}"
         )
-        words = read_last_words(agent_log(self.plan.workdir))
+        words = keep_last_words(agent_log(self.plan.workdir))
         return f"the agent process {how}" + (f": {words.splitlines()[-1]}" if words else "")
 
     def _find_late(self, now: float) -> Ending | None:
@@ -342,7 +344,9 @@ class Supervisor:
             self._progress.note("taking the stacks of all ranks")
             stacks = take_stacks(running.values())
             by_rank = {rank: stacks[pid] for rank, pid in running.items()}
-            ending.stacks, ending.stacks_note = merge_stacks(by_rank), name_problem(by_rank)
+            ending.stacks, ending.stacks_note = keep_stacks(merge_stacks(by_rank)), name_problem(by_rank)
+        self._look()
+        self._over = True
         with contextlib.suppress(OSError, ValueError):
             self._commands.send(("cut", f"{ending.stage}: {ending.reason}"))
         for state in self.world.ranks.values():
@@ -364,11 +368,15 @@ class Supervisor:
         for kind, data in [*self.world.rows, *(row for s in self.world.ranks.values() for row in s.rows)]:
             if kind in types:
                 rows[kind].append(decode(types[kind], data))
-        rows["exits"].extend(self.world.exits)
-        rows["exits"].extend(self._unexplained_exits())
+        exits = [*self.world.exits, *self._unexplained_exits()]
+        rows["exits"].extend(dataclasses.replace(e, user_step=self._user_step(e.rank)) for e in exits)
         rows["stages"].extend(self._record(stage, node, origin) for stage in WORLD_STAGES)
         found: dict[str, Any] = {kind: tuple(value) for kind, value in rows.items()}
         return Evidence(launch=self.plan.launch, **found)
+
+    def _user_step(self, rank: int) -> str | None:
+        state = self.world.ranks.get(rank)
+        return state.user_step if state else None
 
     def _unexplained_exits(self) -> list[RankExit]:
         """Ranks that are gone although nobody of ours ended them and the agent cannot say why."""

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from ddpdoctor.evidence import Frame, RankError, encode
+from ddpdoctor.gather.scrub import scrub
 
 MESSAGE_LIMIT = 4000
 """Characters of an exception's text that are kept; torch's longest (mismatch reports) are about 2,000."""
@@ -71,7 +72,7 @@ class EventReader:
 
 def describe_error(rank: int, stage: str, problem: BaseException) -> RankError:
     """Return the evidence form of an exception: its type, bounded text, and frames innermost first."""
-    text = str(problem)
+    text = scrub(str(problem))
     if len(text) > MESSAGE_LIMIT:
         text = text[:MESSAGE_LIMIT] + " …"
     return RankError(rank, stage, type(problem).__name__, text, read_frames(problem.__traceback__))

@@ -14,6 +14,7 @@ from ddpdoctor.evidence import (
     Frame,
     ModelResult,
     RankError,
+    RankExit,
     RankMessage,
     RankSet,
     StackClass,
@@ -241,6 +242,11 @@ def test_an_error_in_the_factory_is_shown_as_the_users_with_its_line() -> None:
         ("missing", "import", "is not there", "def factory():"),
         ("wrong-type", "factory", "returns something else", "return model, ("),
         ("not-trainable", "wrap", "has no trainable parameter", "requires_grad_(True)"),
+        ("wrong-output", "forward", "gives no loss", "return loss"),
+        ("wrapped", "factory", "is wrapped already", "return model.module"),
+        ("lazy", "wrap", "has parameters without a shape", "model(*inputs)"),
+        ("differs", "wrap", "has other parameters", "model.parameters()"),
+        ("group-destroyed", "factory", "destroyed the process group", ""),
         ("hung", "factory", "does not come back", ""),
         ("raised", "import", "could not be imported", ""),
         ("raised", "wrap", "cannot be wrapped in DDP", ""),
@@ -285,6 +291,50 @@ def test_a_hang_in_the_factory_is_read_from_the_stacks_of_the_cut_stage() -> Non
     found = assert_finds(ddp.find_factory_failed, world, code="DDP020")
     assert "does not come back at /home/u/pkg/mod.py:7 in download on rank 1" in found.message
     assert codes_in_order(world) == [("DDP020", "cause"), ("BKD011", "consequence")]
+
+
+CRASH = """\
+/v/torch/distributed/c10d_logger.py:83: FutureWarning: `torch.x` is deprecated.
+  return func(*args, **kwargs)
+Fatal Python error: Segmentation fault
+
+Thread 0x00007f (most recent call first):
+  File "/v/lib/python3.11/selectors.py", line 415 in select
+
+Current thread 0x00007e (most recent call first):
+  File "/v/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  File "/proj/net.py", line 44 in build
+  File "/v/site-packages/ddpdoctor/launch/probes/factory.py", line 131 in call_factory
+
+Extension modules: numpy.core (total: 1)
+"""
+
+
+def with_death(**changes: Any) -> Evidence:
+    world = with_model()
+    gone = replace(RankExit(1, 4711, "ddp", user_step="factory"), **changes)
+    return replace(world, model=(), exits=(gone,))
+
+
+def test_a_crash_inside_the_model_is_the_models_with_its_line() -> None:
+    world = with_death(signal=11, detail=CRASH)
+    found = assert_finds(ddp.find_factory_failed, world, code="DDP020")
+    assert found.message == (
+        "The model pkg.mod:factory ended its process at /proj/net.py:44 in build while being built: rank 1 was "
+        "killed by signal 11 (SIGSEGV) (Fatal Python error: Segmentation fault)."
+    )
+    assert [(each.file, each.line) for each in found.where] == [("/proj/net.py", 44)]
+    assert codes_in_order(world)[:2] == [("DDP020", "cause"), ("BKD002", "consequence")]
+
+
+def test_a_rank_killed_from_outside_is_not_the_models() -> None:
+    world = with_death(signal=9)
+    assert_status(ddp.find_factory_failed, world, "unknown")
+    assert codes_in_order(world)[0] == ("BKD002", "cause")
+
+
+def test_a_death_after_the_model_is_not_the_models() -> None:
+    assert_status(ddp.find_factory_failed, with_death(exit_code=3, user_step=None), "unknown")
 
 
 def test_without_a_model_nothing_of_it_is_asked() -> None:

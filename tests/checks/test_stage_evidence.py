@@ -1,4 +1,4 @@
-"""Which hosts ranks are on, also those that never reported."""
+"""What the checks of stages share: where ranks are, also silent ones, and what a dead one said last."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.testing import make_world
-from ddpdoctor_checks.stage_evidence import hosts_of_ranks
+from ddpdoctor_checks.stage_evidence import find_last_words, hosts_of_ranks, read_fatal_frames
 
 
 @pytest.fixture
@@ -35,3 +35,42 @@ def test_silent_ranks_of_an_unknown_node_are_nowhere(half_silent: Evidence) -> N
 def test_silent_ranks_are_not_guessed_where_nodes_have_different_numbers(half_silent: Evidence) -> None:
     uneven = replace(half_silent, launch=replace(half_silent.launch, world_size=5))
     assert hosts_of_ranks(uneven, RankSet([3])) == ()
+
+
+WARNING = "/v/c10d_logger.py:83: FutureWarning: `x` is deprecated.\n  return func(*args)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (WARNING, ""),
+        ("", ""),
+        (WARNING + "terminate called without an active exception\n" + WARNING, "terminate called without"),
+        ("[rank0]:[W1121 01:45:07.3 reducer.cpp:1529] Warning: slow (function f)\n", ""),
+        ("[W1121 01:45:07.3 socket.cpp:1] errno 97\nRuntimeError: boom\n", "RuntimeError: boom"),
+        (
+            'Fatal Python error: Aborted\n\nCurrent thread 0x1:\n  File "a.py", line 1 in f\n',
+            "Fatal Python error",
+        ),
+    ],
+)
+def test_last_words_are_the_line_that_tells_of_the_end(text: str, words: str) -> None:
+    found = find_last_words(text)
+    assert found.startswith(words)
+    assert bool(found) == bool(words)
+
+
+def test_last_words_are_short() -> None:
+    assert len(find_last_words("x" * 4000)) < 250
+
+
+def test_frames_of_the_thread_that_crashed_are_read() -> None:
+    text = (
+        'Fatal Python error: Aborted\n\nThread 0x2 (most recent call first):\n  File "other.py", line 1 in wait\n\n'
+        'Current thread 0x1 (most recent call first):\n  File "a.py", line 7 in f\n  File "b.py", line 9 in g\n'
+    )
+    assert [(each.file, each.line, each.function) for each in read_fatal_frames(text)] == [
+        ("a.py", 7, "f"),
+        ("b.py", 9, "g"),
+    ]
+    assert read_fatal_frames("RuntimeError: boom") == ()

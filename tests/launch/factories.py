@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import threading
 import time
 from typing import Any
 
@@ -67,4 +69,15 @@ def exits_on_one() -> Made:
 def stopped_on_one() -> Made:
     if os.environ["RANK"] == "1":
         os.kill(os.getpid(), signal.SIGSTOP)
+    return _build()
+
+
+def leaves_a_thread() -> Made:
+    threading.Thread(target=time.sleep, args=(10_000,)).start()
+    return _build()
+
+
+def crashes_on_one() -> Made:
+    if os.environ["RANK"] == "1":
+        ctypes.string_at(0)  # marker: crash
     return _build()

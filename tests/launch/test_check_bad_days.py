@@ -34,6 +34,24 @@ def test_rank_that_exits_is_named_with_its_code(tmp_path: Path) -> None:
     assert result.left == []
 
 
+def test_crash_in_the_model_is_named_with_its_line(tmp_path: Path) -> None:
+    result = check(tmp_path, *model("crashes_on_one"))
+    assert result.code == 1, result.err
+    first = result.first()
+    line = next(i for i, t in enumerate(FACTORIES.read_text().splitlines(), 1) if "marker: crash" in t)
+    assert (first["code"], first["ranks"]) == ("DDP020", [1])
+    assert [(Path(w["file"]).name, w["line"]) for w in first["where"]] == [(FACTORIES.name, line)]
+    assert len(first["message"]) < 500
+    assert result.left == []
+
+
+def test_thread_that_the_model_leaves_does_not_keep_the_rank(tmp_path: Path) -> None:
+    result = check(tmp_path, *model("leaves_a_thread"))
+    assert result.stage("ddp")["status"] == "passed", result.out
+    assert "BKD011" not in result.codes()
+    assert result.left == []
+
+
 def test_hanging_factory_is_cut_with_its_line(tmp_path: Path) -> None:
     result = check(tmp_path, *model("hangs_on_one"), "--stage-timeout", "ddp=6")
     assert result.code == 1, result.err
@@ -90,6 +108,7 @@ def test_signal_ends_it_in_order(tmp_path: Path, number: signal.Signals) -> None
     assert result.code == 130, result.err
     assert result.report is not None
     assert result.report["interrupted"] == number.name
+    assert result.codes() == []  # what ranks say of peers that were ended is no finding
     assert "Traceback" not in result.err
     assert result.left == []
 

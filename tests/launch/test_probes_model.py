@@ -28,7 +28,7 @@ import torch.distributed as dist
 def examine(tmp_path: Path, source: str, ranks: int = 2, name: str = "factory", **changes: Any) -> World:
     """Examine ``factory`` of a file with that source, from its directory."""
     project = tmp_path / "project"
-    project.mkdir()
+    project.mkdir(parents=True)
     (project / "user_model.py").write_text(PREAMBLE + textwrap.dedent(source))
     launch = Launch(nproc=ranks, world_size=ranks, model=f"user_model.py:{name}")
     work = tmp_path / "work"
@@ -279,7 +279,7 @@ def test_a_syntax_error_has_its_line(tmp_path: Path) -> None:
         (
             "class M(nn.Linear):\n    def forward(self, x):\n        return 'text'\n\n"
             "def factory():\n    return M(2, 2), torch.ones(1, 2)\n",
-            "wrong-type",
+            "wrong-output",
             "forward",
             "the output, a str, has no floating-point tensor",
         ),
@@ -329,6 +329,53 @@ def test_an_error_in_a_step_of_ddp_ends_the_stage(tmp_path: Path) -> None:
     assert all("in DDP failed: tired" in text for text in world.errors.values())
     (row,) = world.evidence.model
     assert row.errors[0].source == 'raise RuntimeError("tired")'
+
+
+def test_ranks_with_other_parameters_are_told_before_ddp_waits_for_them(tmp_path: Path) -> None:
+    source = """
+        def factory():
+            return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 3 + dist.get_rank() // 2)), torch.ones(1, 2)
+    """
+    world = examine(tmp_path, source, 3)
+    error = only_error(world)
+    assert (error.kind, error.ranks) == ("differs", RankSet([2]))
+    assert error.message == "1.weight 4x2 float32 here, 1.weight 3x2 float32 on rank 0"
+    assert world.seconds < 20
+
+
+def test_a_wrapped_or_lazy_module_is_refused(tmp_path: Path) -> None:
+    wrapped = (
+        "def factory():\n    return nn.parallel.DistributedDataParallel(nn.Linear(2, 2)), torch.ones(1, 2)\n"
+    )
+    assert only_error(examine(tmp_path / "wrapped", wrapped)).kind == "wrapped"
+    lazy = "def factory():\n    return nn.LazyLinear(2), torch.ones(1, 2)\n"
+    error = only_error(examine(tmp_path / "lazy", lazy))
+    assert (error.kind, error.message) == ("lazy", "weight and 1 more of a lazy module")
+
+
+def test_a_factory_that_destroys_the_process_group_is_named(tmp_path: Path) -> None:
+    source = """
+        def factory():
+            dist.destroy_process_group()
+            return nn.Linear(2, 2), torch.ones(1, 2)
+    """
+    world = examine(tmp_path, source)
+    (row,) = world.evidence.model
+    assert [each.kind for each in row.errors] == ["group-destroyed"]
+    assert all("ProbeError" in text for text in world.errors.values())  # what comes later needs the group
+
+
+def test_a_file_of_a_package_is_imported_with_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = tmp_path / "outer_package" / "inner"
+    inner.mkdir(parents=True)
+    (inner.parent / "__init__.py").write_text("")
+    (inner / "__init__.py").write_text("")
+    (inner.parent / "layers.py").write_text("NAME = 'found'\n")
+    (inner / "net.py").write_text("from ..layers import NAME\ndef make():\n    return NAME\n")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert load_factory(f"{inner / 'net.py'}:make")() == "found"
 
 
 def test_nothing_is_written_and_random_state_is_kept(tmp_path: Path) -> None:

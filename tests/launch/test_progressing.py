@@ -62,3 +62,9 @@ def test_ranks_that_are_gone_are_in_no_stage() -> None:
     gone = play({"event": "begin", "t": 1.0, "stage": "ddp"})
     gone.gone_at = 3.0
     assert ranks_in({0: here, 1: gone}, "ddp") == RankSet([0])
+
+
+def test_the_step_of_the_users_model_is_known_while_it_runs() -> None:
+    entered = {"event": "user", "t": 2.0, "step": "factory"}
+    assert play(entered).user_step == "factory"
+    assert play(entered, {"event": "user", "t": 3.0, "step": None}).user_step is None

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import STAGES, Evidence, RankError, RankExit, RankMessage, RankSet, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, Where, check
-from ddpdoctor_checks.backends.stages import KILLED, MOST_STACKS, describe_deaths
+from ddpdoctor_checks.backends.stages import KILLED, MOST_STACKS
 from ddpdoctor_checks.stage_evidence import (
+    FROM_OUTSIDE,
     assign_blame,
+    describe_deaths,
     describe_exit,
     explain_missing,
     find_line,
@@ -55,7 +57,7 @@ def _died(evidence: Evidence, stage: str | None, dead: Sequence[RankExit]) -> Fi
     records = stage_records(evidence, stage) if stage else ()
     peers = RankSet().union(*(record.unfinished for record in records))
     peers = peers.union(RankSet(each.rank for each in evidence.errors if each.stage == stage))
-    sent = {each.signal for each in dead} <= {9, 15}
+    sent = {each.signal for each in dead} <= FROM_OUTSIDE
     when = f" in stage {stage}" if stage else " before its first stage"
     until = STAGES[: STAGES.index(stage) + 1] if stage in STAGES else STAGES[:4]
     native = Fix(

@@ -16,6 +16,7 @@ from ddpdoctor.evidence import (
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.places import Places
 from ddpdoctor_checks.stage_evidence import (
+    describe_deaths,
     describe_exit,
     describe_stack,
     explain_missing,
@@ -167,18 +168,6 @@ def _tell(
     if stacks:
         text += f"; {join_words((describe_stack(stack) for stack in stacks), few=3)}"
     return text + "."
-
-
-def describe_deaths(dead: Sequence[RankExit]) -> str:
-    """Fold ranks that died in the same way: ``ranks 2-3 were killed by signal 9 (SIGKILL)``."""
-    groups: dict[str, list[int]] = {}
-    for each in dead:
-        groups.setdefault(describe_exit(each), []).append(each.rank)
-    parts = []
-    for text, ranks in groups.items():
-        verb = text.replace("was ", "were ", 1).replace("is gone", "are gone", 1) if len(ranks) > 1 else text
-        parts.append(f"{name_set(RankSet(ranks))} {verb}")
-    return join_words(parts, few=4)
 
 
 def _stack_evidence(

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ddpdoctor.evidence import Evidence, Frame, ModelResult, RankSet, UserError, encode
+from ddpdoctor.evidence import Evidence, Frame, ModelResult, RankExit, RankSet, UserError, encode
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
-from ddpdoctor_checks.stage_evidence import explain_missing, find_user_line, hosts_of_ranks, stage_records
+from ddpdoctor_checks.stage_evidence import (
+    FROM_OUTSIDE,
+    describe_deaths,
+    describe_exit,
+    explain_missing,
+    find_user_line,
+    hosts_of_ranks,
+    read_fatal_frames,
+    stage_records,
+    unclean_exits,
+)
 from ddpdoctor_checks.wording import name_set
 
 _FACTORY = '''# pkg/mod.py, for `ddpdoctor check --model pkg.mod:factory`
@@ -22,6 +32,37 @@ _STEPS = {
     "forward": "raised in its forward",
     "backward": "raised in its backward",
 }
+
+
+_CODE_FIXES = {
+    "wrong-output": (
+        "let forward return a loss, or an output with one; any floating-point tensor will do",
+        None,
+        "return loss  # or {'loss': loss, 'logits': logits}",
+    ),
+    "wrapped": (
+        "return the module itself; ddpdoctor wraps it, several times",
+        None,
+        "return model.module, inputs",
+    ),
+    "lazy": (
+        "run one batch through the model before it is wrapped, or give its layers their sizes",
+        None,
+        "model(*inputs)  # before DistributedDataParallel(model)",
+    ),
+    "differs": (
+        "build the model from the same configuration on every rank: nothing in it may depend on the rank, on data "
+        "that only one rank has, or on an unseeded choice",
+        None,
+        "print(torch.distributed.get_rank(), [tuple(p.shape) for p in model.parameters()])",
+    ),
+    "group-destroyed": (
+        "leave the process group to whoever made it: take destroy_process_group() out of the factory and the model",
+        None,
+        None,
+    ),
+}
+"""Kinds of error that one line of code puts right: what to do, a command, and the line."""
 
 
 def require_model(evidence: Evidence) -> ModelResult:
@@ -54,8 +95,9 @@ def find_factory_failed(evidence: Evidence) -> Iterable[Finding]:
 
     What it looks for:
         A module or function that is not there; an exception while importing, building, wrapping or running
-        the model; a factory that returns something other than a module with trainable parameters and example
-        inputs; a call that does not come back.
+        the model; a factory that returns something other than a bare module with trainable parameters and
+        example inputs; ranks that build models of other parameters; a call that does not come back, or that
+        ends or crashes the process.
 
     Why it matters:
         Without the model nothing can be said of its unused parameters; and the same error would meet the
@@ -64,7 +106,8 @@ def find_factory_failed(evidence: Evidence) -> Iterable[Finding]:
     How it decides:
         By what the user's code raised. The line is the innermost frame of the user's own files; frames of
         torch, of the standard library and of ddpdoctor are folded away. A hang is found by the stage's limit
-        and the stacks taken then.
+        and the stacks taken then; the end of a process by what of the model ran at that moment, unless a signal
+        from outside (SIGKILL, SIGTERM) ended it.
 
     Known false alarms:
         A factory that reads a large checkpoint can need longer than the limit; ``--stage-timeout ddp=300``
@@ -78,7 +121,7 @@ def find_factory_failed(evidence: Evidence) -> Iterable[Finding]:
     """
     if evidence.launch.model is None and not evidence.model:
         raise NotApplicable("no --model was given")
-    hung = list(_find_hung(evidence))
+    hung = [*_find_died(evidence), *_find_hung(evidence)]
     errors = [(result, error) for result in evidence.model for error in result.errors]
     if not hung and not evidence.model:
         require_model(evidence)
@@ -96,7 +139,12 @@ def _failed(evidence: Evidence, factory: str, error: UserError, left_out: int) -
         "missing": "is not there",
         "hung": "does not come back",
         "wrong-type": "returns something else than a module and example inputs",
+        "wrong-output": "gives no loss",
         "not-trainable": "has no trainable parameter",
+        "wrapped": "is wrapped already",
+        "lazy": "has parameters without a shape",
+        "differs": "has other parameters",
+        "group-destroyed": "destroyed the process group",
     }.get(error.kind) or _STEPS.get(error.step, "failed")
     where: tuple[Where, ...] = ()
     if error.file is not None and error.line is not None:
@@ -127,6 +175,8 @@ def _fixes(factory: str, kind: str) -> tuple[Fix, ...]:
         )
     if kind == "wrong-type":
         return (Fix("return the module and a tuple (or dict) of inputs for its forward", code=_FACTORY),)
+    if kind in _CODE_FIXES:
+        return (Fix(*_CODE_FIXES[kind]),)
     if kind == "not-trainable":
         return (
             Fix(
@@ -135,6 +185,39 @@ def _fixes(factory: str, kind: str) -> tuple[Fix, ...]:
             ),
         )
     return (Fix("call it alone, in one process, and correct the line", command=alone),)
+
+
+def _find_died(evidence: Evidence) -> Iterable[Finding]:
+    """Find ranks whose process the user's own code ended; SIGKILL and SIGTERM come from outside (BKD002)."""
+    groups: dict[tuple[str | None, int | None, int | None], list[RankExit]] = {}
+    for gone in unclean_exits(evidence, ("ddp",)):
+        if gone.user_step is not None and gone.signal not in FROM_OUTSIDE:
+            groups.setdefault((gone.user_step, gone.exit_code, gone.signal), []).append(gone)
+    for members in groups.values():
+        yield _died(evidence, members)
+
+
+def _died(evidence: Evidence, members: Sequence[RankExit]) -> Finding:
+    first, ranks = members[0], RankSet(each.rank for each in members)
+    factory, step = evidence.launch.model or "", first.user_step or ""
+    frame = find_user_line(read_fatal_frames(first.detail or ""))
+    place = f" at {frame.file}:{frame.line} in {frame.function}" if frame else ""
+    during = {"import": "being imported", "factory": "being built"}.get(step, "running")
+    return Finding(
+        message=f"The model {factory} ended its process{place} while {during}: {describe_deaths(members)}.",
+        ranks=ranks,
+        victims=RankSet().union(*(r.unfinished for r in stage_records(evidence, "ddp"))).minus(ranks),
+        nodes=hosts_of_ranks(evidence, ranks),
+        where=(Where(ranks, "culprit", frame.file, frame.line, frame.function),) if frame else (),
+        evidence=tuple(
+            EvidenceItem("exit", f"{step}: pid {each.pid} {describe_exit(each)}", RankSet([each.rank]))
+            for each in members[:4]
+        ),
+        fix=_fixes(factory, "died"),
+        details=encode(
+            {"factory": factory, "kind": "died", "step": step, "more_errors": 0, "exits": list(members[:8])}
+        ),
+    )
 
 
 def _find_hung(evidence: Evidence) -> Iterable[Finding]:
@@ -159,7 +242,7 @@ def _hung(evidence: Evidence, factory: str, frame: Frame, sets: Sequence[RankSet
         f"{name_set(ranks)}: stage ddp was cut after {limit:g} s.",
         ranks=ranks,
         nodes=hosts_of_ranks(evidence, ranks),
-        where=(Where(ranks, "culprit", frame.file, frame.line, frame.function),),
+        where=(Where(ranks, "culprit", frame.file, frame.line, frame.function, frame.source),),
         evidence=(EvidenceItem("stack", f"{frame.function} ({frame.file}:{frame.line})", ranks),),
         fix=_fixes(factory, "hung"),
         details=encode({"factory": factory, "kind": "hung", "step": "unknown", "more_errors": 0}),

@@ -19,10 +19,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
 from ddpdoctor.evidence import RankSet, UserError
 from ddpdoctor.gather.scrub import scrub
 from ddpdoctor.launch.probes.base import MAX_TEXT
+from ddpdoctor.launch.traces import shorten_path
 
 _LIBRARIES = tuple(
     {
@@ -42,7 +44,7 @@ class FactoryError(Exception):
     """The user's model cannot be examined; carries the evidence.
 
     Args:
-        kind: missing, raised, wrong-type or not-trainable.
+        kind: missing, raised, wrong-type, wrong-output, not-trainable, wrapped, lazy, differs or group-destroyed.
         step: import, factory, wrap, forward or backward.
         message: what to say where no exception says it better.
         problem: what the user's code raised.
@@ -133,7 +135,24 @@ def call_factory(factory: Callable[[], Any]) -> Product:
         raise FactoryError(
             "wrong-type", "factory", f"it returned {_describe(made)}, expected (module, example inputs)"
         )
+    _require_bare(made[0])
     return Product(made[0], made[1])
+
+
+def _require_bare(module: nn.Module) -> None:
+    """Refuse a module that DistributedDataParallel cannot wrap, before it hangs or misleads.
+
+    Raises:
+        FactoryError: it is wrapped already, or has parameters without a shape.
+    """
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        raise FactoryError(
+            "wrapped", "factory", "it returned a DistributedDataParallel, expected what is in it"
+        )
+    lazy = [name for name, each in module.named_parameters() if isinstance(each, UninitializedParameter)]
+    if lazy:
+        more = f" and {len(lazy) - 1} more" if len(lazy) > 1 else ""
+        raise FactoryError("lazy", "wrap", f"{lazy[0]}{more} of a lazy module")
 
 
 @contextmanager
@@ -163,6 +182,10 @@ def _import_file(path: str) -> ModuleType:
     file = Path(path)
     if not file.is_file():
         raise FactoryError("missing", "import", f"there is no file {path}")
+    root, name = _locate_package(file.resolve())
+    if name != file.stem:  # in a package: relative imports work only under its whole name
+        with _first_on_path(root, os.getcwd(), str(file.resolve().parent)):
+            return importlib.import_module(name)
     specification = importlib.util.spec_from_file_location(file.stem, file.resolve())
     if specification is None or specification.loader is None:
         raise FactoryError("missing", "import", f"{path} is not a Python file")
@@ -171,6 +194,15 @@ def _import_file(path: str) -> ModuleType:
         sys.modules[file.stem] = module  # dataclasses and pickling look their module up
         specification.loader.exec_module(module)
     return module
+
+
+def _locate_package(file: Path) -> tuple[str, str]:
+    """Return the directory above the outermost package that holds ``file``, and its module name in it."""
+    parts, folder = [] if file.stem == "__init__" else [file.stem], file.parent
+    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return str(folder), ".".join(parts)
 
 
 @contextmanager
@@ -214,7 +246,7 @@ def describe_error(error: FactoryError, rank: int, factory: Callable[[], Any] | 
         step=error.step,
         message=message or type(error.problem).__name__,
         type=None if error.problem is None else type(error.problem).__name__,
-        file=None if file is None else scrub(_shorten(file)),
+        file=None if file is None else scrub(shorten_path(file)),
         line=line,
         function=function,
         source=(linecache.getline(file, line).strip() or None) if file and line else None,
@@ -244,9 +276,3 @@ def _locate(factory: Callable[[], Any] | None) -> tuple[str | None, int | None, 
     if code is None or not is_own(code.co_filename):
         return None, None, None
     return code.co_filename, code.co_firstlineno, code.co_name
-
-
-def _shorten(file: str) -> str:
-    """Return ``file`` relative to the working directory where it lies below it."""
-    relative = os.path.relpath(os.path.realpath(file), os.path.realpath(os.getcwd()))
-    return file if relative.startswith(os.pardir) else relative

@@ -30,6 +30,7 @@ from ddpdoctor.launch.probes.factory import (
     load_factory,
     raising_as,
 )
+from ddpdoctor.launch.probes.sameness import find_difference
 from ddpdoctor.launch.probes.toy import wrap
 from ddpdoctor.launch.probes.trials import Fact, read_logging_data
 from ddpdoctor.launch.probes.usage import list_unused, watched
@@ -75,10 +76,12 @@ def probe_model(ctx: RankContext) -> None:
         with preserved_random_state():
             _examine(ctx, reference, seen)
     finally:
+        ctx.enter(None)
         gc.collect()  # no DDP object may outlive its process group
         ctx.emit("model", _describe(ctx, reference, seen))
-    if seen.in_ddp and seen.error is not None:
-        raise ProbeError(f"a step of {reference} in DDP failed: {seen.error.message}")
+    if seen.error is not None and (seen.in_ddp or not dist.is_initialized()):
+        where = "a step" if seen.in_ddp else "the factory"
+        raise ProbeError(f"{where} of {reference} in DDP failed: {seen.error.message}")
 
 
 class _PeerFailedError(Exception):
@@ -89,11 +92,16 @@ def _examine(ctx: RankContext, reference: str, seen: _Seen) -> None:
     factory: Callable[[], Any] | None = None
     try:
         ctx.note(f"model: importing {reference}")
+        ctx.enter("import")
         factory = _together(ctx, lambda: load_factory(reference))
         ctx.note(f"model: calling {reference}")
+        ctx.enter("factory")
         product = _together(ctx, lambda: _build(ctx, factory))
         ctx.note("model: forward and backward")
+        ctx.enter("forward")
         repeat = _watch_steps(ctx, product, seen)
+        ctx.enter(None)
+        _together(ctx, lambda: _require_same(product.module))
         ctx.note("model: in DistributedDataParallel")
         with deferred_compiler():
             _time_wrapped(ctx, product, seen, repeat)
@@ -107,7 +115,7 @@ def _together(ctx: RankContext, action: Callable[[], Any]) -> Any:
     """Run ``action`` and go on only if it worked on every rank.
 
     Raises:
-        FactoryError: it failed here.
+        FactoryError: it failed here, or destroyed the process group.
         _PeerFailedError: it failed on another rank only.
     """
     error: FactoryError | None = None
@@ -116,6 +124,9 @@ def _together(ctx: RankContext, action: Callable[[], Any]) -> Any:
         result = action()
     except FactoryError as raised:
         error = raised
+    if not dist.is_initialized():
+        text = "the default process group was destroyed, which belongs to the caller"
+        raise error or FactoryError("group-destroyed", "factory", text)
     ready = torch.tensor([int(error is None)], dtype=torch.int32, device=ctx.device)
     dist.all_reduce(ready, op=dist.ReduceOp.MIN)
     if error is not None:
@@ -133,6 +144,17 @@ def _build(ctx: RankContext, factory: Callable[[], Any] | None) -> Product:
     if not any(parameter.requires_grad for parameter in product.module.parameters()):
         raise FactoryError("not-trainable", "wrap", "no parameter of the module requires a gradient")
     return product
+
+
+def _require_same(model: nn.Module) -> None:
+    """After a forward, when lazy modules know their shapes: all ranks must have the same parameters.
+
+    Raises:
+        FactoryError: this rank's are others than rank 0's.
+    """
+    difference = find_difference(model)
+    if difference is not None:
+        raise FactoryError("differs", "wrap", difference)
 
 
 def _watch_steps(ctx: RankContext, product: Product, seen: _Seen) -> bool:
@@ -179,7 +201,7 @@ def find_loss(output: Any) -> torch.Tensor:
     tensors = [each for each in list_tensors(output) if each.is_floating_point()]
     if not tensors:
         kind = type(output).__name__
-        raise FactoryError("wrong-type", "forward", f"the output, a {kind}, has no floating-point tensor")
+        raise FactoryError("wrong-output", "forward", f"the output, a {kind}, has no floating-point tensor")
     return torch.stack([each.float().sum() for each in tensors]).sum()
 
 
