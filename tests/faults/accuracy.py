@@ -59,12 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         trial = try_case(truth, doctor)
         scores.append(score_trial(truth, trial))
         _print_row(scores[-1])
+        if options.markdown is not None:  # each time: a run that is cut leaves what it has seen
+            options.markdown.write_text(make_page(scores, left_out))
         if options.outputs is not None:
             options.outputs.mkdir(parents=True, exist_ok=True)
             (options.outputs / f"{truth.name}.txt").write_text(trial.output)
     print("\n".join(["", *summarise(scores), *(f"left out: {text}" for text in left_out)]))
-    if options.markdown is not None:
-        options.markdown.write_text(make_page(scores, left_out))
     return 0 if all(score.is_right for score in scores) else 1
 
 

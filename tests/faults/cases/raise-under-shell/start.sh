@@ -1,0 +1,2 @@
+echo "rank $RANK of $WORLD_SIZE"
+python "$@"

@@ -1,0 +1,32 @@
+"""A few quick cases under `ddpdoctor run`; `make accuracy` runs them all."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.score import score_trial
+from tests.faults.trial import find_obstacle, try_case
+from tests.faults.truth import CASES, load_truth
+
+SAMPLE = (
+    "exit-with-text",
+    "healthy-telemetry-thread",
+    "module-missing",
+    "raise-in-helper",
+    "restart-loop",
+    "segfault-in-helper",
+    "variables-absent-key",
+)
+"""One of each manner of ending, those that take the least time."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_case_is_judged_as_its_truth_says(name: str) -> None:
+    truth = load_truth(CASES / name)
+    obstacle = find_obstacle(truth)
+    if obstacle is not None:
+        pytest.skip(obstacle)
+    trial = try_case(truth)
+    score = score_trial(truth, trial)
+    assert score.is_right, f"{score}\n{trial.output}"
