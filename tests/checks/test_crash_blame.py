@@ -87,8 +87,11 @@ def test_first_of_two_failures_of_a_node_is_told_by_its_monotonic_clock() -> Non
         (RankSet([1]), "cause"),
         (RankSet([0]), "consequence"),
     ]
-    assert "Rank 1 failed first, 0.02 s before anyone else: ValueError: early" in findings[0].message
-    assert "Rank 0 failed too, 0.02 s later" in findings[1].message
+    assert (
+        "Rank 1 failed first, 0.02 s before anyone else, at train.py:71 in main: ValueError: early"
+        in findings[0].message
+    )
+    assert "Rank 0 failed too, 0.02 s later, at train.py:71 in main: KeyError" in findings[1].message
 
 
 @pytest.mark.parametrize(("gap", "first"), [(0.3, 0), (5.0, 1)])
@@ -128,7 +131,9 @@ def test_ranks_that_fail_alike_are_one_finding() -> None:
         )
     findings, _, _ = judge(job)
     assert [str(each.ranks) for each in findings] == ["0-7"]
-    assert findings[0].message.startswith("All 8 ranks failed alike (rank 0 first): FileNotFoundError")
+    assert findings[0].message.startswith(
+        "All 8 ranks failed alike at train.py:71 in main (rank 0 first): FileNotFoundError"
+    )
     assert len(findings[0].where) == 3 - 1
 
 
@@ -209,7 +214,7 @@ def test_exception_behind_a_complaint_is_shown() -> None:
     )
     found = cause_of(job)
     assert (found.code, found.ranks) == ("ERR001", RankSet([0]))
-    assert "KeyError: 'x' at data.py:5" in found.message
+    assert "at data.py:5 in get: KeyError: 'x'" in found.message
 
 
 def test_everyday_exception_before_a_complaint_does_not_win_over_anything_else() -> None:
@@ -240,7 +245,7 @@ def test_loader_workers_own_traceback_comes_before_the_ranks() -> None:
         "  File \"data/vocab.py\", line 57, in encode\n    return self.index[token]\nKeyError: 'label_9917'\n"
     )
     found = cause_of(Job(2).raises(1, "KeyError", message).complains([0]))
-    assert "KeyError: 'label_9917' at data/vocab.py:57 in encode (in DataLoader worker 3)" in found.message
+    assert "at data/vocab.py:57 in encode (in DataLoader worker 3): KeyError: 'label_9917'" in found.message
     assert [(place.file, place.role) for place in found.where][:2] == [
         ("data/vocab.py", "culprit"),
         ("train.py", "caller"),
@@ -256,7 +261,7 @@ def test_record_of_the_worker_itself_is_joined_with_its_rank() -> None:
         )
     )
     found = cause_of(job)
-    assert "KeyError: 'x' at data.py:7 in get (in DataLoader worker 0)" in found.message
+    assert "at data.py:7 in get (in DataLoader worker 0): KeyError: 'x'" in found.message
     assert found.ranks == RankSet([1])
 
 
@@ -286,7 +291,7 @@ def test_child_of_spawn_is_judged_by_what_its_parent_quotes() -> None:
     )
     found = cause_of(job)
     assert found.code == "ERR001"
-    assert "KeyError: 'x' at train.py:40 in worker" in found.message
+    assert "at train.py:40 in worker: KeyError: 'x'" in found.message
 
 
 def test_thread_of_a_rank_that_failed_is_blamed_with_less_confidence() -> None:
@@ -426,7 +431,7 @@ def test_one_culprit_among_16384_ranks_is_found_in_seconds(large: Evidence) -> N
     assert [(each.code, str(each.ranks)) for each in findings] == [("ERR001", "9917")]
     assert len(findings[0].victims) == WORLD - 1
     assert verdict.headline.startswith(
-        "Rank 9917 on node-1239 failed first, 2.00 s before anyone else: KeyError"
+        "Rank 9917 on node-1239 failed first, 2.00 s before anyone else, at data/vocab.py:57 in encode: KeyError"
     )
     assert len(findings[0].evidence) < 12
 
@@ -439,5 +444,7 @@ def test_16384_ranks_that_fail_alike_are_told_in_one_sentence() -> None:
     findings, _, _ = judge(job)
     assert time.perf_counter() - started < 60
     assert [str(each.ranks) for each in findings] == ["0-16383"]
-    assert findings[0].message.startswith("All 16,384 ranks failed alike (rank 0 first)")
+    assert findings[0].message.startswith(
+        "All 16,384 ranks failed alike at train.py:71 in main (rank 0 first)"
+    )
     assert len(findings[0].message) < 300

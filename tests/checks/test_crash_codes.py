@@ -207,7 +207,7 @@ CASES: dict[str, tuple[Callable[[], Job | Evidence], str, str]] = {
     # Name -> job, ranks at fault, words that the message must have.
     "ERR001 loader": (
         lambda: one_raises("KeyError", "'label_9917'", worker=3, kind="uncaught"), "1",
-        "KeyError: 'label_9917' at train.py:71 in main (in DataLoader worker 3)",
+        "at train.py:71 in main (in DataLoader worker 3): KeyError: 'label_9917'",
     ),
     "ERR002 counted": (out_of_memory, "2", "memory ran out, holding 30 GiB of 32 GiB"),
     "ERR002 kernel": (
@@ -217,14 +217,14 @@ CASES: dict[str, tuple[Callable[[], Job | Evidence], str, str]] = {
         lambda: _with_oom(one_raises(*said("loader-killed"), world=2)), "1", "a loader worker of it",
     ),
     "ERR003": (lambda: Job(2).dies(0, 7).complains([1]), "0", "SIGBUS"),
-    "ERR004": (segfault, "1", "segmentation fault in fast_ops.so at ops.py:9"),
+    "ERR004": (segfault, "1", "at ops.py:9 in fused: segmentation fault in fast_ops.so"),
     "ERR004 worker": (lambda: one_raises(*said("loader-crashed"), world=2), "1", "of a loader worker"),
     "ERR005 kill": (lambda: Job(2).dies(1, 9).complains([0]), "1", "by whom is not known"),
     "ERR005 sender": (lambda: Job(2).dies(1, 9, signal_sender="pid 17 (bash)").complains([0]), "1", "sent by pid 17 (bash)"),
     "ERR005 gone": (
         lambda: Job(2).set(1, ended=None, exit_code=None, clean_end=False).complains([0]), "1", "gone without",
     ),
-    "ERR006 exit": (lambda: Job(2).exits(1, 3).complains([0]), "1", "sys.exit with status 3 at train.py:55"),
+    "ERR006 exit": (lambda: Job(2).exits(1, 3).complains([0]), "1", "at train.py:55 in main: it called sys.exit with status 3"),
     "ERR006 text": (
         lambda: Job(2).exits(1, 1, exit_text="no data").complains([0]), "1", "status 1 (no data)",
     ),
@@ -260,8 +260,8 @@ CASES: dict[str, tuple[Callable[[], Job | Evidence], str, str]] = {
     "ENV009": (lambda: one_raises(*said("loader-files-exhausted"), world=2), "1", "limit of open files"),
     "ENV012": (hung_up, "", "SIGHUP"),
     "ENV012 signal": (lambda: Job(2).dies(0, 1, 60).dies(1, 1, 60), "", "SIGHUP"),
-    "ENV017": (spawned, "", "no main guard at train.py:12"),
-    "ENV019": (lambda: everyone_raises("group-uninitialised"), "0-1", "before init_process_group at train.py:71"),
+    "ENV017": (spawned, "", "at train.py:12: processes are started"),
+    "ENV019": (lambda: everyone_raises("group-uninitialised"), "0-1", "at train.py:71 in main (rank 0 first): torch.distributed is used before init_process_group"),
     "ENV019 twice": (lambda: everyone_raises("group-initialised-twice"), "0-1", "initialised twice"),
     "NET001": (lambda: one_raises(*said("port-taken"), rank=0), "0", "port 29500 is held"),
     "NET002": (lambda: _unresolved(), "0-1", "no-such-host.invalid has no address"),
@@ -289,7 +289,7 @@ CASES: dict[str, tuple[Callable[[], Job | Evidence], str, str]] = {
     "BKD005 driver": (lambda: everyone_raises("driver-old"), "0-1", "driver (11040) is older"),
     "BKD006": (lambda: _unstarted(*said("library-symbol-missing")), "0-1", "lacks ncclCommResume"),
     "BKD007": (lambda: one_raises(*said("peer-access-unsupported")), "1", "cannot reach"),
-    "BKD008": (lambda: everyone_raises("device-without-backend"), "0-1", "a tensor on cpu, and the group has only gloo at train.py:71"),
+    "BKD008": (lambda: everyone_raises("device-without-backend"), "0-1", "a tensor on cpu, and the group has only gloo"),
     "COL002": (lambda: _barrier(), "1", "Rank 1 never came to the barrier in which rank 0 waited at train.py:71 in main after 3 s"),
     "COL003 sizes": (
         lambda: Job(2).dies(1, 6).says_example(1, "mismatch-of-sizes").complains([0]), "0-1", "30,000 bytes where 4 were expected",

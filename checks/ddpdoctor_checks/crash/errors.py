@@ -158,7 +158,14 @@ def _describe_exit(diagnosis: Diagnosis, group: Group) -> Clause:
         fixes = [
             Fix("call the script as its usage says", f"python {' '.join(script_words(diagnosis)[:1])} --help")
         ]
-    return Clause(what, fixes, {"status": status, "how": how, "text": process.exit_text if process else None})
+    details = {"status": status, "how": how, "text": process.exit_text if process else None}
+    last = _last_line(process.last_words) if process is not None and how is None else ""
+    seen = (EvidenceItem("output", f"the last that it said: {last}", group.ranks or None),) if last else ()
+    return Clause(what, fixes, details, seen=seen)
+
+
+def _last_line(words: str | None) -> str:
+    return next((line.strip()[:240] for line in reversed((words or "").splitlines()) if line.strip()), "")
 
 
 def _usage_error(words: str) -> str:
