@@ -44,6 +44,8 @@ DEBUG = {
     },
 }
 """Variables of ``--debug`` (docs.pytorch.org, Torch Distributed, "Monitored barrier" and "TORCH_DISTRIBUTED_DEBUG")."""
+LOST_SHOWN = 5
+"""Sentences on lost evidence; with a full disk every stream of every rank has one."""
 COSTS = {
     "blocking": "--blocking: every CUDA kernel is waited for, the job is slower",
     "info": "--debug info: more lines in the logs",
@@ -128,11 +130,25 @@ def run(options: argparse.Namespace) -> int:
             report = _judge(result, directory, started, options, plugins, selection)
         else:
             report = _judge_unstarted(problem, directory, started, options, plugins, selection)
+        _tell_lost(report, directory)
         _deliver(report, directory, display, outputs, options, plugins)
     except Exception as failure:  # a defect of ours: the job has ended as it has ended all the same
         _complain_of(failure, options)
         return 1 if problem is not None else result.exit_code
     return _exit_code(1 if problem is not None else result.exit_code, report, options)
+
+
+def _tell_lost(report: Report, directory: RunDirectory) -> None:
+    """Say what of the evidence is missing, but for what was said when it began."""
+    from ddpdoctor.cli.display import complain
+
+    lost = list(
+        dict.fromkeys(text for end in report.evidence.job for text in end.lost if text != directory.note)
+    )
+    for text in lost[:LOST_SHOWN]:
+        complain(f"ddpdoctor: lost: {text}")
+    if len(lost) > LOST_SHOWN:
+        complain(f"ddpdoctor: and {len(lost) - LOST_SHOWN} more, see report.json")
 
 
 def _complain_of(failure: Exception, options: argparse.Namespace) -> None:

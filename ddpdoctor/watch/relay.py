@@ -188,39 +188,45 @@ class Relay:
                     try:
                         handler()
                     except (OSError, ValueError, TypeError, KeyError) as problem:
-                        self.lost.append(f"streams of a process: {problem}")
+                        self._note(f"streams of a process: {problem}")
                 else:
                     carried = self._carry(key.data)
                     left -= carried if self._closing else 0
 
     def _accept(self) -> None:
-        peer, _ = self._listener.accept()
+        try:
+            peer, _ = self._listener.accept()
+        except OSError:  # out of descriptors: who is refused at once keeps the streams that it has
+            self._selector.unregister(self._listener)
+            self._listener.close()
+            raise
         with peer:
             peer.settimeout(1.0)
             asked = json.loads(peer.recv(4096))
             rank = "rank" if asked.get("rank") is None else f"rank-{int(asked['rank'])}"
             name = f"{rank}.{int(asked.get('attempt') or 0)}.{int(asked['pid'])}"
-            given = [self._open(index, name) for index in range(2) if asked["streams"][index]]
-            peer.sendmsg(
-                [b"ok"],
-                [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [child for child, _ in given]))],
-            )
-            for child, stream in given:
-                os.close(child)
-                self._streams[stream.source] = stream
-                self._selector.register(stream.source, selectors.EVENT_READ, stream)
+            children: list[int] = []
+            try:
+                children += [self._open(index, name) for index in range(2) if asked["streams"][index]]
+                rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", children))
+                peer.sendmsg([b"ok"], [rights])
+            finally:  # a stream that nobody holds the other end of ends by itself
+                for child in children:
+                    os.close(child)
 
-    def _open(self, index: int, name: str) -> tuple[int, _Stream]:
-        """Return the end for the process, and ours."""
+    def _open(self, index: int, name: str) -> int:
+        """Return the end for the process; ours is carried from now on."""
         target = self._targets[index]
+        log = BoundedLog(self._folder / f"{name}.{('stdout', 'stderr')[index]}.log", self._limit)
         if os.isatty(target):
             source, child = pty.openpty()
             tty.setraw(child)  # bytes pass as they are: the real terminal does the line endings
             _copy_size(target, child)
         else:
             source, child = os.pipe()
-        log = BoundedLog(self._folder / f"{name}.{('stdout', 'stderr')[index]}.log", self._limit)
-        return child, _Stream(source, target, log)
+        stream = self._streams[source] = _Stream(source, target, log)
+        self._selector.register(source, selectors.EVENT_READ, stream)
+        return child
 
     def _carry(self, stream: _Stream) -> int:
         """Carry what is there; return how many bytes that was."""

@@ -14,14 +14,7 @@ from pathlib import Path
 
 from tests.watch.injecting import environment
 
-DOCTOR = (
-    sys.executable,
-    "-c",
-    "import sys; from ddpdoctor.cli import commands, main; "
-    "commands.COMMANDS.setdefault('run', ('ddpdoctor.cli.run', '')); sys.exit(main(sys.argv[1:]))",
-    "run",
-)
-"""The command, whether or not the table has it."""
+DOCTOR = (sys.executable, "-m", "ddpdoctor", "run")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 LIMIT_S = 120.0
 """For anything that a test waits for, on a busy machine."""

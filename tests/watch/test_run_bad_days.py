@@ -6,10 +6,12 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,6 @@ import pytest
 from ddpdoctor.watch import job
 from tests.watch.injecting import write
 from tests.watch.launching import (
-    DOCTOR,
     TORCHRUN,
     alive,
     doctor,
@@ -85,7 +86,7 @@ def test_a_disk_that_gets_full(tmp_path: Path, small_disk: Path) -> None:
     assert ended.code == 0
     assert ended.stdout == b"".join(b"%1023d\n" % n for n in range(5000))
     assert ended.stderr.startswith(b"done\n")
-    assert b"No space left" in ended.stderr
+    assert re.search(rb"ddpdoctor: lost: rank-0\S*stdout.log: No space left on device", ended.stderr)
     assert b"report.json" in ended.stderr  # that it could not be written
     assert b"internal error" not in ended.stderr
 
@@ -278,8 +279,9 @@ def test_a_command_that_is_not_there_is_said_so(tmp_path: Path) -> None:
 
 
 def test_a_defect_of_ours_after_the_job_leaves_its_code(tmp_path: Path) -> None:
-    broken = DOCTOR[2].replace(
-        "sys.exit(main", "import ddpdoctor.cli.run as r; r._judge = lambda *_: 1 / 0; sys.exit(main"
+    broken = (
+        "import sys, ddpdoctor.cli.run as r; from ddpdoctor.cli import main; r._judge = lambda *_: 1 / 0; "
+        "sys.exit(main(sys.argv[1:]))"
     )
     process = start(
         [sys.executable, "-c", broken, "run", "--run-dir", str(tmp_path / "run"), "--", "sh", "-c", "exit 5"],
@@ -289,3 +291,48 @@ def test_a_defect_of_ours_after_the_job_leaves_its_code(tmp_path: Path) -> None:
     ended = finish(process, tmp_path)
     assert ended.code == 5
     assert ended.stderr == b"ddpdoctor: internal error after the job: ZeroDivisionError: division by zero\n"
+
+
+def test_without_descriptors_to_spare_the_ranks_keep_their_streams(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        """
+        import os, subprocess, sys
+        code = "print('rank', flush=True); import time; time.sleep(1)"
+        ranks = [
+            subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "RANK": str(n), "WORLD_SIZE": "16"})
+            for n in range(16)
+        ]
+        sys.exit(max(rank.wait() for rank in ranks))
+        """,
+    )
+    command = [
+        "sh",
+        "-c",
+        'ulimit -n 40; exec "$@"',
+        "sh",
+        *doctor(tmp_path, "--", sys.executable, "train.py"),
+    ]
+    ended = finish(start(command, tmp_path, tmp_path), tmp_path)
+    assert ended.code == 0
+    assert ended.stdout == b"rank\n" * 16
+    assert b"lost: streams of a process: " in ended.stderr
+
+
+def test_a_process_that_outlives_the_job_does_not_hold_it_up(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        """
+        import os, time
+        if os.fork() == 0:
+            for _ in range(600):
+                print("still here", flush=True)
+                time.sleep(0.1)
+        """,
+    )
+    process = start(
+        doctor(tmp_path, "--", sys.executable, "train.py"), tmp_path, tmp_path, env=environ(tmp_path, **RANK)
+    )
+    began = time.monotonic()
+    assert finish(process, tmp_path).code == 0
+    assert time.monotonic() - began < 50  # the process itself stays for a minute
