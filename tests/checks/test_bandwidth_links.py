@@ -116,6 +116,14 @@ def test_slow_pairs_that_sent_smaller_messages_are_compared_with_the_others() ->
     assert found.nodes == ("node-0",)
 
 
+def test_a_short_burst_that_is_faster_than_its_link_says_nothing_of_the_others() -> None:
+    rows = list(make_pairs(4, links=[(1, 2)]))
+    burst = next(n for n, row in enumerate(rows) if (row.source, row.target) == (1, 0))
+    rows[burst] = replace(rows[burst], bytes=256 << 10, bandwidth=10 * rows[burst].bandwidth)
+    found = assert_finds(bandwidth.find_link_slow, node_world(tuple(rows)), id="bw.links.nodes")
+    assert found.pairs == (("node-1", "node-2"),)
+
+
 def test_one_direction_of_one_pair_that_was_slow_once_is_not_believed() -> None:
     rows = list(make_pairs(4))
     rows[0] = replace(rows[0], bandwidth=0.01)

@@ -63,7 +63,8 @@ def find_slowness(rows: Sequence[PairRow], ratio: float, *, complete: bool) -> S
     explains is not held against its partners. A link is slow if both of its directions are, neither end is
     slow, and it is so beside the worst samples of the others too: among many noisy pairs one is low by
     chance. Where not all pairs were measured it must have been slow in two rounds: dlrover's check by new
-    partners.
+    partners. Pairs that had to send less than others, because they were slow or the machine was busy for a
+    moment, say nothing of what is typical: a short burst can be much faster than the link.
 
     Args:
         rows: pairs that can be compared with each other.
@@ -75,13 +76,9 @@ def find_slowness(rows: Sequence[PairRow], ratio: float, *, complete: bool) -> S
     for row in rows:
         samples.setdefault((row.source, row.target), []).append(row.bandwidth)
         rounds.setdefault(_unordered((row.source, row.target)), set()).add(row.round)
-    best: dict[int, float] = {}
-    for pair, values in samples.items():
-        for member in pair:
-            best[member] = max(best.get(member, 0.0), min(values))
     if len(rounds) < 3:
         return None
-    typical = statistics.median(best.values())
+    typical = statistics.median(_find_best(rows).values())
     slow = {pair: max(values) for pair, values in samples.items() if max(values) < ratio * typical}
     members = _find_members(samples, slow)
     others = [min(values) for pair, values in samples.items() if members.keys().isdisjoint(pair)]
@@ -93,6 +90,21 @@ def find_slowness(rows: Sequence[PairRow], ratio: float, *, complete: bool) -> S
         if back is not None and agreed and members.keys().isdisjoint(pair) and max(speed, back) < usual:
             links[_unordered(pair)] = max(speed, back)
     return Slowness(typical, members, links, len({row.round for row in rows}), len(rounds))
+
+
+def _find_best(rows: Sequence[PairRow]) -> dict[int, float]:
+    """Return for each member the worst sample of its best pair, among those that sent full messages."""
+    largest = max(row.bytes for row in rows)
+    worst: dict[Pair, float] = {}
+    for row in rows:
+        if row.bytes == largest:
+            pair = (row.source, row.target)
+            worst[pair] = min(worst.get(pair, row.bandwidth), row.bandwidth)
+    best: dict[int, float] = {}
+    for pair, speed in worst.items():
+        for member in pair:
+            best[member] = max(best.get(member, 0.0), speed)
+    return best
 
 
 def _unordered(pair: Pair) -> Pair:
