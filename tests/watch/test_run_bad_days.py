@@ -336,3 +336,20 @@ def test_a_process_that_outlives_the_job_does_not_hold_it_up(tmp_path: Path) -> 
     began = time.monotonic()
     assert finish(process, tmp_path).code == 0
     assert time.monotonic() - began < 50  # the process itself stays for a minute
+
+
+def test_a_stdout_that_takes_nothing_more_leaves_the_job_alone(tmp_path: Path) -> None:
+    write(tmp_path, "print('hello')")
+    with open("/dev/full", "wb") as full:
+        process = start(
+            doctor(tmp_path, "--", sys.executable, "train.py"),
+            tmp_path,
+            tmp_path,
+            env=environ(tmp_path, **RANK),
+            stdout=full,
+        )
+    ended = finish(process, tmp_path)
+    assert ended.code == 0
+    assert b"lost: output that was to be shown: No space left on device" in ended.stderr
+    (log,) = (tmp_path / "run" / "logs").glob("*.stdout.log")
+    assert log.read_bytes() == b"hello\n"
