@@ -73,6 +73,26 @@ def test_a_script_that_is_missing_is_no_ranks_fault(run: Run) -> None:
     assert report["findings"][0]["ranks"] == [0, 1]
 
 
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("spawn", "ERR001", "KeyError: 'spawned'"),
+        ("caught", "ERR001", "ValueError: only me"),
+        ("unused", "DDP001", "got no gradient"),
+        ("syntax", "ERR009", "SyntaxError: invalid syntax"),
+        ("port", "NET001", "port 29555"),
+        ("term", "ERR005", "signal 15 (SIGTERM)"),
+        ("hup", "ENV012", "SIGHUP"),
+    ],
+)
+def test_other_ends_of_jobs_are_known_from_their_logs(run: Run, name: str, code: str, words: str) -> None:
+    result = run("analyze", str(RECORDED / f"{name}.txt"), "--json", "report.json", "--fail-on", "warning")
+    assert result.code == 1
+    first = json.loads(Path("report.json").read_text())["findings"][0]
+    assert first["code"] == code
+    assert words in first["message"]
+
+
 def test_victims_are_told_and_the_place_in_the_log(run: Run) -> None:
     first = verdict(run, RECORDED / "key.txt")["findings"][0]
     assert first["victims"] == [0]

@@ -291,3 +291,31 @@ def test_secrets_are_taken_out(tmp_path: Path) -> None:
     text = (RECORDED / "key.txt").read_text().replace("'label_9917'", "'token=hf_abcdefghijklmnopqrstuvwx'")
     path.write_text(text)
     assert "hf_abcdef" not in json.dumps(read(path).to_dict())
+
+
+def test_a_caught_traceback_that_a_logger_wrote_is_not_the_failing_ranks() -> None:
+    assert [(r.rank, r.type, r.message) for r in recorded("caught").exceptions] == [
+        (1, "ValueError", "only me")
+    ]
+
+
+def test_both_ranks_say_the_syntax_error() -> None:
+    assert {r.rank for r in recorded("syntax").exceptions} == {0, 1}
+
+
+def test_workers_that_the_agent_ended_are_known_by_their_processes() -> None:
+    assert [(p.pid, p.signal, p.signal_sender) for p in recorded("term").processes] == [
+        (15647, 15, "agent"),
+        (15648, 15, "agent"),
+    ]
+
+
+def test_an_agents_own_exception_is_the_launchers() -> None:
+    evidence = recorded("port")
+    assert [(p.role, p.exit_code) for p in evidence.processes] == [("launcher", 1)]
+    assert evidence.exceptions[0].pid == evidence.processes[0].pid
+
+
+def test_a_process_of_spawn_has_its_own_traceback() -> None:
+    record = recorded("spawn").exceptions[0]
+    assert (record.rank, record.type, places(record)[0]) == (1, "KeyError", ("spawn.py", 6, "work"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,6 +31,8 @@ from ddpdoctor.gather.scrub import scrub
 
 FROM_LOGS = ("processes", "exceptions", "crashes", "texts", "job")
 """Kinds that logs can hold; the others are absent."""
+_ENDED = {"agent-ends-rank": signal.SIGTERM.value, "agent-passes-hangup": signal.SIGHUP.value}
+"""Entries of the table in which an agent says that it ends a worker, and the signal that it sends."""
 _GOT = "got signal: "
 
 
@@ -49,6 +52,8 @@ def join_logs(
     ranks = Ranks.learn(logs, hosts)
     sorted_ = sort_tracebacks(logs, ranks, shorten)
     processes = _make_processes(logs, hosts, ranks)
+    if sorted_.passed_on:
+        processes += _make_ended(logs, processes)
     exceptions = _add_error_files(sorted_.owned, logs, errors, processes, ranks, shorten)
     given, notes = give_away(sorted_.loose, processes, exceptions)
     changed_s = logs[0].changed_s if len(logs) == 1 and not processes else None
@@ -103,6 +108,29 @@ def _make_processes(logs: Sequence[Log], hosts: Sequence[str], ranks: Ranks) -> 
                 host = log.hosts[0] if log.hosts else ""
                 row = Failure(exit.line, False, None, host, rank, exit.local_rank, exit.status, exit.pid)
                 made[(log.node, exit.pid)] = _make_process(row, log.node, attempt, exit.line)
+    return list(made.values())
+
+
+def _make_ended(logs: Sequence[Log], known: Sequence[ProcessRecord]) -> list[ProcessRecord]:
+    """Return the workers that an agent ended because it was told to end itself; it names only their processes."""
+    seen = {(process.node, process.pid) for process in known}
+    made: dict[tuple[int, int], ProcessRecord] = {}
+    for log in logs:
+        for text in log.facts.texts:
+            number = _ENDED.get(text.match.entry)
+            if number is None or log.facts.agent.failures:
+                continue
+            key = (log.node, int(text.match.groups["pid"]))
+            if key not in seen:
+                made[key] = ProcessRecord(
+                    pid=key[1],
+                    node=log.node,
+                    attempt=log.attempt_at(text.match.line or 0),
+                    signal=number,
+                    signal_sender="agent",
+                    watched=False,
+                    unwatched_reason="read from a log",
+                )
     return list(made.values())
 
 
@@ -194,6 +222,9 @@ def _add_launchers(
     made = []
     for log, told in sorted_.launchers:
         record = make_exception(told, log, None, 0, shorten)
+        # The console script is nobody's line.
+        kept = tuple(frame for frame in record.frames if not frame.file.endswith("/torchrun"))
+        record = dataclasses.replace(record, frames=kept)
         pid = log.facts.agent.pid
         if pid is not None:
             host = log.hosts[0] if log.hosts else ""
@@ -340,7 +371,8 @@ def _describe(
     locals_ = [local for _, local in ranks.known] + [
         p.local_rank for p in processes if p.local_rank is not None
     ]
-    world = max(seen, default=0) + 1
+    counts = Counter(process.attempt for process in processes if process.role == "rank")
+    world = max(max(seen, default=0) + 1, *counts.values(), 1)
     return Launch(
         command="analyze",
         launcher=end.launcher,

@@ -42,6 +42,8 @@ _THREAD = re.compile(r"^Exception in thread (?P<thread>.{1,200}?):?$")
 _SPAWNED = re.compile(r"^-- Process (?P<index>\d{1,6}) terminated with the following error:")
 _IGNORED = ("Exception ignored in", "--- Logging error ---", "Exception ignored on")
 """Said before tracebacks that end nothing."""
+_LOGGED = re.compile(r"(?:^|[\s\[|(])(?:ERROR|CRITICAL|WARNING)(?=[\s\]:|)])")
+"""A logger's line: the traceback below it was caught and written down (logging.exception)."""
 _SYNTAX = ("SyntaxError", "IndentationError", "TabError")
 
 
@@ -71,6 +73,8 @@ class Told:
     last: int = 0
     """Line of its end."""
     interleaved: bool = False
+    logged: bool = False
+    """A logger wrote it."""
 
 
 @dataclass(slots=True)
@@ -81,6 +85,7 @@ class _Block:
     """frames, message, after (the message has ended, a chain may follow) or between (a chain does follow)."""
     thread: str | None = None
     ignored: bool = False
+    logged: bool = False
     bare: bool = False
     """Begun without a header, as a syntax error of the script is."""
     foreign: int = 0
@@ -110,11 +115,11 @@ class TracebackReader:
     def feed(self, line: Line) -> None:
         """Take the next line."""
         text = line.text
-        blocks = self._open.get(line.key)
+        blocks = self._open.get(line.key, [])
         if HEADER in text and not self._quotes(blocks, text):
             self._begin(line, blocks)
-        elif not blocks:
-            self._begin_bare(line)
+        elif self._begin_bare(line, blocks):
+            pass
         elif text.strip() or line.hooked:
             self._advance(blocks, line)
         else:
@@ -133,7 +138,7 @@ class TracebackReader:
         self.done.sort(key=lambda told: told.line.number)
         return self.done
 
-    def _quotes(self, blocks: list[_Block] | None, text: str) -> bool:
+    def _quotes(self, blocks: list[_Block], text: str) -> bool:
         """Whether a header stands inside the message that is being read."""
         if not blocks or blocks[-1].state != "message":
             return False
@@ -146,8 +151,8 @@ class TracebackReader:
         part = block.parts[-1]
         return part.type.endswith("ProcessRaisedException") and not any(part.message)
 
-    def _begin(self, line: Line, blocks: list[_Block] | None) -> None:
-        for block in blocks or ():
+    def _begin(self, line: Line, blocks: list[_Block]) -> None:
+        for block in blocks:
             if block.state == "between":
                 block.parts.append(Part(line.number))
                 block.state = "frames"
@@ -157,7 +162,8 @@ class TracebackReader:
         ignored = any(word in before for word in _IGNORED)
         made = _Block(line, [Part(line.number)], thread=thread["thread"] if thread else None, ignored=ignored)
         made.last = line.number
-        kept = [each for each in blocks or () if not self._over(each)]
+        made.logged = not line.hooked and bool(_LOGGED.search(before))
+        kept = [each for each in blocks if not self._over(each)]
         for each in kept:
             each.interleaved = made.interleaved = True
         self._open[line.key] = [*kept, made][-MOST_OPEN:]
@@ -169,11 +175,16 @@ class TracebackReader:
         self._close(block)
         return True
 
-    def _begin_bare(self, line: Line) -> None:
+    def _begin_bare(self, line: Line, blocks: list[_Block]) -> bool:
+        """Begin a syntax error of the script, which has no header, or skip what belongs to nothing."""
+        if any(block.state in ("frames", "between") and not block.bare for block in blocks):
+            return False
         found = _FRAME.match(line.text)
         if found and found["function"] is None:
-            block = _Block(line, [Part(line.number, [_frame(found)])], bare=True, last=line.number)
-            self._open[line.key] = [block]
+            made = _Block(line, [Part(line.number, [_frame(found)])], bare=True, last=line.number)
+            self._open[line.key] = [*blocks, made][-MOST_OPEN:]
+            return True
+        return not blocks
 
     def _advance(self, blocks: list[_Block], line: Line) -> None:
         reading = [block for block in blocks if block.state == "frames"]
@@ -267,7 +278,9 @@ class TracebackReader:
             return
         spawned = [found for text in parts[-1].message if (found := _SPAWNED.match(text))]
         index = int(spawned[-1]["index"]) if spawned else None
-        self.done.append(Told(parts, block.line, block.thread, index, block.last, block.interleaved))
+        self.done.append(
+            Told(parts, block.line, block.thread, index, block.last, block.interleaved, block.logged)
+        )
 
 
 def _show_source(block: _Block, text: str) -> None:

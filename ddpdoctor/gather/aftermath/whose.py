@@ -150,7 +150,8 @@ def sort_tracebacks(logs: Sequence[Log], ranks: Ranks, shorten: Shorten) -> Sort
     ended it, and only where the hook printed none.
     """
     sorted_ = Sorted()
-    by_rank: dict[tuple[int, int], list[tuple[bool, ExceptionRecord]]] = {}
+    by_rank: dict[tuple[int, int], list[tuple[Told, ExceptionRecord]]] = {}
+    loose: list[tuple[Told, ExceptionRecord]] = []
     for log in logs:
         for told in log.facts.told:
             if is_launchers(told):
@@ -160,23 +161,35 @@ def sort_tracebacks(logs: Sequence[Log], ranks: Ranks, shorten: Shorten) -> Sort
                     sorted_.launchers.append((log, told))
                 continue
             line = told.line
+            if not line.hooked and not _may_end(told, log):
+                continue
             rank = ranks.find(log, line.rank, line.local_rank, line.label)
             if rank is None and told.index is not None and ranks.nodes == 1:
                 rank = told.index  # torch.multiprocessing.spawn counts its processes
             record = make_exception(told, log, rank, log.attempt_at(line.number), shorten)
             if told.interleaved:
                 sorted_.mixed.append((log.name, line.number))
-            if rank is None:
-                if log.facts.agent.failures or log.facts.lines - told.last <= LATE_LINES:
-                    sorted_.loose.append(record)
-            else:
-                by_rank.setdefault((record.attempt, rank), []).append((line.hooked, record))
+            rows = loose if rank is None else by_rank.setdefault((record.attempt, rank), [])
+            rows.append((told, record))
     for rows in by_rank.values():
         main = [row for row in rows if row[1].kind != "thread"]
-        uncaught = [record for hooked, record in main if hooked] or [record for _, record in main[-1:]]
+        uncaught = [record for told, record in main if told.line.hooked] or _unlogged(main)[-1:]
         sorted_.owned += _distinct(uncaught)
         sorted_.owned += _distinct([record for _, record in rows if record.kind == "thread"])
+    sorted_.loose = _unlogged(loose)
     return sorted_
+
+
+def _may_end(told: Told, log: Log) -> bool:
+    """Whether a traceback without torch's prefix can have ended a rank: one of which the agent speaks, or late."""
+    if log.facts.agent.failures:
+        return True
+    return not told.logged and log.facts.lines - told.last <= LATE_LINES
+
+
+def _unlogged(rows: Sequence[tuple[Told, ExceptionRecord]]) -> list[ExceptionRecord]:
+    """Leave out what a logger wrote, where others remain."""
+    return [record for told, record in rows if not told.logged] or [record for _, record in rows]
 
 
 def _distinct(records: Sequence[ExceptionRecord]) -> list[ExceptionRecord]:
