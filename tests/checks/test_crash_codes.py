@@ -588,13 +588,35 @@ def test_sets_of_unused_parameters_that_differ_are_told_per_rank() -> None:
 def test_commands_are_for_the_launcher_of_the_job(launcher: str, start: str) -> None:
     job = everyone_raises("device-error")
     job.end["launcher"] = launcher
-    job.extra.append(ProcessRecord(7, role="launcher", command=(launcher, "launch", "train.py"), exit_code=1))
+    if launcher != "torchrun":
+        job.extra.append(
+            ProcessRecord(7, role="launcher", command=(launcher, "launch", "train.py"), exit_code=1)
+        )
     commands = [fix.command for fix in cause_of(job).fix if fix.command]
     assert commands[0].startswith(start)
     if launcher != "torchrun":
         assert f"-- {launcher} launch train.py" in commands[0]
     else:
         assert commands[0] == "ddpdoctor run --nproc 2 --blocking train.py --lr 0.1"
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ("port-taken", "ddpdoctor run --master-port 29501 --nproc-per-node=2 --tee 3 train.py --lr 0.1"),
+        (
+            "device-error",
+            "ddpdoctor run --blocking --nproc-per-node=2 --master_port 29500 --tee 3 train.py --lr 0.1",
+        ),
+        ("driver-failed", "ddpdoctor run --nproc 1 --master_port 29500 --tee 3 train.py --lr 0.1"),
+    ],
+)
+def test_commands_repeat_what_torchrun_was_given(entry: str, expected: str) -> None:
+    job = everyone_raises(entry) if entry != "driver-failed" else _all(2, "ValueError", "odd")
+    given = "python -m torch.distributed.run --nproc-per-node=2 --master_port 29500 --tee 3 train.py --lr 0.1".split()
+    job.extra.append(ProcessRecord(7, role="launcher", command=tuple(given), exit_code=1))
+    commands = [fix.command for fix in cause_of(job).fix if fix.command]
+    assert commands[0] == expected
 
 
 def test_log_without_processes_is_judged_from_its_tracebacks() -> None:

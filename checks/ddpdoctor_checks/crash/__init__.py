@@ -25,15 +25,19 @@ from ddpdoctor_checks.crash.device_errors import find_device_error, find_device_
 
 # isort: split
 from ddpdoctor_checks.crash.wrapper import (
-    find_attribute,
-    find_buffer_modified,
-    find_device_ids,
     find_graph_changed,
-    find_model_differs,
-    find_nothing_trainable,
     find_ready_twice,
     find_unused,
     find_unused_somewhere,
+)
+
+# isort: split
+from ddpdoctor_checks.crash.wrapping import (
+    find_attribute,
+    find_buffer_modified,
+    find_device_ids,
+    find_model_differs,
+    find_nothing_trainable,
 )
 
 # isort: split

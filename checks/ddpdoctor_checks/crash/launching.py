@@ -71,6 +71,15 @@ def rerun(
         )
         words = ["ddpdoctor", "run", *options, "--", *(command or ["python", *script])]
         return _join(environment, words)
+    asked = _torchrun_words(diagnosis)
+    if asked is not None:
+        if nproc is not None:
+            asked = ["--nproc", str(nproc), *_without(asked, _COUNTS)]
+        if port is not None:
+            asked = ["--master-port", str(port), *_without(asked, _PORTS)]
+        start = ["torchrun"] if torchrun else ["ddpdoctor", "run"]
+        head = _join(environment, [*start, *options])
+        return " ".join(part for part in (head, shell, _join((), asked)) if part)
     count = str(nproc or max(launch.nproc, 1))
     parts = ["torchrun", "--nproc-per-node", count] if torchrun else ["ddpdoctor", "run", "--nproc", count]
     if launch.nnodes > 1 and nproc is None:
@@ -80,6 +89,35 @@ def rerun(
     if shell:
         return f"{_join(environment, [*parts, *options])} {shell} {_join((), script)}"
     return _join(environment, [*parts, *options, *script])
+
+
+_COUNTS = ("--nproc", "--nproc-per-node", "--nproc_per_node", "--nnodes", "--node-rank", "--node_rank")
+_PORTS = ("--master-port", "--master_port", "--rdzv-endpoint", "--rdzv_endpoint")
+_ELASTIC_COMMANDS = ("torch.distributed.run", "torchrun", "torch.distributed.launch")
+
+
+def _torchrun_words(diagnosis: Diagnosis) -> list[str] | None:
+    """Return what torchrun was given, its own options and the script's; None where nobody saw it start."""
+    for view in diagnosis.views.others:
+        command = list(view.process.command) if view.process is not None and view.role == "launcher" else []
+        for number, word in enumerate(command[:8]):
+            if PurePosixPath(word).name in _ELASTIC_COMMANDS and command[number + 1 :]:
+                return command[number + 1 :]
+    return None
+
+
+def _without(words: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return a command line without some options and their values."""
+    kept: list[str] = []
+    skip = False
+    for word in words:
+        if skip:
+            skip = False
+        elif word in names:
+            skip = True
+        elif not word.startswith(tuple(f"{name}=" for name in names)):
+            kept.append(word)
+    return kept
 
 
 def _node_options(diagnosis: Diagnosis, port: int | None) -> list[str]:

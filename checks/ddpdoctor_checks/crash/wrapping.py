@@ -1,0 +1,312 @@
+"""DDP: models that cannot be wrapped, and wrappers that are used wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.job import WrappedParameter
+from ddpdoctor.judge import Finding, Fix, check
+from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
+from ddpdoctor_checks.crash.telling import JOB, Clause, tell
+from ddpdoctor_checks.crash.wrapper import find_parameters
+from ddpdoctor_checks.wording import find_minority, fold_values, join_words, name_set
+
+
+def _describe_model(diagnosis: Diagnosis, group: Group) -> Clause:
+    counts: dict[int, str | None] = {}
+    shapes: dict[int, str] = {}
+    first: WrappedParameter | None = None
+    for failure in group.failures:
+        groups = failure.groups
+        for rank, own in (("rank", "own"), ("other", "others")):
+            if groups.get(rank, "").isdigit() and groups.get(own, "").isdigit():
+                counts[int(groups[rank])] = f"{int(groups[own]):,} parameters"
+        if failure.rank is not None and "what" in groups and "own" in groups:
+            shapes[failure.rank] = groups["own"]
+            first = first or next(iter(find_parameters(failure)), None)
+    ranks, seen = group.ranks, ""
+    if counts:
+        folded = fold_values(counts)
+        ranks = find_minority(folded) or ranks
+        seen = join_words(f"{each.value} on {name_set(each.who)}" for each in folded)
+    elif shapes:
+        folded = fold_values(dict(shapes))
+        name = first.name if first is not None else "a parameter"
+        sizes = join_words(f"{each.value} on {name_set(each.who)}" for each in folded)
+        what = group.first.groups["what"]
+        seen = f"the {what} of {name} are {sizes} and others on rank 0"
+    zero = any(value == "0 parameters" for value in counts.values())
+    fixes = [
+        Fix("build the model from one configuration that every rank reads alike (vocabulary, checkpoint, adapters)",
+            code="config = [make_config() if rank == 0 else None]\ndist.broadcast_object_list(config, src=0)"),
+        Fix("compare what the ranks built, before the wrap",
+            code="print(rank, [(n, tuple(p.shape)) for n, p in model.named_parameters()])"),
+    ]  # fmt: skip
+    if zero:
+        fixes.insert(
+            0,
+            Fix("0 parameters often mean that this rank failed before it could answer: read its own output"),
+        )
+    return Clause(
+        f"the ranks built different models: {seen or group.first.words}",
+        fixes,
+        {
+            "parameter": first.name if first is not None else None,
+            "counts": {str(rank): text for rank, text in list(counts.items())[:64]},
+            "shapes": {str(rank): text for rank, text in list(shapes.items())[:64]},
+        },
+        ranks=ranks,
+    )
+
+
+@check(
+    "DDP009",
+    name="model-differs",
+    title="Ranks built models of other parameters or shapes",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.models_alike",
+    commands=JOB,
+)
+def find_model_differs(evidence: Evidence) -> Iterable[Finding]:
+    """The ranks built different models, and DDP refused to wrap them.
+
+    What it looks for:
+        "DDP expects same model across all ranks" with the numbers of parameters, and "params[0] in this process with
+        sizes … appears not to match" with the first parameter that differs.
+
+    Why it matters:
+        A vocabulary, a checkpoint or an adapter was there on one rank and not on another. DDP tells an index, not
+        a name.
+
+    How it decides:
+        By DDP's texts of all ranks. The ranks in the minority are named; with two ranks it cannot be told which is
+        right.
+
+    Known false alarms:
+        "0 params" can mean that the peer failed before it could answer.
+
+    Fix:
+        Build from one configuration, read or broadcast once.
+
+    References:
+        https://github.com/pytorch/pytorch/issues/32426
+    """
+    yield from tell(evidence, "DDP009", _describe_model)
+
+
+def _describe_in_place(diagnosis: Diagnosis, group: Group) -> Clause:
+    groups = group.first.groups
+    version = group.first.view.process.torch if group.first.view.process is not None else None
+    buffers = [name for facts in group.first.view.wrappers for name in facts.buffers]
+    known = f" (its buffers: {join_words(buffers, few=3)})" if buffers else ""
+    return Clause(
+        f"autograd lost a tensor {groups.get('tensor', '')} that DDP overwrote: it broadcasts buffers in place before "
+        f"each forward{known}",
+        (
+            Fix("make one forward of both inputs",
+                code="both = model(torch.cat([real, fake]))\nreal_out, fake_out = both.chunk(2)"),
+            Fix("or do not broadcast buffers in each forward",
+                code="model = DistributedDataParallel(model, broadcast_buffers=False)"),
+            Fix("or synchronise the statistics in the forward itself",
+                code="model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)"),
+            Fix(f"or take a newer torch than {version or 'this one'}: 2.13 does not fail here"),
+        ),
+        {"tensor": groups.get("tensor"), "buffers": buffers[:50], "torch": version},
+        confidence="medium",
+    )  # fmt: skip
+
+
+@check(
+    "DDP010",
+    name="buffer-modified-in-place",
+    title="The broadcast of buffers broke autograd",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.buffers",
+    commands=JOB,
+)
+def find_buffer_modified(evidence: Evidence) -> Iterable[Finding]:
+    """Two forwards before one backward: DDP overwrote a buffer that autograd still needed.
+
+    What it looks for:
+        "one of the variables needed for gradient computation has been modified by an inplace operation" in a process
+        whose model is wrapped in DDP and has buffers, such as those of BatchNorm.
+
+    Why it matters:
+        The same code works without DDP, so people look for an in-place operation of their own. GANs and siamese
+        networks meet it.
+
+    How it decides:
+        By the text together with the wrapper: without a wrapper, without buffers, with broadcast_buffers=False, or on
+        torch 2.13 and newer, which was seen not to fail, the same text is an ordinary error (ERR001).
+
+    Known false alarms:
+        An in-place operation of the user's own in a wrapped model with BatchNorm; the confidence is medium for it.
+
+    Fix:
+        One forward of both inputs, ``broadcast_buffers=False`` or SyncBatchNorm.
+
+    References:
+        https://github.com/pytorch/pytorch/issues/22095
+    """
+    yield from tell(evidence, "DDP010", _describe_in_place)
+
+
+def _describe_attribute(diagnosis: Diagnosis, group: Group) -> Clause:
+    name = group.first.groups.get("attribute", "x")
+    return Clause(
+        f"the wrapper was asked for {name!r}, which the model has",
+        (
+            Fix("ask the model inside it", code=f"model.module.{name}"),
+            Fix(
+                "but call the wrapper itself in training: a forward through .module reduces no gradients (DDP005)"
+            ),
+        ),
+        {"attribute": name},
+    )
+
+
+@check(
+    "DDP014",
+    name="attribute-on-wrapper",
+    title="An attribute of the model was asked of the wrapper",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.wrapper_attributes",
+    commands=JOB,
+)
+def find_attribute(evidence: Evidence) -> Iterable[Finding]:
+    """A method or an attribute of the model was asked of the DDP wrapper, which does not have it.
+
+    What it looks for:
+        "'DistributedDataParallel' object has no attribute", with the user's line.
+
+    Why it matters:
+        The code worked on one GPU. It comes up at the first evaluation or save, after hours.
+
+    How it decides:
+        By the text of the AttributeError.
+
+    Known false alarms:
+        An attribute that the model lacks too says the same.
+
+    Fix:
+        ``model.module.x``, for attributes and evaluation; not for the training forward.
+
+    References:
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
+    """
+    yield from tell(evidence, "DDP014", _describe_attribute)
+
+
+def _describe_device_ids(diagnosis: Diagnosis, group: Group) -> Clause:
+    groups = group.first.groups
+    on = groups.get("devices", "").strip(" .")
+    ids = groups.get("ids")
+    what = (
+        f"device_ids={ids} with parameters on {on}"
+        if ids and on
+        else (on and f"parameters on {on}") or group.first.words
+    )
+    return Clause(
+        f"DDP was given {what}",
+        (
+            Fix("move the model to the rank's GPU first", code="model = model.to(local_rank)\n"
+                "model = DistributedDataParallel(model, device_ids=[local_rank])"),
+            Fix("on the CPU, or where the model is spread over devices, give no device_ids",
+                code="model = DistributedDataParallel(model)"),
+            Fix("do not load with device_map under DDP: it spreads the model over all GPUs"),
+        ),
+        {"device_ids": ids, "devices": on or None},
+    )  # fmt: skip
+
+
+@check(
+    "DDP016",
+    name="device-ids-invalid",
+    title="device_ids with parameters on the CPU or on several devices",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.device_ids",
+    commands=JOB,
+)
+def find_device_ids(evidence: Evidence) -> Iterable[Finding]:
+    """The model was not where device_ids says, or lies on several devices.
+
+    What it looks for:
+        DDP's refusal of ``device_ids`` with a model on the CPU, on several GPUs, or with more than one id.
+
+    Why it matters:
+        The model was wrapped before it was moved, or ``device_map="auto"`` spread it.
+
+    How it decides:
+        By the text; it names the devices.
+
+    Known false alarms:
+        None known.
+
+    Fix:
+        ``.to(local_rank)`` before the wrap, or no ``device_ids`` at all.
+
+    References:
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
+    """
+    yield from tell(evidence, "DDP016", _describe_device_ids)
+
+
+def _describe_nothing(diagnosis: Diagnosis, group: Group) -> Clause:
+    return Clause(
+        "a module was wrapped in DDP none of whose parameters is trained",
+        (
+            Fix("do not wrap it (a frozen teacher, a discriminator that is only asked)",
+                code="if any(p.requires_grad for p in model.parameters()):\n"
+                "    model = DistributedDataParallel(model)"),
+            Fix("or see what froze everything (adapters, a loop over requires_grad)",
+                code="print([n for n, p in model.named_parameters() if p.requires_grad])"),
+        ),
+    )  # fmt: skip
+
+
+@check(
+    "DDP017",
+    name="nothing-trainable",
+    title="The wrapped module has no trainable parameter",
+    severity="error",
+    family="crash",
+    needs=(),
+    since="0.1.0",
+    id="crash.trainable",
+    commands=JOB,
+)
+def find_nothing_trainable(evidence: Evidence) -> Iterable[Finding]:
+    """A module without a trainable parameter was wrapped in DDP.
+
+    What it looks for:
+        "DistributedDataParallel is not needed when a module doesn't have any parameter that requires a gradient".
+
+    Why it matters:
+        Either the module needs no wrapper, or something froze all of the model without anybody noticing.
+
+    How it decides:
+        By the text, with the user's line.
+
+    Known false alarms:
+        None known.
+
+    Fix:
+        Do not wrap it, or leave something trainable.
+
+    References:
+        https://github.com/pytorch/pytorch/issues/25552
+    """
+    yield from tell(evidence, "DDP017", _describe_nothing)
