@@ -6,8 +6,10 @@ for order on one node.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ddpdoctor.evidence.facts import RankFacts
 from ddpdoctor.evidence.stages import Frame
 
 
@@ -228,3 +230,28 @@ class JobEnd:
     lost: tuple[str, ...] = ()
     """What the watcher lost: disk full, output cut, processes not watched; one sentence each."""
     interrupted: str | None = None
+
+
+def describe_ranks(processes: Iterable[ProcessRecord]) -> tuple[RankFacts, ...]:
+    """Return a job's ranks as the checks of launches know them, those of the last attempt, in order of rank.
+
+    Environment and version of torch are what each process wrote down when it started; a rank without an
+    environment is left out, for nothing can be said of it.
+    """
+    ranks = [each for each in processes if each.role == "rank" and each.rank is not None and each.variables]
+    last = max((each.attempt for each in ranks), default=0)
+    found = [
+        RankFacts(
+            rank=each.rank or 0,
+            local_rank=each.local_rank or 0,
+            node=each.node,
+            host=each.host,
+            pid=each.pid,
+            world_size=each.world_size or 0,
+            variables=each.variables,
+            versions={"torch": each.torch} if each.torch is not None else {},
+        )
+        for each in ranks
+        if each.attempt == last
+    ]
+    return tuple(sorted(found, key=lambda facts: (facts.rank, facts.node, facts.pid)))

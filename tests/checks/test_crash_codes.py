@@ -486,6 +486,12 @@ def test_sigkill_without_proof_says_what_was_not_looked_at() -> None:
     assert "the kernel log needs root" in found.message
 
 
+@pytest.mark.parametrize(("value", "known"), [("DETAIL", True), ("INFO", False)])
+def test_crash_under_detailed_debugging_names_the_setting_first(value: str, known: bool) -> None:
+    found = cause_of(segfault().set(1, variables={"TORCH_DISTRIBUTED_DEBUG": value}))
+    assert (found.fix[0].command == "unset TORCH_DISTRIBUTED_DEBUG") == known
+
+
 def test_two_processes_of_one_rank_are_named() -> None:
     job = Job(1, launch={"world_size": 2, "nproc": 2})
     twin = job.process(0, pid=9999, ended=at(60), exit_code=1)

@@ -152,10 +152,16 @@ def _describe_fault(diagnosis: Diagnosis, group: Group) -> Clause:
     modules = list(crash.modules) if crash is not None else []
     own = [name for name in modules if not name.startswith(("numpy.", "torch.", "_", "yaml._", "psutil"))]
     inside = f" in {native}" if native else ""
+    detail = group.first.view.variables.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"
+    known = Fix(
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL is set, with which DDP() was seen to crash on gloo: run without it",
+        "unset TORCH_DISTRIBUTED_DEBUG",
+    )
     worker = " of a loader worker" if group.first.entry is not None else ""
     return Clause(
         f"segmentation fault{worker}{inside}",
         (
+            *((known,) if detail else ()),
             Fix(
                 "look at the line that was running; native code below it is at fault (an extension, a driver, a mix of "
                 "versions)",
