@@ -5,8 +5,10 @@ A distribution that cannot be imported, raises or hangs becomes a `PluginProblem
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -150,8 +152,9 @@ def _load_one(entry: Entry, plugins: Plugins, limit_s: float) -> str | None:
             outcome.append(f"{type(problem).__name__}: {problem}")
 
     thread = threading.Thread(target=call, name=f"loading {entry.distribution}", daemon=True)
-    thread.start()
-    thread.join(limit_s)
+    with contextlib.redirect_stdout(sys.stderr):  # stdout is the report's, and may be JSON
+        thread.start()
+        thread.join(limit_s)
     problem = outcome[0] if outcome else f"{entry.name} was not loaded within {limit_s:g} s"
     if problem is None or (outcome and entry.distribution == OURS):  # of ours, half is better than nothing
         try:

@@ -56,6 +56,19 @@ def repeat_launch(
     return _join(parts + (_CHECK[1:] if torchrun else []))
 
 
+def examine_again(launch: Launch, *options: str, settings: str = "") -> str:
+    """Return the command that examines the same world again with other options.
+
+    Args:
+        launch: what was asked for; its model is named again.
+        options: further options, as words.
+        settings: variables to set before it, ``NAME=value NAME=value``.
+    """
+    model = ["--model", launch.model] if launch.model else []
+    command = f"{repeat_launch(launch)} {_join([*model, *options])}".rstrip()
+    return f"{settings} {command}".lstrip()
+
+
 def start_torchrun(launch: Launch, *options: str) -> str:
     """Return the command that starts a training script as this launch was started, on one node."""
     host, port = meeting_point(launch)

@@ -124,7 +124,10 @@ def describe_deaths(dead: Sequence[RankExit]) -> str:
         groups.setdefault(describe_exit(each), []).append(each.rank)
     parts = []
     for text, ranks in groups.items():
-        verb = text.replace("was ", "were ", 1).replace("is gone", "are gone", 1) if len(ranks) > 1 else text
+        verb = text
+        for one, several in (("was ", "were "), ("is ", "are ")):
+            if len(ranks) > 1 and text.startswith(one):
+                verb = several + text.removeprefix(one)
         parts.append(f"{name_set(RankSet(ranks))} {verb}")
     return join_words(parts, few=4)
 

@@ -24,8 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _tolerate_any_encoding()
     try:
         code = _dispatch(arguments)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        _flush_stdout()
         return code
     except DoctorError as problem:
         _complain(problem.render(), arguments)
@@ -35,25 +34,46 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         return _leave_closed_pipe()
-    except SystemExit as leaving:  # argparse's own --help and --version
-        return leaving.code if isinstance(leaving.code, int) else EXIT_OK
-    except Exception as problem:  # a defect of ours: one message, the traceback only with -vv
-        text = f"ddpdoctor: internal error: {type(problem).__name__}: {problem}"
-        _complain(f"{text}\n  try: the same command with -vv, and report what it prints", arguments)
+    except Exception as problem:  # one message, the traceback only with -vv
+        _complain(_word_defect(problem), arguments)
         return EXIT_FAILED
+
+
+def _word_defect(problem: Exception) -> str:
+    """Return what to say of an exception that nobody expected: a module of the user's that hides one, or a defect."""
+    name, path = (problem.name, problem.path) if isinstance(problem, ImportError) else (None, None)
+    if path and name in sys.stdlib_module_names and not path.startswith(os.path.dirname(os.__file__)):
+        text, hint = f"{path} hides Python's own module {name}", "rename it, or start in another directory"
+    else:
+        text = f"internal error: {type(problem).__name__}: {problem}"
+        hint = "the same command with -vv, and report what it prints"
+    return f"ddpdoctor: {text}\n  try: {hint}"
+
+
+def _flush_stdout() -> None:
+    """Let a full disk be noticed here and not at the interpreter's own exit.
+
+    Raises:
+        OutputError: what was printed could not be written.
+    """
+    from ddpdoctor.cli.display import print_text
+
+    if sys.stdout is not None:
+        print_text("")
 
 
 def _dispatch(arguments: list[str]) -> int:
     from ddpdoctor.cli.commands import COMMANDS, render_help
+    from ddpdoctor.cli.display import print_text
     from ddpdoctor.cli.suggest import closest
 
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         if len(arguments) > 1 and arguments[1] in COMMANDS:
             return _run(arguments[1], ["--help"])
-        print(render_help(), end="")
+        print_text(render_help())
         return EXIT_OK
     if arguments[0] in ("-V", "--version"):
-        print(f"ddpdoctor {__version__}")
+        print_text(f"ddpdoctor {__version__}\n")
         return EXIT_OK
     name, rest = arguments[0], arguments[1:]
     if name in COMMANDS:
@@ -74,7 +94,10 @@ def _run(name: str, rest: list[str]) -> int:
     from ddpdoctor.cli.parsing import parse_command
 
     command = load_command(name)
-    return command.run(parse_command(name, command, rest))
+    try:
+        return command.run(parse_command(name, command, rest))
+    except SystemExit as leaving:  # argparse's own --help
+        return leaving.code if isinstance(leaving.code, int) else EXIT_OK
 
 
 def _hold_standard_descriptors() -> None:

@@ -148,7 +148,7 @@ def _add_limit_options(group: argparse._ArgumentGroup) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Launch, judge, show."""
-    from ddpdoctor.cli.display import Display
+    from ddpdoctor.cli.display import Display, reserved_stdout
     from ddpdoctor.cli.outputs import deliver, render_options
     from ddpdoctor.cli.progress import make_progress
     from ddpdoctor.cli.request import read_request
@@ -163,12 +163,14 @@ def run(options: argparse.Namespace) -> int:
     display = Display.of(sys.stdout, no_color=getattr(options, "no_color", False))
     progress = make_progress(sys.stderr, color=not getattr(options, "no_color", False), quiet=level < 0)
     try:
-        outcome = launch(request, progress, plugins.gatherers)
+        with reserved_stdout():
+            outcome = launch(request, progress, plugins.gatherers)
     finally:
         progress.close()
     if not outcome.spokesman:
         return EXIT_OK
-    report = judge(outcome, plugins, selection, options.invocation)
+    with reserved_stdout():
+        report = judge(outcome, plugins, selection, options.invocation)
     shown = render_options(display, verbosity=level, pages=plugins.checks.pages)
     folder = run_folder(request, outcome)
     delivered = deliver(report, [*outputs, *run_outputs(folder, outcome)], plugins.renderers, shown)

@@ -27,7 +27,10 @@ def load_config(command: str, parser: Parser, start: Path | None = None) -> dict
     Raises:
         UsageError: the file cannot be read as TOML, or has a key or value that is not an option.
     """
-    path = find_pyproject(start or Path.cwd())
+    try:
+        path = find_pyproject(start or Path.cwd())
+    except FileNotFoundError as problem:
+        raise UsageError("the working directory is gone", hint="cd to one that exists") from problem
     table = {} if path is None else read_table(path)
     if path is None or not table:
         return {}
@@ -35,8 +38,8 @@ def load_config(command: str, parser: Parser, start: Path | None = None) -> dict
     _reject_unknown(path, common)
     own = table.get(command, {})
     if not isinstance(own, dict):
-        raise UsageError(f"{path}: [{TABLE}] {command} must be a table")
-    known = {_key(name) for name in parser.option_names()}
+        raise UsageError(f"{path}: [{TABLE}] {command} must be a table", hint=f"[{TABLE}.{command}]")
+    known = {_key(name) for name in parser.option_names()} - {"help"}
     for key in own:
         if key not in known:
             raise _unknown_key(path, f"{TABLE}.{command}", key, known)
@@ -66,12 +69,12 @@ def read_table(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
-        raise UsageError(f"{path} cannot be read: {problem}") from problem
+        raise UsageError(f"{path} cannot be read: {problem}", hint="save it as UTF-8 text") from problem
     if "ddpdoctor" not in text:
         return {}
     table = _parse_toml(path, text).get("tool", {}).get("ddpdoctor", {})
     if not isinstance(table, dict):
-        raise UsageError(f"{path}: [{TABLE}] must be a table")
+        raise UsageError(f"{path}: [{TABLE}] must be a table", hint=f"[{TABLE}]")
     return table
 
 
@@ -84,7 +87,7 @@ def _parse_toml(path: Path, text: str) -> dict[str, Any]:
         try:
             parsed: dict[str, Any] = parser.loads(text)
         except parser.TOMLDecodeError as problem:
-            raise UsageError(f"{path} is not valid TOML: {problem}") from problem
+            raise UsageError(f"{path} is not valid TOML: {problem}", hint="correct that line") from problem
         return parsed
     raise UsageError(
         f"{path} has settings for ddpdoctor, but Python 3.10 cannot read TOML by itself",
@@ -104,9 +107,10 @@ def _reject_unknown(path: Path, common: dict[str, Any]) -> None:
 
 def _unknown_key(path: Path, table: str, key: str, known: set[str]) -> UsageError:
     near = closest(key.replace("-", "_"), known)
+    meant = f"[{TABLE}.{near}]" if near in COMMANDS else f"{near} = …"
     return UsageError(
         f"{path}: [{table}] has no setting {key!r}",
-        hint=f"{near} = …" if near else f"one of: {', '.join(sorted(known - {'help'}))}",
+        hint=meant if near else f"one of: {', '.join(sorted(known - {'help'}))}",
     )
 
 
@@ -120,13 +124,14 @@ def _tokens(path: Path, key: str, value: Any, parser: Parser) -> list[str]:
     takes_value = parser.takes_value(option)
     if isinstance(value, bool) or not takes_value:
         if takes_value or not isinstance(value, bool):
-            raise UsageError(
-                f"{path} [{TABLE}]: {key} must be {'a value' if takes_value else 'true or false'}"
-            )
+            what, example = ("a text or a number", '"…"') if takes_value else ("true or false", "true")
+            raise UsageError(f"{path} [{TABLE}]: {key} must be {what}", hint=f"{key} = {example}")
         return [option] if value else []
     if isinstance(value, dict):
         return [f"{option}={name}={item}" for name, item in value.items()]
     items = value if isinstance(value, list) else [value]
     if not all(isinstance(item, (str, int, float)) for item in items):
-        raise UsageError(f"{path} [{TABLE}]: {key} must be a text, a number or a list of them")
+        raise UsageError(
+            f"{path} [{TABLE}]: {key} must be a text, a number or a list of them", hint=f'{key} = "…"'
+        )
     return [f"{option}={item}" for item in items]

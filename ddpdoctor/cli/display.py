@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -72,6 +73,13 @@ def print_text(text: str) -> None:
         silence_stdout()
         reason = getattr(problem, "strerror", None) or str(problem)
         raise OutputError(f"nothing could be printed: stdout: {reason}") from problem
+
+
+@contextlib.contextmanager
+def reserved_stdout() -> Iterator[None]:
+    """Let what plugins print while they are loaded, look, judge or render go to stderr: stdout may be JSON."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
 
 
 def complain(text: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ddpdoctor.cli.display import Display, complain, print_text
+from ddpdoctor.cli.display import Display, complain, print_text, reserved_stdout
 from ddpdoctor.cli.options import Output
 from ddpdoctor.errors import EXIT_FAILED, EXIT_OK, OutputError
 from ddpdoctor.judge.registry import CodePage
@@ -103,8 +103,9 @@ def render(report: Report, name: str, renderers: RendererRegistry, options: Rend
             failure.append(problem)
 
     thread = threading.Thread(target=call, name=f"rendering {name}", daemon=True)
-    thread.start()
-    thread.join(RENDER_LIMIT_S)
+    with reserved_stdout():
+        thread.start()
+        thread.join(RENDER_LIMIT_S)
     source = renderers.source_of(name)
     if failure:
         what = f"{type(failure[0]).__name__}: {failure[0]}"

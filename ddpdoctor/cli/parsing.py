@@ -149,6 +149,7 @@ def parse_command(name: str, command: Command, arguments: Sequence[str]) -> argp
     for group in EXCLUSIVE:
         if any(key in given for key in group):
             configured = {key: value for key, value in configured.items() if key not in group}
+    given["configured"] = frozenset(configured.keys() - given.keys())
     return argparse.Namespace(**{**configured, **given}, invocation=["ddpdoctor", name, *arguments])
 
 

@@ -39,10 +39,11 @@ def read_request(options: argparse.Namespace, environ: Mapping[str, str] = os.en
     Raises:
         UsageError: the options contradict each other, or one has an impossible value.
     """
-    given = vars(options)
+    stages = _choose_stages(vars(options))
+    given = _set_aside(vars(options), stages)
     request = CheckRequest(
         **{key: given[key] for key in _PLAIN if key in given},
-        stages=_choose_stages(given),
+        stages=stages,
         collectives=tuple(dict.fromkeys(given.get("collectives", ()))),
         iterations=given.get("iters"),
         limits=dict(given.get("stage_timeout", ())),
@@ -51,6 +52,22 @@ def read_request(options: argparse.Namespace, environ: Mapping[str, str] = os.en
     _check_world(request, environ)
     _check_stages(request)
     return request
+
+
+def _set_aside(given: Mapping[str, Any], stages: tuple[str, ...]) -> dict[str, Any]:
+    """Return the options without configured ones of stages that the command line has left out.
+
+    On the command line, or all in one file, such options contradict each other, and `_check_stages` says so.
+    """
+    kept, configured = dict(given), given.get("configured", frozenset())
+    if not {"only", "skip"} & given.keys() - configured:
+        return kept
+    for stage, names in (("bandwidth", ("full", "collectives", "sizes", "iters")), ("ddp", ("model",))):
+        for name in configured.intersection(names) if stage not in stages else ():
+            del kept[name]
+    if "stage_timeout" in configured:
+        kept["stage_timeout"] = [(stage, limit) for stage, limit in given["stage_timeout"] if stage in stages]
+    return kept
 
 
 _PLAIN = (
@@ -192,9 +209,22 @@ def _check_meeting_point(request: CheckRequest) -> None:
 def _check_stages(request: CheckRequest) -> None:
     sweep = request.full or request.collectives or request.sizes or request.iterations
     if sweep and "bandwidth" not in request.stages:
-        raise UsageError("options of the bandwidth sweep were given, but the stage bandwidth is not selected")
+        raise UsageError(
+            "options of the bandwidth sweep were given, but the stage bandwidth is not selected",
+            hint=_select("bandwidth", request),
+        )
     if request.model is not None and "ddp" not in request.stages:
-        raise UsageError("--model was given, but the stage ddp, which uses it, is not selected")
+        raise UsageError(
+            "--model was given, but the stage ddp, which uses it, is not selected",
+            hint=_select("ddp", request),
+        )
     for stage in request.limits:
         if stage not in request.stages:
-            raise UsageError(f"--stage-timeout {stage}=… was given, but that stage is not selected")
+            raise UsageError(
+                f"--stage-timeout {stage}=… was given, but that stage is not selected",
+                hint=_select(stage, request),
+            )
+
+
+def _select(stage: str, request: CheckRequest) -> str:
+    return f"--only {','.join((*request.stages, stage))}"

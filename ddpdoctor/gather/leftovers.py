@@ -52,17 +52,21 @@ def find_leftovers(proc: Path = PROC) -> tuple[tuple[Leftover, ...], str | None]
     A rank is a Python process whose environment has TORCHELASTIC_RUN_ID, or RANK and WORLD_SIZE, or that was
     made by ``mp.spawn`` and has torch mapped. It is a leftover when its launcher is gone: what adopted it is
     init or another process that is no launcher (for torchrun's ranks). Ranks with a live launcher, this
-    process's own ancestors and descendants, and helpers of a rank (its loader workers) are left out.
+    process's own ancestors and descendants, helpers of a rank (its loader workers), and whatever started after this
+    process are left out.
 
     Args:
         proc: where the process file system is.
     """
     processes = {pid: found for pid in process_ids(proc) if (found := _read(pid, proc)) is not None}
     own = _own_tree(processes, os.getpid())
+    here = processes.get(os.getpid())
+    now = here.started_ticks if here is not None else None
     inodes: dict[int, set[int]] | None = None
     leftovers: list[Leftover] = []
     for each in processes.values():
-        if each.pid in own or not each.python or not _is_orphaned_rank(each, processes, proc):
+        later = now is not None and each.started_ticks >= now
+        if each.pid in own or later or not each.python or not _is_orphaned_rank(each, processes, proc):
             continue
         inodes = listening_inodes(proc) if inodes is None else inodes
         leftovers.append(_describe(each, inodes, proc))

@@ -171,8 +171,9 @@ def _ddp(evidence: Evidence) -> list[str]:
         parts.append(f"{words} after {steps} steps" if each.name == "replicas-equal" and steps else words)
     for model in evidence.model:
         if not model.errors:
-            unused = f"{len(model.unused)} unused" if model.unused else "all used"
-            parts.append(f"{model.factory}: {count(model.parameters, 'parameter')}, {unused}")
+            idle = sum(each.count for each in model.unused)
+            unused = f"{idle:,} unused" if model.unused else "all used"
+            parts.append(f"{model.factory}: {count(model.parameters, 'weight')}, {unused}")
     return parts
 
 

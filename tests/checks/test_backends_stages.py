@@ -66,7 +66,7 @@ def test_a_cut_stage_names_who_finished_who_waits_and_who_stands_elsewhere() -> 
     ]
     stacks = found.details["stacks"]
     assert [each["waiting"] for each in stacks] == [True, False]
-    assert found.fix[-1].command == "ddpdoctor check --stage-timeout collectives=120"
+    assert found.fix[-1].command == "ddpdoctor check --nproc 4 --stage-timeout collectives=120"
     assert [each["library_frames_folded"] for each in stacks] == [1, 1]
     assert "--only facts,smoke,tcp,rendezvous,backends,collectives" in (found.fix[0].command or "")
 

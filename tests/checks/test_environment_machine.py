@@ -239,6 +239,17 @@ def test_cores_that_are_not_known_are_unknown() -> None:
     assert_status(find_threads_oversubscribed, on_node(cpus=None), "unknown")
 
 
+def test_threads_of_ranks_that_were_not_asked_for_are_no_question() -> None:
+    world = replace(on_node(cpus=None), ranks=())
+    stages = tuple(
+        replace(each, status="skipped", reason="not selected") if each.stage == "rendezvous" else each
+        for each in world.stages
+    )
+    assert (
+        assert_status(find_threads_oversubscribed, replace(world, stages=stages), "skipped") == "not selected"
+    )
+
+
 # ENV013 and ENV014
 
 

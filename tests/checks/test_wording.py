@@ -9,7 +9,7 @@ import pytest
 
 from ddpdoctor.evidence import Interface, Launch, RankSet
 from ddpdoctor.testing import make_node, make_world
-from ddpdoctor_checks.commands import repeat_launch, start_torchrun
+from ddpdoctor_checks.commands import examine_again, repeat_launch, start_torchrun
 from ddpdoctor_checks.places import (
     Places,
     choose_interface,
@@ -178,3 +178,12 @@ def test_training_script_is_started_like_the_check() -> None:
     assert start_torchrun(STATIC, "--rdzv-conf", "is_host=1") == (
         "torchrun --nnodes 2 --nproc-per-node 4 --master-addr head --master-port 29511 --rdzv-conf is_host=1 train.py"
     )
+
+
+def test_examining_again_keeps_world_and_model() -> None:
+    launch = Launch(nproc=3, world_size=3, model="my models/net.py:make")
+    assert examine_again(launch, "--only", "ddp", settings="A=1") == (
+        "A=1 ddpdoctor check --nproc 3 --model 'my models/net.py:make' --only ddp"
+    )
+    under = Launch(nproc=2, world_size=4, nnodes=2, launcher="srun", master_addr="a", master_port=1)
+    assert examine_again(under, "-v").endswith("python -m ddpdoctor check -v")

@@ -206,6 +206,27 @@ def test_broken_plugin_is_named_and_harms_nothing(run: Run, entries: list[Entry]
     assert (row["status"], row["source"]) == ("error", "bad-dist")
 
 
+def test_what_plugins_print_does_not_reach_stdout(
+    run: Run, entries: list[Entry], gatherers: Callable[[Callable[[GathererRegistry], object]], None]
+) -> None:
+    def load() -> Callable[[RendererRegistry], None]:
+        print("loading")
+        return lambda registry: print("registering")
+
+    def look(facts: object) -> dict[str, object]:
+        print("looking")
+        return {}
+
+    def add(registry: GathererRegistry) -> None:
+        registry.add("noisy", look)
+
+    entries.append(Entry("noisy-dist", RENDERERS, "it", load))
+    gatherers(add)
+    result = run("check", "--json", "-")
+    assert json.loads(result.out)["schema"] == "ddpdoctor.report"
+    assert all(word in result.err for word in ("loading", "registering", "looking"))
+
+
 def test_gatherer_of_a_plugin_is_seen_by_checks_and_its_failure_is_shown(
     run: Run, gatherers: Callable[[Callable[[GathererRegistry], object]], None]
 ) -> None:

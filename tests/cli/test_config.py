@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -86,8 +87,15 @@ def test_nearest_file_above_is_used(
         ),
         ("[tool.ddpdoctor]\nnproc-per-node = 2\n", "no setting 'nproc-per-node'", "nproc_per_node = …"),
         ("[tool.ddpdoctor]\nnproc = 0\n", "pyproject.toml [tool.ddpdoctor]: --nproc: 0 ranks", "--nproc 4"),
-        ("[tool.ddpdoctor]\nnproc = true\n", "nproc must be a value", ""),
-        ("[tool.ddpdoctor]\nquiet = 1\n", "quiet must be true or false", ""),
+        ("[tool.ddpdoctor]\nnproc = true\n", "nproc must be a text or a number", "nproc = "),
+        ("[tool.ddpdoctor]\nquiet = 1\n", "quiet must be true or false", "quiet = true"),
+        ("[tool.ddpdoctor.chek]\nnproc = 1\n", "no setting 'chek'", "[tool.ddpdoctor.check]"),
+        ("[tool.ddpdoctor.check]\nhelp = true\n", "no setting 'help'", "one of: "),
+        (
+            '[tool.ddpdoctor.check]\nonly = "facts"\nmodel = "a:b"\n',
+            "--model was given, but the stage ddp, which uses it, is not selected",
+            "--only facts,ddp",
+        ),
         ("[tool.ddpdoctor]\nselect = [[1]]\n", "select must be a text, a number or a list", ""),
         ("[tool]\nddpdoctor = 3\n", "[tool.ddpdoctor] must be a table", ""),
         ("[tool.ddpdoctor]\ncheck = 3\n", "check must be a table", ""),
@@ -102,8 +110,39 @@ def test_bad_settings_are_usage_errors_with_the_file(
     assert (result.code, result.out) == (2, "")
     assert message in result.err
     assert hint in result.err
-    assert "pyproject.toml" in result.err
+    assert "pyproject.toml" in result.err or "stage" in message
+    assert "\n  try: " in result.err
     assert not stage.requests
+
+
+def test_settings_of_stages_that_the_command_line_leaves_out_are_set_aside(
+    run: Run, stage: Stage, tmp_path: Path
+) -> None:
+    write(
+        tmp_path,
+        """
+        [tool.ddpdoctor.check]
+        model = "a:b"
+        iters = 5
+        stage_timeout = { ddp = 60, facts = 5 }
+        """,
+    )
+    assert run("check", "--only", "facts").code == 0
+    (request,) = stage.requests
+    assert (request.model, request.iterations, request.limits) == (None, None, {"facts": 5.0})
+    refused = run("check", "--only", "facts", "--model", "c:d")
+    assert refused.code == 2
+    assert "--only facts,ddp" in refused.err
+
+
+def test_working_directory_that_is_gone_is_said_so(run: Run, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)  # the fixture of all these tests goes back
+    gone.rmdir()
+    result = run("check")
+    assert (result.code, result.out) == (2, "")
+    assert "the working directory is gone" in result.err
 
 
 def test_file_without_our_name_is_not_even_parsed(run: Run, tmp_path: Path) -> None:

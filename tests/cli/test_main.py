@@ -113,10 +113,11 @@ def test_reader_that_goes_away_is_no_error() -> None:
     assert len(done.stdout) == 1
 
 
-def test_full_stdout_is_said_on_stderr() -> None:
+@pytest.mark.parametrize("arguments", [["list"], ["--help"], ["--version"], ["check", "--help"]])
+def test_full_stdout_is_said_on_stderr(arguments: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "ddpdoctor", "list"],
+            [sys.executable, "-m", "ddpdoctor", *arguments],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -125,6 +126,7 @@ def test_full_stdout_is_said_on_stderr() -> None:
         )
     assert done.returncode == 3
     assert "No space left on device" in done.stderr
+    assert "internal error" not in done.stderr
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
 
@@ -153,3 +155,18 @@ def test_closed_stderr_leaves_the_exit_code_and_a_clean_stdout() -> None:
     command = f"{sys.executable} -m ddpdoctor chek 2>&-"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_file_that_hides_a_module_of_python_is_named(tmp_path: Path) -> None:
+    (tmp_path / "random.py").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-m", "ddpdoctor", "check", "--only", "facts"],
+        cwd=tmp_path,
+        env={key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "random.py hides Python's own module random" in done.stderr

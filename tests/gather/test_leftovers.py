@@ -181,3 +181,12 @@ def test_it_is_quick() -> None:
     start_s = time.monotonic()
     find_leftovers()
     assert time.monotonic() - start_s < 30
+
+
+def test_what_started_after_this_process_is_no_earlier_job(tmp_path: Path) -> None:
+    me = os.getpid()
+    _process(tmp_path, 1, 0, "init", name="systemd")
+    _process(tmp_path, me, 1, "python3 -m ddpdoctor")
+    for pid in (me - 1, me + 1):  # the helper takes the number for the time of the start
+        _process(tmp_path, pid, 1, "python3 train.py", "RANK=1\0WORLD_SIZE=2\0")
+    assert [each.pid for each in find_leftovers(tmp_path)[0]] == [me - 1]

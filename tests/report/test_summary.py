@@ -23,7 +23,7 @@ from ddpdoctor.testing import make_node, make_report, make_world
 
 BOTH = RankSet([0, 1])
 FAILED = (RankMessage(BOTH, "RuntimeError: no"),)
-UNUSED = UnusedParameter("head.weight", "head", "Linear", False, BOTH)
+UNUSED = UnusedParameter("head.weight", "head", "Linear", False, BOTH, 1)
 
 
 def report(nodes: Any = 1, **changes: Any) -> Report:
@@ -61,12 +61,12 @@ def report(nodes: Any = 1, **changes: Any) -> Report:
         (
             "ddp",
             {"experiments": (), "model": (ModelResult("a:b", BOTH, 12),)},
-            "a:b: 12 parameters, all used",
+            "a:b: 12 weights, all used",
         ),
         (
             "ddp",
             {"experiments": (), "model": (ModelResult("a:b", BOTH, 1, unused=(UNUSED,)),)},
-            "a:b: 1 parameter, 1 unused",
+            "a:b: 1 weight, 1 unused",
         ),
         ("bandwidth", {"bandwidth": ()}, ""),
         ("somebody's", {}, ""),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ddpdoctor.evidence import STAGES, Evidence, RankError, RankExit, RankMessage, RankSet, encode
+from ddpdoctor.evidence import STAGES, Evidence, Launch, RankError, RankExit, RankMessage, RankSet, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, Where, check
 from ddpdoctor_checks.backends.stages import KILLED, MOST_STACKS
+from ddpdoctor_checks.commands import examine_again
 from ddpdoctor_checks.stage_evidence import (
     FROM_OUTSIDE,
     assign_blame,
@@ -62,7 +63,9 @@ def _died(evidence: Evidence, stage: str | None, dead: Sequence[RankExit]) -> Fi
     until = STAGES[: STAGES.index(stage) + 1] if stage in STAGES else STAGES[:4]
     native = Fix(
         "see where it crashed: run that stage again with faulthandler on",
-        command=f"PYTHONFAULTHANDLER=1 ddpdoctor check --only {','.join(until)} -v",
+        command=examine_again(
+            evidence.launch, "--only", ",".join(until), "-v", settings="PYTHONFAULTHANDLER=1"
+        ),
     )
     text = describe_deaths(dead)
     return Finding(
@@ -165,21 +168,23 @@ def _raised(evidence: Evidence, stage: str, raised: Sequence[RankError]) -> Find
             EvidenceItem("rank", f"{name}: {message}", RankSet(each.rank for each in group))
             for (name, message), group in list(groups.items())[:6]
         ),
-        fix=_error_fixes(evidence.launch.backend, stage),
+        fix=_error_fixes(evidence.launch, stage),
         details={"stage": stage, "type": kind, "messages": len(groups)},
         role="consequence" if echo and blame.silence else "cause",
         confidence=blame.confidence,
     )
 
 
-def _error_fixes(backend: str, stage: str) -> tuple[Fix, ...]:
+def _error_fixes(launch: Launch, stage: str) -> tuple[Fix, ...]:
     stages = ",".join(STAGES[: STAGES.index(stage) + 1])
     settings = (
-        "NCCL_DEBUG=INFO" if backend == "nccl" else "TORCH_CPP_LOG_LEVEL=INFO TORCH_DISTRIBUTED_DEBUG=INFO"
+        "NCCL_DEBUG=INFO"
+        if launch.backend == "nccl"
+        else "TORCH_CPP_LOG_LEVEL=INFO TORCH_DISTRIBUTED_DEBUG=INFO"
     )
     return (
         Fix(
             "run the stages up to this one again with the backend's own messages",
-            command=f"{settings} ddpdoctor check --only {stages} -v",
+            command=examine_again(launch, "--only", stages, "-v", settings=settings),
         ),
     )

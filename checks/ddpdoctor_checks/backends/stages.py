@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from ddpdoctor.evidence import (
     STAGES,
     Evidence,
+    Launch,
     RankExit,
     RankSet,
     StackClass,
@@ -14,6 +15,7 @@ from ddpdoctor.evidence import (
     encode,
 )
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
+from ddpdoctor_checks.commands import examine_again
 from ddpdoctor_checks.places import Places
 from ddpdoctor_checks.stage_evidence import (
     describe_deaths,
@@ -111,7 +113,7 @@ def _timed_out(evidence: Evidence, stage: str, cut: Sequence[StageRecord]) -> Fi
         nodes=nodes,
         where=place_stacks(stacks, ranks)[:MOST_STACKS],
         evidence=_stack_evidence(cut, stacks, dead),
-        fix=_fixes(stage, limit, stacks, dead),
+        fix=_fixes(evidence.launch, stage, limit, stacks, dead),
         details=encode(
             {
                 "stage": stage,
@@ -201,11 +203,11 @@ def _detail_stack(stack: StackClass) -> dict[str, object]:
 
 
 def _fixes(
-    stage: str, limit: float, stacks: Sequence[StackClass], dead: Sequence[RankExit]
+    launch: Launch, stage: str, limit: float, stacks: Sequence[StackClass], dead: Sequence[RankExit]
 ) -> tuple[Fix, ...]:
     if any(each.signal == 9 for each in dead):
         return (KILLED,)
-    again = f"ddpdoctor check --only {','.join(STAGES[: STAGES.index(stage) + 1])} -v"
+    again = examine_again(launch, "--only", ",".join(STAGES[: STAGES.index(stage) + 1]), "-v")
     fixes = [Fix("run the stages up to this one again and see all frames of all ranks", command=again)]
     if not stacks and not dead:
         fixes.append(
@@ -217,7 +219,7 @@ def _fixes(
     fixes.append(
         Fix(
             f"where the machine is only slow, allow the stage more than {format_number(limit)} s",
-            command=f"ddpdoctor check --stage-timeout {stage}={round(limit * 4) or 60}",
+            command=examine_again(launch, "--stage-timeout", f"{stage}={round(limit * 4) or 60}"),
         )
     )
     return tuple(fixes)

@@ -194,8 +194,12 @@ def _cost(result: ModelResult) -> str:
         return ""
     if result.step_s_with_search <= result.step_s:
         return " (its cost was within the noise of these steps)"
-    with_search, without = result.step_s_with_search * 1e3, result.step_s * 1e3
-    return f" ({with_search:.3g} ms a step with the search, {without:.3g} ms without)"
+    with_search, without = _milliseconds(result.step_s_with_search), _milliseconds(result.step_s)
+    return f" ({with_search} ms a step with the search, {without} ms without)"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:,.0f}" if seconds >= 0.1 else f"{seconds * 1e3:.3g}"
 
 
 @check(

@@ -9,6 +9,7 @@ from ddpdoctor.evidence import Cpus, Evidence, NodeFacts, RankFacts
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check
 from ddpdoctor_checks.commands import repeat_launch
 from ddpdoctor_checks.places import Places
+from ddpdoctor_checks.stage_evidence import explain_missing
 from ddpdoctor_checks.wording import choose_form, count_of, format_number, join_words
 
 FAR_ABOVE = 2.0
@@ -79,6 +80,8 @@ def find_threads_oversubscribed(evidence: Evidence) -> Iterable[Finding]:
         load = _measure(node, by_node.get(node.node, []), places.count(node.node))
         if load is not None:
             loads.setdefault(load, []).append(node.node)
+    if not loads and not evidence.ranks:
+        raise explain_missing(evidence, "rendezvous", "the threads of the ranks")
     if not loads:
         raise CannotLook("the cores or the threads of the ranks are not known")
     for load, nodes in loads.items():
