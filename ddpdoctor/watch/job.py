@@ -83,7 +83,7 @@ def run_job(
     started = time.monotonic()
     watched = {*FORWARDED, signal.SIGCHLD, signal.SIGWINCH}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
-    witness = _Witness(command)
+    witness = _Witness(command, run.private)
     try:
         child = subprocess.Popen(command, env=dict(environment), preexec_fn=_follow_us(before))
         relay.start()
@@ -108,17 +108,22 @@ def _follow_us(mask: set[signal.Signals] | set[int]) -> Callable[[], None]:
     return prepare
 
 
+AFTER_US = 'read _; rm -f "$0/streams"; rmdir "$0"'
+"""What the witness does: `close` kills it, so the rest only comes when nobody is left to do it."""
+
+
 class _Witness:
     """Tells a signal for the whole process group from one for us: beside the launcher, it gets the former too.
 
     A shell that waits for the end of its input, which ends with us however we end; the signals stay pending in
     it, for /proc to show. Its command line holds the launcher's, so that what is sent by name (``pkill -f
     train.py``) comes to both or to none. Without it torchrun would get such signals twice, and the second one
-    breaks off its own stopping of the ranks, which are left behind then.
+    breaks off its own stopping of the ranks, which are left behind then. Where we are killed, it removes the
+    directory of our sockets.
     """
 
-    def __init__(self, command: Sequence[str]) -> None:
-        self._command = ["sh", "-c", "read _", *command]
+    def __init__(self, command: Sequence[str], private: Path) -> None:
+        self._command = ["sh", "-c", AFTER_US, str(private), *command]
         self._shell: subprocess.Popen[bytes] | None = None
         self._start()
 

@@ -248,9 +248,9 @@ def test_closed_streams_are_as_if_sent_nowhere(tmp_path: Path, closed: str) -> N
 
 def test_the_witness_tells_a_signal_for_the_group_from_one_for_us() -> None:
     program = (
-        "import os, signal, sys, time\nfrom ddpdoctor.watch.job import _Witness\n"
+        "import os, signal, sys, time\nfrom pathlib import Path; from ddpdoctor.watch.job import _Witness\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
-        "witness = _Witness(['torchrun'])\n"
+        "witness = _Witness(['torchrun'], Path('/nonexistent'))\n"
         "for kill in (os.kill, os.killpg, os.kill, os.killpg):\n"
         "    kill(os.getpid(), signal.SIGTERM)\n"
         "    signal.sigwait([signal.SIGTERM])\n"
@@ -263,9 +263,23 @@ def test_the_witness_tells_a_signal_for_the_group_from_one_for_us() -> None:
     assert done.stdout.split() == ["False", "True", "False", "True"]
 
 
+def test_the_witness_tidies_up_after_one_who_was_killed(tmp_path: Path) -> None:
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "streams").touch()
+    program = (
+        "import os, sys; from pathlib import Path; from ddpdoctor.watch.job import _Witness\n"
+        "witness = _Witness(['torchrun'], Path(sys.argv[1]))\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(private)], check=False)
+    assert done.returncode == -9
+    wait_for(lambda: not private.exists(), "the directory stayed")
+
+
 def test_without_a_shell_signals_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    witness = job._Witness(["torchrun"])
+    witness = job._Witness(["torchrun"], Path("/nonexistent"))
     with contextlib.closing(witness):
         assert not witness.heard(signal.SIGTERM)
 
