@@ -15,6 +15,9 @@ from ddpdoctor_checks.crash.views import Clock, View, Views
 NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 """What differs between equal messages of two ranks: addresses, process ids, ports."""
 
+REQUESTS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+"""Signals by which people and schedulers ask a job to end; scripts use others for checkpoints and the like."""
+
 
 @dataclass(slots=True)
 class Group:
@@ -87,5 +90,5 @@ def fingerprint(group: Group) -> str:
 def interrupted_by_user(diagnosis: Diagnosis) -> bool:
     """Whether the job was stopped by Ctrl-C or a request to end, before anything had failed."""
     job = diagnosis.job
-    asked = job is not None and (job.interrupted is not None or job.signal in (INT, TERM))
+    asked = job is not None and (job.interrupted in REQUESTS or job.signal in (INT, TERM))
     return asked and diagnosis.cause is None
