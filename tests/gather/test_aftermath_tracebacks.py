@@ -162,3 +162,12 @@ def test_endless_hostile_input_ends_and_keeps_little() -> None:
     frames = '  File "a.py", line 1, in f\n' * 20000
     told, _ = read(f"Traceback (most recent call last):\n{frames}ValueError: x")
     assert len(told[0].parts[0].frames) <= 1000
+
+
+def test_a_rank_that_says_nothing_more_is_not_waited_for_to_the_end_of_the_log() -> None:
+    reader = TracebackReader()
+    for number, raw in enumerate(["[rank1]: " + line for line in SIMPLE.splitlines()] + ["step"] * 5000, 1):
+        for line in split_line(raw.encode(), number):
+            reader.feed(line)
+    assert not reader.busy
+    assert [told.parts[0].type for told in reader.finish()] == ["ValueError"]

@@ -11,6 +11,8 @@ from ddpdoctor.gather.aftermath.tracebacks import Told, read_traceback
 
 BLOCK_LINES = 20000
 """Lines after which a block that has no end is given up: 8 workers whose tracebacks have 1000 frames."""
+MOST_ROWS = 16384
+"""Ends of workers that are kept of one log: as many ranks as a job is reckoned with."""
 
 _INDEX = re.compile(r"^\[(\d{1,6})\]:$")
 _FIELD = re.compile(r"^\s{2}(?P<name>time|host|rank|exitcode|error_file|traceback)\s{0,8}: ?(?P<value>.*)$")
@@ -66,6 +68,7 @@ class AgentReader:
         self._since: dict[str, int] = {}
         self.failures: list[Failure] = []
         self.exits: list[Exit] = []
+        self.exit_lines: list[int] = []
         self.pid: int | None = None
 
     @property
@@ -82,9 +85,15 @@ class AgentReader:
         text = line.text
         if self.pid is None and (own := _OWN.match(text)):
             self.pid = int(own["pid"])
+        if line.number % BLOCK_LINES == 0:
+            for key in [key for key, since in self._since.items() if since < line.number - BLOCK_LINES]:
+                self._close(key)
+                del self._since[key]
         if "failed (exitcode: " in text and (found := _EXITED.search(text)):
             exit = Exit(line.number, int(found["local"]), int(found["pid"]), int(found["status"]))
-            self.exits.append(exit)
+            if len(self.exits) < MOST_ROWS:
+                self.exits.append(exit)
+                self.exit_lines.append(exit.line)
         if text.rstrip() == "Failures:":
             self._close(line.key)
             self._blocks[line.key], self._root[line.key], self._since[line.key] = [], False, line.number
@@ -108,7 +117,8 @@ class AgentReader:
             rows[-1].words.append(text)
 
     def _close(self, key: str) -> None:
-        self.failures += [row for row in self._blocks.pop(key, []) if row.pid]
+        rows = [row for row in self._blocks.pop(key, []) if row.pid]
+        self.failures += rows[: MOST_ROWS - len(self.failures)]
 
     def finish(self) -> None:
         """Take what stands in blocks that were cut."""

@@ -19,6 +19,8 @@ SIGNALS = {
 """faulthandler's names (Modules/faulthandler.c) and Linux's numbers (signal(7))."""
 FOREIGN_LINES = 40
 FRAMES = 200
+AGE_LINES = 2000
+"""Lines of a log after which a dump is over: 100 threads of 100 frames are longer, but begin with the crash."""
 
 _TITLE = "Fatal Python error: "
 _FRAME = re.compile(r'^  File "(?P<file>[^"\n]{1,1000})", line (?P<line>\d{1,9}) in (?P<function>.{1,300})$')
@@ -58,6 +60,11 @@ class FaultReader:
     def feed(self, line: Line) -> None:
         """Take the next line."""
         text = line.text
+        if line.number % AGE_LINES == 0:
+            for key in [
+                key for key, dump in self._open.items() if dump.line.number < line.number - AGE_LINES
+            ]:
+                self._close(key)
         if text.startswith(_TITLE):
             self._close(line.key)
             self._open[line.key] = Dump(line, text.strip()[:300])

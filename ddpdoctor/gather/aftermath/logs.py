@@ -73,7 +73,7 @@ class LogFacts:
 
     def attempt_at(self, line: int) -> int:
         """Return the agent's attempt to which a line belongs: each ends where the agent names who failed."""
-        return bisect.bisect_left([exit.line for exit in self.agent.exits], line)
+        return bisect.bisect_left(self.agent.exit_lines, line)
 
 
 class LogReader:

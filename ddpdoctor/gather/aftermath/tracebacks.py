@@ -17,7 +17,9 @@ LOOSE_LINES = 12
 """Lines of a message whose end nothing marks, because the lines have no prefix: CUDA's has five."""
 FOREIGN_LINES = 60
 """Lines of others after which an unfinished traceback is given up."""
-MOST_OPEN = 64
+AGE_LINES = 2000
+"""Lines of a log after which a traceback to which nothing was added is over."""
+MOST_OPEN = 8
 """Tracebacks of one prefix that are read side by side."""
 SOURCE_LIMIT = 300
 """Characters of a line of source."""
@@ -128,7 +130,16 @@ class TracebackReader:
                     block.state = "after"
         if text.strip():
             self._before[line.key] = text[:300]
-        self._sweep()
+        self._sweep(line.key)
+        if line.number % AGE_LINES == 0:
+            self._age(line.number)
+
+    def _age(self, number: int) -> None:
+        """Close what nobody has written to for long: a process that has ended says nothing more."""
+        for key in [key for key, blocks in self._open.items() if blocks[-1].last < number - AGE_LINES]:
+            for block in self._open.pop(key):
+                self._close(block)
+        self._before.clear()
 
     def finish(self) -> list[Told]:
         """Return everything that was read, in the order of the log."""
@@ -255,19 +266,16 @@ class TracebackReader:
         else:
             block.state = "after"
 
-    def _sweep(self) -> None:
-        for key, blocks in list(self._open.items()):
-            kept = []
-            for block in blocks:
-                limit = 6 if block.bare else FOREIGN_LINES
-                if block.foreign > limit or (block.state == "after" and block.foreign > 3):
-                    self._close(block)
-                else:
-                    kept.append(block)
-            if kept:
-                self._open[key] = kept
+    def _sweep(self, key: str) -> None:
+        kept = []
+        for block in self._open.pop(key, []):
+            limit = 6 if block.bare else FOREIGN_LINES
+            if block.foreign > limit or (block.state == "after" and block.foreign > 3):
+                self._close(block)
             else:
-                del self._open[key]
+                kept.append(block)
+        if kept:
+            self._open[key] = kept
 
     def _close(self, block: _Block) -> None:
         parts = [part for part in block.parts if part.type]
