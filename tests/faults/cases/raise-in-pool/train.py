@@ -12,7 +12,7 @@ def main():
     if dist.get_rank() == 0:
         texts.append(None)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        encoded = pool.map(encode, texts)  # culprit
+        encoded = pool.map(encode, texts)
     dist.all_reduce(torch.tensor([len(encoded)]))
     dist.destroy_process_group()
 
