@@ -136,7 +136,15 @@ def test_declaration_names_only_what_exists(declared: Check) -> None:
     assert set(declared.explains) <= set(ROWS)
     assert set(declared.codes) <= set(ROWS)
     assert not set(declared.explains) & set(declared.codes)
-    assert declared.family in ("network", "environment", "backends", "collectives", "ddp", "bandwidth", "crash")
+    assert declared.family in (
+        "network",
+        "environment",
+        "backends",
+        "collectives",
+        "ddp",
+        "bandwidth",
+        "crash",
+    )
 
 
 def test_no_two_codes_explain_each_other() -> None:
