@@ -262,4 +262,9 @@ def exit_code(report: Report, fail_on: str) -> int:
         return EXIT_FAILED
     counted = {"error": ("error",), "warning": ("error", "warning"), "never": ()}[fail_on]
     found = any(f.state == "active" and f.severity in counted for f in report.findings)
-    return EXIT_FINDINGS if found else EXIT_OK
+    if found:
+        return EXIT_FINDINGS
+    # A warning makes the verdict "problems", but does not say why the rest was not seen, as an error may.
+    told = any(f.state == "active" and f.severity == "error" for f in report.findings)
+    blind = any(row.required and row.status in ("unknown", "error") for row in report.checks)
+    return EXIT_FAILED if blind and not told else EXIT_OK

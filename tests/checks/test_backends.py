@@ -255,3 +255,13 @@ def test_devices_that_cannot_compute_are_named_with_their_text() -> None:
     found = assert_finds(backends.find_device_unusable, world, code="BKD002")
     assert "cuda:1 on node-0 could not do a small compute: OutOfMemoryError" in found.message
     assert (str(found.ranks), found.fix[0].command) == ("1", "nvidia-smi")
+
+
+def test_an_agent_that_failed_before_any_rank_is_a_finding() -> None:
+    reason = "torch's elastic agent failed: OSError: [Errno 24] Too many open files"
+    world = with_stage(make_world(1, 2), "rendezvous", status="failed", reason=reason)
+    found = assert_finds(backends.find_stage_error, world, code="BKD002", severity="error")
+    assert found.message == f"Stage rendezvous failed on node-0: {reason}"
+    assert found.confidence == "low"
+    died = replace(world, exits=(RankExit(1, 5, "rendezvous", signal=9),))
+    assert_passes(backends.find_stage_error, died)  # that rank is the finding

@@ -3,13 +3,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ddpdoctor.errors import DoctorError
-from ddpdoctor.evidence import Cpus, Evidence, PortProbe, RankError
+from ddpdoctor.evidence import Absent, Cpus, Evidence, PortProbe, RankError
 from ddpdoctor.evidence.gatherers import GathererRegistry
 from ddpdoctor.judge import Registry
 from ddpdoctor.plugins import CHECKS, RENDERERS, Entry
@@ -75,6 +76,16 @@ def test_verdict_that_could_not_be_reached_is_exit_3_not_0(run: Run, stage: Stag
         assert result.out.startswith("ddpdoctor ? could not tell · 2 of 3 checks could look")
     stage.evidence = make_world(nodes=[make_node(0, cpus=None)], **TAKEN)
     assert run("check").code == 1
+    assert run("check", "--fail-on", "never").code == 0  # the error says why
+
+
+def test_warning_does_not_turn_what_could_not_be_seen_into_success(run: Run, stage: Stage) -> None:
+    stage.evidence = make_world(**FEW_CORES)
+    assert run("check").code == 0
+    stage.evidence = replace(stage.evidence, ports=(), absent={"ports": Absent("stage tcp cut")})
+    result = run("check")
+    assert result.out.startswith("ddpdoctor ! ENV011")
+    assert result.code == 3
 
 
 def test_interrupted_check_still_reports_and_ends_with_130(run: Run, stage: Stage) -> None:

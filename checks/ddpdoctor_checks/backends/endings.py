@@ -8,6 +8,7 @@ from ddpdoctor.evidence import STAGES, Evidence, Launch, RankError, RankExit, Ra
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, Where, check
 from ddpdoctor_checks.backends.stages import KILLED, MOST_STACKS
 from ddpdoctor_checks.commands import examine_again
+from ddpdoctor_checks.places import Places
 from ddpdoctor_checks.stage_evidence import (
     FROM_OUTSIDE,
     assign_blame,
@@ -21,7 +22,7 @@ from ddpdoctor_checks.stage_evidence import (
     stage_records,
     unclean_exits,
 )
-from ddpdoctor_checks.wording import name_set
+from ddpdoctor_checks.wording import join_words, name_set
 
 GROUP_STAGES = ("rendezvous", "backends", "collectives", "ddp", "bandwidth")
 """Stages in which ranks exist and talk to each other."""
@@ -112,10 +113,29 @@ def find_stage_error(evidence: Evidence) -> Iterable[Finding]:
         raised = [each for each in errors if each.stage == stage]
         if raised:
             yield _raised(evidence, stage, raised)
+    if not evidence.errors and not evidence.exits and not _somebody_missing(evidence):
+        yield from _find_broken(evidence)
     if not errors and all(
         r.status in ("skipped", "unreached") for r in evidence.stages if r.stage in GROUP_STAGES
     ):
         raise explain_missing(evidence, "rendezvous", "the ranks")
+
+
+def _find_broken(evidence: Evidence) -> Iterable[Finding]:
+    """Find stages that failed although no rank did: torch's elastic agent raised, or could not start any."""
+    for stage in GROUP_STAGES:
+        records = stage_records(evidence, stage)
+        failed = [record for record in records if record.status == "failed" and record.reason]
+        if failed and not any(record.status == "cut" for record in records):
+            hosts = Places(evidence).hosts(record.node for record in failed)
+            yield Finding(
+                message=f"Stage {stage} failed on {join_words(hosts)}: {failed[0].reason}",
+                nodes=hosts,
+                evidence=tuple(EvidenceItem("stage", record.reason or "") for record in failed[:6]),
+                fix=_error_fixes(evidence.launch, stage),
+                details={"stage": stage, "type": "agent", "messages": len(failed)},
+                confidence="low",  # nobody of the ranks said anything; whatever else was found is likelier
+            )
 
 
 def _told_elsewhere(evidence: Evidence, error: RankError) -> bool:
