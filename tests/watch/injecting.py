@@ -80,7 +80,8 @@ def environment(run: Path | None, **more: str) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("DDPDOCTOR_", "PYTHON", "TORCHELASTIC_"))
+        # Coverage's own hooks in a process change what is compared: it is not to measure these.
+        if not name.startswith(("DDPDOCTOR_", "PYTHON", "TORCHELASTIC_", "COV_CORE", "COVERAGE"))
     }
     # Bytecode is written once, into a place of the tests' own.
     kept["PYTHONPYCACHEPREFIX"] = os.path.join("/tmp", f"ddpdoctor-tests-{os.getuid()}")
