@@ -164,7 +164,7 @@ class _Run:
         before = dataclasses.replace(renumber_node(local.evidence, self.plan.node), launch=world.launch)
         joined = merge_evidence([world, before])
         mine = self._complete(_complete_facts(joined, self.plan.node, supervisor.world.libraries))
-        if not self.plan.meets or supervisor.world.agent_gone:
+        if not self.plan.meets or supervisor.world.agent_gone or not supervisor.world.met:
             return mine
         path = Path(self.plan.workdir) / "node.json"
         path.write_text(json.dumps(mine.to_dict()))

@@ -136,6 +136,8 @@ class Meeting:
         except Exception as problem:  # torch raises RuntimeError, DistNetworkError and ValueError here
             text = word_exception(problem)
         probe = probe_port(self._plan.node, host, port)
+        if probe.status == "unassignable":
+            return f"this node hosts the store, but {host} is none of its addresses ({probe.error})"
         if self._plan.launch.rdzv_backend == "c10d" and probe.status == "taken":
             # As torch does: another process of this launch on this machine may host it already.
             self._is_host = False

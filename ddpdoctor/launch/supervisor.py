@@ -84,6 +84,8 @@ class World:
     """File with the evidence of all nodes, once the exchange brought it."""
     others: str | None = None
     """What another node said when it ended the run."""
+    met: bool = False
+    """The meeting has ended, well or not: from then on the agent listens to the supervisor."""
     exchanged: bool = False
     libraries: tuple[Library, ...] = ()
     """Communication libraries that are mapped into a rank, read once the group has formed."""
@@ -189,11 +191,11 @@ class Supervisor:
         elif kind == "stage":
             self._progress.stage(str(event["stage"]), float(event["limit"]))
         elif kind == "world-begin":
-            world.begun = event["t"]
+            world.begun, world.met = event["t"], True
         elif kind == "world-end":
             world.ended = event["t"]
         elif kind == "blocked":
-            world.blocked = str(event["reason"])
+            world.blocked, world.met = str(event["reason"]), True
         elif kind == "rank-failed":
             self._note_exit(event)
         elif kind in ("broken", "world-broken"):

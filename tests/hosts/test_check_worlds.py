@@ -37,6 +37,11 @@ def in_stage(host: Host, stage: str, *, finished: bool = False) -> bool:
     return False
 
 
+def agent_events(host: Host) -> list[str]:
+    """Return what the agent of a host has written so far."""
+    return [path.read_text() for path in host.temporary.glob("ddpdoctor-*/agent.jsonl")]
+
+
 def test_slow_host_is_named(doctor: Doctor) -> None:
     with Hosts(3) as hosts:
         for host in hosts:
@@ -75,6 +80,17 @@ def test_host_that_dies_is_named_by_the_other(doctor: Doctor, dead: int) -> None
     found = require_alone(told, "BKD002", nodes=[hosts[dead].name], ranks=[dead])
     assert "connection" in str(found).lower()
     assert (told.merged is not None) == (dead == 1)
+
+
+def test_signal_ends_the_waiting_for_others_at_once(doctor: Doctor) -> None:
+    with Hosts(2) as hosts:
+        (started,) = doctor.start([hosts[0]], static(hosts))
+        assert wait_until(lambda: any("waiting for node 1" in text for text in agent_events(hosts[0])), 60)
+        started.send_signal(signal.SIGINT)
+        (told,) = doctor.finish([hosts[0]], [started])
+    assert told.result.returncode == 130, told.result.describe()
+    assert told.own["interrupted"] == "SIGINT"
+    assert told.result.duration_s < 45  # of the 60 s that it waits for others
 
 
 def test_signal_on_one_host_ends_it_on_all(doctor: Doctor) -> None:

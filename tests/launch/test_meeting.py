@@ -140,3 +140,12 @@ def test_port_at_which_nobody_listens_is_told(tmp_path: Path) -> None:
     assert party.together is False
     assert "Connection refused" in rows(events, "rendezvous")[0]["error"]
     assert [link["ok"] for link in rows(events, "links")] == [False]
+
+
+def test_address_of_another_machine_cannot_be_hosted(tmp_path: Path) -> None:
+    plan = plan_static(free_port(), 0, 2, join_timeout=1)
+    elsewhere = replace(plan.launch, master_addr="192.0.2.1")  # of nobody (RFC 5737)
+    party = Party(tmp_path, replace(plan, launch=elsewhere))
+    events = party.finish()
+    assert party.together is False
+    assert "192.0.2.1 is none of its addresses" in rows(events, "rendezvous")[0]["error"]
