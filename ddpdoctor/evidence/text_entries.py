@@ -650,7 +650,7 @@ _CRASHES = (
     _entry(
         "script-missing", CAUSE, "ERR009", "", "can't open file",
         r"can't open file '(?P<file>[^'\n]{1,400})': \[Errno (?P<errno>\d{1,3})\]",
-        "/usr/bin/python: can't open file '/work/trian.py': [Errno 2] No such file or directory",
+        "/usr/bin/python: can't open file '/srv/job/trian.py': [Errno 2] No such file or directory",
         gates=(": [Errno ",),
     ),
     _entry(
