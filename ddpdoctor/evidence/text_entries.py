@@ -256,6 +256,12 @@ _ENVIRONMENT = (
         "RuntimeError: received 0 items of ancdata",
     ),
     _entry(
+        "memory-not-locked", CAUSE, "ENV010", "N08", "failed with error Cannot allocate memory",
+        r"ibv_reg_\w{1,20} failed with error Cannot allocate memory",
+        "node-a:412:498 [0] transport/net_ib.cc:777 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate "
+        "memory",
+    ),
+    _entry(
         "files-exhausted", CAUSE, "ENV009", "C09", "[Errno 24]",
         r"OSError: \[Errno 24\] Too many open files",
         "OSError: [Errno 24] Too many open files: '/data/shard-00017.bin'",

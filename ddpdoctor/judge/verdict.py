@@ -93,7 +93,12 @@ def _reach(code: str, explained: dict[str, set[str]], present: set[str]) -> set[
 
 
 def reach_verdict(
-    rows: Sequence[CheckRow], ordered: Sequence[Finding], *, scope: str, failure: str | None = None
+    rows: Sequence[CheckRow],
+    ordered: Sequence[Finding],
+    *,
+    scope: str,
+    failure: str | None = None,
+    stopped: str | None = None,
 ) -> Verdict:
     """Say how it stands.
 
@@ -103,6 +108,8 @@ def reach_verdict(
         scope: words on what was examined, e.g. ``4 ranks on 1 node, gloo, torch 2.13.0``.
         failure: words on how the watched job failed, e.g. ``exit code 1``; None where it did not, or where no
             job was watched. A job that failed is a problem even where nothing says why.
+        stopped: words on who ended the watched job, e.g. ``interrupted by the user (SIGINT)``; None where nobody
+            did.
     """
     looked = sum(row.status in ("pass", "fail") for row in rows)
     real = [f for f in ordered if f.state == "active" and f.severity in ("error", "warning")]
@@ -114,6 +121,10 @@ def reach_verdict(
         why = next((f": {row.reason}" for row in rows if row.status == "unknown" and row.reason), "")
         silent = f"the job failed ({failure}), and nothing shows why{why}; {count}"
         return Verdict("problems", silent, None, looked, len(rows))
+    if stopped is not None and not looked and not any(row.status == "error" for row in rows):
+        return Verdict(
+            "unknown", f"{stopped}: no fault was seen before that; {count}", None, looked, len(rows)
+        )
     if not looked or blind:
         why = f": {blind[0].id} could not look ({blind[0].reason})" if blind else ""
         status = (

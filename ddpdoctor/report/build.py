@@ -54,7 +54,9 @@ def build_report(
     ordered = order_findings(selection.choose_findings(findings), registry.checks)
     world = describe_world(evidence)
     scope = describe_scope(evidence, world)
-    verdict = reach_verdict(rows, ordered, scope=scope, failure=describe_failure(evidence))
+    verdict = reach_verdict(
+        rows, ordered, scope=scope, failure=describe_failure(evidence), stopped=describe_stop(evidence)
+    )
     judging = time.perf_counter() - began
     return Report(
         version=ddpdoctor.__version__,
@@ -82,6 +84,14 @@ def describe_failure(evidence: Evidence) -> str | None:
         if end.exit_code:
             return f"exit code {end.exit_code}"
     return None
+
+
+def describe_stop(evidence: Evidence) -> str | None:
+    """Return words on who told the watched job to end; None where nobody did."""
+    signal = next((end.interrupted for end in evidence.job if end.interrupted is not None), None)
+    if signal is None:
+        return None
+    return f"interrupted by the user ({signal})" if signal == "SIGINT" else f"told to end by {signal}"
 
 
 def _forgive_plugin(row: CheckRow) -> CheckRow:

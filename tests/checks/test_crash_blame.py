@@ -10,8 +10,15 @@ from dataclasses import replace
 import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
-from ddpdoctor.evidence.job import CrashRecord, ExceptionRecord, Milestone, Moment, ProcessRecord
-from ddpdoctor.evidence.texts import find_entry
+from ddpdoctor.evidence.job import (
+    CrashRecord,
+    ExceptionRecord,
+    Milestone,
+    Moment,
+    ProcessRecord,
+    TextMatch,
+)
+from ddpdoctor.evidence.texts import find_entry, match_line
 from ddpdoctor.testing import make_node
 from ddpdoctor_checks.crash.frames import read_traceback, stands_in, user_frames, user_line
 from ddpdoctor_checks.crash.judging import diagnose
@@ -374,6 +381,38 @@ def test_judgement_is_made_once_for_one_evidence() -> None:
     evidence = Job(2).raises(0, "KeyError", "'x'").complains([1]).evidence()
     assert diagnose(evidence) is diagnose(evidence)
     assert diagnose(replace(evidence)) is not diagnose(evidence)
+
+
+def test_crash_that_names_neither_rank_nor_process_is_told() -> None:
+    job = Job(1)
+    job.processes.clear()
+    crash = CrashRecord(0, "Fatal Python error: Segmentation fault", LOOP)
+    found = cause_of(replace(job.evidence(), crashes=(crash,)))
+    assert (found.code, found.ranks, found.confidence, found.where[0].line) == (
+        "ERR004",
+        RankSet(),
+        "medium",
+        71,
+    )
+
+
+def test_fatal_error_of_pythons_own_is_no_signal() -> None:
+    job = Job(1)
+    job.processes.clear()
+    crash = CrashRecord(0, "Fatal Python error: _PyMem_DebugMalloc", LOOP)
+    assert diagnose(replace(job.evidence(), crashes=(crash,))).cause is None
+
+
+@pytest.mark.parametrize(("host", "explains"), [("no-such-host.invalid", True), ("node-b", False)])
+def test_name_without_address_explains_only_those_who_dialled_it(host: str, explains: bool) -> None:
+    job = Job(2)
+    words = find_entry("client-timed-out").example.replace("node-a", "no-such-host.invalid")
+    job.raises(0, "torch.distributed.DistNetworkError", words, 60)
+    entry = find_entry("name-unresolvable")
+    line = entry.example.replace("no-such-host.invalid", host)
+    text = TextMatch(entry.id, line, match_line(line)[0][1])
+    cause = diagnose(replace(job.evidence(), texts=(text,))).cause
+    assert (cause is not None and cause.code == "NET002") is explains
 
 
 def test_user_frames_leave_out_libraries_and_the_watcher() -> None:

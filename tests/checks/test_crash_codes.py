@@ -258,6 +258,7 @@ CASES: dict[str, tuple[Callable[[], Job | Evidence], str, str]] = {
     "ENV008": (lambda: one_raises(*said("loader-bus-error"), world=2), "1", "/dev/shm is too small for a loader worker"),
     "ENV008 nccl": (lambda: one_raises("torch.distributed.DistBackendError", find_entry("nccl-shared-memory-full").example, world=2), "1", "for NCCL"),
     "ENV009": (lambda: one_raises(*said("loader-files-exhausted"), world=2), "1", "limit of open files"),
+    "ENV010": (lambda: one_raises("torch.distributed.DistBackendError", find_entry("memory-not-locked").example, world=2), "1", "could not lock memory"),
     "ENV012": (hung_up, "", "SIGHUP"),
     "ENV012 signal": (lambda: Job(2).dies(0, 1, 60).dies(1, 1, 60), "", "SIGHUP"),
     "ENV017": (spawned, "", "at train.py:12: processes are started"),

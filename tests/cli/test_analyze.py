@@ -134,6 +134,12 @@ def test_a_text_that_is_no_jobs_log_is_not_called_healthy(run: Run, tmp_path: Pa
     assert "no line of a distributed job" in result.out
 
 
+def test_a_job_that_its_user_interrupted_had_no_fault(run: Run) -> None:
+    result = run("analyze", str(RECORDED / "interrupted.txt"))
+    assert result.code == 3
+    assert "interrupted by the user (SIGINT): no fault was seen" in " ".join(result.out.split())
+
+
 def test_never_fails_where_asked_not_to(run: Run) -> None:
     assert run("analyze", str(RECORDED / "key.txt"), "--fail-on", "never").code == 0
 

@@ -157,3 +157,20 @@ def test_failed_job_without_a_finding_is_a_problem_without_a_code() -> None:
 def test_failed_job_with_a_finding_has_its_headline() -> None:
     got = reach_verdict([row("fail")], [found("A")], scope="4 ranks", failure="exit code 1")
     assert (got.headline, got.code) == ("A happened.", "A")
+
+
+STOPPED = "interrupted by the user (SIGINT)"
+
+
+def test_job_that_somebody_ended_is_told_so_and_is_not_called_healthy() -> None:
+    got = reach_verdict([row("skipped")], [], scope="", stopped=STOPPED)
+    assert got.status == "unknown"
+    assert got.headline.startswith("interrupted by the user (SIGINT): no fault was seen")
+
+
+def test_job_that_failed_before_somebody_ended_it_has_its_finding() -> None:
+    assert reach_verdict([row("fail")], [found("A")], scope="", stopped=STOPPED).code == "A"
+
+
+def test_checks_that_failed_themselves_are_told_before_who_ended_the_job() -> None:
+    assert reach_verdict([row("error")], [], scope="", stopped=STOPPED).status == "error"

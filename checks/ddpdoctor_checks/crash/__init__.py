@@ -82,6 +82,7 @@ from ddpdoctor_checks.crash.network import (
 from ddpdoctor_checks.crash.environment import (
     find_hangup,
     find_local_rank,
+    find_memory_not_locked,
     find_open_files,
     find_rank_duplicated,
     find_restart_loop,
@@ -127,6 +128,7 @@ __all__ = [
     "find_local_rank",
     "find_loopback",
     "find_master_unresolvable",
+    "find_memory_not_locked",
     "find_mismatch",
     "find_model_differs",
     "find_node_lost",

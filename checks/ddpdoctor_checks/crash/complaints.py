@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.texts import find_entry
-from ddpdoctor_checks.crash.conditions import HUP, TERM
+from ddpdoctor_checks.crash.conditions import HUP, TERM, settle_text
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.failures import Failure, Level, quote_line
 from ddpdoctor_checks.crash.views import View
@@ -26,7 +26,7 @@ def judge_complaints(diagnosis: Diagnosis) -> None:
     waiting.sort(key=lambda each: each.at if each.at is not None else float("inf"))
     at_exit = [each for each in diagnosis.failures if each.level == Level.AT_EXIT]
     ended = [each for each in diagnosis.failures if each.level == Level.ENDED]
-    if waiting and _first_ended(diagnosis, waiting, ended):
+    if waiting and (_first_ended(diagnosis, waiting, ended) or _unresolved(diagnosis, waiting)):
         return
     if waiting:
         _judge_waiting(diagnosis, waiting)
@@ -104,6 +104,27 @@ def _finished_early(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> list[Vi
         if diagnosis.clock.seconds(view.node, own or process.ended) <= limit:
             found.append(view)
     return found
+
+
+def _unresolved(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> bool:
+    """A name without an address, said by nobody in particular, is why ranks could not reach that very host."""
+    names = {
+        text.groups.get("host"): text for text in diagnosis.views.loose if text.entry == "name-unresolvable"
+    }
+    deaf = [
+        each
+        for each in waiting
+        if each.entry is not None and each.entry.id == "client-timed-out" and each.groups.get("host") in names
+    ]
+    if not deaf:
+        return False
+    first = deaf[0]
+    text = names[first.groups.get("host")]
+    code = settle_text(first.view, find_entry(text.entry), text.groups, diagnosis.context)
+    if code is None:
+        return False
+    diagnosis.cause = Group(code, Level.EXCEPTION, deaf, first)
+    return True
 
 
 def _first_ended(diagnosis: Diagnosis, waiting: Sequence[Failure], ended: Sequence[Failure]) -> bool:

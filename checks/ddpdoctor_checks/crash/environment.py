@@ -169,6 +169,24 @@ def find_open_files(evidence: Evidence) -> Iterable[Finding]:
     yield from tell(evidence, "ENV009", _describe_files)
 
 
+def _describe_locked_memory(diagnosis: Diagnosis, group: Group) -> Clause:
+    return Clause(
+        "NCCL could not lock memory for RDMA: the limit of locked memory is too low",
+        (
+            Fix("see the limit where the job is started", "ulimit -l"),
+            Fix("in a container lift it: `docker run --ulimit memlock=-1`; for a service LimitMEMLOCK=infinity"),
+            Fix("on a host of your own, and log in again",
+                "echo '* - memlock unlimited' | sudo tee -a /etc/security/limits.conf"),
+        ),
+    )  # fmt: skip
+
+
+@check_also(limits.find_locked_memory_low, id="crash.locked_memory", family="crash", needs=(), commands=JOB)
+def find_memory_not_locked(evidence: Evidence) -> Iterable[Finding]:
+    """NCCL could not register its buffers with an RDMA device."""
+    yield from tell(evidence, "ENV010", _describe_locked_memory)
+
+
 def _describe_hangup(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(
         "The job got SIGHUP: the terminal or the ssh connection that it hung on was closed. nohup does not help, as "

@@ -26,6 +26,16 @@ from ddpdoctor_checks.crash.frames import read_traceback, user_line
 from ddpdoctor_checks.crash.views import View
 from ddpdoctor_checks.stage_evidence import name_signal
 
+CRASHES = {
+    "Segmentation fault": SEGV,
+    "Bus error": BUS,
+    "Aborted": ABRT,
+    "Floating-point exception": 8,
+    "Floating point exception": 8,
+    "Illegal instruction": 4,
+}
+"""What faulthandler says of a signal (CPython, Modules/faulthandler.c), and the signal (signal(7))."""
+
 FATAL = (4, 5, ABRT, BUS, 8, SEGV)
 """Signals that a process gets for what it did itself (signal(7): ILL, TRAP, ABRT, BUS, FPE, SEGV)."""
 
@@ -108,7 +118,7 @@ def judge_view(view: View, context: Context) -> Failure | None:
     process = view.process
     said = _judge_exceptions(view, context)
     if process is None:
-        return said or _judge_texts(view, context)
+        return said or _judge_crash(view, context) or _judge_texts(view, context)
     ended_well = process.exit_code == 0 and process.signal is None
     if ended_well or (
         said is None and process.clean_end and not process.exit_code and process.signal is None
@@ -332,6 +342,17 @@ def _judge_signal(view: View, signal: int, context: Context) -> Failure:
     elif signal == ABRT:
         _judge_abort(failure, context)
     return failure
+
+
+def _judge_crash(view: View, context: Context) -> Failure | None:
+    """Judge a crash of which only Python's own dump is known, from logs that name neither rank nor process."""
+    if view.crash is None:
+        return None
+    words = view.crash.title.removeprefix("Fatal Python error:").strip()
+    signal = CRASHES.get(words)
+    if signal is None:
+        return None
+    return replace(_judge_signal(view, signal, context), words=view.crash.title, sure="medium")
 
 
 def _judge_kill(failure: Failure, context: Context) -> None:
