@@ -16,6 +16,7 @@ from ddpdoctor.evidence.job import (
     JobEnd,
     MemoryRecord,
     ProcessRecord,
+    Rerun,
     TextMatch,
     WrapperFacts,
 )
@@ -79,6 +80,7 @@ class Evidence:
     texts: tuple[TextMatch, ...] = ()
     memory: tuple[MemoryRecord, ...] = ()
     job: tuple[JobEnd, ...] = ()
+    reruns: tuple[Rerun, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
     """What gatherers of third parties saw: ``<distribution>/<gatherer>`` -> node, as text -> plain data."""
     absent: dict[str, Absent] = field(default_factory=dict)
@@ -100,7 +102,7 @@ class Evidence:
 
 KINDS = tuple(f.name for f in dataclasses.fields(Evidence) if f.name not in ("launch", "extra", "absent"))
 """Names of the evidence kinds."""
-JOB_KINDS = ("processes", "exceptions", "crashes", "wrappers", "texts", "memory", "job")
+JOB_KINDS = ("processes", "exceptions", "crashes", "wrappers", "texts", "memory", "job", "reruns")
 """Those of a watched job, of which `check` has none; the others are of the tiny world and its machine."""
 
 

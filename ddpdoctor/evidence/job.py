@@ -56,7 +56,8 @@ class ProcessRecord:
     exit_code: int | None = None
     signal: int | None = None
     signal_sender: str | None = None
-    """Who sent the signal, where it can be known: agent, kernel (out of memory), or ``pid 17 (bash)``."""
+    """Who sent the signal, where it can be known: ``agent (pid 5)`` of torchrun, ``its parent (pid 5)``, ``itself``,
+    ``rank 0 (pid 7)``, ``kernel (out of memory)``, ``pid 17 (bash)``, or that nobody did who was watched."""
     clean_end: bool = False
     """Its interpreter ran to its end: an exit after that is the shutdown's."""
     exit_call: tuple[Frame, ...] = ()
@@ -71,6 +72,8 @@ class ProcessRecord:
     rss_bytes: int | None = None
     """Resident memory when it was last looked at."""
     rss_peak_bytes: int | None = None
+    open_files_limit: int | None = None
+    """RLIMIT_NOFILE, soft: at the start, or where the process ran into it then."""
     variables: dict[str, str] = field(default_factory=dict)
     """Allow-listed environment."""
     torch: str | None = None
@@ -230,6 +233,33 @@ class JobEnd:
     lost: tuple[str, ...] = ()
     """What the watcher lost: disk full, output cut, processes not watched; one sentence each."""
     interrupted: str | None = None
+    toggles: dict[str, str] = field(default_factory=dict)
+    """Debug variables that ddpdoctor put into the job's environment because it was asked to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """The same command once more, with variables that bring hidden errors up, and what was seen of it."""
+
+    toggle: str
+    """blocking or detail."""
+    state: str = "ended"
+    """ended, timed-out (stopped at its limit), interrupted (by the user) or skipped."""
+    reason: str | None = None
+    """Why it was skipped."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """What was added to the environment of the first run."""
+    limit_s: float | None = None
+    directory: str | None = None
+    """Its run directory, seen from that of the first run."""
+    node: int = 0
+    processes: tuple[ProcessRecord, ...] = ()
+    exceptions: tuple[ExceptionRecord, ...] = ()
+    crashes: tuple[CrashRecord, ...] = ()
+    wrappers: tuple[WrapperFacts, ...] = ()
+    texts: tuple[TextMatch, ...] = ()
+    memory: tuple[MemoryRecord, ...] = ()
+    job: tuple[JobEnd, ...] = ()
 
 
 def describe_ranks(processes: Iterable[ProcessRecord]) -> tuple[RankFacts, ...]:

@@ -1,0 +1,64 @@
+"""Ending a job of ours that takes too long: asked first, then killed, and nothing of it left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+GRACE_S = 45.0
+"""How long a job that was told to end may take: torchrun itself gives its ranks 30 s (--shutdown-timeout)."""
+
+
+class Limit:
+    """The time that a job may take.
+
+    Args:
+        child: its launcher.
+        processes: folder in which each watched process of it has a file, named by its id and start.
+        seconds: from now.
+    """
+
+    def __init__(self, child: subprocess.Popen[bytes], processes: Path, seconds: float) -> None:
+        self._child, self._processes = child, processes
+        self._end = time.monotonic() + seconds
+        self.over = False
+        """The time was over before the job had ended."""
+
+    def enforce(self) -> None:
+        """Tell the job to end when its time is over, and kill it when it does not."""
+        if time.monotonic() < self._end:
+            return
+        if not self.over:
+            self.over = True
+            self._end = time.monotonic() + GRACE_S
+            self._send(signal.SIGTERM)
+        else:
+            self._send(signal.SIGKILL)
+            self.clear()
+
+    def clear(self) -> None:
+        """Kill what is left of a job whose time was over; one that ended by itself is left as it is."""
+        if not self.over:
+            return
+        for file in self._processes.glob("*-*.jsonl"):
+            pid, _, ticks = file.stem.partition("-")
+            if pid.isdigit() and ticks.isdigit() and int(ticks) and _started(int(pid)) == int(ticks):
+                with contextlib.suppress(OSError):
+                    os.kill(int(pid), signal.SIGKILL)
+
+    def _send(self, signum: signal.Signals) -> None:
+        with contextlib.suppress(OSError):
+            self._child.send_signal(signum)
+
+
+def _started(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot: a number that was given anew has another."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        return int(text[text.rindex(")") + 2 :].split()[19])  # man 5 proc: field 22
+    except (OSError, ValueError, IndexError):
+        return None
