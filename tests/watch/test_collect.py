@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Frame
+from ddpdoctor.watch import logs
 from ddpdoctor.watch.collect import Collected, collect_run
+from ddpdoctor.watch.senders import UNSEEN
 
 FAULT = """Fatal Python error: Segmentation fault
 
@@ -67,7 +69,7 @@ def test_a_rank_is_described_by_its_events(run: Path) -> None:
         "2.13.0",
     )
     assert record.clean_end
-    assert [each.name for each in record.milestones] == ["start", "init"]
+    assert [each.name for each in record.milestones] == ["start", "init", "end"]
     assert "abcdefghijklm" not in " ".join(record.command)
 
 
@@ -150,3 +152,152 @@ def test_damage_is_passed_over_and_said(run: Path) -> None:
 def test_an_empty_directory_is_no_evidence(tmp_path: Path) -> None:
     found = collect_run(tmp_path)
     assert (found.processes, found.exceptions, found.lost) == ([], [], [])
+
+
+def test_a_text_that_is_cut_between_two_reads_is_found_once(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "CHUNK", 64)
+    write(run, 7, start(7, 0))
+    line = "RuntimeError: [/x/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:9128\n"
+    (run / "logs" / "rank-0.0.7.stderr.log").write_text("fine\n" * 10 + line + "x" * 500 + "\n" + line)
+    (match,) = [text for text in collect(run).texts if text.stream == "stderr"]
+    assert match.count == 2
+
+
+def test_output_without_line_ends_is_cut_and_not_kept(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "CHUNK", 1 << 10)
+    monkeypatch.setattr(logs, "LONGEST_LINE", 1 << 12)
+    lengths: list[int] = []
+    scan = logs.scan_chunk
+    monkeypatch.setattr(logs, "scan_chunk", lambda data: [lengths.append(len(data)), *scan(data)][1:])
+    write(run, 7, start(7, 0))
+    (run / "logs" / "rank-0.0.7.stdout.log").write_bytes(b"\x00Q" * (1 << 15))
+    assert not collect(run).texts
+    assert sum(lengths) == 1 << 16
+    assert max(lengths) <= (1 << 12) + (1 << 10)
+
+
+def exit_call(second: int, status: int, **more: Any) -> str:
+    values = {"how": "sys.exit", "status": status, "frames": [["/x/a.py", 4, "leave"]], **more}
+    return event("exit-call", second, **values)
+
+
+def test_an_exit_carries_its_text_and_the_exception_in_whose_handler_it_stood(run: Path) -> None:
+    told = {"type": "KeyError", "message": "'x'", "frames": [["/x/a.py", 9, "look"]], "chain": []}
+    write(run, 5, start(5, None, "launcher"), event("child-exit", 8, pid=7, code=1))
+    write(run, 7, start(7, 1), exit_call(4, 1, text="no --token=hunter2hunter2", exception=told))
+    found = collect(run)
+    record = next(each for each in found.processes if each.pid == 7)
+    assert record.exit_text is not None
+    assert record.exit_text.startswith("no --token=")
+    assert "hunter2" not in record.exit_text
+    (handled,) = found.exceptions
+    assert (handled.kind, handled.type, handled.rank, handled.frames[0].line) == ("handled", "KeyError", 1, 9)
+    assert handled.at is not None
+    assert handled.at.wall_ns == 4 * 10**9
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        [event("child-exit", 8, pid=7, code=3)],
+        [event("child-exit", 8, pid=7, signal=11)],
+    ],
+    ids=["another status", "a signal"],
+)
+def test_an_exit_that_was_caught_is_not_the_end(run: Path, after: list[str]) -> None:
+    told = {"type": "KeyError", "message": "'x'", "frames": []}
+    write(run, 5, start(5, None, "launcher"), *after)
+    write(run, 7, start(7, 1), exit_call(4, 1, exception=told))
+    found = collect(run)
+    record = next(each for each in found.processes if each.pid == 7)
+    assert (record.exit_how, record.exit_call, record.exit_text) == (None, (), None)
+    assert found.exceptions == []
+
+
+def test_an_exception_after_a_caught_exit_is_what_counts(run: Path) -> None:
+    told = {"type": "KeyError", "message": "'x'", "frames": []}
+    write(
+        run, 7, start(7, 1), exit_call(4, 1, exception=told),
+        event("exception", 6, kind="uncaught", type="OSError", message="gone", frames=[]),
+    )  # fmt: skip
+    write(run, 5, start(5, None, "launcher"), event("child-exit", 8, pid=7, code=1))
+    found = collect(run)
+    assert [each.type for each in found.exceptions] == ["OSError"]
+    assert next(each for each in found.processes if each.pid == 7).exit_how is None
+
+
+def test_the_error_of_a_pool_keeps_the_frames_of_both_sides(run: Path) -> None:
+    parent = {"type": "KeyError", "frames": [["/x/train.py", 9, "main"]]}
+    write(
+        run, 7, start(7, 0),
+        event("exception", 4, type="KeyError", message="'x'", frames=[["/x/a.py", 3, "work"]], parent=parent),
+    )  # fmt: skip
+    (exception,) = collect(run).exceptions
+    assert [frame.line for frame in (*exception.frames, *exception.parent_frames)] == [3, 9]
+
+
+def test_a_rank_that_never_gets_into_its_group_is_a_rank(run: Path) -> None:
+    detail = {"backend": "gloo", "init_method": "env://", "rank": 1, "world_size": 3}
+    write(run, 7, start(7, None, "other"), event("milestone", 3, name="init-begin", detail=detail))
+    write(
+        run,
+        8,
+        start(8, None, "other"),
+        event(
+            "milestone", 3, name="init-begin", detail={**detail, "rank": -1, "world_size": -1},
+            variables={"RANK": "0", "WORLD_SIZE": "3"},
+        ),
+    )  # fmt: skip
+    one, other = collect(run).processes
+    assert (one.role, one.rank, one.world_size, one.init_method) == ("rank", 1, 3, "env://")
+    assert (other.role, other.rank, other.world_size, other.backend) == ("rank", 0, 3, "gloo")
+
+
+def test_the_limit_of_open_files_is_kept(run: Path) -> None:
+    write(
+        run, 7, start(7, 0, open_files=1024),
+        event("exception", 4, type="OSError", message="[Errno 24] Too many open files", frames=[], open_files=64),
+    )  # fmt: skip
+    write(run, 8, start(8, 1, open_files=1024))
+    assert [each.open_files_limit for each in collect(run).processes] == [64, 1024]
+
+
+def kill(second: int, number: int, **target: Any) -> str:
+    return event("kill", second, signal=number, **target)
+
+
+def test_the_sender_of_a_signal_is_named(run: Path) -> None:
+    agent = event("role", 2, role="launcher", how="elastic agent")
+    ends = [event("child-exit", 9, pid=pid, signal=15) for pid in (7, 8)]
+    ends += [event("child-exit", 9, pid=pid, signal=9) for pid in (9, 10)]
+    write(run, 5, start(5, None, "launcher"), agent, kill(8, 15, pgid=7), *ends)
+    for pid in (7, 8, 10):
+        write(run, pid, start(pid, pid - 7, ppid=5))
+    write(run, 9, start(9, 2, ppid=5), kill(6, 9, pid=9, frames=[["/x/a.py", 4, "stop"]]), kill(6, 9, pid=10))
+    found = {record.pid: record for record in collect(run).processes}
+    assert found[7].signal_sender == "agent (pid 5)"
+    assert found[8].signal_sender == UNSEEN
+    assert found[9].signal_sender == "itself"
+    assert found[9].exit_call == (Frame("/x/a.py", 4, "stop"),)
+    assert found[10].signal_sender == "rank 2 (pid 9)"
+
+
+def test_a_parent_that_ends_its_children_is_named_as_such(run: Path) -> None:
+    ends = [event("child-exit", 9, pid=7, signal=15), event("child-exit", 9, pid=8, signal=15)]
+    write(run, 5, start(5, None, "other", script="spawn.py"), kill(8, 15, pid=7), *ends)
+    write(run, 7, start(7, 0, ppid=5))
+    write(run, 8, start(8, 1, ppid=5))
+    found = {record.pid: record for record in collect(run).processes}
+    assert found[7].signal_sender == "its parent (pid 5)"
+    assert found[8].signal_sender is None  # a parent that is no agent of torchrun has other ways, too
+
+
+def test_a_signal_for_an_earlier_process_of_the_same_number_is_not_its_end(run: Path) -> None:
+    agent = event("role", 2, role="launcher", how="elastic agent")
+    end = event("child-exit", 9, pid=7, signal=15)
+    write(run, 5, start(5, None, "launcher"), agent, kill(0, 15, pid=7), end)
+    write(run, 7, start(7, 0, ppid=5))
+    found = {record.pid: record for record in collect(run).processes}
+    assert found[7].signal_sender == UNSEEN
