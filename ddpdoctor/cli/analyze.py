@@ -7,10 +7,10 @@ import dataclasses
 import io
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ddpdoctor.cli import options as common
 from ddpdoctor.errors import EXIT_FINDINGS, DoctorError, UsageError
@@ -148,12 +148,14 @@ def gather(sources: Sources, *, stdin: bool = False) -> Evidence | None:
     from ddpdoctor.gather.aftermath import read_sources
 
     lost = sources.skipped
-    parts = []
+    parts: list[Evidence] = []
+    names: list[str] = []
     for source in sources.found:
         if source.kind in ("report", "run-directory"):
             part = read_run(source, lost)
             if part is not None:
                 parts.append(part)
+                names.append(source.name)
     files = [source for source in sources.found if source.kind in ("log", "error-file")]
     pipe = cast(io.BufferedIOBase, sys.stdin.buffer) if stdin else None
     logged = (
@@ -161,28 +163,61 @@ def gather(sources: Sources, *, stdin: bool = False) -> Evidence | None:
     )
     if logged is not None:
         parts.append(logged)
+        names.append("logs")
     if not parts:
         return None
-    whole = merge_evidence(_number_nodes(parts))
+    whole = merge_evidence(_number_nodes(parts, names))
     ends = whole.job
     if parts[0] is not logged and ends and lost:
         ends = (dataclasses.replace(ends[0], lost=(*ends[0].lost, *lost)), *ends[1:])
     return dataclasses.replace(whole, job=ends)
 
 
-def _number_nodes(parts: Sequence[Evidence]) -> list[Evidence]:
-    """Give run directories of several hosts a node each; those of one host stay together."""
-    from ddpdoctor.evidence.bundle import renumber_node
+def _number_nodes(parts: Sequence[Evidence], names: Sequence[str]) -> list[Evidence]:
+    """Give run directories of several hosts a node each; those of one host stay together.
 
-    hosts: list[frozenset[str]] = []
-    made = []
+    Hosts that are all called alike, as in containers, are told apart where one local rank is another rank in each;
+    the names of the directories then name them.
+    """
+    from ddpdoctor.evidence.bundle import renumber_node
+    from ddpdoctor.gather.aftermath.nodes import name_by_paths
+
+    known: list[tuple[frozenset[str], dict[int, int]]] = []
+    placed: list[int] = []
     for part in parts:
         own = frozenset(process.host for process in part.processes if process.host)
-        if own not in hosts:
-            hosts.append(own)
+        places = {
+            process.local_rank: process.rank
+            for process in part.processes
+            if process.local_rank is not None and process.rank is not None
+        }
+        fits = (n for n, (hosts, others) in enumerate(known) if hosts == own and _agree(places, others))
+        node = next(fits, len(known))
+        if node == len(known):
+            known.append((own, {}))
+        known[node][1].update(places)
+        placed.append(node)
+    paths = name_by_paths(names)
+    alike = [hosts for hosts, _ in known]
+    made = []
+    for part, node in zip(parts, placed, strict=True):
+        name = paths[placed.index(node)]
+        changed = _rename_host(part, name) if alike.count(alike[node]) > 1 and alike[node] and name else part
         single = len({process.node for process in part.processes}) <= 1
-        made.append(renumber_node(part, hosts.index(own)) if single and hosts.index(own) else part)
+        made.append(renumber_node(changed, node) if single and node else changed)
     return made
+
+
+def _agree(places: Mapping[int, int], others: Mapping[int, int]) -> bool:
+    return all(others.get(local, rank) == rank for local, rank in places.items())
+
+
+def _rename_host(part: Evidence, host: str) -> Evidence:
+    kinds = ("processes", "exceptions", "crashes", "wrappers", "texts", "memory")
+    changed: dict[str, Any] = {
+        kind: tuple(dataclasses.replace(row, host=host) for row in getattr(part, kind)) for kind in kinds
+    }
+    return dataclasses.replace(part, **changed)
 
 
 def read_run(source: Source, lost: list[str]) -> Evidence | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import shutil
@@ -14,9 +15,12 @@ from typing import Any
 import pytest
 
 import ddpdoctor_checks
-from ddpdoctor.evidence import PortProbe
+from ddpdoctor.evidence import Evidence, PortProbe
+from ddpdoctor.judge import Registry
 from ddpdoctor.plugins import CHECKS, Entry
-from ddpdoctor.testing import make_world
+from ddpdoctor.report.build import build_report
+from ddpdoctor.testing import STARTED, make_world
+from tests.checks.jobs import Job
 from tests.cli.conftest import Run, Stage
 
 RECORDED = Path(__file__).parents[1] / "gather" / "aftermath"
@@ -166,6 +170,38 @@ def test_a_run_directory_is_judged_again_with_its_report_and_without(run: Run, t
         assert (first["code"], first["ranks"], first["where"][0]["line"]) == ("ERR001", [1], 4)
         assert "KeyError" in first["message"]
     assert without["job"]["exit_code"] is None
+
+
+def write_report(path: Path, evidence: Evidence) -> None:
+    report = build_report(
+        dataclasses.replace(evidence, launch=dataclasses.replace(evidence.launch, command="run")),
+        registry=Registry(),
+        started_at=STARTED,
+        duration_s=1.0,
+    )
+    path.mkdir()
+    (path / "report.json").write_text(json.dumps(report.to_dict()))
+
+
+def test_run_directories_of_two_containers_are_two_nodes(run: Run, tmp_path: Path) -> None:
+    job = Job(4, nproc=2).raises(3, "KeyError", "'label_9917'", 10.0).complains([0, 1, 2], 10.2)
+    whole = job.evidence()
+    for node, name in enumerate(("pod-0", "pod-1")):
+        kept = {
+            kind: tuple(
+                dataclasses.replace(row, node=0, host="localhost")
+                for row in getattr(whole, kind)
+                if row.node == node
+            )
+            for kind in ("processes", "exceptions", "texts")
+        }
+        write_report(tmp_path / name, dataclasses.replace(whole, **kept))  # type: ignore[arg-type]
+    report = verdict(run, "pod-0", "pod-1")
+    assert report["findings"][0]["ranks"] == [3]
+    assert {node["host"]: node["ranks"] for node in report["world"]["nodes"]} == {
+        "pod-0": [0, 1],
+        "pod-1": [2, 3],
+    }
 
 
 def test_this_torchs_own_output_and_log_tree(run: Run, tmp_path: Path) -> None:

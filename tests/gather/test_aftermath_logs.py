@@ -16,6 +16,8 @@ from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.job import ExceptionRecord
 from ddpdoctor.gather.aftermath import Sources, read_sources
 from ddpdoctor.gather.aftermath.logs import CHUNK, LogReader, read_stretches
+from ddpdoctor.gather.aftermath.nodes import name_by_paths
+from tests.cli.torchrun_output import ended, raised
 
 RECORDED = Path(__file__).parent / "aftermath"
 
@@ -190,6 +192,47 @@ def test_two_nodes_logs_are_one_job(tmp_path: Path) -> None:
     assert (evidence.launch.nnodes, evidence.launch.nproc, evidence.launch.world_size) == (2, 2, 4)
 
 
+def test_agents_that_call_their_hosts_alike_are_told_apart_by_their_files(tmp_path: Path) -> None:
+    for name, first in (("node-a", 0), ("node-b", 2)):
+        (tmp_path / name).mkdir()
+        words = raised(first, f"ValueError: of {name}") + ended([(first, 1), (first + 1, -15)], first=first)
+        (tmp_path / name / "train.log").write_text(words)
+    evidence = read(tmp_path)
+    assert {p.rank: (p.node, p.host) for p in evidence.processes} == {
+        0: (0, "node-a"), 1: (0, "node-a"), 2: (1, "node-b"), 3: (1, "node-b"),
+    }  # fmt: skip
+
+
+def test_logs_of_one_host_that_agree_stay_together(tmp_path: Path) -> None:
+    for name in ("a.log", "b.log"):
+        (tmp_path / name).write_text(ended([(1, 1), (0, -15)]))
+    assert {p.host for p in read(tmp_path).processes} == {"localhost"}
+
+
+def test_a_traceback_without_rank_belongs_to_the_node_whose_log_it_stands_in(tmp_path: Path) -> None:
+    for host, first in (("node-a", 0), ("node-b", 2)):
+        stack = f'Traceback (most recent call last):\n  File "/job/t.py", line 4, in f\n    g()\nKeyError: {first}\n'
+        (tmp_path / f"{host}.log").write_text(stack + ended([(first, 1)], host=host, first=first))
+    evidence = read(tmp_path)
+    assert {r.rank: (r.message, r.host) for r in evidence.exceptions} == {
+        0: ("0", "node-a"),
+        2: ("2", "node-b"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["runs/node-a/t.log", "runs/node-b/t.log"], ["node-a", "node-b"]),
+        (["a.log", "b.log.gz"], ["a", "b"]),
+        (["/x/gpu1.cluster.out.1", "/x/gpu2.cluster.out.1"], ["gpu1.cluster", "gpu2.cluster"]),
+        (["one"], ["one"]),
+    ],
+)
+def test_nodes_are_named_by_what_differs_in_their_paths(paths: list[str], names: list[str]) -> None:
+    assert name_by_paths(paths) == names
+
+
 def write_tree(top: Path) -> Path:
     for local in (0, 1):
         folder = top / "job_x1y2" / "attempt_0" / str(local)
@@ -234,6 +277,7 @@ def test_the_log_and_the_error_file_of_a_rank_are_one_exception(tmp_path: Path) 
         (b"", "is empty"),
         (bytes(range(256)) * 40, "is binary"),
         (b"\x80\x04\x95cos\nsystem\n", "is a pickle, which is never loaded"),
+        (b"\x28\xb5\x2f\xfdrest", "is compressed by zstd: unpack it first"),
         (b"PK\x03\x04rest", "is a zip archive: unpack it first"),
         (b"\x1f\x8bnonsense", "cannot be read"),
     ],

@@ -198,7 +198,8 @@ def _places(
     diagnosis: Diagnosis, group: Group, clause: Clause, ranks: RankSet, cause: bool
 ) -> tuple[Where, ...]:
     """Culprit's innermost line first, then its callers, other lines of the group, then where victims stood."""
-    host = diagnosis.host(group.first.view) if diagnosis.context.nodes > 1 else None
+    hosts = {diagnosis.host(each.view) for each in group.failures}
+    host = next(iter(hosts)) if diagnosis.context.nodes > 1 and len(hosts) == 1 else None
     said_by_victims = clause.ranks is not None and group.first.rank not in ranks
     role = "victim" if said_by_victims else "culprit"
     own = group.ranks if role == "victim" else ranks

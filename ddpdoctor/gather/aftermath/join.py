@@ -14,6 +14,7 @@ from ddpdoctor.evidence.job import CrashRecord, ExceptionRecord, JobEnd, Moment,
 from ddpdoctor.evidence.texts import CAUSE, find_entry
 from ddpdoctor.gather.aftermath.agent import Failure
 from ddpdoctor.gather.aftermath.logs import LogFacts
+from ddpdoctor.gather.aftermath.nodes import separate_hosts
 from ddpdoctor.gather.aftermath.parts import Error, Log, name_hosts
 from ddpdoctor.gather.aftermath.tracebacks import Told
 from ddpdoctor.gather.aftermath.whose import (
@@ -48,6 +49,7 @@ def join_logs(
         lost: what could not be read, one sentence each.
     """
     shorten = make_shortener(cwd)
+    separate_hosts(logs)
     hosts = name_hosts(list(logs))
     ranks = Ranks.learn(logs, hosts)
     sorted_ = sort_tracebacks(logs, ranks, shorten)

@@ -227,6 +227,8 @@ def tell_kind(head: bytes, whole: bytes) -> str:
         return "is a pickle, which is never loaded"
     if head.startswith(b"PK\x03\x04"):
         return "is a zip archive: unpack it first"
+    if head.startswith(b"\x28\xb5\x2f\xfd"):
+        return "is compressed by zstd: unpack it first (zstd -d)"
     if head[257:262] == b"ustar":
         return "is a tar archive: unpack it first"
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):

@@ -218,10 +218,10 @@ def give_away(
     """
     notes: list[str] = []
     given: list[ExceptionRecord] = []
-    for attempt in sorted({record.attempt for record in loose}):
-        mine = [record for record in loose if record.attempt == attempt]
+    for attempt, node in sorted({(record.attempt, record.node) for record in loose}):
+        mine = [record for record in loose if (record.attempt, record.node) == (attempt, node)]
         told = {record.rank for record in owned if record.attempt == attempt and record.kind != "thread"}
-        here = [process for process in processes if process.attempt == attempt]
+        here = [process for process in processes if (process.attempt, process.node) == (attempt, node)]
         needy = [process for process in here if process.exit_code == 1 and process.rank not in told]
         kinds = {sign(record): record for record in mine}
         if not here:
