@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -93,17 +95,13 @@ def separate(parser: Parser, arguments: Sequence[str]) -> tuple[list[str], Split
 def run(options: argparse.Namespace) -> int:
     """Launch, watch, judge, show; return what the launched command would have returned."""
     from ddpdoctor.cli.display import Display, complain
-    from ddpdoctor.cli.select import choose_selection
-    from ddpdoctor.plugins import load_plugins
     from ddpdoctor.watch.commandline import find_misplaced
     from ddpdoctor.watch.job import make_command, make_environment, run_job
     from ddpdoctor.watch.rundir import make_run_directory
     from ddpdoctor.watch.script import check_script
 
     split: Split = options.split
-    plugins = load_plugins()
-    selection = choose_selection(options, {code: page.name for code, page in plugins.checks.pages.items()})
-    outputs = common.pair_outputs(options, plugins.renderers.names)
+    preparation = _Preparation(options)
     display = Display.of(sys.stderr, no_color=getattr(options, "no_color", False))
     misplaced = find_misplaced(split)
     if misplaced:
@@ -118,7 +116,13 @@ def run(options: argparse.Namespace) -> int:
             environment = make_environment(
                 _environ(options), directory, watch=not getattr(options, "no_watch", False)
             )
-            result = run_job(make_command(split), environment, directory, log_limit=_log_limit(options))
+            result = run_job(
+                make_command(split),
+                environment,
+                directory,
+                log_limit=_log_limit(options),
+                launched=preparation.start,
+            )
     except OSError as failure:
         raise DoctorError(
             f"{split.target[0]} could not be started: {failure.strerror or failure}"
@@ -126,16 +130,80 @@ def run(options: argparse.Namespace) -> int:
     finally:
         directory.remove_private()
     try:
+        tools = preparation.finish()
         if problem is None:
-            report = _judge(result, directory, started, options, plugins, selection)
+            report = _judge(result, directory, started, options, tools)
         else:
-            report = _judge_unstarted(problem, directory, started, options, plugins, selection)
+            report = _judge_unstarted(problem, directory, started, options, tools)
         _tell_lost(report, directory)
-        _deliver(report, directory, display, outputs, options, plugins)
+        _deliver(report, directory, display, options, tools)
     except Exception as failure:  # a defect of ours: the job has ended as it has ended all the same
         _complain_of(failure, options)
         return 1 if problem is not None else result.exit_code
     return _exit_code(1 if problem is not None else result.exit_code, report, options)
+
+
+@dataclass(frozen=True)
+class _Tools:
+    """What judging and showing need."""
+
+    plugins: Plugins
+    selection: Selection
+    outputs: tuple[common.Output, ...]
+
+
+class _Preparation:
+    """Loads what judging and showing need while the job starts: neither its start nor its end waits for our imports.
+
+    Raises:
+        UsageError: the options name a code or a format that nobody has, or outputs that clash. Where they name any, all
+            is loaded at once: that has to be said before anything is launched.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._tools: _Tools | None = None
+        self._thread: threading.Thread | None = None
+        if any(getattr(options, name, None) for name in ("select", "ignore", "formats", "outputs")):
+            self._tools = self._load()
+
+    def start(self) -> None:
+        """Begin, beside the job."""
+        self._thread = threading.Thread(target=self._load_quietly, name="ddpdoctor-preparation", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> _Tools:
+        """Return what was loaded; what failed beside the job is tried again, so that its error is raised here."""
+        if self._thread is not None:
+            self._thread.join()
+        return self._tools or self._load()
+
+    def _load_quietly(self) -> None:
+        try:
+            self._tools = self._tools or self._load()
+            _import_reporting()
+        except Exception:
+            return  # `finish` meets it again, when the job has ended
+
+    def _load(self) -> _Tools:
+        from ddpdoctor.cli.select import choose_selection
+        from ddpdoctor.plugins import load_plugins
+
+        plugins = load_plugins()
+        names = {code: page.name for code, page in plugins.checks.pages.items()}
+        selection = choose_selection(self._options, names)
+        return _Tools(plugins, selection, common.pair_outputs(self._options, plugins.renderers.names))
+
+
+def _import_reporting() -> None:
+    """Import what `_judge` and `_deliver` import."""
+    import ddpdoctor.cli.outputs
+    import ddpdoctor.gather.scrub
+    import ddpdoctor.report.build
+    import ddpdoctor.report.html.renderer
+    import ddpdoctor.report.json_renderer
+    import ddpdoctor.report.terminal
+    import ddpdoctor.watch.evidence  # noqa: F401  # imported to be there
 
 
 def _tell_lost(report: Report, directory: RunDirectory) -> None:
@@ -191,8 +259,7 @@ def _judge(
     directory: RunDirectory,
     started: datetime,
     options: argparse.Namespace,
-    plugins: Plugins,
-    selection: Selection,
+    tools: _Tools,
 ) -> Report:
     from ddpdoctor.gather.scrub import scrub_argv
     from ddpdoctor.report.build import build_report
@@ -202,12 +269,12 @@ def _judge(
     evidence = make_evidence(result, directory, options.split)
     return build_report(
         evidence,
-        registry=plugins.checks,
+        registry=tools.plugins.checks,
         started_at=started,
         duration_s=result.duration_s,
         invocation=scrub_argv(options.invocation),
-        selection=selection,
-        extra_rows=[problem.to_row() for problem in plugins.problems],
+        selection=tools.selection,
+        extra_rows=[problem.to_row() for problem in tools.plugins.problems],
         job=Job(result.exit_code, -result.returncode if result.returncode < 0 else None),
     )
 
@@ -217,8 +284,7 @@ def _judge_unstarted(
     directory: RunDirectory,
     started: datetime,
     options: argparse.Namespace,
-    plugins: Plugins,
-    selection: Selection,
+    tools: _Tools,
 ) -> Report:
     from ddpdoctor.gather.scrub import scrub_argv
     from ddpdoctor.report.build import build_report
@@ -229,11 +295,11 @@ def _judge_unstarted(
     assert isinstance(problem, ScriptProblem)
     return build_report(
         make_unstarted(problem, options.split),
-        registry=plugins.checks,
+        registry=tools.plugins.checks,
         started_at=started,
         duration_s=0.0,
         invocation=scrub_argv(options.invocation),
-        selection=selection,
+        selection=tools.selection,
         job=Job(1),
     )
 
@@ -242,19 +308,19 @@ def _deliver(
     report: Report,
     directory: RunDirectory,
     display: Display,
-    outputs: Sequence[common.Output],
     options: argparse.Namespace,
-    plugins: Plugins,
+    tools: _Tools,
 ) -> None:
     """Write the files, and the text to stderr: stdout belongs to the job."""
     from ddpdoctor.cli.display import complain, print_text
     from ddpdoctor.cli.outputs import render, render_options, write_file
     from ddpdoctor.errors import OutputError
 
+    plugins = tools.plugins
     shown = render_options(display, verbosity=common.verbosity(options), pages=plugins.checks.pages)
     written: list[str] = []
     kept = [common.Output(name, str(directory.path / f"report.{name}")) for name in ("json", "html")]
-    for output in (*outputs, *kept):
+    for output in (*tools.outputs, *kept):
         try:
             text = render(report, output.format, plugins.renderers, shown)
             if output.path is None:

@@ -71,15 +71,27 @@ def make_environment(environ: Mapping[str, str], run: RunDirectory, *, watch: bo
 
 
 def run_job(
-    command: Sequence[str], environment: Mapping[str, str], run: RunDirectory, *, log_limit: int = HEAD_BYTES
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    run: RunDirectory,
+    *,
+    log_limit: int = HEAD_BYTES,
+    launched: Callable[[], object] | None = None,
 ) -> JobResult:
     """Run the command to its end, its output carried and kept, its signals passed on.
+
+    Args:
+        command: what is launched.
+        environment: its variables, of `make_environment`.
+        run: where the run is kept.
+        log_limit: bytes kept of each end of a stream.
+        launched: called once when the command has been started; must return at once and not raise.
 
     Raises:
         OSError: the command cannot be started.
     """
     relay = Relay(run.logs, run.private / "streams", limit=log_limit)
-    memory = MemoryWatch()
+    memory = MemoryWatch(run.processes)
     started = time.monotonic()
     watched = {*FORWARDED, signal.SIGCHLD, signal.SIGWINCH}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
@@ -87,7 +99,9 @@ def run_job(
     try:
         child = subprocess.Popen(command, env=dict(environment), preexec_fn=_follow_us(before))
         relay.start()
-        memory.follow(child.pid)
+        memory.begin()
+        if launched is not None:
+            launched()
         signals = _stay(child, memory, relay, witness)
     finally:
         witness.close()
