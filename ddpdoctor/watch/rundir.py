@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -49,7 +48,7 @@ def make_run_directory(asked: str | None) -> RunDirectory:
         OSError: not even a temporary directory can be made.
     """
     private = Path(tempfile.mkdtemp(prefix="ddr-", dir=_short_base()))
-    name = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    name = f"{datetime.now():%Y%m%d-%H%M%S}-{os.urandom(2).hex()}"
     wanted = Path(asked) if asked else Path(RUNS, name)
     try:
         wanted.mkdir(mode=0o700, parents=True, exist_ok=asked is not None)
