@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
+from ddpdoctor_checks.crash.again import look_again
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.launching import rerun
 from ddpdoctor_checks.crash.telling import JOB, Clause, tell
@@ -15,23 +16,40 @@ from ddpdoctor_checks.wording import name_set
 def _describe_device_error(diagnosis: Diagnosis, group: Group) -> Clause:
     first = group.first
     blocking = first.view.variables.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0")
+    again = None if blocking else look_again(diagnosis, group, "blocking", ("ERR007",))
     assertions = [t for t in first.view.texts if t.entry == "device-assertion"]
-    seen = tuple(EvidenceItem("text", t.text, group.ranks or None) for t in assertions[:1])
+    seen = [EvidenceItem("text", t.text, group.ranks or None) for t in assertions[:1]]
     what = first.groups.get("what", first.words)
+    correct = "correct what this line hands to the kernel: an index, a label, a shape"
+    fixes: list[Fix] = []
     if blocking:
         where = "CUDA_LAUNCH_BLOCKING=1 was set, so this is the line"
-        fixes = [Fix("correct what this line hands to the kernel: an index, a label, a shape")]
+        fixes.append(Fix(correct))
+    elif again is not None and again.group is not None and again.group.first.line is not None:
+        line = again.group.first.line
+        where = f"{'noticed there; ' if again.places else ''}{again.what}"
+        fixes.append(Fix(correct.replace("this line", f"{line.file}:{line.line}")))
     else:
         where = "CUDA reports errors late: the line is where it was noticed, not where it happened"
-        fixes = [
+        where += f"; {again.what}" if again is not None else ""
+        fixes += again.fix if again is not None else ()
+        fixes.append(
             Fix("run it once more with every kernel waited for: then the line is the true one",
                 rerun(diagnosis, "--blocking")),
-        ]  # fmt: skip
+        )  # fmt: skip
     if assertions:
         test = assertions[0].groups.get("assertion", "")
         fixes.append(Fix(f"the kernel's own test that failed: {test}. Check the index or the label before it is used",
                          code="assert labels.min() >= 0 and labels.max() < num_classes"))  # fmt: skip
-    return Clause(f"{what} ({where})", fixes, {"blocking": blocking}, seen=seen)
+    if again is not None:
+        seen += again.seen
+    return Clause(
+        f"{what} ({where})",
+        fixes,
+        {"blocking": blocking, **(again.details if again is not None else {})},
+        seen=seen,
+        places=again.places if again is not None else (),
+    )
 
 
 @check(
@@ -58,13 +76,16 @@ def find_device_error(evidence: Evidence) -> Iterable[Finding]:
 
     How it decides:
         By the text. With CUDA_LAUNCH_BLOCKING=1 in the rank's environment the reported line is the true one, and
-        the finding says so. The assertion that the kernel printed is shown where there is one.
+        the finding says so. Where ``--rerun blocking`` or ``--rerun auto`` ran the job once more with it and the same
+        error came, its line is the true one and stands first; the line of the first run follows, and the message says
+        which is which. The assertion that the kernel printed is shown where there is one.
 
     Known false alarms:
         A faulty GPU gives the same errors; then they move from line to line and stay on one host (BKD010).
 
     Fix:
-        Run once more with ``--blocking``, correct what that line hands to the kernel, and take it out again.
+        Run once more with ``--blocking`` (or let ``--rerun blocking`` do it), correct what that line hands to the
+        kernel, and take it out again.
 
     References:
         https://docs.pytorch.org/docs/stable/notes/cuda.html (asynchronous execution)

@@ -47,6 +47,8 @@ class Clause:
     seen: Sequence[EvidenceItem] = ()
     confidence: str | None = None
     """Where it is other than that of the failure itself."""
+    places: Sequence[Where] = ()
+    """The true line and its callers, where the line that the failure named is only where it was noticed."""
 
 
 Describe = Callable[[Diagnosis, Group], Clause]
@@ -201,10 +203,11 @@ def _places(
     hosts = {diagnosis.host(each.view) for each in group.failures}
     host = next(iter(hosts)) if diagnosis.context.nodes > 1 and len(hosts) == 1 else None
     said_by_victims = clause.ranks is not None and group.first.rank not in ranks
-    role = "victim" if said_by_victims else "culprit"
+    role = "victim" if said_by_victims or clause.places else "culprit"
     own = group.ranks if role == "victim" else ranks
-    shown = user_frames(group.first.frames)[:MOST_PLACES]
-    places = [
+    shown = user_frames(group.first.frames)[: 1 if clause.places else MOST_PLACES]
+    places = list(clause.places)
+    places += [
         _where(frame, own, role if not n else "caller", host if not n else None)
         for n, frame in enumerate(shown)
     ]

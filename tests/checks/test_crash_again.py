@@ -1,0 +1,119 @@
+"""What a second run with a toggle adds to a verdict: the true line, or why there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ddpdoctor.evidence import Evidence, Frame, RankSet
+from ddpdoctor.evidence.job import Rerun
+from ddpdoctor.judge import Finding
+from tests.checks.jobs import LOOP, Job, cause_of
+
+ASSERT = "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported"
+EMBED = (
+    Frame("model.py", 12, "embed", "return self.table[index]"),
+    Frame("train.py", 60, "step", "out = model(x)"),
+    Frame("train.py", 90, "<module>"),
+)
+
+
+def first(toggle: dict[str, str] | None = None) -> Job:
+    job = Job(2).raises(1, "RuntimeError", ASSERT).complains([0])
+    return job.set(1, variables=toggle) if toggle else job
+
+
+def with_rerun(job: Job, second: Job | None, **changes: Any) -> Evidence:
+    evidence = job.evidence()
+    seen = second.evidence() if second is not None else Evidence()
+    rerun = Rerun(
+        "blocking",
+        variables={"CUDA_LAUNCH_BLOCKING": "1"},
+        limit_s=90.0,
+        directory="rerun-blocking",
+        processes=seen.processes,
+        exceptions=seen.exceptions,
+        texts=seen.texts,
+        job=tuple(replace(end, duration_s=7.5) for end in seen.job),
+    )
+    return replace(evidence, reruns=(replace(rerun, **changes),))
+
+
+def seen_of(finding: Finding) -> list[str]:
+    return [item.text for item in finding.evidence if item.kind == "rerun"]
+
+
+def test_the_true_line_stands_before_the_reported_one() -> None:
+    second = Job(2).raises(0, "RuntimeError", ASSERT, frames=EMBED).complains([1])
+    finding = cause_of(with_rerun(first(), second))
+    assert finding.code == "ERR007"
+    assert finding.ranks == RankSet([1])
+    places = [(place.role, place.file, place.line, list(place.ranks)) for place in finding.where]
+    assert places[:4] == [
+        ("culprit", "model.py", 12, [0]),
+        ("caller", "train.py", 60, [0]),
+        ("caller", "train.py", 90, [0]),
+        ("victim", "train.py", 71, [1]),
+    ]
+    assert "train.py:71" in finding.message
+    assert "noticed there" in finding.message
+    assert "CUDA_LAUNCH_BLOCKING=1 it was raised at model.py:12 in embed" in finding.message
+    assert "model.py:12" in finding.fix[0].text
+    assert all("--blocking" not in (fix.command or "") for fix in finding.fix)
+    assert finding.details["true_line"] == {"file": "model.py", "line": 12}
+    assert finding.details["reported_line"] == {"file": "train.py", "line": 71}
+    assert seen_of(finding) == [
+        "second run with CUDA_LAUNCH_BLOCKING=1 (7.5 s, kept in rerun-blocking/): "
+        "RuntimeError: CUDA error: device-side assert triggered"
+    ]
+
+
+def test_the_same_line_in_both_runs_is_the_true_one() -> None:
+    finding = cause_of(with_rerun(first(), Job(2).raises(1, "RuntimeError", ASSERT).complains([0])))
+    assert [(place.role, place.line) for place in finding.where][:2] == [("culprit", 71), ("caller", 90)]
+    assert "at the same line, so this is the true one" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("second", "changes", "seen"),
+    [
+        pytest.param(Job(2, exit_code=0), {}, "ended well", id="ended well"),
+        pytest.param(
+            Job(2).raises(0, "KeyError", "'x'").complains([1]), {}, "failed otherwise: KeyError: 'x'", id="otherwise"
+        ),
+        pytest.param(Job(2), {"state": "timed-out"}, "stopped at its limit of 90 s", id="timed out"),
+        pytest.param(Job(2), {"state": "interrupted"}, "interrupted before that", id="interrupted"),
+    ],
+)  # fmt: skip
+def test_an_error_that_did_not_come_again(second: Job, changes: dict[str, Any], seen: str) -> None:
+    finding = cause_of(with_rerun(first(), second, **changes))
+    assert finding.code == "ERR007"
+    assert "it was not reproduced" in finding.message
+    assert (finding.where[0].role, finding.where[0].line) == ("culprit", 71)
+    (text,) = seen_of(finding)
+    assert seen in text
+    commands = [fix.command or "" for fix in finding.fix]
+    assert any("--blocking" in command for command in commands)
+    assert any("--rerun-limit 180" in command for command in commands) == ("limit" in seen)
+
+
+def test_a_second_run_that_was_not_made_says_why() -> None:
+    finding = cause_of(with_rerun(first(), None, state="skipped", reason="standard input is a pipe"))
+    assert "it was not run again: standard input is a pipe" in finding.message
+    assert seen_of(finding) == ["not made: standard input is a pipe"]
+
+
+def test_without_a_second_run_the_next_command_is_offered() -> None:
+    finding = cause_of(first())
+    assert "run again" not in finding.message
+    assert finding.fix[0].command == "ddpdoctor run --nproc 2 --blocking train.py --lr 0.1"
+
+
+def test_a_first_run_with_blocking_needs_no_second() -> None:
+    second = Job(2).raises(0, "RuntimeError", ASSERT, frames=EMBED)
+    finding = cause_of(with_rerun(first({"CUDA_LAUNCH_BLOCKING": "1"}), second))
+    assert "so this is the line" in finding.message
+    assert finding.where[0].line == LOOP[1].line
+    assert seen_of(finding) == []
