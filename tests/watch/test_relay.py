@@ -102,7 +102,8 @@ def test_a_terminal_stays_a_terminal(tmp_path: Path) -> None:
         seen += part
     os.close(master)
     assert process.wait(120) == 0
-    assert b"True True" in seen
+    # The two streams meet in the terminal in any order, and a terminal hands on in pieces of its own size.
+    assert b"True True" in seen.replace(b"err\r\n", b"")
     assert b"out\r\n" in seen  # one line ending, by the real terminal
 
 
