@@ -347,3 +347,71 @@ def test_the_working_directory_may_have_gone(tmp_path: Path) -> None:
     assert done.stdout == "on\n"
     assert done.main().start["cwd"] == ""
     assert os.path.basename(done.main().start["script"]) == "train.py"
+
+
+POOLS = {
+    "multiprocessing": ("multiprocessing.get_context('spawn').Pool(1)", "pool.map(encode, [[1], None])"),
+    "concurrent": (
+        "concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context('fork'))",
+        "list(pool.map(encode, [[1], None]))",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", POOLS)
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_an_error_of_a_pool_has_the_line_inside_the_pool(tmp_path: Path, kind: str, wrapped: bool) -> None:
+    pool, call = POOLS[kind]
+    work = write(
+        tmp_path,
+        """
+        def encode(row):
+            try:
+                return len(row)  # deep
+            except TypeError as error:
+                raise ValueError("row") from error  # here
+        """,
+        "work.py",
+    )
+    event = raised(
+        tmp_path,
+        f"""
+        import concurrent.futures, multiprocessing
+        from work import encode
+
+        def main(pool):
+            try:
+                {call}
+            except ValueError as error:
+                if {wrapped}:
+                    raise RuntimeError("encoding") from error
+                raise
+
+        if __name__ == "__main__":
+            with {pool} as pool:
+                main(pool)
+        """,
+    )
+    told = event["chain"][0] if wrapped else event
+    assert (told["type"], told["message"]) == ("ValueError", "row")
+    assert told["frames"][0] == [str(work), line_of(work, "# here"), "encode"]
+    outside = told["frames"] if wrapped else event["parent"]["frames"]
+    assert "main" in [frame[2] for frame in outside]
+    inner = event["chain"][1 if wrapped else 0]
+    assert (inner["link"], inner["type"], inner["frames"][0][1]) == (
+        "cause",
+        "TypeError",
+        line_of(work, "# deep"),
+    )
+
+
+def test_running_out_of_descriptors_says_the_limit(tmp_path: Path) -> None:
+    event = raised(
+        tmp_path,
+        """
+        import resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        kept = [open("/dev/null") for _ in range(100)]
+        """,
+    )
+    assert event["open_files"] == 64

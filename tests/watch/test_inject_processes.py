@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.watch.injecting import Journal, Watched, launch, python, write
+from tests.watch.injecting import Journal, Watched, launch, line_of, python, write
 
 RANK = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "GROUP_RANK": "1"}
 
@@ -344,3 +344,42 @@ def test_environment_of_the_children_is_kept(tmp_path: Path) -> None:
     )
     assert done.stdout == f"{tmp_path / 'run'}\n"
     assert os.path.isdir(tmp_path / "run" / "processes")
+
+
+def test_a_loader_worker_that_crashes_leaves_its_stack_and_torch_its_message(tmp_path: Path) -> None:
+    found = python(
+        tmp_path,
+        """
+        import ctypes
+        from torch.utils.data import DataLoader, Dataset
+
+        class Rows(Dataset):
+            def __len__(self):
+                return 4
+
+            def __getitem__(self, index):
+                return ctypes.string_at(index, 8)  # here
+
+        if __name__ == "__main__":
+            list(DataLoader(Rows(), num_workers=1))
+        """,
+    )
+    (worker,) = [process for process in found.processes if process.role == "loader-worker"]
+    line = line_of(tmp_path / "train.py", "# here")
+    assert f'train.py", line {line} in __getitem__' in worker.fault
+    assert "Unexpected segmentation fault encountered in worker" in found.stderr
+    assert found.main().one("child-exit")["signal"] == 11
+
+
+def test_a_signal_that_a_process_sends_to_itself_has_the_line(tmp_path: Path) -> None:
+    found = python(
+        tmp_path,
+        """
+        import os
+        def stop():
+            os.kill(os.getpid(), 9)  # here
+        stop()
+        """,
+    )
+    event = found.main().one("kill")
+    assert event["frames"][0][1:] == [line_of(tmp_path / "train.py", "# here"), "stop"]

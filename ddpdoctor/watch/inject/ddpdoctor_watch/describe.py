@@ -22,6 +22,9 @@ NOTES = 10
 ORIGINAL = "\nOriginal Traceback (most recent call last):\n"
 """What torch._utils.ExceptionWrapper puts between its own words and a worker's traceback."""
 
+REMOTE = ("RemoteTraceback", "_RemoteTraceback")
+"""Of multiprocessing.pool, and of concurrent.futures and joblib: hold the traceback of another process as text."""
+
 
 def cut(text: str) -> str:
     """Bound a text, keeping its beginning and its end."""
@@ -126,10 +129,30 @@ def describe(value: BaseException, traceback: TracebackType | None = None) -> di
         if following is None or id(following) in seen:
             break
         seen.add(id(following))
+        if type(following).__name__ in REMOTE and _take_remote(
+            chain[-1] if chain else told, following, chain
+        ):
+            break
         chain.append({"link": link, **_describe_one(following)})
         current = following
     told["chain"] = chain
     return told
+
+
+def _take_remote(told: dict[str, object], cause: BaseException, chain: list[dict[str, object]]) -> bool:
+    """Give an exception that a process of a pool sent back the frames of that process, and its chain."""
+    from . import remote
+
+    sent = remote.parse_cause(read_message(cause))
+    if sent is None:
+        return False
+    if chain:
+        told["frames"] = [*sent[0], *told["frames"]]  # type: ignore[misc]
+    else:
+        told["parent"] = {"type": told["type"], "frames": told["frames"]}
+        told["frames"] = sent[0]
+    chain.extend(sent[1][: CHAIN - len(chain)])
+    return True
 
 
 def _describe_one(

@@ -22,6 +22,8 @@ _DDP_TEXTS = (
 )
 """In errors of DistributedDataParallel that speak of parameters (c10d/reducer.cpp and c10d/utils.hpp of torch)."""
 
+_NO_DESCRIPTOR = "Too many open files"
+
 _noted: tuple[int, int] | None = None
 """The exception of the main thread that was written last: hooks call each other."""
 
@@ -143,6 +145,8 @@ def _describe(value: BaseException, traceback: TracebackType | None = None) -> d
         }
     if "where" in fields:
         fields["kind"] = "worker"
+    if _NO_DESCRIPTOR in str(fields["message"]):
+        fields["open_files"] = process.read_open_files()
     return fields
 
 

@@ -19,6 +19,7 @@ TARGETS = {
     "multiprocessing.util": "patch_util",
     "traceback": "patch_traceback",
     "torch.multiprocessing.spawn": "patch_spawn",
+    "torch.utils.data._utils.signal_handling": "patch_worker_signals",
     "torch.distributed.distributed_c10d": "patch_c10d",
     "torch.nn.parallel.distributed": "patch_ddp",
     "torch.distributed.elastic.agent.server.api": "patch_agent",

@@ -7,7 +7,7 @@ import atexit
 import os
 import sys
 
-from . import faults, finder, journal, process
+from . import describe, faults, finder, journal, process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     Hook = Callable[[type[BaseException], Any, TracebackType | None], object]
+
+replaced: list[tuple[object, str, object, object]] = []
+"""Owner, name, original and wrapper of everything that was replaced, so that its cost can be measured in one process
+with it and without it (benchmarks/switching.py)."""
 
 _hooks: dict[int, Hook] = {}
 _main_thread = 0
@@ -61,6 +65,7 @@ def replace(owner: object, name: str, wrapper: Any) -> None:
             setattr(wrapper, attribute, value)
     wrapper.__module__ = getattr(owner, "__name__", None) if not isinstance(owner, type) else owner.__module__
     setattr(owner, name, wrapper)
+    replaced.append((owner, name, original, wrapper))
 
 
 def _wrap_excepthook(hook: Hook) -> Hook:
@@ -69,7 +74,10 @@ def _wrap_excepthook(hook: Hook) -> Hook:
     ) -> object:
         try:
             if value is not None:  # A program may call a hook with anything.
-                faults.note_main(value, traceback, fatal=_is_fatal(value))
+                try:
+                    faults.note_main(value, traceback, fatal=_is_fatal(value))
+                except Exception:  # A signal handler's, for a loader worker that ends now: once more.
+                    faults.note_main(value, traceback, fatal=_is_fatal(value))
         except (
             BaseException
         ) as error:  # The process is ending: nothing may keep the message from being printed.
@@ -244,6 +252,9 @@ def _hook_kills() -> None:
 def _note_kill(what: str, number: int, signal: int) -> None:
     # Before the call: it may be our own end.
     try:
-        journal.write("kill", {what: number, "signal": int(signal)})
+        fields: dict[str, object] = {what: number, "signal": int(signal)}
+        if number == os.getpid():
+            fields["frames"] = describe.list_stack(sys._getframe(2))
+        journal.write("kill", fields)
     except Exception as error:
         journal.failed("kill", error)

@@ -131,6 +131,23 @@ def reopen_after_fork() -> None:
         os.close(descriptor)
 
 
+def pause_faults() -> bool:
+    """Take Python's fault handler away for a moment; return whether it is ours."""
+    ours = _journal is not None and _journal.fault_descriptor >= 0 and faulthandler.is_enabled()
+    if ours:
+        faulthandler.disable()
+    return ours
+
+
+def resume_faults() -> None:
+    """Put it back, before handlers that were installed meanwhile."""
+    if _journal is not None:
+        try:
+            faulthandler.enable(file=_journal.fault_descriptor, all_threads=True)
+        except (OSError, ValueError, RuntimeError) as error:
+            trouble("faulthandler", error)
+
+
 def count_fork() -> None:
     """Count a fork that is about to happen."""
     if _journal is not None:

@@ -109,6 +109,7 @@ def note_start() -> dict[str, object]:
             },
             "host": os.uname().nodename,
             "isatty": [_isatty(number) for number in (0, 1, 2)],
+            "open_files": read_open_files(),
         },
     )
     return place
@@ -124,6 +125,11 @@ def note_fork() -> None:
 def read_variables(*beginnings: str) -> dict[str, str]:
     """Read the variables whose names begin so, as they are now."""
     return {name: value[:_ARGUMENT] for name, value in os.environ.items() if name.startswith(beginnings)}
+
+
+def read_open_files() -> int:
+    """Read the limit of open files as it is now, without opening one."""
+    return os.sysconf("SC_OPEN_MAX")
 
 
 def _ids() -> dict[str, object]:

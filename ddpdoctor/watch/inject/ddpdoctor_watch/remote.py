@@ -20,6 +20,7 @@ _LINKS = {
     "The above exception was the direct cause of the following exception:": "cause",
     "During handling of the above exception, another exception occurred:": "context",
 }
+_QUOTES = '"""'
 _LONGEST = 1_000_000
 """Characters that are looked through; a text of that length is no traceback that anybody reads."""
 
@@ -49,16 +50,36 @@ def parse(message: str) -> dict[str, Any] | None:
         "type": last["type"],
         "message": last["message"],
         "frames": last["frames"],
-        "chain": [
-            {
-                "link": block["link"],
-                "type": block["type"],
-                "message": block["message"],
-                "frames": block["frames"],
-            }
-            for block in blocks[: describe.CHAIN]
-        ],
+        "chain": _list_chain(blocks),
     }
+
+
+def parse_cause(text: str) -> tuple[list[list[object]], list[dict[str, Any]]] | None:
+    """Read what a pool puts before the exception that one of its processes raised.
+
+    Args:
+        text: A printed traceback between two lines of three quotes.
+
+    Returns:
+        Frames of the process, innermost first, and the chain of its exception as `describe.describe` gives it; None
+        where the text is of another form.
+    """
+    lines = text[:_LONGEST].split("\n")
+    while lines and lines[0] in ("", _QUOTES):
+        del lines[0]
+    while lines and lines[-1] in ("", _QUOTES):
+        del lines[-1]
+    blocks = parse_traceback("\n".join(lines))
+    if not blocks or not blocks[-1]["frames"]:
+        return None
+    last = blocks.pop()
+    blocks.reverse()
+    return last["frames"], _list_chain(blocks)
+
+
+def _list_chain(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    names = ("link", "type", "message", "frames")
+    return [{name: block[name] for name in names} for block in blocks[: describe.CHAIN]]
 
 
 def parse_traceback(text: str) -> list[dict[str, Any]]:

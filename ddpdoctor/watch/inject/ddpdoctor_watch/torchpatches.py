@@ -52,6 +52,24 @@ def patch_ddp(module: ModuleType) -> None:
     _wrap(wrapper, "_lazy_init", before=_note_first_forward)
 
 
+def patch_worker_signals(module: ModuleType) -> None:
+    """Let Python's fault handler stand before the one that torch installs in loader workers.
+
+    Torch's only says that the worker crashed. Ours writes the stack, then hands the signal on to torch's.
+    """
+    real_set = module._set_worker_signal_handlers
+
+    def set_worker_signal_handlers(*args: Any) -> Any:
+        ours = journal.pause_faults()
+        try:
+            return real_set(*args)
+        finally:
+            if ours:
+                journal.resume_faults()
+
+    hooks.replace(module, "_set_worker_signal_handlers", set_worker_signal_handlers)
+
+
 def patch_spawn(module: ModuleType) -> None:
     """See a process start ranks by torch.multiprocessing."""
     _wrap(module.ProcessContext, "__init__", after=_note_children)
