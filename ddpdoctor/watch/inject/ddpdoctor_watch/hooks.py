@@ -21,10 +21,6 @@ replaced: list[tuple[object, str, object, object]] = []
 """Owner, name, original and wrapper of everything that was replaced, so that its cost can be measured in one process
 with it and without it (benchmarks/switching.py)."""
 
-replaced: list[tuple[object, str, object, object]] = []
-"""Owner, name, original and wrapper of everything that was replaced, so that its cost can be measured in one process
-with it and without it (benchmarks/switching.py)."""
-
 _hooks: dict[int, Hook] = {}
 _main_thread = 0
 
