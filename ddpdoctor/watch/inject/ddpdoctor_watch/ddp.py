@@ -27,7 +27,8 @@ _INDEX = re.compile(r"Parameter at index (\d+)|params\[(\d+)\] in this process")
 class _Wrapped:
     """What is remembered of one DistributedDataParallel, without keeping it alive."""
 
-    def __init__(self, wrapper: Any, parameters: list[Any]) -> None:
+    def __init__(self, wrapper: Any, parameters: list[Any], number: int) -> None:
+        self.number = number
         self.wrapper = weakref.ref(wrapper)
         self.parameters = [weakref.ref(parameter) for parameter in parameters]
         self.calls = 0
@@ -37,13 +38,21 @@ class _Wrapped:
 
 
 _wrapped: list[_Wrapped] = []
+_count = 0
 _handle: Any = None
 
 
 def remember(wrapper: Any, parameters: list[Any]) -> None:
     """Remember a wrapper and its parameters in the reducer's order, which is that of the indices in its errors."""
+    global _count
     _wrapped[:] = [entry for entry in _wrapped if entry.wrapper() not in (None, wrapper)][-_WRAPPERS + 1 :]
-    _wrapped.append(_Wrapped(wrapper, list(parameters)))
+    _count += 1
+    _wrapped.append(_Wrapped(wrapper, list(parameters), _count))
+
+
+def number(wrapper: Any) -> int:
+    """Return the how-manyth of this process's wrappers it is, from 1; 0 where it is not known."""
+    return next((entry.number for entry in _wrapped if entry.wrapper() is wrapper), 0)
 
 
 def watch_forwards(wrapper: Any) -> None:

@@ -20,6 +20,7 @@ TARGETS = {
     "traceback": "patch_traceback",
     "torch.multiprocessing.spawn": "patch_spawn",
     "torch.utils.data._utils.signal_handling": "patch_worker_signals",
+    "torch.distributed.c10d_logger": "patch_logger",
     "torch.distributed.distributed_c10d": "patch_c10d",
     "torch.nn.parallel.distributed": "patch_ddp",
     "torch.distributed.elastic.agent.server.api": "patch_agent",
@@ -86,6 +87,9 @@ def after_fork() -> None:
     patches = sys.modules.get(f"{__package__}.torchpatches")
     if patches is not None:
         patches.allow_tracing()
+    calls = sys.modules.get(f"{__package__}.calls")
+    if calls is not None:
+        calls.after_fork()
 
 
 def _arm(spec: ModuleSpec, name: str) -> None:

@@ -29,6 +29,9 @@ LIMITS = {
     "init": 200,
     "ddp": 20,
     "trouble": 20,
+    "signature": 4_000,
+    "site": 4_000,
+    "group": 1_000,
 }
 """Events per process and kind: threads may die by the thousand; 50 MB of evidence an hour is the whole budget."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import ddp, describe, hooks, journal, process
+from . import calls, ddp, describe, hooks, journal, process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,14 @@ _PR_SET_PTRACER = 0x59616D61
 _FRAMES = 12
 """Of the stack at a milestone: enough to come out of torch into the user's code."""
 
+_forwards: dict[int, int] = {}
+"""Forwards that have begun: what `calls.end_forward` wants, by the wrapper's id."""
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+def patch_logger(module: ModuleType) -> None:
+    """See the public functions of torch.distributed called, before they are made."""
+    calls.install(module)
 
 
 def patch_c10d(module: ModuleType) -> None:
@@ -42,6 +49,7 @@ def patch_c10d(module: ModuleType) -> None:
     allow_tracing()
     _wrap(module, "_check_valid_timeout", before=_note_init_begin)
     _wrap(module, "_update_default_pg", after=_note_group)
+    calls.watch_undecorated(module)
 
 
 def patch_ddp(module: ModuleType) -> None:
@@ -50,6 +58,8 @@ def patch_ddp(module: ModuleType) -> None:
     _wrap(wrapper, "_build_params_for_reducer", after=_note_wrapping)
     _wrap(wrapper, "_ddp_init_helper", after=_note_wrapped)
     _wrap(wrapper, "_lazy_init", before=_note_first_forward)
+    _wrap(wrapper, "_check_sync_bufs_pre_fwd", after=_note_forward)
+    _wrap(wrapper, "_check_sync_bufs_post_fwd", before=_note_forward_end)
 
 
 def patch_worker_signals(module: ModuleType) -> None:
@@ -141,6 +151,7 @@ def _note_init_begin(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
 
 def _note_group(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     group = args[0] if args else None
+    calls.forget_groups()
     if group is None:
         journal.write("milestone", {"name": "destroy", "frames": describe.list_stack(frame)[:_FRAMES]})
         return
@@ -179,6 +190,14 @@ def _note_wrapped(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
 def _note_first_forward(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     journal.write("milestone", {"name": "first-forward", "detail": describe.name_type(type(args[0].module))})
     ddp.watch_forwards(args[0])
+
+
+def _note_forward(syncs: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
+    _forwards[id(args[0])] = calls.note_forward(ddp.number(args[0]), frame, bool(syncs))
+
+
+def _note_forward_end(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
+    calls.end_forward(_forwards.pop(id(args[0]), 0))
 
 
 def _note_children(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:

@@ -1,0 +1,510 @@
+"""The ring of collective calls: what this process asks of torch.distributed, written down before it is asked.
+
+A file of fixed size, mapped into memory: a call costs no system call, and what was written is there whatever
+becomes of the process, also while it holds the interpreter's lock. What repeats (call sites, signatures, groups)
+goes into the journal once and is a number here.
+
+torch decorates its public collectives with ``torch.distributed.c10d_logger._exception_logger``. Its decorator is
+replaced by one that does the same and calls us: where torch's wrapper stood in a traceback, ours stands, under the
+same file, line and name, so that no printed traceback changes. What is not decorated (isend, irecv,
+monitored_barrier) is seen from a function that it calls; when those end is not known.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from _thread import _local, get_ident
+
+from . import journal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, FrameType, ModuleType
+    from typing import Any
+
+MAGIC = b"DDPRING1"
+HEADER = 4096
+RECORD = 64
+CAPACITY = 4096
+"""Records; the oldest is overwritten. 260 kB a rank."""
+HEAD_FORMAT = "<8sIIQQ"
+"""Magic, capacity, bytes of a record, process, its start in clock ticks; the count of records is at `COUNT_AT`."""
+COUNT_AT = 64
+FORMAT = "<QQQQIIIiiIQ"
+"""Number (from 1), begin and end in monotonic ns (end 0: has not returned), ordinal in its group, signature, call site,
+group, root or peer (-1: none), tag, flags, thread."""
+END_AT = 16
+ASYNC, POINT_TO_POINT, END_UNKNOWN, WRAPPER = 1, 2, 4, 8
+"""Flags: asked for asynchronously; send or receive; seen at its beginning only; a forward of
+DistributedDataParallel."""
+INTERNED = 4000
+"""Signatures, and call sites, that get a number; later ones are number 0: a program that makes shapes anew at each step
+shall not fill the memory of the job."""
+DEPTH = 60
+"""Frames that are looked through for those that are the user's."""
+CALLERS = 3
+"""Of the user's frames that make a call site."""
+SITE_FRAMES = 12
+
+_TENSORS = ("tensor", "input_tensor", "input", "output", "tensors", "object_list", "obj")
+"""Names of the argument that must agree over ranks, first found."""
+_PEERS = ("src", "dst", "group_src", "group_dst")
+_UNEQUAL = ("all_to_all", "all_to_all_single")
+"""Collectives whose shapes may differ over ranks."""
+_ROOTED = ("gather", "scatter", "gather_object", "scatter_object_list", "broadcast_object_list")
+"""Collectives whose root may be left out."""
+_UNDECORATED = ("isend", "irecv", "monitored_barrier")
+_TWO_SIDED = ("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list")
+_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}", "<frozen ")
+"""Parts of the names of files that are not the user's; torch's own and the standard library's come to them."""
+
+
+class _Ring:
+    """The mapped file of this process and what its numbers mean."""
+
+    def __init__(self, view: Any, pack: Any) -> None:
+        self.view = view
+        self.pack = pack
+        self.count = 0
+        self.signatures: dict[object, int] = {}
+        self.sites: dict[object, int] = {}
+        self.groups: dict[object, int] = {}
+        self.group_count = 0
+        self.ordinals: dict[object, int] = {}
+        self.trees = tuple(
+            os.path.dirname(found) + os.sep
+            for found in (getattr(sys.modules.get("torch"), "__file__", None), os.__file__, __file__)
+            if found
+        )
+
+
+_ring: _Ring | None = None
+_failed = False
+_depth: Any = _local()
+_module: Any = None
+_own: dict[CodeType, bool] = {}
+"""Whether a code object is the user's."""
+
+
+def install(module: ModuleType) -> None:
+    """Replace the decorators of torch.distributed's public functions; called when c10d_logger has been executed."""
+    for name, source in (("_exception_logger", _EXCEPTION_LOGGER), ("_time_logger", _TIME_LOGGER)):
+        original = getattr(module, name, None)
+        make = _make_decorator(module, original, source) if original is not None else None
+        if make is None:
+            journal.trouble(
+                "calls", f"torch.distributed.c10d_logger.{name} is of another form: its calls are not seen"
+            )
+            continue
+        from . import hooks
+
+        hooks.replace(module, name, make)
+
+
+def _make_decorator(module: ModuleType, original: Any, source: str) -> Any:
+    """Build a decorator whose inner function calls the decorated one at the very place where torch's does.
+
+    Returns:
+        None where torch's is of another form than the one that is known.
+    """
+    inner = next((c for c in original.__code__.co_consts if getattr(c, "co_name", "") == "wrapper"), None)
+    line = _find_call_line(inner) if inner is not None and inner.co_freevars == ("func",) else 0
+    if line <= _CALL_LINE or not hasattr(module, "_get_msg_dict"):
+        return None
+    made: dict[str, Any] = {"begin": begin, "end": end, "Counting": _Counting, "module": module}
+    made["wraps"] = vars(module)["functools"].wraps
+    # The text below and nothing else, under the name and at the line of torch's.
+    exec(compile("\n" * (line - _CALL_LINE) + source, original.__code__.co_filename, "exec"), made)
+    build = made["make"]
+
+    def decorate(func: Callable[..., Any]) -> Callable[..., Any]:
+        spec: _Spec | None = None
+        try:
+            if func.__name__ not in _PASSED_OVER:
+                spec = _describe(func)
+        except Exception as error:
+            journal.failed("calls", error)
+        made_func: Callable[..., Any] = original(func) if spec is None else build(func, spec)
+        return made_func
+
+    return decorate
+
+
+_PASSED_OVER = ("init_process_group", "_store_based_barrier")
+"""What is decorated and no call on a group."""
+_CALL_LINE = 6
+"""Line of the call in the texts below; its indentation is that of torch's, for the marks under it in tracebacks."""
+_EXCEPTION_LOGGER = """def make(func, spec):
+    @wraps(func)
+    def wrapper(*args, **kwargs):
+        token = begin(spec, args, kwargs)
+        try:
+            return func(*args, **kwargs)
+        except Exception as error:
+            msg_dict = module._get_msg_dict(func.__name__, *args, **kwargs)
+            msg_dict["error"] = f"{error}"
+            module._c10d_logger.debug(msg_dict)
+            raise
+        finally:
+            end(token)
+    return wrapper
+"""
+_TIME_LOGGER = """def make(func, spec):
+    @wraps(func)
+    def wrapper(*args, **kwargs):
+        token = begin(spec, args, kwargs)
+        with Counting(module._WaitCounter, func.__name__, token):
+            func_return = func(*args, **kwargs)
+        return func_return
+    return wrapper
+"""
+"""torch/distributed/c10d_logger.py (2.3 to 2.13), with `begin` and `end`."""
+
+
+class _Counting:
+    """The wait counter of torch's decorator, and the end of the call."""
+
+    def __init__(self, counter: Any, name: str, token: int) -> None:
+        self._token = token
+        self._guard = counter(f"pytorch.wait_counter.c10d.{name}").guard()
+
+    def __enter__(self) -> None:
+        self._guard.__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        end(self._token)
+        self._guard.__exit__(*raised)
+
+
+def _find_call_line(code: CodeType) -> int:
+    """Return the line on which a wrapper calls what it wraps; 0 where it does not."""
+    import dis  # torch has imported it.
+
+    line = 0
+    for instruction in dis.get_instructions(code):
+        starts: Any = instruction.starts_line
+        if starts is True:  # 3.13
+            starts = getattr(instruction, "line_number", None)
+        line = starts or line
+        if instruction.opname == "CALL_FUNCTION_EX":
+            return int(line)
+    return 0
+
+
+class _Spec:
+    """Where the arguments of one public function are."""
+
+    def __init__(self, name: str, places: dict[str, int], defaults: dict[str, Any]) -> None:
+        self.name = name
+        self.places = places
+        self.defaults = defaults
+        self.tensor = next((each for each in _TENSORS if each in places), None)
+        self.peers = [each for each in _PEERS if each in places]
+        self.two_sided = name in _TWO_SIDED
+        self.compared = name not in _UNEQUAL
+        self.object = "object" in name
+
+
+def _describe(func: Any) -> _Spec:
+    inner = func
+    while hasattr(inner, "__wrapped__"):
+        inner = inner.__wrapped__
+    code = inner.__code__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    given = inner.__defaults__ or ()
+    first = code.co_argcount - len(given)
+    defaults = {code.co_varnames[first + place]: value for place, value in enumerate(given)}
+    return _Spec(func.__name__, {name: place for place, name in enumerate(names)}, defaults)
+
+
+def watch_undecorated(module: ModuleType) -> None:
+    """See the calls that torch does not decorate, from a function that each of them asks at its beginning."""
+    global _module
+    _module = module
+    real: Any = getattr(module, "_rank_not_in_group", None)
+    specs: dict[CodeType, _Spec] = {}
+    for name in _UNDECORATED:
+        func = getattr(module, name, None)
+        if func is not None and hasattr(func, "__code__"):
+            specs[func.__code__] = _describe(func)
+    if real is None or not specs:
+        journal.trouble("calls", "torch.distributed has no _rank_not_in_group: isend and irecv are not seen")
+        return
+    from . import hooks
+
+    frame_of = sys._getframe
+    find = specs.get
+
+    def _rank_not_in_group(group: Any) -> Any:
+        spec = find(frame_of(1).f_code)
+        if spec is not None:
+            _note_undecorated(spec, frame_of(1))
+        return real(group)
+
+    hooks.replace(module, "_rank_not_in_group", _rank_not_in_group)
+
+
+def _note_undecorated(spec: _Spec, frame: FrameType) -> None:
+    try:
+        if getattr(_depth, "value", 0):
+            return  # Part of a call that is written down already.
+        seen = frame.f_locals
+        _write(spec, (), seen, END_UNKNOWN, frame.f_back)
+    except Exception as error:
+        journal.failed("calls", error)
+
+
+def begin(spec: _Spec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Write down that a public function is about to be called.
+
+    Returns:
+        What `end` wants.
+    """
+    depth = getattr(_depth, "value", 0)
+    _depth.value = depth + 1
+    if depth:
+        return 0
+    try:
+        return _write(spec, args, kwargs, 0, sys._getframe(2))
+    except Exception as error:
+        journal.failed("calls", error)
+        return 0
+
+
+def end(token: int) -> None:
+    """Write down that the call that `begin` gave this for has returned or raised."""
+    _depth.value -= 1
+    ring = _ring
+    if token and ring is not None:
+        ring.view[token + END_AT : token + END_AT + 8] = time.monotonic_ns().to_bytes(8, "little")
+
+
+def note_forward(index: int, frame: FrameType | None, syncs: bool) -> int:
+    """Write down that a wrapped model's forward begins; `end_forward` wants what it returns."""
+    ring = _ring or _open()
+    if ring is None:
+        return 0
+    signature = ring.signatures.get(("forward", index, syncs))
+    if signature is None:
+        signature = _intern_signature(
+            ring,
+            ("forward", index, syncs),
+            {"op": "DistributedDataParallel.forward", "wrapper": index, "syncs": syncs},
+        )
+    ordinal = ring.ordinals[("forward", index)] = ring.ordinals.get(("forward", index), 0) + 1
+    return _append(ring, ordinal, signature, _find_site(ring, frame), 0, -1, 0, WRAPPER)
+
+
+def end_forward(token: int) -> None:
+    """Write down that a forward has ended."""
+    ring = _ring
+    if token and ring is not None:
+        ring.view[token + END_AT : token + END_AT + 8] = time.monotonic_ns().to_bytes(8, "little")
+
+
+def forget_groups() -> None:
+    """The default group was made or destroyed: names of groups mean others from now on."""
+    ring = _ring
+    if ring is not None:
+        ring.groups.clear()
+
+
+def after_fork() -> None:
+    """A forked child has a ring of its own, once it calls something."""
+    global _ring, _failed
+    ring, _ring, _failed = _ring, None, False
+    if ring is not None:
+        ring.view.close()  # The child's mapping only.
+
+
+def _write(
+    spec: _Spec, args: tuple[Any, ...], kwargs: dict[str, Any], flags: int, frame: FrameType | None
+) -> int:
+    ring = _ring or _open()
+    if ring is None:
+        return 0
+    places, given = spec.places, len(args)
+
+    def get(name: str) -> Any:
+        place = places.get(name)
+        if place is None:
+            return None
+        return args[place] if place < given else kwargs.get(name, spec.defaults.get(name))
+
+    tensor = get(spec.tensor) if spec.tensor is not None else None
+    shape = getattr(tensor, "shape", None)
+    reduction = get("op")
+    key = (
+        spec.name,
+        tuple(shape) if shape is not None and spec.compared else None,
+        getattr(tensor, "dtype", None),
+        getattr(getattr(tensor, "device", None), "type", None),
+        str(reduction) if reduction is not None else None,
+    )
+    signature = ring.signatures.get(key)
+    if signature is None:
+        signature = _intern_signature(ring, key, _describe_signature(key, spec))
+    peer = -1
+    for name in spec.peers:
+        value = get(name)
+        if value is not None:
+            peer = int(value)
+            break
+    else:
+        if spec.name in _ROOTED:
+            peer = 0  # Where neither is given (torch.distributed, 2.6 and later).
+    group = _find_group(ring, get("group"))
+    if spec.two_sided:
+        flags |= POINT_TO_POINT
+    if get("async_op"):
+        flags |= ASYNC
+    kind = (group, bool(flags & POINT_TO_POINT))
+    ordinal = ring.ordinals[kind] = ring.ordinals.get(kind, 0) + 1
+    tag = get("tag")
+    return _append(
+        ring, ordinal, signature, _find_site(ring, frame), group, peer, tag if type(tag) is int else 0, flags
+    )
+
+
+def _append(
+    ring: _Ring, ordinal: int, signature: int, site: int, group: int, peer: int, tag: int, flags: int
+) -> int:
+    number = ring.count = ring.count + 1
+    place = HEADER + (number - 1) % CAPACITY * RECORD
+    ring.pack(
+        ring.view, place, number, time.monotonic_ns(), 0, ordinal, signature, site, group,
+        max(-1, min(peer, 0x7FFFFFFF)), max(-0x80000000, min(tag, 0x7FFFFFFF)), flags, get_ident() & 0xFFFFFFFFFFFFFFFF,
+    )  # fmt: skip
+    ring.view[COUNT_AT : COUNT_AT + 8] = number.to_bytes(8, "little")
+    return place
+
+
+def _open() -> _Ring | None:
+    """Make the file, its space reserved: writing to a mapped page that the disk has no room for is a bus error."""
+    global _ring, _failed
+    folder = journal.folder()
+    if _failed or not folder:
+        return None
+    _failed = True  # Once; a thread that comes meanwhile goes without.
+    try:
+        import mmap
+        import struct
+
+        ticks, _ = journal.read_ticks("self")
+        path = os.path.join(folder, f"{os.getpid()}-{ticks}.ring")
+        size = HEADER + CAPACITY * RECORD
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+            view = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        struct.pack_into(HEAD_FORMAT, view, 0, MAGIC, CAPACITY, RECORD, os.getpid(), ticks)
+        _ring = _Ring(view, struct.Struct(FORMAT).pack_into)
+    except (OSError, ValueError, ImportError, AttributeError) as error:
+        journal.trouble("calls", error)
+        return None
+    return _ring
+
+
+def _intern_signature(ring: _Ring, key: object, fields: dict[str, object]) -> int:
+    if len(ring.signatures) >= INTERNED:
+        return 0
+    number = ring.signatures[key] = len(ring.signatures) + 1
+    journal.write("signature", {"number": number, **fields})
+    return number
+
+
+def _describe_signature(key: tuple[Any, ...], spec: _Spec) -> dict[str, object]:
+    name, shape, dtype, device, reduction = key
+    return {
+        "op": name,
+        "shape": [int(size) for size in shape] if shape is not None and not spec.object else None,
+        "dtype": str(dtype).rpartition(".")[2] if dtype is not None else None,
+        "device": device,
+        "reduction": reduction.rpartition(".")[2].lower() if reduction is not None else None,
+    }
+
+
+def _find_group(ring: _Ring, group: Any) -> int:
+    """Return the number of a process group; 0 where it cannot be told."""
+    if group is None:
+        number = ring.groups.get(None)
+        if number is not None:
+            return number
+        world = getattr(getattr(_module, "GroupMember", None), "WORLD", None)
+        if world is None:
+            return 0
+        number = ring.groups[None] = _find_group(ring, world)
+        return number
+    name = getattr(group, "group_name", None)
+    if name is None:
+        return 0
+    number = ring.groups.get(name)
+    if number is None:
+        ring.group_count += 1
+        number = ring.groups[name] = ring.group_count
+        ranks: list[int] | None = None
+        try:
+            ranks = [int(rank) for rank in _module.get_process_group_ranks(group)]
+        except Exception as error:
+            journal.failed("group", error)
+        journal.write(
+            "group",
+            {
+                "number": number,
+                "name": str(name),
+                "description": str(getattr(group, "group_desc", "") or ""),
+                "ranks": ranks,
+                "backend": _read_backend(group),
+                "default": group is getattr(getattr(_module, "GroupMember", None), "WORLD", None),
+            },
+        )
+    return number
+
+
+def _read_backend(group: Any) -> str | None:
+    try:
+        return str(_module.get_backend(group))
+    except Exception as error:
+        journal.failed("group", error)
+        return None
+
+
+def _find_site(ring: _Ring, frame: FrameType | None) -> int:
+    """Return the number of the user's own lines that a call comes from; 0 where there are none.
+
+    Up to `CALLERS` of them: a helper that is called from two lines is two sites.
+    """
+    looked = 0
+    own = _own
+    key: list[object] = []
+    first = None
+    while frame is not None and looked < DEPTH and len(key) < 2 * CALLERS:
+        code = frame.f_code
+        known = own.get(code)
+        if known is None:
+            if len(own) > 20_000:
+                own.clear()
+            name = code.co_filename
+            known = own[code] = not (name.startswith(ring.trees) or any(part in name for part in _PACKAGES))
+        if known:
+            first = first or frame
+            key += (code, frame.f_lasti)
+        frame = frame.f_back
+        looked += 1
+    if first is None:
+        return 0
+    place = tuple(key)
+    number = ring.sites.get(place)
+    if number is None:
+        if len(ring.sites) >= INTERNED:
+            return 0
+        from . import describe
+
+        number = ring.sites[place] = len(ring.sites) + 1
+        journal.write("site", {"number": number, "frames": describe.list_stack(first)[:SITE_FRAMES]})
+    return number
