@@ -20,6 +20,7 @@ from ddpdoctor.evidence.job import (
     TextMatch,
     WrapperFacts,
 )
+from ddpdoctor.evidence.members import JobNode, choose_members
 from ddpdoctor.evidence.network import HostMatch, Link, PortProbe, Rendezvous, Resolution
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.stages import RankError, RankExit, SmokeResult, StageRecord
@@ -81,6 +82,7 @@ class Evidence:
     memory: tuple[MemoryRecord, ...] = ()
     job: tuple[JobEnd, ...] = ()
     reruns: tuple[Rerun, ...] = ()
+    members: tuple[JobNode, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
     """What gatherers of third parties saw: ``<distribution>/<gatherer>`` -> node, as text -> plain data."""
     absent: dict[str, Absent] = field(default_factory=dict)
@@ -102,7 +104,7 @@ class Evidence:
 
 KINDS = tuple(f.name for f in dataclasses.fields(Evidence) if f.name not in ("launch", "extra", "absent"))
 """Names of the evidence kinds."""
-JOB_KINDS = ("processes", "exceptions", "crashes", "wrappers", "texts", "memory", "job", "reruns")
+JOB_KINDS = ("processes", "exceptions", "crashes", "wrappers", "texts", "memory", "job", "reruns", "members")
 """Those of a watched job, of which `check` has none; the others are of the tiny world and its machine."""
 
 
@@ -127,6 +129,7 @@ def merge_evidence(parts: Sequence[Evidence]) -> Evidence:
     }
     for kind, keys in _FOLDED.items():
         joined[kind] = _fold_rows(joined[kind], keys)
+    joined["members"] = choose_members([part.members for part in parts])
     absent: dict[str, Absent] = {}
     for part in parts:
         for kind, why in part.absent.items():
@@ -211,7 +214,7 @@ def renumber_node(evidence: Evidence, node: int) -> Evidence:
     changes: dict[str, Any] = {}
     for kind in KINDS:
         rows = getattr(evidence, kind)
-        if isinstance(rows, tuple) and rows:
+        if isinstance(rows, tuple) and rows and kind != "members":
             names = {each.name for each in dataclasses.fields(rows[0])}
             own = "node" if "node" in names else "source" if kind == "links" else None
             if own is not None:

@@ -55,13 +55,16 @@ class _Seen:
     """The last call of an exit, where no exception came later."""
 
 
-def collect_run(path: Path, *, node: int = 0, cwd: Path | None = None) -> Collected:
+def collect_run(
+    path: Path, *, node: int = 0, cwd: Path | None = None, log_bytes: int | None = None
+) -> Collected:
     """Read a run directory; what is damaged is passed over and said.
 
     Args:
         path: the directory.
         node: index of the node that it is of.
         cwd: directory against which files are named; the reader's own when None.
+        log_bytes: read of each log, half of it at each end; all when None.
     """
     found, seen = Collected(), _Seen()
     shorten = Shortener(cwd or Path.cwd())
@@ -74,7 +77,7 @@ def collect_run(path: Path, *, node: int = 0, cwd: Path | None = None) -> Collec
     for file in sorted((path / "processes").glob("*.fault")):
         _read_fault(file, node, shorten, by_pid, found)
     for file in sorted((path / "logs").glob("*.log")):
-        _read_log(file, by_pid, found)
+        _read_log(file, by_pid, found, log_bytes)
     for exception in found.exceptions:
         found.texts.extend(match_exception(exception, by_pid.get(exception.pid)))
     return found
@@ -212,14 +215,14 @@ def _read_fault(
     )
 
 
-def _read_log(path: Path, by_pid: dict[int, ProcessRecord], found: Collected) -> None:
+def _read_log(path: Path, by_pid: dict[int, ProcessRecord], found: Collected, most: int | None) -> None:
     """Look through one log; its last words go to the process's record."""
     parts = path.name.split(".")
     pid = int(parts[2]) if len(parts) > 3 and parts[2].isdigit() else None
     record = by_pid.get(pid) if pid is not None else None
     stream = "stderr" if ".stderr." in path.name else "stdout"
     try:
-        found.texts.extend(scan_log(path, record, stream))
+        found.texts.extend(scan_log(path, record, stream, most))
     except OSError as problem:
         found.lost.append(f"{path.name} could not be read: {problem.strerror}")
     if record is not None and stream == "stderr":

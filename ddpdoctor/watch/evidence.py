@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import socket
+from collections.abc import Mapping
 
 from ddpdoctor.evidence import Absent, Evidence, Frame, Launch
 from ddpdoctor.evidence.bundle import JOB_KINDS, KINDS
@@ -17,10 +18,25 @@ from ddpdoctor.watch.rundir import RunDirectory
 from ddpdoctor.watch.script import ScriptProblem
 
 
-def make_evidence(result: JobResult, directory: RunDirectory, split: Split) -> Evidence:
-    """Return everything that was seen of a job that has ended."""
+def make_evidence(
+    result: JobResult,
+    directory: RunDirectory,
+    split: Split,
+    toggles: Mapping[str, str] | None = None,
+    *,
+    log_bytes: int | None = None,
+) -> Evidence:
+    """Return everything that was seen of a job on this node.
+
+    Args:
+        result: how it ended, or how it stands.
+        directory: of the run.
+        split: what was launched.
+        toggles: debug variables that we put into its environment.
+        log_bytes: read of each log, half of it at each end; all when None.
+    """
     host = socket.gethostname()
-    found = collect_run(directory.path)
+    found = collect_run(directory.path, log_bytes=log_bytes)
     processes = tuple(_with_memory(record, result, host) for record in found.processes)
     end = JobEnd(
         exit_code=result.exit_code if result.returncode >= 0 else None,
@@ -30,6 +46,7 @@ def make_evidence(result: JobResult, directory: RunDirectory, split: Split) -> E
         duration_s=result.duration_s,
         lost=(*found.lost, *result.lost, *([directory.note] if directory.note else [])),
         interrupted=result.signals[0] if result.signals else None,
+        toggles=dict(toggles or {}),
     )
     return Evidence(
         launch=_describe_launch(found, end.launcher),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 from ddpdoctor.evidence.job import ExceptionRecord, ProcessRecord, TextMatch
@@ -17,8 +18,16 @@ MATCHES_PER_LOG = 200
 """Different entries kept of one log; the same one again is only counted."""
 
 
-def scan_log(path: Path, record: ProcessRecord | None, stream: str) -> list[TextMatch]:
+def scan_log(
+    path: Path, record: ProcessRecord | None, stream: str, most: int | None = None
+) -> list[TextMatch]:
     """Return the texts that the table knows in one log, each entry once with how often it came.
+
+    Args:
+        path: the log.
+        record: its process.
+        stream: stdout or stderr.
+        most: bytes that are read, half of them at each end; all when None.
 
     Raises:
         OSError: it cannot be read.
@@ -26,6 +35,10 @@ def scan_log(path: Path, record: ProcessRecord | None, stream: str) -> list[Text
     scan = _Scan(path.name, record, stream)
     with path.open("rb") as file:
         rest = b""
+        size = os.fstat(file.fileno()).st_size
+        if most is not None and size > most:
+            scan.read(file.read(most // 2))
+            file.seek(size - most // 2)
         while chunk := file.read(CHUNK):
             data = rest + chunk
             cut = data.rfind(b"\n") + 1

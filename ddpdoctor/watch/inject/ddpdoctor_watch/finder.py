@@ -24,6 +24,7 @@ TARGETS = {
     "torch.distributed.distributed_c10d": "patch_c10d",
     "torch.nn.parallel.distributed": "patch_ddp",
     "torch.distributed.elastic.agent.server.api": "patch_agent",
+    "torch.distributed.elastic.agent.server.local_elastic_agent": "patch_local_agent",
 }
 """Module, and the function of `patches` or `torchpatches` that patches it."""
 

@@ -87,7 +87,22 @@ def patch_spawn(module: ModuleType) -> None:
 
 def patch_agent(module: ModuleType) -> None:
     """See a process become an elastic agent."""
-    _wrap(module.SimpleElasticAgent, "__init__", after=_note_agent)
+    from . import nodes
+
+    agent = module.SimpleElasticAgent
+    _wrap(agent, "__init__", after=_note_agent)
+    _wrap(agent, "_exit_barrier", before=nodes.note_done)
+    # Called when the agent has ended, well or with an exception, and its store is still there.
+    _wrap(agent, "get_event_succeeded", before=nodes.leave)
+    _wrap(agent, "get_event_failed", before=nodes.leave)
+
+
+def patch_local_agent(module: ModuleType) -> None:
+    """See the agent that torchrun uses look after its ranks, and stop them."""
+    from . import nodes
+
+    _wrap(module.LocalElasticAgent, "_monitor_workers", before=nodes.look)
+    _wrap(module.LocalElasticAgent, "_shutdown", before=nodes.note_stopping)
 
 
 def allow_tracing() -> None:

@@ -1,0 +1,362 @@
+"""What the elastic agents of a job on several nodes tell each other, through the store of their own rendezvous.
+
+One node is the head: the one that hosts the store; where nobody can be told to, the first. Keys, per node and never per
+rank, all below ``ddpdoctor/``:
+
+* ``head``: who is it;
+* ``hello/<node>``: host, ranks, clock, and this node's end of its connection to the store;
+* ``alive/<node>``: what the agent does, and its last sign of life;
+* ``end/<node>``: what was seen on the node, as its supervisor summed it up when the agent was about to end.
+
+The head gathers the last into ``nodes/<node>.json`` of its run directory. Events of the agent's journal: ``node`` says
+which one this is, ``peer`` what the head knows of another one (later events add to earlier ones), ``sent`` how telling
+the head went.
+
+A store may stop to answer (a cable, a host without power). So nothing is asked of it in the agent's own thread but what
+has a limit of its own; what has none is done by a thread that is left behind when its time is up.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from . import journal, sockets
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+BEAT_S = 1.0
+"""Between two signs of life; a hundredth of a second more for each node, so that the head has 100 a second at most."""
+MEETING_S = 0.3
+"""How long a node waits for the others' hello, once its ranks are started. They all come out of the same rendezvous."""
+WAIT_S = 3.0
+"""How long the head waits for what others saw, unless ``DDPDOCTOR_NODES_WAIT`` says otherwise."""
+SEND_S = 0.5
+"""How long a node waits for its parcel to arrive: one round trip."""
+SUMMARY_S = 2.5
+"""How long the supervisor may take to sum up; it takes some 0.1 s."""
+CLOSED_S = 0.3
+"""How long after the end of its connection a node's last words are still looked for."""
+LOOK_S = 0.05
+PARCEL = 1 << 20
+"""Bytes of a parcel, compressed; the store takes 8 MiB (TCPStoreLibUvBackend.cpp, MAX_PAYLOAD_LEN)."""
+UNPACKED = 16 << 20
+"""Bytes of a parcel that is unpacked."""
+
+
+class _Meeting:
+    """This node among the others of one rendezvous."""
+
+    def __init__(self, agent: Any) -> None:
+        group = agent._worker_group
+        self.store: Any = agent._store
+        self.node = int(group.group_rank)
+        self.count = int(group.group_world_size)
+        self.ranks = [int(worker.global_rank) for worker in group.workers]
+        self.port = sockets.find_port(self.store)
+        self.is_head = sockets.listens(self.port) if self.port is not None else self.node == 0
+        self.head: dict[str, Any] = {}
+        self.peers: dict[int, dict[str, Any]] = {}
+        self.next_beat = 0.0
+        self.mute = False
+        self.sent = False
+        self.left = False
+
+    def others(self) -> list[int]:
+        return [node for node in range(self.count) if node != self.node]
+
+
+_meeting: _Meeting | None = None
+
+
+def look(_: object, frame: object, args: tuple[Any, ...]) -> None:
+    """Meet the others once the ranks are started, and give a sign of life from time to time."""
+    global _meeting
+    agent = args[0]
+    store = getattr(agent, "_store", None)
+    group = getattr(agent, "_worker_group", None)
+    if store is None or (getattr(group, "group_world_size", None) or 0) < 2:
+        return
+    if _meeting is None or _meeting.store is not store:
+        before, _meeting = _meeting, _Meeting(agent)
+        _meet(_meeting, again=before is not None)
+    elif time.monotonic() >= _meeting.next_beat:
+        _beat(_meeting, "running")
+
+
+def note_stopping(*_: object) -> None:
+    """Say that the agent is about to stop its ranks, which may take it half a minute."""
+    if _meeting is not None and not _meeting.left:
+        _beat(_meeting, "stopping")
+
+
+def note_done(*_: object) -> None:
+    """Tell what was seen before the agent waits for the others: its ranks have ended well."""
+    if _meeting is not None:
+        _beat(_meeting, "done")
+        if not _meeting.is_head:
+            _send(_meeting)
+
+
+def leave(*_: object) -> None:
+    """Tell what was seen, or gather it: the agent is about to end."""
+    meeting = _meeting
+    if meeting is None or meeting.left:
+        return
+    meeting.left = True
+    if not meeting.is_head:
+        _send(meeting)
+        return
+    # Where it ends with an exception, such as that of a signal, nobody is waited for.
+    wait = 0.0 if sys.exc_info()[0] is not None else _read_wait()
+    _within(wait + SEND_S, "gathering", lambda: _gather(meeting, wait))
+
+
+def _read_wait() -> float:
+    try:
+        return min(max(float(os.environ.get("DDPDOCTOR_NODES_WAIT", "")), 0.0), 600.0)
+    except ValueError:
+        return WAIT_S
+
+
+def _key(kind: str, node: int | None = None) -> str:
+    return "ddpdoctor/" + (kind if node is None else f"{kind}/{node}")
+
+
+def _beat(meeting: _Meeting, state: str) -> None:
+    meeting.next_beat = time.monotonic() + BEAT_S + meeting.count / 100
+    if meeting.mute:
+        return
+    try:
+        # The store does not answer this, so nothing is waited for.
+        meeting.store.set(_key("alive", meeting.node), f"{state} {time.time_ns()}")
+    except Exception as error:
+        meeting.mute = True
+        journal.failed("nodes", error)
+
+
+def _meet(meeting: _Meeting, again: bool) -> None:
+    """Exchange hellos; one way and back gives the difference of the clocks."""
+    import json
+    import socket
+    from datetime import timedelta
+
+    journal.write(
+        "node",
+        {
+            "node": meeting.node,
+            "nodes": meeting.count,
+            "ranks": meeting.ranks,
+            "head": meeting.is_head,
+            "host": socket.gethostname(),
+        },
+    )
+    store = meeting.store
+    _beat(meeting, "running")
+    hello: dict[str, Any] = {
+        "host": socket.gethostname(),
+        "ranks": meeting.ranks,
+        "run": os.environ.get("DDPDOCTOR_RUN", ""),
+    }
+    end = time.monotonic() + MEETING_S
+    if meeting.is_head:
+        began = time.time_ns()
+        store.set(_key("head"), json.dumps(dict(hello, node=meeting.node)))
+        store.set(_key("hello", meeting.node), json.dumps(hello))
+        for node in meeting.others():
+            try:
+                left = max(end - time.monotonic(), 0.001)
+                store.wait([_key("hello", node)], timedelta(seconds=left))
+                _hear(meeting, node, began, time.time_ns(), again)
+            except (RuntimeError, LookupError):  # torch's errors of stores are; not yet there
+                continue
+        return
+    hello["socket"] = sockets.find_connection(meeting.port) if meeting.port is not None else None
+    try:
+        store.wait([_key("head")], timedelta(seconds=MEETING_S))
+        hello["heard_ns"] = time.time_ns()
+        meeting.head = _read_object(store.get(_key("head")))
+    except (RuntimeError, LookupError):  # nobody watches there, or later
+        pass
+    store.set(_key("hello", meeting.node), json.dumps(hello))
+
+
+def _hear(meeting: _Meeting, node: int, began: int, now: int, again: bool) -> None:
+    """Take a hello; ``began`` and ``now`` enclose the moment in which it was written."""
+    hello = _read_object(meeting.store.get(_key("hello", node)))
+    heard = hello.get("heard_ns")
+    known: dict[str, Any] = {"host": str(hello.get("host"))[:255], "ranks": _read_numbers(hello.get("ranks"))}
+    # After a restart without a new rendezvous the hello of the first meeting still stands there.
+    if began and isinstance(heard, int) and not again:
+        known["offset_ns"] = heard - (began + now) // 2
+        known["error_ns"] = (now - began) // 2
+    meeting.peers[node] = dict(known, socket=hello.get("socket"))
+    connected = sockets.list_peers(meeting.port) if meeting.port is not None else None
+    meeting.peers[node]["visible"] = connected is not None and hello.get("socket") in connected
+    journal.write("peer", dict(known, node=node))
+
+
+def _read_object(data: Any) -> dict[str, Any]:
+    import json
+
+    found = json.loads(bytes(data)[:65536])
+    return found if isinstance(found, dict) else {}
+
+
+def _read_numbers(value: Any) -> list[int]:
+    return [each for each in value if type(each) is int][:1024] if isinstance(value, list) else []
+
+
+def _within(limit: float, where: str, task: Callable[[], None]) -> bool:
+    """Do something that may never end; return whether it has."""
+    import threading
+
+    def run() -> None:
+        try:
+            task()
+        except Exception as error:
+            journal.trouble(where, error)
+
+    thread = threading.Thread(target=run, name="ddpdoctor-nodes", daemon=True)
+    thread.start()
+    thread.join(limit)
+    if thread.is_alive():
+        journal.trouble(where, f"the store has not answered within {limit:.1f} s")
+    return not thread.is_alive()
+
+
+def _send(meeting: _Meeting) -> None:
+    """Put what was seen here into the store, once."""
+    if meeting.sent:
+        return
+    meeting.sent = True
+    parcel = _ask_summary(meeting.node)
+    arrived: list[bool] = []
+
+    def send() -> None:
+        from datetime import timedelta
+
+        key = _key("end", meeting.node)
+        meeting.store.set(key, parcel)
+        meeting.store.wait([key], timedelta(seconds=SEND_S))
+        arrived.append(True)
+        if not meeting.head:
+            try:
+                meeting.store.wait([_key("head")], timedelta(seconds=0.05))
+                meeting.head = _read_object(meeting.store.get(_key("head")))
+            except (RuntimeError, LookupError):
+                pass  # nobody watches there
+
+    _within(2 * SEND_S, "sending", send)
+    connection = None
+    if not arrived and meeting.port is not None:
+        connection = sockets.find_connection(meeting.port) is not None
+    head = (
+        {name: meeting.head.get(name) for name in ("node", "host", "ranks", "run")} if meeting.head else None
+    )
+    journal.write("sent", {"arrived": bool(arrived), "head": head, "connection": connection})
+
+
+def _ask_summary(node: int) -> str:
+    """Let the supervisor sum up what was seen on this node; empty where it does not."""
+    import base64
+    import socket
+
+    address = os.environ.get("DDPDOCTOR_STREAMS", "").partition("|")[0]
+    if not address:
+        return ""
+    data = b""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+            end = time.monotonic() + SUMMARY_S
+            peer.settimeout(SUMMARY_S)
+            peer.connect(os.path.join(os.path.dirname(address), "node"))
+            peer.sendall(b'{"node":%d}\n' % node)
+            while len(data) <= PARCEL:
+                peer.settimeout(max(end - time.monotonic(), 0.001))
+                chunk = peer.recv(65536)
+                if not chunk:
+                    return base64.b64encode(data).decode("ascii")
+                data += chunk
+    except OSError as error:
+        journal.failed("summary", error)
+    return ""
+
+
+def _gather(meeting: _Meeting, wait: float) -> None:
+    """Wait for what the others saw and keep it; then write down who did not tell, and what is known of him."""
+    store = meeting.store
+    for node in meeting.others():
+        if node not in meeting.peers and store.check([_key("hello", node)]):
+            _hear(meeting, node, 0, 0, True)
+    beats = {node: _read_beat(store, node) for node in meeting.others()}
+    closed: dict[int, float] = {}
+    pending = {node for node in meeting.others() if node in meeting.peers}
+    end = time.monotonic() + wait
+    while pending:
+        for node in sorted(pending):
+            if store.check([_key("end", node)]):
+                pending.discard(node)
+                whole = _keep(node, store.get(_key("end", node)))
+                journal.write("peer", {"node": node, "told": True, "whole": whole, "state": "ended"})
+        now = time.monotonic()
+        gone = {node for node, since in closed.items() if now - since > CLOSED_S}
+        if not pending - gone or now >= end:
+            break
+        connected = sockets.list_peers(meeting.port) if meeting.port is not None else None
+        for node in pending:
+            known = meeting.peers[node]
+            if connected is not None and known.get("visible") and known.get("socket") not in connected:
+                closed.setdefault(node, now)
+        time.sleep(LOOK_S)
+    for node in meeting.others():
+        if node in pending or node not in meeting.peers:
+            state, beat = _read_beat(store, node)
+            journal.write(
+                "peer",
+                {
+                    "node": node,
+                    "told": False,
+                    "state": state,
+                    "alive_ns": beat,
+                    "moved": beat != beats[node][1],
+                    "closed": node in closed if meeting.peers.get(node, {}).get("visible") else None,
+                },
+            )
+
+
+def _read_beat(store: Any, node: int) -> tuple[str | None, int | None]:
+    """Return what an agent said last that it does, and when, by its own clock."""
+    if not store.check([_key("alive", node)]):
+        return None, None
+    state, _, when = bytes(store.get(_key("alive", node)))[:100].decode("ascii", "replace").partition(" ")
+    return state, int(when) if when.isdigit() else None
+
+
+def _keep(node: int, data: Any) -> bool:
+    """Unpack a parcel into the run directory; return whether there was something in it."""
+    import base64
+    import zlib
+
+    try:
+        unpacked = zlib.decompressobj().decompress(base64.b64decode(bytes(data)[: 2 * PARCEL]), UNPACKED)
+    except (ValueError, zlib.error) as error:
+        journal.trouble("parcel", error)
+        return False
+    if not unpacked:
+        return False
+    folder = os.path.join(os.path.dirname(journal.folder()), "nodes")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        path = os.path.join(folder, f"{node}.json")
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(unpacked)
+    except OSError as error:
+        journal.trouble("parcel", error)
+        return False
+    return True
