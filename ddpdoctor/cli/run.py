@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import sys
 import threading
 from collections.abc import Sequence
@@ -11,11 +13,20 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ddpdoctor.cli import options as common
+from ddpdoctor.cli.hidden import (
+    First,
+    add_hidden_options,
+    announce,
+    choose,
+    lay_toggles,
+    log_limit,
+    run_again,
+)
 from ddpdoctor.cli.parsing import Parser, add_option, both_spellings
-from ddpdoctor.errors import DoctorError
 
 if TYPE_CHECKING:
     from ddpdoctor.cli.display import Display
+    from ddpdoctor.evidence import Evidence
     from ddpdoctor.judge.selection import Selection
     from ddpdoctor.plugins import Plugins
     from ddpdoctor.report.model import Report
@@ -35,24 +46,13 @@ EXAMPLES = (
         "ddpdoctor run --blocking --nproc 2 train.py",
         "with CUDA_LAUNCH_BLOCKING=1, to find a CUDA error's line",
     ),
+    (
+        "ddpdoctor run --rerun auto --nproc 2 train.py",
+        "the same, but only after such an error, and once more",
+    ),
 )
-DEBUG = {
-    "info": {"TORCH_DISTRIBUTED_DEBUG": "INFO", "TORCH_CPP_LOG_LEVEL": "INFO", "NCCL_DEBUG": "INFO"},
-    "detail": {
-        "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
-        "TORCH_CPP_LOG_LEVEL": "INFO",
-        "NCCL_DEBUG": "INFO",
-        "NCCL_DEBUG_SUBSYS": "ALL",
-    },
-}
-"""Variables of ``--debug`` (docs.pytorch.org, Torch Distributed, "Monitored barrier" and "TORCH_DISTRIBUTED_DEBUG")."""
 LOST_SHOWN = 5
 """Sentences on lost evidence; with a full disk every stream of every rank has one."""
-COSTS = {
-    "blocking": "--blocking: every CUDA kernel is waited for, the job is slower",
-    "info": "--debug info: more lines in the logs",
-    "detail": "--debug detail: every collective is checked by another one; DDP was seen to crash with it on gloo",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,15 +62,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(
         group, "--log-limit", type=common.parse_count, metavar="MB", help="kept of each end of a stream (64)"
     )
-    add_option(group, "--no-watch", action="store_true", help="only launch; for comparison")
-    group = parser.add_argument_group("to bring hidden errors up")
-    group.add_argument("--blocking", action="store_true", help="CUDA_LAUNCH_BLOCKING=1 for the job")
-    group.add_argument(
-        "--debug",
-        type=common.one_of("level", tuple(DEBUG)),
-        metavar="LEVEL",
-        help="info or detail: torch's and NCCL's",
+    add_option(
+        group,
+        "--nodes-wait",
+        type=common.parse_seconds,
+        metavar="SECONDS",
+        help="how long a failed job waits for what other nodes saw (3)",
     )
+    add_option(group, "--no-watch", action="store_true", help="only launch; for comparison")
+    add_option(
+        group,
+        "--no-record",
+        action="store_true",
+        help="write no error file for ranks that do not do it themselves",
+    )
+    add_hidden_options(parser)
     common.add_output_options(parser)
     common.add_selection_options(parser)
     common.add_fail_option(parser)
@@ -97,8 +103,10 @@ def run(options: argparse.Namespace) -> int:
     from ddpdoctor.cli.display import Display, complain
     from ddpdoctor.watch.commandline import find_misplaced
     from ddpdoctor.watch.job import make_command, make_environment, run_job
+    from ddpdoctor.watch.nodes import Desk
+    from ddpdoctor.watch.rerun import look_at_stdin
     from ddpdoctor.watch.rundir import make_run_directory
-    from ddpdoctor.watch.script import check_script
+    from ddpdoctor.watch.script import check_script, describe_start_failure
 
     split: Split = options.split
     preparation = _Preparation(options)
@@ -113,30 +121,41 @@ def run(options: argparse.Namespace) -> int:
     problem = check_script(split)
     try:
         if problem is None:
+            command, stdin = make_command(split), look_at_stdin()
+            announce(options, stdin)
+            applied = lay_toggles(options, directory)
             environment = make_environment(
-                _environ(options), directory, watch=not getattr(options, "no_watch", False)
+                applied.environ,
+                directory,
+                watch=not getattr(options, "no_watch", False),
+                record=not getattr(options, "no_record", False),
             )
+            if getattr(options, "nodes_wait", None) is not None:
+                environment["DDPDOCTOR_NODES_WAIT"] = str(options.nodes_wait)
             result = run_job(
-                make_command(split),
+                command,
                 environment,
                 directory,
-                log_limit=_log_limit(options),
+                log_limit=log_limit(options),
                 launched=preparation.start,
+                desk=Desk(directory, split),
             )
+            first = First(command, directory, applied, stdin, result)
     except OSError as failure:
-        raise DoctorError(
-            f"{split.target[0]} could not be started: {failure.strerror or failure}"
-        ) from failure
+        directory.remove_if_empty()
+        raise describe_start_failure(split, failure) from failure
     finally:
         directory.remove_private()
     try:
         tools = preparation.finish()
         if problem is None:
-            report = _judge(result, directory, started, options, tools)
+            report = _judge(first, started, options, tools)
+            report = _look_again(first, report, started, options, tools)
         else:
             report = _judge_unstarted(problem, directory, started, options, tools)
         _tell_lost(report, directory)
         _deliver(report, directory, display, options, tools)
+        _tell_head(report, directory)
     except Exception as failure:  # a defect of ours: the job has ended as it has ended all the same
         _complain_of(failure, options)
         return 1 if problem is not None else result.exit_code
@@ -219,6 +238,21 @@ def _tell_lost(report: Report, directory: RunDirectory) -> None:
         complain(f"ddpdoctor: and {len(lost) - LOST_SHOWN} more, see report.json")
 
 
+def _tell_head(report: Report, directory: RunDirectory) -> None:
+    """Say where the report on all nodes is."""
+    from ddpdoctor.cli.display import complain
+    from ddpdoctor.watch.nodes import find_head
+
+    head = find_head(directory.path, report.evidence)
+    if head is not None and head.arrived:
+        complain(f"ddpdoctor: the report on all nodes is on {head.host}: {head.directory}/report.html")
+    elif head is not None:
+        complain(
+            f"ddpdoctor: {head.host} could not be told what was seen here; for one verdict: "
+            f"ddpdoctor analyze {directory.path} and {head.directory} of {head.host}"
+        )
+
+
 def _complain_of(failure: Exception, options: argparse.Namespace) -> None:
     from ddpdoctor.cli.display import complain
 
@@ -229,44 +263,47 @@ def _complain_of(failure: Exception, options: argparse.Namespace) -> None:
         complain("".join(traceback.format_exception(failure)))
 
 
-def _environ(options: argparse.Namespace) -> dict[str, str]:
-    """Return the environment with the toggles that were asked for; what the user set himself is kept and said."""
-    import os
+def _judge(first: First, started: datetime, options: argparse.Namespace, tools: _Tools) -> Report:
+    from ddpdoctor.watch.evidence import make_evidence
+    from ddpdoctor.watch.nodes import add_nodes
 
-    from ddpdoctor.cli.display import complain
-
-    made = dict(os.environ)
-    wanted: dict[str, str] = {}
-    if getattr(options, "blocking", False):
-        wanted["CUDA_LAUNCH_BLOCKING"] = "1"
-        complain(f"ddpdoctor: {COSTS['blocking']}")
-    level = getattr(options, "debug", None)
-    if level is not None:
-        wanted.update(DEBUG[level])
-        complain(f"ddpdoctor: {COSTS[level]}")
-    for name, value in wanted.items():
-        if made.setdefault(name, value) != value:
-            complain(f"ddpdoctor: {name}={made[name]} was set already and is kept")
-    return made
+    evidence = make_evidence(first.result, first.directory, options.split, first.applied.added)
+    evidence = add_nodes(first.directory.path, evidence)
+    return _report(evidence, first.result, started, options, tools)
 
 
-def _log_limit(options: argparse.Namespace) -> int:
-    return int(getattr(options, "log_limit", 64)) << 20
+def _look_again(
+    first: First, report: Report, started: datetime, options: argparse.Namespace, tools: _Tools
+) -> Report:
+    """Run the job once more where that was asked for and helps; its verdict with what that showed, else as it was."""
+    choice = choose(options, first, report)
+    if choice is None:
+        return report
+    if choice.problem is None:
+        _keep(report, first.directory, tools)  # for who ends us during the second run
+    rerun = run_again(choice, options, first, report.verdict.headline)
+    return _report(
+        dataclasses.replace(report.evidence, reruns=(rerun,)), first.result, started, options, tools
+    )
 
 
-def _judge(
-    result: JobResult,
-    directory: RunDirectory,
-    started: datetime,
-    options: argparse.Namespace,
-    tools: _Tools,
+def _keep(report: Report, directory: RunDirectory, tools: _Tools) -> None:
+    from ddpdoctor.cli.outputs import render, write_file
+    from ddpdoctor.errors import OutputError
+    from ddpdoctor.report.registry import RenderOptions
+
+    with contextlib.suppress(OutputError):
+        text = render(report, "json", tools.plugins.renderers, RenderOptions())
+        write_file(directory.path / "report.json", text)
+
+
+def _report(
+    evidence: Evidence, result: JobResult, started: datetime, options: argparse.Namespace, tools: _Tools
 ) -> Report:
     from ddpdoctor.gather.scrub import scrub_argv
     from ddpdoctor.report.build import build_report
     from ddpdoctor.report.model import Job
-    from ddpdoctor.watch.evidence import make_evidence
 
-    evidence = make_evidence(result, directory, options.split)
     return build_report(
         evidence,
         registry=tools.plugins.checks,

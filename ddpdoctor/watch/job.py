@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddpdoctor.watch.commandline import Split
+from ddpdoctor.watch.limit import Limit
 from ddpdoctor.watch.memory import MemoryWatch
+from ddpdoctor.watch.nodes import Desk
 from ddpdoctor.watch.relay import HEAD_BYTES, Relay
 from ddpdoctor.watch.rundir import RunDirectory
 
@@ -43,6 +45,8 @@ class JobResult:
     signals: list[str] = field(default_factory=list)
     """Signals that came while it ran."""
     lost: list[str] = field(default_factory=list)
+    timed_out: bool = False
+    """It was told to end because its limit was over."""
 
     @property
     def exit_code(self) -> int:
@@ -57,8 +61,17 @@ def make_command(split: Split) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", *split.torchrun, *split.target]
 
 
-def make_environment(environ: Mapping[str, str], run: RunDirectory, *, watch: bool) -> dict[str, str]:
-    """Return the job's environment: the user's and the documented variables."""
+def make_environment(
+    environ: Mapping[str, str], run: RunDirectory, *, watch: bool, record: bool = True
+) -> dict[str, str]:
+    """Return the job's environment: the user's and the documented variables.
+
+    Args:
+        environ: the user's.
+        run: where the processes write what they see.
+        watch: whether they do.
+        record: whether ranks that are not decorated with ``record`` write torch's error file all the same.
+    """
     made = dict(environ)
     if not watch:
         made["DDPDOCTOR_WATCH"] = "0"
@@ -67,6 +80,8 @@ def make_environment(environ: Mapping[str, str], run: RunDirectory, *, watch: bo
     made["DDPDOCTOR_RUN"] = str(run.path)
     made["DDPDOCTOR_STREAMS"] = f"{run.private / 'streams'}|{Relay.describe_targets()}"
     made["DDPDOCTOR_SUPERVISOR"] = str(os.getpid())
+    if not record:
+        made["DDPDOCTOR_RECORD"] = "0"
     return made
 
 
@@ -76,7 +91,9 @@ def run_job(
     run: RunDirectory,
     *,
     log_limit: int = HEAD_BYTES,
+    limit_s: float | None = None,
     launched: Callable[[], object] | None = None,
+    desk: Desk | None = None,
 ) -> JobResult:
     """Run the command to its end, its output carried and kept, its signals passed on.
 
@@ -85,13 +102,16 @@ def run_job(
         environment: its variables, of `make_environment`.
         run: where the run is kept.
         log_limit: bytes kept of each end of a stream.
+        limit_s: how long the command may run.
         launched: called once when the command has been started; must return at once and not raise.
+        desk: where the agent asks for what other nodes need to know.
 
     Raises:
         OSError: the command cannot be started.
     """
     relay = Relay(run.logs, run.private / "streams", limit=log_limit)
     memory = MemoryWatch(run.processes)
+    signals: list[str] = []
     started = time.monotonic()
     watched = {*FORWARDED, signal.SIGCHLD, signal.SIGWINCH}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
@@ -100,15 +120,27 @@ def run_job(
         child = subprocess.Popen(command, env=dict(environment), preexec_fn=_follow_us(before))
         relay.start()
         memory.begin()
+        if desk is not None:
+            desk.open(memory, signals)
         if launched is not None:
             launched()
-        signals = _stay(child, memory, relay, witness)
+        limit = None if limit_s is None else Limit(child, run.processes, limit_s)
+        _stay(child, memory, relay, witness, limit, signals)
     finally:
+        if desk is not None:
+            desk.close()
         witness.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         memory.stop()
         relay.close()
-    return JobResult(child.returncode, time.monotonic() - started, memory, signals, relay.lost)
+    return JobResult(
+        child.returncode,
+        time.monotonic() - started,
+        memory,
+        signals,
+        [*relay.lost, *(desk.lost if desk is not None else ())],
+        limit is not None and limit.over,
+    )
 
 
 def _follow_us(mask: set[signal.Signals] | set[int]) -> Callable[[], None]:
@@ -179,10 +211,21 @@ class _Witness:
             self._shell = None
 
 
-def _stay(child: subprocess.Popen[bytes], memory: MemoryWatch, relay: Relay, witness: _Witness) -> list[str]:
-    """Wait for the child; a signal that was sent to us alone is passed on, one of the whole group it has already."""
-    seen: list[str] = []
+def _stay(
+    child: subprocess.Popen[bytes],
+    memory: MemoryWatch,
+    relay: Relay,
+    witness: _Witness,
+    limit: Limit | None,
+    seen: list[str],
+) -> None:
+    """Wait for the child; a signal that was sent to us alone is passed on, one of the whole group it has already.
+
+    ``seen`` gets the name of each.
+    """
     while child.poll() is None:
+        if limit is not None:
+            limit.enforce()
         info = signal.sigtimedwait({*FORWARDED, signal.SIGCHLD, signal.SIGWINCH}, LOOK_S)
         if info is None or info.si_signo == signal.SIGCHLD:
             memory.look()
@@ -194,4 +237,5 @@ def _stay(child: subprocess.Popen[bytes], memory: MemoryWatch, relay: Relay, wit
             if not witness.heard(info.si_signo) and sent:
                 with contextlib.suppress(OSError):
                     child.send_signal(info.si_signo)
-    return seen
+    if limit is not None:
+        limit.clear()

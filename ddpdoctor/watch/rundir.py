@@ -34,6 +34,12 @@ class RunDirectory:
         """Output of each process."""
         return self.path / "logs"
 
+    def remove_if_empty(self) -> None:
+        """Remove the directory of a run that did not begin."""
+        for folder in (self.processes, self.logs, self.path):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
     def remove_private(self) -> None:
         """Remove the sockets."""
         shutil.rmtree(self.private, ignore_errors=True)

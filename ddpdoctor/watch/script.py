@@ -1,12 +1,15 @@
-"""Looking at the script before anything is launched: does it exist, can it be read, does it parse."""
+"""Looking at what is to be launched: can the script be found, read and parsed, and why a command cannot be started."""
 
 from __future__ import annotations
 
+import errno
 import os
+import shlex
 import tokenize
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddpdoctor.errors import DoctorError
 from ddpdoctor.watch.commandline import Split
 
 
@@ -57,3 +60,53 @@ def _compile(path: Path, name: str) -> ScriptProblem | None:
     except OSError as problem:
         return ScriptProblem(type(problem).__name__, problem.strerror or str(problem), name)
     return None
+
+
+def describe_start_failure(split: Split, failure: OSError) -> DoctorError:
+    """Return the error for a command that cannot be started, with the exit code that a shell would give.
+
+    127 where it was not found, 126 where it may not be executed (POSIX, 2.8.2); 3 where the fault is not its own.
+    """
+    name = split.target[0]
+    path = Path(name)
+    if not split.is_command or failure.filename not in (name, None) or failure.errno is None:
+        return DoctorError(f"{name} could not be started: {failure.strerror or failure}")
+    if failure.errno == errno.ENOENT and ("/" not in name or not path.is_file()):
+        text = f"there is no command {name!r}" + ("" if "/" in name else " in PATH")
+        return CommandError(text, 127, hint=_what_instead(split))
+    if failure.errno == errno.ENOENT:
+        return CommandError(f"the interpreter that the first line of {name} names does not exist", 126)
+    if failure.errno == errno.ENOEXEC:
+        return CommandError(
+            f"{name} is no program and names no interpreter in its first line", 126, hint=_what_instead(split)
+        )
+    if failure.errno in (errno.EACCES, errno.ENOTDIR):
+        why = "is a directory" if path.is_dir() else "may not be executed"
+        return CommandError(f"{name} {why}", 126, hint=_what_instead(split))
+    return DoctorError(f"{name} could not be started: {failure.strerror or failure}")
+
+
+def _what_instead(split: Split) -> str | None:
+    name, rest = split.target[0], split.target[1:]
+    path = Path(name)
+    if name.endswith(".py"):
+        return shlex.join(["ddpdoctor", "run", "--", "python", name, *rest])
+    if path.is_file() and "/" not in name and os.access(path, os.X_OK):
+        return shlex.join(["ddpdoctor", "run", "--", f"./{name}", *rest])
+    if path.is_file():
+        return f"chmod +x {shlex.quote(name)}"
+    return None
+
+
+class CommandError(DoctorError):
+    """A command that cannot be started, with an exit code of its own.
+
+    Args:
+        message: what happened.
+        code: the exit code.
+        hint: what to type instead.
+    """
+
+    def __init__(self, message: str, code: int, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.exit_code = code

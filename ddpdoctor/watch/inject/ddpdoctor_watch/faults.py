@@ -171,6 +171,8 @@ def _write_error_file(value: BaseException) -> None:
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path or path == process.inherited_error_file or not isinstance(value, Exception):
         return
+    if os.environ.get("DDPDOCTOR_RECORD") == "0":
+        return
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     except OSError:

@@ -1,0 +1,190 @@
+"""``run``'s options that bring hidden errors up: toggles for the job, and running it once more with one."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ddpdoctor.cli import options as common
+from ddpdoctor.cli.parsing import add_option
+
+if TYPE_CHECKING:
+    from ddpdoctor.evidence import Evidence
+    from ddpdoctor.evidence.job import Rerun
+    from ddpdoctor.report.model import Report
+    from ddpdoctor.watch.job import JobResult
+    from ddpdoctor.watch.rerun import Choice, Stdin
+    from ddpdoctor.watch.rundir import RunDirectory
+    from ddpdoctor.watch.toggles import Applied
+
+LEVELS = ("info", "detail")
+RERUNS = ("blocking", "detail", "auto")
+
+
+def add_hidden_options(parser: argparse.ArgumentParser) -> None:
+    """Declare --blocking, --debug, --rerun and --rerun-limit."""
+    group = parser.add_argument_group("to bring hidden errors up")
+    group.add_argument(
+        "--blocking",
+        action="store_true",
+        help="CUDA_LAUNCH_BLOCKING=1: the line of a CUDA error is the true one",
+    )
+    group.add_argument(
+        "--debug",
+        type=common.one_of("level", LEVELS),
+        metavar="LEVEL",
+        help="info or detail: debug variables of torch, c10d and NCCL, as this torch names them",
+    )
+    group.add_argument(
+        "--rerun",
+        type=common.one_of("way", RERUNS),
+        metavar="HOW",
+        help="after an error that hides its line run the same command once more: blocking (CUDA errors), detail "
+        "(collectives that do not fit), or auto",
+    )
+    add_option(
+        group,
+        "--rerun-limit",
+        type=common.parse_seconds,
+        metavar="SECONDS",
+        help="most time for that run (three times the first one's and 60 s)",
+    )
+
+
+def lay_toggles(options: argparse.Namespace, directory: RunDirectory) -> Applied:
+    """Return the environment with the toggles that were asked for; what the user set himself is kept and said."""
+    import os
+
+    from ddpdoctor.cli.display import complain
+    from ddpdoctor.watch import toggles
+
+    chosen = [toggles.BLOCKING] if getattr(options, "blocking", False) else []
+    if getattr(options, "debug", None) is not None:
+        chosen.append(options.debug)
+    wanted: dict[str, str] = {}
+    for toggle in chosen:
+        torch = toggles.find_torch()
+        wanted.update(toggles.choose_variables(toggle, torch, directory.path / "recorder-"))
+        name = "--blocking" if toggle == toggles.BLOCKING else f"--debug {toggle}"
+        complain(f"ddpdoctor: {name}: {toggles.COSTS[toggle]}")
+    applied = toggles.apply_toggles(os.environ, wanted)
+    for name, value in applied.kept.items():
+        complain(f"ddpdoctor: {name}={value} was set already and is kept")
+    return applied
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """The run that failed, and what it was started with."""
+
+    command: Sequence[str]
+    directory: RunDirectory
+    applied: Applied
+    stdin: Stdin
+    result: JobResult
+
+
+def announce(options: argparse.Namespace, stdin: Stdin) -> None:
+    """Say before the first run what will keep a second one from being made."""
+    from ddpdoctor.cli.display import complain
+
+    if getattr(options, "rerun", None) is not None and stdin.problem is not None:
+        complain(
+            f"ddpdoctor: --rerun {options.rerun} will not run it again: standard input cannot be read twice"
+        )
+
+
+def choose(options: argparse.Namespace, first: First, report: Report) -> Choice | None:
+    """Return whether and how the job is run again; None where it was not asked for or would show nothing more."""
+    asked = getattr(options, "rerun", None)
+    if asked is None:
+        return None
+    from ddpdoctor.cli.display import complain
+    from ddpdoctor.watch.rerun import choose_rerun
+
+    choice = choose_rerun(
+        asked,
+        [finding.code for finding in report.findings],
+        report.evidence,
+        first.applied.environ,
+        stdin=first.stdin,
+        interrupted=bool(first.result.signals),
+    )
+    if choice is None and first.result.exit_code and report.verdict.code is not None:
+        complain(f"ddpdoctor: --rerun {asked}: not run again, it would show no more of {report.verdict.code}")
+    elif choice is not None and choice.problem is not None:
+        complain(f"ddpdoctor: --rerun {asked}: not run again: {choice.problem}")
+    return choice
+
+
+def run_again(choice: Choice, options: argparse.Namespace, first: First, headline: str) -> Rerun:
+    """Run the job once more and return what was seen; whatever happens here, the first verdict is still to be given.
+
+    Args:
+        choice: how.
+        options: of the command.
+        first: the run that failed.
+        headline: of the first verdict, said before.
+    """
+    from ddpdoctor.watch.rerun import default_limit, describe_skipped
+
+    if choice.problem is not None:
+        return describe_skipped(choice)
+    limit = getattr(options, "rerun_limit", None) or default_limit(first.result.duration_s)
+    began = time.monotonic()
+    try:
+        return _run_again(choice, options, first, headline, limit)
+    except KeyboardInterrupt:
+        return dataclasses.replace(describe_skipped(choice), state="interrupted", reason=None)
+    except Exception as problem:
+        seconds = time.monotonic() - began
+        reason = f"the second run failed after {seconds:.1f} s: {type(problem).__name__}: {problem}"
+        return dataclasses.replace(describe_skipped(choice), reason=reason)
+
+
+def _run_again(
+    choice: Choice, options: argparse.Namespace, first: First, headline: str, limit: float
+) -> Rerun:
+    from ddpdoctor.cli.display import complain
+    from ddpdoctor.watch import toggles
+    from ddpdoctor.watch.evidence import make_evidence
+    from ddpdoctor.watch.job import make_environment, run_job
+    from ddpdoctor.watch.rerun import DECISIVE, describe_rerun, keep_stdout_single
+    from ddpdoctor.watch.rundir import make_run_directory
+
+    directory = make_run_directory(str(first.directory.path / f"rerun-{choice.toggle}"))
+    wanted = toggles.choose_variables(choice.toggle, toggles.find_torch(), directory.path / "recorder-")
+    name, value = DECISIVE[choice.toggle]
+    before = {key: old for key, old in first.applied.environ.items() if key != name}
+    applied = toggles.apply_toggles(before, wanted)
+    complain(f"ddpdoctor: {headline}")
+    complain(
+        f"ddpdoctor: --rerun: the same command once more with {name}={value}, {limit:.0f} s at most; "
+        f"{toggles.COSTS[choice.toggle]}"
+    )
+    first.stdin.rewind()
+    try:
+        with keep_stdout_single():
+            environment = make_environment(
+                applied.environ, directory, watch=not getattr(options, "no_watch", False)
+            )
+            result = run_job(
+                first.command, environment, directory, log_limit=log_limit(options), limit_s=limit
+            )
+    finally:
+        directory.remove_private()
+    evidence: Evidence = make_evidence(result, directory, options.split, applied.added)
+    state = "timed-out" if result.timed_out else "interrupted" if result.signals else "ended"
+    shown = directory.path.name if directory.note is None else str(directory.path)
+    return describe_rerun(
+        choice, evidence, state=state, limit_s=limit, variables=applied.added, directory=shown
+    )
+
+
+def log_limit(options: argparse.Namespace) -> int:
+    """Return the bytes that are kept of each end of a stream."""
+    return int(getattr(options, "log_limit", 64)) << 20
