@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddpdoctor.evidence.codec import decode, encode
+from ddpdoctor.evidence.collectives import CallLog
 from ddpdoctor.evidence.facts import Launch, NodeFacts, RankFacts
 from ddpdoctor.evidence.job import (
     CrashRecord,
@@ -83,13 +84,15 @@ class Evidence:
     job: tuple[JobEnd, ...] = ()
     reruns: tuple[Rerun, ...] = ()
     members: tuple[JobNode, ...] = ()
+    calls: tuple[CallLog, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
     """What gatherers of third parties saw: ``<distribution>/<gatherer>`` -> node, as text -> plain data."""
     absent: dict[str, Absent] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready data; rank sets are texts such as ``0-2,4``."""
-        data: dict[str, Any] = encode(self)
+        """Return JSON-ready data; rank sets are texts such as ``0-2,4``. Of recorded calls only the last are kept."""
+        calls = tuple(log.shorten() for log in self.calls)
+        data: dict[str, Any] = encode(dataclasses.replace(self, calls=calls) if calls else self)
         return data
 
     @classmethod
@@ -104,7 +107,9 @@ class Evidence:
 
 KINDS = tuple(f.name for f in dataclasses.fields(Evidence) if f.name not in ("launch", "extra", "absent"))
 """Names of the evidence kinds."""
-JOB_KINDS = ("processes", "exceptions", "crashes", "wrappers", "texts", "memory", "job", "reruns", "members")
+JOB_KINDS = (
+    "processes", "exceptions", "crashes", "wrappers", "texts", "memory", "job", "reruns", "members", "calls",
+)  # fmt: skip
 """Those of a watched job, of which `check` has none; the others are of the tiny world and its machine."""
 
 
@@ -219,5 +224,10 @@ def renumber_node(evidence: Evidence, node: int) -> Evidence:
             own = "node" if "node" in names else "source" if kind == "links" else None
             if own is not None:
                 changes[kind] = tuple(dataclasses.replace(row, **{own: node}) for row in rows)
+    if evidence.calls:
+        changes["calls"] = tuple(
+            dataclasses.replace(log, ranks=tuple(dataclasses.replace(row, node=node) for row in log.ranks))
+            for log in evidence.calls
+        )
     extra = {key: {str(node): data for data in by_node.values()} for key, by_node in evidence.extra.items()}
     return dataclasses.replace(evidence, extra=extra, **changes)

@@ -19,6 +19,7 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from ddpdoctor.evidence.numbers import Numbers
 from ddpdoctor.evidence.ranks import RankSet
 
 T = TypeVar("T")
@@ -29,12 +30,14 @@ _PLAIN = frozenset({str, int, bool, type(None)})
 
 
 def encode(value: Any) -> Any:
-    """Return ``value`` (dataclass, RankSet, tuple, list, dict or plain) as JSON-ready data."""
+    """Return ``value`` (dataclass, RankSet, Numbers, tuple, list, dict or plain) as JSON-ready data."""
     kind: Any = type(value)
     if kind in _PLAIN:
         return value
     if kind is RankSet:
         return str(value)
+    if kind is Numbers:
+        return value.differences()
     if kind is tuple or kind is list:
         return [encode(item) for item in value]
     names = _names(kind)
@@ -81,6 +84,8 @@ def _reader(hint: Any) -> Reader:
         return lambda data: data
     if hint is RankSet:
         return RankSet.parse
+    if hint is Numbers:
+        return lambda data: Numbers.from_differences(_require_list(data))
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return functools.partial(_read_fields, hint)
     origin, args = typing.get_origin(hint), typing.get_args(hint)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence.numbers import Numbers
 from ddpdoctor.judge.finding import CONFIDENCES, ROLES, SEVERITIES
 from ddpdoctor.report.model import MEASURED, SCHEMA
 from ddpdoctor.report.schema import SCHEMA_FILE
@@ -31,6 +32,11 @@ RANK_TEXT: Json = {
     "type": "string",
     "pattern": r"^(\d+(-\d+)?(,\d+(-\d+)?)*)?$",
     "description": "Ranks as closed ranges, e.g. 0-2,4.",
+}
+NUMBERS: Json = {
+    "type": "array",
+    "items": {"type": "integer"},
+    "description": "A column of integers: the first, then by how much each is larger than the one before.",
 }
 _PLAIN: dict[Any, tuple[str, ...]] = {
     str: ("string",),
@@ -237,6 +243,8 @@ def _describe_hint(hint: Any, definitions: Json) -> Json:
         return {}
     if hint is RankSet:
         return dict(RANK_TEXT)
+    if hint is Numbers:
+        return dict(NUMBERS)
     if hint in _PLAIN:
         return _describe_plain((hint,))
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
