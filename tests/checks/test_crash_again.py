@@ -9,8 +9,9 @@ import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.job import Rerun
+from ddpdoctor.evidence.texts import find_entry
 from ddpdoctor.judge import Finding
-from tests.checks.jobs import LOOP, Job, cause_of
+from tests.checks.jobs import LOOP, TIMED_OUT, Job, cause_of
 
 ASSERT = "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported"
 EMBED = (
@@ -117,3 +118,43 @@ def test_a_first_run_with_blocking_needs_no_second() -> None:
     assert "so this is the line" in finding.message
     assert finding.where[0].line == LOOP[1].line
     assert seen_of(finding) == []
+
+
+def compared() -> Job:
+    """What torch's own comparison of calls says on every rank."""
+    text = find_entry("mismatch-found-by-wrapper").example.partition(": ")[2]
+    job = Job(3).raises(0, "RuntimeError", text, frames=EMBED).raises(1, "RuntimeError", text, frames=EMBED)
+    return job.raises(2, "RuntimeError", text)
+
+
+def test_calls_that_do_not_fit_are_named_by_the_second_run() -> None:
+    job = Job(3).raises(1, "RuntimeError", find_entry("mismatch-suspected").example.partition(": ")[2])
+    finding = cause_of(with_rerun(job.complains([0, 2]), compared(), toggle="detail"))
+    assert finding.code == "COL003"
+    assert "run again with TORCH_DISTRIBUTED_DEBUG=DETAIL" in finding.message
+    assert "there rank 0 runs ALLREDUCE #3 of [10] Float, rank 1 runs" in finding.message
+    assert "true line" not in finding.message
+    shown = [
+        (place.role, place.line, list(place.ranks)) for place in finding.where if place.role == "culprit"
+    ]
+    assert shown == [("culprit", 12, [0, 1]), ("culprit", 71, [2])]
+    assert all("--debug detail" not in (fix.command or "") for fix in finding.fix)
+
+
+def test_a_time_out_is_explained_by_calls_that_do_not_fit() -> None:
+    job = Job(3)
+    for rank in range(3):
+        job.raises(rank, "RuntimeError", TIMED_OUT, 10.0 + rank / 100)
+    finding = cause_of(with_rerun(job, compared(), toggle="detail"))
+    assert finding.code == "COL005"
+    assert "there rank 0 runs ALLREDUCE" in finding.message
+    assert (finding.where[0].file, finding.where[0].line) == ("model.py", 12)
+
+
+def test_a_crash_that_the_setting_itself_brings_is_not_the_scripts() -> None:
+    job = Job(2).raises(1, "RuntimeError", find_entry("mismatch-suspected").example.partition(": ")[2])
+    crashed = Job(2).dies(0, 11).dies(1, 11)
+    finding = cause_of(with_rerun(job.complains([0]), crashed, toggle="detail"))
+    assert "it was not reproduced" in finding.message
+    assert "that is no fault of the script" in seen_of(finding)[0]
+    assert any("--debug detail" in (fix.command or "") for fix in finding.fix)

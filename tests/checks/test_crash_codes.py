@@ -295,7 +295,7 @@ CASES: dict[str, tuple[Callable[[], Job | Evidence], str, str]] = {
     "COL003 sizes": (
         lambda: Job(2).dies(1, 6).says_example(1, "mismatch-of-sizes").complains([0]), "0-1", "30,000 bytes where 4 were expected",
     ),
-    "COL003 wrapper": (lambda: everyone_raises("mismatch-found-by-wrapper"), "0-1", "rank 0 runs CollectiveFingerPrint"),
+    "COL003 wrapper": (lambda: everyone_raises("mismatch-found-by-wrapper"), "0-1", "rank 0 runs ALLREDUCE #3 of [10] Float"),
     "COL005": (timed_out, "2", "Ranks 0-1,3 waited in a collective at train.py:71 in main and gave up after 6 s; rank 2 said nothing"),
     "COL005 nccl": (
         lambda: Job(2).dies(0, 6, 600).says_example(0, "nccl-timed-out").terminates([1], 601), "1", "broadcast #1",

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.job import Rerun
 from ddpdoctor.judge import EvidenceItem, Fix, Where
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
@@ -130,15 +130,31 @@ def _shown(rerun: Rerun, group: Group, same: Group, toggle: str) -> Again:
                 seen=(item,),
                 details=details,
             )
-    ranks = same.ranks
-    places = tuple(
-        Where(ranks, "culprit" if not n else "caller", each.file, each.line, each.function, each.source)
-        for n, each in enumerate(user_frames(same.first.frames)[:MOST_PLACES])
-    )
     return Again(
-        f"run again with {NAMES[toggle]} it was raised at {place}, which is the true line",
+        f"run again with {NAMES[toggle]} it was raised at {place}"
+        + (", which is the true line" if toggle == "blocking" else ""),
         group=same,
-        places=places,
+        places=_places(same),
         seen=(item,),
         details=details,
     )
+
+
+def _places(same: Group) -> tuple[Where, ...]:
+    """Return the innermost line with its callers, then lines of other ranks."""
+    shown = user_frames(same.first.frames)[:MOST_PLACES]
+    lines: dict[tuple[str, int], tuple[Frame, list[int]]] = {}
+    for failure in same.failures:
+        line = failure.line
+        if line is not None and failure.rank is not None:
+            lines.setdefault((line.file, line.line), (line, []))[1].append(failure.rank)
+    _, first = lines.pop((shown[0].file, shown[0].line), (shown[0], []))
+    places = [
+        Where(
+            RankSet(first), "culprit" if not n else "caller", each.file, each.line, each.function, each.source
+        )
+        for n, each in enumerate(shown)
+    ]
+    for line, ranks in list(lines.values())[:3]:
+        places.append(Where(RankSet(ranks), "culprit", line.file, line.line, line.function, line.source))
+    return tuple(places)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
+from ddpdoctor_checks.crash.again import Again, look_again
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.launching import rerun
 from ddpdoctor_checks.crash.telling import JOB, Clause, tell
@@ -89,24 +92,69 @@ def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
     ranks = group.ranks
     if groups.get("rank", "").isdigit() and groups.get("other", "").isdigit():
         ranks = ranks.union(RankSet([int(groups["rank"]), int(groups["other"])]))
+    again = None if "own" in groups else look_again(diagnosis, group, "detail", ("COL003",))
+    fixes = [
+        Fix("call the same collectives in the same order with the same shapes and types on every rank; sort what "
+            "is iterated over", code="for name in sorted(metrics):\n    dist.all_reduce(metrics[name])"),
+    ]  # fmt: skip
     if "own" in groups and "others" in groups:
-        what = f"rank {groups['rank']} runs {groups['own']}, rank {groups['other']} runs {groups['others']}"
+        what = _compare(groups)
     elif "got" in groups:
         what = f"a peer sent {int(groups['got']):,} bytes where {int(groups['expected']):,} were expected"
     else:
         what = "data of another size or type came than this call expects"
     both = len(diagnosis.world) == 2
     told = "; of two ranks it cannot be told which is wrong" if both else ""
+    details: dict[str, Any] = {
+        key: groups[key] for key in ("own", "others", "got", "expected") if key in groups
+    }
+    if again is not None:
+        told = f"; {_describe_again(again)}{told}"
+        details.update(again.details)
+    if "own" not in groups and (again is None or again.group is None):
+        fixes.insert(
+            0,
+            Fix(
+                "run it with torch's own comparison of calls: it names both",
+                rerun(diagnosis, "--debug", "detail"),
+            ),
+        )
     return Clause(
         f"ranks called collectives that do not fit: {what}{told}",
-        (
-            Fix("run it with torch's own comparison of calls: it names both", rerun(diagnosis, "--debug", "detail")),
-            Fix("call the same collectives in the same order with the same shapes and types on every rank; sort what "
-                "is iterated over", code="for name in sorted(metrics):\n    dist.all_reduce(metrics[name])"),
-        ),
-        {key: groups[key] for key in ("own", "others", "got", "expected") if key in groups},
+        [*(again.fix if again is not None else ()), *fixes],
+        details,
         ranks=diagnosis.world if both else ranks if ranks != group.ranks else None,
-    )  # fmt: skip
+        seen=again.seen if again is not None else (),
+        places=again.places if again is not None else (),
+    )
+
+
+_FINGERPRINT = re.compile(
+    r"CollectiveFingerPrint\((?:SequenceNumber=(?P<number>\d{1,12}), )?OpType=(?P<op>\w{1,40})"
+    r"(?:, TensorShape=(?P<shape>\[[\d, ]{0,200}\]))?(?:, TensorDtypes=(?P<type>\w{1,40}))?"
+)
+
+
+def _compare(groups: Mapping[str, str]) -> str:
+    """Return ``rank 1 runs ALLREDUCE #3 of [10] Float, rank 2 runs BROADCAST #3 of [10] Float``."""
+    return f"rank {groups['rank']} runs {_name(groups['own'])}, rank {groups['other']} runs {_name(groups['others'])}"
+
+
+def _name(call: str) -> str:
+    """Return a call of torch's comparison without what hardly ever differs; as it is where its form is another."""
+    found = _FINGERPRINT.search(call)
+    if found is None:
+        return call
+    number, shape, kind = found["number"], found["shape"], found["type"]
+    tensor = " ".join(part for part in (shape, kind) if part)
+    return f"{found['op']}{f' #{number}' if number else ''}{f' of {tensor}' if tensor else ''}"
+
+
+def _describe_again(again: Again) -> str:
+    """Return what a second run with torch's own comparison of calls showed."""
+    groups = again.group.first.groups if again.group is not None else {}
+    named = f": there {_compare(groups)}" if "own" in groups and "others" in groups else ""
+    return f"{again.what}{named}"
 
 
 @check(
@@ -132,8 +180,9 @@ def find_mismatch(evidence: Evidence) -> Iterable[Finding]:
         peer. NCCL mostly hangs.
 
     How it decides:
-        By the text. Which rank is wrong is not decided: with two ranks nobody can tell, with more the recorder's
-        dumps would.
+        By the text; where ``--rerun detail`` ran the job once more with TORCH_DISTRIBUTED_DEBUG=DETAIL, by the two
+        calls that torch named there. Which rank is wrong is not decided: with two ranks nobody can tell, with more
+        the recorder's dumps would.
 
     Known false alarms:
         A damaged network card can garble sizes; nobody has reported one.
@@ -150,15 +199,19 @@ def find_mismatch(evidence: Evidence) -> Iterable[Finding]:
 def _describe_timeout(diagnosis: Diagnosis, group: Group) -> Clause:
     waiting = group.ranks
     suspects = diagnosis.suspects
+    again = look_again(diagnosis, group, "detail", ("COL003", "COL002"))
     who = name_set(waiting) if waiting else "Ranks"
     where = _at(group)
     if suspects:
         rest = f"{name_set(suspects)} said nothing of it: look there first"
     else:
         rest = "nothing shows which rank is at fault"
+    if again is not None:
+        rest += f"; {_describe_again(again)}"
     return Clause(
         f"{who[0].upper()}{who[1:]} waited in {_call(group)}{where} and gave up{_limit(group)}; {rest}.",
         (
+            *(again.fix if again is not None else ()),
             Fix("run it again and let ddpdoctor watch: it names the rank that does not come", rerun(diagnosis)),
             Fix("or let torch write down who called what", rerun(diagnosis, environment=_FLIGHT)),
             Fix("a longer limit helps only where a rank is slow on purpose (evaluation, preprocessing on rank 0)",
@@ -168,10 +221,13 @@ def _describe_timeout(diagnosis: Diagnosis, group: Group) -> Clause:
             "op": group.first.groups.get("op"),
             "sequence": group.first.groups.get("sequence"),
             "waiting": list(waiting)[:64],
+            **(again.details if again is not None else {}),
         },
         whole=True,
         ranks=suspects,
         confidence="medium" if suspects else "low",
+        seen=again.seen if again is not None else (),
+        places=again.places if again is not None else (),
     )  # fmt: skip
 
 
