@@ -21,6 +21,11 @@ class Moment:
     mono_ns: int | None = None
     """None where only a wall clock was written down (logs)."""
 
+    @property
+    def is_coarse(self) -> bool:
+        """Whether it was read from a log that has whole seconds only."""
+        return self.mono_ns is None and self.wall_ns % 1_000_000_000 == 0
+
 
 @dataclass(frozen=True, slots=True)
 class Milestone:
@@ -133,6 +138,8 @@ class CrashRecord:
     """Extension modules that were loaded, as faulthandler lists them."""
     native: str | None = None
     """Native library in which it crashed, where the kernel log says so."""
+    at: Moment | None = None
+    """When it was written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ddpdoctor.evidence import Frame
-from ddpdoctor.evidence.job import CrashRecord, ExceptionRecord, ProcessRecord, TextMatch, WrapperFacts
+from ddpdoctor.evidence.job import (
+    CrashRecord,
+    ExceptionRecord,
+    Moment,
+    ProcessRecord,
+    TextMatch,
+    WrapperFacts,
+)
 from ddpdoctor.gather.logs import read_last_words
 from ddpdoctor.gather.scrub import scrub
 from ddpdoctor.watch.logs import match_exception, scan_log
@@ -211,8 +218,21 @@ def _read_fault(
             rank=record.rank if record else None,
             attempt=record.attempt if record else 0,
             modules=tuple(name.strip() for name in names.split(",") if name.strip()),
+            at=_date_fault(path, record),
         )
     )
+
+
+def _date_fault(path: Path, record: ProcessRecord | None) -> Moment | None:
+    """Return when the fault was written: launchers notice an end later. Of a copied file that may be nonsense."""
+    if record is None or record.started is None:
+        return None
+    try:
+        written = path.stat().st_mtime_ns
+    except OSError:
+        return None
+    last = record.ended.wall_ns if record.ended is not None else written
+    return Moment(written) if record.started.wall_ns <= written <= last else None
 
 
 def _read_log(path: Path, by_pid: dict[int, ProcessRecord], found: Collected, most: int | None) -> None:

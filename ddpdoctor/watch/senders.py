@@ -17,6 +17,7 @@ from ddpdoctor.evidence.job import Moment, ProcessRecord
 UNSEEN = "a process that was not watched"
 """The sender of a signal that nobody of the watched processes sent."""
 ITSELF = "itself"
+UNSEEN_OR_KERNEL = "the kernel or a process that was not watched"
 _REQUESTED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that only come from another process; others the kernel and terminals send too (signal(7))."""
 
@@ -68,10 +69,20 @@ def _name_sender(
             sender = _describe_sender(kill.sender, record, by_pid, agents)
             return dataclasses.replace(record, signal_sender=sender, exit_call=call)
     parent = by_pid.get(record.parent) if record.parent is not None else None
-    if record.signal in _REQUESTED and parent is not None and parent.pid in agents:
-        # Its agent saw the end, so it was alive and would have written down what it sent.
+    if parent is None or parent.pid not in agents or not _was_silent(record, parent.pid, by_target):
+        return record
+    # Its agent saw the end, so it was alive and would have written down what it sent.
+    if record.signal in _REQUESTED:
         return dataclasses.replace(record, signal_sender=UNSEEN)
+    if record.signal == signal.SIGKILL:
+        return dataclasses.replace(record, signal_sender=UNSEEN_OR_KERNEL)
     return record
+
+
+def _was_silent(record: ProcessRecord, agent: int, by_target: dict[tuple[int, int], list[Kill]]) -> bool:
+    """Whether an agent had sent a process nothing before its end."""
+    sent = [kill for (target, _), kills in by_target.items() if target == record.pid for kill in kills]
+    return not any(kill.sender == agent and _within(kill.at, record) for kill in sent)
 
 
 def _within(at: Moment, record: ProcessRecord) -> bool:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ddpdoctor.evidence import Frame
+from ddpdoctor.evidence.texts import TextHit
 from ddpdoctor.watch import logs
 from ddpdoctor.watch.collect import Collected, collect_run
-from ddpdoctor.watch.senders import UNSEEN
+from ddpdoctor.watch.senders import UNSEEN, UNSEEN_OR_KERNEL
 
 FAULT = """Fatal Python error: Segmentation fault
 
@@ -170,7 +173,12 @@ def test_output_without_line_ends_is_cut_and_not_kept(run: Path, monkeypatch: py
     monkeypatch.setattr(logs, "LONGEST_LINE", 1 << 12)
     lengths: list[int] = []
     scan = logs.scan_chunk
-    monkeypatch.setattr(logs, "scan_chunk", lambda data: [lengths.append(len(data)), *scan(data)][1:])
+
+    def measure(data: bytes) -> Iterator[tuple[int, str, list[TextHit]]]:
+        lengths.append(len(data))
+        return scan(data)
+
+    monkeypatch.setattr(logs, "scan_chunk", measure)
     write(run, 7, start(7, 0))
     (run / "logs" / "rank-0.0.7.stdout.log").write_bytes(b"\x00Q" * (1 << 15))
     assert not collect(run).texts
@@ -284,6 +292,15 @@ def test_the_sender_of_a_signal_is_named(run: Path) -> None:
     assert found[10].signal_sender == "rank 2 (pid 9)"
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_kill_may_be_the_kernels_where_the_agent_had_not_asked_before(run: Path, asked: bool) -> None:
+    lines = [event("role", 2, role="launcher", how="elastic agent"), event("child-exit", 9, pid=7, signal=9)]
+    write(run, 5, start(5, None, "launcher"), *([kill(4, 15, pgid=7)] if asked else []), *lines)
+    write(run, 7, start(7, 0, ppid=5))
+    found = {record.pid: record for record in collect(run).processes}
+    assert found[7].signal_sender == (None if asked else UNSEEN_OR_KERNEL)
+
+
 def test_a_parent_that_ends_its_children_is_named_as_such(run: Path) -> None:
     ends = [event("child-exit", 9, pid=7, signal=15), event("child-exit", 9, pid=8, signal=15)]
     write(run, 5, start(5, None, "other", script="spawn.py"), kill(8, 15, pid=7), *ends)
@@ -301,3 +318,16 @@ def test_a_signal_for_an_earlier_process_of_the_same_number_is_not_its_end(run: 
     write(run, 7, start(7, 0, ppid=5))
     found = {record.pid: record for record in collect(run).processes}
     assert found[7].signal_sender == UNSEEN
+
+
+def test_a_fault_is_dated_by_its_file_unless_that_cannot_be(run: Path) -> None:
+    write(run, 7, start(7, 3))
+    write(run, 8, start(8, 4))
+    for pid, second in ((7, 5), (8, 0)):
+        fault = run / "processes" / f"{pid}-1.fault"
+        fault.write_text(FAULT.format(cwd=run.parent))
+        os.utime(fault, (second, second))
+    when = {crash.pid: crash.at for crash in collect(run).crashes}
+    assert when[7] is not None
+    assert when[7].wall_ns == 5 * 10**9
+    assert when[8] is None  # before the process began

@@ -16,6 +16,9 @@ from ddpdoctor_checks.wording import format_bytes
 HUP, INT, ABRT, BUS, KILL, SEGV, TERM = 1, 2, 6, 7, 9, 11, 15
 """Linux's numbers (signal(7))."""
 
+LAUNCHERS = ("agent", "its parent")
+"""How senders of signals begin that pass on what happened elsewhere: torchrun's agent, and who started the rank."""
+
 IN_PLACE_CURED = (2, 13)
 """From this torch on the in-place broadcast of buffers was seen not to break a second forward (row D06 of the
 list of failure modes: not reproduced on 2.13.0)."""
@@ -31,6 +34,8 @@ class Context:
     over: bool
     """The job has ended, so a process without an end is gone."""
     nodes: int
+    asked: bool = False
+    """The whole job was asked to end: by Ctrl-C, a scheduler, a closed terminal."""
     ended: set[tuple[int, int]] = field(default_factory=set)
     """Node and pid of processes that the agent ended, by its own words."""
 
@@ -38,7 +43,7 @@ class Context:
         """Whether the agent ended a process."""
         process = view.process
         if process is not None and process.signal_sender is not None:
-            return process.signal_sender.startswith("agent")
+            return process.signal_sender.startswith(LAUNCHERS)
         return view.pid is not None and (view.node, view.pid) in self.ended
 
     def memory_proof(self, view: View) -> tuple[tuple[str, ...], str]:

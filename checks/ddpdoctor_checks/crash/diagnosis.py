@@ -87,8 +87,11 @@ def fingerprint(group: Group) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:8]
 
 
+def was_asked(job: JobEnd | None) -> bool:
+    """Whether the job as a whole was asked to end, by Ctrl-C or a signal to its launcher."""
+    return job is not None and (job.interrupted in REQUESTS or job.signal in (INT, TERM))
+
+
 def interrupted_by_user(diagnosis: Diagnosis) -> bool:
     """Whether the job was stopped by Ctrl-C or a request to end, before anything had failed."""
-    job = diagnosis.job
-    asked = job is not None and (job.interrupted in REQUESTS or job.signal in (INT, TERM))
-    return asked and diagnosis.cause is None
+    return was_asked(diagnosis.job) and diagnosis.cause is None

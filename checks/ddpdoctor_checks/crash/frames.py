@@ -72,3 +72,11 @@ def read_traceback(text: str) -> tuple[tuple[Frame, ...], str | None, str]:
                 return tuple(reversed(frames)), match["type"], message
             break
     return tuple(reversed(frames)), None, text
+
+
+def cut_at_start(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """Return a child's own frames: below the start of a forked one stands its parent's stack at the fork."""
+    for number, frame in enumerate(frames):
+        if frame.function == "_bootstrap" and frame.file.endswith("multiprocessing/process.py"):
+            return tuple(frames[:number])
+    return tuple(frames)

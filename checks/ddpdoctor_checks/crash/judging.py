@@ -10,8 +10,9 @@ from ddpdoctor.evidence.job import JobEnd
 from ddpdoctor_checks.crash.claims import judge_claims
 from ddpdoctor_checks.crash.complaints import judge_complaints, lost_node
 from ddpdoctor_checks.crash.conditions import Context
-from ddpdoctor_checks.crash.diagnosis import NUMBERS, Diagnosis, Group, fingerprint
-from ddpdoctor_checks.crash.failures import OWN, Failure, Level, judge_view
+from ddpdoctor_checks.crash.diagnosis import NUMBERS, Diagnosis, Group, fingerprint, was_asked
+from ddpdoctor_checks.crash.ends import judge_view
+from ddpdoctor_checks.crash.failures import OWN, Failure, Level
 from ddpdoctor_checks.crash.views import Clock, Views
 
 SOME_ONLY = {"CKP002": "ERR001", "CKP005": "ERR001"}
@@ -55,6 +56,7 @@ def _judge_attempt(
 ) -> Diagnosis:
     context = Context(views, clock, attempt, over=bool(evidence.job), nodes=_count_nodes(evidence, views))
     context.ended = _ended_by_agent(views)
+    context.asked = was_asked(job)
     diagnosis = Diagnosis(evidence, views, clock, context, attempt, job)
     mine = [view for view in views.all if view.attempt == attempt and view.role == "rank"]
     failures = [failure for view in mine if (failure := judge_view(view, context)) is not None]
@@ -114,11 +116,13 @@ def _doubt_kills(own: Sequence[Failure], failures: Sequence[Failure]) -> list[Fa
 
 
 def _is_doubtful(failure: Failure) -> bool:
+    process = failure.view.process
     return (
         failure.code == "ERR005"
         and failure.level == Level.SIGNAL
         and not failure.proof
         and not failure.frames
+        and (process is None or process.signal_sender is None)
     )
 
 
@@ -181,8 +185,27 @@ def _earliest(groups: Sequence[Group], clock: Clock) -> Group:
         <= clock.tolerance(start.first.view.node, group.first.view.node)
         or group.first.at is None
         or start.first.at is None
+        or _may_precede(group.first, start.first, clock)
     ]
-    return min(near, key=lambda group: (group.level, _time(group.first), group.ranks.ranges[:1]))
+    return min(
+        near,
+        key=lambda group: (
+            not _may_precede(group.first, start.first, clock),
+            group.level,
+            _time(group.first),
+            group.ranks.ranges[:1],
+        ),
+    )
+
+
+def _may_precede(death: Failure, other: Failure, clock: Clock) -> bool:
+    """Whether a death that was noticed later can have come first: peers notice a lost one at once, launchers do not.
+
+    A rank does not get a fatal signal because another raised; to raise because another is gone is common.
+    """
+    if death.since is None or other.at is None or other.level not in (Level.EXCEPTION, Level.STATUS):
+        return False
+    return death.since - clock.tolerance(death.view.node, other.view.node) <= other.at
 
 
 def refine_unused(diagnosis: Diagnosis, group: Group) -> None:

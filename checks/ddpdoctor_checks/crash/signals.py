@@ -6,10 +6,12 @@ from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
+from ddpdoctor_checks.crash.conditions import KILL
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
-from ddpdoctor_checks.crash.failures import Level
+from ddpdoctor_checks.crash.failures import Failure, Level
 from ddpdoctor_checks.crash.launching import rerun
 from ddpdoctor_checks.crash.telling import JOB, Clause, tell
+from ddpdoctor_checks.stage_evidence import name_signal
 from ddpdoctor_checks.wording import format_bytes
 
 
@@ -147,7 +149,7 @@ def find_bus_error(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _describe_fault(diagnosis: Diagnosis, group: Group) -> Clause:
-    crash = group.first.view.crash
+    crash = group.first.crash
     native = crash.native if crash is not None else None
     modules = list(crash.modules) if crash is not None else []
     own = [name for name in modules if not name.startswith(("numpy.", "torch.", "_", "yaml._", "psutil"))]
@@ -219,11 +221,14 @@ def find_segmentation_fault(evidence: Evidence) -> Iterable[Finding]:
 
 def _describe_kill(diagnosis: Diagnosis, group: Group) -> Clause:
     first = group.first
-    process = first.view.process
-    sender = process.signal_sender if process is not None else None
+    process = (first.worker or first.view).process
     memory = diagnosis.views.memory.get(first.view.node)
     blind = memory.kernel_note if memory is not None else "the kernel log was not looked at"
-    details = {"signal": process.signal if process is not None else None, "sender": sender}
+    details = {
+        "signal": process.signal if process is not None else None,
+        "sender": process.signal_sender if process is not None else None,
+        "worker": first.worker.pid if first.worker is not None else None,
+    }
     if first.level == Level.ENDED:
         return Clause(
             f"Every rank was ended by {first.words}, and nobody had failed before: the launcher was told to stop.",
@@ -245,30 +250,47 @@ def _describe_kill(diagnosis: Diagnosis, group: Group) -> Clause:
             ),
             details,
         )
-    by = f"sent by {sender}" if sender else "by whom is not known"
-    what = (
-        f"it was killed by {first.words}, {by}"
-        if "status" not in first.words
-        else f"it died of {first.words}"
-    )
+    what, sender = _describe_death(first)
     fixes = [
         Fix(
             "look for who sent it: the kernel's log first",
             "sudo dmesg -T | grep -i -E 'killed process|oom' | tail",
         )
     ]
-    if "SIGKILL" in first.words:
+    if "SIGKILL" in what and (sender is None or "kernel" in sender):
         what += f"; that memory ran out is not shown ({blind or 'no out-of-memory kill was counted'})"
         fixes.append(
             Fix(
                 "a scheduler kills too: time limit, memory limit, preemption", "sacct -j $SLURM_JOB_ID -o ALL"
             )
         )
-    elif first.view.crash is not None or first.frames:
+    elif sender == "itself":
+        fixes = [
+            Fix(
+                "look at the line that sends it: an exception instead would say why",
+                code='raise RuntimeError("why")',
+            )
+        ]
+    elif first.crash is not None or first.frames:
         fixes = [
             Fix("look at the line that was running: native code below it gave up", rerun(diagnosis, nproc=1))
         ]
     return Clause(what, fixes, details)
+
+
+def _describe_death(first: Failure) -> tuple[str, str | None]:
+    """Return ``it was killed by SIGKILL, sent by …`` and by whom; of a loader worker that it was one."""
+    who, view, words = "it", first.view, first.words
+    if first.entry is not None and first.entry.id in ("loader-killed", "loader-gone"):
+        who, view = "a DataLoader worker of it", first.worker or first.view
+        signal = view.process.signal if first.worker is not None and view.process is not None else None
+        words = name_signal(signal or KILL)
+    sender = view.process.signal_sender if view.process is not None else None
+    if sender == "itself":
+        return f"{who} sent itself {words}", sender
+    if "status" in words:
+        return f"{who} died of {words}", sender
+    return f"{who} was killed by {words}, {f'sent by {sender}' if sender else 'by whom is not known'}", sender
 
 
 @check(

@@ -8,6 +8,7 @@ from typing import Any
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where
+from ddpdoctor_checks.crash.conditions import LAUNCHERS
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group, interrupted_by_user
 from ddpdoctor_checks.crash.failures import Failure, Level, describe_exception
 from ddpdoctor_checks.crash.frames import MOST_PLACES, user_frames
@@ -20,6 +21,8 @@ KINDS = ("processes", "exceptions", "crashes", "texts", "job")
 """Kinds of evidence that speak of a job's end; a check of this family looks where one of them is there."""
 MOST_LATER = 4
 """Later failures that are findings of their own; more are counted in the details of the first."""
+SECOND = 1.0
+"""What times of logs that hold whole seconds cannot tell apart."""
 MOST_NAMED = 4
 """Hosts that a sentence names."""
 
@@ -50,6 +53,9 @@ class Clause:
     places: Sequence[Where] = ()
     """The true line and its callers, where the line that the failure named is only where it was noticed."""
 
+
+_CALLED = {"agent": "the agent", "its parent": "its parent"}
+"""How the line on victims calls those of `LAUNCHERS`."""
 
 Describe = Callable[[Diagnosis, Group], Clause]
 
@@ -155,14 +161,23 @@ def lead_of(diagnosis: Diagnosis) -> str:
     if not known:
         return ""
     following = min(known, key=lambda each: each.at or 0.0)
-    gap = (following.at or 0.0) - group.first.at
-    if gap <= diagnosis.clock.tolerance(group.first.view.node, following.view.node):
+    return _tell_gap(diagnosis, group.first, following)
+
+
+def _tell_gap(diagnosis: Diagnosis, first: Failure, later: Failure) -> str:
+    """Return how much later something happened; empty where clocks cannot tell, or where it was not later."""
+    if first.at is None or later.at is None:
         return ""
-    return format_gap(gap)
+    coarse = first.coarse or later.coarse
+    unsure = diagnosis.clock.tolerance(first.view.node, later.view.node) + (SECOND if coarse else 0.0)
+    gap = later.at - first.at
+    return format_gap(gap, whole=coarse) if gap > unsure else ""
 
 
-def format_gap(seconds: float) -> str:
-    """Return a short time: ``0.4 ms``, ``0.38 s``, ``12 s``, ``31 min``."""
+def format_gap(seconds: float, *, whole: bool = False) -> str:
+    """Return a short time: ``0.4 ms``, ``0.38 s``, ``12 s``, ``31 min``; ``2 s`` where only whole ones are known."""
+    if whole and seconds < 10:
+        return f"{seconds:.0f} s"
     if seconds < 0.01:
         return f"{seconds * 1e3:.2g} ms"
     if seconds < 10:
@@ -172,14 +187,9 @@ def format_gap(seconds: float) -> str:
 
 def _lag(diagnosis: Diagnosis, group: Group) -> str:
     cause = diagnosis.cause
-    if cause is None or cause.first.at is None or group.first.at is None:
+    if cause is None:
         return ""
-    gap = group.first.at - cause.first.at
-    return (
-        format_gap(gap)
-        if gap > diagnosis.clock.tolerance(cause.first.view.node, group.first.view.node)
-        else ""
-    )
+    return _tell_gap(diagnosis, cause.first, group.first)
 
 
 def _place(group: Group) -> str:
@@ -246,6 +256,17 @@ def _seen(diagnosis: Diagnosis, group: Group, clause: Clause, cause: bool) -> It
             yield EvidenceItem(
                 "exception", f"{how} {describe_exception(link.type, link.message)}", group.ranks or None
             )
+    if first.before is not None:
+        earlier = first.before
+        gap = _tell_gap(diagnosis, earlier, first)
+        where = f" at {earlier.line.file}:{earlier.line.line}" if earlier.line is not None else ""
+        yield EvidenceItem(
+            "exception",
+            f"{f'{gap} before' if gap else 'before'}: {earlier.words} {earlier.note}{where}".replace(
+                "  ", " "
+            ),
+            group.ranks or None,
+        )
     for line in first.proof:
         yield EvidenceItem("kernel", line, group.ranks or None)
     yield from clause.seen
@@ -273,7 +294,8 @@ def describe_victims(diagnosis: Diagnosis) -> Iterator[EvidenceItem]:
             each.at - start.at for each in members if start and start.at is not None and each.at is not None
         ]
         near = start is not None and all(
-            not diagnosis.clock.tolerance(start.view.node, m.view.node) for m in members
+            not diagnosis.clock.tolerance(start.view.node, m.view.node) and not (m.coarse or start.coarse)
+            for m in members
         )
         yield EvidenceItem("victim", f"{words}{_span(gaps) if gaps and near else ''}", ranks)
 
@@ -290,10 +312,9 @@ def _span(gaps: Sequence[float]) -> str:
 def shorten_complaint(failure: Failure) -> str:
     """Return ``"Connection closed by peer"``, or how it was ended, for the line on victims."""
     if failure.level == Level.ENDED:
-        agent = failure.view.process is not None and (failure.view.process.signal_sender or "").startswith(
-            "agent"
-        )
-        return f"{failure.words} from the agent" if agent else failure.words
+        sender = (failure.view.process.signal_sender or "") if failure.view.process is not None else ""
+        who = next((name for name in LAUNCHERS if sender.startswith(name)), None)
+        return f"{failure.words} from {_CALLED[who]}" if who is not None else failure.words
     return next(
         (f'"{part}"' for part in _SHORT if part in failure.words or part in failure.message), failure.words
     )

@@ -1,0 +1,215 @@
+"""What processes raised: the exception that ended each, and whose fault it can be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ddpdoctor.evidence import Frame
+from ddpdoctor.evidence.job import ExceptionRecord
+from ddpdoctor.evidence.texts import CAUSE, CONSEQUENCE, TextEntry, choose_entry, match_text
+from ddpdoctor_checks.crash.conditions import Context, settle_exception, settle_text
+from ddpdoctor_checks.crash.failures import (
+    OWN,
+    WAITING,
+    Failure,
+    Level,
+    choose_level,
+    describe_exception,
+    short_type,
+)
+from ddpdoctor_checks.crash.frames import cut_at_start, read_traceback, stands_in
+from ddpdoctor_checks.crash.views import View
+
+MAIN = ("uncaught", "error-file", "log", "handled")
+"""Kinds of exceptions of the main thread."""
+_STARVED = frozenset({"Empty", "Full", "BrokenBarrierError"})
+"""What a thread raises that waited in vain for another one (queue, threading)."""
+_WAITS = ("/queue.py", "/threading.py", "multiprocessing/queues.py", "multiprocessing/connection.py",
+          "concurrent/futures/", "asyncio/")  # fmt: skip
+"""Where it waits."""
+_REMOTE = ("RemoteTraceback", "_RemoteTraceback")
+"""Of multiprocessing.pool, and of concurrent.futures and joblib."""
+_WORKER_PIDS = re.compile(r"DataLoader worker \(pid(?:\(s\))? (\d[\d, ]{0,200})\)")
+_ENDING = re.compile(r"(^|\.)(KeyboardInterrupt|SignalException|ChildFailedError)$")
+"""Exceptions of processes that were told to end, or that report others."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """One exception, read."""
+
+    record: ExceptionRecord
+    type: str
+    message: str
+    frames: tuple[Frame, ...]
+    entry: TextEntry | None
+    groups: dict[str, str]
+
+    @property
+    def complains(self) -> bool:
+        return bool(_ENDING.search(self.type)) or (
+            self.entry is not None and (self.entry.role == CONSEQUENCE or self.entry.code in WAITING)
+        )
+
+
+def _read(record: ExceptionRecord) -> _Told:
+    kind, message, frames = record.type, record.message, record.frames
+    if "Traceback (most recent call last)" in message:
+        inner, inner_kind, inner_message = read_traceback(message)
+        if inner_kind is not None:
+            kind, message = inner_kind, inner_message
+            frames = (*inner, *frames)
+    if record.parent_frames:
+        frames = (*frames, *record.parent_frames)
+    hits = match_text(f"{short_type(kind)}: {message}")
+    entry = choose_entry(hits)
+    groups = {name: text for _, found in hits for name, text in found.items()}
+    if entry is not None:
+        groups.update(dict(hits)[entry.id])
+    return _Told(record, kind, message, frames, entry, groups)
+
+
+def judge_exceptions(view: View, context: Context) -> Failure | None:
+    """Choose the exception that ended a process: its own before a complaint, the main thread's before others'."""
+    main = [e for e in view.exceptions if e.kind in MAIN]
+    inside = [e for worker in view.workers for e in worker.exceptions]
+    inside += [e for e in view.exceptions if e.kind == "worker"]
+    threads = [e for e in view.exceptions if e.kind == "thread"]
+    process = view.process
+    if not main and process is not None and not (process.exit_code or process.signal):
+        return None  # a thread or a worker died of it, and the rank lived on
+    failures = [_judge_exception(view, record, context) for record in (*main, *inside)]
+    beside = [_judge_exception(view, record, context) for record in threads]
+    own = [each for each in failures if each.level in OWN]
+    chosen = own[0] if own else failures[0] if failures else None
+    if len(own) > 1:
+        _add_worker(own)
+    first = next((each for each in beside if each.level in OWN), beside[0] if beside else None)
+    return _weigh_thread(chosen, first)
+
+
+def _weigh_thread(main: Failure | None, thread: Failure | None) -> Failure | None:
+    """Choose between what ended the main thread and what ended another one: a job can outlive that for hours."""
+    if thread is None:
+        return main
+    thread.sure = "medium"
+    if main is None:
+        return thread
+    if main.level == Level.ENDED or (main.at is not None and thread.at is not None and thread.at > main.at):
+        return main
+    if main.level in OWN:
+        if thread.level in OWN and _is_starved(main):
+            return thread
+        main.before = thread
+        return main
+    if thread.level in OWN:
+        # It may be why peers went away, but any failure of their own goes before it.
+        thread.level = Level.SOFT
+        return thread
+    return main
+
+
+def _is_starved(failure: Failure) -> bool:
+    """Whether the main thread waited in vain for what another one should have given."""
+    name = short_type(failure.type or "")
+    return name in _STARVED or (name == "TimeoutError" and any(stands_in(failure.frames, w) for w in _WAITS))
+
+
+def _add_worker(own: Sequence[Failure]) -> None:
+    """A rank quotes its worker: where the worker's own record is there too, its stack is the inner part."""
+    first = own[0]
+    for each in own[1:]:
+        inner = each.exception is not None and each.exception.kind == "worker"
+        if inner and each.type is not None and short_type(each.type) == short_type(first.type or ""):
+            if each.line is not None and each.line not in first.frames:
+                first.frames = (*each.frames, *first.frames)
+            first.note, first.message, first.words = each.note, each.message, each.words
+            return
+
+
+def _judge_exception(view: View, record: ExceptionRecord, context: Context) -> Failure:
+    told = _join_remote([_read(each) for each in (record, *record.chain)])
+    top, root = told[0], told[-1]
+    level, shown = Level.EXCEPTION, top
+    if root.complains:
+        level, shown = Level.COMPLAINT, root
+    elif top.complains:
+        shown = next(each for each in told if not each.complains)
+        # Raised while that one was handled: it may be what went wrong, or an everyday KeyError before it.
+        level = Level.EXCEPTION if top.record.chain[0].link == "cause" else Level.SOFT
+    code: str | None = None
+    entry, groups = shown.entry, shown.groups
+    if level != Level.COMPLAINT:
+        known = next((each for each in told if each.entry is not None and each.entry.role == CAUSE), None)
+        if known is not None:
+            entry, groups = known.entry, known.groups
+        code = settle_exception(view, shown.type, shown.frames, entry, groups, context)
+        level = choose_level(code, level)
+    elif entry is not None:
+        code = settle_text(view, entry, groups, context)
+        level = choose_level(code, Level.EXCEPTION)
+    if code is None and _ENDING.search(shown.type) and short_type(shown.type) != "ChildFailedError":
+        level = Level.ENDED
+    failure = Failure(
+        view,
+        level,
+        code,
+        describe_exception(shown.type, shown.message),
+        exception=record,
+        type=shown.type,
+        message=shown.message,
+        frames=shown.frames,
+        entry=entry,
+        groups=groups,
+        note=_note(record, view),
+    )
+    if record.at is not None:
+        failure.at = context.clock.seconds(view.node, record.at)
+        failure.coarse = record.at.is_coarse
+    _add_crash(failure)
+    if level == Level.SOFT and shown is not top:
+        failure.sure = "medium"
+    return failure
+
+
+def _join_remote(told: list[_Told]) -> list[_Told]:
+    """Give an exception that a process of a pool sent back the stack that stands before it as text."""
+    for number in range(len(told) - 1, 0, -1):
+        if short_type(told[number].record.type) in _REMOTE and told[number].frames:
+            inner = told.pop(number)
+            outer = told[number - 1]
+            told[number - 1] = replace(outer, frames=(*inner.frames, *outer.frames))
+    return told
+
+
+def _add_crash(failure: Failure) -> None:
+    """A rank says that a loader worker crashed; the worker's own dump has the line."""
+    named = _WORKER_PIDS.search(failure.message)
+    if named is None:
+        return
+    pids = {int(part) for part in named[1].replace(",", " ").split()}
+    gone = sorted((w for w in failure.view.workers if w.pid in pids), key=lambda w: w.crash is None)
+    failure.worker = gone[0] if gone else None
+    crash = failure.crash if failure.worker is not None else None
+    if crash is not None and crash.frames:
+        failure.frames = (*cut_at_start(crash.frames), *failure.frames)
+        failure.note = "in a DataLoader worker"
+
+
+def _note(record: ExceptionRecord, view: View) -> str:
+    if record.kind == "worker" or (record.worker is not None):
+        return (
+            f"in DataLoader worker {record.worker}" if record.worker is not None else "in a DataLoader worker"
+        )
+    if record.kind == "thread":
+        return f"in thread {record.thread}" if record.thread else "in another thread"
+    if "in DataLoader worker process" in record.message[:200]:
+        found = re.search(r"DataLoader worker process (\d{1,5})", record.message[:200])
+        return f"in DataLoader worker {found[1]}" if found else ""
+    if record.parent_frames:
+        return "in a process of a pool"
+    if record.kind == "handled":
+        return "handled by an exit"
+    return ""

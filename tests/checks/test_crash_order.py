@@ -1,0 +1,248 @@
+"""Order of blame where it is close: signals with and without a sender, threads, workers, pools, victims with words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence.job import CrashRecord, ExceptionRecord, Moment, ProcessRecord
+from tests.checks.jobs import CLOSED, START_NS, Job, cause_of, judge
+
+UNSEEN = "a process that was not watched"
+FETCH = (
+    Frame("loader.py", 19, "run", "text = raw.decode()"),
+    Frame("/usr/lib/python3.11/threading.py", 9, "_b"),
+)
+STARVED = (Frame("/usr/lib/python3.11/queue.py", 179, "get"), Frame("train.py", 28, "<module>"))
+
+
+def in_thread(job: Job, rank: int, seconds: float, kind: str = "thread") -> Job:
+    """A thread, or a process of a pool, of one rank raises."""
+    process = job.processes[rank]
+    job.exceptions.append(
+        ExceptionRecord(
+            process.pid, "UnicodeDecodeError", "bad byte", FETCH, node=process.node, host=process.host, rank=rank,
+            kind=kind, thread="prefetch", at=job.when(rank, seconds),
+        )
+    )  # fmt: skip
+    return job
+
+
+def test_a_rank_that_somebody_outside_ends_is_the_cause_also_where_it_is_noticed_late() -> None:
+    found = cause_of(Job(4).complains([0, 1, 3], 10.0).dies(2, 15, 10.2, signal_sender=UNSEEN))
+    assert (found.code, found.ranks, found.victims) == ("ERR005", RankSet([2]), RankSet([0, 1, 3]))
+    assert f"killed by signal 15 (SIGTERM), sent by {UNSEEN}" in found.message
+
+
+def test_a_rank_that_another_one_ends_says_so() -> None:
+    found = cause_of(Job(2).complains([0]).dies(1, 9, 10.2, signal_sender="rank 0 (pid 1000)"))
+    assert (found.code, found.ranks) == ("ERR005", RankSet([1]))
+    assert "sent by rank 0 (pid 1000)" in found.message
+    assert "memory" not in found.message
+
+
+def test_a_rank_that_ends_itself_has_the_line() -> None:
+    call = (Frame("train.py", 44, "stop", "os.kill(os.getpid(), 9)"),)
+    found = cause_of(Job(2).complains([0]).dies(1, 9, 10.2, signal_sender="itself", exit_call=call))
+    assert (found.ranks, found.where[0].line) == (RankSet([1]), 44)
+    assert "sent itself signal 9 (SIGKILL)" in found.message
+
+
+def test_what_the_parent_of_spawned_ranks_ends_are_victims() -> None:
+    job = Job(3).raises(1, "KeyError", "'x'", 10)
+    for rank in (0, 2):
+        job.dies(rank, 15, 9.99, signal_sender="its parent (pid 5)")
+    found = cause_of(job)
+    assert (found.code, found.ranks, found.victims) == ("ERR001", RankSet([1]), RankSet([0, 2]))
+
+
+def test_a_job_that_a_scheduler_ends_rank_by_rank_has_no_culprit() -> None:
+    job = Job(2, exit_code=None, end={"signal": 15, "interrupted": "SIGTERM"})
+    for rank in range(2):
+        job.dies(rank, 15, 10 + rank * 0.01, signal_sender=UNSEEN)
+    findings, verdict, _ = judge(job)
+    assert findings == []
+    assert verdict.code is None
+
+
+@pytest.mark.parametrize(
+    ("signal", "sender"),
+    [(9, "the kernel or a process that was not watched"), (15, UNSEEN), (11, None), (7, None)],
+)
+def test_a_victim_with_words_of_its_own_does_not_win_over_a_death_that_is_noticed_after_it(
+    signal: int, sender: str | None
+) -> None:
+    """`raise Lost("step 3") from None` of a rank that lost its peer comes before the launcher looks."""
+    job = Job(3).raises(0, "Lost", "step 3 failed", 10.0).complains([2], 10.01)
+    found = cause_of(job.dies(1, signal, 10.09, signal_sender=sender))
+    assert (found.ranks, found.victims) == (RankSet([1]), RankSet([2]))
+
+
+def test_a_death_long_after_an_exception_is_not_its_cause() -> None:
+    job = Job(2).raises(0, "KeyError", "'x'", 10.0).dies(1, 11, 14.0)
+    assert cause_of(job).ranks == RankSet([0])
+
+
+def test_a_dump_says_when_a_rank_crashed() -> None:
+    """Noticed within a second, but the dump is younger than the exception."""
+    job = Job(2).raises(0, "KeyError", "'x'", 10.0).dies(1, 11, 10.09)
+    when = Moment(START_NS + int(10.05 * 1e9))
+    job.crashes.append(CrashRecord(1001, "Fatal Python error: Segmentation fault", rank=1, at=when))
+    assert cause_of(job).ranks == RankSet([0])
+    job.crashes[0] = replace(job.crashes[0], at=Moment(START_NS + int(9.95 * 1e9)))
+    assert cause_of(job).ranks == RankSet([1])
+
+
+def test_a_main_thread_that_starves_is_not_the_cause() -> None:
+    job = in_thread(Job(2), 1, 6.0).raises(1, "_queue.Empty", "", 10.0, STARVED).complains([0])
+    found = cause_of(job)
+    assert (found.code, found.ranks, found.confidence) == ("ERR001", RankSet([1]), "medium")
+    assert (found.where[0].file, found.where[0].line) == ("loader.py", 19)
+    assert "(in thread prefetch)" in found.message
+
+
+def test_a_main_thread_with_an_error_of_its_own_keeps_it_and_mentions_the_thread() -> None:
+    job = in_thread(Job(2), 1, 6.0).raises(1, "KeyError", "'x'", 10.0).complains([0])
+    found = cause_of(job)
+    assert (found.where[0].file, found.where[0].line) == ("train.py", 71)
+    assert any("in thread prefetch" in item.text and "4.00 s before" in item.text for item in found.evidence)
+
+
+@pytest.mark.parametrize("end", ["complaint", "agent"])
+def test_a_thread_that_died_long_ago_is_not_why_the_rank_lost_its_peer(end: str) -> None:
+    """Telemetry of rank 0 died in the first minute; rank 1 failed an hour later."""
+    job = in_thread(Job(2), 0, 5.0).raises(1, "KeyError", "'x'", 15.0)
+    if end == "agent":
+        job.terminates([0], 15.5)
+    else:
+        job.complains([0], 15.4)
+    found = cause_of(job)
+    assert (found.ranks, found.victims) == (RankSet([1]), RankSet([0]))
+
+
+def test_a_thread_that_died_before_a_crash_is_only_mentioned() -> None:
+    found = cause_of(in_thread(Job(2), 1, 5.0).dies(1, 11, 15.0).complains([0], 15.1))
+    assert (found.code, found.ranks) == ("ERR004", RankSet([1]))
+    assert any("in thread prefetch" in item.text for item in found.evidence)
+
+
+def test_a_thread_is_the_cause_where_nobody_else_failed() -> None:
+    job = in_thread(Job(3), 2, 6.0).complains([0, 1, 2], 10.0)
+    found = cause_of(job)
+    assert (found.ranks, found.victims) == (RankSet([2]), RankSet([0, 1]))
+
+
+def loader(job: Job, rank: int, pid: int, signal: int, **changes: object) -> None:
+    process = job.processes[rank]
+    worker = ProcessRecord(pid, process.node, parent=process.pid, role="loader-worker", signal=signal)
+    job.extra.append(replace(worker, **changes))  # type: ignore[arg-type]
+
+
+def test_a_crash_in_a_loader_worker_has_the_workers_line_and_then_the_ranks() -> None:
+    job = Job(2).complains([0], 10.4)
+    job.raises(
+        1, "RuntimeError", "DataLoader worker (pid 77) is killed by signal: Segmentation fault. ", 10.0
+    )
+    loader(job, 1, 77, 11)
+    frames = (
+        Frame("data.py", 17, "__getitem__"),
+        Frame("/usr/lib/python3.11/multiprocessing/process.py", 314, "_bootstrap"),
+        Frame("train.py", 24, "main"),
+    )
+    job.crashes.append(
+        CrashRecord(77, "Fatal Python error: Segmentation fault", frames, modules=("rows._C",))
+    )
+    found = cause_of(job)
+    assert (found.code, found.ranks) == ("ERR004", RankSet([1]))
+    assert [(place.file, place.line) for place in found.where[:2]] == [("data.py", 17), ("train.py", 71)]
+    assert "in a DataLoader worker" in found.message
+    assert found.details["modules"] == ["rows._C"]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_loader_worker_that_was_killed_is_named_with_its_signal(known: bool) -> None:
+    job = Job(2).complains([1], 10.4)
+    job.raises(0, "RuntimeError", "DataLoader worker (pid 77) is killed by signal: Killed. ", 10.0)
+    if known:
+        loader(job, 0, 77, 9, signal_sender="rank 1 (pid 1001)")
+    found = cause_of(job)
+    assert (found.code, found.ranks) == ("ERR005", RankSet([0]))
+    by = "sent by rank 1 (pid 1001)" if known else "by whom is not known"
+    assert f"a DataLoader worker of it was killed by signal 9 (SIGKILL), {by}" in found.message
+
+
+REMOTE = '''
+"""
+Traceback (most recent call last):
+  File "/usr/lib/python3.11/multiprocessing/pool.py", line 125, in worker
+    result = (True, func(*args, **kwds))
+  File "/srv/job/words.py", line 2, in encode
+    return text.split()
+AttributeError: 'NoneType' object has no attribute 'split'
+"""'''
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_pools_traceback_as_text_gives_the_line_inside(wrapped: bool) -> None:
+    remote = ExceptionRecord(0, "multiprocessing.pool.RemoteTraceback", REMOTE, link="cause")
+    error = "'NoneType' object has no attribute 'split'"
+    inner = ExceptionRecord(0, "AttributeError", error, (Frame("train.py", 15, "main"),), link="cause")
+    job = Job(2).complains([1])
+    if wrapped:
+        job.raises(0, "DataError", "cannot encode", chain=(inner, remote))
+    else:
+        job.raises(0, "AttributeError", error, frames=inner.frames, chain=(remote,))
+    found = cause_of(job)
+    assert (found.code, found.ranks) == ("ERR001", RankSet([0]))
+    if not wrapped:
+        assert (found.where[0].file, found.where[0].line) == ("/srv/job/words.py", 2)
+
+
+def test_a_rank_that_logs_the_lost_peer_and_exits_is_a_victim() -> None:
+    job = Job(2).raises(0, "KeyError", "'x'", 10.2)
+    job.raises(1, "RuntimeError", CLOSED.format(4000), 10.0, kind="handled").set(1, exit_how="sys.exit")
+    found = cause_of(job)
+    assert (found.ranks, found.victims) == (RankSet([0]), RankSet([1]))
+
+
+def test_a_rank_that_logs_its_own_error_and_exits_has_that_error() -> None:
+    job = Job(2).complains([1])
+    job.raises(0, "OverflowError", "math range error", kind="handled").set(0, exit_how="sys.exit")
+    found = cause_of(job)
+    assert (found.code, found.ranks) == ("ERR001", RankSet([0]))
+    assert "OverflowError: math range error" in found.message
+
+
+@pytest.mark.parametrize("link", ["cause", "context"])
+def test_a_victim_that_wraps_the_lost_peer_is_a_victim(link: str) -> None:
+    peer = ExceptionRecord(0, "RuntimeError", CLOSED.format(4000), link=link)
+    job = Job(2).raises(0, "TrainingFailed", "step 3", 10.0, chain=(peer,)).raises(1, "KeyError", "'x'", 10.3)
+    found = cause_of(job)
+    assert (found.ranks, found.victims) == (RankSet([1]), RankSet([0]))
+
+
+def test_two_ranks_in_the_same_instant_are_both_told() -> None:
+    other = (Frame("train.py", 99, "validate"),)
+    job = Job(2).raises(0, "KeyError", "'x'", 10.0).raises(1, "ValueError", "y", 10.0, other)
+    findings, _, _ = judge(job)
+    assert [(each.ranks, each.role) for each in findings] == [
+        (RankSet([0]), "cause"),
+        (RankSet([1]), "consequence"),
+    ]
+    assert "before anyone else" not in findings[0].message
+
+
+@pytest.mark.parametrize(("later", "said"), [(10, None), (11, None), (12, " 2 s "), (40, "30 s")])
+def test_times_of_whole_seconds_are_not_compared_more_finely(later: int, said: str | None) -> None:
+    job = Job(2).raises(0, "KeyError", "'x'").complains([1])
+    for number, seconds in enumerate((10, later)):
+        job.exceptions[number] = replace(
+            job.exceptions[number], at=Moment(START_NS // 10**9 * 10**9 + seconds * 10**9)
+        )
+    found = cause_of(job)
+    assert ("before anyone else" in found.message) == (said is not None)
+    if said is not None:
+        assert said in found.message
+    assert not any("ms later" in item.text for item in found.evidence)
