@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Frame
-from ddpdoctor.evidence.texts import TextHit
+from ddpdoctor.evidence.texts import TextHit, scan_chunk
 from ddpdoctor.watch import logs
 from ddpdoctor.watch.collect import Collected, collect_run
 from ddpdoctor.watch.senders import UNSEEN, UNSEEN_OR_KERNEL
@@ -172,7 +172,7 @@ def test_output_without_line_ends_is_cut_and_not_kept(run: Path, monkeypatch: py
     monkeypatch.setattr(logs, "CHUNK", 1 << 10)
     monkeypatch.setattr(logs, "LONGEST_LINE", 1 << 12)
     lengths: list[int] = []
-    scan = logs.scan_chunk
+    scan = scan_chunk
 
     def measure(data: bytes) -> Iterator[tuple[int, str, list[TextHit]]]:
         lengths.append(len(data))
