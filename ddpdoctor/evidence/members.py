@@ -31,6 +31,7 @@ class JobNode:
     * done: its ranks had ended well;
     * silent: no sign of life for ``silent_s``, its connection as it was;
     * closed: its connection ended, without a word;
+    * cut: packets to it are not acknowledged;
     * left: the head's store was gone: ended, or lost;
     * unwatched: nobody there said hello;
     * unknown.
@@ -44,10 +45,6 @@ class JobNode:
     clock_error_s: float | None = None
     interrupted: str | None = None
     """Signal by which the user ended the job there."""
-
-
-UNHEARD = ("ended", "alive", "stopping", "done", "silent", "closed", "left", "unwatched", "unknown")
-"""States of nodes whose evidence is missing."""
 
 
 def choose_members(parts: Sequence[tuple[JobNode, ...]]) -> tuple[JobNode, ...]:

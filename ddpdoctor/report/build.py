@@ -9,7 +9,6 @@ from typing import Any
 
 import ddpdoctor
 from ddpdoctor.evidence import Evidence, NodeFacts, RankSet
-from ddpdoctor.evidence.job import ProcessRecord
 from ddpdoctor.judge.registry import Registry
 from ddpdoctor.judge.runner import CheckRow, run_checks
 from ddpdoctor.judge.selection import Selection
@@ -124,7 +123,7 @@ def describe_world(evidence: Evidence) -> World:
     nodes = tuple(_describe_node(facts, ranks.get(facts.node), evidence) for facts in evidence.nodes)
     versions = evidence.nodes[0].versions if evidence.nodes else {}
     if not nodes:  # a job that was watched, not examined
-        nodes = _describe_hosts(evidence.processes)
+        nodes = _describe_hosts(evidence)
         versions = (
             {"torch": found} if (found := next((p.torch for p in evidence.processes if p.torch), "")) else {}
         )
@@ -138,12 +137,16 @@ def describe_world(evidence: Evidence) -> World:
     )
 
 
-def _describe_hosts(processes: Sequence[ProcessRecord]) -> tuple[Node, ...]:
-    """Return the hosts on which ranks of a watched job ran."""
+def _describe_hosts(evidence: Evidence) -> tuple[Node, ...]:
+    """Return the hosts on which ranks of a watched job ran; of those that were not heard, what others knew."""
     hosts: dict[tuple[int, str], list[int]] = {}
-    for process in processes:
+    for process in evidence.processes:
         if process.rank is not None and process.role == "rank":
             hosts.setdefault((process.node, process.host), []).append(process.rank)
+    heard = {node for node, _ in hosts}
+    for member in evidence.members:
+        if member.node not in heard and member.host:
+            hosts[(member.node, member.host)] = list(member.ranks)
     return tuple(
         Node(host, RankSet(ranks), facts={"node": node}) for (node, host), ranks in sorted(hosts.items())
     )

@@ -39,6 +39,8 @@ WORDS = 2000
 """Characters of a process's last words that a sum has when it must be made smaller."""
 EVENTS_BYTES = 64 << 20
 NODES = 16_384
+YEAR_3000_NS = 32_503_680_000 * 10**9
+"""Later than any clock says; what comes from another node is not trusted to be a time."""
 
 
 class Desk:
@@ -253,7 +255,7 @@ def read_members(path: Path, evidence: Evidence) -> tuple[JobNode, ...]:
 def _judge_sending(sent: dict[str, Any]) -> str:
     if sent.get("arrived"):
         return "alive"
-    return {True: "silent", False: "left"}.get(sent.get("connection"), "unknown")  # type: ignore[arg-type]
+    return {"unacknowledged": "cut", "closed": "left"}.get(str(sent.get("connection")), "unknown")
 
 
 def _ranks(known: dict[str, Any]) -> Any:
@@ -281,7 +283,7 @@ def _make_peer(node: int, known: dict[str, Any]) -> JobNode:
         _ranks(known),
         state=_judge_peer(known),
         silent_s=silent,
-        seen_ns=seen if isinstance(seen, int) else None,
+        seen_ns=seen if isinstance(seen, int) and 0 < seen < YEAR_3000_NS else None,
         clock_offset_s=apart,
         clock_error_s=error / 1e9 if isinstance(error, int) else None,
     )

@@ -9,6 +9,7 @@ from ddpdoctor.evidence.texts import find_entry
 from ddpdoctor_checks.crash.conditions import HUP, TERM, settle_text
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.failures import Failure, Level, quote_line
+from ddpdoctor_checks.crash.members import describe_unheard, lose_members, unheard_ranks
 from ddpdoctor_checks.crash.views import View
 from ddpdoctor_checks.stage_evidence import name_signal
 
@@ -61,7 +62,11 @@ def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
             _blame(diagnosis, "NET011", late, RankSet())
         else:
             complained = RankSet(each.rank for each in waiting if each.rank is not None)
-            _blame(diagnosis, "COL005", late, diagnosis.world.minus(complained))
+            silent = diagnosis.world.minus(complained)
+            if silent and not silent.minus(unheard_ranks(diagnosis)):
+                diagnosis.reason = f"only victims were seen ({late[0].words}); {describe_unheard(diagnosis)}"
+                return
+            _blame(diagnosis, "COL005", late, silent.minus(unheard_ranks(diagnosis)))
         return
     unreached = [each for each in waiting if each.entry is not None and each.entry.id == "client-timed-out"]
     seen = RankSet(view.rank for view in diagnosis.views.ranks if view.rank is not None)
@@ -69,9 +74,12 @@ def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
         _blame(diagnosis, "NET006", unreached, diagnosis.world.minus(seen) or RankSet([0]))
         return
     silent = diagnosis.world.minus(RankSet(each.rank for each in diagnosis.failures if each.rank is not None))
-    said = waiting[0].words
-    there = f"; {silent.phrase()} left no trace of a failure" if silent else ""
-    diagnosis.reason = f"only victims were seen ({said}){there}"
+    silent = silent.minus(unheard_ranks(diagnosis))
+    there = [f"{silent.phrase()} left no trace of a failure"] if silent else []
+    unheard = describe_unheard(diagnosis)
+    diagnosis.reason = "; ".join(
+        [f"only victims were seen ({waiting[0].words})", *there, *([unheard] if unheard else [])]
+    )
 
 
 def _missing(diagnosis: Diagnosis, code: str, coded: Sequence[Failure]) -> RankSet:
@@ -151,8 +159,11 @@ def _first_ended(diagnosis: Diagnosis, waiting: Sequence[Failure], ended: Sequen
 def lost_node(diagnosis: Diagnosis) -> bool:
     """Make a node that went with all its processes the cause; return whether there is one.
 
-    Such a node has not a single end, while others have theirs; or the rendezvous says that its heartbeat stopped.
+    Such a node gave no sign of life any more, or has not a single end, while others have theirs; or the rendezvous says
+    that its heartbeat stopped.
     """
+    if lose_members(diagnosis):
+        return True
     texts = [*diagnosis.views.loose, *(text for view in diagnosis.views.others for text in view.texts)]
     named = next((text for text in texts if text.entry == "node-without-heartbeat"), None)
     ends: dict[int, list[bool]] = {}

@@ -9,6 +9,7 @@ from ddpdoctor.judge import EvidenceItem, Finding, Fix, check, check_also
 from ddpdoctor_checks.commands import DEFAULT_PORT
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.launching import rerun
+from ddpdoctor_checks.crash.members import describe_loss, find_lost
 from ddpdoctor_checks.crash.telling import JOB, Clause, name_hosts, require_job, tell
 from ddpdoctor_checks.network import interfaces, joining, links, names, ports
 from ddpdoctor_checks.wording import choose_form, count_of, name_set, quote
@@ -357,8 +358,13 @@ def _describe_node(diagnosis: Diagnosis, group: Group) -> Clause:
         default=None,
     )
     who = f"with {name_set(ranks)} " if ranks else ""
+    member = find_lost(diagnosis, group.first.view.node)
+    how = "none of its processes left an end, while others of the job did"
+    if member is not None:
+        how, last = describe_loss(member), member.seen_ns
+    gone = "is gone" if member is None or member.state == "closed" else "is gone or cut off"
     return Clause(
-        f"The node {hosts} {who}is gone: none of its processes left an end, while others of the job did.",
+        f"The node {hosts} {who}{gone}: {how}.",
         (
             Fix(
                 "see whether the host is up and what its kernel said",
@@ -366,7 +372,12 @@ def _describe_node(diagnosis: Diagnosis, group: Group) -> Clause:
             ),
             Fix("on a cluster ask the scheduler for the node's state", "sinfo -R"),
         ),
-        {"last_sign_wall_ns": last},
+        {
+            "last_sign_wall_ns": last,
+            "group_rank": group.first.view.node,
+            "state": member.state if member is not None else None,
+            "silent_s": member.silent_s if member is not None else None,
+        },
         whole=True,
     )
 
@@ -386,15 +397,19 @@ def find_node_lost(evidence: Evidence) -> Iterable[Finding]:
     """A node of the job vanished with all of its processes.
 
     What it looks for:
-        Nodes none of whose ranks left an end, an exception or a signal, while ranks of other nodes did; and the
-        rendezvous' word that a node's heartbeat stopped.
+        Nodes whose agent fell silent: under ``ddpdoctor run`` each gives a sign of life every second through the
+        store of the rendezvous. Nodes none of whose ranks left an end, an exception or a signal, while ranks of
+        other nodes did; and the rendezvous' word that a node's heartbeat stopped.
 
     Why it matters:
         All the other ranks report a lost peer, and the log that would tell more is on the host that is gone.
 
     How it decides:
-        By the absence of every end on one node where others have theirs. What was written before
-        is kept, so the last sign of life is known.
+        A node whose connection to the store ended while its last word was that its ranks run, and from which
+        nothing came: all its processes were killed, or its kernel went down in order (high confidence). A node
+        without a sign of life for 8 s whose connection never ended, or that acknowledges no packet: the host is
+        down or the link is; from one side that cannot be told apart (medium). Else by the absence of every end
+        on one node where others have theirs. A failure that a rank of another node has of its own goes before.
 
     Known false alarms:
         A node whose evidence was not given to ``analyze``, or on which nobody watched.

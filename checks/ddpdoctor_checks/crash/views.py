@@ -152,6 +152,10 @@ class Clock:
     def __init__(self, evidence: Evidence) -> None:
         self._offsets = {n.node: n.clock_offset_s or 0.0 for n in evidence.nodes}
         self._errors = {n.node: n.clock_error_s for n in evidence.nodes if n.clock_offset_s is not None}
+        for member in evidence.members:
+            if member.clock_offset_s is not None:
+                self._offsets[member.node] = member.clock_offset_s
+                self._errors[member.node] = member.clock_error_s
         self._references: dict[int, tuple[int, int]] = {}
 
     def seconds(self, node: int, moment: Moment) -> float:

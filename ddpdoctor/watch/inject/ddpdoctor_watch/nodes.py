@@ -26,7 +26,7 @@ from . import journal, sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
 BEAT_S = 1.0
@@ -35,12 +35,16 @@ MEETING_S = 0.3
 """How long a node waits for the others' hello, once its ranks are started. They all come out of the same rendezvous."""
 WAIT_S = 3.0
 """How long the head waits for what others saw, unless ``DDPDOCTOR_NODES_WAIT`` says otherwise."""
-SEND_S = 0.5
-"""How long a node waits for its parcel to arrive: one round trip."""
+SEND_S = 2.0
+"""How long a node waits for its parcel to arrive, which takes one round trip. By then the kernel has sent what is not
+acknowledged three times again (RFC 6298: after 0.2, 0.6 and 1.4 s)."""
 SUMMARY_S = 2.5
 """How long the supervisor may take to sum up; it takes some 0.1 s."""
 CLOSED_S = 0.3
 """How long after the end of its connection a node's last words are still looked for."""
+STEP_S = 0.005
+LATE_S = 0.5
+"""What an operation on the store may take beyond its own limit."""
 LOOK_S = 0.05
 PARCEL = 1 << 20
 """Bytes of a parcel, compressed; the store takes 8 MiB (TCPStoreLibUvBackend.cpp, MAX_PAYLOAD_LEN)."""
@@ -83,6 +87,7 @@ def look(_: object, frame: object, args: tuple[Any, ...]) -> None:
         return
     if _meeting is None or _meeting.store is not store:
         before, _meeting = _meeting, _Meeting(agent)
+        _beat(_meeting, "running")
         _meet(_meeting, again=before is not None)
     elif time.monotonic() >= _meeting.next_beat:
         _beat(_meeting, "running")
@@ -113,7 +118,8 @@ def leave(*_: object) -> None:
         return
     # Where it ends with an exception, such as that of a signal, nobody is waited for.
     wait = 0.0 if sys.exc_info()[0] is not None else _read_wait()
-    _within(wait + SEND_S, "gathering", lambda: _gather(meeting, wait))
+    if not _within(wait + LATE_S, "gathering", lambda: _gather(meeting, wait)):
+        journal.trouble("gathering", "the store did not answer in time")
 
 
 def _read_wait() -> float:
@@ -143,46 +149,46 @@ def _meet(meeting: _Meeting, again: bool) -> None:
     """Exchange hellos; one way and back gives the difference of the clocks."""
     import json
     import socket
-    from datetime import timedelta
 
-    journal.write(
-        "node",
-        {
-            "node": meeting.node,
-            "nodes": meeting.count,
-            "ranks": meeting.ranks,
-            "head": meeting.is_head,
-            "host": socket.gethostname(),
-        },
-    )
-    store = meeting.store
-    _beat(meeting, "running")
-    hello: dict[str, Any] = {
-        "host": socket.gethostname(),
-        "ranks": meeting.ranks,
-        "run": os.environ.get("DDPDOCTOR_RUN", ""),
-    }
-    end = time.monotonic() + MEETING_S
-    if meeting.is_head:
+    own: dict[str, Any] = {"host": socket.gethostname(), "ranks": meeting.ranks}
+    journal.write("node", dict(own, node=meeting.node, nodes=meeting.count, head=meeting.is_head))
+    hello = dict(own, run=os.environ.get("DDPDOCTOR_RUN", ""))
+
+    def lead() -> None:
         began = time.time_ns()
-        store.set(_key("head"), json.dumps(dict(hello, node=meeting.node)))
-        store.set(_key("hello", meeting.node), json.dumps(hello))
-        for node in meeting.others():
-            try:
-                left = max(end - time.monotonic(), 0.001)
-                store.wait([_key("hello", node)], timedelta(seconds=left))
-                _hear(meeting, node, began, time.time_ns(), again)
-            except (RuntimeError, LookupError):  # torch's errors of stores are; not yet there
-                continue
-        return
-    hello["socket"] = sockets.find_connection(meeting.port) if meeting.port is not None else None
-    try:
-        store.wait([_key("head")], timedelta(seconds=MEETING_S))
-        hello["heard_ns"] = time.time_ns()
-        meeting.head = _read_object(store.get(_key("head")))
-    except (RuntimeError, LookupError):  # nobody watches there, or later
-        pass
-    store.set(_key("hello", meeting.node), json.dumps(hello))
+        meeting.store.set(_key("head"), json.dumps(dict(hello, node=meeting.node)))
+        others = meeting.others()
+        for number in _await(meeting.store, [_key("hello", node) for node in others], MEETING_S):
+            _hear(meeting, others[number], began, time.time_ns(), again)
+        _note_visible(meeting)
+
+    def follow() -> None:
+        if meeting.port is not None:
+            hello["socket"] = sockets.find_connection(meeting.port)
+        for _ in _await(meeting.store, [_key("head")], MEETING_S):
+            hello["heard_ns"] = time.time_ns()
+            meeting.head = _read_object(meeting.store.get(_key("head")))
+        meeting.store.set(_key("hello", meeting.node), json.dumps(hello))
+
+    _within(MEETING_S + LATE_S, "meeting", lead if meeting.is_head else follow)
+
+
+def _await(store: Any, keys: Sequence[str], limit: float) -> Iterator[int]:
+    """Yield the positions of keys that are there, as they come.
+
+    By looking again and again: where torch waits, it prints a warning into the job's output when the time is up.
+    """
+    pending = list(range(len(keys)))
+    end = time.monotonic() + limit
+    while pending:
+        for number in list(pending):
+            if store.check([keys[number]]):
+                pending.remove(number)
+                yield number
+        if time.monotonic() >= end:
+            return
+        if pending:
+            time.sleep(STEP_S)
 
 
 def _hear(meeting: _Meeting, node: int, began: int, now: int, again: bool) -> None:
@@ -195,9 +201,14 @@ def _hear(meeting: _Meeting, node: int, began: int, now: int, again: bool) -> No
         known["offset_ns"] = heard - (began + now) // 2
         known["error_ns"] = (now - began) // 2
     meeting.peers[node] = dict(known, socket=hello.get("socket"))
-    connected = sockets.list_peers(meeting.port) if meeting.port is not None else None
-    meeting.peers[node]["visible"] = connected is not None and hello.get("socket") in connected
     journal.write("peer", dict(known, node=node))
+
+
+def _note_visible(meeting: _Meeting) -> None:
+    """Note whose end of the connection is seen from here: between translated addresses it is not."""
+    connected = sockets.list_peers(meeting.port) if meeting.port is not None else None
+    for peer in meeting.peers.values():
+        peer["visible"] = connected is not None and peer.get("socket") in connected
 
 
 def _read_object(data: Any) -> dict[str, Any]:
@@ -212,7 +223,7 @@ def _read_numbers(value: Any) -> list[int]:
 
 
 def _within(limit: float, where: str, task: Callable[[], None]) -> bool:
-    """Do something that may never end; return whether it has."""
+    """Do something that may never end, in a thread; return whether it has."""
     import threading
 
     def run() -> None:
@@ -224,8 +235,6 @@ def _within(limit: float, where: str, task: Callable[[], None]) -> bool:
     thread = threading.Thread(target=run, name="ddpdoctor-nodes", daemon=True)
     thread.start()
     thread.join(limit)
-    if thread.is_alive():
-        journal.trouble(where, f"the store has not answered within {limit:.1f} s")
     return not thread.is_alive()
 
 
@@ -238,27 +247,20 @@ def _send(meeting: _Meeting) -> None:
     arrived: list[bool] = []
 
     def send() -> None:
-        from datetime import timedelta
-
         key = _key("end", meeting.node)
         meeting.store.set(key, parcel)
-        meeting.store.wait([key], timedelta(seconds=SEND_S))
-        arrived.append(True)
-        if not meeting.head:
-            try:
-                meeting.store.wait([_key("head")], timedelta(seconds=0.05))
-                meeting.head = _read_object(meeting.store.get(_key("head")))
-            except (RuntimeError, LookupError):
-                pass  # nobody watches there
+        arrived.append(bool(meeting.store.check([key])))
+        if not meeting.head and meeting.store.check([_key("head")]):
+            meeting.head = _read_object(meeting.store.get(_key("head")))
 
-    _within(2 * SEND_S, "sending", send)
+    _within(SEND_S, "sending", send)
     connection = None
-    if not arrived and meeting.port is not None:
-        connection = sockets.find_connection(meeting.port) is not None
+    if not any(arrived) and meeting.port is not None:
+        connection = sockets.judge_connection(meeting.port)
     head = (
         {name: meeting.head.get(name) for name in ("node", "host", "ranks", "run")} if meeting.head else None
     )
-    journal.write("sent", {"arrived": bool(arrived), "head": head, "connection": connection})
+    journal.write("sent", {"arrived": any(arrived), "head": head, "connection": connection})
 
 
 def _ask_summary(node: int) -> str:

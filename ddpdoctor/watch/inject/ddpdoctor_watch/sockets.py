@@ -13,6 +13,8 @@ _LISTEN, _ESTABLISHED = "0A", "01"
 """include/net/tcp_states.h"""
 _MAPPED = "0000000000000000FFFF0000"
 """An IPv4 address in the table of IPv6, as the kernel prints it on little-endian machines."""
+_AGAIN = 2
+"""Times that the kernel sends again before it counts: once is an everyday loss of a packet."""
 _ROWS = 100_000
 """Of one table; a busy host has a few thousand."""
 
@@ -33,7 +35,7 @@ def listens(port: int) -> bool:
     own = _own_sockets()
     return any(
         state == _LISTEN and inode in own and local.endswith(f":{port}")
-        for local, _, state, inode in _list_rows()
+        for local, _, state, inode, _ in _list_rows()
     )
 
 
@@ -42,10 +44,24 @@ def find_connection(port: int) -> str | None:
     own = _own_sockets()
     found = [
         local
-        for local, remote, state, inode in _list_rows()
+        for local, remote, state, inode, _ in _list_rows()
         if state == _ESTABLISHED and inode in own and remote.endswith(f":{port}")
     ]
     return found[0] if found else None
+
+
+def judge_connection(port: int) -> str:
+    """Say how this process's connection to a port stands.
+
+    Returns:
+        open, closed, or unacknowledged: the kernel has sent what is under way again, and nobody has confirmed it.
+    """
+    own = _own_sockets()
+    found = "closed"
+    for _, remote, state, inode, again in _list_rows():
+        if state == _ESTABLISHED and inode in own and remote.endswith(f":{port}"):
+            found = "unacknowledged" if again >= _AGAIN or found == "unacknowledged" else "open"
+    return found
 
 
 def list_peers(port: int) -> set[str] | None:
@@ -54,7 +70,7 @@ def list_peers(port: int) -> set[str] | None:
     if not rows:
         return None
     return {
-        remote for local, remote, state, _ in rows if state == _ESTABLISHED and local.endswith(f":{port}")
+        remote for local, remote, state, _, _ in rows if state == _ESTABLISHED and local.endswith(f":{port}")
     }
 
 
@@ -73,8 +89,8 @@ def _own_sockets() -> set[str]:
     return found
 
 
-def _list_rows() -> Iterator[tuple[str, str, str, str]]:
-    """Yield local end, far end, state and inode of each TCP socket of this network (proc(5), /proc/net/tcp)."""
+def _list_rows() -> Iterator[tuple[str, str, str, str, int]]:
+    """Yield both ends, state, inode and repetitions of each TCP socket of this network (proc(5), /proc/net/tcp)."""
     for name in ("tcp", "tcp6"):
         try:
             with open(f"/proc/self/net/{name}", encoding="ascii") as table:
@@ -84,7 +100,7 @@ def _list_rows() -> Iterator[tuple[str, str, str, str]]:
                     if number > _ROWS:
                         break
                     if len(fields) > 9:
-                        yield _format(fields[1]), _format(fields[2]), fields[3], fields[9]
+                        yield _format(fields[1]), _format(fields[2]), fields[3], fields[9], int(fields[6], 16)
         except OSError:
             continue
 
