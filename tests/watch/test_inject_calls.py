@@ -14,10 +14,11 @@ from tests.watch.injecting import Journal, Watched, environment, python, torchru
 
 HEADER, RECORD = 4096, 64
 FORMAT = struct.Struct("<QQQQIIIiiIQ")
+OTHER = 8
 FIELDS = ("number", "begin", "end", "ordinal", "signature", "site", "group", "peer", "tag", "flags", "thread")
 
 
-def read_ring(journal: Journal) -> list[dict[str, Any]]:
+def read_ring(journal: Journal, *, others: bool = False) -> list[dict[str, Any]]:
     """Read a ring as the supervisor does: records in order, with what their numbers mean."""
     data = journal.path.with_suffix(".ring").read_bytes()
     assert data[:8] == b"DDPRING1"
@@ -32,7 +33,7 @@ def read_ring(journal: Journal) -> list[dict[str, Any]]:
         for kind, table in tables.items():
             row[kind] = table.get(row[kind], {})
         rows.append(row)
-    return sorted(rows, key=lambda row: row["number"])
+    return [row for row in sorted(rows, key=lambda row: row["number"]) if not row["flags"] & OTHER or others]
 
 
 def ops(watched: Watched, rank: int) -> list[str]:
@@ -140,7 +141,9 @@ def test_forwards_of_the_wrapper_are_counted(tmp_path: Path) -> None:
         dist.barrier()
         dist.destroy_process_group()
     """
-    rows = read_ring(torchrun(tmp_path, script).ranks()[0])
+    rows = read_ring(torchrun(tmp_path, script).ranks()[0], others=True)
+    assert [row["signature"]["op"] for row in rows[:2]] == ["init_process_group", "DistributedDataParallel"]
+    assert all(row["end"] >= row["begin"] for row in rows)
     forwards = [row for row in rows if row["signature"]["op"] == "DistributedDataParallel.forward"]
     assert [row["ordinal"] for row in forwards] == [1, 2, 3]
     assert all(row["end"] >= row["begin"] for row in forwards)

@@ -37,12 +37,14 @@ FORMAT = "<QQQQIIIiiIQ"
 """Number (from 1), begin and end in monotonic ns (end 0: has not returned), ordinal in its group, signature, call site,
 group, root or peer (-1: none), tag, flags, thread."""
 END_AT = 16
-ASYNC, POINT_TO_POINT, END_UNKNOWN, WRAPPER = 1, 2, 4, 8
-"""Flags: asked for asynchronously; send or receive; seen at its beginning only; a forward of
-DistributedDataParallel."""
+ASYNC, POINT_TO_POINT, END_UNKNOWN, OTHER = 1, 2, 4, 8
+"""Flags: asked for asynchronously; send or receive; seen at its beginning only; no public collective (initialisation,
+and what DistributedDataParallel does)."""
 INTERNED = 4000
 """Signatures, and call sites, that get a number; later ones are number 0: a program that makes shapes anew at each step
 shall not fill the memory of the job."""
+REDUCTIONS = 64
+"""Reductions whose names are remembered; those with a factor (PREMUL_SUM) are made anew for each call."""
 DEPTH = 60
 """Frames that are looked through for those that are the user's."""
 CALLERS = 3
@@ -74,6 +76,7 @@ class _Ring:
         self.groups: dict[object, int] = {}
         self.group_count = 0
         self.ordinals: dict[object, int] = {}
+        self.reductions: dict[int, tuple[object, str]] = {}
         self.trees = tuple(
             os.path.dirname(found) + os.sep
             for found in (getattr(sys.modules.get("torch"), "__file__", None), os.__file__, __file__)
@@ -282,24 +285,31 @@ def end(token: int) -> None:
         ring.view[token + END_AT : token + END_AT + 8] = time.monotonic_ns().to_bytes(8, "little")
 
 
-def note_forward(index: int, frame: FrameType | None, syncs: bool) -> int:
-    """Write down that a wrapped model's forward begins; `end_forward` wants what it returns."""
+def begin_other(op: str, index: int, frame: FrameType | None, **more: object) -> int:
+    """Write down that something begins that is no public collective but may wait for other ranks.
+
+    Args:
+        op: What, e.g. ``DistributedDataParallel.forward``.
+        index: Which of several.
+        frame: Where.
+        more: What else makes it another signature.
+
+    Returns:
+        What `end_other` wants.
+    """
     ring = _ring or _open()
     if ring is None:
         return 0
-    signature = ring.signatures.get(("forward", index, syncs))
+    key = (op, index, *more.values())
+    signature = ring.signatures.get(key)
     if signature is None:
-        signature = _intern_signature(
-            ring,
-            ("forward", index, syncs),
-            {"op": "DistributedDataParallel.forward", "wrapper": index, "syncs": syncs},
-        )
-    ordinal = ring.ordinals[("forward", index)] = ring.ordinals.get(("forward", index), 0) + 1
-    return _append(ring, ordinal, signature, _find_site(ring, frame), 0, -1, 0, WRAPPER)
+        signature = _intern_signature(ring, key, {"op": op, "index": index, **more})
+    ordinal = ring.ordinals[(op, index)] = ring.ordinals.get((op, index), 0) + 1
+    return _append(ring, ordinal, signature, _find_site(ring, frame), 0, -1, 0, OTHER)
 
 
-def end_forward(token: int) -> None:
-    """Write down that a forward has ended."""
+def end_other(token: int) -> None:
+    """Write down that it has ended."""
     ring = _ring
     if token and ring is not None:
         ring.view[token + END_AT : token + END_AT + 8] = time.monotonic_ns().to_bytes(8, "little")
@@ -326,23 +336,19 @@ def _write(
     ring = _ring or _open()
     if ring is None:
         return 0
-    places, given = spec.places, len(args)
-
-    def get(name: str) -> Any:
-        place = places.get(name)
-        if place is None:
-            return None
-        return args[place] if place < given else kwargs.get(name, spec.defaults.get(name))
-
-    tensor = get(spec.tensor) if spec.tensor is not None else None
+    given = spec.defaults.copy()
+    given.update(zip(spec.places, args))
+    given.update(kwargs)
+    get = given.get
+    tensor = get(spec.tensor)
     shape = getattr(tensor, "shape", None)
     reduction = get("op")
     key = (
         spec.name,
         tuple(shape) if shape is not None and spec.compared else None,
         getattr(tensor, "dtype", None),
-        getattr(getattr(tensor, "device", None), "type", None),
-        str(reduction) if reduction is not None else None,
+        getattr(tensor, "device", None),
+        _name_reduction(ring, reduction) if reduction is not None else None,
     )
     signature = ring.signatures.get(key)
     if signature is None:
@@ -367,6 +373,16 @@ def _write(
     return _append(
         ring, ordinal, signature, _find_site(ring, frame), group, peer, tag if type(tag) is int else 0, flags
     )
+
+
+def _name_reduction(ring: _Ring, reduction: Any) -> str:
+    """Return its name; torch itself takes longer for that than we do for all the rest."""
+    known = ring.reductions.get(id(reduction))
+    if known is None or known[0] is not reduction:
+        if len(ring.reductions) >= REDUCTIONS:
+            ring.reductions.clear()
+        known = ring.reductions[id(reduction)] = (reduction, str(reduction))
+    return known[1]
 
 
 def _append(
@@ -424,7 +440,7 @@ def _describe_signature(key: tuple[Any, ...], spec: _Spec) -> dict[str, object]:
         "op": name,
         "shape": [int(size) for size in shape] if shape is not None and not spec.object else None,
         "dtype": str(dtype).rpartition(".")[2] if dtype is not None else None,
-        "device": device,
+        "device": getattr(device, "type", None),
         "reduction": reduction.rpartition(".")[2].lower() if reduction is not None else None,
     }
 

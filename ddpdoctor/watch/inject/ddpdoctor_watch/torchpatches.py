@@ -22,8 +22,9 @@ _PR_SET_PTRACER = 0x59616D61
 _FRAMES = 12
 """Of the stack at a milestone: enough to come out of torch into the user's code."""
 
-_forwards: dict[int, int] = {}
-"""Forwards that have begun: what `calls.end_forward` wants, by the wrapper's id."""
+_DDP = "DistributedDataParallel"
+_begun: dict[tuple[str, int], int] = {}
+"""What has begun and not ended: what `calls.end_other` wants."""
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -147,6 +148,7 @@ def _note_init_begin(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     if frame.f_code.co_name != "init_process_group":
         return
     seen = frame.f_locals
+    _begun["init", 0] = calls.begin_other("init_process_group", 0, frame)
     journal.write(
         "milestone",
         {
@@ -167,6 +169,7 @@ def _note_init_begin(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
 def _note_group(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     group = args[0] if args else None
     calls.forget_groups()
+    calls.end_other(_begun.pop(("init", 0), 0))
     if group is None:
         journal.write("milestone", {"name": "destroy", "frames": describe.list_stack(frame)[:_FRAMES]})
         return
@@ -188,6 +191,8 @@ def _note_group(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
 
 def _note_wrapping(result: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     ddp.remember(args[0], result[0])
+    number = ddp.number(args[0])
+    _begun["wrap", number] = calls.begin_other(_DDP, number, frame)
     journal.write(
         "milestone",
         {
@@ -199,6 +204,7 @@ def _note_wrapping(result: Any, frame: FrameType, args: tuple[Any, ...]) -> None
 
 
 def _note_wrapped(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
+    calls.end_other(_begun.pop(("wrap", ddp.number(args[0])), 0))
     journal.write("milestone", {"name": "wrap", "detail": describe.name_type(type(args[0].module))})
 
 
@@ -208,11 +214,12 @@ def _note_first_forward(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None
 
 
 def _note_forward(syncs: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
-    _forwards[id(args[0])] = calls.note_forward(ddp.number(args[0]), frame, bool(syncs))
+    number = ddp.number(args[0])
+    _begun["forward", number] = calls.begin_other(f"{_DDP}.forward", number, frame, syncs=bool(syncs))
 
 
 def _note_forward_end(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
-    calls.end_forward(_forwards.pop(id(args[0]), 0))
+    calls.end_other(_begun.pop(("forward", ddp.number(args[0])), 0))
 
 
 def _note_children(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
