@@ -57,6 +57,11 @@ LOST_SHOWN = 5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ours; torchrun's own are passed on as they are."""
+    parser.usage = (
+        "ddpdoctor run [options] [torchrun's options] SCRIPT [arguments of the script]\n"
+        "       ddpdoctor run [options] [torchrun's options] -m MODULE [arguments of the module]\n"
+        "       ddpdoctor run [options] -- COMMAND..."
+    )
     group = parser.add_argument_group("watching")
     add_option(group, "--run-dir", metavar="DIR", help="directory of the run (ddpdoctor-runs/<time>-<id>)")
     add_option(
