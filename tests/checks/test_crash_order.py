@@ -134,7 +134,7 @@ def test_a_thread_is_the_cause_where_nobody_else_failed() -> None:
     assert (found.ranks, found.victims) == (RankSet([2]), RankSet([0, 1]))
 
 
-def loader(job: Job, rank: int, pid: int, signal: int, **changes: object) -> None:
+def loader(job: Job, rank: int, pid: int, signal: int | None, **changes: object) -> None:
     process = job.processes[rank]
     worker = ProcessRecord(pid, process.node, parent=process.pid, role="loader-worker", signal=signal)
     job.extra.append(replace(worker, **changes))  # type: ignore[arg-type]
@@ -246,3 +246,46 @@ def test_times_of_whole_seconds_are_not_compared_more_finely(later: int, said: s
     if said is not None:
         assert said in found.message
     assert not any("ms later" in item.text for item in found.evidence)
+
+
+WIRE = (
+    Frame("/usr/lib/python3.11/multiprocessing/connection.py", 395, "_recv"),
+    Frame("train.py", 24, "main"),
+)
+
+
+@pytest.mark.parametrize(
+    ("signal", "code"), [(9, "ERR005"), (11, "ERR004"), (None, "ERR001"), (15, "ERR001")]
+)
+def test_a_connection_that_a_dying_loader_worker_closed_is_the_workers_death(
+    signal: int | None, code: str
+) -> None:
+    """Torch's own word on it comes with the next look at the workers, which may be too late."""
+    job = Job(2).complains([1], 10.4)
+    job.raises(0, "ConnectionResetError", "[Errno 104] Connection reset by peer", 10.0, WIRE)
+    loader(job, 0, 77, signal)
+    found = cause_of(job)
+    assert (found.code, found.ranks) == (code, RankSet([0]))
+    assert ("SIGKILL" in found.message) == (signal == 9)
+
+
+STORE = "wait timeout after 6000ms, keys: /default_pg/0//cpu//0/0"
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_ranks_that_never_joined_are_named(started: bool) -> None:
+    job = Job(4)
+    for rank in range(4):
+        begun = job.processes[rank].milestones[0]
+        job.set(rank, milestones=(begun, replace(begun, name="init-begin")) if rank < 2 else (begun,))
+    for rank in range(2):
+        job.raises(rank, "torch.distributed.DistStoreError", STORE, 6.0)
+    job.terminates([2], 6.5)
+    if started:
+        job.terminates([3], 6.5)
+    else:
+        del job.processes[3]
+    found = cause_of(job)
+    assert (found.code, found.ranks, found.victims) == ("NET006", RankSet([2, 3]), RankSet([0, 1]))
+    idle = "ranks 2-3 never called" if started else "rank 3 never started and rank 2 never called"
+    assert f"2 of 4 joined; {idle} init_process_group" in found.message

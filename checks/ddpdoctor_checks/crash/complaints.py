@@ -18,6 +18,8 @@ NOTICED_S = 5.0
 (torch/distributed/run.py, --monitor-interval)."""
 TIMED_OUT = ("nccl-timed-out", "gloo-timed-out", "gloo-closed-on-timeout", "barrier-names-ranks")
 """Entries of ranks that waited to the end of a limit."""
+UNJOINED = ("store-timed-out", "client-timed-out", "store-socket-timed-out", "clients-missing")
+"""Entries of ranks that waited for others to join."""
 
 
 def judge_complaints(diagnosis: Diagnosis) -> None:
@@ -55,6 +57,11 @@ def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
         if coded:
             _blame(diagnosis, code, coded, _missing(diagnosis, code, coded))
             return
+    outside = [each for each in waiting if _waits_outside(each)]
+    absent = _absent(diagnosis)
+    if outside and absent:
+        _blame(diagnosis, "NET006", outside, absent)
+        return
     late = [each for each in waiting if each.entry is not None and each.entry.id in TIMED_OUT]
     if late:
         heard = RankSet(each.rank for each in late if each.rank is not None)
@@ -88,8 +95,24 @@ def _missing(diagnosis: Diagnosis, code: str, coded: Sequence[Failure]) -> RankS
         return RankSet(int(part) for text in named for part in text.replace(",", " ").split())
     if code == "NET006":
         came = [view.rank for view in diagnosis.views.ranks if view.rank is not None]
-        return diagnosis.world.minus(RankSet(came))
+        return _absent(diagnosis) or diagnosis.world.minus(RankSet(came))
     return RankSet()
+
+
+def _waits_outside(failure: Failure) -> bool:
+    """Whether a rank gave up in init_process_group."""
+    view = failure.view
+    known = failure.entry is not None and failure.entry.id in UNJOINED
+    return known and view.reached("init-begin") and not view.reached("init")
+
+
+def _absent(diagnosis: Diagnosis) -> RankSet:
+    """Return the ranks that never called init_process_group, where others of the same attempt were seen to do so."""
+    mine = [view for view in diagnosis.views.ranks if view.attempt == diagnosis.attempt]
+    came = RankSet(
+        v.rank for v in mine if v.rank is not None and (v.reached("init-begin") or v.reached("init"))
+    )
+    return diagnosis.world.minus(came).minus(unheard_ranks(diagnosis)) if came else RankSet()
 
 
 def _finished_early(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> list[View]:

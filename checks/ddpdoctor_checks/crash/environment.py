@@ -13,6 +13,9 @@ from ddpdoctor_checks.crash.telling import JOB, Clause, require_job, tell
 from ddpdoctor_checks.environment import limits, ranks
 from ddpdoctor_checks.wording import count_of, format_bytes, join_words, name_set
 
+LOADER_FILES = ("loader-files-exhausted", "ancillary-data-lost")
+"""Texts of torch on descriptors that loader workers hand over."""
+
 
 def _describe_variables(diagnosis: Diagnosis, group: Group) -> Clause:
     variable = group.first.groups.get("variable", "RANK")
@@ -153,14 +156,32 @@ def find_shared_memory_full(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _describe_files(diagnosis: Diagnosis, group: Group) -> Clause:
+    first = group.first
+    process = first.view.process
+    limit = process.open_files_limit if process is not None else None
+    size = f" of {limit:,} open files" if limit is not None else " of open files"
+    workers = len(first.view.workers)
+    loader = bool(workers) or (first.entry is not None and first.entry.id in LOADER_FILES)
+    why = (
+        "loader workers hand over one descriptor for each tensor"
+        if loader
+        else "what it opens has to be closed again, or be opened when it is read"
+    )
+    fixes = [Fix("raise the limit where the job is started", "ulimit -n $(ulimit -Hn)")]
+    if loader:
+        fixes.append(
+            Fix(
+                "or let workers share files by name, and do not keep their tensors",
+                code='torch.multiprocessing.set_sharing_strategy("file_system")',
+            )
+        )
+    else:
+        fixes.append(
+            Fix("or close files after use", code='with open(path, "rb") as file:\n    data = file.read()')
+        )
     return Clause(
-        "the limit of open files was reached: loader workers hand over one descriptor for each tensor",
-        (
-            Fix("raise the limit where the job is started", "ulimit -n $(ulimit -Hn)"),
-            Fix("or let workers share files by name, and do not keep their tensors",
-                code='torch.multiprocessing.set_sharing_strategy("file_system")'),
-        ),
-    )  # fmt: skip
+        f"the limit{size} was reached: {why}", fixes, {"limit": limit, "loader_workers": workers or None}
+    )
 
 
 @check_also(limits.find_open_files_low, id="crash.open_files", family="crash", needs=(), commands=JOB)

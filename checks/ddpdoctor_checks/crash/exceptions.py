@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.job import ExceptionRecord
-from ddpdoctor.evidence.texts import CAUSE, CONSEQUENCE, TextEntry, choose_entry, match_text
-from ddpdoctor_checks.crash.conditions import Context, settle_exception, settle_text
+from ddpdoctor.evidence.texts import CAUSE, CONSEQUENCE, TextEntry, choose_entry, find_entry, match_text
+from ddpdoctor_checks.crash.conditions import ABRT, BUS, KILL, SEGV, Context, settle_exception, settle_text
 from ddpdoctor_checks.crash.failures import (
     OWN,
     WAITING,
@@ -29,6 +29,9 @@ _STARVED = frozenset({"Empty", "Full", "BrokenBarrierError"})
 _WAITS = ("/queue.py", "/threading.py", "multiprocessing/queues.py", "multiprocessing/connection.py",
           "concurrent/futures/", "asyncio/")  # fmt: skip
 """Where it waits."""
+_CLOSED = frozenset({"ConnectionResetError", "BrokenPipeError", "ConnectionRefusedError", "EOFError"})
+"""What a rank raises where the process that it reads from is gone."""
+_DEADLY = (ABRT, BUS, KILL, SEGV)
 _REMOTE = ("RemoteTraceback", "_RemoteTraceback")
 """Of multiprocessing.pool, and of concurrent.futures and joblib."""
 _WORKER_PIDS = re.compile(r"DataLoader worker \(pid(?:\(s\))? (\d[\d, ]{0,200})\)")
@@ -131,6 +134,8 @@ def _add_worker(own: Sequence[Failure]) -> None:
 
 def _judge_exception(view: View, record: ExceptionRecord, context: Context) -> Failure:
     told = _join_remote([_read(each) for each in (record, *record.chain)])
+    if told[0].entry is None and _lost_worker(told[0], view) is not None:
+        told[0] = replace(told[0], entry=find_entry("loader-gone"))
     top, root = told[0], told[-1]
     level, shown = Level.EXCEPTION, top
     if root.complains:
@@ -168,7 +173,7 @@ def _judge_exception(view: View, record: ExceptionRecord, context: Context) -> F
     if record.at is not None:
         failure.at = context.clock.seconds(view.node, record.at)
         failure.coarse = record.at.is_coarse
-    _add_crash(failure)
+    _add_crash(failure, top)
     if level == Level.SOFT and shown is not top:
         failure.sure = "medium"
     return failure
@@ -184,14 +189,22 @@ def _join_remote(told: list[_Told]) -> list[_Told]:
     return told
 
 
-def _add_crash(failure: Failure) -> None:
+def _lost_worker(told: _Told, view: View) -> View | None:
+    """Return the loader worker whose death closed the connection on which a rank waited for it."""
+    if short_type(told.type) not in _CLOSED or not stands_in(told.frames, "multiprocessing/"):
+        return None
+    return next((w for w in view.workers if w.process is not None and w.process.signal in _DEADLY), None)
+
+
+def _add_crash(failure: Failure, top: _Told) -> None:
     """A rank says that a loader worker crashed; the worker's own dump has the line."""
     named = _WORKER_PIDS.search(failure.message)
-    if named is None:
-        return
-    pids = {int(part) for part in named[1].replace(",", " ").split()}
-    gone = sorted((w for w in failure.view.workers if w.pid in pids), key=lambda w: w.crash is None)
-    failure.worker = gone[0] if gone else None
+    if named is not None:
+        pids = {int(part) for part in named[1].replace(",", " ").split()}
+        gone = sorted((w for w in failure.view.workers if w.pid in pids), key=lambda w: w.crash is None)
+        failure.worker = gone[0] if gone else None
+    else:
+        failure.worker = _lost_worker(top, failure.view)
     crash = failure.crash if failure.worker is not None else None
     if crash is not None and crash.frames:
         failure.frames = (*cut_at_start(crash.frames), *failure.frames)

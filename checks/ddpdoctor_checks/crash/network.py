@@ -172,8 +172,18 @@ def _describe_missing(diagnosis: Diagnosis, group: Group) -> Clause:
     groups = group.first.groups
     joined, expected = groups.get("joined"), groups.get("expected")
     missing = diagnosis.suspects
+    if not (joined and expected) and 0 < len(missing) < len(diagnosis.world):
+        joined, expected = str(len(diagnosis.world) - len(missing)), str(len(diagnosis.world))
     count = f"{joined} of {expected} joined" if joined and expected else "not all ranks joined"
-    who = f"{name_set(missing)} never started" if missing else "the others cannot be told by their numbers"
+    started = RankSet(
+        view.rank for view in diagnosis.views.ranks if view.rank is not None and view.process is not None
+    )
+    idle = RankSet(rank for rank in missing if rank in started)
+    told = [
+        *([f"{name_set(missing.minus(idle))} never started"] if missing.minus(idle) else []),
+        *([f"{name_set(idle)} never called init_process_group"] if idle else []),
+    ]
+    who = " and ".join(told) if told else "the others cannot be told by their numbers"
     after = f" within {groups['seconds']} s" if "seconds" in groups else ""
     return Clause(
         f"The rendezvous ended without all ranks: {count}{after}; {who}.",
