@@ -336,9 +336,8 @@ def _write(
     ring = _ring or _open()
     if ring is None:
         return 0
-    given = spec.defaults.copy()
-    given.update(zip(spec.places, args))
-    given.update(kwargs)
+    given: dict[Any, Any] = {**spec.defaults, **kwargs}
+    given.update(zip(spec.places, args))  # noqa: B905  # since 3.10; a call with too many raises in torch
     get = given.get
     tensor = get(spec.tensor)
     shape = getattr(tensor, "shape", None)
