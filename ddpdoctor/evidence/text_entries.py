@@ -367,6 +367,13 @@ _DEVICES = (
         "RuntimeError: No CUDA GPUs are available",
     ),
     _entry(
+        "launcher-without-device", CAUSE, "BKD001", "", "is not available.",
+        r"ValueError: (?P<device>Cuda|Xpu|Hpu|Npu|Mtia) is not available\.\s{0,8}$",
+        "ValueError: Cuda is not available.",
+        gates=("ValueError: ",),
+        condition="said by the launcher, which was asked for as many ranks as there are GPUs",
+    ),
+    _entry(
         "device-without-backend", CAUSE, "BKD008", "B07", "No backend type associated",
         r"No backend type associated with device type (?P<device>\w{1,20})",
         "RuntimeError: No backend type associated with device type cpu",

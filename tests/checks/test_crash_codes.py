@@ -285,6 +285,15 @@ CASES: dict[str, tuple[Callable[[], Job | Evidence], str, str]] = {
     "BKD002": (lambda: everyone_raises("nccl-failed-in-torch"), "0-1", "nccl failed: unhandled cuda error"),
     "BKD002 gloo": (lambda: everyone_raises("gloo-mesh-timed-out"), "0-1", "gloo failed"),
     "BKD003": (lambda: one_raises("torch.distributed.DistBackendError", "NCCL error in: x.cpp:1, invalid usage\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000", world=2), "0-1", "ranks 0-1 use one GPU"),
+    "BKD001 launcher": (lambda: launcher_fails("launcher-without-device"), "", "(--nproc gpu), and torch finds no GPU here"),
+    "BKD004 more": (
+        lambda: one_raises(*said("device-ordinal"), world=3, rank=2).set(2, variables={"CUDA_VISIBLE_DEVICES": "4,5"}), "2",
+        "2 are visible (CUDA_VISIBLE_DEVICES=4,5), and it is local rank 2, so that there are more ranks than GPUs",
+    ),
+    "BKD004 number": (
+        lambda: one_raises(*said("device-ordinal")).set(1, variables={"CUDA_VISIBLE_DEVICES": "4,5"}), "1",
+        "enough for its local rank 1, so it took another number",
+    ),
     "BKD004": (lambda: one_raises(*said("device-ordinal")), "1", "a GPU that is not there"),
     "BKD005": (lambda: everyone_raises("kernel-image-missing"), "0-1", "no kernels for this GPU"),
     "BKD005 driver": (lambda: everyone_raises("driver-old"), "0-1", "driver (11040) is older"),

@@ -216,6 +216,8 @@ _RULES: dict[str, Rule] = {
     "modified-in-place": _in_place,
     "gloo-mesh-refused": _refused_mesh,
     "loader-killed": _loader_killed,
+    # torch.distributed.run's words for --nproc-per-node gpu; a script may say the same of its own accord.
+    "launcher-without-device": lambda view, groups, context: "BKD001" if view.role != "rank" else "ERR001",
     "loader-gone": _loader_gone,
     # Said by the exception itself, not by a line that somebody may have printed.
     "variable-looked-up": lambda view, groups, context: "ENV001",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, RankSet
@@ -24,6 +25,8 @@ def _describe_unavailable(diagnosis: Diagnosis, group: Group) -> Clause:
             (Fix("ask for one that torch has", code='dist.init_process_group("cpu:gloo,cuda:nccl")'),),
             {"backend": backend},
         )
+    if entry == "launcher-without-device":
+        return _describe_launcher(diagnosis, group)
     built = entry == "backend-not-built"
     why = "is not built into this torch" if built else "finds no GPU"
     name = backend or "the CUDA backend"
@@ -34,6 +37,23 @@ def _describe_unavailable(diagnosis: Diagnosis, group: Group) -> Clause:
             "python -c 'import torch; print(torch.__version__, torch.cuda.device_count())'; nvidia-smi -L"),
     ]  # fmt: skip
     return Clause(f"{name} {why}", fixes, {"backend": backend or None})
+
+
+def _describe_launcher(diagnosis: Diagnosis, group: Group) -> Clause:
+    device = group.first.groups["device"].upper()
+    kind = "GPU" if device == "CUDA" else f"{device} device"
+    asked = kind.lower().partition(" ")[0]
+    return Clause(
+        f"it was to start as many ranks as there are devices (--nproc {asked}), and torch finds no {kind} here",
+        (
+            Fix("give the number of ranks", rerun(diagnosis, nproc=2)),
+            Fix(
+                "see whether this torch is one for GPUs, and which it finds",
+                "python -c 'import torch; print(torch.__version__, torch.cuda.device_count())'; nvidia-smi -L",
+            ),
+        ),
+        {"device": device.lower()},
+    )
 
 
 @check_also(availability.find_backend_unavailable, id="crash.backend", family="crash", needs=(), commands=JOB)
@@ -102,15 +122,33 @@ def _describe_range(diagnosis: Diagnosis, group: Group) -> Clause:
     process = group.first.view.process
     local = process.local_rank if process is not None else None
     seen = f" (CUDA_VISIBLE_DEVICES={visible})" if visible is not None else ""
+    count = None if visible is None else _count_visible(visible)
+    number = Fix("take the local rank, not the global one nor a physical number", code=_SET_DEVICE)
+    look = Fix(
+        "count the GPUs that a rank sees, and start no more ranks",
+        "python -c 'import torch; print(torch.cuda.device_count())'",
+    )
+    fixes = [look, number]
+    if count is not None and local is not None and local >= count:
+        seen = f": {choose_form(count, 'one is', f'{count} are')} visible{seen}, and it is local rank {local}"
+        seen += ", so that there are more ranks than GPUs"
+        if count:
+            look = Fix("start no more ranks than GPUs are visible", rerun(diagnosis, nproc=count))
+        fixes = [look, number]
+    elif count is not None and local is not None:
+        seen = f": {choose_form(count, 'one is', f'{count} are')} visible{seen}, enough for its local rank {local}, "
+        seen += "so it took another number"
+        fixes = [number, look]
     return Clause(
-        f"it asks for a GPU that is not there{seen}",
-        (
-            Fix("count the GPUs that a rank sees, and start no more ranks",
-                "python -c 'import torch; print(torch.cuda.device_count())'"),
-            Fix("take the local rank, not the global one nor a physical number", code=_SET_DEVICE),
-        ),
-        {"local_rank": local, "visible": visible},
-    )  # fmt: skip
+        f"it asks for a GPU that is not there{seen}", fixes, {"local_rank": local, "visible": visible}
+    )
+
+
+def _count_visible(value: str) -> int:
+    """Return how many GPUs a CUDA_VISIBLE_DEVICES shows: those before the first that is none (CUDA's guide)."""
+    words = [word.strip() for word in value.split(",")]
+    shown = list(itertools.takewhile(lambda word: word.isdigit() or word.startswith(("GPU-", "MIG-")), words))
+    return len(shown)
 
 
 @check_also(

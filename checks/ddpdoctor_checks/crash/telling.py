@@ -97,7 +97,9 @@ def make_finding(diagnosis: Diagnosis, group: Group, describe: Describe) -> Find
     ranks = group.ranks if clause.ranks is None else clause.ranks
     said = RankSet() if clause.ranks is None else group.ranks.minus(ranks)
     victims = RankSet(each.rank for each in diagnosis.victims if each.rank is not None).union(said)
-    message = clause.what if clause.whole else f"{_subject(diagnosis, group)}: {clause.what}."
+    message = (
+        clause.what if clause.whole else f"{_subject(diagnosis, group)}: {clause.what.removesuffix('.')}."
+    )
     severity = clause.severity
     if diagnosis.recovered and severity is None:
         severity = "warning"
