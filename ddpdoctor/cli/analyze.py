@@ -166,11 +166,24 @@ def gather(sources: Sources, *, stdin: bool = False) -> Evidence | None:
         names.append("logs")
     if not parts:
         return None
-    whole = merge_evidence(_number_nodes(parts, names))
+    whole = merge_evidence(_number_nodes(*_join_known(parts, names)))
     ends = whole.job
     if parts[0] is not logged and ends and lost:
         ends = (dataclasses.replace(ends[0], lost=(*ends[0].lost, *lost)), *ends[1:])
     return dataclasses.replace(whole, job=ends)
+
+
+def _join_known(parts: Sequence[Evidence], names: Sequence[str]) -> tuple[list[Evidence], list[str]]:
+    """Join the run directories of one job that know which node each is."""
+    from ddpdoctor.watch.nodes import describe_launch, join_nodes
+
+    known = [part for part in parts if part.members]
+    if not known:
+        return list(parts), list(names)
+    first = next(name for part, name in zip(parts, names, strict=True) if part.members)
+    rest = [(part, name) for part, name in zip(parts, names, strict=True) if not part.members]
+    joined = describe_launch(join_nodes(known))
+    return [joined, *(part for part, _ in rest)], [first, *(name for _, name in rest)]
 
 
 def _number_nodes(parts: Sequence[Evidence], names: Sequence[str]) -> list[Evidence]:
@@ -256,6 +269,7 @@ def _collect(source: Source, lost: list[str]) -> Evidence | None:
     from ddpdoctor.evidence.job import JobEnd
     from ddpdoctor.gather.aftermath.join import make_absent
     from ddpdoctor.watch.collect import collect_run
+    from ddpdoctor.watch.nodes import add_nodes
 
     found = collect_run(source.path)
     if not found.processes:
@@ -267,7 +281,7 @@ def _collect(source: Source, lost: list[str]) -> Evidence | None:
     backend = next((record.backend for record in found.processes if record.backend), None)
     restarts = max(record.attempt for record in found.processes)
     said = (*found.lost, f"{source.name} has no report: how the launcher ended is not known")
-    return Evidence(
+    evidence = Evidence(
         launch=Launch(
             "analyze", "torchrun", nproc=len(ranks) or 1, world_size=world, backend=backend or "none"
         ),
@@ -279,3 +293,4 @@ def _collect(source: Source, lost: list[str]) -> Evidence | None:
         job=(JobEnd(exit_code=None, restarts=restarts, lost=said),),
         absent={kind: why for kind, why in make_absent().items() if kind != "wrappers"},
     )
+    return add_nodes(source.path, evidence)

@@ -54,10 +54,12 @@ def choose_members(parts: Sequence[tuple[JobNode, ...]]) -> tuple[JobNode, ...]:
         parts: one for each evidence that is joined.
     """
     known: dict[int, JobNode] = {}
+    said: dict[int, list[JobNode]] = {}
     offsets: dict[int, JobNode] = {}
     for member in (member for part in parts for member in part):
         if member.clock_offset_s is not None:
             offsets[member.node] = member
+        said.setdefault(member.node, []).append(member)
         before = known.get(member.node)
         if before is None or _weight(member) > _weight(before):
             known[member.node] = member
@@ -73,8 +75,9 @@ def choose_members(parts: Sequence[tuple[JobNode, ...]]) -> tuple[JobNode, ...]:
             dataclasses.replace(
                 member,
                 own=node == writer,
-                head=any(each.node == node and each.head for part in parts for each in part),
+                head=any(each.head for each in said[node]),
                 state="told" if told else member.state,
+                interrupted=next((each.interrupted for each in said[node] if each.interrupted), None),
                 clock_offset_s=clock.clock_offset_s,
                 clock_error_s=clock.clock_error_s,
             )

@@ -371,18 +371,16 @@ def join_nodes(parts: Sequence[Evidence]) -> Evidence:
     from ddpdoctor.evidence import merge_evidence
     from ddpdoctor.evidence.bundle import JOB_KINDS
 
-    owners = {
-        member.node: number for number, part in enumerate(parts) for member in part.members if member.own
-    }
+    owned = [{member.node for member in part.members if member.own} for part in parts]
     kept = []
-    for number, part in enumerate(parts):
-        foreign = {node for node, owner in owners.items() if owner != number}
+    for part, own in zip(parts, owned, strict=True):
+        foreign = set().union(*owned) - own
         changes: dict[str, Any] = {
             kind: tuple(row for row in getattr(part, kind) if row.node not in foreign)
             for kind in (*JOB_KINDS, "ranks")
             if kind not in ("job", "members", "reruns")
         }
-        kept.append(dataclasses.replace(part, **changes) if part.members else part)
+        kept.append(dataclasses.replace(part, **changes) if own else part)
     return merge_evidence(kept)
 
 

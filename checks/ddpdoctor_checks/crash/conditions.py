@@ -142,6 +142,13 @@ def _only_over_nodes(code: str, instead: str | None) -> Rule:
     return rule
 
 
+def _unconnected(view: View, groups: dict[str, str], context: Context) -> str | None:
+    """A mesh that an earlier attempt had: no port is blocked, the peer was not there yet, or not any more."""
+    if any(each.attempt < context.attempt and each.reached("init") for each in context.views.ranks):
+        return None
+    return "NET005" if context.nodes > 1 else "BKD002"
+
+
 def _name(view: View, groups: dict[str, str], context: Context) -> str | None:
     """A name that the user gave is the master's; one that the c10d agent published is a peer's."""
     launch = context.views.evidence.launch
@@ -208,8 +215,8 @@ _RULES: dict[str, Rule] = {
     "name-unresolvable": _name,
     "loopback-dialled": _only_over_nodes("NET003", None),
     "loopback-fallback": _only_over_nodes("NET003", None),
-    "gloo-mesh-timed-out": _only_over_nodes("NET005", "BKD002"),
-    "nccl-connect-timed-out": _only_over_nodes("NET005", "BKD002"),
+    "gloo-mesh-timed-out": _unconnected,
+    "nccl-connect-timed-out": _unconnected,
     "rendezvous-timed-out": _before_ranks("NET006"),
     "rendezvous-unreachable": _before_ranks("NET007"),
     "fabric-error": _fabric,

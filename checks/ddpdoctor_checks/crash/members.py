@@ -75,14 +75,15 @@ def unheard_ranks(diagnosis: Diagnosis) -> RankSet:
 
 
 def describe_unheard(diagnosis: Diagnosis) -> str:
-    """Return why nothing is known of some ranks, for a reason; empty where all were heard."""
+    """Return what else is known of other nodes, for a reason: whom nobody heard, and who was told to end there."""
     ranks = unheard_ranks(diagnosis)
     members = [each for each in diagnosis.evidence.members if each.state != "told"]
-    if not ranks or not members:
-        return ""
-    hosts = join_words([each.host or f"node {each.node}" for each in members], few=4)
-    stopped = next((each for each in diagnosis.evidence.members if each.interrupted), None)
-    asked = (
-        f"; the job was told to end on {stopped.host} ({stopped.interrupted})" if stopped is not None else ""
-    )
-    return f"what {name_set(ranks)} did on {hosts} is not known here{asked}"
+    parts = []
+    if ranks and members:
+        hosts = join_words([each.host or f"node {each.node}" for each in members], few=4)
+        left = any(each.state == "left" for each in members)
+        why = ", where the rendezvous had gone by then" if left else ""
+        parts.append(f"what {name_set(ranks)} did on {hosts}{why} is not known here")
+    stopped = [each for each in diagnosis.evidence.members if each.interrupted and not each.own]
+    parts += [f"the job was told to end on {each.host} ({each.interrupted})" for each in stopped[:1]]
+    return "; ".join(parts)

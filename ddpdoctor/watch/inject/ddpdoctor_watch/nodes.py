@@ -141,8 +141,9 @@ def _beat(meeting: _Meeting, state: str) -> None:
         # The store does not answer this, so nothing is waited for.
         meeting.store.set(_key("alive", meeting.node), f"{state} {time.time_ns()}")
     except Exception as error:
-        meeting.mute = True
-        journal.failed("nodes", error)
+        meeting.mute = True  # the head is gone; how the sending goes at the end tells it
+        if not isinstance(error, RuntimeError):
+            journal.failed("nodes", error)
 
 
 def _meet(meeting: _Meeting, again: bool) -> None:
@@ -248,8 +249,11 @@ def _send(meeting: _Meeting) -> None:
 
     def send() -> None:
         key = _key("end", meeting.node)
-        meeting.store.set(key, parcel)
-        arrived.append(bool(meeting.store.check([key])))
+        try:
+            meeting.store.set(key, parcel)
+            arrived.append(bool(meeting.store.check([key])))
+        except RuntimeError:
+            return  # the head is gone
         if not meeting.head and meeting.store.check([_key("head")]):
             meeting.head = _read_object(meeting.store.get(_key("head")))
 
