@@ -196,14 +196,7 @@ def _read_fault(
         return
     lines = text.splitlines()
     title = next((line for line in lines if line.startswith("Fatal Python error")), lines[0])
-    frames: list[Frame] = []
-    current = False
-    for line in lines:
-        if _FAULT_THREAD.match(line):
-            current = line.startswith("Current thread") and not frames
-        frame = _FAULT_FRAME.match(line)
-        if frame and current:
-            frames.extend(shorten.frames([[frame["file"], frame["line"], frame["function"]]]))
+    frames = _choose_stack(lines, shorten)
     modules = next((line for line in lines if line.startswith("Extension modules:")), "")
     names = modules.partition(":")[2].rpartition(" (total")[0]
     pid = int(path.stem.partition("-")[0])
@@ -212,7 +205,7 @@ def _read_fault(
         CrashRecord(
             pid=pid,
             title=title,
-            frames=tuple(frames),
+            frames=frames,
             node=node,
             host=record.host if record else "",
             rank=record.rank if record else None,
@@ -221,6 +214,20 @@ def _read_fault(
             at=_date_fault(path, record),
         )
     )
+
+
+def _choose_stack(lines: list[str], shorten: Shortener) -> tuple[Frame, ...]:
+    """Return the stack of the thread that crashed; where that runs no Python, the main thread's."""
+    stacks: list[tuple[bool, list[list[object]]]] = []
+    for line in lines:
+        if _FAULT_THREAD.match(line):
+            stacks.append((line.startswith("Current thread"), []))
+        frame = _FAULT_FRAME.match(line)
+        if frame and stacks:
+            stacks[-1][1].append([frame["file"], frame["line"], frame["function"]])
+    current = next((rows for is_current, rows in stacks if is_current), [])
+    main = next((rows for _, rows in reversed(stacks) if rows and rows[-1][2] == "<module>"), [])
+    return shorten.frames(current or main)
 
 
 def _date_fault(path: Path, record: ProcessRecord | None) -> Moment | None:

@@ -245,7 +245,7 @@ CASES: dict[str, tuple[Callable[[], Job | Evidence], str, str]] = {
     "ERR009 syntax": (
         lambda: _unstarted("SyntaxError", "invalid syntax (train.py, line 12)", ()), "0-1", "does not parse",
     ),
-    "ERR009 file": (lambda: usage("script-missing"), "0-1", "was not found"),
+    "ERR009 file": (lambda: usage("script-missing"), "0-1", "cannot be opened: No such file or directory"),
     "ERR010": (
         lambda: Job(2).dies(0, 6, clean_end=True).terminates([1]).says_example(0, "aborted-at-exit"), "0",
         "after its script had ended",

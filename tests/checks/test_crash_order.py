@@ -8,7 +8,12 @@ import pytest
 
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.job import CrashRecord, ExceptionRecord, Moment, ProcessRecord
-from tests.checks.jobs import CLOSED, START_NS, Job, cause_of, judge
+from ddpdoctor.judge import Finding
+from ddpdoctor.watch.commandline import Split
+from ddpdoctor.watch.evidence import make_unstarted
+from ddpdoctor.watch.script import ScriptProblem
+from ddpdoctor_checks.crash.failures import describe_exception
+from tests.checks.jobs import CLOSED, START_NS, TIMED_OUT, Job, cause_of, judge
 
 UNSEEN = "a process that was not watched"
 FETCH = (
@@ -289,3 +294,74 @@ def test_ranks_that_never_joined_are_named(started: bool) -> None:
     assert (found.code, found.ranks, found.victims) == ("NET006", RankSet([2, 3]), RankSet([0, 1]))
     idle = "ranks 2-3 never called" if started else "rank 3 never started and rank 2 never called"
     assert f"2 of 4 joined; {idle} init_process_group" in found.message
+
+
+def unstarted(problem: ScriptProblem) -> Finding:
+    evidence = make_unstarted(problem, Split((), (), (problem.file,)))
+    findings, _, _ = judge(evidence)
+    assert findings[0].ranks == RankSet()
+    assert findings[0].message.endswith("Nothing was started.")
+    return findings[0]
+
+
+def test_a_script_that_was_never_started_is_no_ranks_failure() -> None:
+    found = unstarted(
+        ScriptProblem("FileNotFoundError", "there is no file jobs/trian.py in x/", "jobs/trian.py")
+    )
+    assert found.code == "ERR009"
+    assert "The script jobs/trian.py cannot be opened: there is no file" in found.message
+    assert found.fix[0].command == "ls jobs"
+    found = unstarted(ScriptProblem("SyntaxError", "'(' was never closed", "train.py", 7))
+    assert "does not parse: SyntaxError: '(' was never closed (train.py:7)." in found.message
+
+
+def test_a_sentence_that_was_wrapped_over_lines_is_told_whole() -> None:
+    text = """
+        An attempt has been made to start a new process before the
+        current process has finished its bootstrapping phase.
+
+        This probably means that you are not using fork"""
+    assert describe_exception("RuntimeError", text) == (
+        "RuntimeError: An attempt has been made to start a new process before the current process has finished its "
+        "bootstrapping phase."
+    )
+    assert describe_exception("E", "CUDA error: assert\nCompile with X") == "E: CUDA error: assert"
+
+
+TAKEN = (
+    "The server socket has failed to listen on any local network address. port: 29677, useIpv6: false, code: -98, "
+    "name: EADDRINUSE, message: address already in use"
+)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "wanted"), [("python", "getsockname"), ("torchrun", "--master-port 29678")]
+)
+def test_a_port_that_the_script_chooses_is_changed_in_the_script(launcher: str, wanted: str) -> None:
+    job = Job(2, end={"launcher": launcher}).raises(0, "torch.distributed.DistNetworkError", TAKEN)
+    first = cause_of(job).fix[0]
+    assert wanted in f"{first.command} {first.code}"
+
+
+@pytest.mark.parametrize(
+    ("backend", "wanted"), [("gloo", "monitored_barrier"), ("nccl", "TORCH_FR_BUFFER_SIZE")]
+)
+def test_a_timeout_is_pursued_by_what_the_backend_has(backend: str, wanted: str) -> None:
+    job = Job(2).complains([0], 10.0, TIMED_OUT).terminates([1])
+    for rank in range(2):
+        job.set(rank, backend=backend)
+    found = cause_of(job)
+    assert found.code == "COL005"
+    assert wanted in f"{found.fix[0].command} {found.fix[0].code}"
+    assert not any("let ddpdoctor watch" in fix.text for fix in found.fix)
+
+
+def test_a_majority_that_built_the_same_model_is_not_blamed() -> None:
+    job = Job(3)
+    for rank in range(3):
+        text = "DDP expects same model across all ranks, but Rank {} has {} params, while rank {} has inconsistent {} params."
+        job.raises(rank, "RuntimeError", text.format(*((2, 5, 0, 4) if rank == 2 else (rank, 4, 2, 5))), 5.0)
+    found = cause_of(job)
+    assert (found.code, found.ranks, found.victims) == ("DDP009", RankSet([2]), RankSet([0, 1]))
+    assert found.message.startswith("Rank 2 built another model than the other ranks: ")
+    assert "DDP() refused it on ranks 0-2 at train.py:71." in found.message

@@ -331,3 +331,16 @@ def test_a_fault_is_dated_by_its_file_unless_that_cannot_be(run: Path) -> None:
     assert when[7] is not None
     assert when[7].wall_ns == 5 * 10**9
     assert when[8] is None  # before the process began
+
+
+def test_a_crash_in_a_thread_without_python_is_told_by_the_main_threads_line(run: Path) -> None:
+    write(run, 7, start(7, 0))
+    (run / "processes" / "7-1.fault").write_text(
+        "Fatal Python error: Aborted\n\n"
+        'Thread 0x0001 (most recent call first):\n  File "/usr/lib/python3.11/threading.py", line 331 in wait\n'
+        '  File "/usr/lib/python3.11/threading.py", line 1002 in _bootstrap\n\n'
+        f'Thread 0x0002 (most recent call first):\n  File "{run.parent}/train.py", line 9 in step\n'
+        f'  File "{run.parent}/train.py", line 20 in <module>\n'
+    )
+    (crash,) = collect(run).crashes
+    assert [frame.line for frame in crash.frames] == [9, 20]

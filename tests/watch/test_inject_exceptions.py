@@ -415,3 +415,15 @@ def test_running_out_of_descriptors_says_the_limit(tmp_path: Path) -> None:
         """,
     )
     assert event["open_files"] == 64
+
+
+def test_a_parser_that_refuses_arguments_has_handled_nothing_of_the_programs(tmp_path: Path) -> None:
+    source = """
+        import argparse
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--lr", type=float)
+        parser.parse_args(["--lr", "fast"])
+        """
+    event = python(tmp_path, source).main().one("exit-call")
+    assert event["status"] == 2
+    assert "exception" not in event

@@ -196,6 +196,24 @@ def find_mismatch(evidence: Evidence) -> Iterable[Finding]:
     yield from tell(evidence, "COL003", _describe_mismatch)
 
 
+def _fixes_timeout(diagnosis: Diagnosis, waiting: RankSet) -> list[Fix]:
+    """What names the rank that does not come: there is another way for each backend, and for a job nobody watched."""
+    backends = {view.process.backend for view in diagnosis.views.ranks if view.process is not None} - {None}
+    fixes = []
+    if diagnosis.evidence.launch.command == "analyze":
+        fixes.append(Fix("run it again and let ddpdoctor watch", rerun(diagnosis)))
+    if any("nccl" in (backend or "") for backend in backends) or not backends:
+        fixes.append(Fix("let torch write down who called what", rerun(diagnosis, environment=_FLIGHT)))
+    if "gloo" in backends or any("cpu:gloo" in (backend or "") for backend in backends):
+        fixes.append(
+            Fix(
+                "let every rank pass here before the call: rank 0 then names those that do not come",
+                code="dist.monitored_barrier(timeout=datetime.timedelta(seconds=60), wait_all_ranks=True)",
+            )
+        )
+    return fixes
+
+
 def _describe_timeout(diagnosis: Diagnosis, group: Group) -> Clause:
     waiting = group.ranks
     suspects = diagnosis.suspects
@@ -212,8 +230,7 @@ def _describe_timeout(diagnosis: Diagnosis, group: Group) -> Clause:
         f"{who[0].upper()}{who[1:]} waited in {_call(group)}{where} and gave up{_limit(group)}; {rest}.",
         (
             *(again.fix if again is not None else ()),
-            Fix("run it again and let ddpdoctor watch: it names the rank that does not come", rerun(diagnosis)),
-            Fix("or let torch write down who called what", rerun(diagnosis, environment=_FLIGHT)),
+            *_fixes_timeout(diagnosis, waiting),
             Fix("a longer limit helps only where a rank is slow on purpose (evaluation, preprocessing on rank 0)",
                 code="dist.init_process_group(backend, timeout=datetime.timedelta(hours=1))"),
         ),

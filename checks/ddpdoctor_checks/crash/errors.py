@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
+from pathlib import PurePosixPath
 
-from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.failures import Level
@@ -230,10 +232,41 @@ def _describe_not_started(diagnosis: Diagnosis, group: Group) -> Clause:
     elif name:
         what = f"the script does not parse: {first.words}{at}"
         fixes = [Fix("correct the line", f"python -m py_compile {script_words(diagnosis)[0]}")]
+        spot = f" ({first.line.file}:{first.line.line})" if first.line is not None else ""
+        return _begin_at(diagnosis, what, fixes, spot)
     else:
-        what = f"the script was not found: {first.words}"
-        fixes = [Fix("name a script that exists, relative to the directory of the command", "ls *.py")]
+        return _describe_missing_file(diagnosis, group)
     return Clause(what, fixes)
+
+
+def _describe_missing_file(diagnosis: Diagnosis, group: Group) -> Clause:
+    """Python could not open the script, or found no module of that name: nothing of it has run."""
+    first = group.first
+    module, file = first.groups.get("module"), first.groups.get("file")
+    if module is not None:
+        package = module.partition(".")[0]
+        what = f"there is no module {module} to run"
+        fix = Fix(
+            "name it as Python imports it, and start from the directory that holds the package",
+            f"python -c 'import {package}; print({package}.__path__)'",
+        )
+    else:
+        folder = PurePosixPath(file).parent if file is not None else PurePosixPath(".")
+        reason = re.search(r"\[Errno \d{1,3}\] (.{1,200})$", first.words)
+        why = reason[1].rstrip(".") if reason is not None else "no such file"
+        what = f"the script {file or ''} cannot be opened: {why}".replace("  ", " ")
+        fix = Fix("name a script that exists, relative to the directory of the command",
+                  f"ls {shlex.quote(str(folder))}")  # fmt: skip
+    return _begin_at(diagnosis, what, [fix])
+
+
+def _begin_at(diagnosis: Diagnosis, what: str, fixes: list[Fix], place: str = "") -> Clause:
+    """Tell what kept the script from starting; of a rank only where one was started."""
+    if any(view.process is not None and view.process.started is not None for view in diagnosis.views.ranks):
+        return Clause(what, fixes)
+    return Clause(
+        f"{what[0].upper()}{what[1:]}{place}. Nothing was started.", fixes, whole=True, ranks=RankSet()
+    )
 
 
 @check(

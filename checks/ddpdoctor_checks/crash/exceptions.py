@@ -205,9 +205,18 @@ def _add_crash(failure: Failure, top: _Told) -> None:
         failure.worker = gone[0] if gone else None
     else:
         failure.worker = _lost_worker(top, failure.view)
-    crash = failure.crash if failure.worker is not None else None
-    if crash is not None and crash.frames:
-        failure.frames = (*cut_at_start(crash.frames), *failure.frames)
+    if failure.worker is None:
+        return
+    crash, process = failure.worker.crash, failure.worker.process
+    inner = (
+        crash.frames
+        if crash is not None and crash.frames
+        else process.exit_call
+        if process is not None
+        else ()
+    )
+    if inner:
+        failure.frames = (*cut_at_start(inner), *failure.frames)
         failure.note = "in a DataLoader worker"
 
 

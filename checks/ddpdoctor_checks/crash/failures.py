@@ -106,9 +106,20 @@ def short_type(name: str) -> str:
     return name.rpartition(".")[2] or name
 
 
+def _read_sentence(message: str) -> str:
+    """Return the first line of a message, and what follows where a sentence was wrapped over lines."""
+    lines = [each.strip() for each in message.strip().splitlines()]
+    text = lines[0] if lines else ""
+    for line in lines[1:]:
+        if text.endswith((".", ":", "!", "?")) or not line[:1].islower():
+            break
+        text = f"{text} {line}"
+    return text
+
+
 def describe_exception(kind: str, message: str) -> str:
     """Return ``KeyError: 'label_9917'``: name and first line of the message, cut."""
-    line = next((each.strip() for each in message.splitlines() if each.strip()), "")
+    line = _read_sentence(message)
     name = short_type(kind)
     text = f"{name}: {line}" if line else name
     return text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 1] + "…"

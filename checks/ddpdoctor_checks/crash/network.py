@@ -8,7 +8,7 @@ from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, check, check_also
 from ddpdoctor_checks.commands import DEFAULT_PORT
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
-from ddpdoctor_checks.crash.launching import rerun
+from ddpdoctor_checks.crash.launching import ELASTIC, launcher_of, rerun
 from ddpdoctor_checks.crash.members import describe_loss, find_lost
 from ddpdoctor_checks.crash.telling import JOB, Clause, name_hosts, require_job, tell
 from ddpdoctor_checks.network import interfaces, joining, links, names, ports
@@ -25,9 +25,19 @@ def _port(group: Group) -> int | None:
 def _describe_taken(diagnosis: Diagnosis, group: Group) -> Clause:
     port = _port(group)
     other = port + 1 if port is not None and 1024 <= port < LAST_PORT else DEFAULT_PORT
-    fixes = [Fix("take another port", rerun(diagnosis, port=other))]
-    if diagnosis.context.nodes == 1:
-        fixes.append(Fix("on one node let torchrun find a free port", rerun(diagnosis, "--standalone")))
+    if launcher_of(diagnosis) in ELASTIC:
+        fixes = [Fix("take another port", rerun(diagnosis, port=other))]
+        if diagnosis.context.nodes == 1:
+            fixes.append(Fix("on one node let torchrun find a free port", rerun(diagnosis, "--standalone")))
+    else:  # the script chooses the port itself
+        fixes = [
+            Fix(
+                "take another port where the script sets it; on one node let the system find a free one, before the "
+                "ranks are started",
+                code='with socket.socket() as probe:\n    probe.bind(("127.0.0.1", 0))\n'
+                '    os.environ["MASTER_PORT"] = str(probe.getsockname()[1])',
+            )
+        ]
     fixes.append(Fix("see who holds it", f"ss -ltnp 'sport = :{port or DEFAULT_PORT}'"))
     return Clause(f"the rendezvous port {port} is held by another process", fixes, {"port": port})
 
@@ -187,14 +197,35 @@ def _describe_missing(diagnosis: Diagnosis, group: Group) -> Clause:
     after = f" within {groups['seconds']} s" if "seconds" in groups else ""
     return Clause(
         f"The rendezvous ended without all ranks: {count}{after}; {who}.",
-        (
-            Fix("start the command on every node: nodes times ranks per node has to be WORLD_SIZE"),
-            Fix("look who comes", "ddpdoctor check --only tcp,rendezvous"),
-        ),
+        _fixes_missing(diagnosis, idle),
         {"joined": joined, "expected": expected},
         whole=True,
         ranks=missing,
     )
+
+
+def _fixes_missing(diagnosis: Diagnosis, idle: RankSet) -> list[Fix]:
+    if idle:
+        return [
+            Fix(
+                f"look at what {name_set(idle)} did before init_process_group: nothing may end it or hold it up there"
+            ),
+            Fix(
+                "or give it more time",
+                code="dist.init_process_group(backend, timeout=datetime.timedelta(minutes=30))",
+            ),
+        ]
+    if diagnosis.context.nodes == 1 and launcher_of(diagnosis) not in ELASTIC:
+        return [
+            Fix(
+                "start as many processes as world_size says",
+                code="mp.spawn(train, args=(world_size,), nprocs=world_size)",
+            )
+        ]
+    return [
+        Fix("start the command on every node: nodes times ranks per node has to be WORLD_SIZE"),
+        Fix("look who comes", "ddpdoctor check --only tcp,rendezvous"),
+    ]
 
 
 @check_also(joining.find_ranks_missing, id="crash.ranks_joined", family="crash", needs=(), commands=JOB)

@@ -48,14 +48,24 @@ def _describe_model(diagnosis: Diagnosis, group: Group) -> Clause:
             0,
             Fix("0 parameters often mean that this rank failed before it could answer: read its own output"),
         )
+    what = f"the ranks built different models: {seen or group.first.words}"
+    if ranks != group.ranks:  # a majority built the same
+        line = group.first.line
+        where = f" at {line.file}:{line.line}" if line is not None else ""
+        who = name_set(ranks)
+        what = (
+            f"{who[0].upper()}{who[1:]} built another model than the other ranks: {seen}; DDP() refused it "
+            f"on {name_set(group.ranks)}{where}."
+        )
     return Clause(
-        f"the ranks built different models: {seen or group.first.words}",
+        what,
         fixes,
         {
             "parameter": first.name if first is not None else None,
             "counts": {str(rank): text for rank, text in list(counts.items())[:64]},
             "shapes": {str(rank): text for rank, text in list(shapes.items())[:64]},
         },
+        whole=ranks != group.ranks,
         ranks=ranks,
     )
 

@@ -22,6 +22,8 @@ _DDP_TEXTS = (
 )
 """In errors of DistributedDataParallel that speak of parameters (c10d/reducer.cpp and c10d/utils.hpp of torch)."""
 
+_PARSERS = ("argparse", "optparse", "runpy", "click", "typer")
+"""Modules that end a program for wrong arguments, inside the handler of an exception that is their way to say so."""
 _NO_DESCRIPTOR = "Too many open files"
 
 _noted: tuple[int, int] | None = None
@@ -108,7 +110,7 @@ def note_exit(how: str, status: object, frame: FrameType, handled: BaseException
         if handled is not None:
             note_main(handled, fatal=True)
     else:
-        if isinstance(handled, SystemExit):
+        if isinstance(handled, SystemExit) or caller.partition(".")[0] in _PARSERS:
             handled = None
         _write_exit(how, status, describe.list_stack(frame), handled)
 
