@@ -38,6 +38,25 @@ class Milestone:
 
 
 @dataclass(frozen=True, slots=True)
+class SettingChange:
+    """A debug setting that a program made itself while it ran, or that was found on in it."""
+
+    name: str
+    """A variable of the table, or ``anomaly mode``."""
+    value: str = ""
+    """Scrubbed; of the variable, or what torch went by."""
+    how: str = "set"
+    """set (by the program), first-forward or end (what torch went by then)."""
+    at: Moment | None = None
+    frames: tuple[Frame, ...] = ()
+    """Where it was set, innermost first."""
+    count: int = 1
+    """How often so far."""
+    cuda: bool = False
+    """CUDA was in use already."""
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessRecord:
     """One process of the job."""
 
@@ -85,6 +104,7 @@ class ProcessRecord:
     backend: str | None = None
     init_method: str | None = None
     """What init_process_group was given, e.g. ``env://`` or ``file:///tmp/x``."""
+    settings: tuple[SettingChange, ...] = ()
     last_words: str | None = None
     """The end of its stderr, scrubbed."""
 
@@ -129,7 +149,7 @@ class CrashRecord:
     title: str
     """e.g. ``Fatal Python error: Segmentation fault``."""
     frames: tuple[Frame, ...] = ()
-    """Of the thread that crashed, innermost first."""
+    """Of the thread that crashed, innermost first; of the main thread where that one runs no Python."""
     node: int = 0
     host: str = ""
     rank: int | None = None

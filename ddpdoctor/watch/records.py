@@ -14,12 +14,16 @@ from ddpdoctor.evidence.job import (
     Milestone,
     Moment,
     ProcessRecord,
+    SettingChange,
     WrappedParameter,
     WrapperFacts,
 )
+from ddpdoctor.evidence.variables import find_rule
 from ddpdoctor.gather.scrub import scrub, scrub_argv, scrub_paths
 from ddpdoctor.gather.variables import allowed_variables
 
+ANOMALY = "anomaly mode"
+"""Of autograd: a setting that is no variable."""
 MESSAGE_LIMIT = 4000
 SOURCE_LIMIT = 200
 """Characters of a source line that are shown."""
@@ -118,6 +122,11 @@ def advance_process(record: ProcessRecord, event: dict[str, Any], shorten: Short
             backend=event.get("backend"),
             init_method=_read_method(event.get("init_method")) or record.init_method,
         )
+    if kind == "setting":
+        made_by = _read_setting(event, shorten)
+        return (
+            record if made_by is None else dataclasses.replace(record, settings=(*record.settings, made_by))
+        )
     if kind == "exit-call":
         text = event.get("text")
         return dataclasses.replace(
@@ -134,6 +143,22 @@ def advance_process(record: ProcessRecord, event: dict[str, Any], shorten: Short
             record, clean_end=True, ended=done.at, milestones=(*record.milestones, done)
         )
     return record
+
+
+def _read_setting(event: dict[str, Any], shorten: Shortener) -> SettingChange | None:
+    """Return a setting that a program made; None for a variable that may not be kept."""
+    name = str(event.get("name"))
+    if name != ANOMALY and find_rule(name) is None:
+        return None
+    return SettingChange(
+        name,
+        scrub(str(event.get("value")))[:SOURCE_LIMIT],
+        how=str(event.get("how") or "set"),
+        at=read_moment(event),
+        frames=shorten.frames(event.get("frames")),
+        count=int(event.get("count") or 1),
+        cuda=bool(event.get("cuda")),
+    )
 
 
 def _begin_group(record: ProcessRecord, event: dict[str, Any]) -> ProcessRecord:

@@ -12,6 +12,7 @@ Events (each with ``event``, ``wall_ns`` and ``mono_ns``):
 * ``role``: what became known later: a loader worker, another child of multiprocessing, a launcher.
 * ``torch``, ``init``, ``milestone``: how far it came.
 * ``exception``, ``exit-call``, ``end``: how it ended; ``child-exit`` and ``kill``: what it saw of, or did to, others.
+* ``setting``: a debug setting that the program made itself, or that torch goes by.
 * ``ddp``: the parameters behind an error of DistributedDataParallel.
 * ``trouble``: a failure of ours.
 """

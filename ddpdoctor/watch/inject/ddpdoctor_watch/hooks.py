@@ -7,7 +7,7 @@ import atexit
 import os
 import sys
 
-from . import describe, faults, finder, journal, process
+from . import describe, faults, finder, journal, process, settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def install() -> None:
     global _main_thread
     _main_thread = _thread.get_ident()
     atexit.register(_note_end)
-    for part in (_hook_forks, _hook_exits, _hook_waits, _hook_kills, finder.install):
+    for part in (_hook_forks, _hook_exits, _hook_waits, _hook_kills, _hook_settings, finder.install):
         try:
             part()
         except Exception as error:
@@ -100,6 +100,7 @@ def _is_fatal(value: BaseException) -> bool:
 def _note_end() -> None:
     try:
         faults.note_late()
+        settings.note_end()
     except Exception as error:
         journal.failed("atexit", error)
     finally:
@@ -247,6 +248,14 @@ def _hook_kills() -> None:
 
     replace(os, "kill", kill)
     replace(os, "killpg", killpg)
+
+
+def _hook_settings() -> None:
+    real = os.putenv
+    putenv = settings.wrap_putenv(real)
+    replace(os, "putenv", putenv)
+    if getattr(os.environ, "putenv", None) is real:  # Python 3.8 keeps it there too.
+        setattr(os.environ, "putenv", putenv)  # noqa: B010  # unknown to later versions
 
 
 def _note_kill(what: str, number: int, signal: int) -> None:

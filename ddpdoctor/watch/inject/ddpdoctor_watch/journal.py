@@ -29,6 +29,7 @@ LIMITS = {
     "init": 200,
     "ddp": 20,
     "trouble": 20,
+    "setting": 100,
     "signature": 4_000,
     "site": 4_000,
     "group": 1_000,

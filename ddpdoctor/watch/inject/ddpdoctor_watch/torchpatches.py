@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import calls, ddp, describe, hooks, journal, process
+from . import calls, ddp, describe, hooks, journal, process, settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,6 +79,12 @@ def patch_worker_signals(module: ModuleType) -> None:
                 journal.resume_faults()
 
     hooks.replace(module, "_set_worker_signal_handlers", set_worker_signal_handlers)
+
+
+def patch_anomaly(module: ModuleType) -> None:
+    """See autograd's anomaly mode turned on."""
+    _wrap(module.detect_anomaly, "__enter__", after=_note_anomaly)
+    _wrap(module.set_detect_anomaly, "__init__", after=_note_anomaly)
 
 
 def patch_spawn(module: ModuleType) -> None:
@@ -211,6 +217,7 @@ def _note_wrapped(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
 def _note_first_forward(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     journal.write("milestone", {"name": "first-forward", "detail": describe.name_type(type(args[0].module))})
     ddp.watch_forwards(args[0])
+    settings.note_forward()
 
 
 def _note_forward(syncs: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
@@ -220,6 +227,11 @@ def _note_forward(syncs: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
 
 def _note_forward_end(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     calls.end_other(_begun.pop(("forward", ddp.number(args[0])), 0))
+
+
+def _note_anomaly(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
+    if sys.modules["torch"].is_anomaly_enabled():
+        settings.note_anomaly(frame)
 
 
 def _note_children(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
