@@ -20,7 +20,7 @@ class PeakMemory:
     """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._root = psutil.Process(process.pid)
+        self._pid = process.pid
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.peak = 0
@@ -32,24 +32,27 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while not self._over.is_set():
-            sizes = self._look()
+            sizes = read_sizes(self._pid).values()
             self.looks += 1
             if sum(sizes) > self.peak:
                 self.peak, self.processes = sum(sizes), len(sizes)
             self._over.wait(PERIOD_S)
 
-    def _look(self) -> list[int]:
-        try:
-            tree = [self._root, *self._root.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return []
-        sizes = (_read_pss(process) for process in tree)
-        return [size for size in sizes if size]
-
     def close(self) -> None:
         """Stop looking."""
         self._over.set()
         self._thread.join(timeout=30)
+
+
+def read_sizes(pid: int) -> dict[int, int]:
+    """Return the proportional set size in bytes of a process and of each of its descendants that have memory."""
+    try:
+        root = psutil.Process(pid)
+        tree = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return {}
+    sizes = {process.pid: _read_pss(process) for process in tree}
+    return {each: size for each, size in sizes.items() if size}
 
 
 def _read_pss(process: psutil.Process) -> int:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import re
 import statistics
+import subprocess
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.figures import BenchmarkError, Figure
 from benchmarks.machine import ROOT
-from benchmarks.memory import PeakMemory
+from benchmarks.memory import read_sizes
 from benchmarks.timing import (
+    LIMIT_S,
     Command,
     Run,
     find_script,
@@ -25,11 +29,14 @@ from benchmarks.timing import (
 NAME = "run"
 BAR_S = 0.5
 """Start-up over torchrun's (table "Speed and scale" of the design)."""
-BAR_MB = 50 + 30
-"""The supervisor 50 MB above torchrun's own agent, and 30 MB for one rank (the same table)."""
+BAR_RANK_MB, BAR_AGENT_MB = 30, 50
+"""Memory of a rank more than under torchrun, and of the agent with the supervisor more than torchrun's own agent (the
+same table)."""
 SCRIPT = ROOT / "benchmarks" / "starting.py"
-STAYING = "import time\ntime.sleep(3)\n"
-"""Long enough for several looks at a job that runs."""
+STAYING = ROOT / "benchmarks" / "staying.py"
+STAYING_RANKS = 2
+SETTLING_S = 2.0
+"""What `run` loads beside the starting job is there by then, and it has taken samples."""
 
 
 def measure(folder: Path, rounds: int = 8) -> list[Figure]:
@@ -38,7 +45,6 @@ def measure(folder: Path, rounds: int = 8) -> list[Figure]:
     Raises:
         BenchmarkError: one of them failed.
     """
-    (folder / "staying.py").write_text(STAYING)
     names = plain, ours, again = "torchrun", "ddpdoctor run", "torchrun again"
     environ = {"BENCHMARK_PID": str(os.getpid())}
     commands = [Command(name, make_command(name == ours, str(SCRIPT), folder), environ) for name in names]
@@ -61,7 +67,7 @@ def measure(folder: Path, rounds: int = 8) -> list[Figure]:
         _compare("more until the script begins", starts[ours], starts[plain], BAR_S),
         _compare("torchrun against itself", starts[again], starts[plain], None),
         _compare("more from start to end, verdict and reports included", whole[ours], whole[plain], None),
-        _compare_memory(folder),
+        *_compare_memory(folder),
     ]
 
 
@@ -72,13 +78,15 @@ def _read_start(run: Run) -> float:
     return float(found[1])
 
 
-def make_command(watched: bool, script: str, folder: Path) -> tuple[str, ...]:
-    """Return the command line for one rank, under `run` or plain torchrun."""
+def make_command(
+    watched: bool, script: str, folder: Path, nproc: int = 1, *arguments: str
+) -> tuple[str, ...]:
+    """Return the command line of a job, under `run` or plain torchrun."""
     if watched:
         launcher: tuple[str, ...] = (*find_script("ddpdoctor"), "run", "--run-dir", str(folder / "runs"))
     else:
         launcher = (sys.executable, "-m", "torch.distributed.run")
-    return (*launcher, "--standalone", script)
+    return (*launcher, "--standalone", "--nproc-per-node", str(nproc), script, *arguments)
 
 
 def _compare(what: str, ours: list[float], plain: list[float], bar: float | None) -> Figure:
@@ -87,21 +95,57 @@ def _compare(what: str, ours: list[float], plain: list[float], bar: float | None
     return Figure(NAME, what, statistics.median(differences), "s", bar, detail)
 
 
-def _compare_memory(folder: Path) -> Figure:
-    peaks = []
-    for watched in (False, True):
-        command = Command(
-            "ddpdoctor run" if watched else "torchrun", make_command(watched, "staying.py", folder)
-        )
-        with open(os.devnull, "wb") as sink:
-            process = command.start(folder, sink.fileno())
-            memory = PeakMemory(process)
-            code = wait_for(process, command.name)
-            memory.close()
-        require_success(command.name, code, "")
-        peaks.append(memory.peak / 1e6)
-    detail = f"proportional set size of the whole tree, {peaks[1]:.0f} against {peaks[0]:.0f} MB, one rank, no torch"
-    return Figure(NAME, "memory more than torchrun", peaks[1] - peaks[0], "MB", BAR_MB, detail)
+def _compare_memory(folder: Path) -> list[Figure]:
+    plain, ours = (_measure_memory(watched, folder) for watched in (False, True))
+    rank_detail = (
+        f"{ours.rank:.0f} against {plain.rank:.0f} MB, {STAYING_RANKS} ranks after DDP steps on gloo"
+    )
+    beside_detail = f"{ours.beside:.0f} against {plain.beside:.0f} MB, the supervisor {ours.root:.0f} MB"
+    more, beside = ours.rank - plain.rank, ours.beside - plain.beside
+    return [
+        Figure(NAME, "memory of a rank, more", more, "MB", BAR_RANK_MB, rank_detail),
+        Figure(NAME, "memory of agent and supervisor, more", beside, "MB", BAR_AGENT_MB, beside_detail),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Proportional set sizes of a job that waits, in MB."""
+
+    rank: float
+    """Mean of the ranks."""
+    beside: float
+    """All other processes."""
+    root: float
+    """The command itself."""
+
+
+def _measure_memory(watched: bool, folder: Path) -> Memory:
+    name = "ddpdoctor run" if watched else "torchrun"
+    here = folder / name.replace(" ", "-")
+    here.mkdir()
+    command = Command(name, make_command(watched, str(STAYING), folder, STAYING_RANKS, str(here)))
+    with (folder / "output.log").open("wb") as sink:
+        process = command.start(folder, sink.fileno())
+        try:
+            _wait_for_ranks(process, here)
+            ranks = {int(path.stem) for path in here.glob("*.rank")}
+            sizes = {pid: size / 1e6 for pid, size in read_sizes(process.pid).items()}
+        finally:
+            (here / "go").touch()
+            code = wait_for(process, name)
+    require_success(name, code, (folder / "output.log").read_text(errors="replace"))
+    of_ranks = [size for pid, size in sizes.items() if pid in ranks]
+    return Memory(statistics.mean(of_ranks), sum(sizes.values()) - sum(of_ranks), sizes[process.pid])
+
+
+def _wait_for_ranks(process: subprocess.Popen[bytes], folder: Path) -> None:
+    end = time.monotonic() + LIMIT_S
+    while len(list(folder.glob("*.rank"))) < STAYING_RANKS:
+        if process.poll() is not None or time.monotonic() > end:
+            raise BenchmarkError("the ranks that were to be looked at did not come up")
+        time.sleep(0.1)
+    time.sleep(SETTLING_S)
 
 
 def _describe(runs: list[Run]) -> str:
