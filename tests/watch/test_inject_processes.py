@@ -303,6 +303,31 @@ def test_a_storm_of_forks_goes_through(tmp_path: Path) -> None:
     assert len(list((tmp_path / "run" / "processes").iterdir())) == 2 * 201
 
 
+def test_of_thousands_of_helpers_those_stay_that_say_something(tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "processes"
+    folder.mkdir(parents=True)
+    for number in range(2000):
+        (folder / f"{number}-0.fault").touch()
+    done = python(
+        tmp_path,
+        """
+        import subprocess, sys
+        for code in ("pass", "1 / 0", "import sys; sys.exit(3)", "import os; os._exit(0)", "pass"):
+            subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+        """,
+    )
+    assert done.returncode == 0
+    main = done.main()
+    ends = {event["pid"]: event["code"] for event in main.all("child-exit")}
+    assert sorted(ends[p.start["pid"]] for p in done.processes if p is not main) == [1, 3]
+    assert len(ends) == 5
+
+
+def test_a_few_helpers_stay(tmp_path: Path) -> None:
+    done = python(tmp_path, "import subprocess, sys; subprocess.run([sys.executable, '-c', 'pass'])")
+    assert child(done).all("end")
+
+
 def test_the_program_may_close_every_descriptor(tmp_path: Path) -> None:
     done = python(
         tmp_path,

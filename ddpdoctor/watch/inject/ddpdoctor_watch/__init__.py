@@ -47,6 +47,8 @@ def begin() -> None:
             streams.attach(place["rank"], place["attempt"])
         except Exception as error:
             journal.failed("streams", error)
+    elif place["role"] == "other":
+        journal.note_helper()
     hooks.install()
 
 

@@ -40,6 +40,10 @@ KEPT_FORKS = 100
 """Forked children of one process whose files stay: loaders fork anew each epoch, for days. Of the later ones only those
 stay that did not end well."""
 
+KEPT_FILES = 2000
+"""Files in the folder of processes, two for each, from which on a helper that ends well takes its own away: workers
+that are spawned anew each epoch, or a script that starts a Python program each step, make thousands an hour."""
+
 _DEPTH = 12
 """Nesting of an event; the deepest, a group's member's chain, needs 8."""
 
@@ -56,6 +60,7 @@ class _Journal:
         self.counts: dict[str, int] = {}
         self.forks = 0
         self.disposable = False
+        self.helper = False
 
 
 _journal: _Journal | None = None
@@ -158,23 +163,36 @@ def count_fork() -> None:
         _journal.forks += 1
 
 
+def note_helper() -> None:
+    """Take this process, neither rank nor launcher, for a helper if a watched one has started it."""
+    journal = _journal
+    if journal is not None:
+        parent = os.getppid()
+        name = f"{parent}-{read_ticks(parent)[0]}.jsonl"
+        journal.helper = os.path.exists(os.path.join(journal.folder, name))
+
+
 def dispose(*telling: str) -> None:
-    """Remove the files of a child that ends well, where its parent has had enough of them.
+    """Remove the files of a child that ends well, where there are enough of its kind.
 
     Args:
-        telling: Events that make it worth keeping, besides exceptions and troubles.
+        telling: Events that make it worth keeping, besides exceptions, troubles and the making of a process group.
     """
     journal = _journal
-    if (
-        journal is None
-        or not journal.disposable
-        or journal.counts.keys() & {"exception", "trouble", *telling}
-    ):
+    if journal is None or journal.counts.keys() & {"exception", "trouble", "init", *telling}:
         return
-    for suffix in ("jsonl", "fault"):
+    if not journal.disposable and not _is_one_of_many(journal):
+        return
+    for suffix in ("jsonl", "fault", "ring"):
         path = _path(journal, suffix)
         if os.path.exists(path):
             os.unlink(path)
+
+
+def _is_one_of_many(journal: _Journal) -> bool:
+    if not journal.helper or "child-exit" in journal.counts:
+        return False
+    return len(os.listdir(journal.folder)) > KEPT_FILES
 
 
 def folder() -> str:
