@@ -1,12 +1,14 @@
-"""Settings that were meant for a while: workarounds and debug switches that are still on."""
+"""Settings that were meant for a while: workarounds and debug switches that are still on, or came too late."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Evidence, NodeFacts, RankSet
+from ddpdoctor.evidence.job import describe_ranks
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
+from ddpdoctor_checks.environment.changes import Made, find_anomaly, find_late, find_ranks, read_changes
 from ddpdoctor_checks.places import Places, require
 from ddpdoctor_checks.wording import join_words, quote
 
@@ -132,41 +134,92 @@ def find_workaround_left_on(evidence: Evidence) -> Iterable[Finding]:
     explains=("PRF001",),
 )
 def find_debug_left_on(evidence: Evidence) -> Iterable[Finding]:
-    """A debug setting such as CUDA_LAUNCH_BLOCKING=1 or TORCH_DISTRIBUTED_DEBUG=DETAIL is on.
+    """A debug setting such as CUDA_LAUNCH_BLOCKING=1 or TORCH_DISTRIBUTED_DEBUG=DETAIL is on, or was made too late.
 
     What it looks for:
-        Variables that make CUDA, torch, NCCL or Python check or serialise everything.
+        Variables that make CUDA, torch, NCCL or Python check or serialise everything, in the environment and as
+        scripts set them; autograd's anomaly mode; and variables that a script sets when nobody reads them any more.
 
     Why it matters:
         CUDA_LAUNCH_BLOCKING=1 takes away all overlap of computing and communicating;
         TORCH_DISTRIBUTED_DEBUG=DETAIL adds a collective before each one and was seen to crash ``DDP()`` on
-        gloo; both are easily forgotten.
+        gloo; both are easily forgotten. And who sets CUDA_LAUNCH_BLOCKING in a script after CUDA has started
+        believes lines that are not the true ones.
 
     How it decides:
         Only values that cost time or safety are reported: TORCH_DISTRIBUTED_DEBUG=INFO and NCCL_DEBUG=INFO
-        are fine. What concerns GPUs is a note on nodes without.
+        are fine. What concerns GPUs is a note on nodes without. In a job that is watched, what ``--blocking``,
+        ``--debug`` and ``--rerun`` set is left out, GPUs are known by the backend, and all but late settings are
+        notes where the job failed: then somebody may be looking for the cause. Late means: CUDA_LAUNCH_BLOCKING
+        when CUDA is in use, TORCH_DISTRIBUTED_DEBUG and TORCH_CPP_LOG_LEVEL when torch.distributed is imported
+        (unless torch went by the new level all the same), TORCH_NCCL_* when an NCCL group has been made, NCCL_*
+        when a model has been wrapped over NCCL. Only what the user's own line sets counts. Anomaly mode counts
+        where it is on at the first forward of a wrapped model or at the end, or was turned on ten times.
 
     Known false alarms:
-        A run that is meant for debugging.
+        A run that is meant for debugging. A variable that is set late on purpose, for a process that the script
+        starts later.
 
     Fix:
-        Unset the variable for normal runs.
+        Unset the variable for normal runs; set what is wanted before the job starts.
 
     References:
         https://docs.pytorch.org/docs/stable/distributed.html (Debugging torch.distributed applications)
         https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html (CUDA Environment Variables)
     """
     yield from _find_settings(evidence, DEBUGGING, "a debug setting")
+    yield from find_late(evidence)
+    for made in read_changes(evidence):
+        setting = DEBUGGING.get(made.change.name)
+        known = setting is not None and made.late is None and setting.matters(made.change.value)
+        if setting is not None and known and _is_there(evidence, setting.where):
+            yield _describe_made(made, setting, "info" if _failed(evidence) else setting.severity)
+    yield from find_anomaly(evidence, "info" if _failed(evidence) else "warning")
+
+
+def _failed(evidence: Evidence) -> bool:
+    return any(end.exit_code != 0 or end.signal is not None for end in evidence.job)
+
+
+def _is_there(evidence: Evidence, what: str) -> bool:
+    """Whether a watched job has what a setting is about; what nobody examined is not known to be there."""
+    if what == "anywhere":
+        return True
+    fast = [each for each in find_ranks(evidence) if "nccl" in (each.backend or "")]
+    return what != "rdma" and len(fast) >= (2 if what == "gpus" else 1)
+
+
+def _describe_made(made: Made, setting: _Setting, severity: str) -> Finding:
+    name, value, ranks = made.change.name, made.change.value, RankSet(made.ranks)
+    return Finding(
+        message=f"{name}={quote(value)}, a debug setting, is made at {made.place}: {setting.effect}.",
+        severity=severity,
+        role="advice",
+        ranks=ranks,
+        where=made.where,
+        evidence=(EvidenceItem("variable", f"{name}={value} set at {made.place}", ranks),),
+        fix=(Fix(f"take it out of {made.line.file}, and set it for a run that is to be examined",
+                 f"export {name}={value}"),),
+        details={"variable": name, "value": value},
+    )  # fmt: skip
 
 
 def _find_settings(evidence: Evidence, table: Mapping[str, _Setting], what: str) -> Iterable[Finding]:
+    watched = bool(evidence.processes)
+    if not evidence.ranks and watched:
+        evidence = replace(evidence, ranks=describe_ranks(evidence.processes))
     if not evidence.ranks and not evidence.nodes:
         require(evidence, "nodes", "any environment")
     places = Places(evidence)
+    ours = {item for end in evidence.job for item in end.toggles.items()}
     for name, setting in table.items():
         for value, (nodes, ranks) in _holders(evidence, name).items():
-            if setting.matters(value):
-                yield _describe_setting(places, name, value, setting, what, nodes, ranks)
+            if not setting.matters(value) or (name, value) in ours:
+                continue
+            if watched and not evidence.nodes and not _is_there(evidence, setting.where):
+                continue
+            found = _describe_setting(places, name, value, setting, what, nodes, ranks)
+            yield replace(found, severity="info") if _failed(evidence) else found
 
 
 def _holders(evidence: Evidence, name: str) -> dict[str, tuple[list[int], RankSet]]:
@@ -196,7 +249,7 @@ def _describe_setting(
 ) -> Finding:
     hosts = places.hosts(nodes)
     facts = [places.facts[node] for node in nodes if node in places.facts]
-    matters = any(_has(node, setting.where) for node in facts)
+    matters = any(_has(node, setting.where) for node in facts) or not places.facts
     return Finding(
         message=f"{name}={quote(value)}, {what}, is still set on {join_words(hosts)}: {setting.effect}"
         f"{'' if matters else ', which makes no difference here'}.",

@@ -251,11 +251,12 @@ def _hook_kills() -> None:
 
 
 def _hook_settings() -> None:
-    real = os.putenv
-    putenv = settings.wrap_putenv(real)
-    replace(os, "putenv", putenv)
-    if getattr(os.environ, "putenv", None) is real:  # Python 3.8 keeps it there too.
-        setattr(os.environ, "putenv", putenv)  # noqa: B010  # unknown to later versions
+    for name, wrap in (("putenv", settings.wrap_putenv), ("unsetenv", settings.wrap_unsetenv)):
+        real = getattr(os, name)
+        wrapper = wrap(real)
+        replace(os, name, wrapper)
+        if getattr(os.environ, name, None) is real:  # Python 3.8 keeps them there too.
+            setattr(os.environ, name, wrapper)
 
 
 def _note_kill(what: str, number: int, signal: int) -> None:

@@ -46,6 +46,19 @@ def wrap_putenv(real: Callable[..., None]) -> Callable[..., None]:
     return putenv
 
 
+def wrap_unsetenv(real: Callable[..., None]) -> Callable[..., None]:
+    """Return ``os.unsetenv``, which deletions from ``os.environ`` call, with a look at what is taken back."""
+
+    def unsetenv(name: Any, /) -> None:
+        try:
+            _note_variable(name, "", sys._getframe(1))
+        except Exception as error:
+            journal.failed("unsetenv", error)
+        real(name)
+
+    return unsetenv
+
+
 def note_anomaly(frame: FrameType) -> None:
     """Note that anomaly mode has been turned on: the first time, and when it is done again and again."""
     global _anomalies
