@@ -125,7 +125,8 @@ def _environment(evidence: Evidence) -> list[str]:
     if shared:
         parts.append(f"/dev/shm {format_bytes(min(shared))} free")
     devices = sum(len(n.devices) for n in evidence.nodes)
-    parts.append(count(devices, "GPU") if devices else "no GPU")
+    if evidence.nodes:  # run does not examine machines
+        parts.append(count(devices, "GPU") if devices else "no GPU")
     return parts
 
 

@@ -400,7 +400,7 @@ def test_every_code_of_the_family_has_a_case_or_a_test_of_its_own() -> None:
 
     registry = Registry()
     registry.add_module(family)
-    own = {"ENV002", "ENV018", "NET012", "BKD009"}
+    own = {"ENV002", "ENV003", "ENV018", "NET012", "BKD009"}
     assert set(registry.pages) == {name.split()[0] for name in CASES} | own
 
 
@@ -500,6 +500,13 @@ def test_sigkill_without_proof_says_what_was_not_looked_at() -> None:
 def test_crash_under_detailed_debugging_names_the_setting_first(value: str, known: bool) -> None:
     found = cause_of(segfault().set(1, variables={"TORCH_DISTRIBUTED_DEBUG": value}))
     assert (found.fix[0].command == "unset TORCH_DISTRIBUTED_DEBUG") == known
+
+
+def test_crash_under_our_own_detailed_debugging_offers_the_lower_level() -> None:
+    settings = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+    job = segfault().set(1, variables=settings)
+    job.end["toggles"] = settings
+    assert "--debug info" in (cause_of(job).fix[0].command or "")
 
 
 def test_two_processes_of_one_rank_are_named() -> None:

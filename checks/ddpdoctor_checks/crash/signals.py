@@ -159,6 +159,12 @@ def _describe_fault(diagnosis: Diagnosis, group: Group) -> Clause:
         "TORCH_DISTRIBUTED_DEBUG=DETAIL is set, with which DDP() was seen to crash on gloo: run without it",
         "unset TORCH_DISTRIBUTED_DEBUG",
     )
+    if diagnosis.job is not None and "TORCH_DISTRIBUTED_DEBUG" in diagnosis.job.toggles:
+        known = Fix(
+            "--debug detail sets TORCH_DISTRIBUTED_DEBUG=DETAIL, with which DDP() was seen to crash on gloo: the lower "
+            "level does not",
+            rerun(diagnosis, "--debug", "info"),
+        )
     worker = " of a loader worker" if group.first.entry is not None else ""
     return Clause(
         f"segmentation fault{worker}{inside}",
