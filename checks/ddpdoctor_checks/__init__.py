@@ -16,5 +16,5 @@ def register(registry: Registry) -> None:
         registry.add_module(importlib.import_module(f"ddpdoctor_checks.{family}"))
 
 
-FAMILIES = ("network", "environment", "backends", "collectives", "ddp", "bandwidth", "crash")
+FAMILIES = ("network", "environment", "backends", "collectives", "ddp", "bandwidth", "hangs", "crash")
 """Modules of this package in report order."""

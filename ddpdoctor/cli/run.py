@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ddpdoctor.cli import options as common
+from ddpdoctor.cli.hanging import add_hang_options, make_monitor
 from ddpdoctor.cli.hidden import (
     First,
     add_hidden_options,
@@ -81,6 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write no error file for ranks that do not do it themselves",
     )
+    add_hang_options(parser)
     add_hidden_options(parser)
     common.add_output_options(parser)
     common.add_selection_options(parser)
@@ -144,6 +146,9 @@ def run(options: argparse.Namespace) -> int:
                 log_limit=log_limit(options),
                 launched=preparation.start,
                 desk=Desk(directory, split),
+                monitoring=lambda: make_monitor(
+                    options, directory, lambda: preparation.finish().plugins.checks
+                ),
             )
             first = First(command, directory, applied, stdin, result)
     except OSError as failure:
@@ -317,7 +322,11 @@ def _report(
         invocation=scrub_argv(options.invocation),
         selection=tools.selection,
         extra_rows=[problem.to_row() for problem in tools.plugins.problems],
-        job=Job(result.exit_code, -result.returncode if result.returncode < 0 else None),
+        job=Job(
+            result.exit_code,
+            -result.returncode if result.returncode < 0 else None,
+            "ddpdoctor" if result.stopped else None,
+        ),
     )
 
 

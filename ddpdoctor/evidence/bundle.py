@@ -25,6 +25,7 @@ from ddpdoctor.evidence.members import JobNode, choose_members
 from ddpdoctor.evidence.network import HostMatch, Link, PortProbe, Rendezvous, Resolution
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.stages import RankError, RankExit, SmokeResult, StageRecord
+from ddpdoctor.evidence.standstill import Standstill
 from ddpdoctor.evidence.world import (
     BackendResult,
     BandwidthRow,
@@ -85,6 +86,7 @@ class Evidence:
     reruns: tuple[Rerun, ...] = ()
     members: tuple[JobNode, ...] = ()
     calls: tuple[CallLog, ...] = ()
+    standstills: tuple[Standstill, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
     """What gatherers of third parties saw: ``<distribution>/<gatherer>`` -> node, as text -> plain data."""
     absent: dict[str, Absent] = field(default_factory=dict)
@@ -109,6 +111,7 @@ KINDS = tuple(f.name for f in dataclasses.fields(Evidence) if f.name not in ("la
 """Names of the evidence kinds."""
 JOB_KINDS = (
     "processes", "exceptions", "crashes", "wrappers", "texts", "memory", "job", "reruns", "members", "calls",
+    "standstills",
 )  # fmt: skip
 """Those of a watched job, of which `check` has none; the others are of the tiny world and its machine."""
 

@@ -262,6 +262,8 @@ class JobEnd:
     interrupted: str | None = None
     toggles: dict[str, str] = field(default_factory=dict)
     """Debug variables that ddpdoctor put into the job's environment because it was asked to."""
+    stopped: bool = False
+    """ddpdoctor ended it because it stood still: its exit code and the signals of its ranks say nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpdoctor.evidence import Frame
+from ddpdoctor.evidence.codec import decode
 from ddpdoctor.evidence.job import (
     CrashRecord,
     ExceptionRecord,
@@ -19,6 +20,7 @@ from ddpdoctor.evidence.job import (
     TextMatch,
     WrapperFacts,
 )
+from ddpdoctor.evidence.standstill import Standstill
 from ddpdoctor.gather.logs import read_last_words
 from ddpdoctor.gather.scrub import scrub
 from ddpdoctor.watch.logs import match_exception, scan_log
@@ -48,6 +50,7 @@ class Collected:
     crashes: list[CrashRecord] = field(default_factory=list)
     wrappers: list[WrapperFacts] = field(default_factory=list)
     texts: list[TextMatch] = field(default_factory=list)
+    standstills: list[Standstill] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
 
 
@@ -87,7 +90,21 @@ def collect_run(
         _read_log(file, by_pid, found, log_bytes)
     for exception in found.exceptions:
         found.texts.extend(match_exception(exception, by_pid.get(exception.pid)))
+    for file in sorted((path / "looks").glob("*.json")):
+        _read_look(file, node, found)
     return found
+
+
+def _read_look(path: Path, node: int, found: Collected) -> None:
+    try:
+        if path.stat().st_size > EVENTS_LIMIT:
+            raise ValueError("it is too long")
+        look = decode(Standstill, json.loads(path.read_bytes()))
+    except (OSError, ValueError, RecursionError) as problem:
+        found.lost.append(f"{path.name} could not be read: {type(problem).__name__}: {problem}")
+        return
+    stands = tuple(dataclasses.replace(stand, node=node) for stand in look.stands)
+    found.standstills.append(dataclasses.replace(look, stands=stands))
 
 
 def _read_events(path: Path) -> Iterator[dict[str, Any]]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from ddpdoctor.evidence import Absent, Evidence, Frame, Launch
+from ddpdoctor.evidence import Absent, Evidence, Frame, Launch, RankFacts
 from ddpdoctor.evidence.bundle import JOB_KINDS, KINDS
-from ddpdoctor.evidence.job import ExceptionRecord, JobEnd, ProcessRecord, TextMatch
+from ddpdoctor.evidence.job import ExceptionRecord, JobEnd, ProcessRecord, TextMatch, describe_ranks
 from ddpdoctor.evidence.texts import match_text
+from ddpdoctor.gather.variables import allowed_variables
 from ddpdoctor.watch.collect import Collected, collect_run
 from ddpdoctor.watch.commandline import Split
 from ddpdoctor.watch.job import JobResult
@@ -47,9 +49,11 @@ def make_evidence(
         lost=(*found.lost, *result.lost, *([directory.note] if directory.note else [])),
         interrupted=result.signals[0] if result.signals else None,
         toggles=dict(toggles or {}),
+        stopped=result.stopped,
     )
     return Evidence(
         launch=_describe_launch(found, end.launcher),
+        ranks=_describe_ranks(processes),
         processes=processes,
         exceptions=tuple(found.exceptions),
         crashes=tuple(found.crashes),
@@ -57,6 +61,7 @@ def make_evidence(
         texts=tuple(found.texts),
         memory=(result.memory.record(0, host),),
         job=(end,),
+        standstills=tuple(found.standstills),
         absent=_absent(),
     )
 
@@ -110,14 +115,37 @@ def _with_memory(record: ProcessRecord, result: JobResult, host: str) -> Process
     )
 
 
+def _describe_ranks(processes: Sequence[ProcessRecord]) -> tuple[RankFacts, ...]:
+    """Return the ranks for the checks of launches; none where a command ran several jobs beside each other.
+
+    What a rank starts may initialise groups of its own, with numbers that mean something else.
+    """
+    known = {record.pid: record for record in processes}
+
+    def is_helper(record: ProcessRecord) -> bool:
+        above, seen = record.parent, {record.pid}
+        while above in known and above not in seen:
+            if known[above].role == "rank" and known[above].rank is not None:
+                return True
+            seen.add(above)
+            above = known[above].parent
+        return False
+
+    ranks = describe_ranks(record for record in processes if not is_helper(record))
+    return ranks if len({facts.rank for facts in ranks}) == len(ranks) else ()
+
+
 def _describe_launch(found: Collected, launcher: str) -> Launch:
     ranks = [record for record in found.processes if record.role == "rank"]
     sizes = [record.world_size for record in ranks if record.world_size]
     backend = next((record.backend for record in ranks if record.backend), None)
+    groups = [record.variables.get("GROUP_WORLD_SIZE", "") for record in ranks]
     return Launch(
         command="run",
         launcher=launcher,
+        nnodes=max((int(size) for size in groups if size.isdecimal() and len(size) < 6), default=1),
         nproc=len({record.rank for record in ranks}) or 1,
         world_size=max(sizes, default=len(ranks) or 1),
         backend=backend or "none",
+        variables=allowed_variables(os.environ),
     )

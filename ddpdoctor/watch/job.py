@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ddpdoctor.watch.commandline import Split
 from ddpdoctor.watch.limit import Limit
@@ -19,6 +20,9 @@ from ddpdoctor.watch.memory import MemoryWatch
 from ddpdoctor.watch.nodes import Desk
 from ddpdoctor.watch.relay import HEAD_BYTES, Relay
 from ddpdoctor.watch.rundir import RunDirectory
+
+if TYPE_CHECKING:
+    from ddpdoctor.watch.monitor import Monitor
 
 INJECT = Path(__file__).with_name("inject")
 """Goes in front of PYTHONPATH; its sitecustomize is the start-up hook."""
@@ -47,10 +51,14 @@ class JobResult:
     lost: list[str] = field(default_factory=list)
     timed_out: bool = False
     """It was told to end because its limit was over."""
+    stopped: bool = False
+    """It was told to end because it stood still."""
 
     @property
     def exit_code(self) -> int:
-        """What a shell would have seen."""
+        """What a shell would have seen; 1 where a hang was ended."""
+        if self.stopped:
+            return 1
         return self.returncode if self.returncode >= 0 else 128 - self.returncode
 
 
@@ -94,6 +102,7 @@ def run_job(
     limit_s: float | None = None,
     launched: Callable[[], object] | None = None,
     desk: Desk | None = None,
+    monitoring: Callable[[], Monitor | None] | None = None,
 ) -> JobResult:
     """Run the command to its end, its output carried and kept, its signals passed on.
 
@@ -105,6 +114,8 @@ def run_job(
         limit_s: how long the command may run.
         launched: called once when the command has been started; must return at once and not raise.
         desk: where the agent asks for what other nodes need to know.
+        monitoring: makes what watches whether the job gets on and says when to end it; called when it has been
+            started, so that nobody waits for its imports.
 
     Raises:
         OSError: the command cannot be started.
@@ -116,6 +127,7 @@ def run_job(
     watched = {*FORWARDED, signal.SIGCHLD, signal.SIGWINCH}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     witness = _Witness(command, run.private)
+    monitor: Monitor | None = None
     try:
         child = subprocess.Popen(command, env=dict(environment), preexec_fn=_follow_us(before))
         relay.start()
@@ -124,9 +136,14 @@ def run_job(
             desk.open(memory, signals)
         if launched is not None:
             launched()
-        limit = None if limit_s is None else Limit(child, run.processes, limit_s)
-        _stay(child, memory, relay, witness, limit, signals)
+        limit = Limit(child, run.processes, limit_s)
+        monitor = monitoring() if monitoring is not None else None
+        if monitor is not None:
+            monitor.start()
+        stopped = _stay(child, memory, relay, witness, limit, monitor, signals)
     finally:
+        if monitor is not None:
+            monitor.close()
         if desk is not None:
             desk.close()
         witness.close()
@@ -138,8 +155,13 @@ def run_job(
         time.monotonic() - started,
         memory,
         signals,
-        [*relay.lost, *(desk.lost if desk is not None else ())],
-        limit is not None and limit.over,
+        [
+            *relay.lost,
+            *(desk.lost if desk is not None else ()),
+            *(monitor.lost if monitor is not None else ()),
+        ],
+        limit.over and not stopped,
+        stopped,
     )
 
 
@@ -216,16 +238,23 @@ def _stay(
     memory: MemoryWatch,
     relay: Relay,
     witness: _Witness,
-    limit: Limit | None,
+    limit: Limit,
+    monitor: Monitor | None,
     seen: list[str],
-) -> None:
+) -> bool:
     """Wait for the child; a signal that was sent to us alone is passed on, one of the whole group it has already.
 
     ``seen`` gets the name of each.
+
+    Returns:
+        Whether it was told to end because it stood still.
     """
+    stopped = False
     while child.poll() is None:
-        if limit is not None:
-            limit.enforce()
+        if monitor is not None and monitor.ending is not None and not stopped:
+            stopped = True
+            limit.end_now()
+        limit.enforce()
         info = signal.sigtimedwait({*FORWARDED, signal.SIGCHLD, signal.SIGWINCH}, LOOK_S)
         if info is None or info.si_signo == signal.SIGCHLD:
             memory.look()
@@ -237,5 +266,5 @@ def _stay(
             if not witness.heard(info.si_signo) and sent:
                 with contextlib.suppress(OSError):
                     child.send_signal(info.si_signo)
-    if limit is not None:
-        limit.clear()
+    limit.clear()
+    return stopped

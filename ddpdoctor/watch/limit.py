@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -19,14 +20,18 @@ class Limit:
     Args:
         child: its launcher.
         processes: folder in which each watched process of it has a file, named by its id and start.
-        seconds: from now.
+        seconds: from now; None for no limit.
     """
 
-    def __init__(self, child: subprocess.Popen[bytes], processes: Path, seconds: float) -> None:
+    def __init__(self, child: subprocess.Popen[bytes], processes: Path, seconds: float | None) -> None:
         self._child, self._processes = child, processes
-        self._end = time.monotonic() + seconds
+        self._end = time.monotonic() + seconds if seconds is not None else math.inf
         self.over = False
         """The time was over before the job had ended."""
+
+    def end_now(self) -> None:
+        """Let the time be over."""
+        self._end = min(self._end, time.monotonic())
 
     def enforce(self) -> None:
         """Tell the job to end when its time is over, and kill it when it does not."""

@@ -79,7 +79,10 @@ BKD009 device-unset warning
 COL002 collective-missing error
 COL003 collective-mismatch error
 COL005 collective-timeout error
+COL006 group-creation-mismatch error
 COL008 rank-finished-early error
+COL009 rank-stalled error
+COL011 point-to-point-unmatched error
 DDP003 parameter-ready-twice error
 DDP004 static-graph-violated error
 DDP009 model-differs error
@@ -143,6 +146,7 @@ def test_declaration_names_only_what_exists(declared: Check) -> None:
         "collectives",
         "ddp",
         "bandwidth",
+        "hangs",
         "crash",
     )
 

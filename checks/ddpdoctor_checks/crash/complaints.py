@@ -221,7 +221,7 @@ def _judge_ended(diagnosis: Diagnosis, ended: Sequence[Failure]) -> None:
     if hung or HUP in signals or (job is not None and job.signal == HUP):
         diagnosis.cause = Group("ENV012", Level.ENDED, list(ended), ended[0])
         return
-    if job is not None and job.interrupted is not None:
+    if job is not None and (job.stopped or job.interrupted is not None):
         return
     told = any(find_entry(text.entry).id == "agent-signalled" for text in texts)
     if TERM in signals or told or (job is not None and job.signal == TERM):

@@ -88,8 +88,8 @@ def fingerprint(group: Group) -> str:
 
 
 def was_asked(job: JobEnd | None) -> bool:
-    """Whether the job as a whole was asked to end, by Ctrl-C or a signal to its launcher."""
-    return job is not None and (job.interrupted in REQUESTS or job.signal in (INT, TERM))
+    """Whether the job as a whole was asked to end: by Ctrl-C, a signal to its launcher, or by us in a hang."""
+    return job is not None and (job.stopped or job.interrupted in REQUESTS or job.signal in (INT, TERM))
 
 
 def interrupted_by_user(diagnosis: Diagnosis) -> bool:

@@ -1,0 +1,200 @@
+"""COL: what a look at ranks that stand still shows, one check for each code."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.judge import Finding, check, check_also
+from ddpdoctor_checks.crash import collectives as ended
+from ddpdoctor_checks.crash.telling import JOB
+from ddpdoctor_checks.hangs.reading import Reading, last_look, read_look
+from ddpdoctor_checks.hangs.stalls import find_stall
+from ddpdoctor_checks.hangs.waits import find_deadlock, to_finding
+
+NEEDS = ("standstills",)
+
+
+def judge_look(evidence: Evidence) -> Finding | None:
+    """Return the one finding of the look that counts.
+
+    Raises:
+        NotApplicable: there was none.
+    """
+    look = last_look(evidence)
+    reading: Reading = read_look(look)
+    deadlock = find_deadlock(reading)
+    if deadlock is not None:
+        return dataclasses.replace(to_finding(deadlock, reading), code=deadlock.code)
+    stall = find_stall(reading, look.stage)
+    if stall is not None and look.stage == "withdrawn":
+        return dataclasses.replace(stall, state="withdrawn", severity="info", decisive=False)
+    return stall
+
+
+def _tell(evidence: Evidence, code: str) -> Iterable[Finding]:
+    finding = judge_look(evidence)
+    if finding is not None and finding.code == code:
+        yield finding
+
+
+@check_also(
+    ended.find_collective_missing,
+    id="hangs.missing",
+    family="hangs",
+    needs=NEEDS,
+    required=False,
+    commands=JOB,
+)
+def find_missing_call(evidence: Evidence) -> Iterable[Finding]:
+    """Ranks wait in a call, and the others, which it needs, wait in another one."""
+    yield from _tell(evidence, "COL002")
+
+
+@check_also(
+    ended.find_mismatch, id="hangs.mismatch", family="hangs", needs=NEEDS, required=False, commands=JOB
+)
+def find_other_call(evidence: Evidence) -> Iterable[Finding]:
+    """At one number of a group ranks stand in calls that do not fit."""
+    yield from _tell(evidence, "COL003")
+
+
+@check_also(
+    ended.find_finished_early,
+    id="hangs.early_exit",
+    family="hangs",
+    needs=NEEDS,
+    required=False,
+    commands=JOB,
+)
+def find_early_exit(evidence: Evidence) -> Iterable[Finding]:
+    """Ranks wait for one that has left the program."""
+    yield from _tell(evidence, "COL008")
+
+
+@check_also(
+    ended.find_timeout, id="hangs.symmetric", family="hangs", needs=NEEDS, required=False, commands=JOB
+)
+def find_symmetric(evidence: Evidence) -> Iterable[Finding]:
+    """All ranks have been in the same call for long."""
+    yield from _tell(evidence, "COL005")
+
+
+@check(
+    "COL006",
+    name="group-creation-mismatch",
+    title="new_group is not called by all ranks, or with other lists",
+    severity="error",
+    family="hangs",
+    needs=NEEDS,
+    since="0.1.0",
+    id="hangs.groups",
+    required=False,
+    commands=JOB,
+)
+def find_group_mismatch(evidence: Evidence) -> Iterable[Finding]:
+    """Some ranks make a process group, and others do not take part.
+
+    What it looks for:
+        Ranks that wait in ``new_group`` (or ``split_group``) while the others wait elsewhere.
+
+    Why it matters:
+        Making a group is a collective of the whole job. Where only its future members call it, they wait for the others
+        until the time limit of the group, 30 minutes by default.
+
+    How it decides:
+        By the calls that each rank wrote down before it made them, and by who waits for whom: nobody of them can go on.
+
+    Known false alarms:
+        ``use_local_synchronization=True`` lets only the members call it; such ranks do not wait, so nothing is said.
+
+    Fix:
+        Call ``new_group`` on every rank, with the same ranks in the same order, outside of any test of the rank.
+
+    References:
+        https://docs.pytorch.org/docs/stable/distributed.html (torch.distributed.new_group)
+    """
+    yield from _tell(evidence, "COL006")
+
+
+@check(
+    "COL009",
+    name="rank-stalled",
+    title="A rank is outside of every collective and does not move, while others wait for it",
+    severity="error",
+    family="hangs",
+    needs=NEEDS,
+    since="0.1.0",
+    id="hangs.stalled",
+    required=False,
+    commands=JOB,
+)
+def find_stalled(evidence: Evidence) -> Iterable[Finding]:
+    """A rank stands outside of every collective and does not move, while others wait for it.
+
+    What it looks for:
+        A rank whose stack is the same in two samples, that uses hardly any processor and that has made no call for
+        longer than the longer of 10 s and ten median steps (``--stall-after``), while at least one other rank waits
+        in a collective.
+
+    Why it matters:
+        The ranks that wait are the ones that time out and are named by torch; the one that holds them says nothing.
+
+    How it decides:
+        Below 10 % of one core and with equal lines in both samples a rank does not move. What it does is read from its
+        process state (stopped, uninterruptible), its innermost frames (loader, lock, subprocess, network, checkpoint)
+        and its own source line. It is *suspected* first, *confirmed* after ``--hang-timeout`` (300 s), and *withdrawn*
+        when it moves.
+
+    Known false alarms:
+        Waiting on purpose: one rank downloads or preprocesses while the others wait. It moves again, and the suspicion
+        is withdrawn.
+
+    Fix:
+        By what it does: a time limit for the loader, the request or the program it waits for; SIGCONT for a stopped
+        one.
+
+    References:
+        https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html (states)
+        https://github.com/benfred/py-spy
+    """
+    yield from _tell(evidence, "COL009")
+
+
+@check(
+    "COL011",
+    name="point-to-point-unmatched",
+    title="A send or receive whose other side is never made",
+    severity="error",
+    family="hangs",
+    needs=NEEDS,
+    since="0.1.0",
+    id="hangs.point_to_point",
+    required=False,
+    commands=JOB,
+)
+def find_unmatched(evidence: Evidence) -> Iterable[Finding]:
+    """A rank sends or receives, and the other side is never made.
+
+    What it looks for:
+        Ranks that wait in ``send`` or ``recv`` while the rank on the other side waits elsewhere, is gone, or waits for
+        them in the same direction (both receive first).
+
+    Why it matters:
+        Such a rank waits for ever: nothing of torch says which message it misses.
+
+    How it decides:
+        By the calls that each rank wrote down before it made them (peer, tag, group), and by who waits for whom.
+
+    Known false alarms:
+        None known: a rank counts as stuck only when each rank that it needs is stuck or gone.
+
+    Fix:
+        Pair each send with its receive, in an order in which one side sends while the other receives, or use
+        ``batch_isend_irecv``.
+
+    References:
+        https://docs.pytorch.org/docs/stable/distributed.html (Point-to-point communication)
+    """
+    yield from _tell(evidence, "COL011")

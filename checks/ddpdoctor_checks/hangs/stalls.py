@@ -1,0 +1,227 @@
+"""Ranks that do not move while others wait for them, and standstills in which nobody is to blame."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddpdoctor.evidence import Frame
+from ddpdoctor.evidence.standstill import ChildStand
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
+from ddpdoctor_checks.crash.frames import user_line
+from ddpdoctor_checks.hangs.reading import Place, Reading, name_call, name_line, ranks_of
+from ddpdoctor_checks.hangs.waits import what_was_seen
+from ddpdoctor_checks.wording import format_age, name_set
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """What a rank does that does not move."""
+
+    kind: str
+    """stopped, uninterruptible, loader, subprocess, process, lock, network, compile, checkpoint, sleep, read or
+    native."""
+    text: str
+    """Follows "it"."""
+    fix: Fix
+
+
+_BY_FRAME: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
+    (
+        "loader",
+        re.compile(r"torch/utils/data/dataloader\.py:(_try_get_data|_get_data|_next_data)"),
+        "waits for its DataLoader's workers",
+        "look at what the worker does (below); set DataLoader(timeout=…) so that a worker that hangs is an error",
+    ),
+    (
+        "subprocess",
+        re.compile(r"(^|/)subprocess\.py:(wait|_wait|communicate|_communicate|_try_wait)"),
+        "waits for a program that it has started",
+        "give it a time limit: subprocess.run(…, timeout=600)",
+    ),
+    (
+        "process",
+        re.compile(r"multiprocessing/(popen_\w+|process|connection|pool)\.py:(wait|poll|join|_wait|recv|_recv)"),
+        "waits for a process that it has started",
+        "join with a time limit, and look at what that process does",
+    ),
+    (
+        "lock",
+        re.compile(r"(^|/)(threading|queue|filelock/\w+|multiprocessing/synchronize|multiprocessing/queues)\.py:"
+                   r"(acquire|wait|join|get|put|__enter__|_wait_for_tstate_lock)"),
+        "waits for a lock, a queue or a thread of its own",
+        "look at who holds it; a lock that another rank holds while it waits in a collective is never let go",
+    ),
+    (
+        "network",
+        re.compile(r"(^|/)(socket|ssl|http/client|urllib3/\w+|requests/\w+|aiohttp/\w+|botocore/\w+|fsspec/\w+)\.py:"),
+        "waits for the network",
+        "give the request a time limit, and let one rank load while the others read the copy",
+    ),
+    (
+        "compile",
+        re.compile(r"torch/(_inductor|_dynamo)/|triton/"),
+        "compiles",
+        "compile before the first collective on all ranks, or raise the time limit of the group",
+    ),
+    (
+        "checkpoint",
+        re.compile(r"torch/(serialization|distributed/checkpoint/)"),
+        "writes or reads a checkpoint",
+        "raise the time limit of the group for as long as writing takes, or write in the background",
+    ),
+)  # fmt: skip
+"""What the innermost frames say: the first that fits within the innermost eight."""
+_SLEEP = re.compile(r"\bsleep\s*\(")
+_READ = re.compile(
+    r"\b(open|read|readline|readlines|recv|accept|load|input)\s*\(|\bstdin\b|for \w+ in \w*(file|fifo|stdin)"
+)
+_LOCK = re.compile(r"\.(acquire|wait|join|get)\s*\(|^with \w*lock")
+_STOPPED = ("T", "t")
+
+
+def find_stall(reading: Reading, stage: str) -> Finding | None:
+    """Return the rank that others wait for and that does not move.
+
+    Args:
+        reading: of a look in which nobody is stuck for good.
+        stage: of the look.
+
+    Returns:
+        None where no rank waits, or where those that are waited for move.
+    """
+    main = reading.main_wait() or [place for place in reading.places if place.waits]
+    if not main:
+        return None
+    held = [place for place in reading.places if place.kind == "outside"]
+    if not held:
+        return _find_symmetric(reading, stage) if stage != "look" or reading.look.still_s > 5 else None
+    still = [place for place in held if not place.moved]
+    if len(still) < len(held) or not still:
+        return None
+    place = still[0]
+    doing = describe_doing(place)
+    ranks = ranks_of(still)
+    stand = place.stand
+    spent = format_age(stand.still_s) if stand.still_s is not None else "some time"
+    line = place.line
+    name = name_set(ranks)
+    waiting = name_set(ranks_of(main))
+    where = (
+        [Where(ranks, "culprit", line.file, line.line, line.function, line.source)]
+        if line is not None
+        else []
+    )
+    worker = _worker_line(stand.children)
+    inside = ""
+    if worker is not None and doing.kind in ("loader", "process", "subprocess"):
+        child, frame = worker
+        what = f"which stands in {frame.function}"
+        inside = f", {what}{name_line(frame)}" if child.role == "loader-worker" else f" (pid {child.pid})"
+        where.insert(0, Where(ranks, "culprit", frame.file, frame.line, frame.function, frame.source))
+    there = f"in {line.function}{name_line(line)}" if line is not None else "outside of every collective"
+    first = main[0].line
+    if first is not None:
+        where.append(Where(ranks_of(main), "victim", first.file, first.line, first.function, first.source))
+    verb = "waits" if len(main) == 1 else "wait"
+    message = (
+        f"{waiting[0].upper()}{waiting[1:]} {verb} in {name_call(main[0].call)}{name_line(first)}; {name} "
+        f"{'has' if len(ranks) == 1 else 'have'} made no call for {spent}: {there} it {doing.text}{inside}."
+    )
+    return Finding(
+        message=message,
+        code="COL009",
+        ranks=ranks,
+        victims=ranks_of(main),
+        where=tuple(where),
+        evidence=(*what_was_seen(reading), *_children(stand.children)),
+        fix=(doing.fix,),
+        details={
+            "doing": doing.kind,
+            "still_s": round(stand.still_s or 0.0, 1),
+            "proof": False,
+            "stage": stage,
+        },
+        confidence="high" if stage == "confirmed" or doing.kind == "stopped" else "medium",
+        decisive=True,
+    )
+
+
+def describe_doing(place: Place) -> Doing:
+    """Return what a rank outside of every collective does, by its process state, its frames and its own line."""
+    stand = place.stand
+    if stand.state in _STOPPED:
+        return Doing("stopped", "is stopped by a signal (SIGSTOP, or a debugger)",
+                     Fix("let it go on", command=f"kill -CONT {stand.pid}"))  # fmt: skip
+    if stand.state == "D":
+        return Doing("uninterruptible", "is in an uninterruptible wait of the kernel (a disk or a network file system)",
+                     Fix("look at the file system it uses", command=f"cat /proc/{stand.pid}/stack"))  # fmt: skip
+    for frame in stand.frames[:8]:
+        text = f"{frame.file}:{frame.function}"
+        for kind, pattern, what, fix in _BY_FRAME:
+            if pattern.search(text):
+                return Doing(kind, what, Fix(fix))
+    own = user_line(stand.frames)
+    source = (own.source or "") if own is not None else ""
+    if _SLEEP.search(source):
+        return Doing(
+            "sleep", "sleeps", Fix("others wait meanwhile: let every rank wait, or wait for the thing itself")
+        )
+    if _READ.search(source):
+        return Doing("read", "reads, and nothing comes",
+                     Fix("look at what it reads from: a pipe without a writer, a dead mount, a server"))  # fmt: skip
+    if _LOCK.search(source):
+        return Doing("lock", "waits for a lock, a queue or a thread of its own",
+                     Fix("look at who holds it, and give the wait a time limit"))  # fmt: skip
+    return Doing(
+        "native",
+        "does not move",
+        Fix("look at its native stack", command=f"py-spy dump --native --pid {stand.pid}"),
+    )
+
+
+def _worker_line(children: Sequence[ChildStand]) -> tuple[ChildStand, Frame] | None:
+    """Return the child that a rank may wait for, and the user's line on which it stands."""
+    for child in children:
+        line = user_line(child.frames)
+        if line is not None:
+            return child, line
+    return None
+
+
+def _children(children: Sequence[ChildStand]) -> list[EvidenceItem]:
+    items = []
+    for child in children[:4]:
+        line = user_line(child.frames)
+        at = f" stands{name_line(line)}" if line is not None else ""
+        what = "loader worker" if child.role == "loader-worker" else "child"
+        items.append(EvidenceItem("child", f"{what} {child.pid}{at}, {child.state or 'state unknown'}"))
+    return items
+
+
+def _find_symmetric(reading: Reading, stage: str) -> Finding | None:
+    """All ranks wait in one call, and nothing happens: the network or the library, and no rank."""
+    main = reading.main_wait()
+    if len(main) != len(reading.places) or reading.unseen or main[0].kind != "collective":
+        return None
+    line = main[0].line
+    where = (
+        (Where(ranks_of(main), "victim", line.file, line.line, line.function, line.source),) if line else ()
+    )
+    return Finding(
+        message=f"All {len(main)} ranks have been in {name_call(main[0].call)}{name_line(line)} for "
+        f"{format_age(reading.look.still_s)}, with equal counts of calls: no rank is at fault, and nothing moves "
+        "between them.",
+        code="COL005",
+        victims=ranks_of(main),
+        where=where,
+        evidence=tuple(what_was_seen(reading)),
+        fix=(
+            Fix("examine the network between the nodes", command="ddpdoctor check --nproc 2"),
+            Fix("a call on very much data takes long on a slow link: compare with what check measures"),
+        ),
+        details={"proof": False, "stage": stage, "symmetric": True},
+        confidence="high" if stage == "confirmed" else "low",
+        decisive=True,
+    )

@@ -1,0 +1,528 @@
+"""Ranks that can never go on: who waits for whom, and who is at fault."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence.standstill import Call
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
+from ddpdoctor_checks.crash.frames import user_frames
+from ddpdoctor_checks.hangs.reading import (
+    BACKWARD,
+    FORWARD,
+    INIT,
+    MAKERS,
+    WRAP,
+    Place,
+    Reading,
+    lines_called,
+    name_call,
+    name_line,
+    ranks_of,
+)
+from ddpdoctor_checks.wording import count_of, format_age, join_words, name_set
+
+_RANK_WORDS = re.compile(
+    r"rank|main_process|is_master|is_main|is_chief|\bmaster\b|local_process|process_index", re.I
+)
+"""How scripts call what tells ranks apart."""
+MOST_SIDES = 4
+"""Sides of a disagreement that a sentence names."""
+MOST_CALLERS = 2
+
+
+@dataclass(slots=True)
+class Deadlock:
+    """What is wrong with ranks that are stuck."""
+
+    code: str
+    message: str
+    culprits: RankSet
+    victims: RankSet
+    sides: Sequence[Sequence[Place]]
+    """Ranks by where they stand, those at fault first."""
+    blamed: int = 1
+    """Sides at fault, from the first on."""
+    fix: list[Fix] = field(default_factory=list)
+    seen: list[EvidenceItem] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)
+    confidence: str = "high"
+    role: str = "cause"
+
+
+def find_deadlock(reading: Reading) -> Deadlock | None:
+    """Return what holds the stuck ranks, None where none is."""
+    stuck = [place for place in reading.places if place.rank in reading.stuck]
+    if not stuck:
+        return None
+    points = [place for place in stuck if place.kind == "point"]
+    if points:
+        return _judge_points(reading, points)
+    main = [place for place in reading.main_wait() if place.rank in reading.stuck] or stuck[:1]
+    call = main[0].call
+    members = call.members if call is not None else RankSet()
+    others = [
+        place
+        for place in reading.places
+        if place.key != main[0].key and (not members or place.rank in members or not place.waits)
+    ]
+    gone = [place for place in others if place.kind == "gone"]
+    if gone:
+        return _judge_gone(main, gone)
+    waiting = [place for place in others if place.waits]
+    if not waiting:
+        return None
+    if call is not None and (call.op in MAKERS or any(_op(place) in MAKERS for place in waiting)):
+        return _judge_makers(reading, main, waiting)
+    same_point = [
+        place
+        for place in waiting
+        if place.kind == main[0].kind == "collective"
+        and place.call is not None
+        and call is not None
+        and (place.call.group, place.call.ordinal) == (call.group, call.ordinal)
+    ]
+    if same_point and not _is_missing(main, same_point):
+        return _judge_mismatch(main, same_point)
+    return _judge_missing(reading, main, waiting)
+
+
+def _op(place: Place) -> str:
+    return place.call.op if place.call is not None else ""
+
+
+def to_finding(deadlock: Deadlock, reading: Reading) -> Finding:
+    """Return the finding of a deadlock."""
+    look = reading.look
+    hosts = {place.rank: place.stand.host for place in reading.places if place.stand.host}
+    several = len(set(hosts.values())) > 1
+    where: list[Where] = []
+    for number, side in enumerate(deadlock.sides):
+        role = "culprit" if number < deadlock.blamed else "victim"
+        where.extend(_places(side, role, hosts if several else {}))
+    seen = [*what_was_seen(reading), *deadlock.seen]
+    return Finding(
+        message=deadlock.message,
+        ranks=deadlock.culprits,
+        victims=deadlock.victims,
+        nodes=tuple(dict.fromkeys(hosts[rank] for rank in deadlock.culprits if rank in hosts))
+        if several
+        else (),
+        where=tuple(sorted(where, key=lambda each: _ORDER.index(each.role))),
+        evidence=tuple(seen),
+        fix=tuple(deadlock.fix),
+        details={**deadlock.details, "proof": True, "still_s": round(look.still_s, 3)},
+        confidence=deadlock.confidence,
+        role=deadlock.role,
+        decisive=deadlock.role == "cause",
+    )
+
+
+_ORDER = ("culprit", "condition", "caller", "victim")
+
+
+def what_was_seen(reading: Reading) -> list[EvidenceItem]:
+    """Return what a finding of a look rests on."""
+    look = reading.look
+    still = format_age(look.still_s) if look.still_s >= 10 else f"{look.still_s:.1f} s"
+    seen = [
+        EvidenceItem(
+            "ring",
+            f"the calls of {count_of(len(reading.places), 'rank')}, and their stacks taken twice "
+            f"{look.interval_s:.1f} s apart; nothing had moved for {still}",
+        )
+    ]
+    if reading.unseen:
+        seen.append(EvidenceItem("ring", f"nothing was seen of {name_set(reading.unseen)}", reading.unseen))
+    return seen
+
+
+def _places(side: Sequence[Place], role: str, hosts: dict[int, str]) -> Iterable[Where]:
+    """Return one place per line on which ranks of a side stand, and for culprits who called and on what condition."""
+    by_line: dict[tuple[str, int] | None, list[Place]] = {}
+    for place in side:
+        line = place.line
+        by_line.setdefault((line.file, line.line) if line is not None else None, []).append(place)
+    for key, members in by_line.items():
+        line = members[0].line
+        if key is None or line is None:
+            continue
+        ranks = ranks_of(members)
+        host = next((hosts[rank] for rank in ranks if rank in hosts), None)
+        yield Where(ranks, role, line.file, line.line, line.function, line.source, host)
+        if role != "culprit":
+            continue
+        call = members[0].call
+        frames = user_frames(call.frames if call is not None and call.frames else members[0].stand.frames)
+        for frame in frames[1 : 1 + MOST_CALLERS]:
+            yield Where(ranks, "caller", frame.file, frame.line, frame.function, frame.source, host)
+        guard = guard_of(members[0])
+        if guard is not None:
+            yield Where(ranks, "condition", guard.file, guard.line, None, guard.source, host)
+
+
+def guard_of(place: Place) -> Frame | None:
+    """Return the test on the rank that decides whether a rank comes to the line on which it stands."""
+    return next((each for each in place.stand.conditions if _is_test(each)), None)
+
+
+def _is_test(condition: Frame) -> bool:
+    return condition.function in ("if", "else", "unless", "while") and bool(
+        _RANK_WORDS.search(condition.source or "")
+    )
+
+
+def _judge_points(reading: Reading, points: Sequence[Place]) -> Deadlock:
+    first = points[0]
+    assert first.call is not None
+    peers = RankSet(
+        place.call.peer for place in points if place.call is not None and place.call.peer is not None
+    )
+    waiting = ranks_of(points)
+    others = [place for place in reading.places if place.rank in peers and place.rank not in waiting]
+    told = join_words([_say(place) for place in points[:MOST_SIDES]], last="and")
+    fix = [
+        Fix(
+            "every send needs its receive on the other rank: same tag and group, and an order in which one side sends "
+            "while the other receives",
+            code="if rank % 2 == 0:\n    dist.send(out, peer); dist.recv(inp, peer)\nelse:\n"
+            "    dist.recv(inp, peer); dist.send(out, peer)",
+        ),
+        Fix("or post both at once", code="for work in dist.batch_isend_irecv(ops):\n    work.wait()"),
+    ]
+    if not others:
+        both = f"{told}: each waits for the other's side, and nobody is left to make it"
+        return Deadlock("COL011", f"{both}.", waiting, RankSet(), [points], fix=fix)
+    rest = join_words([_say(place) for place in others[:MOST_SIDES]], last="and")
+    gone = [place for place in others if place.kind == "gone"]
+    if gone:
+        made = _judge_gone(points, gone)
+        made.details["point_to_point"] = True
+        return made
+    message = f"{told}, but {rest}: the other side of it is never made."
+    return Deadlock("COL011", message, ranks_of(others), waiting, [others, points], fix=fix)
+
+
+def _judge_gone(main: Sequence[Place], gone: Sequence[Place]) -> Deadlock:
+    ranks = ranks_of(gone)
+    failed = [place for place in gone if place.stand.exit_code or place.stand.signal]
+    how = _say_gone(gone)
+    one = len(ranks) == 1
+    message = f"{_name(main)} {_wait(main)}; {how}: {'it' if one else 'they'} will never come."
+    fix = [
+        Fix(
+            "all ranks have to leave the loop together: let them agree on it",
+            code="stop = torch.tensor([int(done)], device=device)\ndist.all_reduce(stop, op=dist.ReduceOp.MAX)\n"
+            "if stop.item():\n    break",
+        ),
+        Fix(
+            "where a rank runs out of data earlier, give all the same number of batches, or let the others go on",
+            code="sampler = DistributedSampler(dataset, drop_last=True)   # or: with Join([model]): …",
+        ),
+    ]
+    return Deadlock(
+        "COL008",
+        message,
+        ranks,
+        ranks_of(main),
+        [gone, main],
+        fix=fix,
+        seen=_count_forwards([*main, *gone]),
+        details={"waiting_in": name_call(main[0].call)},
+        role="consequence" if failed else "cause",
+    )
+
+
+def _say_gone(gone: Sequence[Place]) -> str:
+    stand = gone[0].stand
+    line = name_line(gone[0].line)
+    name = name_set(ranks_of(gone))
+    if stand.signal is not None:
+        return f"{name} was killed by signal {stand.signal}"
+    if stand.exit_frames:
+        code = f" with status {stand.exit_code}" if stand.exit_code else ""
+        return f"{name} has left the program{code}{line}"
+    if stand.exit_code:
+        return f"{name} has ended with exit code {stand.exit_code}"
+    last = stand.recent[-1] if stand.recent else None
+    own = next(iter(user_frames(last.frames)), None) if last is not None else None
+    after = f" after {name_call(last)}{name_line(own)}" if last is not None else ""
+    return f"{name} has come to the end of the script{after}"
+
+
+def _judge_makers(reading: Reading, main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
+    makers = [place for place in (*main, *waiting) if _op(place) in MAKERS]
+    rest = [place for place in (*main, *waiting) if _op(place) not in MAKERS]
+    line = makers[0].line
+    missing = f"; {_say_sides(rest)}" if rest else ""
+    culprits = rest or list(waiting)
+    return Deadlock(
+        "COL006",
+        f"{_name(makers)} {_wait(makers)}{missing}: new_group has to be called by every rank of the job, in the same "
+        "order, also by those that will not be members.",
+        ranks_of(culprits),
+        ranks_of(makers),
+        [culprits, makers] if rest else [[*main, *waiting]],
+        fix=[
+            Fix(
+                "call it on all ranks, outside of any test of the rank",
+                code=f"{line.source}   # every rank" if line is not None and line.source else None,
+            ),
+        ],
+    )
+
+
+def _is_missing(main: Sequence[Place], others: Sequence[Place]) -> bool:
+    """Whether calls at one number are different calls of the program, one of which some ranks pass by.
+
+    They are where one side's line is in everybody's history and the other's is not, and where one stands under a test
+    on the rank and the other does not stand on the other side of that test.
+    """
+    one, other = main[0], others[0]
+    if one.line is None or other.line is None or _at(one) == _at(other):
+        return False
+    guards = [guard_of(one), guard_of(other)]
+    if guards[0] is not None and guards[1] is not None:
+        return _where(guards[0]) != _where(guards[1])
+    if guards[0] is not None or guards[1] is not None:
+        return True
+    mine, theirs = _at(one) in lines_called(other.stand), _at(other) in lines_called(one.stand)
+    return mine != theirs
+
+
+def _at(place: Place) -> tuple[str, int]:
+    assert place.line is not None
+    return place.line.file, place.line.line
+
+
+def _where(frame: Frame) -> tuple[str, int]:
+    return frame.file, frame.line
+
+
+def _judge_mismatch(main: Sequence[Place], others: Sequence[Place]) -> Deadlock:
+    sides = _sides([*main, *others])
+    sides.sort(key=len)
+    tied = len(sides) > 1 and len(sides[0]) == len(sides[-1])
+    call = main[0].call
+    assert call is not None
+    told = join_words([_say_call(side) for side in sides[:MOST_SIDES]], last="and")
+    culprits = (
+        ranks_of([*main, *others]) if tied else ranks_of(place for side in sides[:-1] for place in side)
+    )
+    group = "" if call.default_group else f" of group {call.group}"
+    doubt = "; which of them is wrong cannot be told" if tied else ""
+    return Deadlock(
+        "COL003",
+        f"At call #{call.ordinal}{group} {told}{doubt}.",
+        culprits,
+        RankSet() if tied else ranks_of(sides[-1]),
+        sides,
+        blamed=len(sides) if tied else len(sides) - 1,
+        fix=[
+            Fix(
+                "the same calls, in the same order, with the same shapes and types on every rank; sort what is "
+                "iterated over",
+                code="for name in sorted(metrics):\n    dist.all_reduce(metrics[name])",
+            ),
+        ],
+        details={"group": call.group, "ordinal": call.ordinal, "differs": _differences(sides)},
+    )
+
+
+def _differences(sides: Sequence[Sequence[Place]]) -> list[str]:
+    calls = [side[0].call for side in sides if side[0].call is not None]
+    return [
+        name
+        for name in ("op", "shape", "dtype", "reduction", "peer")
+        if len({getattr(call, name) for call in calls}) > 1
+    ]
+
+
+def _judge_missing(reading: Reading, main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
+    """Some ranks wait in a call that others never make, for these wait elsewhere."""
+    sides = _sides([*main, *waiting])
+    odd = _odd_sides(sides)
+    rest = [side for side in sides if side not in odd]
+    culprits = [place for side in (odd or sides) for place in side]
+    guard = next((found for place in culprits if (found := guard_of(place)) is not None), None)
+    told = _say_sides([place for side in (rest or sides) for place in side])
+    if rest:
+        first = rest[0][0].call
+        never = "never called it" if first is not None and first.op != BACKWARD else "is not in it"
+        where = _say_sides(culprits, bare=True)
+        message = f"{told[0].upper()}{told[1:]}; {name_set(ranks_of(culprits))} {never}: {where}."
+        if guard is not None and not _covers(guard, rest):
+            message = f"{_say_sides(culprits, first=True)}, which the others never call; they wait elsewhere: {told}."
+    else:
+        message = f"{told[0].upper()}{told[1:]}: neither comes to the other's call, and which is wrong cannot be told."
+    return Deadlock(
+        "COL002",
+        message,
+        ranks_of(culprits),
+        ranks_of(place for side in rest for place in side),
+        [*(odd or sides), *rest],
+        blamed=len(odd) or len(sides),
+        fix=_advise(culprits, guard, [place for side in rest for place in side]),
+        seen=_count_forwards([*main, *waiting]),
+        details={"calls": [name_call(side[0].call) for side in sides[:16]]},
+    )
+
+
+def _covers(guard: Frame, sides: Sequence[Sequence[Place]]) -> bool:
+    """Whether other sides stand under the same test, on its other side."""
+    return any(
+        (found := guard_of(side[0])) is not None and _where(found) == _where(guard) for side in sides if side
+    )
+
+
+def _odd_sides(sides: Sequence[Sequence[Place]]) -> list[Sequence[Place]]:
+    """Return the sides at fault: the fewer; of two equal ones the one under a test on the rank, or on a new line."""
+    largest = max(len(side) for side in sides)
+    fewer = [side for side in sides if len(side) < largest]
+    if fewer and len(sides) - len(fewer) == 1:
+        return fewer
+    guarded = [side for side in sides if guard_of(side[0]) is not None]
+    if len(guarded) == 1:
+        return guarded
+    fresh = [side for side in sides if not _was_here_before(side[0])]
+    return fresh if len(fresh) == 1 and len(sides) == 2 else []
+
+
+def _was_here_before(place: Place) -> bool:
+    """Whether a rank has made a call from its line before: a loop that it is still in."""
+    if place.line is None or place.call is None:
+        return False
+    if place.call.op in (BACKWARD, FORWARD):
+        return place.call.ordinal > 1
+    times = sum(
+        (frame := next(iter(user_frames(call.frames)), None)) is not None and _where(frame) == _at(place)
+        for call in place.stand.recent
+    )
+    return times > 1
+
+
+def _sides(places: Sequence[Place]) -> list[list[Place]]:
+    """Return ranks by where they stand, those of the most ranks first."""
+    sides: dict[tuple[object, ...], list[Place]] = {}
+    for place in places:
+        line = place.line
+        key = place.key if place.kind != "work" else ("work", place.call.op if place.call else "")
+        sides.setdefault((*key, line.file if line else "", line.line if line else 0), []).append(place)
+    return sorted(sides.values(), key=lambda side: (-len(side), side[0].rank))
+
+
+def _advise(culprits: Sequence[Place], guard: Frame | None, rest: Sequence[Place]) -> list[Fix]:
+    call = culprits[0].call
+    op = call.op if call is not None else ""
+    line = culprits[0].line
+    if op in (FORWARD, BACKWARD) and guard is not None:
+        return [
+            Fix(
+                "evaluate the bare model on one rank: it takes part in no collective",
+                code="model.module.eval()\nwith torch.no_grad():\n    loss = criterion(model.module(x), y)",
+            ),
+            Fix("or evaluate on every rank"),
+        ]
+    if guard is not None:
+        source = f"{line.source}   # on every rank" if line is not None and line.source else None
+        return [
+            Fix(
+                f"take the call out of the test ({guard.file}:{guard.line}), so that every rank makes it",
+                code=source,
+            )
+        ]
+    counts = {place.rank: forwards(place) for place in (*culprits, *rest)}
+    if len({count for count in counts.values() if count is not None}) > 1:
+        return [
+            Fix(
+                "give every rank the same number of batches, or let those that have more go on without the others",
+                code="sampler = DistributedSampler(dataset, drop_last=True)   # or: with Join([model]): …",
+            ),
+            Fix(
+                "a loop that one rank leaves on a value of its own has to be left by all",
+                code="stop = torch.tensor([int(done)], device=device)\ndist.all_reduce(stop, op=dist.ReduceOp.MAX)",
+            ),
+        ]
+    return [Fix("make the same calls in the same order on every rank: both lines are above")]
+
+
+def forwards(place: Place) -> int | None:
+    """Return how many forwards of a wrapped model a rank has begun; None where it has none."""
+    return max((call.ordinal for call in place.stand.recent if call.op == FORWARD), default=None)
+
+
+def _count_forwards(places: Sequence[Place]) -> list[EvidenceItem]:
+    counts: dict[int, list[int]] = {}
+    for place in places:
+        count = forwards(place)
+        if count is not None:
+            counts.setdefault(count, []).append(place.rank)
+    if len(counts) < 2:
+        return []
+    told = join_words(
+        f"{name_set(RankSet(ranks))} ran {count_of(count, 'forward')} of the wrapped model"
+        for count, ranks in sorted(counts.items())
+    )
+    return [EvidenceItem("count", told)]
+
+
+def _name(places: Sequence[Place]) -> str:
+    name = name_set(ranks_of(places))
+    return f"{name[0].upper()}{name[1:]}"
+
+
+def _wait(places: Sequence[Place]) -> str:
+    verb = "waits" if len(places) == 1 else "wait"
+    return f"{verb} in {name_call(places[0].call)}{name_line(places[0].line)}"
+
+
+def _say(place: Place, *, bare: bool = False) -> str:
+    name = "" if bare else f"rank {place.rank} "
+    if place.kind == "gone":
+        return _say_gone([place])
+    if place.kind == "work":
+        return f"{name}waits for {name_call(place.call)} to complete{name_line(place.line)}"
+    if place.kind == "outside":
+        return f"{name}is elsewhere{name_line(place.line)}"
+    return f"{name}waits in {name_call(place.call)}{name_line(place.line)}"
+
+
+def _say_sides(places: Sequence[Place], *, bare: bool = False, first: bool = False) -> str:
+    """Return ``ranks 0, 2 wait in all_reduce #8 (train.py:88) and rank 3 waits in barrier #9 (train.py:97)``."""
+    parts = []
+    for side in _sides(places)[:MOST_SIDES]:
+        if bare and len(side) == len(places):
+            it = "it" if len(side) == 1 else "they"
+            parts.append(
+                f"{it} {_wait(side)}" if side[0].kind != "work" else f"{it} {_say(side[0], bare=True)}"
+            )
+        elif side[0].kind == "work":
+            parts.append(_say(side[0]))
+        else:
+            parts.append(f"{name_set(ranks_of(side))} {_wait(side)}")
+    text = join_words(parts)
+    return f"{text[0].upper()}{text[1:]}" if first else text
+
+
+def _say_call(side: Sequence[Place]) -> str:
+    call = side[0].call
+    assert call is not None
+    verb = "calls" if len(side) == 1 else "call"
+    return f"{name_set(ranks_of(side))} {verb} {describe_arguments(call)}{name_line(side[0].line)}"
+
+
+def describe_arguments(call: Call) -> str:
+    """Return a call with what must agree: ``all_reduce(sum) of [3] float32``."""
+    inside = [call.reduction] if call.reduction else []
+    if call.peer is not None and not call.point_to_point:
+        inside.append(f"root {call.peer}")
+    what = f"{call.op}({', '.join(inside)})" if inside else call.op
+    if call.op in (WRAP, INIT):
+        what = name_call(call)
+    if call.shape is None:
+        return what
+    return f"{what} of {list(call.shape)} {call.dtype or ''}".rstrip()

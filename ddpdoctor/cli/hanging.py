@@ -1,0 +1,98 @@
+"""Options of `run` on jobs that stand still, and what watches for them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from ddpdoctor.cli import options as common
+from ddpdoctor.cli.parsing import add_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ddpdoctor.evidence.standstill import Standstill
+    from ddpdoctor.judge.registry import Registry
+    from ddpdoctor.watch.monitor import Monitor, Ruling
+    from ddpdoctor.watch.rundir import RunDirectory
+
+ON_HANG = ("auto", "report", "abort")
+
+
+def add_hang_options(parser: argparse.ArgumentParser) -> None:
+    """Declare them."""
+    group = parser.add_argument_group("when the job stands still")
+    add_option(
+        group,
+        "--on-hang",
+        type=common.one_of("choice", ON_HANG),
+        metavar="WHAT",
+        help="auto: end the job on proof, report a stall; report: end nothing; abort: end it on both (auto)",
+    )
+    add_option(
+        group,
+        "--hang-timeout",
+        type=common.parse_seconds,
+        metavar="SECONDS",
+        help="a stall is confirmed after it (300)",
+    )
+    add_option(
+        group,
+        "--stall-after",
+        type=_parse_stall,
+        metavar="auto|SECONDS",
+        help="a rank that does not move is suspected after it (auto: the longer of 10 s and ten median steps)",
+    )
+
+
+def _parse_stall(text: str) -> float | None:
+    return None if text == "auto" else common.parse_seconds(text)
+
+
+def make_monitor(
+    options: argparse.Namespace, directory: RunDirectory, checks: Callable[[], Registry]
+) -> Monitor | None:
+    """Return what watches the job; None where nothing is watched.
+
+    Args:
+        options: of the command.
+        directory: of the run.
+        checks: gives the checks; called in the monitor's thread.
+    """
+    from pathlib import Path
+
+    from ddpdoctor.cli.display import complain
+    from ddpdoctor.watch.monitor import HANG_S, Monitor, Policy
+
+    if getattr(options, "no_watch", False):
+        return None
+    policy = Policy(
+        getattr(options, "on_hang", None) or "auto",
+        getattr(options, "hang_timeout", None) or HANG_S,
+        getattr(options, "stall_after", None),
+    )
+    return Monitor(
+        directory.path,
+        Path.cwd(),
+        lambda look: judge_look(look, checks()),
+        policy,
+        lambda text: complain(f"ddpdoctor: {text}"),
+    )
+
+
+def judge_look(look: Standstill, registry: Registry) -> Ruling:
+    """Return what the checks of hangs say of one look."""
+    from ddpdoctor.evidence import Evidence, Launch
+    from ddpdoctor.judge.runner import run_checks
+    from ddpdoctor.judge.verdict import order_findings
+    from ddpdoctor.watch.monitor import Ruling
+
+    checks = [each for each in registry.checks_of("run") if each.needs == ("standstills",)]
+    evidence = Evidence(launch=Launch(command="run"), standstills=(look,))
+    _, findings = run_checks(checks, evidence)
+    active = [each for each in order_findings(findings, checks) if each.state == "active"]
+    if not active:
+        return Ruling()
+    first = active[0]
+    proved = bool(first.details.get("proof"))
+    return Ruling(proved, not proved, first.code, first.message)

@@ -1,0 +1,118 @@
+"""Evidence of a job that does not get on: where each rank stood, and what it had called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ddpdoctor.evidence.job import Moment
+from ddpdoctor.evidence.ranks import RankSet
+from ddpdoctor.evidence.stages import Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a public function of torch.distributed, or of DistributedDataParallel, by one rank."""
+
+    op: str
+    """As torch spells it, e.g. ``all_reduce``; ``init_process_group``, ``DistributedDataParallel`` (the wrap) and
+    ``DistributedDataParallel.forward`` beside the collectives."""
+    group: str = ""
+    """Name of the process group; empty where none belongs to it."""
+    members: RankSet = field(default_factory=RankSet)
+    """Global ranks of the group; empty where that is not known."""
+    ordinal: int = 0
+    """The how-manyth collective (or send and receive) of its rank on this group it is, from 1; for what belongs to
+    no group, the how-manyth of its kind."""
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+    device: str | None = None
+    reduction: str | None = None
+    peer: int | None = None
+    """Root, or the other side; a global rank unless the script gave one of the group."""
+    tag: int | None = None
+    asynchronous: bool = False
+    point_to_point: bool = False
+    default_group: bool = False
+    returned: bool | None = None
+    """Whether the call has come back; None where it cannot be seen (isend, irecv)."""
+    age_s: float | None = None
+    """Seconds from its beginning to the look."""
+    frames: tuple[Frame, ...] = ()
+    """Where it was called, innermost first, from the user's own line on."""
+
+    @property
+    def collective(self) -> bool:
+        """Whether all ranks of a group have to make it."""
+        return bool(self.group) and not self.point_to_point
+
+
+@dataclass(frozen=True, slots=True)
+class ChildStand:
+    """A process that a rank has started: a loader worker, a helper."""
+
+    pid: int
+    role: str = "other"
+    frames: tuple[Frame, ...] = ()
+    state: str | None = None
+    command: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Where one rank stood."""
+
+    rank: int
+    pid: int = 0
+    node: int = 0
+    host: str = ""
+    alive: bool = True
+    exit_code: int | None = None
+    signal: int | None = None
+    exit_frames: tuple[Frame, ...] = ()
+    """Where sys.exit or os._exit was called, innermost first."""
+    call: Call | None = None
+    """The call that it has not come back from."""
+    recent: tuple[Call, ...] = ()
+    """Its last calls, the newest last; that of ``call`` is among them."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """Group -> collectives begun on it."""
+    still_s: float | None = None
+    """Seconds since it last began or ended a call."""
+    frames: tuple[Frame, ...] = ()
+    """Its main thread, innermost first, at the last look; empty where it could not be read."""
+    frames_before: tuple[Frame, ...] = ()
+    """The same one sample earlier."""
+    conditions: tuple[Frame, ...] = ()
+    """What decides whether the lines run on which it stands (its call's, else its stack's), the innermost first, then
+    those of the callers: the function of each is its kind (if, else, for, while, except, case, unless: an earlier test
+    that leaves)."""
+    cpu_share: float | None = None
+    """Share of one core that it used between the samples."""
+    state: str | None = None
+    """Process state of /proc at the last look."""
+    wait_channel: str | None = None
+    """Kernel function in which it sleeps, where the kernel tells."""
+    children: tuple[ChildStand, ...] = ()
+    note: str | None = None
+    """Why something of it could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """One look at all ranks of a node at once."""
+
+    at: Moment
+    after_s: float
+    """Since the job began."""
+    still_s: float
+    """For how long no rank had begun or ended a call."""
+    stands: tuple[Stand, ...]
+    world_size: int | None = None
+    interval_s: float = 0.0
+    """Between the two samples."""
+    stage: str = "look"
+    """look, suspected, reminded, confirmed or withdrawn."""
+    stopped: bool = False
+    """The job was ended because of it."""
+    asked: bool = False
+    """It is a look that somebody asked for."""

@@ -1,0 +1,5 @@
+"""Reading the user's scripts, without importing or running them."""
+
+from ddpdoctor.source.enclosing import Condition, find_conditions
+
+__all__ = ["Condition", "find_conditions"]

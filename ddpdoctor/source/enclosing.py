@@ -1,0 +1,115 @@
+"""Under which conditions a line of a script runs: the tests and loops around it, inside its function."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+MOST_BYTES = 4 << 20
+"""Of a source file that is read; a longer one was written by a program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A statement that decides whether a line runs, or how often."""
+
+    kind: str
+    """if, else, for, while, except, case, or unless (an earlier test whose side leaves the block)."""
+    line: int
+    text: str
+    """The source line, stripped."""
+
+
+def find_conditions(file: str, line: int) -> tuple[Condition, ...]:
+    """Return the conditions of a line, the innermost first.
+
+    Beside the statements around it: tests before it in the same block that leave the function or the loop
+    (``if rank: return``), for after them the line runs on the other side only.
+
+    Args:
+        file: a Python file; one that cannot be read or parsed gives nothing.
+        line: counted from 1.
+    """
+    tree, lines = _parse(file)
+    if tree is None or line < 1:
+        return ()
+    found: list[Condition] = []
+    _descend(tree.body, line, lines, found)
+    return tuple(reversed(found))
+
+
+@lru_cache(maxsize=64)
+def _parse(file: str) -> tuple[ast.Module | None, list[str]]:
+    try:
+        path = Path(file)
+        if path.stat().st_size > MOST_BYTES:
+            return None, []
+        data = path.read_bytes()
+        return ast.parse(data), data.decode(errors="replace").splitlines()
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None, []
+
+
+def _descend(body: list[ast.stmt], line: int, lines: list[str], found: list[Condition]) -> None:
+    for place, statement in enumerate(body):
+        if not statement.lineno <= line <= (statement.end_lineno or statement.lineno):
+            continue
+        found.extend(_guard(earlier, lines) for earlier in body[:place] if _leaves(earlier))
+        _enter(statement, line, lines, found)
+        return
+
+
+def _enter(statement: ast.stmt, line: int, lines: list[str], found: list[Condition]) -> None:
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        found.clear()  # what is around a function says nothing of when it is called
+        _descend(statement.body, line, lines, found)
+        return
+    for name, block in ast.iter_fields(statement):
+        if not isinstance(block, list):
+            continue
+        for child in block:
+            if isinstance(child, (ast.ExceptHandler, ast.match_case)) and _holds(child.body, line):
+                handler = isinstance(child, ast.ExceptHandler)
+                at = child.lineno if isinstance(child, ast.ExceptHandler) else child.pattern.lineno
+                found.append(_condition("except" if handler else "case", at, lines))
+                _descend(child.body, line, lines, found)
+                return
+        statements = [child for child in block if isinstance(child, ast.stmt)]
+        if not _holds(statements, line):
+            continue
+        kind = _KINDS.get((type(statement), name))
+        if kind is not None:
+            found.append(_condition(kind, statement.lineno, lines))
+        _descend(statements, line, lines, found)
+        return
+
+
+_KINDS = {
+    (ast.If, "body"): "if",
+    (ast.If, "orelse"): "else",
+    (ast.For, "body"): "for",
+    (ast.AsyncFor, "body"): "for",
+    (ast.While, "body"): "while",
+}
+
+
+def _holds(block: list[ast.stmt], line: int) -> bool:
+    return bool(block) and block[0].lineno <= line <= (block[-1].end_lineno or block[-1].lineno)
+
+
+def _leaves(statement: ast.stmt) -> bool:
+    """Whether it is a test one side of which always leaves the block, and the other does not."""
+    if not isinstance(statement, ast.If):
+        return False
+    last = statement.body[-1]
+    return not statement.orelse and isinstance(last, (ast.Return, ast.Continue, ast.Break, ast.Raise))
+
+
+def _guard(statement: ast.stmt, lines: list[str]) -> Condition:
+    return _condition("unless", statement.lineno, lines)
+
+
+def _condition(kind: str, line: int, lines: list[str]) -> Condition:
+    return Condition(kind, line, lines[line - 1].strip() if 0 < line <= len(lines) else "")

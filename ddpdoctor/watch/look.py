@@ -1,0 +1,231 @@
+"""Looking at all ranks of a job that does not get on: their calls, their stacks, what their processes do."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from ddpdoctor.evidence import Frame
+from ddpdoctor.evidence.job import Moment
+from ddpdoctor.evidence.standstill import Call, ChildStand, Stand, Standstill
+from ddpdoctor.gather.scrub import scrub, scrub_argv
+from ddpdoctor.source import find_conditions
+from ddpdoctor.watch.records import SOURCE_LIMIT, Shortener
+from ddpdoctor.watch.rings import Ring, Row
+from ddpdoctor.watch.stacks import Stack, take_stacks
+
+RECENT = 60
+"""Calls of each rank that are kept as evidence of a look."""
+COUNTED = 4096
+"""Records that are looked through for how far each group has come: the whole ring."""
+GUARDED = 6
+"""Of the user's own frames whose conditions are looked for."""
+MOST_CHILDREN = 8
+"""Children of a rank that are looked at."""
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """What /proc says of a process at one moment."""
+
+    alive: bool
+    state: str | None = None
+    cpu_s: float = 0.0
+
+
+def read_pulse(pid: int, ticks: int) -> Pulse:
+    """Return whether a process lives, its state and the processor time that it has used.
+
+    Args:
+        pid: its id.
+        ticks: when it started, in clock ticks since boot: another process with its number is not it.
+    """
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        fields = text[text.rindex(")") + 2 :].split()  # man 5 proc: from field 3 on
+    except (OSError, ValueError):
+        return Pulse(False)
+    if int(fields[19]) != ticks or fields[0] in ("Z", "X"):
+        return Pulse(False, fields[0])
+    return Pulse(True, fields[0], (int(fields[11]) + int(fields[12])) / TICKS)
+
+
+def open_call(rows: Sequence[Row]) -> Row | None:
+    """Return the call of the main thread that has not come back, the innermost where there are several.
+
+    A call that was followed by another one of its thread has ended, though nobody saw it: it raised, or it is a
+    forward around it; so only those that stand open at the end count, and what began last is where the rank is.
+    """
+    if not rows:
+        return None
+    main = rows[0].thread
+    for row in reversed(rows):
+        if row.thread == main:
+            return row if row.open else None
+    return None
+
+
+class Looker:
+    """Makes evidence of how the ranks stand.
+
+    Args:
+        root: the job's working directory.
+        node: number of this node.
+        started_ns: monotonic, when the job began.
+    """
+
+    def __init__(self, root: Path, node: int, started_ns: int) -> None:
+        self._shorten = Shortener(root)
+        self._root = root
+        self._node = node
+        self._started_ns = started_ns
+
+    def read_tables(self, rings: Iterable[Ring]) -> None:
+        """Read what is new in the journals of these rings."""
+        for ring in rings:
+            ring.read_tables(self._shorten)
+
+    def look(
+        self,
+        rings: Sequence[Ring],
+        *,
+        interval_s: float,
+        wait: Callable[[float], bool],
+        ends: Mapping[int, tuple[int | None, int | None]] | None = None,
+    ) -> Standstill | None:
+        """Take two samples of everything.
+
+        Args:
+            rings: of the ranks of one attempt.
+            interval_s: between the samples.
+            wait: waits so many seconds; True when it was told to stop.
+            ends: pid -> exit code and signal, where they are known.
+
+        Returns:
+            None where it was told to stop.
+        """
+        before = self._sample(rings)
+        began = time.monotonic()
+        if wait(interval_s):
+            return None
+        after = self._sample(rings)
+        spent = time.monotonic() - began
+        self.read_tables(rings)
+        now = time.monotonic_ns()
+        stands = [
+            self._stand(ring, before[ring.pid], after[ring.pid], spent, now, (ends or {}).get(ring.pid))
+            for ring in rings
+        ]
+        still = [stand.still_s for stand in stands if stand.still_s is not None]
+        sizes = [ring.world_size for ring in rings if ring.world_size]
+        return Standstill(
+            at=Moment(time.time_ns(), now),
+            after_s=(now - self._started_ns) / 1e9,
+            still_s=min(still, default=0.0),
+            stands=tuple(sorted(stands, key=lambda stand: stand.rank)),
+            world_size=max(sizes, default=None),
+            interval_s=spent,
+        )
+
+    def _sample(self, rings: Sequence[Ring]) -> dict[int, tuple[Pulse, Stack | None]]:
+        pulses = {ring.pid: read_pulse(ring.pid, ring.ticks) for ring in rings}
+        stacks = take_stacks(pid for pid, pulse in pulses.items() if pulse.alive)
+        return {pid: (pulse, stacks.get(pid)) for pid, pulse in pulses.items()}
+
+    def _stand(
+        self,
+        ring: Ring,
+        before: tuple[Pulse, Stack | None],
+        after: tuple[Pulse, Stack | None],
+        spent: float,
+        now: int,
+        end: tuple[int | None, int | None] | None,
+    ) -> Stand:
+        rows = ring.read_rows(COUNTED)
+        current = open_call(rows)
+        calls = [ring.describe(row, now) for row in rows[-RECENT:]]
+        newest = max((max(row.begin_ns, row.end_ns) for row in rows), default=None)
+        pulse, stack = after
+        alive = pulse.alive
+        call = ring.describe(current, now) if current is not None and alive else None
+        frames = self._name(stack)
+        return Stand(
+            rank=ring.rank if ring.rank is not None else -1,
+            pid=ring.pid,
+            node=self._node,
+            host=ring.host,
+            alive=alive,
+            exit_code=end[0] if end and not alive else None,
+            signal=end[1] if end and not alive else None,
+            exit_frames=ring.exit_frames if not alive else (),
+            call=call,
+            recent=tuple(calls),
+            counts=_count(ring, rows),
+            still_s=max(0.0, (now - newest) / 1e9) if newest is not None and alive else None,
+            frames=frames,
+            conditions=self._find_conditions(call.frames if call is not None else frames),
+            frames_before=self._name(before[1]),
+            cpu_share=max(0.0, pulse.cpu_s - before[0].cpu_s) / spent if alive and spent > 0 else None,
+            state=pulse.state if alive else None,
+            wait_channel=_read_wait_channel(ring.pid) if alive else None,
+            children=self._look_at_children(ring.pid) if alive and current is None else (),
+            note=stack.problem if stack is not None else None,
+        )
+
+    def _name(self, stack: Stack | None) -> tuple[Frame, ...]:
+        if stack is None:
+            return ()
+        return self._shorten.frames([[f.file, f.line, f.function] for f in stack.frames])
+
+    def _find_conditions(self, frames: Sequence[Frame]) -> tuple[Frame, ...]:
+        """Return what decides whether the user's lines run, from the innermost frame on."""
+        own = [frame for frame in frames if frame.source is not None][:GUARDED]
+        return tuple(
+            Frame(frame.file, found.line, found.kind, scrub(found.text)[:SOURCE_LIMIT])
+            for frame in own
+            for found in find_conditions(os.path.join(self._root, frame.file), frame.line)
+        )
+
+    def _look_at_children(self, pid: int) -> tuple[ChildStand, ...]:
+        """Return what the processes do that a rank has started and may be waiting for."""
+        try:
+            children = psutil.Process(pid).children()[:MOST_CHILDREN]
+        except psutil.Error:
+            return ()
+        stacks = take_stacks([child.pid for child in children])
+        found = []
+        for child in children:
+            try:
+                command, state = child.cmdline(), child.status()
+            except psutil.Error:
+                continue
+            frames = self._name(stacks.get(child.pid))
+            worker = any(frame.file.endswith("_utils/worker.py") for frame in frames)
+            role = "loader-worker" if worker else "other"
+            found.append(
+                ChildStand(child.pid, role, frames, state, " ".join(scrub_argv(command))[:200] or None)
+            )
+        return tuple(found)
+
+
+def _count(ring: Ring, rows: Sequence[Row]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for row in rows:
+        call: Call = ring.describe(row, row.begin_ns)
+        if call.collective:
+            counts[call.group] = max(row.ordinal, counts.get(call.group, 0))
+    return counts
+
+
+def _read_wait_channel(pid: int) -> str | None:
+    try:
+        text = Path(f"/proc/{pid}/wchan").read_text().strip()
+    except OSError:
+        return None
+    return text if text not in ("", "0") else None

@@ -1,0 +1,319 @@
+"""Watching whether a job gets on: when to look closer, what to say of it, and when to end it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ddpdoctor.evidence.codec import encode
+from ddpdoctor.evidence.job import Moment
+from ddpdoctor.evidence.standstill import Standstill
+from ddpdoctor.watch.look import Looker, Pulse, open_call, read_pulse
+from ddpdoctor.watch.rings import Ring, Row, find_rings
+
+TICK_S = 0.5
+"""Between two glances at the rings: a few reads of 64 bytes for each rank."""
+BLOCKED_S = 1.0
+"""A call that takes longer counts as waiting."""
+QUIET_S = 1.5
+"""Where some wait and the others use no processor: for so long nothing may happen before stacks are taken."""
+SAMPLES_S = 0.7
+"""Between the two samples of a look."""
+IDLE_SHARE = 0.1
+"""Of one core; a process that uses more is computing."""
+STALL_S, STALL_STEPS = 10.0, 10
+"""A rank is suspected after the longer of 10 s and ten median steps (--stall-after auto)."""
+LONGEST_STALL_S = 600.0
+HANG_S = 300.0
+"""A stall is confirmed (--hang-timeout)."""
+GLANCED = 8
+"""Newest records that a glance reads."""
+STEPS = 512
+"""Records from which the length of a step is taken."""
+LOOKS_KEPT = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What to do about a job that stands still."""
+
+    on_hang: str = "auto"
+    """auto: end it on proof, report a confirmed stall; report: end nothing; abort: end it on both."""
+    hang_timeout_s: float = HANG_S
+    stall_after_s: float | None = None
+    """None: the longer of `STALL_S` and `STALL_STEPS` median steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What the checks say of a look."""
+
+    proved: bool = False
+    """It cannot get on, however long one waits."""
+    stalled: bool = False
+    """A rank stands outside of every collective and does not move, or all wait in the same one."""
+    code: str | None = None
+    headline: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """What the rings and /proc show of one rank at one moment."""
+
+    rank: int
+    alive: bool
+    idle: bool
+    count: int
+    changed_ns: int
+    """Monotonic, of the newest beginning or end of a call."""
+    call: tuple[object, ...] | None = None
+    """What the call is that it has not come back from: equal for ranks that stand in the same one."""
+    since_ns: int = 0
+    """When that call began."""
+
+    def waits(self, now_ns: int) -> bool:
+        """Whether it has been in a call for longer than calls take."""
+        return self.alive and self.call is not None and now_ns - self.since_ns >= BLOCKED_S * 1e9
+
+
+@dataclass(slots=True)
+class Pace:
+    """When the next look is due. Pure: it is given what was seen and the time.
+
+    Three things make one due: every rank that lives waits, and not all in the same call; some wait while the
+    others use no processor; nothing happens for `stall_after`. While nothing changes, looks become rarer; where
+    one was for nothing because the job went on, the next comes later: a job of long steps is not looked at in each.
+    """
+
+    quiet_s: float = QUIET_S
+    _key: tuple[tuple[int, int, bool], ...] = ()
+    _next_s: float = 0.0
+    _looked_s: float | None = None
+    moved: bool = False
+    """The last call of `due` saw that something had happened since the one before."""
+
+    def due(self, glances: Sequence[Glance], now_ns: int, stall_after_s: float) -> bool:
+        """Whether to look now.
+
+        Args:
+            glances: of all ranks of the attempt, also of those that are gone.
+            now_ns: monotonic.
+            stall_after_s: see `Policy`.
+        """
+        key = tuple((glance.rank, glance.count, glance.alive) for glance in glances)
+        live = [glance for glance in glances if glance.alive]
+        self.moved = key != self._key
+        if self.moved:
+            if self._looked_s is not None:
+                self.quiet_s = min(max(self.quiet_s, 2 * self._looked_s), stall_after_s)
+            self._key, self._next_s, self._looked_s = key, 0.0, None
+        if len(glances) < 2 or not live:
+            return False
+        still_s = (now_ns - max(glance.changed_ns for glance in live)) / 1e9
+        if still_s < max(self._next_s, self._threshold(glances, live, now_ns, stall_after_s)):
+            return False
+        self._looked_s = still_s
+        self._next_s = max(2 * still_s, still_s + 1.0)
+        return True
+
+    def _threshold(
+        self, glances: Sequence[Glance], live: Sequence[Glance], now_ns: int, stall_after_s: float
+    ) -> float:
+        waiting = [glance for glance in live if glance.waits(now_ns)]
+        others = [glance for glance in live if not glance.waits(now_ns)]
+        if not others:
+            same = len(waiting) == len(glances) and len({glance.call for glance in waiting}) == 1
+            return stall_after_s if same else BLOCKED_S
+        return self.quiet_s if all(glance.idle for glance in others) else stall_after_s
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was seen of one ring before."""
+
+    pulse: Pulse
+    at: float
+    idle: bool = False
+
+
+class Monitor:
+    """Watches the rings of a run in a thread of its own.
+
+    Args:
+        run: the run directory.
+        root: the job's working directory.
+        judge: says what a look means; called in the thread.
+        policy: when to suspect, confirm and end.
+        tell: shows one line to the person; called in the thread.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        root: Path,
+        judge: Callable[[Standstill], Ruling],
+        policy: Policy,
+        tell: Callable[[str], object],
+    ) -> None:
+        self._run, self._judge, self._policy, self._tell = run, judge, policy, tell
+        self._rings: dict[Path, Ring] = {}
+        self._known: dict[int, _Known] = {}
+        self._looker = Looker(root, int(os.environ.get("GROUP_RANK", "0") or 0), time.monotonic_ns())
+        self._pace = Pace()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="ddpdoctor-monitor", daemon=True)
+        self._suspicion: Standstill | None = None
+        self._saved = 0
+        self.cost_s = 0.0
+        """Processor time of looks and glances so far."""
+        self.ending: Ruling | None = None
+        """Set when the job is to be ended, after the evidence is on disk."""
+        self.lost: list[str] = []
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End; a look that is being taken is given up."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(2.0)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(TICK_S):
+            try:
+                self._tick()
+            except Exception as problem:  # ours; the job goes on
+                self.lost.append(f"watching for hangs ended: {type(problem).__name__}: {problem}")
+                return
+            if self.ending is not None:
+                return
+
+    def _tick(self) -> None:
+        rings = self._current()
+        if len(rings) < 2:
+            return
+        now = time.monotonic_ns()
+        glances = [self._glance(ring, now) for ring in rings]
+        stall_after = self._policy.stall_after_s or self._stall_after(rings)
+        due = self._pace.due(glances, now, min(stall_after, self._policy.hang_timeout_s))
+        if self._pace.moved and self._suspicion is not None:
+            self._withdraw()
+        if not due:
+            return
+        seen = self._looker.look(rings, interval_s=SAMPLES_S, wait=self._stop.wait)
+        if seen is None or [ring.read_count() for ring in rings] != [glance.count for glance in glances]:
+            return  # the job went on meanwhile
+        self._rule(seen, stall_after)
+
+    def _current(self) -> list[Ring]:
+        """Return the rings of the ranks of the newest attempt."""
+        rings = find_rings(self._run / "processes", self._rings)
+        self._looker.read_tables(ring for ring in rings if ring.rank is None or not ring.world_size)
+        ranked = [ring for ring in rings if ring.rank is not None]
+        newest = max((ring.attempt for ring in ranked), default=0)
+        by_rank: dict[int, Ring] = {}
+        for ring in sorted(ranked, key=lambda each: each.ticks):
+            if ring.attempt == newest:
+                by_rank[ring.rank or 0] = ring
+        return [by_rank[rank] for rank in sorted(by_rank)]
+
+    def _glance(self, ring: Ring, now: int) -> Glance:
+        rows = ring.read_rows(GLANCED)
+        pulse = read_pulse(ring.pid, ring.ticks)
+        known = self._known.get(ring.pid)
+        at = now / 1e9
+        if known is None or at - known.at >= TICK_S / 2:
+            idle = (
+                known is not None
+                and pulse.alive
+                and (pulse.cpu_s - known.pulse.cpu_s) < IDLE_SHARE * (at - known.at) + 1e-9
+            )
+            self._known[ring.pid] = known = _Known(pulse, at, idle)
+        current = open_call(rows)
+        if current is not None and not ring.knows(current):
+            self._looker.read_tables([ring])
+        return Glance(
+            rank=ring.rank or 0,
+            alive=pulse.alive,
+            idle=known.idle,
+            count=rows[-1].number if rows else 0,
+            changed_ns=max((max(row.begin_ns, row.end_ns) for row in rows), default=0),
+            call=_identify(ring, current),
+            since_ns=current.begin_ns if current is not None else 0,
+        )
+
+    def _stall_after(self, rings: Sequence[Ring]) -> float:
+        return min(max(STALL_S, STALL_STEPS * median_step(rings[0].read_rows(STEPS))), LONGEST_STALL_S)
+
+    def _rule(self, seen: Standstill, stall_after: float) -> None:
+        ruling = self._judge(seen)
+        policy = self._policy
+        if ruling.proved:
+            ends = policy.on_hang != "report"
+            self._save(replace(seen, stage="proved", stopped=ends))
+            self._tell(
+                f"{ruling.code}: {ruling.headline}" + ("" if ends else " (--on-hang report: it goes on)")
+            )
+            if ends:
+                self.ending = ruling
+            return
+        if not ruling.stalled or seen.still_s < stall_after:
+            return
+        stage = "suspected" if self._suspicion is None else "reminded"
+        if seen.still_s >= policy.hang_timeout_s:
+            stage = "confirmed"
+        ends = stage == "confirmed" and policy.on_hang == "abort"
+        self._suspicion = replace(seen, stage=stage, stopped=ends)
+        self._save(self._suspicion)
+        self._tell(f"{stage} after {seen.still_s:.0f} s: {ruling.headline}")
+        if ends:
+            self.ending = ruling
+
+    def _withdraw(self) -> None:
+        assert self._suspicion is not None
+        self._tell("withdrawn: it goes on")
+        self._save(
+            replace(self._suspicion, stage="withdrawn", at=Moment(time.time_ns(), time.monotonic_ns()))
+        )
+        self._suspicion = None
+
+    def _save(self, seen: Standstill) -> None:
+        """Put a look on disk before anything is done about it."""
+        self._saved += 1
+        if self._saved > LOOKS_KEPT and seen.stage not in ("proved", "confirmed"):
+            return
+        folder = self._run / "looks"
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            (folder / f"{self._saved:04d}.json").write_text(json.dumps(encode(seen)))
+        except OSError as problem:
+            self.lost.append(f"a look at the ranks could not be kept: {problem.strerror or problem}")
+
+
+def _identify(ring: Ring, row: Row | None) -> tuple[object, ...] | None:
+    if row is None:
+        return None
+    call = ring.describe(row, row.begin_ns)
+    return (call.group, call.ordinal, call.op, call.shape, call.dtype, call.reduction, call.peer)
+
+
+def median_step(rows: Sequence[Row]) -> float:
+    """Return the median time between two calls from the place that calls most often, in seconds; 0 where unknown."""
+    places = Counter((row.site, row.signature) for row in rows)
+    if not places:
+        return 0.0
+    place, times = places.most_common(1)[0]
+    if times < 3:
+        return 0.0
+    begins = [row.begin_ns for row in rows if (row.site, row.signature) == place]
+    gaps = sorted(after - before for before, after in itertools.pairwise(begins))
+    return gaps[len(gaps) // 2] / 1e9

@@ -1,0 +1,210 @@
+"""Reading the rings of calls that the ranks of a job write (``ddpdoctor_watch/calls.py``), while they write them."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence.standstill import Call
+from ddpdoctor.watch.records import Shortener
+
+MAGIC = b"DDPRING1"
+HEADER = 4096
+COUNT_AT = 64
+RECORD = struct.Struct("<QQQQIIIiiIQ")
+HEAD = struct.Struct("<8sIIQQ")
+ASYNC, POINT_TO_POINT, END_UNKNOWN, OTHER = 1, 2, 4, 8
+MOST_EVENTS = 16 << 20
+"""Bytes of a process's events that are looked through for what the numbers mean."""
+MOST_CAPACITY = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One record, its numbers as they stand."""
+
+    number: int
+    begin_ns: int
+    end_ns: int
+    ordinal: int
+    signature: int
+    site: int
+    group: int
+    peer: int
+    tag: int
+    flags: int
+    thread: int
+
+    @property
+    def open(self) -> bool:
+        """It has not come back, as far as can be seen."""
+        return self.end_ns == 0 and not self.flags & END_UNKNOWN
+
+
+@dataclass(slots=True)
+class Ring:
+    """The ring of one process and the tables that its journal holds."""
+
+    path: Path
+    pid: int
+    ticks: int
+    rank: int | None = None
+    host: str = ""
+    attempt: int = 0
+    world_size: int | None = None
+    signatures: dict[int, dict[str, Any]] = field(default_factory=dict)
+    sites: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
+    groups: dict[int, dict[str, Any]] = field(default_factory=dict)
+    exit_frames: tuple[Frame, ...] = ()
+    ended: bool = False
+    """Its interpreter has said that it ends."""
+    _offset: int = 0
+    _capacity: int = 0
+
+    def read_count(self) -> int:
+        """Return how many calls were written; 0 where the file is not (yet) one of ours."""
+        try:
+            with self.path.open("rb") as file:
+                head = file.read(COUNT_AT + 8)
+        except OSError:
+            return 0
+        if len(head) < COUNT_AT + 8 or head[:8] != MAGIC:
+            return 0
+        _, capacity, size, _, _ = HEAD.unpack_from(head)
+        if size != RECORD.size or not 0 < capacity <= MOST_CAPACITY:
+            return 0
+        self._capacity = capacity
+        return int.from_bytes(head[COUNT_AT:], "little")
+
+    def read_rows(self, most: int) -> list[Row]:
+        """Return the newest records, the newest last; one that is being overwritten is left out."""
+        count = self.read_count()
+        rows: list[Row] = []
+        if not count:
+            return rows
+        first = max(1, count - min(most, self._capacity) + 1)
+        try:
+            with self.path.open("rb") as file:
+                for number in range(first, count + 1):
+                    file.seek(HEADER + (number - 1) % self._capacity * RECORD.size)
+                    data = file.read(RECORD.size)
+                    if len(data) == RECORD.size:
+                        row = Row(*RECORD.unpack(data))
+                        if row.number == number:
+                            rows.append(row)
+        except OSError:
+            return []
+        return rows
+
+    def read_tables(self, shorten: Shortener) -> None:
+        """Read what the journal has got since the last time.
+
+        Args:
+            shorten: names files and reads source lines.
+        """
+        try:
+            with self.path.with_suffix(".jsonl").open("rb") as file:
+                file.seek(self._offset)
+                data = file.read(MOST_EVENTS)
+        except OSError:
+            return
+        end = data.rfind(b"\n") + 1
+        self._offset += end
+        for event in _read_events(data[:end]):
+            try:
+                self._take(event, shorten)
+            except (KeyError, ValueError, TypeError):
+                continue  # damaged; numbers without a meaning are shown as such
+
+    def _take(self, event: dict[str, Any], shorten: Shortener) -> None:
+        kind = event["event"]
+        if kind == "signature":
+            self.signatures[int(event["number"])] = event
+        elif kind == "site":
+            self.sites[int(event["number"])] = shorten.frames(event["frames"])
+        elif kind == "group":
+            self.groups[int(event["number"])] = event
+        elif kind == "start":
+            self.host = str(event.get("host") or self.host)
+            self.attempt = int(event.get("attempt") or 0)
+            if event.get("role") == "rank" and isinstance(event.get("rank"), int):
+                self.rank = event["rank"]
+        elif kind == "init":
+            if isinstance(event.get("rank"), int):
+                self.rank = event["rank"]
+            self.world_size = event.get("world_size") or self.world_size
+        elif kind == "exit-call":
+            self.exit_frames = shorten.frames(event.get("frames"))
+        elif kind == "end":
+            self.ended = True
+
+    def knows(self, row: Row) -> bool:
+        """Whether the tables say what a record's numbers mean."""
+        return row.signature in self.signatures and (not row.group or row.group in self.groups)
+
+    def describe(self, row: Row, now_ns: int) -> Call:
+        """Return what a record says.
+
+        Args:
+            row: of this ring.
+            now_ns: monotonic, for its age.
+        """
+        signature = self.signatures.get(row.signature, {})
+        group = self.groups.get(row.group, {})
+        shape = signature.get("shape")
+        ranks = group.get("ranks")
+        name = str(group.get("name") or "")
+        point = bool(row.flags & POINT_TO_POINT)
+        return Call(
+            op=str(signature.get("op") or "unknown"),
+            group=name,
+            members=RankSet(int(rank) for rank in ranks) if isinstance(ranks, list) else RankSet(),
+            ordinal=row.ordinal,
+            shape=tuple(int(size) for size in shape) if isinstance(shape, list) else None,
+            dtype=signature.get("dtype"),
+            device=signature.get("device"),
+            reduction=signature.get("reduction"),
+            peer=row.peer if row.peer >= 0 else None,
+            tag=row.tag if point else None,
+            asynchronous=bool(row.flags & ASYNC),
+            point_to_point=point,
+            default_group=bool(group.get("default")),
+            returned=None if row.flags & END_UNKNOWN else row.end_ns != 0,
+            age_s=max(0.0, (now_ns - row.begin_ns) / 1e9),
+            frames=self.sites.get(row.site, ()),
+        )
+
+
+def find_rings(processes: Path, known: dict[Path, Ring]) -> list[Ring]:
+    """Return the rings of a run, those that are known as they are."""
+    found: list[Ring] = []
+    try:
+        names = sorted(name for name in os.listdir(processes) if name.endswith(".ring"))
+    except OSError:
+        return found
+    for name in names:
+        path = processes / name
+        ring = known.get(path)
+        if ring is None:
+            pid, _, ticks = path.stem.partition("-")
+            if not (pid.isdigit() and ticks.isdigit()):
+                continue
+            ring = known[path] = Ring(path, int(pid), int(ticks))
+        found.append(ring)
+    return found
+
+
+def _read_events(data: bytes) -> Iterator[dict[str, Any]]:
+    for line in data.split(b"\n"):
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and isinstance(event.get("event"), str):
+            yield event
