@@ -18,8 +18,8 @@ from ddpdoctor.evidence.texts import scan_chunk
 from ddpdoctor.gather.aftermath.agent import AgentReader
 from ddpdoctor.gather.aftermath.faults import Dump, FaultReader
 from ddpdoctor.gather.aftermath.lines import Line, plain, read_prefix, split_line
-from ddpdoctor.gather.aftermath.sources import read_some
 from ddpdoctor.gather.aftermath.tracebacks import Told, TracebackReader
+from ddpdoctor.gather.files import read_some
 from ddpdoctor.gather.scrub import scrub
 
 CHUNK = 4 << 20

@@ -13,7 +13,8 @@ from ddpdoctor.gather.aftermath.join import join_logs
 from ddpdoctor.gather.aftermath.lines import looks_labelled
 from ddpdoctor.gather.aftermath.logs import LogFacts, LogReader, read_stretches
 from ddpdoctor.gather.aftermath.parts import Error, Log
-from ddpdoctor.gather.aftermath.sources import HEAD, JSON_LIMIT, UNREADABLE, Source, open_log, read_some
+from ddpdoctor.gather.aftermath.sources import HEAD, JSON_LIMIT, Source
+from ddpdoctor.gather.files import UNREADABLE, open_log, read_some
 
 SIZE_LIMIT = 64 << 30
 """Bytes of one log that are read, decompressed: at 100 MB/s ten minutes. A small compressed file may hold more."""

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import io
 import json
-import lzma
 import os
 import re
 import stat
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddpdoctor.gather.aftermath.errorfiles import looks_like_error
+from ddpdoctor.gather.files import UNREADABLE, open_log, read_some
 
 HEAD = 64 << 10
 """Bytes that are looked at to tell what a file is."""
@@ -28,8 +22,6 @@ JSON_LIMIT = 16 << 20
 """Bytes of an error file; torch's hold one traceback."""
 BINARY_SHARE = 0.1
 """Share of control characters above which a file is no log; a log with some binary output stays one."""
-UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError)
-"""What reading a damaged or vanished file raises."""
 
 _PLACE = re.compile(r"(?:^|/)(?P<run>[^/]+)/attempt_(?P<attempt>\d{1,6})/(?P<local>\d{1,6})/[^/]+$")
 """torchrun --log-dir: <run id>_<random>/attempt_<n>/<local rank>/ (DefaultLogsSpecs of torch)."""
@@ -37,8 +29,6 @@ _NAMED = re.compile(
     r"\.(?:log|txt|out|err|json|stdout|stderr)(?:\.\d{1,4})?(?:\.(?:gz|bz2|xz))?$|(?:^|/)[^./]+$"
 )
 """Files of a folder that may be logs; one that is named itself is read whatever it is called."""
-_GZIP, _BZIP, _XZ = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00"
-"""How compressed files begin (RFC 1952, bzip2(1), xz(1))."""
 _CONTROL = bytes(set(range(32)) - {7, 8, 9, 10, 12, 13, 27}) + b"\x7f"
 
 
@@ -153,49 +143,6 @@ def _refuse(path: Path) -> str | None:
     if stat.S_ISREG(mode):
         return None
     return "is no ordinary file"
-
-
-@contextmanager
-def open_log(path: Path) -> Iterator[io.BufferedIOBase]:
-    """Open a log for reading, decompressed where it begins like a compressed file.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
-    # O_NONBLOCK: what was a file a moment ago may be a pipe now.
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(handle, "rb") as raw:
-        head = raw.read(8)
-        raw.seek(0)
-        if head.startswith(_GZIP):
-            with gzip.GzipFile(fileobj=raw, mode="rb") as unzipped:
-                yield unzipped
-        elif head.startswith(_BZIP):
-            with bz2.BZ2File(raw, "rb") as unzipped2:
-                yield unzipped2
-        elif head.startswith(_XZ):
-            with lzma.LZMAFile(raw, "rb") as unzipped3:
-                yield unzipped3
-        else:
-            yield raw
-
-
-def read_some(stream: io.BufferedIOBase, size: int) -> bytes:
-    """Read up to ``size`` bytes; before a place that cannot be read, what comes before it.
-
-    Raises:
-        OSError, EOFError, zlib.error, lzma.LZMAError: not one byte can be read.
-    """
-    parts: list[bytes] = []
-    seen = 0
-    try:
-        while seen < size and (part := stream.read1(min(size - seen, 1 << 20))):
-            parts.append(part)
-            seen += len(part)
-    except UNREADABLE:
-        if not parts:
-            raise
-    return b"".join(parts)
 
 
 def _tell(path: Path) -> str:
