@@ -56,19 +56,16 @@ def read_pulse(pid: int, ticks: int) -> Pulse:
     return Pulse(True, fields[0], (int(fields[11]) + int(fields[12])) / TICKS)
 
 
-def open_call(rows: Sequence[Row]) -> Row | None:
-    """Return the call of the main thread that has not come back, the innermost where there are several.
+def open_call(ring: Ring, rows: Sequence[Row]) -> Row | None:
+    """Return the call that the main thread has not come back from.
 
-    A call that was followed by another one of its thread has ended, though nobody saw it: it raised, or it is a
-    forward around it; so only those that stand open at the end count, and what began last is where the rank is.
+    What its thread began last is where it is: a call that was followed by another one has ended though nobody saw it
+    (it raised), or stands around it (a forward). Where the main thread makes no calls, the thread of the newest does.
     """
     if not rows:
         return None
-    main = rows[0].thread
-    for row in reversed(rows):
-        if row.thread == main:
-            return row if row.open else None
-    return None
+    newest = next((row for row in reversed(rows) if row.thread == ring.main_thread), rows[-1])
+    return newest if newest.open else None
 
 
 class Looker:
@@ -148,7 +145,7 @@ class Looker:
         end: tuple[int | None, int | None] | None,
     ) -> Stand:
         rows = ring.read_rows(COUNTED)
-        current = open_call(rows)
+        current = open_call(ring, rows)
         calls = [ring.describe(row, now) for row in rows[-RECENT:]]
         newest = max((max(row.begin_ns, row.end_ns) for row in rows), default=None)
         pulse, stack = after

@@ -33,11 +33,14 @@ STALL_S, STALL_STEPS = 10.0, 10
 LONGEST_STALL_S = 600.0
 HANG_S = 300.0
 """A stall is confirmed (--hang-timeout)."""
+FORWARD = "DistributedDataParallel.forward"
 GLANCED = 8
 """Newest records that a glance reads."""
 STEPS = 512
 """Records from which the length of a step is taken."""
 LOOKS_KEPT = 50
+MOST_SHARE, FREE_S = 0.01, 30.0
+"""Of the time of the job that may be spent in looks, and seconds that are free: some jobs stand still again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +96,11 @@ class Pace:
     """
 
     quiet_s: float = QUIET_S
+    blocked_s: float = BLOCKED_S
     _key: tuple[tuple[int, int, bool], ...] = ()
     _next_s: float = 0.0
     _looked_s: float | None = None
+    _all_waited: bool = False
     moved: bool = False
     """The last call of `due` saw that something had happened since the one before."""
 
@@ -113,6 +118,8 @@ class Pace:
         if self.moved:
             if self._looked_s is not None:
                 self.quiet_s = min(max(self.quiet_s, 2 * self._looked_s), stall_after_s)
+                if self._all_waited:
+                    self.blocked_s = min(max(self.blocked_s, 2 * self._looked_s), stall_after_s)
             self._key, self._next_s, self._looked_s = key, 0.0, None
         if len(glances) < 2 or not live:
             return False
@@ -120,6 +127,7 @@ class Pace:
         if still_s < max(self._next_s, self._threshold(glances, live, now_ns, stall_after_s)):
             return False
         self._looked_s = still_s
+        self._all_waited = all(glance.waits(now_ns) for glance in live)
         self._next_s = max(2 * still_s, still_s + 1.0)
         return True
 
@@ -130,7 +138,7 @@ class Pace:
         others = [glance for glance in live if not glance.waits(now_ns)]
         if not others:
             same = len(waiting) == len(glances) and len({glance.call for glance in waiting}) == 1
-            return stall_after_s if same else BLOCKED_S
+            return stall_after_s if same else self.blocked_s
         return self.quiet_s if all(glance.idle for glance in others) else stall_after_s
 
 
@@ -171,8 +179,9 @@ class Monitor:
         self._thread = threading.Thread(target=self._watch, name="ddpdoctor-monitor", daemon=True)
         self._suspicion: Standstill | None = None
         self._saved = 0
+        self._began = time.monotonic()
         self.cost_s = 0.0
-        """Processor time of looks and glances so far."""
+        """Spent in looks so far."""
         self.ending: Ruling | None = None
         """Set when the job is to be ended, after the evidence is on disk."""
         self.lost: list[str] = []
@@ -209,7 +218,11 @@ class Monitor:
             self._withdraw()
         if not due:
             return
+        began = time.monotonic()
+        if self.cost_s > MOST_SHARE * (began - self._began) + FREE_S:
+            return
         seen = self._looker.look(rings, interval_s=SAMPLES_S, wait=self._stop.wait)
+        self.cost_s += max(0.0, time.monotonic() - began - SAMPLES_S)
         if seen is None or [ring.read_count() for ring in rings] != [glance.count for glance in glances]:
             return  # the job went on meanwhile
         self._rule(seen, stall_after)
@@ -238,9 +251,11 @@ class Monitor:
                 and (pulse.cpu_s - known.pulse.cpu_s) < IDLE_SHARE * (at - known.at) + 1e-9
             )
             self._known[ring.pid] = known = _Known(pulse, at, idle)
-        current = open_call(rows)
+        current = open_call(ring, rows)
         if current is not None and not ring.knows(current):
             self._looker.read_tables([ring])
+        if current is not None and ring.describe(current, now).op == FORWARD:
+            current = None  # the user's modules run in it; where it waits for others, the rank is idle
         return Glance(
             rank=ring.rank or 0,
             alive=pulse.alive,

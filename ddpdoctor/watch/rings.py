@@ -18,7 +18,7 @@ MAGIC = b"DDPRING1"
 HEADER = 4096
 COUNT_AT = 64
 RECORD = struct.Struct("<QQQQIIIiiIQ")
-HEAD = struct.Struct("<8sIIQQ")
+HEAD = struct.Struct("<8sIIQQQ")
 ASYNC, POINT_TO_POINT, END_UNKNOWN, OTHER = 1, 2, 4, 8
 MOST_EVENTS = 16 << 20
 """Bytes of a process's events that are looked through for what the numbers mean."""
@@ -64,6 +64,7 @@ class Ring:
     exit_frames: tuple[Frame, ...] = ()
     ended: bool = False
     """Its interpreter has said that it ends."""
+    main_thread: int = 0
     _offset: int = 0
     _capacity: int = 0
 
@@ -76,7 +77,7 @@ class Ring:
             return 0
         if len(head) < COUNT_AT + 8 or head[:8] != MAGIC:
             return 0
-        _, capacity, size, _, _ = HEAD.unpack_from(head)
+        _, capacity, size, _, _, self.main_thread = HEAD.unpack_from(head)
         if size != RECORD.size or not 0 < capacity <= MOST_CAPACITY:
             return 0
         self._capacity = capacity

@@ -30,8 +30,9 @@ HEADER = 4096
 RECORD = 64
 CAPACITY = 4096
 """Records; the oldest is overwritten. 260 kB a rank."""
-HEAD_FORMAT = "<8sIIQQ"
-"""Magic, capacity, bytes of a record, process, its start in clock ticks; the count of records is at `COUNT_AT`."""
+HEAD_FORMAT = "<8sIIQQQ"
+"""Magic, capacity, bytes of a record, process, its start in clock ticks, its main thread; the count of records is at
+`COUNT_AT`."""
 COUNT_AT = 64
 FORMAT = "<QQQQIIIiiIQ"
 """Number (from 1), begin and end in monotonic ns (end 0: has not returned), ordinal in its group, signature, call site,
@@ -60,6 +61,7 @@ _ROOTED = ("gather", "scatter", "gather_object", "scatter_object_list", "broadca
 """Collectives whose root may be left out."""
 _UNDECORATED = ("isend", "irecv", "monitored_barrier")
 _TWO_SIDED = ("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list")
+_WORD = 0xFFFFFFFFFFFFFFFF
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}", "<frozen ")
 """Parts of the names of files that are not the user's; torch's own and the standard library's come to them."""
 
@@ -391,7 +393,7 @@ def _append(
     place = HEADER + (number - 1) % CAPACITY * RECORD
     ring.pack(
         ring.view, place, number, time.monotonic_ns(), 0, ordinal, signature, site, group,
-        max(-1, min(peer, 0x7FFFFFFF)), max(-0x80000000, min(tag, 0x7FFFFFFF)), flags, get_ident() & 0xFFFFFFFFFFFFFFFF,
+        max(-1, min(peer, 0x7FFFFFFF)), max(-0x80000000, min(tag, 0x7FFFFFFF)), flags, get_ident() & _WORD,
     )  # fmt: skip
     ring.view[COUNT_AT : COUNT_AT + 8] = number.to_bytes(8, "little")
     return place
@@ -417,7 +419,10 @@ def _open() -> _Ring | None:
             view = mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)
-        struct.pack_into(HEAD_FORMAT, view, 0, MAGIC, CAPACITY, RECORD, os.getpid(), ticks)
+        from . import hooks
+
+        thread = hooks.main_thread & _WORD
+        struct.pack_into(HEAD_FORMAT, view, 0, MAGIC, CAPACITY, RECORD, os.getpid(), ticks, thread)
         _ring = _Ring(view, struct.Struct(FORMAT).pack_into)
     except (OSError, ValueError, ImportError, AttributeError) as error:
         journal.trouble("calls", error)

@@ -22,13 +22,14 @@ replaced: list[tuple[object, str, object, object]] = []
 with it and without it (benchmarks/switching.py)."""
 
 _hooks: dict[int, Hook] = {}
-_main_thread = 0
+main_thread = 0
+"""Its ident."""
 
 
 def install() -> None:
     """Put the hooks in; each part on its own, so that one that fails costs no other."""
-    global _main_thread
-    _main_thread = _thread.get_ident()
+    global main_thread
+    main_thread = _thread.get_ident()
     atexit.register(_note_end)
     for part in (_hook_forks, _hook_exits, _hook_waits, _hook_kills, _hook_settings, finder.install):
         try:
@@ -94,7 +95,7 @@ def _wrap_excepthook(hook: Hook) -> Hook:
 def _is_fatal(value: BaseException) -> bool:
     """Tell the interpreter's own call, which sets these first, from a program's that goes on living."""
     last = getattr(sys, "last_exc", None) is value or getattr(sys, "last_value", None) is value
-    return last and _thread.get_ident() == _main_thread
+    return last and _thread.get_ident() == main_thread
 
 
 def _note_end() -> None:
@@ -116,8 +117,8 @@ def _hook_forks() -> None:
 
 
 def _note_fork() -> None:
-    global _main_thread
-    _main_thread = _thread.get_ident()
+    global main_thread
+    main_thread = _thread.get_ident()
     try:
         journal.reopen_after_fork()
         process.note_fork()

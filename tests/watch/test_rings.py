@@ -1,0 +1,178 @@
+"""Reading rings of calls, and when a look at the ranks is due."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from ddpdoctor.watch.look import open_call
+from ddpdoctor.watch.monitor import BLOCKED_S, QUIET_S, Glance, Pace, median_step
+from ddpdoctor.watch.records import Shortener
+from ddpdoctor.watch.rings import COUNT_AT, HEAD, HEADER, MAGIC, RECORD, Ring, Row, find_rings
+
+SECOND = 10**9
+MAIN = 77
+
+
+def write_ring(folder: Path, rows: list[Row], *, capacity: int = 16, count: int | None = None) -> Path:
+    data = bytearray(HEADER + capacity * RECORD.size)
+    HEAD.pack_into(data, 0, MAGIC, capacity, RECORD.size, 12, 34, MAIN)
+    data[COUNT_AT : COUNT_AT + 8] = (len(rows) if count is None else count).to_bytes(8, "little")
+    for row in rows:
+        place = HEADER + (row.number - 1) % capacity * RECORD.size
+        RECORD.pack_into(data, place, *(getattr(row, name) for name in Row.__slots__))
+    path = folder / "12-34.ring"
+    path.write_bytes(data)
+    return path
+
+
+def make_row(
+    number: int, *, end: int = 1, thread: int = MAIN, flags: int = 0, begin: int | None = None
+) -> Row:
+    at = number * SECOND if begin is None else begin
+    return Row(number, at, at + end if end else 0, number, 1, 1, 1, -1, 0, flags, thread)
+
+
+def test_the_newest_records_come_in_order(tmp_path: Path) -> None:
+    write_ring(tmp_path, [make_row(number) for number in range(1, 41)])
+    (ring,) = find_rings(tmp_path, {})
+    assert [row.number for row in ring.read_rows(5)] == [36, 37, 38, 39, 40]
+    assert [row.number for row in ring.read_rows(1000)] == list(range(25, 41))
+    assert ring.main_thread == MAIN
+
+
+def test_a_record_that_is_being_overwritten_is_left_out(tmp_path: Path) -> None:
+    write_ring(tmp_path, [make_row(number) for number in range(1, 4)], count=4)
+    (ring,) = find_rings(tmp_path, {})
+    assert [row.number for row in ring.read_rows(10)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("data", [b"", b"DDPRING1", b"x" * 8192, MAGIC + b"\xff" * 8184])
+def test_what_is_no_ring_is_empty(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "12-34.ring").write_bytes(data)
+    (ring,) = find_rings(tmp_path, {})
+    assert ring.read_rows(10) == []
+
+
+def test_numbers_get_their_meaning_from_the_journal(tmp_path: Path) -> None:
+    write_ring(tmp_path, [make_row(1)])
+    events = [
+        {"event": "start", "role": "rank", "rank": 3, "attempt": 1, "host": "a"},
+        {"event": "init", "rank": 3, "world_size": 4},
+        {
+            "event": "signature",
+            "number": 1,
+            "op": "all_reduce",
+            "shape": [2],
+            "dtype": "float32",
+            "reduction": "sum",
+        },
+        {"event": "group", "number": 1, "name": "0", "ranks": [0, 3], "default": True},
+        {"event": "site", "number": 1, "frames": [[str(tmp_path / "t.py"), 7, "f"]]},
+        {"event": "site", "number": 2, "frames": "damaged"},
+    ]
+    lines = "\n".join(json.dumps({"wall_ns": 1, "mono_ns": 1, **event}) for event in events)
+    (tmp_path / "12-34.jsonl").write_text(f"{lines}\nnot json\n" + '{"event": "torn')
+    (ring,) = find_rings(tmp_path, {})
+    ring.read_tables(Shortener(tmp_path))
+    call = ring.describe(ring.read_rows(1)[0], 3 * SECOND)
+    assert (ring.rank, ring.attempt, ring.world_size, ring.host) == (3, 1, 4, "a")
+    assert (call.op, call.shape, call.dtype, call.reduction) == ("all_reduce", (2,), "float32", "sum")
+    assert list(call.members) == [0, 3]
+    assert call.age_s == pytest.approx(2.0)
+    assert (call.frames[0].file, call.frames[0].line) == ("t.py", 7)
+
+
+def test_numbers_without_a_meaning_are_shown_as_such(tmp_path: Path) -> None:
+    write_ring(tmp_path, [make_row(1)])
+    (ring,) = find_rings(tmp_path, {})
+    assert ring.describe(ring.read_rows(1)[0], SECOND).op == "unknown"
+
+
+def test_the_open_call_is_what_the_main_thread_began_last(tmp_path: Path) -> None:
+    ring = Ring(tmp_path, 1, 1, main_thread=MAIN)
+    done, waiting, other = make_row(1), make_row(2, end=0), make_row(3, thread=5)
+    assert open_call(ring, [done, waiting]) is waiting
+    assert open_call(ring, [done, waiting, other]) is waiting
+    assert open_call(ring, [waiting, make_row(3)]) is None
+    assert open_call(ring, [other]) is None
+    assert open_call(ring, [make_row(4, end=0, thread=5)]) is not None
+    assert open_call(ring, []) is None
+
+
+def glance(
+    rank: int,
+    *,
+    since: float | None = 0.0,
+    call: str = "all_reduce #1",
+    idle: bool = True,
+    alive: bool = True,
+) -> Glance:
+    begun = int(since * SECOND) if since is not None else 0
+    return Glance(rank, alive, idle, 1, begun, (call,) if since is not None else None, begun)
+
+
+def first_look(glances: list[Glance], stall: float = 10.0, until: float = 60.0) -> float | None:
+    """Return after how many seconds the first look is due."""
+    pace = Pace()
+    for tick in range(int(until * 2)):
+        if pace.due(glances, tick * SECOND // 2, stall):
+            return tick / 2
+    return None
+
+
+def test_ranks_that_all_wait_in_different_calls_are_looked_at_soon() -> None:
+    due = first_look([glance(0), glance(1, call="barrier #1")])
+    assert due is not None
+    assert due <= BLOCKED_S + 0.5
+
+
+def test_ranks_that_all_wait_in_the_same_call_are_given_time() -> None:
+    assert first_look([glance(0), glance(1)]) == 10.0
+
+
+def test_a_rank_that_has_left_is_looked_at_soon() -> None:
+    due = first_look([glance(0), glance(1, since=None, alive=False)])
+    assert due is not None
+    assert due <= BLOCKED_S + 0.5
+
+
+def test_an_idle_rank_outside_is_looked_at_soon_and_a_computing_one_is_not() -> None:
+    due = first_look([glance(0), glance(1, since=None)])
+    assert due is not None
+    assert due <= QUIET_S + 0.5
+    assert first_look([glance(0), glance(1, since=None, idle=False)]) == 10.0
+
+
+def test_a_job_of_one_rank_and_one_that_has_ended_are_left_alone() -> None:
+    assert first_look([glance(0)]) is None
+    assert first_look([glance(0, alive=False), glance(1, alive=False)]) is None
+
+
+def test_looks_become_rarer_while_nothing_changes() -> None:
+    pace, ranks = Pace(), [glance(0), glance(1, since=None)]
+    times = [tick / 2 for tick in range(400) if pace.due(ranks, tick * SECOND // 2, 10.0)]
+    assert len(times) <= 8
+    assert all(after >= 1.9 * before for before, after in itertools.pairwise(times[1:]))
+
+
+def test_a_job_that_goes_on_after_looks_is_looked_at_less() -> None:
+    """Steps of four seconds in which the processor is idle: one look, or two, and not one each step."""
+    pace, looks = Pace(), 0
+    for step in range(50):
+        at = step * 4 * SECOND
+        ranks = [
+            Glance(rank, True, True, step, at, ("all_reduce", step) if rank else None, at) for rank in (0, 1)
+        ]
+        looks += sum(pace.due(ranks, at + tick * SECOND // 2, 10.0) for tick in range(8))
+    assert looks <= 3
+
+
+def test_the_length_of_a_step_is_that_of_the_place_that_calls_most_often() -> None:
+    rows = [make_row(number, begin=number * 2 * SECOND) for number in range(1, 10)]
+    assert median_step(rows) == pytest.approx(2.0)
+    assert median_step(rows[:2]) == 0.0
+    assert median_step([]) == 0.0
