@@ -4,13 +4,13 @@ Made by the reader of Flight Recorder dumps (source ``recorder``) and by our own
 classes, so that one matching judges both.
 
 * `CallLog` is one gathering: tables of what repeats (groups, frames, stacks, calls) and one `RankCalls` per rank.
-* `Call` is what a call asks for: op, group, shapes, types, root or peer, reduction, call site. Calls that are alike
-  are one entry of ``CallLog.calls``, whatever rank made them: equal numbers are equal calls. The op is spelled as the
-  function of torch.distributed: ``all_reduce``, ``reduce_scatter_tensor``.
+* `RecordedCall` is what a call asks for: op, group, shapes, types, root or peer, reduction, call site. Calls that are
+  alike are one entry of ``CallLog.calls``, whatever rank made them: equal numbers are equal calls. The op is spelled
+  as the function of torch.distributed: ``all_reduce``, ``reduce_scatter_tensor``.
 * `RankCalls` has columns, one row for each call in the order in which the rank made them. The sequence number counts
   the collectives of one group (or, for ``p2p`` calls, its sends and receives) from 1, on every rank alike.
-* `CallTable` builds it: ``number = table.call(Call("all_reduce", table.group("0"), stack=table.stack(frames)))`` for
-  each row, then ``table.log(ranks)``.
+* `CallTable` builds it: ``number = table.call(RecordedCall("all_reduce", table.group("0"), stack=table.stack(frames)))``
+  for each row, then ``table.log(ranks)``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ProcessGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RecordedCall:
     """What a call asks for; None and empty where it is not known."""
 
     op: str
@@ -112,7 +112,7 @@ class CallLog:
     frames: tuple[Frame, ...] = ()
     stacks: tuple[tuple[int, ...], ...] = ()
     """Places in ``frames``, innermost first."""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[RecordedCall, ...] = ()
     ranks: tuple[RankCalls, ...] = ()
     """In order of rank."""
     world: int | None = None
@@ -120,7 +120,7 @@ class CallLog:
     lost: tuple[str, ...] = ()
     """What could not be read, one sentence each."""
 
-    def frames_of(self, call: Call) -> tuple[Frame, ...]:
+    def frames_of(self, call: RecordedCall) -> tuple[Frame, ...]:
         """Return the stack of a call, innermost first; empty where it is not known."""
         return tuple(self.frames[place] for place in self.stacks[call.stack]) if call.stack >= 0 else ()
 
@@ -161,7 +161,7 @@ class CallTable:
         places = tuple(self._frames.setdefault(frame, len(self._frames)) for frame in frames)
         return self._stacks.setdefault(places, len(self._stacks)) if places else -1
 
-    def call(self, call: Call) -> int:
+    def call(self, call: RecordedCall) -> int:
         """Return the number of a call; its group and stack are numbers of this table."""
         return self._calls.setdefault(call, len(self._calls))
 

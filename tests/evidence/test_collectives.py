@@ -10,7 +10,14 @@ import pytest
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.bundle import renumber_node
 from ddpdoctor.evidence.codec import decode, encode
-from ddpdoctor.evidence.collectives import COMPLETED, Call, CallLog, CallTable, RankCalls, merge_call_logs
+from ddpdoctor.evidence.collectives import (
+    COMPLETED,
+    CallLog,
+    CallTable,
+    RankCalls,
+    RecordedCall,
+    merge_call_logs,
+)
 from ddpdoctor.evidence.numbers import Numbers
 
 SITE = (Frame("train.py", 7, "step"), Frame("train.py", 20, "<module>"))
@@ -20,7 +27,9 @@ def make_log(ranks: int, rows: int) -> CallLog:
     table = CallTable()
     group = table.group("0", "default_pg", RankSet.span(ranks))
     numbers = [
-        table.call(Call(op, group, inputs=((4, 2),), input_types=("float32",), stack=table.stack(SITE[n:])))
+        table.call(
+            RecordedCall(op, group, inputs=((4, 2),), input_types=("float32",), stack=table.stack(SITE[n:]))
+        )
         for n, op in enumerate(("broadcast", "all_reduce"))
     ]
     table.world = ranks
@@ -37,7 +46,7 @@ def test_calls_that_are_alike_are_one_entry() -> None:
     log = make_log(64, 100)
     assert (len(log.calls), len(log.frames), len(log.stacks), len(log.groups)) == (2, 2, 2, 1)
     assert log.frames_of(log.calls[0]) == SITE
-    assert log.frames_of(Call("barrier")) == ()
+    assert log.frames_of(RecordedCall("barrier")) == ()
 
 
 def test_a_log_survives_being_saved() -> None:
@@ -65,7 +74,7 @@ def test_evidence_is_saved_in_short() -> None:
 def test_logs_of_two_nodes_share_what_is_alike() -> None:
     one, other = make_log(4, 5), make_log(2, 5)
     table = CallTable()
-    table.call(Call("barrier"))  # so that numbers differ
+    table.call(RecordedCall("barrier"))  # so that numbers differ
     shifted = table.log(table.adopt(other))
     whole = merge_call_logs([one, shifted])
     assert [rank.rank for rank in whole.ranks] == [0, 0, 1, 1, 2, 3]

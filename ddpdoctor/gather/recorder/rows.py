@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.collectives import RETIRED, UNKNOWN, Call, CallTable, RankCalls, Shapes
+from ddpdoctor.evidence.collectives import RETIRED, UNKNOWN, CallTable, RankCalls, RecordedCall, Shapes
 from ddpdoctor.evidence.collectives import STATES as STATE_NAMES
 from ddpdoctor.evidence.numbers import Numbers
 
@@ -137,7 +137,7 @@ class Rows:
         self.begun.extend(_read_numbers(columns["time_created_ns"][:room]))
         self.states.extend([states[pair] for pair in pairs][:room])
 
-    def _describe(self, entry: Mapping[str, Any]) -> Call:
+    def _describe(self, entry: Mapping[str, Any]) -> RecordedCall:
         group = entry["process_group"]
         name, description = _text(group[0]), _text(group[1])
         backend, _, operation = _text(entry["profiling_name"]).partition(":")
@@ -148,7 +148,7 @@ class Rows:
             operation, peer = found[1], self._global_rank(name, int(found[3]))
         p2p = bool(entry.get("is_p2p")) or operation in ("send", "recv")
         known = self.members.get(name)
-        return Call(
+        return RecordedCall(
             op=_OPERATIONS.get(operation, operation),
             group=self.table.group(name, _plain_name(description), known[2] if known else None),
             inputs=_shapes(entry.get("input_sizes")),

@@ -249,8 +249,11 @@ def _describe_hint(hint: Any, definitions: Json) -> Json:
         return _describe_plain((hint,))
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         name = f"evidence.{hint.__name__}"
-        if name not in definitions:
-            definitions[name] = {}  # so that a class that holds itself ends
+        words = inspect.cleandoc(hint.__doc__ or "")
+        if definitions.setdefault(name, {}).get("description", words) != words:
+            raise TypeError(f"two classes of evidence are called {hint.__name__}")
+        if not definitions[name]:
+            definitions[name] = {"description": words}  # so that a class that holds itself ends
             definitions[name] = _describe_class(hint, definitions)
         return _ref(name)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
