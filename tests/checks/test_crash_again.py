@@ -158,3 +158,44 @@ def test_a_crash_that_the_setting_itself_brings_is_not_the_scripts() -> None:
     assert "it was not reproduced" in finding.message
     assert "that is no fault of the script" in seen_of(finding)[0]
     assert any("--debug detail" in (fix.command or "") for fix in finding.fix)
+
+
+def finger(op: str, shape: str) -> str:
+    return f"CollectiveFingerPrint(SequenceNumber=7, OpType={op}, TensorShape=[{shape}], TensorDtypes=Float)"
+
+
+def mismatch(rank: int, own: str, other: int, others: str) -> str:
+    return (
+        f"Detected mismatch between collectives on ranks. Rank {rank} is running collective: {own}, but Rank {other} "
+        f"is running collective: {others}."
+    )
+
+
+def test_the_rank_that_differs_from_most_is_at_fault() -> None:
+    usual, odd = finger("ALLREDUCE", "10"), finger("ALLREDUCE", "20")
+    job = Job(3)
+    job.raises(0, "RuntimeError", mismatch(0, usual, 1, odd), 5.0)
+    job.raises(2, "RuntimeError", mismatch(2, usual, 1, odd), 5.1)
+    job.raises(1, "RuntimeError", mismatch(1, odd, 0, usual), 5.2, frames=EMBED)
+    finding = cause_of(job)
+    assert (finding.code, list(finding.ranks), list(finding.victims)) == ("COL003", [1], [0, 2])
+    assert "rank 1 differs from most" in finding.message
+    assert "rank 0 runs ALLREDUCE #7 of [10] Float, rank 1 runs ALLREDUCE #7 of [20] Float" in finding.message
+    shown = [(place.role, place.line, list(place.ranks)) for place in finding.where]
+    assert shown[0] == ("culprit", 12, [1])
+    assert ("victim", 71, [0, 2]) in shown
+    assert len([place for place in shown if place[1] == 71]) == 1
+
+
+def test_two_ranks_do_not_outvote_each_other() -> None:
+    usual, odd = finger("ALLREDUCE", "10"), finger("BARRIER", "")
+    job = Job(2).raises(0, "RuntimeError", mismatch(0, usual, 1, odd), 5.0)
+    finding = cause_of(job.raises(1, "RuntimeError", mismatch(1, odd, 0, usual), 5.2, frames=EMBED))
+    assert list(finding.ranks) == [0, 1]
+    assert "of two ranks it cannot be told" in finding.message
+    assert "most" not in finding.message
+    four = Job(4)
+    for rank in range(4):
+        own, others = (usual, odd) if rank < 2 else (odd, usual)
+        four.raises(rank, "RuntimeError", mismatch(rank, own, (rank + 2) % 4, others), 5.0 + rank / 10)
+    assert "most" not in cause_of(four).message

@@ -16,6 +16,8 @@ from ddpdoctor_checks.crash.launching import rerun as command
 
 NAMES = {"blocking": "CUDA_LAUNCH_BLOCKING=1", "detail": "TORCH_DISTRIBUTED_DEBUG=DETAIL"}
 """What tells the second run from the first, in the words of a finding."""
+MOST_LINES = 4
+"""Different lines of one failure that are shown."""
 LIMIT_S = 600.0
 """Where the limit of a second run that was stopped is not known."""
 
@@ -125,7 +127,8 @@ def _shown(rerun: Rerun, group: Group, same: Group, toggle: str) -> Again:
         details["reported_line"] = {"file": before.file, "line": before.line}
         if (before.file, before.line) == (line.file, line.line):
             return Again(
-                f"run again with {NAMES[toggle]} it was raised at the same line, so this is the true one",
+                f"run again with {NAMES[toggle]} it was raised at the same line"
+                + (", so this is the true one" if toggle == "blocking" else ""),
                 group=same,
                 seen=(item,),
                 details=details,
@@ -134,27 +137,39 @@ def _shown(rerun: Rerun, group: Group, same: Group, toggle: str) -> Again:
         f"run again with {NAMES[toggle]} it was raised at {place}"
         + (", which is the true line" if toggle == "blocking" else ""),
         group=same,
-        places=_places(same),
+        places=place_failures(same),
         seen=(item,),
         details=details,
     )
 
 
-def _places(same: Group) -> tuple[Where, ...]:
-    """Return the innermost line with its callers, then lines of other ranks."""
-    shown = user_frames(same.first.frames)[:MOST_PLACES]
-    lines: dict[tuple[str, int], tuple[Frame, list[int]]] = {}
-    for failure in same.failures:
+def place_failures(group: Group, culprits: RankSet | None = None) -> tuple[Where, ...]:
+    """Return the innermost line of a failure with its callers, then lines of other ranks.
+
+    Args:
+        group: the failure.
+        culprits: ranks at fault, of those that failed so; None where all are.
+    """
+    mine = (
+        RankSet(each.rank for each in group.failures if each.rank is not None)
+        if culprits is None
+        else culprits
+    )
+    ordered = sorted(group.failures, key=lambda each: (each.rank not in mine, each is not group.first))
+    lines: dict[tuple[bool, str, int], tuple[Frame, list[int]]] = {}
+    for failure in ordered:
         line = failure.line
         if line is not None and failure.rank is not None:
-            lines.setdefault((line.file, line.line), (line, []))[1].append(failure.rank)
-    _, first = lines.pop((shown[0].file, shown[0].line), (shown[0], []))
-    places = [
-        Where(
-            RankSet(first), "culprit" if not n else "caller", each.file, each.line, each.function, each.source
-        )
-        for n, each in enumerate(shown)
-    ]
-    for line, ranks in list(lines.values())[:3]:
-        places.append(Where(RankSet(ranks), "culprit", line.file, line.line, line.function, line.source))
+            key = (failure.rank in mine, line.file, line.line)
+            lines.setdefault(key, (line, []))[1].append(failure.rank)
+    places: list[Where] = []
+    for (guilty, _, _), (line, ranks) in list(lines.items())[:MOST_LINES]:
+        role = "culprit" if guilty else "victim"
+        places.append(Where(RankSet(ranks), role, line.file, line.line, line.function, line.source))
+        if len(places) == 1:
+            callers = user_frames(ordered[0].frames)[1:MOST_PLACES]
+            places += [
+                Where(RankSet(ranks), "caller", each.file, each.line, each.function, each.source)
+                for each in callers
+            ]
     return tuple(places)

@@ -8,11 +8,11 @@ from typing import Any
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
-from ddpdoctor_checks.crash.again import Again, look_again
+from ddpdoctor_checks.crash.again import Again, look_again, place_failures
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.launching import rerun
 from ddpdoctor_checks.crash.telling import JOB, Clause, tell
-from ddpdoctor_checks.wording import name_set
+from ddpdoctor_checks.wording import choose_form, name_set
 
 _FLIGHT = ("TORCH_FR_BUFFER_SIZE=2000", "TORCH_NCCL_DUMP_ON_TIMEOUT=1")
 """Torch's recorder of collectives and its dump (docs.pytorch.org, tutorials/unstable/flight_recorder_tutorial)."""
@@ -111,6 +111,13 @@ def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
     if again is not None:
         told = f"; {_describe_again(again)}{told}"
         details.update(again.details)
+    compared = group if "own" in groups else again.group if again is not None else None
+    odd = _find_odd(compared, diagnosis) if compared is not None else RankSet()
+    places = again.places if again is not None else ()
+    if odd and compared is not None:
+        told += f"; {name_set(odd)} {choose_form(len(odd), 'differs', 'differ')} from most"
+        details["odd"] = list(odd)
+        places, ranks = place_failures(compared, odd), odd
     if "own" not in groups and (again is None or again.group is None):
         fixes.insert(
             0,
@@ -125,8 +132,22 @@ def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
         details,
         ranks=diagnosis.world if both else ranks if ranks != group.ranks else None,
         seen=again.seen if again is not None else (),
-        places=again.places if again is not None else (),
+        places=places,
     )
+
+
+def _find_odd(group: Group, diagnosis: Diagnosis) -> RankSet:
+    """Return the ranks whose call differs from that of more than half of the world; none where nobody knows."""
+    calls: dict[str, set[int]] = {}
+    for failure in group.failures:
+        groups = failure.groups
+        for rank, call in (("rank", "own"), ("other", "others")):
+            if groups.get(rank, "").isdigit() and call in groups:
+                calls.setdefault(_name(groups[call]), set()).add(int(groups[rank]))
+    most = max(calls.values(), key=len, default=set())
+    if 2 * len(most) <= len(diagnosis.world):
+        return RankSet()
+    return RankSet(rank for ranks in calls.values() if ranks is not most for rank in ranks - most)
 
 
 _FINGERPRINT = re.compile(
@@ -181,8 +202,8 @@ def find_mismatch(evidence: Evidence) -> Iterable[Finding]:
 
     How it decides:
         By the text; where ``--rerun detail`` ran the job once more with TORCH_DISTRIBUTED_DEBUG=DETAIL, by the two
-        calls that torch named there. Which rank is wrong is not decided: with two ranks nobody can tell, with more
-        the recorder's dumps would.
+        calls that torch named there. Where torch's words name a call of more than half of the ranks, those that made
+        another are at fault; else nothing is said of that: of two ranks nobody can tell.
 
     Known false alarms:
         A damaged network card can garble sizes; nobody has reported one.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
@@ -44,6 +44,8 @@ class Clause:
     details: dict[str, Any] = field(default_factory=dict)
     whole: bool = False
     """``what`` is the whole message."""
+    nobody: bool = False
+    """No rank was started: nobody failed, and nobody suffered."""
     ranks: RankSet | None = None
     """Culprits where they are others than those who said it."""
     severity: str | None = None
@@ -95,7 +97,7 @@ def make_finding(diagnosis: Diagnosis, group: Group, describe: Describe) -> Find
     cause = group is diagnosis.cause
     clause = describe(diagnosis, group)
     ranks = group.ranks if clause.ranks is None else clause.ranks
-    said = RankSet() if clause.ranks is None else group.ranks.minus(ranks)
+    said = RankSet() if clause.ranks is None or clause.nobody else group.ranks.minus(ranks)
     victims = RankSet(each.rank for each in diagnosis.victims if each.rank is not None).union(said)
     message = (
         clause.what if clause.whole else f"{_subject(diagnosis, group)}: {clause.what.removesuffix('.')}."
@@ -112,7 +114,10 @@ def make_finding(diagnosis: Diagnosis, group: Group, describe: Describe) -> Find
         victims=victims.minus(ranks) if cause else RankSet(),
         nodes=hosts if diagnosis.context.nodes > 1 else (),
         where=_places(diagnosis, group, clause, ranks, cause),
-        evidence=tuple(_seen(diagnosis, group, clause, cause)),
+        evidence=tuple(
+            replace(item, ranks=None) if clause.nobody else item
+            for item in _seen(diagnosis, group, clause, cause)
+        ),
         fix=tuple(clause.fix),
         details={**_details(diagnosis, group, cause), **clause.details},
         confidence=clause.confidence or group.first.sure,
@@ -219,9 +224,11 @@ def _places(
     own = group.ranks if role == "victim" else ranks
     shown = user_frames(group.first.frames)[: 1 if clause.places else MOST_PLACES]
     places = list(clause.places)
+    told = {(place.file, place.line) for place in places}
     places += [
         _where(frame, own, role if not n else "caller", host if not n else None)
         for n, frame in enumerate(shown)
+        if (frame.file, frame.line) not in told
     ]
     other: dict[tuple[str, int], list[Failure]] = {}
     for each in group.failures:
@@ -230,7 +237,7 @@ def _places(
             other.setdefault((line.file, line.line), []).append(each)
     for members in list(other.values())[:3]:
         line = members[0].line
-        if line is not None:
+        if line is not None and (line.file, line.line) not in told:
             members_ranks = RankSet(each.rank for each in members if each.rank is not None)
             places.append(_where(line, members_ranks, role, None))
     return (*places, *(_victim_places(diagnosis) if cause else ()))
