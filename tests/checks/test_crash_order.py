@@ -301,6 +301,8 @@ def unstarted(problem: ScriptProblem) -> Finding:
     findings, _, _ = judge(evidence)
     assert findings[0].ranks == RankSet()
     assert findings[0].message.endswith("Nothing was started.")
+    assert findings[0].victims == RankSet()
+    assert all(item.ranks is None for item in findings[0].evidence)
     return findings[0]
 
 
@@ -365,3 +367,28 @@ def test_a_majority_that_built_the_same_model_is_not_blamed() -> None:
     assert (found.code, found.ranks, found.victims) == ("DDP009", RankSet([2]), RankSet([0, 1]))
     assert found.message.startswith("Rank 2 built another model than the other ranks: ")
     assert "DDP() refused it on ranks 0-2 at train.py:71." in found.message
+
+
+def joining(job: Job, **sizes: int) -> Job:
+    """Ranks that are in init_process_group, each with the size of the world that it goes by."""
+    for name, size in sizes.items():
+        rank = int(name[1:])
+        begun = job.processes[rank].milestones[0]
+        job.set(rank, milestones=(begun, replace(begun, name="init-begin")), world_size=size)
+    return job
+
+
+def test_worlds_of_different_size_are_why_some_wait() -> None:
+    job = joining(Job(3, launch={"world_size": 4}), r0=4, r1=3, r2=3)
+    job.raises(0, "torch.distributed.DistStoreError", STORE, 6.0).terminates([1, 2], 6.5)
+    found = cause_of(job)
+    assert (found.code, found.ranks) == ("ENV003", RankSet([0]))
+    assert "WORLD_SIZE is '3' on ranks 1-2 and '4' on rank 0" in found.message
+
+
+def test_a_helper_of_a_rank_with_a_world_of_its_own_is_no_contradiction() -> None:
+    job = joining(Job(3), r0=3, r1=3)
+    job.set(2, milestones=job.processes[2].milestones[:1])
+    job.extra.append(replace(job.process(0), pid=500, parent=1000, world_size=1))
+    job.raises(0, "torch.distributed.DistStoreError", STORE, 6.0).terminates([1, 2], 6.5)
+    assert cause_of(job).code == "NET006"

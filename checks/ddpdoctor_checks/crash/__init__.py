@@ -93,6 +93,9 @@ from ddpdoctor_checks.crash.environment import (
 )
 
 # isort: split
+from ddpdoctor_checks.crash.sizes import find_world_sizes
+
+# isort: split
 from ddpdoctor_checks.crash.files import find_directory_raced, find_prefix, find_read_early
 
 __all__ = [
@@ -154,4 +157,5 @@ __all__ = [
     "find_unused",
     "find_unused_somewhere",
     "find_variables_missing",
+    "find_world_sizes",
 ]

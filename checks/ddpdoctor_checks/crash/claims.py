@@ -1,4 +1,4 @@
-"""Ranks that two processes claim at one time."""
+"""What ranks claim that cannot be: a number that another process has, worlds of different size."""
 
 from __future__ import annotations
 
@@ -7,38 +7,69 @@ import itertools
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.failures import Failure, Level
 from ddpdoctor_checks.crash.views import View
+from ddpdoctor_checks.wording import find_minority, fold_values
 
 EXPLAINED = frozenset({"NET001", "NET006", "COL005", "COL008", "BKD002", "NET011"})
-"""Codes that a rank which exists twice brings about: its second process takes the port or the other's place."""
+"""Codes that a rank which exists twice brings about, or a world that is larger for some: a second process takes the
+port or the other's place, and some wait for ranks that never come."""
 
 
 def judge_claims(diagnosis: Diagnosis) -> None:
-    """Make ranks that exist twice the cause, where what was found so far follows from them."""
+    """Make ranks that exist twice, or worlds of different size, the cause where what was found follows from them."""
     if diagnosis.cause is not None and diagnosis.cause.code not in EXPLAINED:
         return
     if diagnosis.cause is None and diagnosis.reason is None:
         return
     double = find_double(diagnosis)
-    if not double:
+    if double:
+        _blame(
+            diagnosis,
+            "ENV002",
+            [
+                (view, f"process {view.pid} on {diagnosis.host(view)}")
+                for views in double.values()
+                for view in views
+            ],
+        )
         return
-    failures = [
-        Failure(view, Level.STATUS, "ENV002", f"process {view.pid} on {diagnosis.host(view)}")
-        for views in double.values()
-        for view in views
-    ]
-    diagnosis.cause = Group("ENV002", Level.STATUS, failures, failures[0])
+    sizes = find_sizes(diagnosis)
+    groups = fold_values({rank: str(size) for rank, (size, _) in sizes.items()})
+    if len(groups) > 1:
+        odd = find_minority(groups)
+        _blame(
+            diagnosis,
+            "ENV003",
+            [(view, f"a world of {size}") for rank, (size, view) in sorted(sizes.items()) if rank in odd],
+        )
+
+
+def _blame(diagnosis: Diagnosis, code: str, who: list[tuple[View, str]]) -> None:
+    failures = [Failure(view, Level.STATUS, code, words) for view, words in who]
+    diagnosis.cause = Group(code, Level.STATUS, failures, failures[0])
     diagnosis.reason = None
+
+
+def find_sizes(diagnosis: Diagnosis) -> dict[int, tuple[int, View]]:
+    """Return rank -> the size of the world that it wants to join, and its process."""
+    found = {}
+    for view in _own_ranks(diagnosis):
+        if view.rank is not None and view.process is not None and view.process.world_size:
+            found[view.rank] = (view.process.world_size, view)
+    return found
+
+
+def _own_ranks(diagnosis: Diagnosis) -> list[View]:
+    """Return the ranks; a process that a rank started inherits its number and is none."""
+    mine = [v for v in diagnosis.views.ranks if v.attempt == diagnosis.attempt and v.rank is not None]
+    known = {(view.node, view.pid) for view in mine}
+    return [v for v in mine if v.process is not None and (v.node, v.process.parent) not in known]
 
 
 def find_double(diagnosis: Diagnosis) -> dict[int, list[View]]:
     """Return rank -> its processes, for ranks with several that lived at one time."""
-    mine = [v for v in diagnosis.views.ranks if v.attempt == diagnosis.attempt and v.rank is not None]
-    known = {(view.node, view.pid) for view in mine}
     by_rank: dict[int, list[View]] = {}
-    for view in mine:
-        process = view.process
-        # A process that a rank started inherits its number; it is no second rank.
-        if process is not None and view.rank is not None and (view.node, process.parent) not in known:
+    for view in _own_ranks(diagnosis):
+        if view.rank is not None:
             by_rank.setdefault(view.rank, []).append(view)
     return {rank: views for rank, views in by_rank.items() if len(views) > 1 and _overlap(diagnosis, views)}
 

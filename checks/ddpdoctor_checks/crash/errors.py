@@ -265,7 +265,11 @@ def _begin_at(diagnosis: Diagnosis, what: str, fixes: list[Fix], place: str = ""
     if any(view.process is not None and view.process.started is not None for view in diagnosis.views.ranks):
         return Clause(what, fixes)
     return Clause(
-        f"{what[0].upper()}{what[1:]}{place}. Nothing was started.", fixes, whole=True, ranks=RankSet()
+        f"{what[0].upper()}{what[1:]}{place}. Nothing was started.",
+        fixes,
+        whole=True,
+        ranks=RankSet(),
+        nobody=True,
     )
 
 

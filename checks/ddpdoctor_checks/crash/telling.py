@@ -240,7 +240,12 @@ def _places(
         if line is not None and (line.file, line.line) not in told:
             members_ranks = RankSet(each.rank for each in members if each.rank is not None)
             places.append(_where(line, members_ranks, role, None))
-    return (*places, *(_victim_places(diagnosis) if cause else ()))
+    named = {(place.file, place.line): place.ranks for place in places}
+    victims = _victim_places(diagnosis) if cause else []
+    return (
+        *places,
+        *(each for each in victims if each.ranks.minus(named.get((each.file, each.line), RankSet()))),
+    )
 
 
 def _victim_places(diagnosis: Diagnosis) -> list[Where]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.commands import DEFAULT_PORT, repeat_launch
 from ddpdoctor_checks.places import Places, require
 from ddpdoctor_checks.wording import (
@@ -73,6 +73,8 @@ def find_variables_missing(evidence: Evidence) -> Iterable[Finding]:
         https://docs.pytorch.org/docs/stable/distributed.html (Environment variable initialization)
         https://docs.pytorch.org/docs/stable/elastic/run.html (Environment Variables)
     """
+    if evidence.processes:
+        raise NotApplicable("of a job that runs, its own error is what counts (crash.variables)")
     environments = find_environments(evidence)
     if not evidence.ranks and not environments:
         require(evidence, "nodes", "any environment")

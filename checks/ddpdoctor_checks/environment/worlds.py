@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.commands import repeat_launch
 from ddpdoctor_checks.environment.ranks import find_environments
 from ddpdoctor_checks.places import Places, require
@@ -69,6 +69,8 @@ def find_world_inconsistent(evidence: Evidence) -> Iterable[Finding]:
         https://docs.pytorch.org/docs/stable/elastic/run.html (Definitions, WORLD_SIZE)
         https://github.com/huggingface/accelerate/issues/2521
     """
+    if evidence.processes:
+        raise NotApplicable("of a job that runs, its own failure is what counts (crash.world_sizes)")
     environments = find_environments(evidence)
     places = Places(evidence)
     found = False

@@ -1,0 +1,38 @@
+"""ENV003 of a job: ranks that went by worlds of different size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.judge import Finding, Fix, check_also
+from ddpdoctor_checks.crash.claims import find_sizes
+from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
+from ddpdoctor_checks.crash.telling import JOB, Clause, tell
+from ddpdoctor_checks.environment import worlds
+from ddpdoctor_checks.wording import describe_groups, fold_values, tabulate
+
+
+def _describe_sizes(diagnosis: Diagnosis, group: Group) -> Clause:
+    groups = fold_values({rank: str(size) for rank, (size, _) in find_sizes(diagnosis).items()})
+    return Clause(
+        f"The ranks wanted to join worlds of different size: WORLD_SIZE is {describe_groups(groups)}.",
+        (
+            Fix("let the launcher count them", code='world_size = int(os.environ["WORLD_SIZE"])'),
+            Fix("start all nodes with the same --nnodes and --nproc-per-node"),
+        ),
+        {"values": tabulate(groups)},
+        whole=True,
+    )
+
+
+@check_also(
+    worlds.find_world_inconsistent,
+    id="crash.world_sizes",
+    family="crash",
+    needs=("processes",),
+    commands=JOB,
+)
+def find_world_sizes(evidence: Evidence) -> Iterable[Finding]:
+    """Ranks of the failed job went by worlds of different size."""
+    yield from tell(evidence, "ENV003", _describe_sizes)

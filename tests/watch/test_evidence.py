@@ -1,0 +1,76 @@
+"""What of a run's evidence the checks of launches get."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ddpdoctor.evidence import Evidence, Launch
+from ddpdoctor.evidence.job import JobEnd, ProcessRecord
+from ddpdoctor.judge import Registry
+from ddpdoctor.report.build import Report, build_report
+from ddpdoctor.testing import STARTED
+from ddpdoctor.watch.evidence import _describe_ranks
+from ddpdoctor_checks import crash, environment
+
+
+def rank(number: int, pid: int, parent: int = 5, **changes: Any) -> ProcessRecord:
+    variables = {"RANK": str(number), "WORLD_SIZE": "2", "MASTER_ADDR": "node-a", "NCCL_ALGO": "Ring"}
+    return replace(
+        ProcessRecord(
+            pid, host="node-a", parent=parent, rank=number, local_rank=number, world_size=2, variables=variables,
+            exit_code=0, clean_end=True, torch="2.13.0",
+        ),
+        **changes,
+    )  # fmt: skip
+
+
+def judge(*processes: ProcessRecord, **launch: Any) -> Report:
+    registry = Registry()
+    for family in (crash, environment):
+        registry.add_module(family)
+    values = {"command": "run", "launcher": "torchrun", "nproc": 2, "world_size": 2, **launch}
+    evidence = Evidence(
+        launch=Launch(**values),
+        ranks=_describe_ranks(processes),
+        processes=processes,
+        job=(JobEnd(exit_code=0),),
+    )
+    return build_report(evidence, registry=registry, started_at=STARTED, duration_s=1.0)
+
+
+def test_ranks_of_a_healthy_job_give_no_finding_and_their_rows_look() -> None:
+    report = judge(rank(0, 10), rank(1, 11))
+    assert [each.code for each in report.findings if each.severity != "info"] == []
+    rows = {row.id: row.status for row in report.checks}
+    assert rows["env.variables.agree"] == "pass"
+    assert rows["env.launcher.agrees"] in ("pass", "skipped", "unknown")
+    assert "fail" not in {status for id, status in rows.items() if id.startswith("env.ranks")}
+
+
+def test_a_variable_that_differs_over_ranks_is_told() -> None:
+    odd = rank(1, 11)
+    odd = replace(odd, variables={**odd.variables, "NCCL_ALGO": "Tree"})
+    report = judge(rank(0, 10), odd)
+    assert "ENV004" in [each.code for each in report.findings]
+
+
+def test_variables_of_the_launch_that_contradict_it_are_told() -> None:
+    variables = {"SLURM_NTASKS": "9", "SLURM_NNODES": "2", "SLURM_NTASKS_PER_NODE": "4"}
+    report = judge(rank(0, 10), rank(1, 11), variables=variables)
+    assert "ENV006" in [each.code for each in report.findings]
+
+
+def test_what_a_rank_starts_is_no_rank_of_the_job() -> None:
+    helper = rank(0, 20, parent=15, world_size=1)
+    shell = ProcessRecord(15, parent=10, role="other")
+    assert [facts.pid for facts in _describe_ranks([rank(0, 10), rank(1, 11), shell, helper])] == [10, 11]
+
+
+def test_two_jobs_of_one_command_are_not_compared() -> None:
+    assert _describe_ranks([rank(0, 10), rank(1, 11), rank(0, 30, parent=6)]) == ()
+
+
+def test_processes_that_are_each_others_parents_end_the_search() -> None:
+    loop = [ProcessRecord(15, parent=16, role="other"), ProcessRecord(16, parent=15, role="other")]
+    assert [facts.pid for facts in _describe_ranks([*loop, rank(0, 10, parent=15)])] == [10]
