@@ -47,9 +47,10 @@ _KEYED_HEX = re.compile(
 """Weights & Biases keys have no prefix: 40 hex digits, as a git commit has. Only a word before tells them."""
 
 _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s,;&'"})]+)"""
-_ASSIGNED = re.compile(
-    rf"""(?<![\w.-])(?P<name>-{{0,2}}[A-Za-z_][\w.-]{{0,63}})(?P<gap>['"]?\s?=\s?|['"]?\s?:\s+|['"]\s?:)(?P<value>{_VALUE})"""
+_NAMED = re.compile(
+    r"""(?<![\w.-])(?P<name>-{0,2}[A-Za-z_][\w.-]{0,63})(?P<gap>['"]?\s?=\s?|['"]?\s?:\s+|['"]\s?:)"""
 )
+_GIVEN = re.compile(_VALUE)
 _OPTION = re.compile(rf"(?<!\S)(?P<name>--?[A-Za-z_][\w.-]{{0,63}})(?P<gap>\s+)(?P<value>(?!-){_VALUE})")
 _PLAIN_VALUE = re.compile(r"(?i)true|false|none|null|yes|no|\d{1,6}|\*\*\*")
 """What a switch or a count looks like: after ``token=`` it is no secret."""
@@ -95,7 +96,7 @@ def scrub(text: str) -> str:
     text = _BEARER.sub(rf"\1\2{HIDDEN}", text)
     text = _SHAPES.sub(HIDDEN, text)
     text = _LOGIN_PAIR.sub(rf"\1\2{HIDDEN}", text)
-    text = _OPTION.sub(_hide_value, _ASSIGNED.sub(_hide_value, text))
+    text = _OPTION.sub(_hide_value, _hide_assigned(text))
     text = _KEYED_HEX.sub(rf"\1{HIDDEN}", text)
     return scrub_paths(text)
 
@@ -145,6 +146,19 @@ def _hide_value(match: re.Match[str]) -> str:
     if not is_secret_name(match["name"]) or _PLAIN_VALUE.fullmatch(match["value"]):
         return match[0]
     return f"{match['name']}{match['gap']}{HIDDEN}"
+
+
+def _hide_assigned(text: str) -> str:
+    """Hide the values of secrets' names; one may also stand in the value of another name, such as an exception's."""
+    parts, done = [], 0
+    for match in _NAMED.finditer(text):
+        if match.start() < done or not is_secret_name(match["name"]):
+            continue
+        value = _GIVEN.match(text, match.end())
+        if value is not None and not _PLAIN_VALUE.fullmatch(value[0]):
+            parts += [text[done : match.end()], HIDDEN]
+            done = value.end()
+    return "".join([*parts, text[done:]])
 
 
 @functools.lru_cache(maxsize=16)

@@ -35,6 +35,9 @@ def test_known_token_shapes_are_hidden_anywhere(kind: str) -> None:
     ("text", "secret"),
     [
         ("python train.py --password=hunter2", "hunter2"),
+        ("KeyError: 'no label of token=hunter2'", "hunter2"),
+        ("ValueError: password: 'hunter2' is wrong", "hunter2"),
+        ("options=lr=0.1,token=hunter2", "hunter2"),
         ("python train.py --password hunter2 --epochs 3", "hunter2"),
         ("--db-password 'two words'", "two words"),
         ("--hf-token abcdefgh", "abcdefgh"),
