@@ -1,7 +1,7 @@
 """Who sent the signals that ended processes of a job: what the senders themselves wrote down.
 
-The hook writes every ``os.kill`` and ``os.killpg`` before it happens. Where torchrun's agent is watched and wrote
-nothing of the kind, a request to end did not come from it.
+The hook writes every ``os.kill`` and ``os.killpg`` before it happens. Where the parent of a process is watched
+(torchrun's agent, a script that starts its own ranks) and wrote nothing of the kind, the signal did not come from it.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def _name_sender(
             sender = _describe_sender(kill.sender, record, by_pid, agents)
             return dataclasses.replace(record, signal_sender=sender, exit_call=call)
     parent = by_pid.get(record.parent) if record.parent is not None else None
-    if parent is None or parent.pid not in agents or not _was_silent(record, parent.pid, by_target):
+    if parent is None or not _was_silent(record, parent.pid, by_target, by_pid):
         return record
-    # Its agent saw the end, so it was alive and would have written down what it sent.
+    # Its parent saw the end, so it was alive and would have written down what it sent.
     if record.signal in _REQUESTED:
         return dataclasses.replace(record, signal_sender=UNSEEN)
     if record.signal == signal.SIGKILL:
@@ -79,10 +79,20 @@ def _name_sender(
     return record
 
 
-def _was_silent(record: ProcessRecord, agent: int, by_target: dict[tuple[int, int], list[Kill]]) -> bool:
-    """Whether an agent had sent a process nothing before its end."""
-    sent = [kill for (target, _), kills in by_target.items() if target == record.pid for kill in kills]
-    return not any(kill.sender == agent and _within(kill.at, record) for kill in sent)
+def _was_silent(
+    record: ProcessRecord,
+    parent: int,
+    by_target: dict[tuple[int, int], list[Kill]],
+    by_pid: dict[int, ProcessRecord],
+) -> bool:
+    """Whether a parent had sent a process nothing before its end, nor to a group that it may have belonged to."""
+    return not any(
+        kill.sender == parent
+        and _within(kill.at, record)
+        and (target == record.pid or (kill.pgid is not None and target not in by_pid))
+        for (target, _), kills in by_target.items()
+        for kill in kills
+    )
 
 
 def _within(at: Moment, record: ProcessRecord) -> bool:
@@ -109,8 +119,20 @@ def _describe_sender(
         return f"pid {pid}"
     if pid in agents:
         return f"agent (pid {pid})"
-    if pid == record.parent:
+    if _is_above(pid, record, by_pid):
         return f"its parent (pid {pid})"
     if sender.role == "rank" and sender.rank is not None:
         return f"rank {sender.rank} (pid {pid})"
     return f"pid {pid} ({sender.script or (sender.command[0] if sender.command else sender.role)})"
+
+
+def _is_above(pid: int, record: ProcessRecord, by_pid: dict[int, ProcessRecord]) -> bool:
+    """Whether a process started another, itself or through a fork server."""
+    seen = {record.pid}
+    above = record.parent
+    while above is not None and above not in seen:
+        if above == pid:
+            return True
+        seen.add(above)
+        above = by_pid[above].parent if above in by_pid else None
+    return False

@@ -392,3 +392,21 @@ def test_a_helper_of_a_rank_with_a_world_of_its_own_is_no_contradiction() -> Non
     job.extra.append(replace(job.process(0), pid=500, parent=1000, world_size=1))
     job.raises(0, "torch.distributed.DistStoreError", STORE, 6.0).terminates([1, 2], 6.5)
     assert cause_of(job).code == "NET006"
+
+
+@pytest.mark.parametrize(
+    ("frames", "starved"),
+    [
+        ((Frame("train.py", 50, "next_batch"),), True),
+        ((Frame("/usr/lib/python3.11/threading.py", 331, "wait"), Frame("train.py", 50, "x")), True),
+        (
+            (Frame("/usr/lib/python3.11/socket.py", 851, "create_connection"), Frame("train.py", 50, "x")),
+            False,
+        ),
+    ],
+)
+def test_a_time_out_is_a_threads_fault_where_the_main_thread_waited_for_it(
+    frames: tuple[Frame, ...], starved: bool
+) -> None:
+    job = in_thread(Job(2), 1, 6.0).raises(1, "TimeoutError", "no batch", 10.0, frames).complains([0])
+    assert (cause_of(job).where[0].file == "loader.py") == starved

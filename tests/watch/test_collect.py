@@ -308,7 +308,22 @@ def test_a_parent_that_ends_its_children_is_named_as_such(run: Path) -> None:
     write(run, 8, start(8, 1, ppid=5))
     found = {record.pid: record for record in collect(run).processes}
     assert found[7].signal_sender == "its parent (pid 5)"
-    assert found[8].signal_sender is None  # a parent that is no agent of torchrun has other ways, too
+    assert found[8].signal_sender == UNSEEN
+
+
+def test_a_fork_servers_owner_is_a_parent_too(run: Path) -> None:
+    write(run, 5, start(5, None, "other", script="spawn.py"), kill(8, 15, pid=7))
+    write(run, 6, start(6, None, "other", ppid=5), event("child-exit", 9, pid=7, signal=15))
+    write(run, 7, start(7, 0, ppid=6))
+    found = {record.pid: record for record in collect(run).processes}
+    assert found[7].signal_sender == "its parent (pid 5)"
+
+
+def test_a_signal_for_a_group_may_have_reached_any_child(run: Path) -> None:
+    end = event("child-exit", 9, pid=7, signal=15)
+    write(run, 5, start(5, None, "other", script="spawn.py"), kill(8, 15, pgid=3), end)
+    write(run, 7, start(7, 0, ppid=5))
+    assert {record.pid: record for record in collect(run).processes}[7].signal_sender is None
 
 
 def test_a_signal_for_an_earlier_process_of_the_same_number_is_not_its_end(run: Path) -> None:

@@ -19,7 +19,7 @@ from ddpdoctor_checks.crash.failures import (
     describe_exception,
     short_type,
 )
-from ddpdoctor_checks.crash.frames import cut_at_start, read_traceback, stands_in
+from ddpdoctor_checks.crash.frames import cut_at_start, read_traceback, stands_in, user_line
 from ddpdoctor_checks.crash.views import View
 
 MAIN = ("uncaught", "error-file", "log", "handled")
@@ -117,7 +117,12 @@ def _weigh_thread(main: Failure | None, thread: Failure | None) -> Failure | Non
 def _is_starved(failure: Failure) -> bool:
     """Whether the main thread waited in vain for what another one should have given."""
     name = short_type(failure.type or "")
-    return name in _STARVED or (name == "TimeoutError" and any(stands_in(failure.frames, w) for w in _WAITS))
+    if name != "TimeoutError":
+        return name in _STARVED
+    own = (
+        bool(failure.frames) and user_line(failure.frames[:1]) is not None
+    )  # raised after a wait with a limit
+    return own or any(stands_in(failure.frames, part) for part in _WAITS)
 
 
 def _add_worker(own: Sequence[Failure]) -> None:
@@ -132,13 +137,23 @@ def _add_worker(own: Sequence[Failure]) -> None:
             return
 
 
+def _names_cause(told: _Told) -> bool:
+    """Whether an exception says what is wrong, and was raised from the complaint that showed it.
+
+    Torch raises "The connection to the C10d store has failed" from the time-out of the socket.
+    """
+    chain = told.record.chain
+    known = told.entry is not None and told.entry.role == CAUSE
+    return known and not told.complains and bool(chain) and chain[0].link == "cause"
+
+
 def _judge_exception(view: View, record: ExceptionRecord, context: Context) -> Failure:
     told = _join_remote([_read(each) for each in (record, *record.chain)])
     if told[0].entry is None and _lost_worker(told[0], view) is not None:
         told[0] = replace(told[0], entry=find_entry("loader-gone"))
     top, root = told[0], told[-1]
     level, shown = Level.EXCEPTION, top
-    if root.complains:
+    if root.complains and not _names_cause(top):
         level, shown = Level.COMPLAINT, root
     elif top.complains:
         shown = next(each for each in told if not each.complains)
