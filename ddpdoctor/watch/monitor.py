@@ -40,7 +40,7 @@ STEPS = 512
 """Records from which the length of a step is taken."""
 LOOKS_KEPT = 50
 MOST_SHARE, FREE_S = 0.01, 30.0
-"""Of the time of the job that may be spent in looks, and seconds that are free: some jobs stand still again and again."""
+"""Of the time of the job that may be spent in looks, and seconds that are free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +104,18 @@ class Pace:
     moved: bool = False
     """The last call of `due` saw that something had happened since the one before."""
 
-    def due(self, glances: Sequence[Glance], now_ns: int, stall_after_s: float) -> bool:
+    def due(
+        self, glances: Sequence[Glance], now_ns: int, stall_after_s: float, hang_timeout_s: float = HANG_S
+    ) -> bool:
         """Whether to look now.
 
         Args:
             glances: of all ranks of the attempt, also of those that are gone.
             now_ns: monotonic.
-            stall_after_s: see `Policy`.
+            stall_after_s: see `Policy`; not passed by without a look.
+            hang_timeout_s: the same.
         """
+        rungs_s = (stall_after_s, hang_timeout_s)
         key = tuple((glance.rank, glance.count, glance.alive) for glance in glances)
         live = [glance for glance in glances if glance.alive]
         self.moved = key != self._key
@@ -129,6 +133,9 @@ class Pace:
         self._looked_s = still_s
         self._all_waited = all(glance.waits(now_ns) for glance in live)
         self._next_s = max(2 * still_s, still_s + 1.0)
+        for rung_s in rungs_s:
+            if still_s < rung_s:
+                self._next_s = min(self._next_s, rung_s)
         return True
 
     def _threshold(
@@ -213,7 +220,9 @@ class Monitor:
         now = time.monotonic_ns()
         glances = [self._glance(ring, now) for ring in rings]
         stall_after = self._policy.stall_after_s or self._stall_after(rings)
-        due = self._pace.due(glances, now, min(stall_after, self._policy.hang_timeout_s))
+        due = self._pace.due(
+            glances, now, min(stall_after, self._policy.hang_timeout_s), self._policy.hang_timeout_s
+        )
         if self._pace.moved and self._suspicion is not None:
             self._withdraw()
         if not due:
@@ -296,9 +305,10 @@ class Monitor:
     def _withdraw(self) -> None:
         assert self._suspicion is not None
         self._tell("withdrawn: it goes on")
-        self._save(
-            replace(self._suspicion, stage="withdrawn", at=Moment(time.time_ns(), time.monotonic_ns()))
-        )
+        now = Moment(time.time_ns(), time.monotonic_ns())
+        later_s = ((now.mono_ns or 0) - (self._suspicion.at.mono_ns or 0)) / 1e9
+        after_s = self._suspicion.after_s + later_s
+        self._save(replace(self._suspicion, stage="withdrawn", at=now, after_s=after_s))
         self._suspicion = None
 
     def _save(self, seen: Standstill) -> None:
