@@ -105,6 +105,7 @@ def choose(options: argparse.Namespace, first: First, report: Report) -> Choice 
         return None
     from ddpdoctor.cli.display import complain
     from ddpdoctor.watch.rerun import choose_rerun
+    from ddpdoctor.watch.toggles import find_torch
 
     choice = choose_rerun(
         asked,
@@ -113,6 +114,7 @@ def choose(options: argparse.Namespace, first: First, report: Report) -> Choice 
         first.applied.environ,
         stdin=first.stdin,
         interrupted=bool(first.result.signals),
+        torch=find_torch(),
     )
     if choice is None and first.result.exit_code and report.verdict.code is not None:
         complain(f"ddpdoctor: --rerun {asked}: not run again, it would show no more of {report.verdict.code}")
@@ -153,12 +155,13 @@ def _run_again(
     from ddpdoctor.watch import toggles
     from ddpdoctor.watch.evidence import make_evidence
     from ddpdoctor.watch.job import make_environment, run_job
-    from ddpdoctor.watch.rerun import DECISIVE, describe_rerun, keep_stdout_single
+    from ddpdoctor.watch.rerun import describe_rerun, keep_stdout_single
     from ddpdoctor.watch.rundir import make_run_directory
 
     directory = make_run_directory(str(first.directory.path / f"rerun-{choice.toggle}"))
-    wanted = toggles.choose_variables(choice.toggle, toggles.find_torch(), directory.path / "recorder-")
-    name, value = DECISIVE[choice.toggle]
+    torch = toggles.find_torch()
+    wanted = toggles.choose_variables(choice.toggle, torch, directory.path / "recorder-")
+    name, value = toggles.find_decisive(choice.toggle, torch)  # goes before what the user has set
     before = {key: old for key, old in first.applied.environ.items() if key != name}
     applied = toggles.apply_toggles(before, wanted)
     complain(f"ddpdoctor: {headline}")

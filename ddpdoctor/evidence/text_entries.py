@@ -297,8 +297,10 @@ _ENVIRONMENT = (
 
 _ASYNCHRONOUS = (
     "device-side assert triggered|an illegal memory access was encountered|unspecified launch failure"
-    "|misaligned address|an illegal instruction was encountered|invalid program counter"
+    "|misaligned address|an illegal instruction was encountered|invalid program counter|hardware stack error"
+    "|operation not supported on global/shared address space|the launch timed out and was terminated"
 )
+"""docs.nvidia.com, CUDA Runtime API, "Error handling": errors of kernels, which come with a later call."""
 
 _DEVICES = (
     _entry(
@@ -426,6 +428,12 @@ _DEVICES = (
         rf"(?:CUDA|HIP) error: (?P<what>{_ASYNCHRONOUS})",
         "RuntimeError: CUDA error: device-side assert triggered",
         gates=("CUDA error: ", "HIP error: "),
+    ),
+    _entry(
+        "device-library-error", CAUSE, "ERR007", "B10", "_STATUS_EXECUTION_FAILED",
+        r"(?P<what>(?:CUBLAS|CUDNN|CUSPARSE|CUFFT)_STATUS_EXECUTION_FAILED)",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm( handle, opa, opb, m, n, "
+        "k, &alpha, a, lda, b, ldb, &beta, c, ldc)`",
     ),
 )
 
@@ -735,6 +743,12 @@ _WIDE = (
         "no error",
         unless=r"Connection refused|Connection (?:reset|closed) by peer|Socket closed|Connect timeout|timed out"
         r"|No route to host|remote=\[(?:127\.|::1\])",
+    ),
+    _entry(
+        "gloo-device-unsupported", CAUSE, "BKD002", "", "(): unsupported gloo device",
+        r"makeDeviceFor(?:Hostname|Interface)\(\): unsupported gloo device",
+        "RuntimeError: makeDeviceForHostname(): unsupported gloo device",
+        gates=("makeDeviceFor",),
     ),
     _entry(
         "gloo-enforce-failed", CAUSE, "BKD002", "", "[enforce fail at",

@@ -14,16 +14,13 @@ from dataclasses import dataclass, field
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.job import Rerun
-from ddpdoctor.watch.toggles import BLOCKING, DETAIL
+from ddpdoctor.watch.toggles import BLOCKING, DETAIL, find_decisive
 
 AUTO = "auto"
 CHOICES = (BLOCKING, DETAIL, AUTO)
 
 HELPED = {BLOCKING: ("ERR007",), DETAIL: ("COL003", "COL005")}
 """Codes of failures whose true line a toggle can show."""
-DECISIVE = {BLOCKING: ("CUDA_LAUNCH_BLOCKING", "1"), DETAIL: ("TORCH_DISTRIBUTED_DEBUG", "DETAIL")}
-"""The variable without which a second run would show nothing new; it goes before what the user has set."""
-
 FACTOR = 3.0
 EXTRA_S = 60.0
 """A run in which every kernel is waited for takes a small multiple of the time; starting and stopping adds some."""
@@ -77,6 +74,7 @@ def choose_rerun(
     *,
     stdin: Stdin,
     interrupted: bool,
+    torch: str | None = None,
 ) -> Choice | None:
     """Say whether a second run would show more than the first.
 
@@ -87,6 +85,7 @@ def choose_rerun(
         environ: of the first run.
         stdin: as it was before.
         interrupted: the user ended the first run.
+        torch: its version.
 
     Returns:
         None where none of the failures is one that a second run would explain.
@@ -95,7 +94,7 @@ def choose_rerun(
     toggle = next((each for each in wanted if any(code in codes for code in HELPED[each])), None)
     if toggle is None:
         return None
-    name, value = DECISIVE[toggle]
+    name, value = find_decisive(toggle, torch)
     problem = None
     if interrupted:
         problem = "the first run was interrupted"

@@ -21,8 +21,13 @@ COSTS = {
 }
 """What each costs, said when it is on."""
 
-_VARIABLES = {
-    BLOCKING: {"CUDA_LAUNCH_BLOCKING": "1"},
+DECISIVE = {BLOCKING: ("CUDA_LAUNCH_BLOCKING", "1"), DETAIL: ("TORCH_DISTRIBUTED_DEBUG", "DETAIL")}
+"""The variable without which a second run would show nothing new."""
+_ROCM = ("AMD_SERIALIZE_KERNEL", "3")
+"""What torch for AMD's GPUs asks for in place of CUDA_LAUNCH_BLOCKING (the hint in its error messages)."""
+
+_VARIABLES: dict[str, dict[str, str]] = {
+    BLOCKING: {},
     INFO: {
         "TORCH_DISTRIBUTED_DEBUG": "INFO",
         "TORCH_CPP_LOG_LEVEL": "INFO",
@@ -87,13 +92,18 @@ def choose_variables(toggle: str, torch: str | None, recorder: Path | str) -> di
         recorder: prefix of the files into which torch's recorder of collectives is dumped.
     """
     version = _read_version(torch)
-    chosen: dict[str, str] = {}
+    chosen = dict([find_decisive(BLOCKING, torch)]) if toggle == BLOCKING else {}
     for name, value in _VARIABLES[toggle].items():
         since, before = _OLDER.get(name, ((0, 0), None))
         known = name if version is None or version >= since else before
         if known is not None:
             chosen[known] = value.format(recorder=recorder)
     return chosen
+
+
+def find_decisive(toggle: str, torch: str | None) -> tuple[str, str]:
+    """Return the variable that makes blocking or detail what it is for a torch, and its value."""
+    return _ROCM if toggle == BLOCKING and "rocm" in (torch or "") else DECISIVE[toggle]
 
 
 def apply_toggles(environ: Mapping[str, str], wanted: Mapping[str, str]) -> Applied:

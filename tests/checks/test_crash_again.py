@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
-from ddpdoctor.evidence.job import Rerun
+from ddpdoctor.evidence.job import Rerun, SettingChange
 from ddpdoctor.evidence.texts import find_entry
 from ddpdoctor.judge import Finding
 from tests.checks.jobs import LOOP, TIMED_OUT, Job, cause_of
@@ -29,9 +29,10 @@ def first(toggle: dict[str, str] | None = None) -> Job:
 def with_rerun(job: Job, second: Job | None, **changes: Any) -> Evidence:
     evidence = job.evidence()
     seen = second.evidence() if second is not None else Evidence()
+    name = "TORCH_DISTRIBUTED_DEBUG" if changes.get("toggle") == "detail" else "CUDA_LAUNCH_BLOCKING"
     rerun = Rerun(
         "blocking",
-        variables={"CUDA_LAUNCH_BLOCKING": "1"},
+        variables={name: "DETAIL" if name.startswith("TORCH") else "1"},
         limit_s=90.0,
         directory="rerun-blocking",
         processes=seen.processes,
@@ -158,6 +159,27 @@ def test_a_crash_that_the_setting_itself_brings_is_not_the_scripts() -> None:
     assert "it was not reproduced" in finding.message
     assert "that is no fault of the script" in seen_of(finding)[0]
     assert any("--debug detail" in (fix.command or "") for fix in finding.fix)
+
+
+def test_blocking_that_the_script_sets_in_time_needs_no_second_run() -> None:
+    made = SettingChange("CUDA_LAUNCH_BLOCKING", "1")
+    finding = cause_of(Job(2).raises(1, "RuntimeError", ASSERT).set(1, settings=(made,)).complains([0]))
+    assert "CUDA_LAUNCH_BLOCKING=1 was set, so this is the line" in finding.message
+    late = replace(made, cuda=True)
+    finding = cause_of(Job(2).raises(1, "RuntimeError", ASSERT).set(1, settings=(late,)).complains([0]))
+    assert "noticed, not where it happened" in finding.message
+
+
+def test_amds_own_switch_is_named() -> None:
+    second = Job(2).raises(1, "RuntimeError", ASSERT, frames=EMBED).complains([0])
+    finding = cause_of(with_rerun(first(), second, variables={"AMD_SERIALIZE_KERNEL": "3"}))
+    assert "run again with AMD_SERIALIZE_KERNEL=3 it was raised at model.py:12" in finding.message
+
+
+def test_a_second_run_of_which_nothing_was_seen() -> None:
+    for state in ("interrupted", "timed-out", "ended"):
+        finding = cause_of(with_rerun(first(), None, state=state))
+        assert "it was not reproduced" in finding.message
 
 
 def finger(op: str, shape: str) -> str:

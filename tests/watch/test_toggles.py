@@ -28,6 +28,12 @@ def test_each_toggle_has_its_variables_and_its_cost(toggle: str) -> None:
     assert COSTS[toggle]
 
 
+def test_amds_torch_has_a_switch_of_its_own() -> None:
+    assert choose_variables(BLOCKING, "2.9.0+cu128", "") == {"CUDA_LAUNCH_BLOCKING": "1"}
+    assert choose_variables(BLOCKING, None, "") == {"CUDA_LAUNCH_BLOCKING": "1"}
+    assert choose_variables(BLOCKING, "2.9.0+rocm6.4", "") == {"AMD_SERIALIZE_KERNEL": "3"}
+
+
 def test_what_the_user_set_is_kept_under_either_name() -> None:
     mine = {"NCCL_DEBUG": "WARN", "TORCH_NCCL_TRACE_BUFFER_SIZE": "99", "PATH": "/bin"}
     applied = apply_toggles(

@@ -14,8 +14,11 @@ from ddpdoctor_checks.crash.frames import MOST_PLACES, user_frames
 from ddpdoctor_checks.crash.judging import diagnose
 from ddpdoctor_checks.crash.launching import rerun as command
 
-NAMES = {"blocking": "CUDA_LAUNCH_BLOCKING=1", "detail": "TORCH_DISTRIBUTED_DEBUG=DETAIL"}
-"""What tells the second run from the first, in the words of a finding."""
+DECISIVE = {
+    "blocking": ("CUDA_LAUNCH_BLOCKING", "AMD_SERIALIZE_KERNEL"),
+    "detail": ("TORCH_DISTRIBUTED_DEBUG",),
+}
+"""The variable that tells the second run from the first, in the words of a finding."""
 MOST_LINES = 4
 """Different lines of one failure that are shown."""
 LIMIT_S = 600.0
@@ -75,10 +78,18 @@ def _evidence_of(rerun: Rerun, first: Evidence) -> Evidence:
     )
 
 
+def _name(rerun: Rerun) -> str:
+    """Return the decisive variable with its value; of a run that was not made, the usual one."""
+    names = DECISIVE.get(rerun.toggle, ())
+    return next(
+        (f"{name}={rerun.variables[name]}" for name in names if name in rerun.variables), rerun.toggle
+    )
+
+
 def _took(rerun: Rerun) -> str:
     seconds = rerun.job[0].duration_s if rerun.job else None
     kept = f", kept in {rerun.directory}/" if rerun.directory else ""
-    return f"second run with {NAMES[rerun.toggle]}" + (f" ({seconds:.3g} s{kept})" if seconds else "")
+    return f"second run with {_name(rerun)}" + (f" ({seconds:.3g} s{kept})" if seconds else "")
 
 
 def _not_shown(rerun: Rerun, second: Diagnosis, first: Diagnosis) -> Again:
@@ -104,7 +115,7 @@ def _not_shown(rerun: Rerun, second: Diagnosis, first: Diagnosis) -> Again:
     else:
         how = "failed, and nothing shows why"
     return Again(
-        f"run again with {NAMES[rerun.toggle]} it was not reproduced",
+        f"run again with {_name(rerun)} it was not reproduced",
         seen=(EvidenceItem("rerun", f"{_took(rerun)}: {how}"),),
         fix=fixes,
         details={"rerun": "not reproduced"},
@@ -116,7 +127,7 @@ def _shown(rerun: Rerun, group: Group, same: Group, toggle: str) -> Again:
     line, before = same.first.line, group.first.line
     if line is None:
         return Again(
-            f"run again with {NAMES[toggle]} it failed alike, without a line of the user's own",
+            f"run again with {_name(rerun)} it failed alike, without a line of the user's own",
             group=same,
             seen=(item,),
             details={"rerun": "reproduced"},
@@ -127,14 +138,14 @@ def _shown(rerun: Rerun, group: Group, same: Group, toggle: str) -> Again:
         details["reported_line"] = {"file": before.file, "line": before.line}
         if (before.file, before.line) == (line.file, line.line):
             return Again(
-                f"run again with {NAMES[toggle]} it was raised at the same line"
+                f"run again with {_name(rerun)} it was raised at the same line"
                 + (", so this is the true one" if toggle == "blocking" else ""),
                 group=same,
                 seen=(item,),
                 details=details,
             )
     return Again(
-        f"run again with {NAMES[toggle]} it was raised at {place}"
+        f"run again with {_name(rerun)} it was raised at {place}"
         + (", which is the true line" if toggle == "blocking" else ""),
         group=same,
         places=place_failures(same),

@@ -10,12 +10,26 @@ from ddpdoctor_checks.crash.again import look_again
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.launching import rerun
 from ddpdoctor_checks.crash.telling import JOB, Clause, tell
+from ddpdoctor_checks.crash.views import View
 from ddpdoctor_checks.wording import name_set
+
+
+def _find_blocking(view: View) -> str | None:
+    """Return the setting by which every kernel was waited for: from the start, or made before CUDA was in use."""
+    made = view.process.settings if view.process is not None else ()
+    values = {
+        **view.variables,
+        **{each.name: each.value for each in made if each.how == "set" and not each.cuda},
+    }
+    for name in ("CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING", "AMD_SERIALIZE_KERNEL"):
+        if values.get(name, "0") not in ("", "0"):
+            return f"{name}={values[name]}"
+    return None
 
 
 def _describe_device_error(diagnosis: Diagnosis, group: Group) -> Clause:
     first = group.first
-    blocking = first.view.variables.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0")
+    blocking = _find_blocking(first.view)
     again = None if blocking else look_again(diagnosis, group, "blocking", ("ERR007",))
     assertions = [t for t in first.view.texts if t.entry == "device-assertion"]
     seen = [EvidenceItem("text", t.text, group.ranks or None) for t in assertions[:1]]
@@ -23,7 +37,7 @@ def _describe_device_error(diagnosis: Diagnosis, group: Group) -> Clause:
     correct = "correct what this line hands to the kernel: an index, a label, a shape"
     fixes: list[Fix] = []
     if blocking:
-        where = "CUDA_LAUNCH_BLOCKING=1 was set, so this is the line"
+        where = f"{blocking} was set, so this is the line"
         fixes.append(Fix(correct))
     elif again is not None and again.group is not None and again.group.first.line is not None:
         line = again.group.first.line
@@ -46,7 +60,7 @@ def _describe_device_error(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(
         f"{what} ({where})",
         fixes,
-        {"blocking": blocking, **(again.details if again is not None else {})},
+        {"blocking": blocking is not None, **(again.details if again is not None else {})},
         seen=seen,
         places=again.places if again is not None else (),
     )
@@ -67,18 +81,19 @@ def find_device_error(evidence: Evidence) -> Iterable[Finding]:
     """A kernel failed on the GPU, and the error was reported later, at another line.
 
     What it looks for:
-        "device-side assert triggered", "an illegal memory access was encountered" and their kin, in an exception or
-        in the words of NCCL's watchdog.
+        "device-side assert triggered", "an illegal memory access was encountered" and their kin, kernels of cuBLAS or
+        cuDNN that failed (``_STATUS_EXECUTION_FAILED``), in an exception or in the words of NCCL's watchdog.
 
     Why it matters:
         Kernels run after the call that starts them returned. The line that raises is whichever call asked the GPU
         next; often it is NCCL's watchdog, and the network is blamed for a wrong label.
 
     How it decides:
-        By the text. With CUDA_LAUNCH_BLOCKING=1 in the rank's environment the reported line is the true one, and
-        the finding says so. Where ``--rerun blocking`` or ``--rerun auto`` ran the job once more with it and the same
-        error came, its line is the true one and stands first; the line of the first run follows, and the message says
-        which is which. The assertion that the kernel printed is shown where there is one.
+        By the text. With CUDA_LAUNCH_BLOCKING=1 (AMD_SERIALIZE_KERNEL on AMD's GPUs) in the rank's environment, or
+        set by the script before CUDA was in use, the reported line is the true one, and the finding says so. Where
+        ``--rerun blocking`` or ``--rerun auto`` ran the job once more with it and the same error came, its line is the
+        true one and stands first; the line of the first run follows, and the message says which is which. The
+        assertion that the kernel printed is shown where there is one.
 
     Known false alarms:
         A faulty GPU gives the same errors; then they move from line to line and stay on one host (BKD010).

@@ -78,7 +78,7 @@ def _own_line(frames: Sequence[Frame]) -> Frame | None:
 def _too_late(process: ProcessRecord, change: SettingChange) -> str | None:
     """Say what had been there before a variable was set that is read only once; None where that is not known."""
     backend = process.backend or ""
-    if change.name in ("CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING"):
+    if change.name in ("CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING", "AMD_SERIALIZE_KERNEL"):
         return "CUDA was in use already, which reads it when it starts" if change.cuda else None
     if change.name == "TORCH_DISTRIBUTED_DEBUG":
         went_by = next((e.value for e in process.settings if e.name == change.name and e.how == "end"), None)
