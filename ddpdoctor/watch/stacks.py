@@ -20,6 +20,8 @@ STANDSTILL = ("T", "t", "D")
 """States in which a process does not run whatever its stack says: stopped, traced, uninterruptible (proc(5))."""
 PARALLEL_DUMPS = 4
 """Each dump is one short process; more at once only compete for the same cores as the ranks."""
+ATTEMPTS = 3
+"""Of a dump: one that is taken while the process runs may be torn, and the next one is not."""
 PERMISSION_HINT = (
     "py-spy may not read other processes here: run as root, or `sudo sysctl kernel.yama.ptrace_scope=0`, "
     "or give the container `--cap-add SYS_PTRACE`"
@@ -44,17 +46,22 @@ def find_py_spy() -> str | None:
     return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
 
-def take_stacks(pids: Iterable[int], *, limit_s: float = DUMP_LIMIT_S) -> dict[int, Stack]:
-    """Take the stack of the main thread of each process, without stopping it.
+def take_stacks(
+    pids: Iterable[int], *, limit_s: float = DUMP_LIMIT_S, pause: bool = False
+) -> dict[int, Stack]:
+    """Take the stack of the main thread of each process.
 
-    ``--nonblocking`` keeps a process that is being examined running; a torn stack is possible and harmless
-    here.
+    Args:
+        pids: of the processes.
+        limit_s: for one of them.
+        pause: stop each process for the few milliseconds that it takes. Without, it goes on running meanwhile
+            (``--nonblocking``), and a stack that cannot be read because it changed is taken again.
     """
     program = find_py_spy()
     if program is None:
         return {pid: _unreadable(pid, "py-spy is not installed: pip install py-spy") for pid in pids}
     with ThreadPoolExecutor(max_workers=PARALLEL_DUMPS) as pool:
-        return {stack.pid: stack for stack in pool.map(lambda pid: _dump(program, pid, limit_s), pids)}
+        return {stack.pid: stack for stack in pool.map(lambda pid: _dump(program, pid, limit_s, pause), pids)}
 
 
 def merge_stacks(stacks: Mapping[int, Stack]) -> tuple[StackClass, ...]:
@@ -78,21 +85,28 @@ def name_problem(stacks: Mapping[int, Stack]) -> str | None:
     return next((stack.problem for stack in stacks.values() if stack.problem), None)
 
 
-def _dump(program: str, pid: int, limit_s: float) -> Stack:
-    command = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, timeout=limit_s, stdin=subprocess.DEVNULL, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as problem:
-        return _unreadable(pid, f"py-spy: {problem}")
-    if done.returncode:
+def _dump(program: str, pid: int, limit_s: float, pause: bool) -> Stack:
+    command = [program, "dump", *([] if pause else ["--nonblocking"]), "--json", "--pid", str(pid)]
+    stack = _unreadable(pid, "py-spy: not tried")
+    for _ in range(ATTEMPTS):
+        try:
+            done = subprocess.run(
+                command, capture_output=True, timeout=limit_s, stdin=subprocess.DEVNULL, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as problem:
+            return _unreadable(pid, f"py-spy: {problem}")
+        if not done.returncode:
+            stack = _parse(pid, done.stdout)
+            if stack.frames:
+                return stack
+            continue
         text = done.stderr.decode(errors="replace").strip()
-        denied = "ermission" in text or "Operation not permitted" in text
-        return _unreadable(
-            pid, PERMISSION_HINT if denied else f"py-spy: {text.splitlines()[0] if text else 'failed'}"
-        )
-    return _parse(pid, done.stdout)
+        if "ermission" in text or "Operation not permitted" in text:
+            return _unreadable(pid, PERMISSION_HINT)
+        stack = _unreadable(pid, f"py-spy: {text.splitlines()[0] if text else 'failed'}")
+        if stack.state is None:
+            return stack  # it is gone
+    return stack
 
 
 def _parse(pid: int, text: bytes) -> Stack:
@@ -100,7 +114,7 @@ def _parse(pid: int, text: bytes) -> Stack:
         threads = json.loads(text)
         main = next((t for t in threads if t.get("thread_name") == "MainThread"), threads[0])
         frames = tuple(
-            Frame(str(f.get("filename", "?")), int(f.get("line") or 0), str(f.get("name", "?")))
+            Frame(str(f.get("filename", "?")), int(f.get("line") or 0), _plain_name(str(f.get("name", "?"))))
             for f in main["frames"]
         )
     except (ValueError, KeyError, IndexError, TypeError) as problem:
@@ -109,6 +123,11 @@ def _parse(pid: int, text: bytes) -> Stack:
         return _unreadable(pid, "py-spy saw no Python frame")
     state = _read_state(pid)
     return Stack(pid, frames, state if state in STANDSTILL else None)
+
+
+def _plain_name(name: str) -> str:
+    """Return a function's own name: from Python 3.11 on py-spy gives ``Class.method`` and ``outer.<locals>.inner``."""
+    return name.rpartition(".")[2]
 
 
 def _unreadable(pid: int, problem: str) -> Stack:
