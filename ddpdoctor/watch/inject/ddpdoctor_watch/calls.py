@@ -69,9 +69,10 @@ _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}",
 class _Ring:
     """The mapped file of this process and what its numbers mean."""
 
-    def __init__(self, view: Any, pack: Any) -> None:
+    def __init__(self, view: Any, pack: Any, pack_number: Any) -> None:
         self.view = view
         self.pack = pack
+        self.pack_number = pack_number
         self.count = 0
         self.signatures: dict[object, int] = {}
         self.sites: dict[object, int] = {}
@@ -90,8 +91,10 @@ _ring: _Ring | None = None
 _failed = False
 _depth: Any = _local()
 _module: Any = None
-_own: dict[CodeType, bool] = {}
-"""Whether a code object is the user's."""
+_own: dict[int, tuple[CodeType, bool]] = {}
+"""Whether a code object is the user's, by its id: the hash of one is made anew each time, from all of its names."""
+_CODES = 20_000
+"""Code objects that are remembered."""
 
 
 def install(module: ModuleType) -> None:
@@ -284,7 +287,7 @@ def end(token: int) -> None:
     _depth.value -= 1
     ring = _ring
     if token and ring is not None:
-        ring.view[token + END_AT : token + END_AT + 8] = time.monotonic_ns().to_bytes(8, "little")
+        ring.pack_number(ring.view, token + END_AT, time.monotonic_ns())
 
 
 def begin_other(op: str, index: int, frame: FrameType | None, **more: object) -> int:
@@ -314,7 +317,7 @@ def end_other(token: int) -> None:
     """Write down that it has ended."""
     ring = _ring
     if token and ring is not None:
-        ring.view[token + END_AT : token + END_AT + 8] = time.monotonic_ns().to_bytes(8, "little")
+        ring.pack_number(ring.view, token + END_AT, time.monotonic_ns())
 
 
 def forget_groups() -> None:
@@ -358,7 +361,7 @@ def _write(
     for name in spec.peers:
         value = get(name)
         if value is not None:
-            peer = int(value)
+            peer = max(-1, min(int(value), 0x7FFFFFFF))
             break
     else:
         if spec.name in _ROOTED:
@@ -371,9 +374,8 @@ def _write(
     kind = (group, bool(flags & POINT_TO_POINT))
     ordinal = ring.ordinals[kind] = ring.ordinals.get(kind, 0) + 1
     tag = get("tag")
-    return _append(
-        ring, ordinal, signature, _find_site(ring, frame), group, peer, tag if type(tag) is int else 0, flags
-    )
+    tag = max(-0x80000000, min(tag, 0x7FFFFFFF)) if type(tag) is int else 0
+    return _append(ring, ordinal, signature, _find_site(ring, frame), group, peer, tag, flags)
 
 
 def _name_reduction(ring: _Ring, reduction: Any) -> str:
@@ -393,9 +395,9 @@ def _append(
     place = HEADER + (number - 1) % CAPACITY * RECORD
     ring.pack(
         ring.view, place, number, time.monotonic_ns(), 0, ordinal, signature, site, group,
-        max(-1, min(peer, 0x7FFFFFFF)), max(-0x80000000, min(tag, 0x7FFFFFFF)), flags, get_ident() & _WORD,
+        peer, tag, flags, get_ident() & _WORD,
     )  # fmt: skip
-    ring.view[COUNT_AT : COUNT_AT + 8] = number.to_bytes(8, "little")
+    ring.pack_number(ring.view, COUNT_AT, number)
     return place
 
 
@@ -423,7 +425,7 @@ def _open() -> _Ring | None:
 
         thread = hooks.main_thread & _WORD
         struct.pack_into(HEAD_FORMAT, view, 0, MAGIC, CAPACITY, RECORD, os.getpid(), ticks, thread)
-        _ring = _Ring(view, struct.Struct(FORMAT).pack_into)
+        _ring = _Ring(view, struct.Struct(FORMAT).pack_into, struct.Struct("<Q").pack_into)
     except (OSError, ValueError, ImportError, AttributeError) as error:
         journal.trouble("calls", error)
         return None
@@ -505,15 +507,17 @@ def _find_site(ring: _Ring, frame: FrameType | None) -> int:
     first = None
     while frame is not None and looked < DEPTH and len(key) < 2 * CALLERS:
         code = frame.f_code
-        known = own.get(code)
-        if known is None:
-            if len(own) > 20_000:
-                own.clear()
+        known = own.get(id(code))
+        if known is None or known[0] is not code:
             name = code.co_filename
-            known = own[code] = not (name.startswith(ring.trees) or any(part in name for part in _PACKAGES))
-        if known:
+            known = code, not (name.startswith(ring.trees) or any(part in name for part in _PACKAGES))
+            if len(own) < _CODES:
+                own[id(code)] = known  # Which keeps the code, so that its id stays its own.
+            elif known[1]:
+                return 0
+        if known[1]:
             first = first or frame
-            key += (code, frame.f_lasti)
+            key += (id(code), frame.f_lasti)
         frame = frame.f_back
         looked += 1
     if first is None:

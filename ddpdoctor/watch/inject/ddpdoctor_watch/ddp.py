@@ -38,6 +38,7 @@ class _Wrapped:
 
 
 _wrapped: list[_Wrapped] = []
+_by_id: dict[int, _Wrapped] = {}
 _count = 0
 _handle: Any = None
 
@@ -48,11 +49,14 @@ def remember(wrapper: Any, parameters: list[Any]) -> None:
     _wrapped[:] = [entry for entry in _wrapped if entry.wrapper() not in (None, wrapper)][-_WRAPPERS + 1 :]
     _count += 1
     _wrapped.append(_Wrapped(wrapper, list(parameters), _count))
+    _by_id.clear()
+    _by_id.update((id(entry.wrapper()), entry) for entry in _wrapped)
 
 
 def number(wrapper: Any) -> int:
     """Return the how-manyth of this process's wrappers it is, from 1; 0 where it is not known."""
-    return next((entry.number for entry in _wrapped if entry.wrapper() is wrapper), 0)
+    entry = _by_id.get(id(wrapper))
+    return entry.number if entry is not None and entry.wrapper() is wrapper else 0
 
 
 def watch_forwards(wrapper: Any) -> None:

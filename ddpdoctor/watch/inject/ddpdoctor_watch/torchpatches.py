@@ -23,6 +23,7 @@ _FRAMES = 12
 """Of the stack at a milestone: enough to come out of torch into the user's code."""
 
 _DDP = "DistributedDataParallel"
+_FORWARD = f"{_DDP}.forward"
 _begun: dict[tuple[str, int], int] = {}
 """What has begun and not ended: what `calls.end_other` wants."""
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -59,8 +60,7 @@ def patch_ddp(module: ModuleType) -> None:
     _wrap(wrapper, "_build_params_for_reducer", after=_note_wrapping)
     _wrap(wrapper, "_ddp_init_helper", after=_note_wrapped)
     _wrap(wrapper, "_lazy_init", before=_note_first_forward)
-    _wrap(wrapper, "_check_sync_bufs_pre_fwd", after=_note_forward)
-    _wrap(wrapper, "_check_sync_bufs_post_fwd", before=_note_forward_end)
+    _see_forwards(wrapper)
 
 
 def patch_worker_signals(module: ModuleType) -> None:
@@ -220,13 +220,34 @@ def _note_first_forward(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None
     settings.note_forward()
 
 
-def _note_forward(syncs: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
-    number = ddp.number(args[0])
-    _begun["forward", number] = calls.begin_other(f"{_DDP}.forward", number, frame, syncs=bool(syncs))
+def _see_forwards(owner: Any) -> None:
+    """See each forward begin and end: as `_wrap` does, with less of ours to run in each step."""
+    real_pre, real_post = (getattr(owner, f"_check_sync_bufs_{name}_fwd", None) for name in ("pre", "post"))
+    if real_pre is None or real_post is None:
+        journal.trouble("patch", f"{owner.__name__} has no _check_sync_bufs_pre_fwd and _post_fwd")
+        return
+    begun: dict[int, int] = {}
+    number_of, begin, end, frame_of = ddp.number, calls.begin_other, calls.end_other, sys._getframe
 
+    def _check_sync_bufs_pre_fwd(self: Any) -> Any:
+        syncs = real_pre(self)
+        try:
+            number = number_of(self)
+            begun[number] = begin(_FORWARD, number, frame_of(1), syncs=bool(syncs))
+        except Exception as error:
+            journal.failed("forward", error)
+        return syncs
 
-def _note_forward_end(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
-    calls.end_other(_begun.pop(("forward", ddp.number(args[0])), 0))
+    def _check_sync_bufs_post_fwd(self: Any) -> Any:
+        try:
+            end(begun.pop(number_of(self), 0))
+        except Exception as error:
+            journal.failed("forward", error)
+        return real_post(self)
+
+    for wrapper in (_check_sync_bufs_pre_fwd, _check_sync_bufs_post_fwd):
+        _skip_code(wrapper.__code__)
+        hooks.replace(owner, wrapper.__name__, wrapper)
 
 
 def _note_anomaly(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
