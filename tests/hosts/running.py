@@ -127,7 +127,13 @@ class Jobs:
             (self.folder / host.name).mkdir()
             ours = ["ddpdoctor", "run", *PATIENCE, *more]
             words = ["torch.distributed.run"] if host.name in plain else ours
-            command = [sys.executable, "-m", *words, *self.options(host), self.folder / "train.py"]
+            command: list[str | Path] = [
+                sys.executable,
+                "-m",
+                *words,
+                *self.options(host),
+                self.folder / "train.py",
+            ]
             started.append(host.start(command, env=given, cwd=self.folder / host.name))
         return started
 
@@ -161,7 +167,7 @@ class Jobs:
 def analyze(jobs: Jobs, *paths: Path) -> dict[str, Any]:
     """Return the report of `ddpdoctor analyze` on run directories."""
     out = jobs.folder / "analyzed.json"
-    command = [sys.executable, "-m", "ddpdoctor", "analyze", *paths, "--json", out]
+    command: list[str | Path] = [sys.executable, "-m", "ddpdoctor", "analyze", *paths, "--json", out]
     result = jobs.hosts[0].run(command, timeout=LIMIT_S, cwd=jobs.folder)
     assert result.returncode in (0, 1), result.describe()
     report: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ from ddpdoctor.evidence.texts import find_entry
 from ddpdoctor_checks.crash.conditions import HUP, TERM, settle_text
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.failures import Failure, Level, quote_line
-from ddpdoctor_checks.crash.members import describe_unheard, lose_members, unheard_ranks
+from ddpdoctor_checks.crash.members import describe_unheard, find_stopped, lose_members, unheard_ranks
 from ddpdoctor_checks.crash.views import View
 from ddpdoctor_checks.stage_evidence import name_signal
 
@@ -61,6 +61,9 @@ def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
     absent = _absent(diagnosis)
     if outside and absent:
         _blame(diagnosis, "NET006", outside, absent)
+        return
+    if find_stopped(diagnosis) is not None:
+        diagnosis.reason = f"only victims were seen ({waiting[0].words}); {describe_unheard(diagnosis)}"
         return
     late = [each for each in waiting if each.entry is not None and each.entry.id in TIMED_OUT]
     if late:
@@ -138,10 +141,9 @@ def _finished_early(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> list[Vi
 
 
 def _unresolved(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> bool:
-    """A name without an address, said by nobody in particular, is why ranks could not reach that very host."""
-    names = {
-        text.groups.get("host"): text for text in diagnosis.views.loose if text.entry == "name-unresolvable"
-    }
+    """A name without an address, whoever printed it, is why ranks could not reach that very host."""
+    said = [*diagnosis.views.loose, *(text for each in waiting for text in each.view.texts)]
+    names = {text.groups.get("host"): text for text in said if text.entry == "name-unresolvable"}
     deaf = [
         each
         for each in waiting

@@ -74,6 +74,11 @@ def unheard_ranks(diagnosis: Diagnosis) -> RankSet:
     return diagnosis.world.minus(RankSet().union(*(each.ranks for each in members if each.state == "told")))
 
 
+def find_stopped(diagnosis: Diagnosis) -> JobNode | None:
+    """Return another node on which somebody told the job to end."""
+    return next((each for each in diagnosis.evidence.members if each.interrupted and not each.own), None)
+
+
 def describe_unheard(diagnosis: Diagnosis) -> str:
     """Return what else is known of other nodes, for a reason: whom nobody heard, and who was told to end there."""
     ranks = unheard_ranks(diagnosis)
@@ -84,6 +89,7 @@ def describe_unheard(diagnosis: Diagnosis) -> str:
         left = any(each.state == "left" for each in members)
         why = ", where the rendezvous had gone by then" if left else ""
         parts.append(f"what {name_set(ranks)} did on {hosts}{why} is not known here")
-    stopped = [each for each in diagnosis.evidence.members if each.interrupted and not each.own]
-    parts += [f"the job was told to end on {each.host} ({each.interrupted})" for each in stopped[:1]]
+    stopped = find_stopped(diagnosis)
+    if stopped is not None:
+        parts.append(f"the job was told to end on {stopped.host} ({stopped.interrupted})")
     return "; ".join(parts)
