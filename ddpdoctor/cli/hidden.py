@@ -109,7 +109,7 @@ def choose(options: argparse.Namespace, first: First, report: Report) -> Choice 
 
     choice = choose_rerun(
         asked,
-        [finding.code for finding in report.findings],
+        [finding.code for finding in report.findings if finding.role == "cause"],
         report.evidence,
         first.applied.environ,
         stdin=first.stdin,
@@ -180,11 +180,11 @@ def _run_again(
             )
     finally:
         directory.remove_private()
-    evidence: Evidence = make_evidence(result, directory, options.split, applied.added)
+    evidence: Evidence = make_evidence(result, directory, options.split, applied.told)
     state = "timed-out" if result.timed_out else "interrupted" if result.signals else "ended"
     shown = directory.path.name if directory.note is None else str(directory.path)
     return describe_rerun(
-        choice, evidence, state=state, limit_s=limit, variables=applied.added, directory=shown
+        choice, evidence, state=state, limit_s=limit, variables=applied.told, directory=shown
     )
 
 

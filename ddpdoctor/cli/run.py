@@ -277,7 +277,7 @@ def _judge(first: First, started: datetime, options: argparse.Namespace, tools: 
     from ddpdoctor.watch.evidence import make_evidence
     from ddpdoctor.watch.nodes import add_nodes
 
-    evidence = make_evidence(first.result, first.directory, options.split, first.applied.added)
+    evidence = make_evidence(first.result, first.directory, options.split, first.applied.told)
     evidence = add_nodes(first.directory.path, evidence)
     return _report(evidence, first.result, started, options, tools)
 

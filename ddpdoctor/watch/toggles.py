@@ -75,6 +75,13 @@ class Applied:
     kept: dict[str, str] = field(default_factory=dict)
     """What the user had set to something else, and is kept."""
 
+    @property
+    def told(self) -> dict[str, str]:
+        """What was put in, as a report may hold it: paths without the home."""
+        from ddpdoctor.gather.scrub import scrub_paths
+
+        return {name: scrub_paths(value) for name, value in self.added.items()}
+
 
 def find_torch() -> str | None:
     """Return the version of the torch beside this program, without importing it; None where there is none."""
