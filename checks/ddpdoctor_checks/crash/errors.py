@@ -139,9 +139,11 @@ def _describe_exit(diagnosis: Diagnosis, group: Group) -> Clause:
     how = process.exit_how if process is not None else None
     status = process.exit_code if process is not None else None
     said = f" ({process.exit_text})" if process is not None and process.exit_text else ""
+    last = _last_line(process.last_words) if process is not None and how is None else ""
     fixes: list[Fix] = []
     if how is None:
-        what = f"it exited with status {status}, and no exception was seen{said}"
+        told = f"; the last that it said: {last}" if last and not said else ""
+        what = f"it exited with status {status}, and no exception was seen{said}{told}"
         watched = process is not None and process.watched
         reason = (
             "" if watched or process is None else f" ({process.unwatched_reason or 'it was not watched'})"
@@ -161,9 +163,7 @@ def _describe_exit(diagnosis: Diagnosis, group: Group) -> Clause:
             Fix("call the script as its usage says", f"python {' '.join(script_words(diagnosis)[:1])} --help")
         ]
     details = {"status": status, "how": how, "text": process.exit_text if process else None}
-    last = _last_line(process.last_words) if process is not None and how is None else ""
-    seen = (EvidenceItem("output", f"the last that it said: {last}", group.ranks or None),) if last else ()
-    return Clause(what, fixes, details, seen=seen)
+    return Clause(what.rstrip("."), fixes, details)
 
 
 def _last_line(words: str | None) -> str:

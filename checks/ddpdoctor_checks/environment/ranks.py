@@ -74,7 +74,7 @@ def find_variables_missing(evidence: Evidence) -> Iterable[Finding]:
         https://docs.pytorch.org/docs/stable/elastic/run.html (Environment Variables)
     """
     if evidence.processes:
-        raise NotApplicable("of a job that runs, its own error is what counts (crash.variables)")
+        raise NotApplicable("a watched job is judged by how it fails")
     environments = find_environments(evidence)
     if not evidence.ranks and not environments:
         require(evidence, "nodes", "any environment")

@@ -70,7 +70,7 @@ def find_world_inconsistent(evidence: Evidence) -> Iterable[Finding]:
         https://github.com/huggingface/accelerate/issues/2521
     """
     if evidence.processes:
-        raise NotApplicable("of a job that runs, its own failure is what counts (crash.world_sizes)")
+        raise NotApplicable("a watched job is judged by how it fails")
     environments = find_environments(evidence)
     places = Places(evidence)
     found = False
