@@ -37,6 +37,8 @@ class Call:
     """Whether the call has come back; None where it cannot be seen (isend, irecv)."""
     age_s: float | None = None
     """Seconds from its beginning to the look."""
+    took_s: float | None = None
+    """Seconds from its beginning to its return."""
     frames: tuple[Frame, ...] = ()
     """Where it was called, innermost first, from the user's own line on."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +20,8 @@ from ddpdoctor.watch.records import SOURCE_LIMIT, Shortener
 from ddpdoctor.watch.rings import Ring, Row
 from ddpdoctor.watch.stacks import Stack, take_stacks
 
+CALLERS = 3
+"""Frames of a call that is one of the last ones; the one that a rank stands in keeps them all."""
 RECENT = 60
 """Calls of each rank that are kept as evidence of a look."""
 COUNTED = 4096
@@ -146,7 +149,7 @@ class Looker:
     ) -> Stand:
         rows = ring.read_rows(COUNTED)
         current = open_call(ring, rows)
-        calls = [ring.describe(row, now) for row in rows[-RECENT:]]
+        calls = [_shorten_stack(ring.describe(row, now)) for row in rows[-RECENT:]]
         newest = max((max(row.begin_ns, row.end_ns) for row in rows), default=None)
         pulse, stack = after
         alive = pulse.alive
@@ -209,6 +212,11 @@ class Looker:
                 ChildStand(child.pid, role, frames, state, " ".join(scrub_argv(command))[:200] or None)
             )
         return tuple(found)
+
+
+def _shorten_stack(call: Call) -> Call:
+    """Leave a call the frames that tell it from others; a rank has dozens."""
+    return dataclasses.replace(call, frames=call.frames[:CALLERS])
 
 
 def _count(ring: Ring, rows: Sequence[Row]) -> dict[str, int]:

@@ -178,6 +178,7 @@ class Ring:
             default_group=bool(group.get("default")),
             returned=None if row.flags & END_UNKNOWN else row.end_ns != 0,
             age_s=max(0.0, (now_ns - row.begin_ns) / 1e9),
+            took_s=(row.end_ns - row.begin_ns) / 1e9 if row.end_ns else None,
             frames=self.sites.get(row.site, ()),
         )
 

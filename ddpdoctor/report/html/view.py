@@ -17,6 +17,7 @@ from ddpdoctor.report.html.links import LinksView, view_links
 from ddpdoctor.report.html.matrix import EnvironmentView, view_environment
 from ddpdoctor.report.html.results import ResultsView, view_results
 from ddpdoctor.report.html.stages import StagesView, view_stages
+from ddpdoctor.report.html.standstill import StandstillView, view_standstill
 from ddpdoctor.report.html.text import count, format_seconds
 from ddpdoctor.report.html.world import WorldView, view_world
 from ddpdoctor.report.model import Report
@@ -75,6 +76,7 @@ class PageView:
     bandwidth: BandwidthView
     links: LinksView
     stages: StagesView
+    standstill: StandstillView | None
     commands: tuple[tuple[str, str], ...]
     absent: tuple[tuple[str, str, bool], ...]
     """Evidence that is missing: kind, reason, and whether it was wanted."""
@@ -107,6 +109,7 @@ def build_view(report: Report, options: RenderOptions) -> PageView:
         bandwidth=view_bandwidth(report.evidence, caps),
         links=view_links(report.evidence, caps),
         stages=view_stages(report.evidence, report.timings, report.duration_s, caps),
+        standstill=view_standstill(report.evidence, caps),
         commands=_commands(report),
         absent=_absent(report.evidence),
         caps=tuple(dict.fromkeys(caps.notes)),
