@@ -39,6 +39,7 @@ WORDS = 2000
 """Characters of a process's last words that a sum has when it must be made smaller."""
 EVENTS_BYTES = 64 << 20
 NODES = 16_384
+RANKS = 1 << 20
 YEAR_3000_NS = 32_503_680_000 * 10**9
 """Later than any clock says; what comes from another node is not trusted to be a time."""
 
@@ -352,6 +353,7 @@ def _read_part(path: Path, member: JobNode, lost: list[str]) -> Evidence | None:
     try:
         with path.open("rb") as file:
             part = Evidence.from_dict(json.loads(file.read(UNPACKED_BYTES + 1)))
+        _require_numbers(part)
         changes: dict[str, Any] = {kind: () for kind in KINDS if kind not in (*JOB_KINDS, "ranks")}
         own = tuple(each for each in part.members if each.own)[:1] or (member,)
         own = (dataclasses.replace(own[0], node=member.node, own=False, head=False, state="told"),)
@@ -360,6 +362,29 @@ def _read_part(path: Path, member: JobNode, lost: list[str]) -> Evidence | None:
     except (OSError, ValueError, TypeError, RecursionError) as problem:
         lost.append(f"what {member.host or f'node {member.node}'} told could not be read: {problem}"[:300])
         return None
+
+
+def _require_numbers(part: Evidence) -> None:
+    """Refuse ranks and sizes that no job has: what is judged counts up to them.
+
+    Raises:
+        ValueError: there is one.
+    """
+    rows: list[Any] = [
+        *part.processes,
+        *part.exceptions,
+        *part.crashes,
+        *part.texts,
+        *part.wrappers,
+        *part.ranks,
+    ]
+    numbers = [
+        number for row in rows for number in (row.rank, getattr(row, "attempt", 0)) if number is not None
+    ]
+    numbers += [each.world_size for each in part.processes if each.world_size is not None]
+    numbers += [high for member in part.members for _, high in member.ranks.ranges]
+    if any(not 0 <= number < RANKS for number in numbers):
+        raise ValueError("a rank or a size that no job has")
 
 
 def join_nodes(parts: Sequence[Evidence]) -> Evidence:
