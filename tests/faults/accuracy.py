@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import datetime, timezone
 from pathlib import Path
 
 from benchmarks.machine import describe_machine
 from tests.faults.score import Score, score_trial
-from tests.faults.trial import DOCTOR, find_obstacle, try_case, try_plain
+from tests.faults.trial import DOCTOR, Trial, find_obstacle, try_case, try_plain
 from tests.faults.truth import Truth, load_all
 
 COLUMNS = (
@@ -28,6 +30,7 @@ COLUMNS = (
     "content",
     "exit",
     "false alarms",
+    "verdict",
     "s",
 )
 HEAD = """# Accuracy
@@ -38,7 +41,11 @@ made to look suspicious. `make accuracy` runs them all under `ddpdoctor run` and
 
 *said* is the code of the first finding; *class*, *ranks*, *line* and *content* are judged on that one alone. A false
 alarm is any further warning or error whose code the truth does not allow. A dash: the truth says nothing about it.
+*verdict*: seconds from the last rank blocking to the verdict, of hangs; those that are no proof are given `--stall-after
+4 --hang-timeout 8`, and count to the end that the latter asks for. *s*: the whole, with the start of the job.
 """
+PROOF_S = 3.0
+"""A provable deadlock is to be named within so long of the last rank blocking."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,18 +61,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.plain:
         return _check_plain(able, left_out)
     doctor = shlex.split(options.command) if options.command else DOCTOR
-    scores = []
-    for truth in able:
-        trial = try_case(truth, doctor)
-        scores.append(score_trial(truth, trial))
-        _print_row(scores[-1])
+    places = {truth.name: place for place, truth in enumerate(able)}
+    scores: list[Score] = []
+    for truth, trial in _try_all(able, doctor, options.jobs):
+        score = score_trial(truth, trial)
+        _print_row(score)
+        scores = sorted([*scores, score], key=lambda each: places[each.name])
         if options.markdown is not None:  # each time: a run that is cut leaves what it has seen
             options.markdown.write_text(make_page(scores, left_out))
         if options.outputs is not None:
             options.outputs.mkdir(parents=True, exist_ok=True)
             (options.outputs / f"{truth.name}.txt").write_text(trial.output)
+            (options.outputs / f"{truth.name}.json").write_text(json.dumps(trial.report, indent=1))
     print("\n".join(["", *summarise(scores), *(f"left out: {text}" for text in left_out)]))
     return 0 if all(score.is_right for score in scores) else 1
+
+
+def _try_all(truths: Sequence[Truth], doctor: Sequence[str], jobs: int) -> Iterator[tuple[Truth, Trial]]:
+    """Run the cases, those that wait most of the time several at once, and all others one after the other."""
+    waiting = [truth for truth in truths if truth.waits]
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
+        running = {pool.submit(try_case, truth, doctor): truth for truth in waiting}
+        for done in as_completed(running):
+            yield running[done], done.result()
+    for truth in truths:
+        if not truth.waits:
+            yield truth, try_case(truth, doctor)
 
 
 def summarise(scores: Sequence[Score]) -> list[str]:
@@ -84,6 +105,13 @@ def summarise(scores: Sequence[Score]) -> list[str]:
     rows.append(f"false alarms on {alarmed} of {len(healthy)} healthy jobs")
     alarms = sum(len(score.false_alarms) for score in broken)
     rows.append(f"false findings beside the cause {alarms} in {len(broken)} broken jobs")
+    proved = sorted(score.verdict_s for score in broken if score.proved and score.verdict_s is not None)
+    if proved:
+        soon = sum(each <= PROOF_S for each in proved)
+        rows.append(
+            f"proved hangs named within {PROOF_S:.0f} s of the last rank blocking {soon} of {len(proved)} "
+            f"(median {proved[len(proved) // 2]:.1f} s, longest {proved[-1]:.1f} s)"
+        )
     rows.append(f"right exit code {_count(score.exit for score in scores)}")
     rows.append(f"everything right {_count(score.is_right for score in scores)}")
     return rows
@@ -108,7 +136,7 @@ def _check_plain(truths: Sequence[Truth], left_out: Sequence[str]) -> int:
     wrong = 0
     for truth in truths:
         trial = try_plain(truth)
-        fits = trial.exit_code == truth.exit and truth.says in trial.output
+        fits = trial.exit_code == (None if truth.hangs else truth.exit) and truth.says in trial.output
         wrong += not fits
         print(
             f"{'ok  ' if fits else 'NOT '} {truth.name:<28} exit {trial.exit_code} {trial.seconds:5.1f} s",
@@ -128,12 +156,15 @@ def _cells(score: Score) -> list[str]:
     said = (score.detected, score.code, score.ranks, score.line, score.content, score.exit)
     marks = [{True: "yes", False: "**no**", None: "-"}[value] for value in said]
     alarms = ", ".join(score.false_alarms) or "-"
-    return [score.name, score.expected, score.got, *marks, alarms, f"{score.seconds:.1f}"]
+    verdict = f"{score.verdict_s:.1f}" if score.verdict_s is not None else "-"
+    return [score.name, score.expected, score.got, *marks, alarms, verdict, f"{score.seconds:.1f}"]
 
 
 def _print_row(score: Score) -> None:
     mark = "right" if score.is_right else "WRONG"
     told = f"{score.name:<28} {score.expected:<8} {score.got:<9} {score.seconds:5.1f} s"
+    if score.verdict_s is not None:
+        told += f", {'proved' if score.proved else 'held'} for {score.verdict_s:.1f} s"
     alarms = f"  false alarms: {', '.join(score.false_alarms)}" if score.false_alarms else ""
     print(f"{mark} {told}{alarms}{'  ' if score.notes else ''}{'; '.join(score.notes)}", flush=True)
 
@@ -154,6 +185,9 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--plain", action="store_true", help="without ddpdoctor: does each fail as it says?")
     parser.add_argument("--command", metavar="WORDS", help="what to try instead of this ddpdoctor's run")
+    parser.add_argument(
+        "--jobs", type=int, default=2, metavar="N", help="cases that mostly wait run so many at once (2)"
+    )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there as well")
     parser.add_argument("--outputs", type=Path, metavar="DIR", help="keep what each case printed")
     return parser

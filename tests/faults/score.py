@@ -32,6 +32,10 @@ class Score:
     false_alarms: tuple[str, ...]
     seconds: float
     notes: tuple[str, ...] = ()
+    verdict_s: float | None = None
+    """From the last rank blocking to the look that the first finding is made of; None where it is of none."""
+    proved: bool = False
+    """The first finding is a proof that the job cannot go on, no suspicion."""
 
     @property
     def is_right(self) -> bool:
@@ -67,6 +71,8 @@ def score_trial(truth: Truth, trial: Trial) -> Score:
         false_alarms=_find_false_alarms(truth, findings, right),
         seconds=trial.seconds,
         notes=tuple(notes),
+        verdict_s=first.get("details", {}).get("still_s") if first is not None else None,
+        proved=first is not None and bool(first.get("details", {}).get("proof")),
     )
 
 

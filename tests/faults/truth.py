@@ -13,6 +13,8 @@ else:
     from tomli import loads
 
 CASES = Path(__file__).with_name("cases")
+OURS = ("--stall-after", "--hang-timeout", "--on-hang", "--rerun")
+"""Options with a value that torchrun does not have."""
 MARKER = "# culprit"
 """Ends each line that may be named; one is enough."""
 
@@ -46,6 +48,8 @@ class Truth:
     """Exit code, under torchrun and under `run`."""
     says: str = ""
     """Text that the job itself prints; shows that the case fails as it says."""
+    hangs: bool = False
+    """Without ddpdoctor it stands still for ever."""
     wrap: tuple[str, ...] = ()
     """Words that go before the command: a smaller limit, a mount, a listener."""
     needs: tuple[str, ...] = ()
@@ -63,12 +67,28 @@ class Truth:
         """Whether nothing is wrong."""
         return not self.code
 
+    @property
+    def waits(self) -> bool:
+        """Whether it spends most of its time waiting: such cases can run beside each other."""
+        return self.hangs or "--stall-after" in self.launch
+
     def make_plain_command(self) -> list[str]:
         """Return the command without ddpdoctor: the user's own, or torchrun with the same options."""
         if self.launch[0] == "--":
             return [*self.wrap, *self.launch[1:]]
-        words = ["--nproc-per-node" if word == "--nproc" else word for word in self.launch]
+        words = ["--nproc-per-node" if word == "--nproc" else word for word in _leave_out_ours(self.launch)]
         return [*self.wrap, sys.executable, "-m", "torch.distributed.run", *words]
+
+
+def _leave_out_ours(launch: tuple[str, ...]) -> list[str]:
+    words: list[str] = []
+    rest = iter(launch)
+    for word in rest:
+        if word in OURS:
+            next(rest)
+        else:
+            words.append(word)
+    return words
 
 
 def load_truth(folder: Path) -> Truth:

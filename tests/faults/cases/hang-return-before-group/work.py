@@ -1,0 +1,18 @@
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+
+def work(rank, world, port):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    if rank == world - 1:
+        dist.destroy_process_group()
+        return
+    members = dist.new_group(list(range(world)))
+    dist.all_reduce(total, group=members)
+
+
+if __name__ == "__main__":
+    mp.spawn(work, args=(3, 29731), nprocs=3)
