@@ -41,19 +41,22 @@ class Limit:
             self.over = True
             self._end = time.monotonic() + GRACE_S
             self._send(signal.SIGTERM)
+            self._signal_all(signal.SIGCONT)  # a rank that was stopped by a signal hears no other one
         else:
             self._send(signal.SIGKILL)
             self.clear()
 
     def clear(self) -> None:
         """Kill what is left of a job whose time was over; one that ended by itself is left as it is."""
-        if not self.over:
-            return
+        if self.over:
+            self._signal_all(signal.SIGKILL)
+
+    def _signal_all(self, signum: signal.Signals) -> None:
         for file in self._processes.glob("*-*.jsonl"):
             pid, _, ticks = file.stem.partition("-")
             if pid.isdigit() and ticks.isdigit() and int(ticks) and _started(int(pid)) == int(ticks):
                 with contextlib.suppress(OSError):
-                    os.kill(int(pid), signal.SIGKILL)
+                    os.kill(int(pid), signum)
 
     def _send(self, signum: signal.Signals) -> None:
         with contextlib.suppress(OSError):
