@@ -5,9 +5,9 @@ os.environ["TORCH_DISTRIBUTED_DEBUG"] = "INFO"
 os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
 del os.environ["CUDA_LAUNCH_BLOCKING"]
 
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"

@@ -2,8 +2,8 @@ import argparse
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 from tools import debugging
+from torch.nn.parallel import DistributedDataParallel
 
 
 def parse():
