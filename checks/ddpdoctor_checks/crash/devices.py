@@ -139,6 +139,8 @@ def _describe_range(diagnosis: Diagnosis, group: Group) -> Clause:
         seen = f": {choose_form(count, 'one is', f'{count} are')} visible{seen}, enough for its local rank {local}, "
         seen += "so it took another number"
         fixes = [number, look]
+    elif local is not None:
+        seen += f"; it is local rank {local}"
     return Clause(
         f"it asks for a GPU that is not there{seen}", fixes, {"local_rank": local, "visible": visible}
     )
