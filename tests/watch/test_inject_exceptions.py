@@ -427,3 +427,27 @@ def test_a_parser_that_refuses_arguments_has_handled_nothing_of_the_programs(tmp
     event = python(tmp_path, source).main().one("exit-call")
     assert event["status"] == 2
     assert "exception" not in event
+
+
+def test_a_handler_that_raises_in_the_middle_leaves_the_error_file(tmp_path: Path) -> None:
+    """DataLoader's handler of SIGCHLD does, wherever the main thread is just then."""
+    path = tmp_path / "error.json"
+    done = python(
+        tmp_path,
+        """
+        import traceback
+        real, calls = traceback.format_exception, []
+
+        def format_exception(*args):
+            calls.append(1)
+            if len(calls) == 1:
+                raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+            return real(*args)
+
+        traceback.format_exception = format_exception
+        raise KeyError("x")
+        """,
+        variables={"TORCHELASTIC_ERROR_FILE": str(path), **WORLD},
+    )
+    assert json.loads(path.read_text())["message"]["message"] == "KeyError: 'x'"
+    assert done.main().all("trouble") == []

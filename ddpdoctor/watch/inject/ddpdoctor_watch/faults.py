@@ -176,20 +176,20 @@ def _write_error_file(value: BaseException) -> None:
     if os.environ.get("DDPDOCTOR_RECORD") == "0":
         return
     try:
+        text = _compose(value)
+    except Exception:
+        # The program's own handlers may raise in the middle of ours: DataLoader's does, once for a worker that died.
+        try:
+            text = _compose(value)
+        except Exception as error:
+            journal.trouble("error file", error)
+            return
+    try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     except OSError:
         return  # Somebody wrote it, or nobody can.
     try:
-        import json
-        import time
-        import traceback
-
-        lines = traceback.format_exception(type(value), value, value.__traceback__)
-        extra = {"py_callstack": describe.cut("".join(lines)), "timestamp": str(int(time.time()))}
-        message = f"{type(value).__name__}: {describe.read_message(value)}"
-        text = json.dumps({"message": {"message": message, "extraInfo": extra}}).encode()
-        written = os.write(descriptor, text)
-        complete = written == len(text)
+        complete = os.write(descriptor, text) == len(text)
     except Exception as error:
         complete = False
         journal.trouble("error file", error)
@@ -198,3 +198,14 @@ def _write_error_file(value: BaseException) -> None:
     if not complete:
         # The agent fails on half a file, and gets along without one.
         os.unlink(path)
+
+
+def _compose(value: BaseException) -> bytes:
+    import json
+    import time
+    import traceback
+
+    lines = traceback.format_exception(type(value), value, value.__traceback__)
+    extra = {"py_callstack": describe.cut("".join(lines)), "timestamp": str(int(time.time()))}
+    message = f"{type(value).__name__}: {describe.read_message(value)}"
+    return json.dumps({"message": {"message": message, "extraInfo": extra}}).encode()
