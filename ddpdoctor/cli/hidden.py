@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ddpdoctor.cli import options as common
+from ddpdoctor.cli.hanging import make_monitor
 from ddpdoctor.cli.parsing import add_option
 
 if TYPE_CHECKING:
     from ddpdoctor.evidence import Evidence
     from ddpdoctor.evidence.job import Rerun
+    from ddpdoctor.judge.registry import Registry
     from ddpdoctor.report.model import Report
     from ddpdoctor.watch.job import JobResult
     from ddpdoctor.watch.rerun import Choice, Stdin
@@ -86,6 +88,8 @@ class First:
     applied: Applied
     stdin: Stdin
     result: JobResult
+    checks: Callable[[], Registry] | None = None
+    """Gives the checks that watch whether a job gets on; None where nobody does."""
 
 
 def announce(options: argparse.Namespace, stdin: Stdin) -> None:
@@ -109,14 +113,16 @@ def choose(options: argparse.Namespace, first: First, report: Report) -> Choice 
 
     choice = choose_rerun(
         asked,
-        [finding.code for finding in report.findings if finding.role == "cause"],
+        # Who was seen to stand still has been named with both lines already.
+        [each.code for each in report.findings if each.role == "cause" and not first.result.stopped],
         report.evidence,
         first.applied.environ,
         stdin=first.stdin,
         interrupted=bool(first.result.signals),
         torch=find_torch(),
     )
-    if choice is None and first.result.exit_code and report.verdict.code is not None:
+    failed = first.result.exit_code or first.result.stopped
+    if choice is None and failed and report.verdict.code is not None:
         complain(f"ddpdoctor: --rerun {asked}: not run again, it would show no more of {report.verdict.code}")
     elif choice is not None and choice.problem is not None:
         complain(f"ddpdoctor: --rerun {asked}: not run again: {choice.problem}")
@@ -170,18 +176,25 @@ def _run_again(
         f"{toggles.COSTS[choice.toggle]}"
     )
     first.stdin.rewind()
+    checks = first.checks
     try:
         with keep_stdout_single():
             environment = make_environment(
                 applied.environ, directory, watch=not getattr(options, "no_watch", False)
             )
             result = run_job(
-                first.command, environment, directory, log_limit=log_limit(options), limit_s=limit
+                first.command,
+                environment,
+                directory,
+                log_limit=log_limit(options),
+                limit_s=limit,
+                monitoring=None if checks is None else lambda: make_monitor(options, directory, checks),
             )
     finally:
         directory.remove_private()
     evidence: Evidence = make_evidence(result, directory, options.split, applied.told)
     state = "timed-out" if result.timed_out else "interrupted" if result.signals else "ended"
+    state = "stopped" if result.stopped else state
     shown = directory.path.name if directory.note is None else str(directory.path)
     return describe_rerun(
         choice, evidence, state=state, limit_s=limit, variables=applied.told, directory=shown

@@ -150,7 +150,9 @@ def run(options: argparse.Namespace) -> int:
                     options, directory, lambda: preparation.finish().plugins.checks
                 ),
             )
-            first = First(command, directory, applied, stdin, result)
+            first = First(
+                command, directory, applied, stdin, result, lambda: preparation.finish().plugins.checks
+            )
     except OSError as failure:
         directory.remove_if_empty()
         raise describe_start_failure(split, failure) from failure

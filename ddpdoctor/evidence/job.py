@@ -32,7 +32,7 @@ class Milestone:
     """Something that a rank reached."""
 
     name: str
-    """start, import, init, wrap, first-forward, collective or end."""
+    """start, import, init, wrap, first-forward, collective or end; told-to-end, when its launcher sent it a signal."""
     at: Moment
     detail: str | None = None
 
@@ -273,7 +273,7 @@ class Rerun:
     toggle: str
     """blocking or detail."""
     state: str = "ended"
-    """ended, timed-out (stopped at its limit), interrupted (by the user) or skipped."""
+    """ended, timed-out (stopped at its limit), stopped (it stood still), interrupted (by the user) or skipped."""
     reason: str | None = None
     """Why it was skipped."""
     variables: dict[str, str] = field(default_factory=dict)

@@ -86,6 +86,7 @@ def test_the_same_line_in_both_runs_is_the_true_one() -> None:
             Job(2).raises(0, "KeyError", "'x'").complains([1]), {}, "failed otherwise: KeyError: 'x'", id="otherwise"
         ),
         pytest.param(Job(2), {"state": "timed-out"}, "stopped at its limit of 90 s", id="timed out"),
+        pytest.param(Job(2), {"state": "stopped"}, "stood still and was stopped", id="stood still"),
         pytest.param(Job(2), {"state": "interrupted"}, "interrupted before that", id="interrupted"),
     ],
 )  # fmt: skip

@@ -118,6 +118,9 @@ def test_a_choice_says_why_not(first: hidden.First, capsys: pytest.CaptureFixtur
     assert "it would show no more of ERR001" in capsys.readouterr().err
     made = hidden.choose(options(rerun="auto"), first, reported("ERR010", "ERR007"))
     assert made == Choice("blocking")
+    hung = dataclasses.replace(first, result=dataclasses.replace(first.result, stopped=True))
+    assert hidden.choose(options(rerun="auto"), hung, reported("COL003")) is None
+    assert "it would show no more of COL003" in capsys.readouterr().err
     report = reported("ERR001", "ERR007")
     later = dataclasses.replace(report.findings[1], role="consequence")
     assert hidden.choose(options(rerun="auto"), first, dataclasses.replace(report, findings=(later,))) is None

@@ -104,6 +104,8 @@ def _not_shown(rerun: Rerun, second: Diagnosis, first: Diagnosis) -> Again:
         more = f"{2 * (rerun.limit_s or LIMIT_S):.0f}"
         again = command(first, "--rerun", rerun.toggle, "--rerun-limit", more)
         fixes = (Fix("give the second run more time", again),)
+    elif rerun.state == "stopped":
+        how = "stood still and was stopped"
     elif rerun.state == "interrupted":
         how = "was interrupted before that"
     elif rerun.job and rerun.job[0].exit_code == 0:
