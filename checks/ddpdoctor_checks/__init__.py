@@ -16,5 +16,15 @@ def register(registry: Registry) -> None:
         registry.add_module(importlib.import_module(f"ddpdoctor_checks.{family}"))
 
 
-FAMILIES = ("network", "environment", "backends", "collectives", "ddp", "bandwidth", "hangs", "crash")
+FAMILIES = (
+    "network",
+    "environment",
+    "backends",
+    "collectives",
+    "ddp",
+    "bandwidth",
+    "hangs",
+    "recorder",
+    "crash",
+)
 """Modules of this package in report order."""

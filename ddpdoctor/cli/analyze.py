@@ -27,6 +27,7 @@ EXAMPLES = (
     ("ddpdoctor analyze ddpdoctor-runs/20260102-030405-ab12", "a run directory of ddpdoctor run"),
     ("ddpdoctor analyze node-a.log node-b.log", "the logs of several nodes together"),
     ("ddpdoctor analyze logs/", "a tree of torchrun --log-dir, with its error files"),
+    ("ddpdoctor analyze /tmp/nccl_trace/", "Flight Recorder dumps of the ranks, pickled or JSON"),
     ("kubectl logs job/train | ddpdoctor analyze -", "from a pipe"),
 )
 REASONS_SHOWN = 5
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths",
         metavar="PATH",
         nargs="+",
-        help="run directories, logs, error files, folders of them; - is stdin",
+        help="run directories, logs, error files, Flight Recorder dumps, folders of them; - is stdin",
     )
     common.add_output_options(parser)
     common.add_selection_options(parser)
@@ -79,7 +80,8 @@ def choose_exit_code(report: Report, fail_on: str) -> int:
 
 
 def _lost(report: Report) -> list[str]:
-    sentences = list(dict.fromkeys(sentence for end in report.evidence.job for sentence in end.lost))
+    said = [end.lost for end in report.evidence.job] + [log.lost for log in report.evidence.calls]
+    sentences = list(dict.fromkeys(sentence for each in said for sentence in each))
     more = len(sentences) - REASONS_SHOWN
     return sentences if more <= 0 else [*sentences[:REASONS_SHOWN], f"and {more} more, see --json"]
 
@@ -164,11 +166,17 @@ def gather(sources: Sources, *, stdin: bool = False) -> Evidence | None:
     if logged is not None:
         parts.append(logged)
         names.append("logs")
-    if not parts:
+    numbered = _number_nodes(*_join_known(parts, names)) if parts else []
+    recorded = read_recorder(sources, lost)
+    if recorded is not None:
+        numbered.append(recorded)
+    if not numbered:
         return None
-    whole = merge_evidence(_number_nodes(*_join_known(parts, names)))
+    whole = merge_evidence(numbered)
+    world = max(part.launch.world_size for part in numbered)
+    whole = dataclasses.replace(whole, launch=dataclasses.replace(whole.launch, world_size=world))
     ends = whole.job
-    if parts[0] is not logged and ends and lost:
+    if ends and lost and parts[0] is not logged:
         ends = (dataclasses.replace(ends[0], lost=(*ends[0].lost, *lost)), *ends[1:])
     return dataclasses.replace(whole, job=ends)
 
@@ -184,6 +192,27 @@ def _join_known(parts: Sequence[Evidence], names: Sequence[str]) -> tuple[list[E
     rest = [(part, name) for part, name in zip(parts, names, strict=True) if not part.members]
     joined = describe_launch(join_nodes(known))
     return [joined, *(part for part, _ in rest)], [first, *(name for _, name in rest)]
+
+
+def read_recorder(sources: Sources, lost: list[str]) -> Evidence | None:
+    """Return the evidence of Flight Recorder dumps; None where there are none that can be read."""
+    from ddpdoctor.evidence import Absent, Evidence, Launch
+    from ddpdoctor.evidence.bundle import KINDS
+    from ddpdoctor.gather.aftermath.whose import make_shortener
+    from ddpdoctor.gather.recorder import read_dumps
+
+    files = [(source.path, source.name) for source in sources.found if source.kind == "recorder"]
+    log = read_dumps(files, lost) if files else None
+    if log is None:
+        return None
+    shorten = make_shortener(Path.cwd())
+    frames = tuple(dataclasses.replace(frame, file=shorten(frame.file)) for frame in log.frames)
+    why = Absent("recorder dumps do not hold it", applicable=False)
+    return Evidence(
+        launch=Launch("analyze", nproc=log.world or 1, world_size=log.world or 1, backend="none"),
+        calls=(dataclasses.replace(log, frames=frames, lost=tuple(lost)),),
+        absent={kind: why for kind in KINDS if kind != "calls"},
+    )
 
 
 def _number_nodes(parts: Sequence[Evidence], names: Sequence[str]) -> list[Evidence]:

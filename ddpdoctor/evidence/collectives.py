@@ -9,7 +9,7 @@ classes, so that one matching judges both.
   as the function of torch.distributed: ``all_reduce``, ``reduce_scatter_tensor``.
 * `RankCalls` has columns, one row for each call in the order in which the rank made them. The sequence number counts
   the collectives of one group (or, for ``p2p`` calls, its sends and receives) from 1, on every rank alike.
-* `CallTable` builds it: ``number = table.call(RecordedCall("all_reduce", table.group("0"), stack=table.stack(frames)))``
+* `CallTable` builds it: ``n = table.call(RecordedCall("all_reduce", table.group("0"), stack=table.stack(frames)))``
   for each row, then ``table.log(ranks)``.
 """
 

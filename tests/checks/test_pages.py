@@ -78,6 +78,7 @@ BKD008 backend-device-mismatch error
 BKD009 device-unset warning
 COL002 collective-missing error
 COL003 collective-mismatch error
+COL004 collective-order-swapped error
 COL005 collective-timeout error
 COL006 group-creation-mismatch error
 COL008 rank-finished-early error

@@ -22,6 +22,7 @@ from ddpdoctor.report.build import build_report
 from ddpdoctor.testing import STARTED, make_world
 from tests.checks.jobs import Job
 from tests.cli.conftest import Run, Stage
+from tests.cli.torchrun_output import ended, raised
 
 RECORDED = Path(__file__).parents[1] / "gather" / "aftermath"
 SCRIPT = """
@@ -74,7 +75,7 @@ def test_a_log_of_torchrun_names_the_rank_that_failed_first(
 def test_a_script_that_is_missing_is_no_ranks_fault(run: Run) -> None:
     report = verdict(run, RECORDED / "nofile.txt")
     assert report["verdict"]["code"] == "ERR009"
-    assert report["findings"][0]["ranks"] == [0, 1]
+    assert (report["findings"][0]["ranks"], report["findings"][0]["role"]) == ([], "cause")
 
 
 @pytest.mark.parametrize(
@@ -170,6 +171,76 @@ def test_a_run_directory_is_judged_again_with_its_report_and_without(run: Run, t
         assert (first["code"], first["ranks"], first["where"][0]["line"]) == ("ERR001", [1], 4)
         assert "KeyError" in first["message"]
     assert without["job"]["exit_code"] is None
+
+
+DUMPS = Path(__file__).parents[1] / "gather" / "recorder"
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "ranks", "lines"),
+    [
+        ("missing", "COL002", [1], [47, 58, 36]),
+        ("missing.json", "COL002", [1], []),
+        ("shape", "COL003", [1], [31, 48, 58, 36]),
+        ("operation", "COL003", [1], [33, 48, 58, 36]),
+        ("extra", "COL003", [0], [12, 35, 48, 36]),
+        ("order", "COL004", [1], [16, 24, 46, 12]),
+    ],
+)
+def test_recorder_dumps_name_the_rank_and_both_lines(
+    run: Run, name: str, code: str, ranks: list[int], lines: list[int]
+) -> None:
+    report = verdict(run, DUMPS / name)
+    first = report["findings"][0]
+    assert (first["code"], first["ranks"], report["world"]["size"]) == (code, ranks, 3)
+    assert [place["line"] for place in first["where"]] == lines
+
+
+def test_recorder_dumps_of_ranks_in_step_are_fine(run: Run) -> None:
+    result = run("analyze", str(DUMPS / "healthy"))
+    assert (result.code, "✓ healthy" in result.out) == (0, True)
+
+
+def test_two_dumps_leave_open_which_rank_is_wrong(run: Run, tmp_path: Path) -> None:
+    for rank in (0, 1):
+        shutil.copy(DUMPS / "operation" / f"rank_{rank}", tmp_path)
+    first = verdict(run, "rank_0", "rank_1")["findings"][0]
+    assert first["code"] == "COL003"
+
+
+def test_dumps_tell_more_than_the_log_of_those_who_waited(run: Run, tmp_path: Path) -> None:
+    shutil.copytree(DUMPS / "missing", tmp_path / "job")
+    words = (
+        "[rank0]:[E1218 ProcessGroupNCCL.cpp:629] [Rank 0] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600081 "
+        "milliseconds before timing out.\n"
+    )
+    (tmp_path / "job" / "train.log").write_text(words + ended([(0, -6), (1, -15), (2, -15)]))
+    report = verdict(run, "job")
+    assert [finding["code"] for finding in report["findings"]] == ["COL002"]
+    assert report["findings"][0]["ranks"] == [1]
+    (tmp_path / "job" / "train.log").write_text(
+        raised(1, "KeyError: 'x'") + ended([(1, 1), (0, -6), (2, -15)])
+    )
+    assert [finding["code"] for finding in verdict(run, "job")["findings"]] == ["ERR001", "COL002"]
+
+
+def test_dumps_that_cannot_be_read_are_named_beside_the_verdict(run: Run, tmp_path: Path) -> None:
+    shutil.copytree(DUMPS / "missing", tmp_path / "job")
+    whole = (tmp_path / "job" / "rank_2").read_bytes()
+    (tmp_path / "job" / "rank_2").write_bytes(whole[:1500])
+    result = run("analyze", "job")
+    assert result.code == 1
+    assert "job/rank_2 is cut off" in result.err
+    assert "COL002" in result.out
+
+
+def test_a_report_on_dumps_is_saved_and_judged_again(run: Run) -> None:
+    first = verdict(run, DUMPS / "missing")["findings"][0]
+    shutil.move("report.json", "saved.json")
+    data = json.loads(Path("saved.json").read_text())
+    assert Evidence.from_dict(data["evidence"]).calls[0].ranks[0].sequences[6] == 7
+    assert first["code"] == "COL002"
 
 
 def write_report(path: Path, evidence: Evidence) -> None:

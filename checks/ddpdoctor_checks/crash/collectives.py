@@ -67,16 +67,22 @@ def find_collective_missing(evidence: Evidence) -> Iterable[Finding]:
     """Some ranks never make a call that others wait in.
 
     What it looks for:
-        ``monitored_barrier`` that ended because ranks did not come; it names them.
+        Ranks that wait in a call while others, which it needs, wait in another one; in Flight Recorder dumps a
+        sequence number of a group that some ranks never reached, or a call that a rank left out;
+        ``monitored_barrier`` that ended because ranks did not come.
 
     Why it matters:
         Without names every rank only says that it waited in vain.
 
     How it decides:
-        By torch's own text, "Rank 1 failed to pass monitoredBarrier": rank 0 counted who had come.
+        By the calls that each rank wrote down, matched by group and number: the smaller part of the ranks is named,
+        and of two neither. A number that others have passed proves an older dump and no missing call; gaps in the
+        numbers prove nothing. Else by torch's own text, "Rank 1 failed to pass monitoredBarrier": rank 0 counted who
+        had come.
 
     Known false alarms:
-        A rank that died says nothing either; where its end is known, that is the finding and not this.
+        A rank that died says nothing either; where its end is known, that is the finding and not this. gloo forgets a
+        call when it ends, well or not: where nothing but that is known, confidence is medium.
 
     Fix:
         Make the call on all ranks, in the same order.

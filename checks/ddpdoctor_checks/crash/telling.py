@@ -8,6 +8,7 @@ from typing import Any
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where
+from ddpdoctor_checks.calls.judging import WAITED, knows_better
 from ddpdoctor_checks.crash.conditions import LAUNCHERS
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group, interrupted_by_user
 from ddpdoctor_checks.crash.failures import Failure, Level, describe_exception
@@ -85,6 +86,8 @@ def tell(evidence: Evidence, code: str, describe: Describe) -> Iterator[Finding]
         describe: words, fixes and details of the code.
     """
     diagnosis = require_job(evidence)
+    if code in WAITED and knows_better(evidence):
+        return
     if diagnosis.cause is not None and diagnosis.cause.code == code:
         yield make_finding(diagnosis, diagnosis.cause, describe)
     for group in diagnosis.others[:MOST_LATER]:

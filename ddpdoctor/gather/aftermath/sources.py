@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ddpdoctor.gather.aftermath.errorfiles import looks_like_error
 from ddpdoctor.gather.files import UNREADABLE, open_log, read_some
+from ddpdoctor.gather.recorder import is_dump, looks_like_dump
 
 HEAD = 64 << 10
 """Bytes that are looked at to tell what a file is."""
@@ -26,7 +27,7 @@ BINARY_SHARE = 0.1
 _PLACE = re.compile(r"(?:^|/)(?P<run>[^/]+)/attempt_(?P<attempt>\d{1,6})/(?P<local>\d{1,6})/[^/]+$")
 """torchrun --log-dir: <run id>_<random>/attempt_<n>/<local rank>/ (DefaultLogsSpecs of torch)."""
 _NAMED = re.compile(
-    r"\.(?:log|txt|out|err|json|stdout|stderr)(?:\.\d{1,4})?(?:\.(?:gz|bz2|xz))?$|(?:^|/)[^./]+$"
+    r"\.(?:log|txt|out|err|json|stdout|stderr|pickle|pkl|bin|dump|trace)(?:\.\d{1,4})?(?:\.(?:gz|bz2|xz))?$|(?:^|/)[^./]+$"
 )
 """Files of a folder that may be logs; one that is named itself is read whatever it is called."""
 _CONTROL = bytes(set(range(32)) - {7, 8, 9, 10, 12, 13, 27}) + b"\x7f"
@@ -49,7 +50,7 @@ class Source:
     name: str
     """As the evidence names it."""
     kind: str
-    """log, error-file, report or run-directory."""
+    """log, error-file, recorder (a dump of the Flight Recorder), report or run-directory."""
     place: Place | None = None
 
 
@@ -80,7 +81,7 @@ class Sources:
         except UNREADABLE as problem:
             self.skipped.append(f"{path} cannot be read: {getattr(problem, 'strerror', None) or problem}")
             return
-        if kind in ("log", "error-file", "report"):
+        if kind in ("log", "error-file", "recorder", "report"):
             self.found.append(Source(path, str(path), kind, read_place(path)))
         elif kind != "empty" or named:
             self.skipped.append(f"{path} {kind}" if kind != "empty" else f"{path} is empty")
@@ -154,7 +155,7 @@ def _tell(path: Path) -> str:
 
 
 def tell_kind(head: bytes, whole: bytes) -> str:
-    """Return ``log``, ``error-file``, ``report``, ``empty``, or words on why it can be none.
+    """Return ``log``, ``error-file``, ``recorder``, ``report``, ``empty``, or words on why it can be none.
 
     Args:
         head: how it begins.
@@ -165,13 +166,18 @@ def tell_kind(head: bytes, whole: bytes) -> str:
     if head[:4096].lstrip()[:1] == b"{":
         if b'"ddpdoctor.report"' in head[:4096]:
             return "report"
+        if b'"collective_seq_id"' in head and b'"profiling_name"' in head:
+            return "recorder"
         try:
-            if looks_like_error(json.loads(whole)):
+            data = json.loads(whole)
+            if looks_like_error(data):
                 return "error-file"
+            if looks_like_dump(data):
+                return "recorder"
         except (ValueError, RecursionError):
             pass  # a log whose first line is a dictionary
     if head.startswith((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")):
-        return "is a pickle, which is never loaded"
+        return "recorder" if is_dump(head) else "is a pickle, which is never loaded"
     if head.startswith(b"PK\x03\x04"):
         return "is a zip archive: unpack it first"
     if head.startswith(b"\x28\xb5\x2f\xfd"):

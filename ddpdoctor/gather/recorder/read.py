@@ -43,7 +43,9 @@ class _Part:
 
 def is_dump(head: bytes) -> bool:
     """Whether a pickle begins like a dump of the recorder."""
-    return head.startswith(_PICKLED) and b"entries" in head and (b"pg_config" in head or b"version" in head)
+    return head.startswith(_PICKLED) and (
+        b"collective_seq_id" in head or (b"version" in head and b"pg_config" in head)
+    )
 
 
 def looks_like_dump(data: object) -> bool:

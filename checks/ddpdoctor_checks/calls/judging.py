@@ -1,0 +1,35 @@
+"""The judgement on recorded calls, made once for all checks."""
+
+from __future__ import annotations
+
+import threading
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor_checks.calls.matching import Difference, Matching, match_calls
+
+WAITED = frozenset({"COL002", "COL003", "COL005", "COL008", "NET011"})
+"""Codes of jobs in which ranks waited for others, as far as texts tell: recorded calls tell more."""
+TOLD = frozenset({"mismatch", "skipped", "extra", "swapped", "missing"})
+"""Kinds of differences that name what is wrong."""
+
+_lock = threading.Lock()
+_last: list[tuple[Evidence, list[Matching]]] = []
+
+
+def match_evidence(evidence: Evidence) -> list[Matching]:
+    """Return each log of calls matched over ranks; that of the same evidence is made once."""
+    with _lock:
+        if not _last or _last[0][0] is not evidence:
+            _last[:] = [(evidence, [match_calls(log) for log in evidence.calls])]
+        return _last[0][1]
+
+
+def first_difference(evidence: Evidence) -> tuple[Matching, Difference] | None:
+    """Return the difference that explains the others; None where the ranks were in step."""
+    return next(((each, each.differences[0]) for each in match_evidence(evidence) if each.differences), None)
+
+
+def knows_better(evidence: Evidence) -> bool:
+    """Whether recorded calls name what texts of ranks that waited only hint at."""
+    found = first_difference(evidence) if evidence.calls and not evidence.standstills else None
+    return found is not None and found[1].kind in TOLD

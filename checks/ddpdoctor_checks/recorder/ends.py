@@ -1,0 +1,37 @@
+"""How the processes ended whose calls were recorded: an end of its own goes before what others waited in."""
+
+from __future__ import annotations
+
+from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor_checks.calls.judging import WAITED
+from ddpdoctor_checks.crash.diagnosis import Diagnosis
+from ddpdoctor_checks.crash.failures import Level
+from ddpdoctor_checks.crash.judging import diagnose
+
+
+def diagnose_ends(evidence: Evidence) -> Diagnosis | None:
+    """Return what is known of how the processes ended; None where nothing is."""
+    kinds = (evidence.processes, evidence.exceptions, evidence.crashes, evidence.texts)
+    return diagnose(evidence) if any(kinds) else None
+
+
+def failed_itself(diagnosis: Diagnosis | None) -> bool:
+    """Whether a rank failed on its own account: then what others waited in only followed."""
+    cause = diagnosis.cause if diagnosis is not None else None
+    return cause is not None and cause.level <= Level.STATUS and cause.code not in WAITED
+
+
+def left_early(diagnosis: Diagnosis | None, ranks: RankSet) -> RankSet:
+    """Return those of some ranks that had ended well."""
+    if diagnosis is None:
+        return RankSet()
+    return RankSet(
+        view.rank
+        for view in diagnosis.views.ranks
+        if view.rank is not None
+        and view.rank in ranks
+        and view.process is not None
+        and view.process.clean_end
+        and view.process.exit_code in (0, None)
+        and view.process.signal is None
+    )

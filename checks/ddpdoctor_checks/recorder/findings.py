@@ -1,0 +1,167 @@
+"""COL: what the recorded calls of all ranks show, one check for each code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check, check_also
+from ddpdoctor_checks.calls.judging import first_difference, match_evidence
+from ddpdoctor_checks.calls.sequences import conflicting_groups
+from ddpdoctor_checks.crash import collectives as ended
+from ddpdoctor_checks.crash.telling import JOB
+from ddpdoctor_checks.hangs import findings as looked
+from ddpdoctor_checks.recorder.ends import diagnose_ends, failed_itself, left_early
+from ddpdoctor_checks.recorder.telling import Told, tell, tell_early
+from ddpdoctor_checks.wording import join_words, name_set
+
+NEEDS = ("calls",)
+MOST_LISTS = 4
+"""Lists of members that a sentence names."""
+
+
+def _judge(evidence: Evidence) -> Told | None:
+    """Return what is told of the first difference.
+
+    Raises:
+        NotApplicable: no calls were recorded, or the ranks were looked at while they stood still, which tells more.
+        CannotLook: only one rank's calls are known.
+    """
+    if not evidence.calls:
+        raise NotApplicable("no calls were recorded")
+    if evidence.standstills:
+        raise NotApplicable("the ranks themselves were looked at")
+    if max(len(log.ranks) for log in evidence.calls) < 2:
+        raise CannotLook("the calls of one rank alone tell nothing")
+    found = first_difference(evidence)
+    if found is None:
+        return None
+    matching, difference = found
+    diagnosis = diagnose_ends(evidence)
+    early = left_early(diagnosis, difference.behind) if difference.kind == "missing" else RankSet()
+    if early and len(early) == len(difference.behind):
+        return tell_early(matching, difference, early)
+    return tell(matching, difference)
+
+
+def _tell(evidence: Evidence, code: str) -> Iterable[Finding]:
+    told = _judge(evidence)
+    if told is None or told.code != code:
+        return
+    follows = failed_itself(diagnose_ends(evidence))
+    yield Finding(
+        message=told.message,
+        ranks=told.ranks,
+        victims=told.victims,
+        where=told.where,
+        evidence=told.seen,
+        fix=told.fix,
+        details=told.details,
+        confidence=told.confidence,
+        role="consequence" if follows else "cause",
+        decisive=not follows,
+    )
+
+
+@check_also(
+    ended.find_collective_missing, id="recorder.missing", family="hangs", needs=NEEDS, required=False, commands=JOB
+)  # fmt: skip
+def find_call_missing(evidence: Evidence) -> Iterable[Finding]:
+    """Some ranks never came to a call that others recorded, or left one out."""
+    yield from _tell(evidence, "COL002")
+
+
+@check_also(
+    ended.find_mismatch, id="recorder.mismatch", family="hangs", needs=NEEDS, required=False, commands=JOB
+)
+def find_calls_differ(evidence: Evidence) -> Iterable[Finding]:
+    """At one sequence number ranks recorded calls that do not fit."""
+    yield from _tell(evidence, "COL003")
+
+
+@check(
+    "COL004",
+    name="collective-order-swapped",
+    title="Ranks make equal calls from different lines in another order: sums mix",
+    severity="error",
+    family="hangs",
+    needs=NEEDS,
+    since="0.1.0",
+    id="recorder.order",
+    required=False,
+    commands=JOB,
+)
+def find_order_swapped(evidence: Evidence) -> Iterable[Finding]:
+    """Ranks make two calls of the same kind and size in another order, so that values of one go into the other.
+
+    What it looks for:
+        Calls at one sequence number that agree in operation, size and type and come from two lines, which have changed
+        places on some ranks.
+
+    Why it matters:
+        Nothing complains, not even TORCH_DISTRIBUTED_DEBUG=DETAIL: every rank gets a sum of a loss and an accuracy.
+        Mostly a loop over a set, or over a dictionary that was filled in another order, is behind it.
+
+    How it decides:
+        By the call sites of the recorder, rank by rank: line A stands where the others have line B, and B within the
+        next 64 calls where they have A. Branches on the rank that make one call from two lines do not change places.
+        The smaller part of the ranks is named; of two ranks it cannot be told.
+
+    Known false alarms:
+        Ranks that take turns in giving a value to an all_reduce while the others give zeros, from two lines, in a world
+        of two. Broadcasts in turn are left out, as the recorder does not know their root.
+
+    Fix:
+        Sort what is iterated over, or reduce it in one call.
+
+    References:
+        https://github.com/NVIDIA/apex/issues/19
+        https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html
+    """
+    yield from _tell(evidence, "COL004")
+
+
+@check_also(
+    ended.find_timeout, id="recorder.together", family="hangs", needs=NEEDS, required=False, commands=JOB
+)
+def find_all_waiting(evidence: Evidence) -> Iterable[Finding]:
+    """All ranks that recorded anything are in the same call."""
+    yield from _tell(evidence, "COL005")
+
+
+@check_also(
+    ended.find_finished_early, id="recorder.early", family="hangs", needs=NEEDS, required=False, commands=JOB
+)
+def find_left_early(evidence: Evidence) -> Iterable[Finding]:
+    """A rank that others wait for, by their recorded calls, had ended well."""
+    yield from _tell(evidence, "COL008")
+
+
+@check_also(
+    looked.find_group_mismatch, id="recorder.groups", family="hangs", needs=NEEDS, required=False, commands=JOB
+)  # fmt: skip
+def find_groups_differ(evidence: Evidence) -> Iterable[Finding]:
+    """Ranks know a process group of one name with other members."""
+    _judge(evidence)
+    follows = failed_itself(diagnose_ends(evidence))
+    for matching in match_evidence(evidence):
+        for name, versions in conflicting_groups(matching.log).items():
+            ordered = sorted(versions.items(), key=lambda item: -len(item[1]))
+            told = join_words(
+                f"{name_set(who)} made it of {name_set(members)}" for members, who in ordered[:MOST_LISTS]
+            )
+            counts = [len(who) for _, who in ordered]
+            odd = RankSet().union(*(who for _, who in ordered[1:])) if counts[0] > counts[1] else RankSet()
+            yield Finding(
+                message=f"Group {name} is not the same on all ranks: {told}.",
+                ranks=odd,
+                victims=ordered[0][1] if odd else RankSet(),
+                evidence=tuple(EvidenceItem("recorder", f"members {members}", who) for members, who in ordered[:8]),
+                fix=(Fix("call new_group on every rank, with the same ranks in the same order, outside of any test of "
+                         "the rank"),),
+                details={"group": name, "members": [[str(m), str(who)] for m, who in ordered[:64]]},
+                confidence="high" if odd else "medium",
+                role="consequence" if follows else "cause",
+                decisive=not follows,
+            )  # fmt: skip
+            return
