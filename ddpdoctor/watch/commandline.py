@@ -6,7 +6,7 @@ Ours and torchrun's options come before the script or ``--``; everything after b
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddpdoctor.errors import UsageError
@@ -92,6 +92,30 @@ def split_arguments(arguments: Sequence[str], values: Collection[str], flags: Co
     if own and own[-1] in ("-h", "--help"):
         return Split(tuple(own), tuple(launcher), ())
     raise UsageError("nothing to run", hint="ddpdoctor run --nproc 4 train.py, or: ddpdoctor run -- COMMAND")
+
+
+def read_torchrun(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return torchrun's options and their values, by name without dashes; of PET_* variables where one is not given.
+
+    Args:
+        words: what stands behind ``torchrun``; the script ends its options.
+        environ: variables of torchrun.
+    """
+    found = {
+        name: value
+        for name in (option[2:] for option in TORCHRUN_VALUES if option.startswith("--"))
+        if (value := environ.get(f"PET_{name.replace('-', '_').upper()}"))
+    }
+    rest = list(words)
+    while rest and rest[0].startswith("-"):
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        plain = _plain(name)
+        if plain in TORCHRUN_FLAGS:
+            found[plain.lstrip("-")] = ""
+        elif equals or rest:
+            found[plain.lstrip("-")] = value if equals else rest.pop(0)
+    return found
 
 
 def _finish_command(own: list[str], launcher: list[str], command: list[str]) -> Split:

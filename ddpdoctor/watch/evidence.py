@@ -12,9 +12,10 @@ from ddpdoctor.evidence import Absent, Evidence, Frame, Launch, RankFacts
 from ddpdoctor.evidence.bundle import JOB_KINDS, KINDS
 from ddpdoctor.evidence.job import ExceptionRecord, JobEnd, ProcessRecord, TextMatch, describe_ranks
 from ddpdoctor.evidence.texts import match_text
+from ddpdoctor.gather.scrub import scrub
 from ddpdoctor.gather.variables import allowed_variables
 from ddpdoctor.watch.collect import Collected, collect_run
-from ddpdoctor.watch.commandline import Split
+from ddpdoctor.watch.commandline import Split, read_torchrun
 from ddpdoctor.watch.job import JobResult
 from ddpdoctor.watch.rundir import RunDirectory
 from ddpdoctor.watch.script import ScriptProblem
@@ -52,7 +53,7 @@ def make_evidence(
         stopped=result.stopped,
     )
     return Evidence(
-        launch=_describe_launch(found, end.launcher),
+        launch=_describe_launch(found, end.launcher, split),
         ranks=_describe_ranks(processes),
         processes=processes,
         exceptions=tuple(found.exceptions),
@@ -135,17 +136,44 @@ def _describe_ranks(processes: Sequence[ProcessRecord]) -> tuple[RankFacts, ...]
     return ranks if len({facts.rank for facts in ranks}) == len(ranks) else ()
 
 
-def _describe_launch(found: Collected, launcher: str) -> Launch:
+def _describe_launch(found: Collected, launcher: str, split: Split) -> Launch:
     ranks = [record for record in found.processes if record.role == "rank"]
     sizes = [record.world_size for record in ranks if record.world_size]
     backend = next((record.backend for record in ranks if record.backend), None)
+    given = _read_launcher(found.processes, split)
     groups = [record.variables.get("GROUP_WORLD_SIZE", "") for record in ranks]
+    if not any(groups):
+        groups = [given.get("nnodes", "").partition(":")[0]]
+    asked = given.get("nproc-per-node", "")
+    port, node = given.get("master-port", ""), given.get("node-rank", "")
     return Launch(
         command="run",
         launcher=launcher,
-        nnodes=max((int(size) for size in groups if size.isdecimal() and len(size) < 6), default=1),
-        nproc=len({record.rank for record in ranks}) or 1,
+        nnodes=max((int(size) for size in groups if _is_number(size)), default=1),
+        nproc=len({record.rank for record in ranks}) or (int(asked) if _is_number(asked) else 1),
         world_size=max(sizes, default=len(ranks) or 1),
+        node_rank=int(node) if _is_number(node) else None,
+        master_addr=given.get("master-addr"),
+        master_port=int(port) if _is_number(port) else None,
+        rdzv_backend=given.get("rdzv-backend") or ("c10d" if "standalone" in given else None),
+        rdzv_endpoint=scrub(given.get("rdzv-endpoint", "")) or None,
+        rdzv_id=given.get("rdzv-id"),
+        local_addr=given.get("local-addr"),
         backend=backend or "none",
         variables=allowed_variables(os.environ),
     )
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 6
+
+
+def _read_launcher(processes: Sequence[ProcessRecord], split: Split) -> dict[str, str]:
+    """Return the options that torchrun was given; none where no torchrun was seen."""
+    if not split.is_command:
+        return read_torchrun(split.torchrun, os.environ)
+    for record in processes:
+        for number, word in enumerate(record.command[:8] if record.role == "launcher" else ()):
+            if word.rpartition("/")[2] in ("torchrun", "torch.distributed.run", "torch.distributed.launch"):
+                return read_torchrun(record.command[number + 1 :], os.environ)
+    return {}

@@ -149,8 +149,8 @@ def timed_out(world: int = 4, nproc: int | None = None, silent: tuple[int, ...] 
     return job.terminates(silent, 17)
 
 
-def file_rendezvous() -> Job:
-    job = everyone_raises("gloo-mesh-refused")
+def file_rendezvous(entry: str = "gloo-mesh-refused") -> Job:
+    job = everyone_raises(entry)
     for rank in range(2):
         job.set(rank, init_method="file:///tmp/rendezvous")
     return job
@@ -266,16 +266,20 @@ CASES: dict[str, tuple[Callable[[], Job | Evidence], str, str]] = {
     "ENV019 twice": (lambda: everyone_raises("group-initialised-twice"), "0-1", "initialised twice"),
     "NET001": (lambda: one_raises(*said("port-taken"), rank=0), "0", "port 29500 is held"),
     "NET002": (lambda: _unresolved(), "0-1", "no-such-host.invalid has no address"),
+    "NET002 printed": (lambda: _unresolved_beside(), "0", "node-a has no address"),
     "NET003": (lambda: everyone_raises("loopback-dialled", nnodes=2), "0-1", "dialled at 127.0.1.1"),
     "NET004": (lambda: everyone_raises("gloo-interface-missing"), "0-1", "GLOO_SOCKET_IFNAME=eth9 names no interface"),
     "NET005": (lambda: everyone_raises("gloo-mesh-timed-out", nnodes=2), "0-1", "a firewall"),
     "NET006": (lambda: _few_came(), "2", "2 of 3 joined within 61 s; rank 2 never started"),
-    "NET006 agent": (lambda: launcher_fails("rendezvous-timed-out", "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError"), "0-3", "not all ranks joined"),
+    "NET006 agent": (lambda: launcher_fails("rendezvous-timed-out", "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError"), "", "not all ranks joined; the others cannot be told"),
+    "NET007 raised from a time-out": (lambda: _unreachable(), "", "nobody serves the rendezvous at 10.0.0.1:29400"),
     "NET007": (lambda: launcher_fails("rendezvous-unreachable", rdzv_endpoint="node-a:29400"), "", "nobody serves the rendezvous at node-a:29400"),
     "NET008": (lambda: _unresolved(rdzv_backend="c10d", rdzv_endpoint="10.0.0.1:29400", master_addr=None), "0-1", "published itself as no-such-host.invalid"),
     "NET009": (lambda: launcher_fails("port-of-endpoint-invalid"), "", "is no port"),
     "NET009 store": (lambda: everyone_raises("port-of-store-invalid"), "0-1", "99999 is no port"),
     "NET010": (file_rendezvous, "0-1", "/tmp/rendezvous named addresses of an earlier run"),
+    "NET010 loopback": (lambda: file_rendezvous("loopback-dialled"), "0-1", "named addresses of an earlier run"),
+    "NET010 time-out": (lambda: file_rendezvous("gloo-mesh-timed-out"), "0-1", "named addresses of an earlier run"),
     "NET011": (nodes_time_out, "", "between node-a and node-b was lost"),
     "NET011 fabric": (lambda: _fabric(), "", "10.4.16.8"),
     "NET015": (lost_node, "2-3", "The node node-b with ranks 2-3 is gone"),
@@ -284,6 +288,7 @@ CASES: dict[str, tuple[Callable[[], Job | Evidence], str, str]] = {
     "BKD001 device": (lambda: everyone_raises("backend-without-device"), "0-1", "nccl finds no GPU"),
     "BKD002": (lambda: everyone_raises("nccl-failed-in-torch"), "0-1", "nccl failed: unhandled cuda error"),
     "BKD002 gloo": (lambda: everyone_raises("gloo-mesh-timed-out"), "0-1", "gloo failed"),
+    "BKD002 transport": (lambda: everyone_raises("gloo-device-unsupported"), "0-1", "unsupported gloo device"),
     "BKD003": (lambda: one_raises("torch.distributed.DistBackendError", "NCCL error in: x.cpp:1, invalid usage\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000", world=2), "0-1", "ranks 0-1 use one GPU"),
     "BKD001 launcher": (lambda: launcher_fails("launcher-without-device"), "", "(--nproc gpu), and torch finds no GPU here"),
     "BKD004 more": (
@@ -358,6 +363,20 @@ def _unresolved(**launch: object) -> Job:
     job = Job(2, nproc=1, launch=launch)
     for rank in range(2):
         job.raises(rank, "torch.distributed.DistNetworkError", find_entry("name-unresolvable").example, 60)
+    return job
+
+
+def _unresolved_beside() -> Job:
+    """The C++ code printed the name; the exception only tells of the time-out."""
+    job = Job(2).terminates([1], 61)
+    job.says(0, find_entry("name-unresolvable").example.replace("no-such-host.invalid", "node-a"))
+    return job.raises(0, "torch.distributed.DistNetworkError", find_entry("client-timed-out").example, 60)
+
+
+def _unreachable() -> Job:
+    job = launcher_fails("rendezvous-unreachable", rdzv_endpoint="10.0.0.1:29400")
+    inner = ExceptionRecord(50, "DistNetworkError", find_entry("client-timed-out").example, link="cause")
+    job.exceptions[0] = replace(job.exceptions[0], chain=(inner,))
     return job
 
 
@@ -656,6 +675,13 @@ def test_log_without_processes_is_judged_from_its_tracebacks() -> None:
     found = cause_of(evidence)
     assert (found.code, str(found.ranks), str(found.victims)) == ("ERR001", "1", "0")
     assert found.evidence[0].source == ("run.log", 12)
+
+
+def test_an_error_raised_from_a_lost_peer_in_other_words_stays_a_complaint() -> None:
+    job = Job(2).raises(1, "KeyError", "'x'", 10)
+    inner = ExceptionRecord(1000, "RuntimeError", find_entry("gloo-peer-gone").example, rank=0, link="cause")
+    job.raises(0, "TrainerError", "epoch 3 failed", 9.9, chain=(inner,))
+    assert str(cause_of(job).ranks) == "1"
 
 
 def test_log_without_ranks_is_judged_too() -> None:

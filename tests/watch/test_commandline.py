@@ -11,6 +11,7 @@ from ddpdoctor.watch.commandline import (
     TORCHRUN_VALUES,
     Split,
     find_misplaced,
+    read_torchrun,
     split_arguments,
 )
 
@@ -88,3 +89,15 @@ def test_the_tables_know_every_option_of_this_torch() -> None:
                 continue
             table = TORCHRUN_FLAGS if action.nargs == 0 else TORCHRUN_VALUES
             assert text in table, f"{text} is not in the table"
+
+
+def test_options_of_torchrun_are_read_up_to_the_script() -> None:
+    words = "--rdzv_backend=c10d --rdzv-endpoint a:1 --standalone --node_rank 1 t.py --nnodes 9".split()
+    assert read_torchrun(words, {"PET_NNODES": "2", "PET_RDZV_BACKEND": "static", "NNODES": "3"}) == {
+        "rdzv-backend": "c10d",
+        "rdzv-endpoint": "a:1",
+        "standalone": "",
+        "node-rank": "1",
+        "nnodes": "2",
+    }
+    assert read_torchrun(["--nnodes"], {}) == {}

@@ -10,7 +10,9 @@ from ddpdoctor.evidence.job import JobEnd, ProcessRecord
 from ddpdoctor.judge import Registry
 from ddpdoctor.report.build import Report, build_report
 from ddpdoctor.testing import STARTED
-from ddpdoctor.watch.evidence import _describe_ranks
+from ddpdoctor.watch.collect import Collected
+from ddpdoctor.watch.commandline import Split
+from ddpdoctor.watch.evidence import _describe_launch, _describe_ranks
 from ddpdoctor_checks import crash, environment
 
 
@@ -74,3 +76,26 @@ def test_two_jobs_of_one_command_are_not_compared() -> None:
 def test_processes_that_are_each_others_parents_end_the_search() -> None:
     loop = [ProcessRecord(15, parent=16, role="other"), ProcessRecord(16, parent=15, role="other")]
     assert [facts.pid for facts in _describe_ranks([*loop, rank(0, 10, parent=15)])] == [10]
+
+
+def test_the_launch_is_read_from_torchruns_own_options() -> None:
+    given = (
+        "--nnodes",
+        "2",
+        "--nproc-per-node",
+        "4",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "u:p@a:29400",
+    )
+    own = _describe_launch(Collected(), "torchrun", Split((), given, ("train.py",)))
+    launcher = ProcessRecord(
+        4, role="launcher", command=("/venv/bin/python", "/venv/bin/torchrun", *given, "t.py")
+    )
+    command = Split((), (), ("sh", "start.sh"), is_command=True)
+    seen = _describe_launch(Collected(processes=[launcher]), "sh", command)
+    for launch in (own, seen):
+        assert (launch.nnodes, launch.nproc, launch.rdzv_backend) == (2, 4, "c10d")
+        assert (launch.rdzv_endpoint or "").endswith("a:29400")
+    assert _describe_launch(Collected(), "sh", command).rdzv_backend is None

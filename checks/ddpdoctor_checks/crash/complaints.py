@@ -98,7 +98,8 @@ def _missing(diagnosis: Diagnosis, code: str, coded: Sequence[Failure]) -> RankS
         return RankSet(int(part) for text in named for part in text.replace(",", " ").split())
     if code == "NET006":
         came = [view.rank for view in diagnosis.views.ranks if view.rank is not None]
-        return _absent(diagnosis) or diagnosis.world.minus(RankSet(came))
+        # Where none was started those that lack are a node's, and they have no numbers yet.
+        return (_absent(diagnosis) or diagnosis.world.minus(RankSet(came))) if came else RankSet()
     return RankSet()
 
 
@@ -232,4 +233,6 @@ def _judge_ended(diagnosis: Diagnosis, ended: Sequence[Failure]) -> None:
         diagnosis.cause = Group("ERR005", Level.ENDED, list(ended), ended[0])
         return
     names = ", ".join(name_signal(signal) for signal in sorted(s for s in signals if s is not None))
-    diagnosis.reason = f"all ranks were told to end ({names or 'interrupted'}), and nothing shows why"
+    senders = [each.view.process.signal_sender for each in ended if each.view.process is not None]
+    by = next((f" by {sender}" for sender in senders if sender is not None), "")
+    diagnosis.reason = f"all ranks were told to end{by} ({names or 'interrupted'}), and nothing shows why"

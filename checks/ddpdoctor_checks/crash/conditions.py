@@ -146,7 +146,9 @@ def _unconnected(view: View, groups: dict[str, str], context: Context) -> str | 
     """A mesh that an earlier attempt had: no port is blocked, the peer was not there yet, or not any more."""
     if any(each.attempt < context.attempt and each.reached("init") for each in context.views.ranks):
         return None
-    return "NET005" if context.nodes > 1 else "BKD002"
+    if context.nodes > 1:
+        return "NET005"
+    return "NET010" if _by_file(view) else "BKD002"
 
 
 def _name(view: View, groups: dict[str, str], context: Context) -> str | None:
@@ -184,10 +186,22 @@ def read_version(text: str | None) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
+def _by_file(view: View) -> bool:
+    """Whether the ranks found each other by a file, which may be of an earlier run."""
+    method = view.process.init_method if view.process is not None else None
+    return (method or "").startswith("file:")
+
+
 def _refused_mesh(view: View, groups: dict[str, str], context: Context) -> str | None:
     """A refused connection in a file:// rendezvous: the file named the addresses of an earlier run."""
-    method = view.process.init_method if view.process is not None else None
-    return "NET010" if (method or "").startswith("file:") else None
+    return "NET010" if _by_file(view) else None
+
+
+def _loopback(view: View, groups: dict[str, str], context: Context) -> str | None:
+    """On one node loopback is right: nothing but an old file sends ranks to where nobody is."""
+    if context.nodes > 1:
+        return "NET003"
+    return "NET010" if _by_file(view) else None
 
 
 def _loader_killed(view: View, groups: dict[str, str], context: Context) -> str | None:
@@ -213,7 +227,7 @@ def _loader_gone(view: View, groups: dict[str, str], context: Context) -> str | 
 
 _RULES: dict[str, Rule] = {
     "name-unresolvable": _name,
-    "loopback-dialled": _only_over_nodes("NET003", None),
+    "loopback-dialled": _loopback,
     "loopback-fallback": _only_over_nodes("NET003", None),
     "gloo-mesh-timed-out": _unconnected,
     "nccl-connect-timed-out": _unconnected,
