@@ -12,8 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ddpdoctor.evidence import Frame
-from ddpdoctor.evidence.job import Moment, ProcessRecord
+from ddpdoctor.evidence.job import Milestone, Moment, ProcessRecord
 
+TOLD = "told-to-end"
+"""Milestone of a process whose launcher sent it a signal to end."""
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)
 UNSEEN = "a process that was not watched"
 """The sender of a signal that nobody of the watched processes sent."""
 ITSELF = "itself"
@@ -52,7 +55,28 @@ def name_senders(
             by_target.setdefault((target, kill.signal), []).append(kill)
     by_pid = {record.pid: record for record in processes}
     told = set(agents)
-    return [_name_sender(record, by_target, by_pid, told) for record in processes]
+    named = [_name_sender(record, by_target, by_pid, told) for record in processes]
+    return [_note_request(record, by_target, by_pid, told) for record in named]
+
+
+def _note_request(
+    record: ProcessRecord,
+    by_target: dict[tuple[int, int], list[Kill]],
+    by_pid: dict[int, ProcessRecord],
+    agents: set[int],
+) -> ProcessRecord:
+    """Add when a launcher told a process to end: what it did after that, it did for that."""
+    asked = [
+        kill
+        for signum in _ENDING
+        for kill in by_target.get((record.pid, signum), ())
+        if _within(kill.at, record) and (kill.sender in agents or _is_above(kill.sender, record, by_pid))
+    ]
+    if not asked:
+        return record
+    first = min(asked, key=lambda kill: kill.at.wall_ns)
+    made = Milestone(TOLD, first.at, _describe_sender(first.sender, record, by_pid, agents))
+    return dataclasses.replace(record, milestones=(*record.milestones, made))
 
 
 def _name_sender(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.job import CrashRecord, ExceptionRecord, Moment, ProcessRecord
+from ddpdoctor.evidence.job import CrashRecord, ExceptionRecord, Milestone, Moment, ProcessRecord
 from ddpdoctor.judge import Finding
 from ddpdoctor.watch.commandline import Split
 from ddpdoctor.watch.evidence import make_unstarted
@@ -410,3 +410,25 @@ def test_a_time_out_is_a_threads_fault_where_the_main_thread_waited_for_it(
 ) -> None:
     job = in_thread(Job(2), 1, 6.0).raises(1, "TimeoutError", "no batch", 10.0, frames).complains([0])
     assert (cause_of(job).where[0].file == "loader.py") == starved
+
+
+@pytest.mark.parametrize("way", ["raises", "exits"])
+@pytest.mark.parametrize("when", [9.9, 10.4])
+def test_what_a_handler_of_sigterm_does_is_a_victims(way: str, when: float) -> None:
+    """The culprit's own death has no time (nobody saw it), so the order alone would not tell."""
+    job = Job(2).raises(1, "KeyError", "'x'", 10.0)
+    if way == "raises":
+        job.raises(0, "Preempted", "checkpoint saved", when)
+    else:
+        job.exits(0, 5, when)
+    told = Milestone("told-to-end", job.when(0, 9.8), "agent (pid 5)")
+    job.set(0, milestones=(*job.processes[0].milestones, told))
+    found = cause_of(job)
+    assert (found.ranks, found.victims) == (RankSet([1]), RankSet([0]))
+
+
+def test_what_a_rank_did_before_it_was_told_to_end_is_its_own() -> None:
+    job = Job(2).complains([1], 10.2).raises(0, "KeyError", "'x'", 10.0)
+    told = Milestone("told-to-end", job.when(0, 10.1), "agent (pid 5)")
+    job.set(0, milestones=(*job.processes[0].milestones, told))
+    assert cause_of(job).ranks == RankSet([0])

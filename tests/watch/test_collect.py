@@ -359,3 +359,22 @@ def test_a_crash_in_a_thread_without_python_is_told_by_the_main_threads_line(run
     )
     (crash,) = collect(run).crashes
     assert [frame.line for frame in crash.frames] == [9, 20]
+
+
+def test_when_a_launcher_told_a_process_to_end_is_kept(run: Path) -> None:
+    agent = event("role", 2, role="launcher", how="elastic agent")
+    write(
+        run, 5, start(5, None, "launcher"), agent, kill(7, 15, pgid=7), kill(8, 9, pgid=7), kill(7, 10, pid=8)
+    )
+    write(run, 7, start(7, 0, ppid=5))
+    write(run, 8, start(8, 1, ppid=5), kill(6, 15, pid=9))
+    write(run, 9, start(9, 2, ppid=5))
+    told = {
+        record.pid: [
+            (each.at.wall_ns // 10**9, each.detail)
+            for each in record.milestones
+            if each.name == "told-to-end"
+        ]
+        for record in collect(run).processes
+    }
+    assert told == {5: [], 7: [(7, "agent (pid 5)")], 8: [], 9: []}

@@ -64,7 +64,19 @@ def judge_view(view: View, context: Context) -> Failure | None:
         )
     if failure is not None and failure.at is None:
         _date(failure, process, context)
+    if failure is not None and failure.level in (*OWN, Level.SOFT) and _was_told(failure, process, context):
+        failure.level, failure.since = Level.ENDED, None
     return failure
+
+
+def _was_told(failure: Failure, process: ProcessRecord, context: Context) -> bool:
+    """Whether its launcher had told a process to end: handlers of such signals raise and exit as they like."""
+    told = [each.at for each in process.milestones if each.name == "told-to-end"]
+    return (
+        bool(told)
+        and failure.at is not None
+        and context.clock.seconds(failure.view.node, told[0]) <= failure.at
+    )
 
 
 def _is_of_thread(failure: Failure) -> bool:
