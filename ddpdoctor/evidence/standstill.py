@@ -21,20 +21,23 @@ class Call:
     members: RankSet = field(default_factory=RankSet)
     """Global ranks of the group; empty where that is not known."""
     ordinal: int = 0
-    """The how-manyth collective (or send and receive) of its rank on this group it is, from 1; for what belongs to
-    no group, the how-manyth of its kind."""
+    """The how-manyth of its series it is, from 1."""
+    index: int = 0
+    """Which wrapper of its rank, from 1, where it is a call of one."""
     shape: tuple[int, ...] | None = None
     dtype: str | None = None
     device: str | None = None
     reduction: str | None = None
     peer: int | None = None
-    """Root, or the other side; a global rank unless the script gave one of the group."""
+    """Root, or the other side: a global rank."""
     tag: int | None = None
     asynchronous: bool = False
     point_to_point: bool = False
     default_group: bool = False
     returned: bool | None = None
     """Whether the call has come back; None where it cannot be seen (isend, irecv)."""
+    raised: bool = False
+    """It came back with an exception."""
     age_s: float | None = None
     """Seconds from its beginning to the look."""
     took_s: float | None = None
@@ -46,6 +49,28 @@ class Call:
     def collective(self) -> bool:
         """Whether all ranks of a group have to make it."""
         return bool(self.group) and not self.point_to_point
+
+    @property
+    def series(self) -> str:
+        """The calls of a rank among which it has its number.
+
+        Collectives of one group; sends to one rank, or receives from it, with one tag; groups made of the same
+        ranks; what one wrapper does.
+        """
+        if self.point_to_point:
+            return name_points("send" in self.op, self.peer, self.tag or 0, self.group)
+        if self.group:
+            return self.group
+        return f"{self.op} {self.members}" if self.op in MAKERS else f"{self.op} {self.index}"
+
+
+MAKERS = ("new_group", "split_group", "shrink_group")
+"""What makes a group: called by its members, or by all ranks."""
+
+
+def name_points(sends: bool, peer: int | None, tag: int, group: str) -> str:
+    """Return the series of sends to a rank, or of receives from it (None: from any)."""
+    return f"{'send' if sends else 'recv'} {'any' if peer is None else peer} {tag} {group}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +102,17 @@ class Stand:
     recent: tuple[Call, ...] = ()
     """Its last calls, the newest last; that of ``call`` is among them."""
     counts: dict[str, int] = field(default_factory=dict)
-    """Group -> collectives begun on it."""
+    """Series (see `Call.series`) -> calls begun."""
+    complete: bool = True
+    """Nothing was overwritten: what is not counted was never called."""
+    threads: int = 1
+    """Threads that have made calls."""
+    raised: int = 0
+    """Of its calls that are known, those that came back with an exception."""
+    backend: str | None = None
+    """Of its default group, as the script asked for it."""
+    ended: bool = False
+    """Its interpreter said that it ends, or it called sys.exit or os._exit."""
     still_s: float | None = None
     """Seconds since it last began or ended a call."""
     frames: tuple[Frame, ...] = ()
@@ -97,6 +132,10 @@ class Stand:
     children: tuple[ChildStand, ...] = ()
     note: str | None = None
     """Why something of it could not be read."""
+    watched: bool = True
+    """It wrote its calls down itself; else ``call`` is read from its stack and has no number, group or arguments."""
+    asleep_s: float | None = None
+    """Seconds for which its main thread had not run, where the kernel tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +152,7 @@ class Standstill:
     interval_s: float = 0.0
     """Between the two samples."""
     stage: str = "look"
-    """look, suspected, reminded, confirmed or withdrawn."""
+    """look, proved, suspected, reminded, confirmed, withdrawn, or moving: something moved between the samples."""
     stopped: bool = False
     """The job was ended because of it."""
     asked: bool = False

@@ -78,13 +78,15 @@ class Looker:
         root: the job's working directory.
         node: number of this node.
         started_ns: monotonic, when the job began.
+        pause: stop each process for the moment in which its stack is read.
     """
 
-    def __init__(self, root: Path, node: int, started_ns: int) -> None:
+    def __init__(self, root: Path, node: int, started_ns: int, *, pause: bool = False) -> None:
         self._shorten = Shortener(root)
         self._root = root
         self._node = node
         self._started_ns = started_ns
+        self._pause = pause
 
     def read_tables(self, rings: Iterable[Ring]) -> None:
         """Read what is new in the journals of these rings."""
@@ -135,7 +137,7 @@ class Looker:
 
     def _sample(self, rings: Sequence[Ring]) -> dict[int, tuple[Pulse, Stack | None]]:
         pulses = {ring.pid: read_pulse(ring.pid, ring.ticks) for ring in rings}
-        stacks = take_stacks(pid for pid, pulse in pulses.items() if pulse.alive)
+        stacks = take_stacks((pid for pid, pulse in pulses.items() if pulse.alive), pause=self._pause)
         return {pid: (pulse, stacks.get(pid)) for pid, pulse in pulses.items()}
 
     def _stand(

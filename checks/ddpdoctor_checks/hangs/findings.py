@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.judge import Finding, check, check_also
+from ddpdoctor.judge import CannotLook, Finding, check, check_also
 from ddpdoctor_checks.crash import collectives as ended
 from ddpdoctor_checks.crash.telling import JOB
 from ddpdoctor_checks.hangs.reading import Reading, last_look, read_look
 from ddpdoctor_checks.hangs.stalls import find_stall
+from ddpdoctor_checks.hangs.unwatched import describe_standing, judge_stacks
 from ddpdoctor_checks.hangs.waits import find_deadlock, to_finding
 
 NEEDS = ("standstills",)
@@ -23,7 +24,11 @@ def judge_look(evidence: Evidence) -> Finding | None:
         NotApplicable: there was none.
     """
     look = last_look(evidence)
+    if look.stage == "moving":
+        return None
     reading: Reading = read_look(look)
+    if not all(place.stand.watched or place.kind == "gone" for place in reading.places):
+        return judge_stacks(reading)
     deadlock = find_deadlock(reading)
     if deadlock is not None:
         return dataclasses.replace(to_finding(deadlock, reading), code=deadlock.code)
@@ -198,3 +203,12 @@ def find_unmatched(evidence: Evidence) -> Iterable[Finding]:
         https://docs.pytorch.org/docs/stable/distributed.html (Point-to-point communication)
     """
     yield from _tell(evidence, "COL011")
+
+
+@check_also(find_stalled, id="hangs.progress", family="hangs", needs=NEEDS, commands=("attach", "analyze"))
+def find_progress(evidence: Evidence) -> Iterable[Finding]:
+    """The job moves, or a finding says why it does not; else it has to be said that this is not known."""
+    look = last_look(evidence)
+    if look.stage == "look" and judge_look(evidence) is None:
+        raise CannotLook(describe_standing(read_look(look)))
+    return ()

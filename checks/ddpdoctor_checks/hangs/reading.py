@@ -99,9 +99,10 @@ def last_look(evidence: Evidence) -> Standstill:
     Raises:
         NotApplicable: the job was never seen to stand still.
     """
-    if not evidence.standstills:
+    looks = [look for look in evidence.standstills if not look.asked]
+    if not looks:
         raise NotApplicable("the job was not seen to stand still")
-    return max(evidence.standstills, key=lambda look: (look.stage != "look", look.after_s))
+    return max(looks, key=lambda look: (look.stage != "look", look.after_s))
 
 
 def read_look(look: Standstill) -> Reading:
@@ -222,7 +223,8 @@ def name_call(call: Call | None) -> str:
     if call.op == BACKWARD:
         return "the backward of DistributedDataParallel"
     if call.op == FORWARD:
-        return f"the forward #{call.ordinal} of DistributedDataParallel, which broadcasts buffers"
+        number = f" #{call.ordinal}" if call.ordinal else ""
+        return f"the forward{number} of DistributedDataParallel, which broadcasts buffers"
     if call.op == WRAP:
         return "DistributedDataParallel(…)"
     if call.op == INIT:
@@ -231,7 +233,8 @@ def name_call(call: Call | None) -> str:
         side = "to" if "send" in call.op else "from"
         return f"{call.op} {side} rank {call.peer}" if call.peer is not None else call.op
     group = "" if call.default_group or not call.group else f" of group {call.group}"
-    return f"{call.op} #{call.ordinal}{group}"
+    number = f" #{call.ordinal}" if call.ordinal else ""  # none where it was read from a stack
+    return f"{call.op}{number}{group}"
 
 
 def name_line(frame: Frame | None) -> str:

@@ -30,6 +30,7 @@ OPS = 5
 """Colours for operations; further ones share them."""
 STAGES = {
     "look": "looked at",
+    "moving": "looked at: it moves",
     "proved": "proved: nobody of them can go on",
     "suspected": "suspected",
     "reminded": "still so",
@@ -176,7 +177,9 @@ def _spot(frames: Sequence[Frame]) -> tuple[str, int] | None:
 
 
 def _name(call: Call | None) -> str:
-    return f"{call.op} #{call.ordinal}" if call is not None else ""
+    if call is None:
+        return ""
+    return f"{call.op} #{call.ordinal}" if call.ordinal else call.op  # read from a stack
 
 
 def _choose_colours(look: Standstill) -> dict[str, int]:

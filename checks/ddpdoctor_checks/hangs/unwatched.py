@@ -1,0 +1,261 @@
+"""Ranks that write nothing down: what their stacks alone say of who waits for whom, never with high confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
+from ddpdoctor_checks.crash.frames import user_frames
+from ddpdoctor_checks.hangs.reading import INIT, MAKERS, Place, Reading, name_call, name_line, ranks_of
+from ddpdoctor_checks.hangs.stalls import describe_doing
+from ddpdoctor_checks.wording import choose_form, count_of, format_age, join_words, name_set
+
+WAITED_S = 10.0
+"""For so long ranks have to stand in a call before somebody is named: as `run` suspects a rank (--stall-after)."""
+SYMMETRIC_S = 30.0
+"""The same where all ranks stand in one call and nobody is to be seen at fault: a long transfer looks like that."""
+MOST_SIDES = 4
+MOST_CALLERS = 2
+STATES = {"R": "running", "S": "sleeping", "D": "in an uninterruptible wait", "T": "stopped", "t": "traced"}
+
+
+def judge_stacks(reading: Reading) -> Finding | None:
+    """Return what a look at ranks says of which some wrote no calls down; None where nobody can be named.
+
+    Args:
+        reading: of a look in which nothing moved.
+    """
+    waiting = [place for place in reading.places if place.waits]
+    outside = [place for place in reading.places if place.kind == "outside"]
+    blind = [place for place in outside if not place.stand.frames]
+    if not waiting or blind or any(place.moved for place in outside):
+        return None
+    waited = min(waited_for(place, reading) for place in waiting)
+    if waited < WAITED_S:
+        return None
+    gone = [place for place in reading.places if place.kind == "gone"]
+    if gone:
+        return _find_gone(reading, waiting, gone, waited)
+    if outside:
+        return _find_outside(reading, waiting, outside, waited)
+    sides = part_sides(waiting)
+    if reading.unseen:
+        return None  # those of other nodes may be what all of them wait for
+    if len(sides) > 1:
+        return _find_sides(reading, sides, waited)
+    return _find_together(reading, waiting, waited) if waited >= SYMMETRIC_S else None
+
+
+def waited_for(place: Place, reading: Reading) -> float:
+    """Return for how many seconds a rank has stood where it stands, at least."""
+    stand = place.stand
+    return max(stand.asleep_s or 0.0, reading.look.interval_s, stand.still_s or 0.0)
+
+
+def part_sides(places: Sequence[Place]) -> list[list[Place]]:
+    """Return ranks by the call and the line in which they stand, those of the most ranks first."""
+    sides: dict[tuple[object, ...], list[Place]] = {}
+    for place in places:
+        line, op = place.line, place.call.op if place.call is not None else ""
+        sides.setdefault((op, line.file if line else "", line.line if line else 0), []).append(place)
+    return sorted(sides.values(), key=lambda side: (-len(side), side[0].rank))
+
+
+def say_side(side: Sequence[Place]) -> str:
+    """Return ``ranks 0, 2 wait in all_reduce (train.py:88, step)``; outside of every call, it stands in its line."""
+    first, name = side[0], name_set(ranks_of(side))
+    if first.kind == "gone":
+        return f"{name} {choose_form(len(side), 'is', 'are')} gone"
+    if first.kind == "outside":
+        if not first.stand.frames:
+            return f"where {name} {choose_form(len(side), 'stands', 'stand')} could not be read"
+        line = first.line or first.stand.frames[0]
+        return (
+            f"{name} {choose_form(len(side), 'stands', 'stand')} in {line.function} ({line.file}:{line.line})"
+        )
+    return (
+        f"{name} {choose_form(len(side), 'waits', 'wait')} in {name_call(first.call)}{name_line(first.line)}"
+    )
+
+
+def describe_standing(reading: Reading) -> str:
+    """Return in one sentence where all ranks stand, for a look that names nobody."""
+    places = sorted(reading.places, key=lambda place: not place.waits)
+    sides = sorted(part_sides(places), key=lambda side: not side[0].waits)
+    still = min((waited_for(place, reading) for place in places if place.kind != "gone"), default=0.0)
+    text = join_words((say_side(side) for side in sides), few=MOST_SIDES)
+    notes = list(dict.fromkeys(place.stand.note for place in places if place.stand.note))
+    more = [f"nothing has moved for {format_age(still)}"]
+    if reading.unseen:
+        more.append(f"{name_set(reading.unseen)} on other nodes were not seen: attach there as well")
+    elif not any(place.waits for place in places) and not notes:
+        more.append("nobody waits for another rank")
+    return "; ".join([text, *more, *notes[:1]])
+
+
+def _find_outside(
+    reading: Reading, waiting: Sequence[Place], outside: Sequence[Place], waited: float
+) -> Finding:
+    doing = describe_doing(outside[0])
+    sides = [*part_sides(waiting)[:MOST_SIDES], *part_sides(outside)[:MOST_SIDES]]
+    told = _capital(join_words((say_side(side) for side in sides), few=2 * MOST_SIDES))
+    still = min(waited_for(place, reading) for place in outside)
+    spent = f" for {format_age(still)}" if still >= WAITED_S else ""
+    return _make(
+        reading,
+        f"{told}{spent}: it {doing.text}." if len(outside) == 1 else f"{told}{spent}.",
+        "COL009",
+        outside,
+        waiting,
+        waited,
+        (doing.fix,),
+        {"doing": doing.kind},
+    )
+
+
+def _find_gone(reading: Reading, waiting: Sequence[Place], gone: Sequence[Place], waited: float) -> Finding:
+    sides = part_sides(waiting)
+    told = _capital(join_words((say_side(side) for side in sides), few=MOST_SIDES))
+    there = choose_form(len(gone), "there is no process of it", "there are no processes of them")
+    return _make(
+        reading,
+        f"{told}; {name_set(ranks_of(gone))} {choose_form(len(gone), 'is', 'are')} gone: {there} on this host.",
+        "COL008",
+        gone,
+        waiting,
+        waited,
+        (
+            Fix(
+                "look at how it ended in its log; all ranks have to leave the loop together",
+                code="stop = torch.tensor([int(done)], device=device)\ndist.all_reduce(stop, op=dist.ReduceOp.MAX)",
+            ),
+        ),
+        {},
+    )
+
+
+def _find_sides(reading: Reading, sides: Sequence[Sequence[Place]], waited: float) -> Finding:
+    calls = [side[0].call for side in sides]
+    code = "COL002"
+    if any(call is not None and call.op in MAKERS for call in calls):
+        code = "COL006"
+    elif all(call is not None and call.point_to_point for call in calls):
+        code = "COL011"
+    odd = [place for side in sides[1:] for place in side] if len(sides[0]) > len(sides[1]) else []
+    told = _capital(join_words((say_side(side) for side in sides), few=MOST_SIDES))
+    doubt = "none of them comes to the other's call" if odd else "which of them is wrong cannot be told"
+    return _make(
+        reading,
+        f"{told}: all of them wait, and {doubt}.",
+        code,
+        odd or [place for side in sides for place in side],
+        sides[0] if odd else (),
+        waited,
+        (
+            Fix(
+                "every rank has to make the same calls in the same order: look at what decides between these lines"
+            ),
+            Fix(
+                "with numbers of calls, and so with proof, where the job is started by ddpdoctor",
+                command="ddpdoctor run --nproc N train.py",
+            ),
+        ),
+        {"calls": [name_call(call) for call in calls[:16]]},
+    )
+
+
+def _find_together(reading: Reading, waiting: Sequence[Place], waited: float) -> Finding | None:
+    first = waiting[0]
+    if len(waiting) < 2 or first.call is None or first.call.op == INIT:
+        return None
+    finding = _make(
+        reading,
+        f"All {len(waiting)} ranks have stood in {name_call(first.call)}{name_line(first.line)} for "
+        f"{format_age(waited)}: no rank is to be seen at fault; whether it is the same call cannot be told.",
+        "COL005",
+        (),
+        waiting,
+        waited,
+        (
+            Fix("examine the network between the ranks", command="ddpdoctor check --nproc 2"),
+            Fix(
+                "a call on very much data takes long on a slow link; look again",
+                command="ddpdoctor attach --watch 30",
+            ),
+        ),
+        {"symmetric": True},
+    )
+    return replace(finding, confidence="low")
+
+
+def _make(
+    reading: Reading,
+    message: str,
+    code: str,
+    culprits: Sequence[Place],
+    victims: Sequence[Place],
+    waited: float,
+    fix: tuple[Fix, ...],
+    details: dict[str, object],
+) -> Finding:
+    where = [*_list_places(culprits, "culprit"), *_list_places(victims, "victim")]
+    order = ("culprit", "caller", "condition", "victim")
+    return Finding(
+        message=message,
+        code=code,
+        ranks=ranks_of(culprits),
+        victims=ranks_of(victims),
+        where=tuple(sorted(where, key=lambda each: order.index(each.role))),
+        evidence=tuple(_what_was_seen(reading, culprits)),
+        fix=fix,
+        details={**details, "proof": False, "waited_s": round(waited, 1), "stage": reading.look.stage},
+        confidence="medium",
+        decisive=True,
+    )
+
+
+def _list_places(places: Sequence[Place], role: str) -> list[Where]:
+    found = []
+    for side in part_sides(places):
+        line = side[0].line
+        if line is None:
+            continue
+        ranks = ranks_of(side)
+        found.append(Where(ranks, role, line.file, line.line, line.function, line.source))
+        if role == "culprit":
+            callers: Sequence[Frame] = user_frames(side[0].stand.frames)[1 : 1 + MOST_CALLERS]
+            found += [
+                Where(ranks, "caller", each.file, each.line, each.function, each.source) for each in callers
+            ]
+    return found
+
+
+def _what_was_seen(reading: Reading, culprits: Sequence[Place]) -> list[EvidenceItem]:
+    look = reading.look
+    living = [place for place in reading.places if place.kind != "gone"]
+    seen = [
+        EvidenceItem(
+            "stack",
+            f"the stacks of {count_of(len(living), 'rank')}, taken over {look.interval_s:.1f} s, do not change; there "
+            "are no numbers of calls, for the job was not started by ddpdoctor run",
+        )
+    ]
+    for place in [place for place in culprits if place.kind != "gone"][:MOST_SIDES]:
+        stand = place.stand
+        parts = [f"pid {stand.pid} is {STATES.get(stand.state or '', 'in state ' + (stand.state or '?'))}"]
+        if stand.cpu_share is not None:
+            parts.append(f"{stand.cpu_share:.0%} of a core")
+        if stand.asleep_s is not None:
+            parts.append(f"its main thread last ran {format_age(stand.asleep_s)} ago")
+        if stand.wait_channel:
+            parts.append(f"in the kernel: {stand.wait_channel}")
+        seen.append(EvidenceItem("process", ", ".join(parts), RankSet([place.rank])))
+    if reading.unseen:
+        seen.append(EvidenceItem("stack", f"nothing was seen of {name_set(reading.unseen)}", reading.unseen))
+    return seen
+
+
+def _capital(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}" if text else text
