@@ -159,7 +159,11 @@ def test_a_crash_that_the_setting_itself_brings_is_not_the_scripts() -> None:
     finding = cause_of(with_rerun(job.complains([0]), crashed, toggle="detail"))
     assert "it was not reproduced" in finding.message
     assert "that is no fault of the script" in seen_of(finding)[0]
-    assert any("--debug detail" in (fix.command or "") for fix in finding.fix)
+    assert all("--debug detail" not in (fix.command or "") for fix in finding.fix)
+    skipped = cause_of(
+        with_rerun(job, None, toggle="detail", state="skipped", reason="standard input is a pipe")
+    )
+    assert any("--debug detail" in (fix.command or "") for fix in skipped.fix)
 
 
 def test_blocking_that_the_script_sets_in_time_needs_no_second_run() -> None:

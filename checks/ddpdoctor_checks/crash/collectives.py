@@ -124,7 +124,7 @@ def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
         told += f"; {name_set(odd)} {choose_form(len(odd), 'differs', 'differ')} from most"
         details["odd"] = list(odd)
         places, ranks = place_failures(compared, odd), odd
-    if "own" not in groups and (again is None or again.group is None):
+    if "own" not in groups and (again is None or again.details["rerun"] == "skipped"):
         fixes.insert(
             0,
             Fix(
