@@ -40,6 +40,8 @@ WORDS = 2000
 EVENTS_BYTES = 64 << 20
 NODES = 16_384
 RANKS = 1 << 20
+BY_NODE = ("processes", "exceptions", "crashes", "wrappers", "texts", "memory", "ranks")
+"""Kinds of evidence whose rows say of which node they are: those that travel."""
 YEAR_3000_NS = 32_503_680_000 * 10**9
 """Later than any clock says; what comes from another node is not trusted to be a time."""
 
@@ -98,7 +100,7 @@ class Desk:
                     self.lost.append(f"the sum for other nodes: {type(problem).__name__}: {problem}")
 
     def _sum_up(self, node: int) -> bytes:
-        from ddpdoctor.evidence.bundle import renumber_node
+        from ddpdoctor.evidence.bundle import JOB_KINDS, renumber_node
         from ddpdoctor.watch.evidence import make_evidence
         from ddpdoctor.watch.job import JobResult
 
@@ -107,8 +109,10 @@ class Desk:
         evidence = make_evidence(so_far, self._directory, self._split, log_bytes=LOG_BYTES)
         own = [each for each in read_members(self._directory.path, evidence) if each.own]
         own = [dataclasses.replace(each, interrupted=_first(self._signals)) for each in own]
-        # How the launcher ends is not known yet.
-        return pack(renumber_node(dataclasses.replace(evidence, members=tuple(own), job=()), node))
+        # How the launcher ends is not known yet, and it is the head's to judge a standstill.
+        rest: dict[str, Any] = {kind: () for kind in JOB_KINDS if kind not in BY_NODE}
+        rest["members"] = tuple(own)
+        return pack(renumber_node(dataclasses.replace(evidence, **rest), node))
 
 
 def _first(signals: Sequence[str]) -> str | None:
@@ -348,16 +352,16 @@ def add_nodes(path: Path, evidence: Evidence) -> Evidence:
 def _read_part(path: Path, member: JobNode, lost: list[str]) -> Evidence | None:
     """Read what a node told; every row is that node's, whatever it says."""
     from ddpdoctor.evidence import Evidence
-    from ddpdoctor.evidence.bundle import JOB_KINDS, KINDS, renumber_node
+    from ddpdoctor.evidence.bundle import KINDS, renumber_node
 
     try:
         with path.open("rb") as file:
             part = Evidence.from_dict(json.loads(file.read(UNPACKED_BYTES + 1)))
         _require_numbers(part)
-        changes: dict[str, Any] = {kind: () for kind in KINDS if kind not in (*JOB_KINDS, "ranks")}
+        changes: dict[str, Any] = {kind: () for kind in KINDS if kind not in BY_NODE}
         own = tuple(each for each in part.members if each.own)[:1] or (member,)
         own = (dataclasses.replace(own[0], node=member.node, own=False, head=False, state="told"),)
-        changes.update(members=own, job=(), reruns=(), extra={}, absent={})
+        changes.update(members=own, extra={}, absent={})
         return renumber_node(dataclasses.replace(part, **changes), member.node)
     except (OSError, ValueError, TypeError, RecursionError) as problem:
         lost.append(f"what {member.host or f'node {member.node}'} told could not be read: {problem}"[:300])
@@ -394,14 +398,13 @@ def join_nodes(parts: Sequence[Evidence]) -> Evidence:
         parts: at least one.
     """
     from ddpdoctor.evidence import merge_evidence
-    from ddpdoctor.evidence.bundle import JOB_KINDS
 
     owned = [{member.node for member in part.members if member.own} for part in parts]
     kept = []
     for part, own in zip(parts, owned, strict=True):
         foreign = set().union(*owned) - own
         changes: dict[str, Any] = {
-            kind: tuple(row for row in getattr(part, kind) if row.node not in foreign)
+            kind: tuple(row for row in getattr(part, kind) if getattr(row, "node", None) not in foreign)
             for kind in (*JOB_KINDS, "ranks")
             if kind not in ("job", "members", "reruns")
         }

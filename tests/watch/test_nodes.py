@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import socket
+import typing
 import zlib
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.job import ExceptionRecord, JobEnd, ProcessRecord, TextMatch
+from ddpdoctor.evidence.job import ExceptionRecord, JobEnd, Moment, ProcessRecord, TextMatch
 from ddpdoctor.evidence.members import JobNode
+from ddpdoctor.evidence.standstill import Standstill
 from ddpdoctor.watch.commandline import Split
 from ddpdoctor.watch.memory import MemoryWatch
 from ddpdoctor.watch.nodes import (
     ADDRESS,
+    BY_NODE,
     FOLDER,
     PARCEL_BYTES,
     Desk,
@@ -242,6 +245,15 @@ def test_each_nodes_own_word_goes_before_what_another_has_of_it() -> None:
         (0, True, "told"),
         (1, False, "told"),
     ]
+
+
+def test_every_kind_that_travels_says_of_which_node_it_is() -> None:
+    own = (JobNode(0, "node-a", own=True, state="told"),)
+    seen = evidence(0, 0, members=own, standstills=(Standstill(Moment(NS), 1.0, 1.0, ()),))
+    assert join_nodes([seen]).standstills == seen.standstills
+    for kind in BY_NODE:
+        hint = typing.get_args(typing.get_type_hints(Evidence)[kind])[0]
+        assert "node" in {each.name for each in dataclasses.fields(hint)}
 
 
 def test_parcel_fits_whatever_was_seen_and_failures_stay_longest() -> None:
