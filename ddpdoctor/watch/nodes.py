@@ -404,9 +404,7 @@ def join_nodes(parts: Sequence[Evidence]) -> Evidence:
     for part, own in zip(parts, owned, strict=True):
         foreign = set().union(*owned) - own
         changes: dict[str, Any] = {
-            kind: tuple(row for row in getattr(part, kind) if getattr(row, "node", None) not in foreign)
-            for kind in (*JOB_KINDS, "ranks")
-            if kind not in ("job", "members", "reruns")
+            kind: tuple(row for row in getattr(part, kind) if row.node not in foreign) for kind in BY_NODE
         }
         kept.append(dataclasses.replace(part, **changes) if own else part)
     return merge_evidence(kept)
