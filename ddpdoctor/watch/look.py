@@ -17,7 +17,7 @@ from ddpdoctor.evidence.standstill import Call, ChildStand, Stand, Standstill
 from ddpdoctor.gather.scrub import scrub, scrub_argv
 from ddpdoctor.source import find_conditions
 from ddpdoctor.watch.records import SOURCE_LIMIT, Shortener
-from ddpdoctor.watch.rings import Ring, Row
+from ddpdoctor.watch.rings import RAISED, Ring, Row
 from ddpdoctor.watch.stacks import Stack, take_stacks
 
 CALLERS = 3
@@ -152,7 +152,8 @@ class Looker:
         rows = ring.read_rows(COUNTED)
         current = open_call(ring, rows)
         calls = [_shorten_stack(ring.describe(row, now)) for row in rows[-RECENT:]]
-        newest = max((max(row.begin_ns, row.end_ns) for row in rows), default=None)
+        started_ns = int(ring.ticks / TICKS * 1e9)
+        newest = max((max(row.begin_ns, row.end_ns) for row in rows), default=started_ns)
         pulse, stack = after
         alive = pulse.alive
         call = ring.describe(current, now) if current is not None and alive else None
@@ -169,7 +170,12 @@ class Looker:
             call=call,
             recent=tuple(calls),
             counts=_count(ring, rows),
-            still_s=max(0.0, (now - newest) / 1e9) if newest is not None and alive else None,
+            complete=not rows or rows[0].number == 1,
+            threads=len({row.thread for row in rows}) or 1,
+            raised=sum(bool(row.flags & RAISED) for row in rows),
+            backend=ring.backend,
+            ended=ring.ended,
+            still_s=max(0.0, (now - newest) / 1e9) if alive else None,
             frames=frames,
             conditions=self._find_conditions(call.frames if call is not None else frames),
             frames_before=self._name(before[1]),
@@ -222,11 +228,15 @@ def _shorten_stack(call: Call) -> Call:
 
 
 def _count(ring: Ring, rows: Sequence[Row]) -> dict[str, int]:
+    """Return how far each series of calls has come."""
+    series: dict[tuple[int, ...], str] = {}
     counts: dict[str, int] = {}
     for row in rows:
-        call: Call = ring.describe(row, row.begin_ns)
-        if call.collective:
-            counts[call.group] = max(row.ordinal, counts.get(call.group, 0))
+        key = (row.signature, row.group, row.peer, row.tag, row.flags)
+        name = series.get(key)
+        if name is None:
+            name = series[key] = ring.describe(row, row.begin_ns).series
+        counts[name] = row.ordinal  # after a new init_process_group a group of the same name begins anew
     return counts
 
 

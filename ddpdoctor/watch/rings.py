@@ -19,7 +19,8 @@ HEADER = 4096
 COUNT_AT = 64
 RECORD = struct.Struct("<QQQQIIIiiIQ")
 HEAD = struct.Struct("<8sIIQQQ")
-ASYNC, POINT_TO_POINT, END_UNKNOWN, OTHER = 1, 2, 4, 8
+ASYNC, POINT_TO_POINT, END_UNKNOWN, OTHER, RAISED = 1, 2, 4, 8, 16
+INIT = "init_process_group"
 MOST_EVENTS = 16 << 20
 """Bytes of a process's events that are looked through for what the numbers mean."""
 MOST_CAPACITY = 1 << 20
@@ -58,6 +59,9 @@ class Ring:
     host: str = ""
     attempt: int = 0
     world_size: int | None = None
+    asked_size: int | None = None
+    """World size that it has asked init_process_group for."""
+    backend: str | None = None
     signatures: dict[int, dict[str, Any]] = field(default_factory=dict)
     sites: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
     groups: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -140,8 +144,15 @@ class Ring:
             if isinstance(event.get("rank"), int):
                 self.rank = event["rank"]
             self.world_size = event.get("world_size") or self.world_size
+            self.backend = event.get("backend") or self.backend
+        elif kind == "milestone" and event.get("name") == "init-begin":
+            detail, variables = event.get("detail") or {}, event.get("variables") or {}
+            self.asked_size = _read_number(detail.get("world_size"), variables.get("WORLD_SIZE"))
+            if self.rank is None:
+                self.rank = _read_number(detail.get("rank"), variables.get("RANK"))
         elif kind == "exit-call":
             self.exit_frames = shorten.frames(event.get("frames"))
+            self.ended = True
         elif kind == "end":
             self.ended = True
 
@@ -162,11 +173,17 @@ class Ring:
         ranks = group.get("ranks")
         name = str(group.get("name") or "")
         point = bool(row.flags & POINT_TO_POINT)
+        op = str(signature.get("op") or "unknown")
+        if not row.group:
+            ranks = signature.get("ranks")
+            if op == INIT and self.asked_size is not None:
+                ranks = range(self.asked_size)
         return Call(
-            op=str(signature.get("op") or "unknown"),
+            op=op,
             group=name,
-            members=RankSet(int(rank) for rank in ranks) if isinstance(ranks, list) else RankSet(),
+            members=RankSet(int(rank) for rank in ranks) if isinstance(ranks, (list, range)) else RankSet(),
             ordinal=row.ordinal,
+            index=int(signature.get("index") or 0),
             shape=tuple(int(size) for size in shape) if isinstance(shape, list) else None,
             dtype=signature.get("dtype"),
             device=signature.get("device"),
@@ -177,21 +194,34 @@ class Ring:
             point_to_point=point,
             default_group=bool(group.get("default")),
             returned=None if row.flags & END_UNKNOWN else row.end_ns != 0,
+            raised=bool(row.flags & RAISED),
             age_s=max(0.0, (now_ns - row.begin_ns) / 1e9),
             took_s=(row.end_ns - row.begin_ns) / 1e9 if row.end_ns else None,
             frames=self.sites.get(row.site, ()),
         )
 
 
+def _read_number(*given: object) -> int | None:
+    """Return the first that is a number from 0 on, or the text of one."""
+    for each in given:
+        text = str(each) if isinstance(each, (int, str)) else ""
+        if text.isdigit() and len(text) < 8:
+            return int(text)
+    return None
+
+
 def find_rings(processes: Path, known: dict[Path, Ring]) -> list[Ring]:
-    """Return the rings of a run, those that are known as they are."""
+    """Return the rings of a run, those that are known as they are.
+
+    A process that has called nothing yet has no file of calls; it may be a rank all the same.
+    """
     found: list[Ring] = []
     try:
-        names = sorted(name for name in os.listdir(processes) if name.endswith(".ring"))
+        names = sorted({name.rpartition(".")[0] for name in os.listdir(processes) if name.endswith(".jsonl")})
     except OSError:
         return found
     for name in names:
-        path = processes / name
+        path = processes / f"{name}.ring"
         ring = known.get(path)
         if ring is None:
             pid, _, ticks = path.stem.partition("-")

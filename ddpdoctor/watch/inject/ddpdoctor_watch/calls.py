@@ -37,10 +37,10 @@ COUNT_AT = 64
 FORMAT = "<QQQQIIIiiIQ"
 """Number (from 1), begin and end in monotonic ns (end 0: has not returned), ordinal in its group, signature, call site,
 group, root or peer (-1: none), tag, flags, thread."""
-END_AT = 16
-ASYNC, POINT_TO_POINT, END_UNKNOWN, OTHER = 1, 2, 4, 8
+END_AT, FLAGS_AT = 16, 52
+ASYNC, POINT_TO_POINT, END_UNKNOWN, OTHER, RAISED = 1, 2, 4, 8, 16
 """Flags: asked for asynchronously; send or receive; seen at its beginning only; no public collective (initialisation,
-and what DistributedDataParallel does)."""
+and what DistributedDataParallel does); it came back with an exception."""
 INTERNED = 4000
 """Signatures, and call sites, that get a number; later ones are number 0: a program that makes shapes anew at each step
 shall not fill the memory of the job."""
@@ -59,6 +59,9 @@ _UNEQUAL = ("all_to_all", "all_to_all_single")
 """Collectives whose shapes may differ over ranks."""
 _ROOTED = ("gather", "scatter", "gather_object", "scatter_object_list", "broadcast_object_list")
 """Collectives whose root may be left out."""
+_MAKERS = ("new_group", "split_group", "shrink_group")
+"""What makes a group. They are counted by the ranks that it is made of: some ranks may leave groups out that others
+make, and the numbers of their other calls have to fit all the same."""
 _UNDECORATED = ("isend", "irecv", "monitored_barrier")
 _TWO_SIDED = ("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list")
 _WORD = 0xFFFFFFFFFFFFFFFF
@@ -79,6 +82,7 @@ class _Ring:
         self.groups: dict[object, int] = {}
         self.group_count = 0
         self.ordinals: dict[object, int] = {}
+        self.members: dict[int, list[int]] = {}
         self.reductions: dict[int, tuple[object, str]] = {}
         self.trees = tuple(
             os.path.dirname(found) + os.sep
@@ -122,7 +126,13 @@ def _make_decorator(module: ModuleType, original: Any, source: str) -> Any:
     line = _find_call_line(inner) if inner is not None and inner.co_freevars == ("func",) else 0
     if line <= _CALL_LINE or not hasattr(module, "_get_msg_dict"):
         return None
-    made: dict[str, Any] = {"begin": begin, "end": end, "Counting": _Counting, "module": module}
+    made: dict[str, Any] = {
+        "begin": begin,
+        "end": end,
+        "failed": failed,
+        "Counting": _Counting,
+        "module": module,
+    }
     made["wraps"] = vars(module)["functools"].wraps
     # The text below and nothing else, under the name and at the line of torch's.
     exec(compile("\n" * (line - _CALL_LINE) + source, original.__code__.co_filename, "exec"), made)
@@ -152,6 +162,7 @@ _EXCEPTION_LOGGER = """def make(func, spec):
         try:
             return func(*args, **kwargs)
         except Exception as error:
+            failed(token)
             msg_dict = module._get_msg_dict(func.__name__, *args, **kwargs)
             msg_dict["error"] = f"{error}"
             module._c10d_logger.debug(msg_dict)
@@ -183,6 +194,8 @@ class _Counting:
         self._guard.__enter__()
 
     def __exit__(self, *raised: Any) -> None:
+        if raised[0] is not None:
+            failed(self._token)
         end(self._token)
         self._guard.__exit__(*raised)
 
@@ -212,6 +225,8 @@ class _Spec:
         self.tensor = next((each for each in _TENSORS if each in places), None)
         self.peers = [each for each in _PEERS if each in places]
         self.two_sided = name in _TWO_SIDED
+        self.sends = "send" in name
+        self.makes = name in _MAKERS
         self.compared = name not in _UNEQUAL
         self.object = "object" in name
 
@@ -290,6 +305,13 @@ def end(token: int) -> None:
         ring.pack_number(ring.view, token + END_AT, time.monotonic_ns())
 
 
+def failed(token: int) -> None:
+    """Write down that the call that `begin` gave this for has raised: whether it took part is not known."""
+    ring = _ring
+    if token and ring is not None:
+        ring.view[token + FLAGS_AT] |= RAISED
+
+
 def begin_other(op: str, index: int, frame: FrameType | None, **more: object) -> int:
     """Write down that something begins that is no public collective but may wait for other ranks.
 
@@ -343,6 +365,8 @@ def _write(
         return 0
     given: dict[Any, Any] = {**spec.defaults, **kwargs}
     given.update(zip(spec.places, args))  # noqa: B905  # since 3.10; a call with too many raises in torch
+    if spec.makes:
+        return _write_maker(ring, spec.name, given, frame)
     get = given.get
     tensor = get(spec.tensor)
     shape = getattr(tensor, "shape", None)
@@ -357,25 +381,47 @@ def _write(
     signature = ring.signatures.get(key)
     if signature is None:
         signature = _intern_signature(ring, key, _describe_signature(key, spec))
+    group = _find_group(ring, get("group"))
     peer = -1
     for name in spec.peers:
         value = get(name)
         if value is not None:
             peer = max(-1, min(int(value), 0x7FFFFFFF))
+            if name[0] == "g":  # group_src, group_dst
+                peer = _find_member(ring, group, peer)
             break
     else:
         if spec.name in _ROOTED:
-            peer = 0  # Where neither is given (torch.distributed, 2.6 and later).
-    group = _find_group(ring, get("group"))
-    if spec.two_sided:
-        flags |= POINT_TO_POINT
-    if get("async_op"):
-        flags |= ASYNC
-    kind = (group, bool(flags & POINT_TO_POINT))
-    ordinal = ring.ordinals[kind] = ring.ordinals.get(kind, 0) + 1
+            peer = _find_member(ring, group, 0)  # Where neither is given (torch.distributed, 2.6 and later).
     tag = get("tag")
     tag = max(-0x80000000, min(tag, 0x7FFFFFFF)) if type(tag) is int else 0
+    if spec.two_sided:
+        flags |= POINT_TO_POINT
+        kind: tuple[object, ...] = (group, spec.sends, peer, tag)
+    else:
+        kind = (group,)
+    if get("async_op"):
+        flags |= ASYNC
+    ordinal = ring.ordinals[kind] = ring.ordinals.get(kind, 0) + 1
     return _append(ring, ordinal, signature, _find_site(ring, frame), group, peer, tag, flags)
+
+
+def _write_maker(ring: _Ring, name: str, given: dict[Any, Any], frame: FrameType | None) -> int:
+    """Write down that a group is about to be made."""
+    ranks = given.get("ranks")
+    key = (name, tuple(ranks) if isinstance(ranks, (list, tuple)) else None)
+    signature = ring.signatures.get(key)
+    if signature is None:
+        listed = [int(rank) for rank in key[1]] if key[1] is not None else None
+        signature = _intern_signature(ring, key, {"op": name, "ranks": listed})
+    ordinal = ring.ordinals[key] = ring.ordinals.get(key, 0) + 1
+    return _append(ring, ordinal, signature, _find_site(ring, frame), 0, -1, 0, 0)
+
+
+def _find_member(ring: _Ring, group: int, place: int) -> int:
+    """Return the global rank of a member of a group; -1 where it is not known."""
+    members = ring.members.get(group)
+    return members[place] if members is not None and 0 <= place < len(members) else -1
 
 
 def _name_reduction(ring: _Ring, reduction: Any) -> str:
@@ -474,6 +520,8 @@ def _find_group(ring: _Ring, group: Any) -> int:
             ranks = [int(rank) for rank in _module.get_process_group_ranks(group)]
         except Exception as error:
             journal.failed("group", error)
+        if ranks is not None:
+            ring.members[number] = ranks
         journal.write(
             "group",
             {
