@@ -214,8 +214,10 @@ def test_a_rank_that_logs_the_lost_peer_and_exits_is_a_victim() -> None:
 
 def test_a_rank_that_logs_its_own_error_and_exits_has_that_error() -> None:
     job = Job(2).complains([1])
-    job.raises(0, "OverflowError", "math range error", kind="handled").set(0, exit_how="sys.exit")
+    job.raises(0, "OverflowError", "math range error", kind="handled")
+    job.set(0, exit_how="sys.exit", exit_text="loss has left the range")
     found = cause_of(job)
+    assert any("it then ended with: loss has left the range" in item.text for item in found.evidence)
     assert (found.code, found.ranks) == ("ERR001", RankSet([0]))
     assert "OverflowError: math range error" in found.message
 

@@ -85,7 +85,10 @@ def _describe_exception(diagnosis: Diagnosis, group: Group) -> Clause:
         )
     else:
         fixes.append(Fix(where, rerun(diagnosis, nproc=1)))
-    return Clause(first.words, fixes)
+    process = first.view.process
+    said = process.exit_text if process is not None and process.exit_how is not None else None
+    seen = (EvidenceItem("exit", f"it then ended with: {said}", group.ranks or None),) if said else ()
+    return Clause(first.words, fixes, seen=seen)
 
 
 @check(
