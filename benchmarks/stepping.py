@@ -130,6 +130,7 @@ def main() -> None:
         for state in ("off", "on", "on"):  # twice: a call site is written down when it is first met
             turn(state == "on")
             calls[state] = count_calls(lambda: step(loops))
+    take_rounds(step, turn, 1, steps, loops)  # what is written once is not evidence of each hour
     beside = {"supervisor": int(os.environ.get("DDPDOCTOR_SUPERVISOR", 0)), "agent": os.getppid()}
     before = {name: read_processor(pid) for name, pid in beside.items() if pid}
     written = measure_folder(os.environ.get("DDPDOCTOR_RUN"))

@@ -31,10 +31,12 @@ class Command:
 
     def start(self, folder: Path, output: int) -> subprocess.Popen[bytes]:
         """Start it in ``folder`` with stdout and stderr going to the descriptor ``output``."""
+        # An installation has bytecode; a checkout gets it in the untimed round, unless it may not be kept.
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         return subprocess.Popen(
             self.argv,
             cwd=folder,
-            env={**os.environ, **self.environ},
+            env={**kept, **self.environ},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
