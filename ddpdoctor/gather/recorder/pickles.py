@@ -14,6 +14,7 @@ import itertools
 import re
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ddpdoctor.gather.recorder.rows import KEYS, Rows
@@ -23,6 +24,10 @@ MOST_STEPS = 4_000_000
 object, so this bounds the memory."""
 MOST_PATTERNS = 2_000
 """Different calls of one dump that get a pattern of their own; further ones go the long way."""
+PROBE = 100
+"""Calls after which it is looked whether they repeat themselves."""
+LONGEST_CYCLE, MOST_CYCLES = 16, 32
+"""Calls that are taken in one step, and different cycles of a process."""
 MOST_TEXT = 64 << 10
 """Characters of one text; torch's longest are names of files."""
 
@@ -96,6 +101,7 @@ class _Machine:
 
     def run(self) -> Any:
         data, position, steps = self._data, 0, 0
+        stack, memo = self._stack, self._memo
         while True:
             steps += 1
             if steps > MOST_STEPS:
@@ -103,6 +109,14 @@ class _Machine:
             if position >= len(data):
                 raise NotPlain("is cut off")
             code = data[position]
+            if code == 0x68:  # BINGET: every second instruction of a dump
+                stack.append(memo[data[position + 1]])
+                position += 2
+                continue
+            if code == 0x28:  # MARK
+                stack.append(_MARK)
+                position += 1
+                continue
             if code == 0x2E:  # STOP
                 return self._stack.pop()
             if code == 0x7D:  # EMPTY_DICT
@@ -267,23 +281,63 @@ class _Lane:
     def run(self, data: bytes, position: int, rows: Rows, memo: dict[int, Any]) -> int:
         """Take entries from ``position`` as long as they are the ones that are expected; return where they end."""
         narrow, following, last = self._narrow, self._following, self._last
-        taken: list[tuple[bytes, ...]] = []
+        raw: list[bytes] = []
         numbers: list[int] = []
+        cycle: _Cycle | None = None
+        probe = PROBE
         while True:
             number = following.get(last, -1)
+            if cycle is not None and cycle.numbers[0] == number:
+                found = cycle.pattern.match(data, position)
+                if found is not None:
+                    raw += found.groups()
+                    numbers += cycle.numbers
+                    position = found.end()
+                    last = cycle.numbers[-1]
+                    continue
+                cycle = None
             pattern = narrow.get(number)
             found = pattern.match(data, position) if pattern is not None else None
             if found is None:
                 break
-            taken.append(found.groups())
+            raw += found.groups()
             numbers.append(number)
             position = found.end()
             last = number
+            if len(numbers) == probe:
+                cycle, probe = self._find_cycle(numbers), 4 * probe
         self._last = last
-        if taken:
-            columns = dict(zip(self._order, zip(*taken, strict=True), strict=True))
-            rows.add_raw(numbers, columns, memo)
+        if numbers:
+            width = len(self._order)
+            rows.add_raw(numbers, {key: raw[n::width] for n, key in enumerate(self._order)}, memo)
         return position
+
+    def _find_cycle(self, numbers: list[int]) -> _Cycle | None:
+        """Return one pattern for the calls of a step, or of several, where the last ones repeat themselves."""
+        for size in range(1, LONGEST_CYCLE + 1):
+            if numbers[-size:] == numbers[-2 * size : -size] == numbers[-3 * size : -2 * size]:
+                whole = numbers[-size:] * max(1, LONGEST_CYCLE // size)
+                return _compile_cycle(whole, b"".join(self._narrow[number].pattern for number in whole))
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Cycle:
+    numbers: list[int]
+    pattern: re.Pattern[bytes]
+
+
+_cycles: dict[bytes, re.Pattern[bytes]] = {}
+
+
+def _compile_cycle(numbers: list[int], pattern: bytes) -> _Cycle | None:
+    """Compile a long pattern, which takes milliseconds: worth it where the dumps of other ranks have the same."""
+    made = _cycles.get(pattern)
+    if made is None:
+        if len(_cycles) >= MOST_CYCLES:
+            return None
+        made = _cycles[pattern] = re.compile(pattern, re.DOTALL)
+    return _Cycle(numbers, made)
 
 
 def _reference(place: int) -> bytes:
