@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ddpdoctor.cli import options as common
 from ddpdoctor.cli.hanging import make_monitor
 from ddpdoctor.cli.parsing import add_option
+from ddpdoctor.errors import UsageError
 
 if TYPE_CHECKING:
     from ddpdoctor.evidence import Evidence
@@ -55,6 +56,23 @@ def add_hidden_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="most time for that run (three times the first one's and 60 s)",
     )
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Refuse what would do nothing; what the configuration says is taken where it fits.
+
+    Raises:
+        UsageError: --rerun together with --no-watch, or --rerun-limit without --rerun.
+    """
+    configured = getattr(options, "configured", frozenset())
+    rerun = getattr(options, "rerun", None)
+    if getattr(options, "no_watch", False) and rerun is not None and "rerun" not in configured:
+        raise UsageError(
+            f"--rerun {rerun} goes by the verdict, and --no-watch leaves nothing to judge",
+            hint=f"--rerun {rerun}, without --no-watch",
+        )
+    if rerun is None and hasattr(options, "rerun_limit") and "rerun_limit" not in configured:
+        raise UsageError("--rerun-limit was given, but not --rerun", hint="--rerun auto")
 
 
 def lay_toggles(options: argparse.Namespace, directory: RunDirectory) -> Applied:

@@ -18,6 +18,7 @@ from ddpdoctor.cli.hidden import (
     First,
     add_hidden_options,
     announce,
+    check_options,
     choose,
     lay_toggles,
     log_limit,
@@ -116,6 +117,7 @@ def run(options: argparse.Namespace) -> int:
     from ddpdoctor.watch.script import check_script, describe_start_failure
 
     split: Split = options.split
+    check_options(options)
     preparation = _Preparation(options)
     display = Display.of(sys.stderr, no_color=getattr(options, "no_color", False))
     misplaced = find_misplaced(split)

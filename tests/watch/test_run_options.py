@@ -53,7 +53,7 @@ def test_without_options_nothing_is_set(tmp_path: Path) -> None:
 
 def test_options_may_stand_in_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(
-        '[tool.ddpdoctor.run]\nblocking = true\ndebug = "info"\nrerun = "auto"\n'
+        '[tool.ddpdoctor.run]\nblocking = true\ndebug = "info"\nrerun = "auto"\nrerun_limit = "5m"\n'
     )
     ended = run(tmp_path, SHOW, "--debug", "detail")
     seen = json.loads(ended.stdout)
@@ -102,6 +102,23 @@ def test_an_option_of_torchrun_before_a_command_is_a_usage_error(tmp_path: Path)
     ended = finish(start([*DOCTOR, "--nproc", "4", "--", "echo"], tmp_path, tmp_path), tmp_path)
     assert ended.code == 2
     assert b"--nproc" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--rerun", "auto", "--no-watch"), "--no-watch leaves nothing to judge"),
+        (("--rerun-limit", "5"), "--rerun-limit was given, but not --rerun"),
+        (("--rerun", "always"), "there is no way 'always'"),
+        (("--rerun-limit", "soon", "--rerun", "auto"), "'soon' is not a time"),
+        (("--debug", "all"), "there is no level 'all'"),
+    ],
+)
+def test_options_that_do_nothing_are_refused(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
+    ended = finish(start([*DOCTOR, *words, "--", "true"], tmp_path, tmp_path), tmp_path)
+    assert (ended.code, ended.stdout) == (2, b"")
+    assert says in ended.stderr.decode()
+    assert not (tmp_path / "ddpdoctor-runs").exists()
 
 
 def test_help_has_an_example_for_it(tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ def note_end() -> None:
 
 def _note_variable(name: Any, value: Any, frame: FrameType) -> None:
     global _set_level
+    if not isinstance(name, (str, bytes)) or not isinstance(value, (str, bytes)):
+        return  # What follows raises as it always did.
     text = os.fsdecode(name)
     if not text.startswith(_BEGINNINGS):
         return
