@@ -36,6 +36,8 @@ class JobNode:
     * unwatched: nobody there said hello;
     * unknown.
     """
+    seen_as: str | None = None
+    """The state in which another node saw it at the end, where it has told itself since."""
     silent_s: float | None = None
     """Since its last sign of life; None where clocks cannot tell."""
     seen_ns: int | None = None
@@ -77,6 +79,7 @@ def choose_members(parts: Sequence[tuple[JobNode, ...]]) -> tuple[JobNode, ...]:
                 own=node == writer,
                 head=any(each.head for each in said[node]),
                 state="told" if told else member.state,
+                seen_as=next((each.seen_as or each.state for each in said[node] if not each.own), None),
                 interrupted=next((each.interrupted for each in said[node] if each.interrupted), None),
                 clock_offset_s=clock.clock_offset_s,
                 clock_error_s=clock.clock_error_s,

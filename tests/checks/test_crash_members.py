@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.members import JobNode
 from tests.checks.jobs import START_NS, TIMED_OUT, Job, at, cause_of, join_attempts, judge
 
@@ -78,6 +78,23 @@ def test_ranks_of_a_node_that_was_not_heard_are_not_named_as_those_that_never_ca
     evidence = seen_from_head(job, member(1, "alive"))
     codes = [each for each in judge(evidence)[0] if each.code == "COL005"]
     assert all(not set(each.ranks) & {2, 3} for each in codes)
+
+
+@pytest.mark.parametrize(
+    ("seen_as", "code"),
+    [("told", "COL005"), ("alive", "COL005"), ("silent", "NET011"), ("cut", "NET011"), (None, "NET011")],
+)
+def test_link_is_blamed_only_where_the_nodes_could_not_talk(seen_as: str | None, code: str) -> None:
+    job = Job(4, nproc=2).complains([0, 1, 2, 3], message=TIMED_OUT)
+    members = (member(0, "told", own=True), member(1, "told", seen_as=seen_as))
+    assert cause_of(replace(job.evidence(), members=members)).code == code
+
+
+def test_ranks_that_gave_up_in_different_lines_waited_for_each_other() -> None:
+    job = Job(4, nproc=2).complains([0, 1], message=TIMED_OUT)
+    for rank in (2, 3):
+        job.raises(rank, "RuntimeError", TIMED_OUT, 10.5, frames=(Frame("train.py", 80, "validate"),))
+    assert cause_of(job).code == "COL005"
 
 
 def test_own_exception_goes_before_a_lost_node() -> None:

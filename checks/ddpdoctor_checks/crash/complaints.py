@@ -68,7 +68,7 @@ def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
     late = [each for each in waiting if each.entry is not None and each.entry.id in TIMED_OUT]
     if late:
         heard = RankSet(each.rank for each in late if each.rank is not None)
-        if diagnosis.context.nodes > 1 and len(heard) == len(diagnosis.world) > 1:
+        if len(heard) == len(diagnosis.world) > 1 and _may_be_cut(diagnosis, late):
             _blame(diagnosis, "NET011", late, RankSet())
         else:
             complained = RankSet(each.rank for each in waiting if each.rank is not None)
@@ -90,6 +90,22 @@ def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
     diagnosis.reason = "; ".join(
         [f"only victims were seen ({waiting[0].words})", *there, *([unheard] if unheard else [])]
     )
+
+
+def _may_be_cut(diagnosis: Diagnosis, late: Sequence[Failure]) -> bool:
+    """Whether ranks that all waited in vain may have lost the link between their nodes.
+
+    Not where the nodes could talk to each other at the end, nor where the ranks waited in different lines: then they
+    waited for each other.
+    """
+    if diagnosis.context.nodes < 2:
+        return False
+    seen = {
+        each.seen_as for each in diagnosis.evidence.members if each.seen_as not in (None, "unknown", "left")
+    }
+    if seen:
+        return bool(seen & {"silent", "cut"})
+    return len({(line.file, line.line) for each in late if (line := each.line) is not None}) < 2
 
 
 def _missing(diagnosis: Diagnosis, code: str, coded: Sequence[Failure]) -> RankSet:

@@ -323,8 +323,9 @@ def find_link_lost(evidence: Evidence) -> Iterable[Finding]:
 
     How it decides:
         By the fabric's own error text (high confidence), or because every rank of the world waited to its limit, on
-        several nodes, so that nobody can have been elsewhere (medium). A rank with an error of its own, or one
-        that said nothing, speaks against it.
+        several nodes, in one line of the script, so that nobody can have been elsewhere (medium). A rank with an
+        error of its own, or one that said nothing, speaks against it; so does a node that could still tell the
+        others through the rendezvous when its ranks had given up. Silence there speaks for it.
 
     Known false alarms:
         Ranks that all wait in different collectives time out alike; then COL003 or COL002 is the truth, and the
