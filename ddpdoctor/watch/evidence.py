@@ -20,6 +20,8 @@ from ddpdoctor.watch.job import JobResult
 from ddpdoctor.watch.rundir import RunDirectory
 from ddpdoctor.watch.script import ScriptProblem
 
+_NUMBERS = {"PermissionError": errno.EACCES, "IsADirectoryError": errno.EISDIR}
+
 
 def make_evidence(
     result: JobResult,
@@ -79,13 +81,13 @@ def make_unstarted(problem: ScriptProblem, split: Split) -> Evidence:
     )
     exceptions: tuple[ExceptionRecord, ...] = ()
     texts: tuple[TextMatch, ...] = ()
-    if problem.line:
-        frames = (Frame(problem.file, problem.line, "<module>"),)
+    if problem.type in ("SyntaxError", "IndentationError", "TabError"):
+        frames = (Frame(problem.file, problem.line, "<module>"),) if problem.line else ()
         exceptions = (
             ExceptionRecord(pid=0, type=problem.type, message=problem.message, frames=frames, rank=0),
         )
     else:  # in the words that Python would have found for it
-        number = errno.EACCES if problem.type == "PermissionError" else errno.ENOENT
+        number = _NUMBERS.get(problem.type, errno.ENOENT)
         line = f"python: can't open file '{problem.file}': [Errno {number}] {problem.message}"
         texts = tuple(
             TextMatch(entry=entry, text=line, groups=groups, host=record.host, pid=0, rank=0)

@@ -18,7 +18,7 @@ class ScriptProblem:
     """Why a script cannot start."""
 
     type: str
-    """FileNotFoundError, PermissionError, IsADirectoryError, SyntaxError or UnicodeDecodeError."""
+    """FileNotFoundError, PermissionError, IsADirectoryError, or SyntaxError and its kinds."""
     message: str
     file: str
     line: int = 0
@@ -42,6 +42,8 @@ def check_script(split: Split) -> ScriptProblem | None:
         return ScriptProblem("IsADirectoryError", f"{name} is a directory without a __main__.py", name)
     if not os.access(path, os.R_OK):
         return ScriptProblem("PermissionError", f"{name} may not be read", name)
+    if not path.is_file():
+        return None  # a pipe, such as <(…) of a shell: what is read here the script would lack
     return _compile(path, name)
 
 
@@ -56,7 +58,7 @@ def _compile(path: Path, name: str) -> ScriptProblem | None:
         line = problem.text.rstrip() if problem.text else None
         return ScriptProblem(type(problem).__name__, problem.msg, name, problem.lineno or 0, line)
     except (UnicodeDecodeError, ValueError) as problem:
-        return ScriptProblem(type(problem).__name__, f"not Python: {problem}", name)
+        return ScriptProblem("SyntaxError", f"not Python: {problem}", name)  # as later versions of Python say
     except OSError as problem:
         return ScriptProblem(type(problem).__name__, problem.strerror or str(problem), name)
     return None

@@ -57,7 +57,7 @@ def test_a_run_directory_of_somebody_else(tmp_path: Path) -> None:
             "-c",
             "import os; os.setuid(65534); os.execv('/usr/bin/python3', ['python3', '-c', 'print(7)'])",
         ],
-        env={**environment(run), "PYTHONPYCACHEPREFIX": "/nonexistent"},
+        env={**environment(run), "PYTHONPYCACHEPREFIX": str(tmp_path / "cache")},
         capture_output=True,
         text=True,
         timeout=60,

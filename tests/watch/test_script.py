@@ -8,8 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from ddpdoctor.judge import Registry
+from ddpdoctor.report.build import build_report
+from ddpdoctor.testing import STARTED
 from ddpdoctor.watch.commandline import Split
+from ddpdoctor.watch.evidence import make_unstarted
 from ddpdoctor.watch.script import ScriptProblem, check_script
+from ddpdoctor_checks import crash
 
 
 def look(path: Path | str) -> ScriptProblem | None:
@@ -44,12 +49,33 @@ def test_a_directory_needs_a_main(tmp_path: Path) -> None:
     assert look(tmp_path) is None
 
 
-def test_bytes_that_are_no_python_are_said_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", [b"\x00\xff\xfe\x01", b"x = 1\0\n", b"print('\xe9')\n"])
+def test_bytes_that_are_no_python_are_said_so(tmp_path: Path, data: bytes) -> None:
     script = tmp_path / "a.py"
-    script.write_bytes(b"\x00\xff\xfe\x01")
+    script.write_bytes(data)
     problem = look(script)
     assert problem is not None
-    assert problem.type in ("SyntaxError", "ValueError", "UnicodeDecodeError")
+    assert problem.type == "SyntaxError"
+    report = build_report(
+        make_unstarted(problem, Split((), (), (str(script),))),
+        registry=_crash_checks(),
+        started_at=STARTED,
+        duration_s=1.0,
+    )
+    (finding,) = report.findings
+    assert (finding.code, "does not parse" in finding.message) == ("ERR009", True)
+    assert "Errno" not in finding.evidence[0].text
+
+
+def _crash_checks() -> Registry:
+    registry = Registry()
+    registry.add_module(crash)
+    return registry
+
+
+def test_a_pipe_is_left_to_python(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.py")
+    assert look(tmp_path / "pipe.py") is None
 
 
 def test_a_zip_application_is_left_to_python(tmp_path: Path) -> None:
