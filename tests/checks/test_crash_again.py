@@ -114,6 +114,21 @@ def test_without_a_second_run_the_next_command_is_offered() -> None:
     assert finding.fix[0].command == "ddpdoctor run --nproc 2 --blocking train.py --lr 0.1"
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(
+            "CUDA error: unknown error\nCUDA kernel errors might be asynchronously reported", id="torch"
+        ),
+        pytest.param(find_entry("nccl-failed-in-torch").example.partition(": ")[2], id="nccl"),
+    ],
+)
+def test_other_errors_that_may_be_late_are_offered_it_too(message: str) -> None:
+    finding = cause_of(Job(2).raises(1, "RuntimeError", message).complains([0]))
+    assert finding.code in ("ERR001", "BKD002")
+    assert finding.fix[0].command == "ddpdoctor run --nproc 2 --blocking train.py --lr 0.1"
+
+
 def test_a_first_run_with_blocking_needs_no_second() -> None:
     second = Job(2).raises(0, "RuntimeError", ASSERT, frames=EMBED)
     finding = cause_of(with_rerun(first({"CUDA_LAUNCH_BLOCKING": "1"}), second))

@@ -68,9 +68,14 @@ def _describe_failed(diagnosis: Diagnosis, group: Group) -> Clause:
     backend = "gloo" if gloo else "nccl"
     look = ("TORCH_CPP_LOG_LEVEL=INFO",) if gloo else ("NCCL_DEBUG=INFO",)
     why = first.groups.get("what") or first.words
+    late = Fix(
+        "NCCL may only have met what an earlier kernel did: with every kernel waited for, that one raises",
+        rerun(diagnosis, "--blocking"),
+    )
     return Clause(
         f"{backend} failed: {why}",
         (
+            *((late,) if why == "unhandled cuda error" else ()),
             Fix("let the backend say more", rerun(diagnosis, environment=look)),
             Fix(
                 "try every backend on a tiny world", "ddpdoctor check --only facts,smoke,rendezvous,backends"

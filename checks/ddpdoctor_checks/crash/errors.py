@@ -72,6 +72,13 @@ def _describe_exception(diagnosis: Diagnosis, group: Group) -> Clause:
     first = group.first
     line = first.line
     fixes = [fix for pattern, fix in _HINTS if re.search(pattern, f"{first.words}\n{first.message}")][:1]
+    if "might be asynchronously reported" in first.message:  # torch's words under any error that CUDA returns
+        fixes.append(
+            Fix(
+                "CUDA may have reported it late: with every kernel waited for, the line is the true one",
+                rerun(diagnosis, "--blocking"),
+            )
+        )
     everyone = group.ranks == diagnosis.world
     where = f"correct {line.file}:{line.line}" if line is not None else "correct what the exception names"
     if everyone and len(diagnosis.world) > 1:
