@@ -28,6 +28,7 @@ SUMMARY = "names the cause when a PyTorch DDP job does not work"
 COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("ddpdoctor.cli.check", "launch a tiny world and examine machine, network, collectives and DDP"),
     "run": ("ddpdoctor.cli.run", "launch a script as torchrun would, watch it, and name what broke first"),
+    "attach": ("ddpdoctor.cli.attach", "examine a job that already runs: who waits for whom, and where"),
     "analyze": ("ddpdoctor.cli.analyze", "say what ended a job from its logs, error files or run directory"),
     "explain": ("ddpdoctor.cli.explain", "show the page of a finding"),
     "list": ("ddpdoctor.cli.listing", "show all checks and where each comes from"),

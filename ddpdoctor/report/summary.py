@@ -44,6 +44,9 @@ def describe_next(report: Report) -> str:
         return f"ddpdoctor explain {report.verdict.code}"
     launch = report.evidence.launch
     again = _repeat(launch)
+    if launch.command == "attach":
+        pid = next((process.pid for process in report.evidence.processes), None)
+        return f"ddpdoctor attach {pid} --watch 10" if pid is not None else "ddpdoctor attach --watch 10"
     if launch.command != "check":
         return f"ddpdoctor check --nproc {launch.nproc}"
     if report.verdict.status != "healthy":

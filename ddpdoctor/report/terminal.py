@@ -9,6 +9,7 @@ from ddpdoctor.judge.runner import CheckRow
 from ddpdoctor.report.html.text import count, fold_hosts, format_ranks, format_seconds
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.registry import RenderOptions
+from ddpdoctor.report.standing import describe_movement, put_stands
 from ddpdoctor.report.summary import count_reasons, describe_family, describe_next, families, split_findings
 from ddpdoctor.text.paper import Paper
 
@@ -24,6 +25,8 @@ EVIDENCE_SHOWN = 6
 PLACES_SHOWN = 6
 PLACE_COLUMNS = (24, 40, 24)
 """Most columns for ranks, file:line and function."""
+PROGRESS = "hangs.progress"
+"""The row that says whether a job gets on."""
 REASONS_SHOWN = 5
 """Different reasons of skipped checks that are told without -v: about two lines of text."""
 
@@ -51,11 +54,15 @@ class TextRenderer:
         paper.gap()
         for number, finding in enumerate(problems):
             _put_finding(paper, finding, report, first=number == 0, verbose=options.verbosity > 0)
+        if report.command == "attach" and report.evidence.standstills:
+            paper.gap()
+            put_stands(paper, report.evidence.standstills[-1], verbose=options.verbosity > 0)
         paper.gap()
         for finding in follows:
             _put_label(paper, "follows", f"{finding.code} {finding.name}: {finding.message}", 2)
         paper.gap()
-        _put_families(paper, report, verbose=options.verbosity > 0)
+        if report.command != "attach" or options.verbosity > 0:
+            _put_families(paper, report, verbose=options.verbosity > 0)
         paper.gap()
         _put_remarks(paper, report, notes, verbose=options.verbosity > 0)
         paper.gap()
@@ -82,6 +89,10 @@ def _put_verdict(paper: Paper, report: Report, problems: Sequence[Finding]) -> N
     looked = f"{verdict.looked} of {count(verdict.of, 'check')} could look"
     took = format_seconds(report.duration_s)
     stopped = f"interrupted by {report.interrupted}" if report.interrupted else ""
+    if verdict.status == "healthy" and report.command == "attach" and report.evidence.standstills:
+        moved = describe_movement(report.evidence.standstills[-1])
+        paper.put_parts(f"{NAME} ✓ moving", [stopped, moved, looked, took], hang=HANG, style="green")
+        return
     if verdict.status == "healthy":
         parts = [part for part in verdict.headline.split(" · ") if part != "healthy"]
         paper.put_parts(f"{NAME} ✓ healthy", [stopped, *parts, took], hang=HANG, style="green")
@@ -93,9 +104,22 @@ def _put_verdict(paper: Paper, report: Report, problems: Sequence[Finding]) -> N
         sure = f"{first.confidence} confidence"
         paper.put_parts(title, [sure, stopped, looked, took], hang=HANG, style=style)
         return
+    if report.command == "attach" and (standing := describe_unknown(report)) is not None:
+        paper.put_parts(f"{NAME} ? stands still", [stopped, looked, took], hang=HANG, style="yellow")
+        paper.gap()
+        paper.put(standing, indent=2, style="bold")
+        return
     word, style = ("failed", "red") if verdict.status == "error" else ("could not tell", "yellow")
     paper.put_parts(f"{NAME} ? {word}", [stopped, looked, took], hang=HANG, style=style)
     paper.put(verdict.headline, indent=2)
+
+
+def describe_unknown(report: Report) -> str | None:
+    """Return where the ranks stand of which nobody can be named; None where something else could not be seen."""
+    reason = next(
+        (row.reason for row in report.checks if row.id == PROGRESS and row.status == "unknown"), None
+    )
+    return f"{reason[0].upper()}{reason[1:]}." if reason else None
 
 
 def _put_finding(paper: Paper, finding: Finding, report: Report, *, first: bool, verbose: bool) -> None:
@@ -243,6 +267,9 @@ def _put_remarks(paper: Paper, report: Report, notes: Sequence[Finding], *, verb
             paper.put(f"{fix.text}: {fix.command}" if fix.command else fix.text, indent=7)
     for status, words in (("error", "could not run"), ("unknown", "could not look"), ("skipped", "skipped")):
         rows = [row for row in report.checks if row.status == status]
+        if report.command == "attach" and not verbose:
+            # Most checks need what a live job does not tell; what the look did not tell stands above.
+            rows = [row for row in rows if status != "skipped" and row.id != PROGRESS]
         if rows:
             style = None if status == "skipped" else "yellow"
             reasons = count_reasons(rows, most=None if verbose else REASONS_SHOWN)

@@ -71,6 +71,8 @@ def require_job(evidence: Evidence) -> Diagnosis:
     """
     if not any(getattr(evidence, kind) for kind in KINDS):
         raise NotApplicable("no job was watched")
+    if evidence.standstills and not any(getattr(evidence, kind) for kind in KINDS if kind != "processes"):
+        raise NotApplicable("the job was looked at while it ran")
     diagnosis = diagnose(evidence)
     if interrupted_by_user(diagnosis):
         raise NotApplicable("the job was told to end from outside before anything had failed")

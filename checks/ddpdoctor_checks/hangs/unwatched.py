@@ -90,8 +90,9 @@ def describe_standing(reading: Reading) -> str:
     more = [f"nothing has moved for {format_age(still)}"]
     if reading.unseen:
         more.append(f"{name_set(reading.unseen)} on other nodes were not seen: attach there as well")
-    elif not any(place.waits for place in places) and not notes:
-        more.append("nobody waits for another rank")
+    elif not notes:
+        waits = any(place.waits for place in places)
+        more.append("who holds them is not to be seen" if waits else "nobody waits for another rank")
     return "; ".join([text, *more, *notes[:1]])
 
 

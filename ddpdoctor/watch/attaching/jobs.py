@@ -76,8 +76,10 @@ class FoundJob:
 
 
 def name_script(command: Sequence[str]) -> str:
-    """Return the script or module of a Python command line."""
+    """Return the script or module of a Python command line, the program of another one."""
     words = scrub_argv(list(command))
+    if not words or "python" not in os.path.basename(words[0]):
+        return os.path.basename(words[0]) if words else "?"
     for number, word in enumerate(words[1:], 1):
         if word == "-m" and number + 1 < len(words):
             return f"-m {words[number + 1]}"
@@ -85,7 +87,7 @@ def name_script(command: Sequence[str]) -> str:
             return "-c …"
         if not word.startswith("-"):
             return os.path.basename(word)
-    return os.path.basename(words[0]) if words else "?"
+    return os.path.basename(words[0])
 
 
 def find_jobs(processes: Mapping[int, Seen], take_stacks: TakeStacks) -> list[FoundJob]:

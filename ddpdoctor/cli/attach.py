@@ -1,0 +1,384 @@
+"""``ddpdoctor attach``: examine a job that already runs, without changing anything of it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddpdoctor.cli import options as common
+from ddpdoctor.cli.parsing import add_option
+from ddpdoctor.errors import EXIT_FAILED, DoctorError, UsageError
+
+if TYPE_CHECKING:
+    from ddpdoctor.cli.display import Display
+    from ddpdoctor.evidence import Frame
+    from ddpdoctor.evidence.standstill import Standstill
+    from ddpdoctor.judge.selection import Selection
+    from ddpdoctor.plugins import Plugins
+    from ddpdoctor.report.model import Report
+    from ddpdoctor.watch.attaching.jobs import FoundJob
+    from ddpdoctor.watch.attaching.processes import Seen
+
+EXAMPLES = (
+    ("ddpdoctor attach", "the job that runs on this host; asks which where there are several"),
+    ("ddpdoctor attach 4711", "the job that process 4711 belongs to: a rank, its launcher, a worker"),
+    ("ddpdoctor attach --watch 10", "again every 10 seconds, until Ctrl-C"),
+    ("ddpdoctor attach --run-dir node-a", "on each node; then: ddpdoctor analyze node-a node-b"),
+    (
+        "ddpdoctor attach ddpdoctor-runs/20260102-030405-ab12 --dump",
+        "let a live `run` look, and keep it there",
+    ),
+)
+JOBS_SHOWN = 20
+"""Jobs of a host that are listed."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``attach``."""
+    parser.add_argument(
+        "target",
+        metavar="PID|RUN_DIR",
+        nargs="?",
+        help="any process of the job, or the directory of a live `ddpdoctor run`; found by itself if not given",
+    )
+    group = parser.add_argument_group("looking")
+    add_option(group, "--all", action="store_true", help="every job of this host, one after the other")
+    add_option(
+        group,
+        "--watch",
+        type=common.parse_seconds,
+        metavar="SECONDS",
+        help="again every so often, until Ctrl-C",
+    )
+    add_option(
+        group,
+        "--pause",
+        action="store_true",
+        help="stop each process for the milliseconds in which its stack is read: exact stacks",
+    )
+    add_option(
+        group,
+        "--dump",
+        action="store_true",
+        help="let the supervisor of a live `run` look and keep it in RUN_DIR/looks; the job goes on",
+    )
+    add_option(
+        group, "--run-dir", metavar="DIR", help="keep what was seen there, for `analyze` and colleagues"
+    )
+    common.add_output_options(parser)
+    common.add_selection_options(parser)
+    common.add_fail_option(parser)
+    common.add_verbosity_options(parser)
+
+
+@dataclass(frozen=True)
+class _Tools:
+    """What judging and showing need."""
+
+    options: argparse.Namespace
+    plugins: Plugins
+    selection: Selection
+    outputs: tuple[common.Output, ...]
+    display: Display
+
+    def given(self, name: str) -> bool:
+        """Whether a flag was given."""
+        return bool(getattr(self.options, name, False))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Find the job, look, judge, show."""
+    from ddpdoctor.cli.display import Display
+    from ddpdoctor.cli.select import choose_selection
+    from ddpdoctor.plugins import load_plugins
+
+    target: str | None = getattr(options, "target", None)
+    if getattr(options, "all", False) and target is not None:
+        raise UsageError("--all takes no PID and no directory", hint="ddpdoctor attach --all")
+    plugins = load_plugins()
+    tools = _Tools(
+        options,
+        plugins,
+        choose_selection(options, {code: page.name for code, page in plugins.checks.pages.items()}),
+        common.pair_outputs(options, plugins.renderers.names),
+        Display.of(sys.stdout, no_color=getattr(options, "no_color", False)),
+    )
+    if tools.given("dump"):
+        return _dump(target, tools)
+    jobs = find_targets(target, everything=tools.given("all"))
+    if len(jobs) > 1 and tools.outputs:
+        raise UsageError(
+            f"a report is of one job, and there are {len(jobs)}",
+            hint=f"ddpdoctor attach {jobs[0].pid} --json F, or --all --run-dir DIR",
+        )
+    interval = getattr(options, "watch", None)
+    code = _look_at_all(jobs, tools)
+    while interval is not None:
+        time.sleep(interval)
+        from ddpdoctor.watch.attaching.jobs import keep_living
+        from ddpdoctor.watch.attaching.processes import read_processes
+
+        processes = read_processes()
+        jobs = [living for job in jobs if (living := keep_living(job, processes)) is not None]
+        if not jobs:
+            _complain("the job has ended")
+            return code
+        _complain(f"{datetime.now():%H:%M:%S}")
+        code = _look_at_all(jobs, tools)
+    return code
+
+
+def find_targets(target: str | None, *, everything: bool = False) -> list[FoundJob]:
+    """Return the jobs that are meant.
+
+    Args:
+        target: a process id, a run directory, or None: the only job of the host, or the one that is chosen.
+        everything: all jobs of the host.
+
+    Raises:
+        UsageError: there is no such process or directory, or several jobs to choose from and nobody to ask.
+        DoctorError: no job runs here.
+    """
+    from ddpdoctor.watch.attaching.jobs import choose_by_pid, find_jobs
+    from ddpdoctor.watch.attaching.processes import read_processes
+
+    processes = read_processes()
+    jobs = find_jobs(processes, _take_stacks)
+    if target is None:
+        readable = [job for job in jobs if job.readable]
+        if not readable:
+            raise _say_none(jobs, processes)
+        return readable if everything or len(readable) == 1 else [_choose(readable)]
+    if not target.isascii() or not target.isdigit():
+        return [_find_run(target, jobs)]
+    pid = int(target)
+    chosen = choose_by_pid(jobs, pid, processes)
+    if not chosen:
+        raise _say_unknown(pid, processes, jobs)
+    return chosen if len(chosen) == 1 else [_choose(chosen)]
+
+
+def _take_stacks(pids: Sequence[int]) -> dict[int, tuple[Frame, ...]]:
+    from ddpdoctor.watch.stacks import take_stacks
+
+    return {pid: stack.frames for pid, stack in take_stacks(pids).items()}
+
+
+def _say_none(jobs: Sequence[FoundJob], processes: dict[int, Seen]) -> DoctorError:
+    if jobs:
+        return DoctorError(
+            f"{_count(len(jobs), 'job')} of other users run here, and none that may be read",
+            context="\n  ".join(describe_job(job) for job in jobs[:JOBS_SHOWN]),
+            hint=f"sudo ddpdoctor attach {jobs[0].pid}",
+        )
+    hidden = sum(1 for seen in processes.values() if seen.python and not seen.readable)
+    context = (
+        "no Python process has the variables of torchrun, srun or mpirun, or RANK and WORLD_SIZE, and none has started "
+        "others that have a process group"
+    )
+    if hidden:
+        context += (
+            f"; {_count(hidden, 'Python process', 'Python processes')} of other users could not be read"
+        )
+    return DoctorError(
+        "no distributed job was found on this host",
+        context=context,
+        hint="sudo ddpdoctor attach" if hidden else "ddpdoctor attach PID, with a process of the job",
+    )
+
+
+def _say_unknown(pid: int, processes: dict[int, Seen], jobs: Sequence[FoundJob]) -> DoctorError:
+    seen = processes.get(pid)
+    known = f"ddpdoctor attach {jobs[0].pid}" if len(jobs) == 1 else "ddpdoctor attach"
+    if seen is None and not Path(f"/proc/{pid}").exists():
+        return UsageError(f"there is no process {pid}", hint=known)
+    if seen is None:
+        return UsageError(
+            f"process {pid} is this one, has started it, has ended, or is the kernel's", hint=known
+        )
+    if not seen.readable:
+        return DoctorError(
+            f"process {pid} belongs to {seen.user}, and its environment may not be read",
+            hint=f"sudo ddpdoctor attach {pid}",
+        )
+    from ddpdoctor.watch.attaching.jobs import name_script
+
+    return UsageError(
+        f"process {pid} ({name_script(seen.command)}) belongs to no distributed job",
+        context="it has no rank's variables, and neither it nor what it started has a process group",
+        hint=known,
+    )
+
+
+def _find_run(target: str, jobs: Sequence[FoundJob]) -> FoundJob:
+    path = Path(target)
+    if not (path / "processes").is_dir():
+        what = "is no run directory" if path.exists() else "is neither a process id nor a run directory"
+        raise UsageError(f"{target} {what}", hint="ddpdoctor attach PID, or the directory that `run` names")
+    inside = path.resolve()
+    found = [job for job in jobs if job.run is not None and Path(job.run).resolve().is_relative_to(inside)]
+    if not found:
+        raise DoctorError(
+            f"no rank of the run in {target} is alive on this host", hint=f"ddpdoctor analyze {target}"
+        )
+    return found[0] if len(found) == 1 else _choose(found)
+
+
+def describe_job(job: FoundJob) -> str:
+    """Return a job in one line, what to type for it first."""
+    size = f"{_count(len(job.ranks), 'rank')}"
+    if job.world_size != len(job.ranks):
+        size += f" of {job.world_size}"
+    watched = ", under ddpdoctor run" if job.run else ""
+    first = job.ranks[0].seen
+    return (
+        f"{job.pid:<8} {job.launcher}, {size}, {job.script}, {first.user}, for {_age(first.age_s)}{watched}"
+    )
+
+
+def _choose(jobs: Sequence[FoundJob]) -> FoundJob:
+    """Return the job that the person at the terminal chooses.
+
+    Raises:
+        UsageError: there is none to ask, or no choice was made.
+    """
+    lines = [describe_job(job) for job in jobs[:JOBS_SHOWN]]
+    error = UsageError(
+        f"{_count(len(jobs), 'job')} run here: say which, by any of its processes",
+        context="\n  ".join(lines),
+        hint=f"ddpdoctor attach {jobs[0].pid}, or ddpdoctor attach --all",
+    )
+    if sys.stdin is None or sys.stderr is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise error
+    for number, line in enumerate(lines, 1):
+        _complain(f"{number:>3}  {line}", mark=False)
+    while True:
+        print(f"which (1-{len(lines)})? ", end="", file=sys.stderr, flush=True)
+        answer = sys.stdin.readline()
+        if not answer:
+            raise error
+        by_pid = [job for job in jobs if answer.strip() == str(job.pid)]
+        if by_pid:
+            return by_pid[0]
+        if answer.strip().isdigit() and 1 <= int(answer) <= len(lines):
+            return jobs[int(answer) - 1]
+
+
+def _look_at_all(jobs: Sequence[FoundJob], tools: _Tools) -> int:
+    from ddpdoctor.cli.display import print_text
+
+    codes = []
+    for number, job in enumerate(jobs):
+        if len(jobs) > 1:
+            print_text(f"{'' if number == 0 else chr(10)}{describe_job(job)}\n")
+        codes.append(_look_at(job, tools, several=len(jobs) > 1))
+    return max(codes)
+
+
+def _look_at(job: FoundJob, tools: _Tools, *, several: bool) -> int:
+    """Look at one job, judge it, show it; return the exit code."""
+    started, began = datetime.now(timezone.utc), time.monotonic()
+    look = _observe(job, tools)
+    if look is None:
+        _complain("the job has ended")
+        return EXIT_FAILED
+    report = make_report(
+        job, look, started, time.monotonic() - began, tools.options, tools.plugins, tools.selection
+    )
+    if job.numbered == "order" and not any(stand.watched for stand in look.stands):
+        _complain(
+            "the ranks are numbered in the order in which they were started: nothing else tells them apart"
+        )
+    return _show(report, tools, f"job-{job.pid}" if several else None)
+
+
+def _observe(job: FoundJob, tools: _Tools) -> Standstill | None:
+    from ddpdoctor.cli.hanging import judge_look
+    from ddpdoctor.cli.progress import make_progress
+    from ddpdoctor.watch.attaching.sight import STILL_S, Sight, wait_for
+
+    sight = Sight(job, pause=tools.given("pause"))
+    progress = make_progress(sys.stderr, color=tools.display.color, quiet=tools.given("quiet"))
+    try:
+        progress.stage(f"looking at {_count(len(job.ranks), 'rank')}", STILL_S)
+        look = sight.observe(wait_for, lambda seen: judge_look(seen, tools.plugins.checks).proved)
+    finally:
+        progress.close()
+    return look if look is not None and any(stand.alive for stand in look.stands) else None
+
+
+def make_report(
+    job: FoundJob,
+    look: Standstill,
+    started: datetime,
+    duration_s: float,
+    options: argparse.Namespace,
+    plugins: Plugins,
+    selection: Selection,
+) -> Report:
+    """Judge a look."""
+    from ddpdoctor.gather.scrub import scrub_argv
+    from ddpdoctor.report.build import build_report
+    from ddpdoctor.watch.attaching.evidence import make_evidence
+
+    return build_report(
+        make_evidence(job, [look]),
+        registry=plugins.checks,
+        started_at=started,
+        duration_s=duration_s,
+        invocation=scrub_argv(options.invocation),
+        selection=selection,
+        extra_rows=[problem.to_row() for problem in plugins.problems],
+    )
+
+
+def _show(report: Report, tools: _Tools, folder: str | None) -> int:
+    from ddpdoctor.cli.check import exit_code
+    from ddpdoctor.cli.outputs import deliver, render_options
+
+    kept = _keep(tools, folder)
+    shown = render_options(
+        tools.display, verbosity=common.verbosity(tools.options), pages=tools.plugins.checks.pages
+    )
+    failed = deliver(report, (*tools.outputs, *kept), tools.plugins.renderers, shown)
+    return failed or exit_code(report, getattr(tools.options, "fail_on", "error"))
+
+
+def _keep(tools: _Tools, folder: str | None) -> list[common.Output]:
+    """Return the files of ``--run-dir``, whose directory is made."""
+    asked = getattr(tools.options, "run_dir", None)
+    if asked is None:
+        return []
+    path = Path(asked, folder) if folder else Path(asked)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as problem:
+        raise DoctorError(f"{path} cannot be made: {problem.strerror or problem}") from problem
+    return [common.Output(name, str(path / f"report.{name}")) for name in ("json", "html")]
+
+
+def _dump(target: str | None, tools: _Tools) -> int:
+    raise UsageError("--dump needs the directory of a live run", hint="ddpdoctor attach RUN_DIR --dump")
+
+
+def _complain(text: str, *, mark: bool = True) -> None:
+    from ddpdoctor.cli.display import complain
+
+    complain(f"ddpdoctor: {text}" if mark else text)
+
+
+def _count(number: int, noun: str, plural: str | None = None) -> str:
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def _age(seconds: float) -> str:
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

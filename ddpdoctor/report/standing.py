@@ -1,0 +1,155 @@
+"""Where the ranks of a job stand, in lines of text: what each does, and their stacks as one tree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence.standstill import Stand, Standstill
+from ddpdoctor.report.html.text import count, format_ranks, format_seconds
+from ddpdoctor.report.stacktree import Branch, build_tree, is_foreign, walk
+from ddpdoctor.text.paper import Paper
+
+LABEL = 9
+"""Columns of the label with the gap after it, as for findings."""
+GROUPS_SHOWN, ROWS_SHOWN, FORKS_SHOWN = 8, 40, 6
+"""Groups of ranks, rows of the tree and branches of a fork that are shown without -v."""
+HERE, FUNCTION, PLACE = 30, 26, 44
+"""Most columns of the tree for ranks, function and place."""
+SOURCE = 16
+"""Fewest columns in which a source line is worth showing."""
+STATES = {
+    "R": "running", "S": "sleeping", "D": "in an uninterruptible wait", "T": "stopped by a signal", "t": "traced",
+    "Z": "gone",
+}  # fmt: skip
+
+
+def describe_movement(look: Standstill) -> str:
+    """Return in a few words who moves and who waits, for a look in which something moved."""
+    living = [stand for stand in look.stands if stand.alive]
+    waiting = [stand for stand in living if stand.call is not None and (stand.asleep_s or 0.0) >= 1.0]
+    others = RankSet(stand.rank for stand in living if stand not in waiting)
+    if not waiting or not others:
+        return f"{format_ranks(RankSet(stand.rank for stand in living), len(look.stands))} moved"
+    longest = max(stand.asleep_s or 0.0 for stand in waiting)
+    ranks = format_ranks(RankSet(stand.rank for stand in waiting))
+    return f"{format_ranks(others)} moved; {ranks} waited meanwhile, for {format_seconds(longest)} so far"
+
+
+def put_stands(paper: Paper, look: Standstill, *, verbose: bool) -> None:
+    """Write what the ranks do, and the tree of their stacks."""
+    size = look.world_size or len(look.stands)
+    groups = _group(look.stands)
+    for number, group in enumerate(groups if verbose else groups[:GROUPS_SHOWN]):
+        ranks = format_ranks(RankSet(stand.rank for stand in group), size)
+        _put_label(paper, "ranks" if number == 0 else "", f"{ranks}: {_describe(group)}")
+    if len(groups) > GROUPS_SHOWN and not verbose:
+        _put_label(paper, "", f"… {len(groups) - GROUPS_SHOWN} more groups (-v shows them)")
+    tree = build_tree(look.stands)
+    if tree.children:
+        paper.gap()
+        _put_tree(paper, tree, verbose=verbose)
+
+
+def _put_label(paper: Paper, label: str, text: str) -> None:
+    paper.put(text, label=label, indent=2, hang=2 + LABEL, label_style="dim")
+
+
+def _group(stands: Sequence[Stand]) -> list[list[Stand]]:
+    """Return ranks that do the same, those of the most ranks first."""
+    groups: dict[tuple[object, ...], list[Stand]] = {}
+    for stand in stands:
+        own = next((frame for frame in stand.frames if not is_foreign(frame)), None)
+        call = (stand.call.op, stand.call.ordinal, stand.call.group) if stand.call is not None else None
+        line = (own.file, own.line) if own is not None else None
+        groups.setdefault((stand.alive, call, line, stand.state, stand.note), []).append(stand)
+    return sorted(groups.values(), key=lambda group: (-len(group), group[0].rank))
+
+
+def _describe(group: Sequence[Stand]) -> str:
+    first = group[0]
+    if not first.alive:
+        if first.signal is not None:
+            return f"gone, signal {first.signal}"
+        return f"gone, exit code {first.exit_code}" if first.exit_code is not None else "gone"
+    parts = []
+    if first.call is not None:
+        number = f" #{first.call.ordinal}" if first.call.ordinal else ""
+        parts.append(f"in {first.call.op}{number}")
+    elif first.frames:
+        parts.append("outside of every call")
+    states = Counter(stand.state for stand in group if stand.state is not None)
+    if states:
+        parts.append(STATES.get(states.most_common(1)[0][0] or "", "state unknown"))
+    shares = [stand.cpu_share for stand in group if stand.cpu_share is not None]
+    if shares:
+        low, high = min(shares), max(shares)
+        parts.append(
+            f"{low:.0%} of a core" if f"{low:.0%}" == f"{high:.0%}" else f"{low:.0%} to {high:.0%} of a core"
+        )
+    asleep = [stand.asleep_s for stand in group if stand.asleep_s is not None]
+    if asleep and len(asleep) == len(group) and min(asleep) >= 1.0:
+        parts.append(f"main thread last ran {format_seconds(min(asleep))} ago")
+    channels = {stand.wait_channel for stand in group if stand.wait_channel}
+    if len(channels) == 1:
+        parts.append(channels.pop())
+    if not first.frames and first.note:
+        parts.append(first.note)
+    pids = [stand.pid for stand in group]
+    if len(pids) <= 4:
+        parts.append(f"pid {', '.join(map(str, pids))}")
+    return ", ".join(parts)
+
+
+def _put_tree(paper: Paper, tree: Branch, *, verbose: bool) -> None:
+    most = len(tree.ranks) if verbose else FORKS_SHOWN
+    rows: list[tuple[tuple[str, str, str], str, bool]] = []
+    before: RankSet | None = None
+    for depth, branch, missing in walk(tree, most):
+        if branch.frame is None:
+            places = count(len(branch.children), "more place")
+            rows.append(((_say_ranks(branch.ranks), f"{'  ' * depth}… {places}", ""), "", False))
+            before = None
+            continue
+        here = "" if branch.ranks == before and not missing else _say_ranks(branch.ranks, missing)
+        before = branch.ranks
+        frame = branch.frame
+        row = (here, "  " * depth + frame.function, _say_place(frame))
+        rows.append((row, frame.source or "", not is_foreign(frame)))
+    shown = rows if verbose else rows[:ROWS_SHOWN]
+    sizes = [
+        min(most, max(paper.width_of(row[column]) for row, _, _ in shown))
+        for column, most in ((0, HERE), (1, FUNCTION), (2, PLACE))
+    ]
+    left = paper.width - 2 - LABEL - sum(sizes) - 6
+    for number, ((here, function, place), source, own) in enumerate(shown):
+        cells: list[tuple[str, int, str | None]] = [("stacks", LABEL - 2, "dim")] if number == 0 else []
+        cells += [
+            (here, sizes[0], None),
+            (function, sizes[1], None),
+            (place, sizes[2], None if own else "dim"),
+        ]
+        if source and left >= SOURCE:
+            cells.append((source, left, None))
+        paper.put_row(cells, indent=2 if number == 0 else 2 + LABEL)
+    if len(rows) > len(shown):
+        _put_label(paper, "", f"… {len(rows) - len(shown)} more places (-v shows them)")
+
+
+def _say_ranks(ranks: RankSet, missing: RankSet = RankSet()) -> str:  # noqa: B008  # never changed
+    return f"here: {ranks} | not here: {missing}" if missing else f"here: {ranks}"
+
+
+def _say_place(frame: Frame) -> str:
+    """Return ``train.py:88``; of an installed package its name and the file."""
+    if not is_foreign(frame):
+        return f"{frame.file}:{frame.line}"
+    file = frame.file
+    for part in ("/site-packages/", "/dist-packages/"):
+        file = file.rpartition(part)[2]
+    if "/lib/python3" in file:
+        file = file.partition("/lib/python3")[2].partition("/")[2]
+    package, _, rest = file.partition("/")
+    folder, _, name = rest.rpartition("/")
+    return f"{package}/…/{name}:{frame.line}" if folder else f"{file}:{frame.line}"
