@@ -434,3 +434,18 @@ def test_what_a_rank_did_before_it_was_told_to_end_is_its_own() -> None:
     told = Milestone("told-to-end", job.when(0, 10.1), "agent (pid 5)")
     job.set(0, milestones=(*job.processes[0].milestones, told))
     assert cause_of(job).ranks == RankSet([0])
+
+
+def test_a_thread_that_died_long_ago_does_not_hide_a_rank_that_is_gone() -> None:
+    job = in_thread(Job(3), 0, 5.0).complains([0, 1], 15.0)
+    job.set(2, exit_code=None, ended=None, clean_end=False)
+    found = cause_of(job)
+    assert (found.code, found.ranks, found.victims) == ("ERR005", RankSet([2]), RankSet([0, 1]))
+
+
+def test_a_rank_that_is_missed_is_explained_by_its_thread() -> None:
+    """Its main thread waits for the other for ever, until the agent ends it."""
+    job = in_thread(Job(3), 2, 6.0).complains([0, 1], 12.0, TIMED_OUT).terminates([2], 12.5)
+    found = cause_of(job)
+    assert (found.code, found.ranks, found.victims) == ("ERR001", RankSet([2]), RankSet([0, 1]))
+    assert found.where[0].file == "loader.py"

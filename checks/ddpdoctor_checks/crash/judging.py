@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 
-from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.job import JobEnd
 from ddpdoctor_checks.crash.claims import judge_claims
 from ddpdoctor_checks.crash.complaints import judge_complaints, lost_node
@@ -128,24 +128,46 @@ def _is_doubtful(failure: Failure) -> bool:
 
 def _choose(diagnosis: Diagnosis, own: Sequence[Failure]) -> None:
     """Choose the cause by level and time, then the groups that came later, then the victims."""
-    soft = [each for each in (*diagnosis.failures, *diagnosis.beside) if each.level == Level.SOFT]
+    unsure = [each for each in (*diagnosis.failures, *diagnosis.beside) if each.level == Level.SOFT]
+    threads = [each for each in unsure if each.exception is not None and each.exception.kind == "thread"]
+    soft = [each for each in unsure if each not in threads]
     silent = [each for each in diagnosis.failures if each.level == Level.SILENT]
     for pool in (own, soft, silent):
         if pool is silent and lost_node(diagnosis):
             break
         if pool:
-            groups = _fold(pool, diagnosis)
-            diagnosis.cause = _earliest(groups, diagnosis.clock)
-            later = [group for group in groups if group is not diagnosis.cause]
-            diagnosis.others = sorted(later, key=lambda group: _time(group.first))
+            _blame_first(diagnosis, pool)
             break
     if diagnosis.cause is None:
         judge_complaints(diagnosis)
+        _judge_threads(diagnosis, threads)
     judge_claims(diagnosis)
     if diagnosis.cause is not None:
         refine_unused(diagnosis, diagnosis.cause)
         blamed = {id(each) for group in (diagnosis.cause, *diagnosis.others) for each in group.failures}
         diagnosis.victims = [each for each in diagnosis.failures if id(each) not in blamed]
+
+
+def _judge_threads(diagnosis: Diagnosis, threads: Sequence[Failure]) -> None:
+    """Make threads that died the cause where nothing else is, or where their ranks are missed.
+
+    A job can outlive a thread for hours, so anything else goes before.
+    """
+    missed = diagnosis.suspects
+    late = [
+        each for each in threads if diagnosis.cause is None or (each.rank is not None and each.rank in missed)
+    ]
+    if late:
+        diagnosis.reason = None
+        _blame_first(diagnosis, late)
+
+
+def _blame_first(diagnosis: Diagnosis, pool: Sequence[Failure]) -> None:
+    groups = _fold(pool, diagnosis)
+    diagnosis.cause = _earliest(groups, diagnosis.clock)
+    diagnosis.suspects = RankSet()
+    later = [group for group in groups if group is not diagnosis.cause]
+    diagnosis.others = sorted(later, key=lambda group: _time(group.first))
 
 
 def _time(failure: Failure) -> float:
