@@ -287,8 +287,8 @@ def test_without_a_shell_signals_are_passed_on(monkeypatch: pytest.MonkeyPatch) 
 def test_a_command_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     process = start(doctor(tmp_path, "--", "no-such-command"), tmp_path, tmp_path)
     ended = finish(process, tmp_path)
-    assert ended.code == 3
-    assert b"no-such-command could not be started: No such file" in ended.stderr
+    assert ended.code == 127  # as a shell says it
+    assert b"there is no command 'no-such-command' in PATH" in ended.stderr
     assert not os.path.exists(tmp_path / "run" / "report.json")
 
 
