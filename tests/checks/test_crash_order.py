@@ -125,6 +125,8 @@ def test_a_thread_that_died_long_ago_is_not_why_the_rank_lost_its_peer(end: str)
         job.complains([0], 15.4)
     found = cause_of(job)
     assert (found.ranks, found.victims) == (RankSet([1]), RankSet([0]))
+    (said,) = [item.text for item in found.evidence if item.kind == "victim"]
+    assert ("Connection closed by peer" if end == "complaint" else "SIGTERM") in said
 
 
 def test_a_thread_that_died_before_a_crash_is_only_mentioned() -> None:
@@ -449,3 +451,11 @@ def test_a_rank_that_is_missed_is_explained_by_its_thread() -> None:
     found = cause_of(job)
     assert (found.code, found.ranks, found.victims) == ("ERR001", RankSet([2]), RankSet([0, 1]))
     assert found.where[0].file == "loader.py"
+
+
+def test_a_rank_whose_thread_died_long_ago_and_that_exits_when_told_is_a_victim() -> None:
+    job = in_thread(Job(2), 0, 5.0).raises(1, "KeyError", "'x'", 15.0).exits(0, 3, 15.4)
+    told = Milestone("told-to-end", job.when(0, 15.1), "agent (pid 5)")
+    job.set(0, milestones=(*job.processes[0].milestones, told))
+    found = cause_of(job)
+    assert (found.ranks, found.victims) == (RankSet([1]), RankSet([0]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddpdoctor.evidence.job import ProcessRecord, TextMatch
+from ddpdoctor.evidence.job import Moment, ProcessRecord, TextMatch
 from ddpdoctor.evidence.texts import CONSEQUENCE, TextEntry, choose_entry
 from ddpdoctor_checks.crash.conditions import (
     ABRT,
@@ -56,27 +56,31 @@ def judge_view(view: View, context: Context) -> Failure | None:
     failure = said
     if process.signal is not None and (said is None or _is_of_thread(said)):
         failure = _judge_death(view, process.signal, said, context)
-    if failure is None and process.exit_code:
+    told = _read_request(process)
+    if process.exit_code and (failure is None or (told is not None and _is_of_thread(failure))):
         failure = _judge_status(view, process.exit_code, context)
+        failure.before = said
+        if said is not None:
+            said.level = Level.SOFT
     if failure is None and context.over and view.role == "rank":
         failure = Failure(
             view, Level.SILENT, "ERR005", "gone without an exception and without a clean end", sure="medium"
         )
     if failure is not None and failure.at is None:
         _date(failure, process, context)
-    if failure is not None and failure.level in (*OWN, Level.SOFT) and _was_told(failure, process, context):
-        failure.level, failure.since = Level.ENDED, None
+    if failure is not None and told is not None and failure.at is not None:
+        after = context.clock.seconds(view.node, told) <= failure.at
+        if after and failure.level in (
+            *OWN,
+            Level.SOFT,
+        ):  # handlers of such signals raise and exit as they like
+            failure.level, failure.since = Level.ENDED, None
     return failure
 
 
-def _was_told(failure: Failure, process: ProcessRecord, context: Context) -> bool:
-    """Whether its launcher had told a process to end: handlers of such signals raise and exit as they like."""
-    told = [each.at for each in process.milestones if each.name == "told-to-end"]
-    return (
-        bool(told)
-        and failure.at is not None
-        and context.clock.seconds(failure.view.node, told[0]) <= failure.at
-    )
+def _read_request(process: ProcessRecord) -> Moment | None:
+    """Return when its launcher told a process to end."""
+    return next((each.at for each in process.milestones if each.name == "told-to-end"), None)
 
 
 def _is_of_thread(failure: Failure) -> bool:
@@ -89,12 +93,11 @@ def _judge_death(view: View, signal: int, thread: Failure | None, context: Conte
     if process is not None and process.clean_end and signal in FATAL and process.exit_how is None:
         return Failure(view, Level.AT_EXIT, "ERR010", name_signal(signal))
     failure = _judge_signal(view, signal, context)
-    if thread is None or failure.level in OWN or context.asked:
-        failure.before = thread
-        return failure
-    # Told to end: the thread may be why peers went away, but any failure of their own goes before it.
-    thread.level = Level.SOFT
-    return thread
+    failure.before = thread
+    if thread is not None and failure.level not in OWN:
+        # Told to end: the thread may be why peers went away, but any failure of their own goes before it.
+        thread.level = Level.SOFT
+    return failure
 
 
 def _date(failure: Failure, process: ProcessRecord, context: Context) -> None:

@@ -109,8 +109,7 @@ def _weigh_thread(main: Failure | None, thread: Failure | None) -> Failure | Non
         return main
     if thread.level in OWN:
         # It may be why peers went away, but any failure of their own goes before it.
-        thread.level = Level.SOFT
-        return thread
+        thread.level, main.before = Level.SOFT, thread
     return main
 
 

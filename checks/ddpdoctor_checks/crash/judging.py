@@ -128,9 +128,9 @@ def _is_doubtful(failure: Failure) -> bool:
 
 def _choose(diagnosis: Diagnosis, own: Sequence[Failure]) -> None:
     """Choose the cause by level and time, then the groups that came later, then the victims."""
-    unsure = [each for each in (*diagnosis.failures, *diagnosis.beside) if each.level == Level.SOFT]
-    threads = [each for each in unsure if each.exception is not None and each.exception.kind == "thread"]
-    soft = [each for each in unsure if each not in threads]
+    seen = [*diagnosis.failures, *diagnosis.beside]
+    soft = [each for each in seen if each.level == Level.SOFT]
+    threads = [each.before for each in seen if each.before is not None and each.before.level == Level.SOFT]
     silent = [each for each in diagnosis.failures if each.level == Level.SILENT]
     for pool in (own, soft, silent):
         if pool is silent and lost_node(diagnosis):
@@ -145,18 +145,21 @@ def _choose(diagnosis: Diagnosis, own: Sequence[Failure]) -> None:
     if diagnosis.cause is not None:
         refine_unused(diagnosis, diagnosis.cause)
         blamed = {id(each) for group in (diagnosis.cause, *diagnosis.others) for each in group.failures}
-        diagnosis.victims = [each for each in diagnosis.failures if id(each) not in blamed]
+        diagnosis.victims = [
+            each for each in diagnosis.failures if id(each) not in blamed and id(each.before) not in blamed
+        ]
 
 
 def _judge_threads(diagnosis: Diagnosis, threads: Sequence[Failure]) -> None:
-    """Make threads that died the cause where nothing else is, or where their ranks are missed.
+    """Make threads that died the cause where nothing else is, or where their ranks are missed or no rank is.
 
     A job can outlive a thread for hours, so anything else goes before.
     """
-    missed = diagnosis.suspects
-    late = [
-        each for each in threads if diagnosis.cause is None or (each.rank is not None and each.rank in missed)
-    ]
+    cause, missed = diagnosis.cause, diagnosis.suspects
+    late = list(threads)
+    if cause is not None:
+        blind = cause.level == Level.COMPLAINT and not missed
+        late = [each for each in threads if blind or (each.rank is not None and each.rank in missed)]
     if late:
         diagnosis.reason = None
         _blame_first(diagnosis, late)
