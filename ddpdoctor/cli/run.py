@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ddpdoctor.cli import options as common
-from ddpdoctor.cli.hanging import add_hang_options, make_monitor
+from ddpdoctor.cli.hanging import add_hang_options, make_monitor, make_reception
 from ddpdoctor.cli.hidden import (
     First,
     add_hidden_options,
@@ -115,6 +115,7 @@ def run(options: argparse.Namespace) -> int:
     from ddpdoctor.watch.rerun import look_at_stdin
     from ddpdoctor.watch.rundir import make_run_directory
     from ddpdoctor.watch.script import check_script, describe_start_failure
+    from ddpdoctor.watch.waiting import RendezvousWatch
 
     split: Split = options.split
     check_options(options)
@@ -148,6 +149,10 @@ def run(options: argparse.Namespace) -> int:
                 log_limit=log_limit(options),
                 launched=preparation.start,
                 desk=Desk(directory, split),
+                reception=make_reception(options, directory),
+                waiting=RendezvousWatch(
+                    directory.processes, split, lambda text: complain(f"ddpdoctor: {text}")
+                ),
                 monitoring=lambda: make_monitor(
                     options, directory, lambda: preparation.finish().plugins.checks
                 ),
@@ -290,15 +295,17 @@ def _look_again(
     first: First, report: Report, started: datetime, options: argparse.Namespace, tools: _Tools
 ) -> Report:
     """Run the job once more where that was asked for and helps; its verdict with what that showed, else as it was."""
-    choice = choose(options, first, report)
-    if choice is None:
+    try:
+        choice = choose(options, first, report)
+        if choice is None:
+            return report
+        if choice.problem is None:
+            _keep(report, first.directory, tools)  # for who ends us during the second run
+        rerun = run_again(choice, options, first, report.verdict.headline)
+        evidence = dataclasses.replace(report.evidence, reruns=(rerun,))
+        return _report(evidence, first.result, started, options, tools)
+    except KeyboardInterrupt:  # before the second run, or after it
         return report
-    if choice.problem is None:
-        _keep(report, first.directory, tools)  # for who ends us during the second run
-    rerun = run_again(choice, options, first, report.verdict.headline)
-    return _report(
-        dataclasses.replace(report.evidence, reruns=(rerun,)), first.result, started, options, tools
-    )
 
 
 def _keep(report: Report, directory: RunDirectory, tools: _Tools) -> None:
