@@ -78,6 +78,7 @@ def judge(
         raise BenchmarkError("no hook was called in a step: there is nothing to be measured")
     what = f"{length} ms step: "
     wall, wall_spread, taken = _differ(watched, "on", "wall")
+    rest = _differ(watched, "off", "processor")[2] - _differ(plain, "off", "processor")[2]
     gap, gap_spread, _ = _differ(watched, "again", "wall")
     used, used_spread, _ = _differ(watched, "on", "processor")
     used_gap, used_gap_spread, _ = _differ(watched, "again", "processor")
@@ -95,6 +96,10 @@ def judge(
             NAME, f"{what}more processor time", used, "ms", BAR_MS, f"{used_spread}; {called} calls of ours in a step"
         ),
         Figure(NAME, f"{what}the same, off against off", used_gap, "ms", None, f"A/A gap, {used_gap_spread}"),
+        Figure(
+            NAME, f"{what}hooks off, more processor time than under torchrun", rest, "ms", None,
+            "what cannot be switched off, such as threads of ours; between whole runs, so only as good as those agree",
+        ),
         Figure(
             NAME, f"{what}supervisor", watched[0]["beside"]["supervisor"] * 100, "% of a core", None,
             f"over {seconds:.3g} s, the output of {RANKS} ranks carried",

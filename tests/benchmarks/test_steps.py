@@ -88,9 +88,13 @@ def test_the_difference_is_that_of_the_ranks_mean_round_by_round() -> None:
     ranks[0]["states"]["on"]["wall"][2] = 5.0  # one round in which the machine did something else
     plain = [rank(0.01, 0.01, 0.01) for _ in range(2)]
     plain[0]["beside"] = {"agent": 0.02}
+    for each in plain:
+        each["states"]["off"]["processor"] = [0.009] * 5
     found = {figure.what: figure for figure in steps.judge(10, 4, ranks, plain)}
     assert found["10 ms step: more with hooks"].value == pytest.approx(0.1)
     assert found["10 ms step: off against off"].value == 0
+    more = "10 ms step: hooks off, more processor time than under torchrun"
+    assert found[more].value == pytest.approx(1.0)
     assert found["10 ms step: supervisor"].value == pytest.approx(1.0)
     assert found["10 ms step: agent, more than torchrun's"].value == pytest.approx(1.0)
     assert found["10 ms step: evidence of an hour"].value == pytest.approx(0.36)
