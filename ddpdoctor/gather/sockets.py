@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from ddpdoctor.gather.scrub import scrub_argv
@@ -39,6 +40,45 @@ def _read_table(proc: Path) -> Iterator[tuple[int, str, int]]:
         for fields in map(str.split, lines):
             if len(fields) > 9:
                 yield int(fields[1].rpartition(":")[2], 16), fields[3], int(fields[9])
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """One TCP socket of a network namespace."""
+
+    address: str
+    port: int
+    far_address: str
+    far_port: int
+    state: str
+    """listen, connected, connecting or other."""
+    inode: int
+
+
+_STATES = {_LISTEN: "listen", "01": "connected", "02": "connecting"}
+_MAPPED = "0000000000000000FFFF0000"
+"""What stands before an IPv4 address in the table of IPv6 on little-endian machines."""
+
+
+def list_connections(pid: int, proc: Path = PROC) -> Iterator[Connection]:
+    """Yield the TCP sockets of the network namespace of a process (proc(5), /proc/PID/net/tcp)."""
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = (proc / str(pid) / "net" / name).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for fields in map(str.split, lines):
+            if len(fields) > 9:
+                near, far = (_read_end(field) for field in fields[1:3])
+                yield Connection(*near, *far, _STATES.get(fields[3], "other"), int(fields[9]))
+
+
+def _read_end(text: str) -> tuple[str, int]:
+    address, _, port = text.rpartition(":")
+    address = address.removeprefix(_MAPPED)
+    if len(address) == 8:
+        address = ".".join(str(int(address[at : at + 2], 16)) for at in (6, 4, 2, 0))
+    return address, int(port, 16)
 
 
 def process_ids(proc: Path = PROC) -> list[int]:

@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ddpdoctor.watch.asking import Reception
 from ddpdoctor.watch.commandline import Split
 from ddpdoctor.watch.limit import Limit
 from ddpdoctor.watch.memory import MemoryWatch
 from ddpdoctor.watch.nodes import Desk
 from ddpdoctor.watch.relay import HEAD_BYTES, Relay
 from ddpdoctor.watch.rundir import RunDirectory
+from ddpdoctor.watch.waiting import RendezvousWatch
 
 if TYPE_CHECKING:
     from ddpdoctor.watch.monitor import Monitor
@@ -103,6 +105,8 @@ def run_job(
     launched: Callable[[], object] | None = None,
     desk: Desk | None = None,
     monitoring: Callable[[], Monitor | None] | None = None,
+    reception: Reception | None = None,
+    waiting: RendezvousWatch | None = None,
 ) -> JobResult:
     """Run the command to its end, its output carried and kept, its signals passed on.
 
@@ -116,6 +120,8 @@ def run_job(
         desk: where the agent asks for what other nodes need to know.
         monitoring: makes what watches whether the job gets on and says when to end it; called when it has been
             started, so that nobody waits for its imports.
+        reception: takes looks at the job when somebody asks.
+        waiting: says when the rendezvous does not come about.
 
     Raises:
         OSError: the command cannot be started.
@@ -134,18 +140,22 @@ def run_job(
         memory.begin()
         if desk is not None:
             desk.open(memory, signals)
+        if reception is not None:
+            reception.open()
         if launched is not None:
             launched()
         limit = Limit(child, run.processes, limit_s)
         monitor = monitoring() if monitoring is not None else None
         if monitor is not None:
             monitor.start()
-        stopped = _stay(child, memory, relay, witness, limit, monitor, signals)
+        stopped = _stay(child, memory, relay, witness, limit, monitor, waiting, reception, signals)
     finally:
         if monitor is not None:
             monitor.close()
         if desk is not None:
             desk.close()
+        if reception is not None:
+            reception.close()
         witness.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         memory.stop()
@@ -159,6 +169,7 @@ def run_job(
             *relay.lost,
             *(desk.lost if desk is not None else ()),
             *(monitor.lost if monitor is not None else ()),
+            *(reception.lost if reception is not None else ()),
         ],
         limit.over and not stopped,
         stopped,
@@ -176,7 +187,7 @@ def _follow_us(mask: set[signal.Signals] | set[int]) -> Callable[[], None]:
     return prepare
 
 
-AFTER_US = 'read _; rm -f "$0/streams"; rmdir "$0"'
+AFTER_US = 'read _; rm -f "$0/streams" "$0/node" "$0/asked"; rmdir "$0"'
 """What the witness does: `close` kills it, so the rest only comes when nobody is left to do it."""
 
 
@@ -240,6 +251,8 @@ def _stay(
     witness: _Witness,
     limit: Limit,
     monitor: Monitor | None,
+    waiting: RendezvousWatch | None,
+    reception: Reception | None,
     seen: list[str],
 ) -> bool:
     """Wait for the child; a signal that was sent to us alone is passed on, one of the whole group it has already.
@@ -255,11 +268,15 @@ def _stay(
             stopped = True
             limit.end_now()
         limit.enforce()
+        if waiting is not None:
+            waiting.look()
         info = signal.sigtimedwait({*FORWARDED, signal.SIGCHLD, signal.SIGWINCH}, LOOK_S)
         if info is None or info.si_signo == signal.SIGCHLD:
             memory.look()
         elif info.si_signo == signal.SIGWINCH:
             relay.resize()
+        elif reception is not None and info.si_signo == reception.signum:
+            reception.take_later()
         else:
             seen.append(signal.Signals(info.si_signo).name)
             sent = info.si_code == SI_USER or info.si_code < 0
