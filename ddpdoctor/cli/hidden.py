@@ -64,7 +64,7 @@ def check_options(options: argparse.Namespace) -> None:
     Raises:
         UsageError: --rerun together with --no-watch, or --rerun-limit without --rerun.
     """
-    configured = getattr(options, "configured", frozenset())
+    configured: frozenset[str] = getattr(options, "configured", frozenset())
     rerun = getattr(options, "rerun", None)
     if getattr(options, "no_watch", False) and rerun is not None and "rerun" not in configured:
         raise UsageError(
