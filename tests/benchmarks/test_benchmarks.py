@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks import commands, judging, memory, scale, simulated, timing
+from benchmarks import commands, judging, memory, recorder, scale, simulated, timing
 from benchmarks.figures import BenchmarkError, Figure, format_markdown, format_table
 from benchmarks.timing import Command, Run
 from ddpdoctor.evidence import Evidence, merge_evidence
@@ -155,3 +155,18 @@ def test_a_benchmark_that_cannot_run_is_told(
 def test_worlds_of_the_benchmark_hold_every_kind_that_a_made_up_world_has() -> None:
     plain, ours = make_world(2, 2), simulated.make_healthy(2, 2)
     assert [kind for kind in KINDS if getattr(plain, kind)] == [kind for kind in KINDS if getattr(ours, kind)]
+
+
+def test_dumps_are_read_by_both_programs_and_ours_names_the_rank(tmp_path: Path) -> None:
+    figures = {figure.what: figure for figure in recorder.measure(tmp_path, 1, ((9, 12),))}
+    assert len(figures) == 5
+    ratio, memory_used = list(figures.values())[2], list(figures.values())[4]
+    assert (ratio.bar, memory_used.bar) == (0.05, 400)
+    assert 0 < memory_used.value < 400
+
+
+def test_a_wrong_verdict_on_dumps_is_no_figure(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    report.write_text('{"findings": [{"code": "COL002", "ranks": [3], "message": "Rank 3 did it."}]}')
+    with pytest.raises(BenchmarkError, match="Rank 3 did it"):
+        recorder._require_right(report)
