@@ -364,7 +364,29 @@ def _keep(tools: _Tools, folder: str | None) -> list[common.Output]:
 
 
 def _dump(target: str | None, tools: _Tools) -> int:
-    raise UsageError("--dump needs the directory of a live run", hint="ddpdoctor attach RUN_DIR --dump")
+    """Let the supervisor of a live run look; judge what it saw as if we had looked ourselves."""
+    from dataclasses import replace
+
+    from ddpdoctor.cli.hanging import judge_look
+    from ddpdoctor.watch.asking import ask_for_look, read_look
+    from ddpdoctor.watch.attaching.jobs import find_jobs
+    from ddpdoctor.watch.attaching.processes import read_processes
+    from ddpdoctor.watch.attaching.sight import STILL_S
+
+    path = Path(target) if target is not None else None
+    if path is None or not (path / "processes").is_dir():
+        raise UsageError("--dump needs the directory of a live run", hint="ddpdoctor attach RUN_DIR --dump")
+    started, began = datetime.now(timezone.utc), time.monotonic()
+    kept = ask_for_look(path)
+    look = replace(read_look(kept), asked=False)
+    if look.stage == "look" and look.still_s < STILL_S:
+        if not judge_look(look, tools.plugins.checks).proved:
+            look = replace(look, stage="brief")
+    _complain(f"the look is kept in {kept}; the job goes on")
+    job = _find_run(str(path), find_jobs(read_processes(), _take_stacks))
+    spent = time.monotonic() - began
+    report = make_report(job, look, started, spent, tools.options, tools.plugins, tools.selection)
+    return _show(report, tools, None)
 
 
 def _complain(text: str, *, mark: bool = True) -> None:

@@ -13,10 +13,13 @@ if TYPE_CHECKING:
 
     from ddpdoctor.evidence.standstill import Standstill
     from ddpdoctor.judge.registry import Registry
+    from ddpdoctor.watch.asking import Reception
     from ddpdoctor.watch.monitor import Monitor, Ruling
     from ddpdoctor.watch.rundir import RunDirectory
 
 ON_HANG = ("auto", "report", "abort")
+DUMP_SIGNALS = ("USR1", "USR2", "SIGUSR1", "SIGUSR2")
+"""Signals that may ask for a look: the others have a meaning for the job that is not to be taken away."""
 
 
 def add_hang_options(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +45,13 @@ def add_hang_options(parser: argparse.ArgumentParser) -> None:
         type=_parse_stall,
         metavar="auto|SECONDS",
         help="a rank that does not move is suspected after it (auto: the longer of 10 s and ten median steps)",
+    )
+    add_option(
+        group,
+        "--dump-signal",
+        type=common.one_of("signal", DUMP_SIGNALS),
+        metavar="NAME",
+        help="USR1 or USR2: sent to this command it keeps a look at all ranks in RUN_DIR/looks, and is not the job's",
     )
 
 
@@ -78,6 +88,21 @@ def make_monitor(
         policy,
         lambda text: complain(f"ddpdoctor: {text}"),
     )
+
+
+def make_reception(options: argparse.Namespace, directory: RunDirectory) -> Reception | None:
+    """Return what takes looks at the job when somebody asks for one; None where nothing is watched."""
+    import signal
+    from pathlib import Path
+
+    from ddpdoctor.cli.display import complain
+    from ddpdoctor.watch.asking import Reception
+
+    if getattr(options, "no_watch", False):
+        return None
+    name: str | None = getattr(options, "dump_signal", None)
+    signum = signal.Signals[f"SIG{name.removeprefix('SIG')}"] if name is not None else None
+    return Reception(directory, Path.cwd(), lambda text: complain(f"ddpdoctor: {text}"), signum)
 
 
 def judge_look(look: Standstill, registry: Registry) -> Ruling:

@@ -88,9 +88,11 @@ def describe_standing(reading: Reading) -> str:
     text = join_words((say_side(side) for side in sides), few=MOST_SIDES)
     notes = list(dict.fromkeys(place.stand.note for place in places if place.stand.note))
     more = [f"nothing has moved for {format_age(still)}"]
+    if reading.look.stage == "brief":
+        more[0] += ", which is too short to name anybody"
     if reading.unseen:
         more.append(f"{name_set(reading.unseen)} on other nodes were not seen: attach there as well")
-    elif not notes:
+    elif not notes and reading.look.stage != "brief":
         waits = any(place.waits for place in places)
         more.append("who holds them is not to be seen" if waits else "nobody waits for another rank")
     return "; ".join([text, *more, *notes[:1]])

@@ -1,0 +1,233 @@
+"""A look at a job of `ddpdoctor run` when somebody asks for one: over the run's private socket, or by a signal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from ddpdoctor.errors import DoctorError
+from ddpdoctor.evidence.codec import decode, encode
+from ddpdoctor.evidence.standstill import Standstill
+from ddpdoctor.watch.look import Looker
+from ddpdoctor.watch.rings import Ring, find_rings
+from ddpdoctor.watch.rundir import RunDirectory
+
+ADDRESS = "asked"
+"""Name of the socket in the run's private directory."""
+CONTROL = ".supervisor"
+"""Below the run directory while the job lives: where the socket is."""
+SAMPLES_S = 1.0
+"""Between the two samples of a look."""
+ANSWER_S = 120.0
+"""A look at a thousand ranks takes a minute on two cores."""
+MOST_LOOKS = 1000
+"""Of one run that are kept."""
+CONTROL_BYTES = 4096
+LOOK_BYTES = 64 << 20
+
+
+class Reception:
+    """Takes looks when it is asked to, in a thread of its own; nothing is done before that.
+
+    Args:
+        directory: of the run.
+        root: the job's working directory.
+        tell: shows one line to the person, of looks that a signal asked for.
+        signum: this signal; None where none asks.
+    """
+
+    def __init__(
+        self, directory: RunDirectory, root: Path, tell: Callable[[str], object], signum: int | None = None
+    ) -> None:
+        self.signum = signum
+        self._directory, self._root, self._tell = directory, root, tell
+        self._known: dict[Path, Ring] = {}
+        self._looker: Looker | None = None
+        self._started_ns = time.monotonic_ns()
+        self._taking = threading.Lock()
+        self._count = 0
+        self._stop = threading.Event()
+        self._listener: socket.socket | None = None
+        self.lost: list[str] = []
+
+    def open(self) -> None:
+        """Begin to listen, and say below the run directory where."""
+        listener = socket.socket(socket.AF_UNIX)
+        address = self._directory.private / ADDRESS
+        try:
+            listener.bind(str(address))
+            os.chmod(address, 0o600)
+            listener.listen(4)
+            self._write_control(address)
+        except OSError as problem:
+            listener.close()
+            self.lost.append(f"attach --dump cannot ask: {problem.strerror or problem}")
+            return
+        self._listener = listener
+        threading.Thread(target=self._serve, args=(listener,), name="ddpdoctor-asked", daemon=True).start()
+
+    def _write_control(self, address: Path) -> None:
+        path = self._directory.path / CONTROL
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "w") as file:
+            json.dump({"socket": str(address), "pid": os.getpid()}, file)
+
+    def close(self) -> None:
+        """Stop to listen; a look that is being taken is given up."""
+        self._stop.set()
+        if self._listener is not None:
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)  # ends the accept of the thread
+            self._listener.close()
+            with contextlib.suppress(OSError):
+                (self._directory.path / CONTROL).unlink()
+
+    def take_later(self) -> None:
+        """Take a look in a thread, for a signal."""
+        threading.Thread(target=self._take_and_tell, name="ddpdoctor-look", daemon=True).start()
+
+    def _take_and_tell(self) -> None:
+        try:
+            self._tell(f"looked: {self.take()}")
+        except (OSError, ValueError) as problem:
+            self._tell(f"no look was taken: {problem}")
+
+    def _serve(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                peer, _ = listener.accept()
+            except OSError:
+                return
+            with peer:
+                try:
+                    peer.settimeout(5.0)
+                    if json.loads(peer.recv(CONTROL_BYTES)).get("ask") != "look":
+                        raise ValueError("it asks for nothing that is known")
+                    answer = {"look": self.take().name}
+                except (OSError, ValueError, AttributeError, RecursionError) as problem:
+                    answer = {"problem": str(problem)}
+                with contextlib.suppress(OSError):
+                    peer.sendall(json.dumps(answer).encode())
+
+    def take(self) -> Path:
+        """Take a look and write it down.
+
+        Raises:
+            ValueError: there is nothing to look at, or the job has ended meanwhile.
+            OSError: it cannot be written.
+        """
+        with self._taking:
+            if self._count >= MOST_LOOKS:
+                raise ValueError(f"{MOST_LOOKS} looks are kept already")
+            if self._looker is None:
+                node = os.environ.get("GROUP_RANK", "0")
+                self._looker = Looker(self._root, int(node) if node.isdigit() else 0, self._started_ns)
+            rings = self._find_rings(self._looker)
+            if not rings:
+                raise ValueError("no rank has made a process group yet")
+            counts = [ring.read_count() for ring in rings]
+            seen = self._looker.look(rings, interval_s=SAMPLES_S, wait=self._stop.wait)
+            if seen is None:
+                raise ValueError("the job has ended")
+            moved = counts != [ring.read_count() for ring in rings]
+            self._count += 1
+            folder = self._directory.path / "looks"
+            folder.mkdir(mode=0o700, exist_ok=True)
+            path = folder / f"asked-{self._count:04d}.json"
+            asked = replace(seen, asked=True, stage="moving" if moved else "look")
+            path.write_text(json.dumps(encode(asked)))
+            return path
+
+    def _find_rings(self, looker: Looker) -> list[Ring]:
+        """Return the rings of the newest attempt's ranks."""
+        rings = find_rings(self._directory.processes, self._known)
+        looker.read_tables(rings)
+        ranked = [ring for ring in rings if ring.rank is not None]
+        newest = max((ring.attempt for ring in ranked), default=0)
+        by_rank = {
+            ring.rank: ring for ring in sorted(ranked, key=lambda each: each.ticks) if ring.attempt == newest
+        }
+        return [ring for _, ring in sorted(by_rank.items(), key=lambda each: each[0] or 0)]
+
+
+def ask_for_look(run: Path) -> Path:
+    """Let the supervisor of a live run take a look; return the file in which it is.
+
+    Args:
+        run: the run directory.
+
+    Raises:
+        DoctorError: the run has ended, is not ours to ask, or could not look.
+    """
+    address = _read_control(run)
+    asking = socket.socket(socket.AF_UNIX)
+    with asking:
+        try:
+            asking.settimeout(ANSWER_S)
+            asking.connect(str(address))
+            asking.sendall(b'{"ask": "look"}')
+            data = b"".join(iter(lambda: asking.recv(CONTROL_BYTES), b""))
+            answer = json.loads(data)
+        except (ConnectionError, FileNotFoundError) as problem:
+            raise _say_ended(run) from problem
+        except (OSError, ValueError) as problem:
+            what = getattr(problem, "strerror", None) or str(problem)
+            raise DoctorError(
+                f"the run in {run} could not be asked: {what}", hint=f"ddpdoctor attach {run}"
+            ) from problem
+    name = answer.get("look") if isinstance(answer, dict) else None
+    if not isinstance(name, str) or os.path.basename(name) != name:
+        why = answer.get("problem") if isinstance(answer, dict) else None
+        raise DoctorError(
+            f"the run in {run} took no look: {why or 'it does not say why'}", hint=f"ddpdoctor attach {run}"
+        )
+    return run / "looks" / name
+
+
+def _read_control(run: Path) -> Path:
+    path = run / CONTROL
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(handle, "rb") as file:
+            text = file.read(CONTROL_BYTES)
+        address = Path(json.loads(text)["socket"])
+        status = address.stat()
+        if not stat.S_ISSOCK(status.st_mode) or status.st_uid != run.stat().st_uid:
+            raise ValueError(f"{address} is no socket of the run's user")
+    except PermissionError as problem:
+        raise DoctorError(
+            f"the run in {run} belongs to somebody else", hint=f"sudo ddpdoctor attach {run} --dump"
+        ) from problem
+    except FileNotFoundError as problem:
+        raise _say_ended(run) from problem
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
+        raise DoctorError(f"{path} cannot be read: {problem}", hint=f"ddpdoctor attach {run}") from problem
+    return address
+
+
+def _say_ended(run: Path) -> DoctorError:
+    return DoctorError(
+        f"no live run is to be asked in {run}: it has ended, runs on another host, or was started with --no-watch",
+        hint=f"ddpdoctor analyze {run}",
+    )
+
+
+def read_look(path: Path) -> Standstill:
+    """Return a look that was written down.
+
+    Raises:
+        DoctorError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return decode(Standstill, json.loads(file.read(LOOK_BYTES)))
+    except (OSError, ValueError, RecursionError) as problem:
+        raise DoctorError(f"{path} cannot be read: {problem}") from problem
