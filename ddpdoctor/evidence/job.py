@@ -157,7 +157,7 @@ class CrashRecord:
     modules: tuple[str, ...] = ()
     """Extension modules that were loaded, as faulthandler lists them."""
     native: str | None = None
-    """Native library in which it crashed, where the kernel log says so."""
+    """Native library in which it crashed, where Python (3.14 and later) or the kernel log says so."""
     at: Moment | None = None
     """When it was written."""
 

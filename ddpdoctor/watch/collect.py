@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from ddpdoctor.evidence import Frame
@@ -38,6 +38,9 @@ from ddpdoctor.watch.senders import ITSELF, Kill, name_senders
 EVENTS_LIMIT = 64 << 20
 """Bytes of one process's events that are read; the hook itself stops long before."""
 _FAULT_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
+_FAULT_LIBRARY = re.compile(r'^  Binary file "(?P<file>[^"]{1,400})", at ')
+_RUNTIME = ("python", "libpython", "libc.so", "libc-", "libpthread", "ld-linux", "linux-vdso")
+"""Of the interpreter and the C library, through which every signal comes."""
 _FAULT_THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+")
 
 
@@ -228,6 +231,7 @@ def _read_fault(
             rank=record.rank if record else None,
             attempt=record.attempt if record else 0,
             modules=tuple(name.strip() for name in names.split(",") if name.strip()),
+            native=_choose_library(lines),
             at=_date_fault(path, record),
         )
     )
@@ -245,6 +249,12 @@ def _choose_stack(lines: list[str], shorten: Shortener) -> tuple[Frame, ...]:
     current = next((rows for is_current, rows in stacks if is_current), [])
     main = next((rows for _, rows in reversed(stacks) if rows and rows[-1][2] == "<module>"), [])
     return shorten.frames(current or main)
+
+
+def _choose_library(lines: list[str]) -> str | None:
+    """Return the native library that crashed, which Python 3.14 and later write down: the first that is not its own."""
+    files = [PurePath(found["file"]).name for line in lines if (found := _FAULT_LIBRARY.match(line))]
+    return next((name for name in files if not name.startswith(_RUNTIME)), None)
 
 
 def _date_fault(path: Path, record: ProcessRecord | None) -> Moment | None:

@@ -378,3 +378,19 @@ def test_when_a_launcher_told_a_process_to_end_is_kept(run: Path) -> None:
         for record in collect(run).processes
     }
     assert told == {5: [], 7: [(7, "agent (pid 5)")], 8: [], 9: []}
+
+
+def test_a_crash_names_the_native_library_where_python_writes_it(run: Path) -> None:
+    stack = (
+        "\nCurrent thread's C stack trace (most recent call first):\n"
+        '  Binary file "/usr/bin/python3.14", at _Py_DumpStack+0x28 [0x562f]\n'
+        '  Binary file "/usr/lib/libc.so.6", at +0x3c050 [0x7f7b]\n'
+        '  Binary file "/srv/venv/lib/decoder.cpython-314-x86_64-linux-gnu.so", at decode+0x12 [0x7f7a]\n'
+        '  Binary file "/usr/bin/python3.14", at _PyEval_EvalFrameDefault+0x1 [0x5630]\n'
+    )
+    write(run, 7, start(7, 3))
+    write(run, 8, start(8, 4))
+    (run / "processes" / "7-1.fault").write_text(FAULT.format(cwd=run.parent) + stack)
+    (run / "processes" / "8-1.fault").write_text(FAULT.format(cwd=run.parent))
+    native = {crash.pid: crash.native for crash in collect(run).crashes}
+    assert native == {7: "decoder.cpython-314-x86_64-linux-gnu.so", 8: None}
