@@ -379,9 +379,9 @@ def _dump(target: str | None, tools: _Tools) -> int:
     started, began = datetime.now(timezone.utc), time.monotonic()
     kept = ask_for_look(path)
     look = replace(read_look(kept), asked=False)
-    if look.stage == "look" and look.still_s < STILL_S:
-        if not judge_look(look, tools.plugins.checks).proved:
-            look = replace(look, stage="brief")
+    brief = look.stage == "look" and look.still_s < STILL_S
+    if brief and not judge_look(look, tools.plugins.checks).proved:
+        look = replace(look, stage="brief")
     _complain(f"the look is kept in {kept}; the job goes on")
     job = _find_run(str(path), find_jobs(read_processes(), _take_stacks))
     spent = time.monotonic() - began
