@@ -129,7 +129,8 @@ def find_exception(evidence: Evidence) -> Iterable[Finding]:
 
     Known false alarms:
         A rank that raises an error of the user's own because a peer is gone, in words that nobody knows, counts as
-        a failure of its own; it comes after the first one all the same.
+        a failure of its own; it comes after the first one all the same. A thread that died long before the rank
+        lost its peers is named only where nothing else is.
 
     Fix:
         Correct the line that is named. All other errors of the job go away with it.

@@ -323,9 +323,12 @@ def find_killed(evidence: Evidence) -> Iterable[Finding]:
         scheduler or from a person; only the kernel's log or the scheduler knows.
 
     How it decides:
-        By the signal of the process's end and, where it can be known, its sender. SIGTERM and SIGKILL from the
-        elastic agent, and a SIGKILL that came after another rank's failure, make a rank a victim. SIGKILL with the
-        kernel's or the cgroup's word is ERR002.
+        By the signal of the process's end and, where it can be known, its sender: watched processes write down every
+        signal that they send, so where a rank's watched parent sent none, it came from elsewhere. What the elastic
+        agent or the script that started the ranks sends makes a rank a victim, and so does a SIGKILL of an unknown
+        sender after another rank's failure. Launchers notice a death some time after it: an exception of another
+        rank less than 1 s before that does not win over it. SIGKILL with the kernel's or the cgroup's word is
+        ERR002.
 
     Known false alarms:
         Where the kernel log cannot be read and the job has no cgroup of its own, an out-of-memory kill looks like
