@@ -203,8 +203,7 @@ class Relay:
         with peer:
             peer.settimeout(1.0)
             asked = json.loads(peer.recv(4096))
-            rank = "rank" if asked.get("rank") is None else f"rank-{int(asked['rank'])}"
-            name = f"{rank}.{int(asked.get('attempt') or 0)}.{int(asked['pid'])}"
+            name = f"{_name(asked.get('rank'))}.{int(asked.get('attempt') or 0)}.{int(asked['pid'])}"
             children: list[int] = []
             try:
                 children += [self._open(index, name) for index in range(2) if asked["streams"][index]]
@@ -267,6 +266,13 @@ class Relay:
         stream.log.close()
         if stream.log.lost is not None:
             self._note(stream.log.lost)
+
+
+def _name(rank: object) -> str:
+    """Return the beginning of a log's name; some launchers tell a rank no number."""
+    if rank is None or rank == "command":
+        return str(rank or "rank")
+    return f"rank-{int(str(rank))}"
 
 
 def _copy_size(terminal: int, pseudo: int) -> None:

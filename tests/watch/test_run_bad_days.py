@@ -185,6 +185,36 @@ def test_two_runs_in_one_directory_keep_apart(tmp_path: Path) -> None:
         assert len(list((report.parent / "processes").glob("*.jsonl"))) == 1
 
 
+STARTER = """
+    import os, subprocess, sys
+    print("before", flush=True)
+    code = "import os, sys; print('rank', os.environ['RANK'], flush=True); print('err', file=sys.stderr)"
+    for number in range(2):
+        subprocess.run([sys.executable, "-c", code], env={**os.environ, "RANK": str(number), "WORLD_SIZE": "2"})
+    subprocess.run(["sh", "-c", "echo of a shell"])
+    print("after")
+"""
+
+
+def test_output_of_a_script_that_starts_its_ranks_is_kept_apart_from_theirs(tmp_path: Path) -> None:
+    write(tmp_path, STARTER)
+    ended = finish(start(doctor(tmp_path, "--", sys.executable, "train.py"), tmp_path, tmp_path), tmp_path)
+    assert ended.code == 0
+    assert sorted(ended.stdout.splitlines()) == [b"after", b"before", b"of a shell", b"rank 0", b"rank 1"]
+    logs = {
+        re.sub(r"\.0\.\d+", "", path.name): path.read_bytes()
+        for path in (tmp_path / "run" / "logs").iterdir()
+    }
+    assert logs == {
+        "command.stdout.log": b"before\nof a shell\nafter\n",
+        "command.stderr.log": b"",
+        "rank-0.stdout.log": b"rank 0\n",
+        "rank-0.stderr.log": b"err\n",
+        "rank-1.stdout.log": b"rank 1\n",
+        "rank-1.stderr.log": b"err\n",
+    }
+
+
 WRITING = """
     import time
     for n in range(100000):

@@ -9,6 +9,7 @@ from ddpdoctor.evidence.texts import find_entry
 from ddpdoctor_checks.crash.conditions import HUP, TERM, settle_text
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.failures import Failure, Level, quote_line
+from ddpdoctor_checks.crash.lagging import find_lag
 from ddpdoctor_checks.crash.members import describe_unheard, find_stopped, lose_members, unheard_ranks
 from ddpdoctor_checks.crash.views import View
 from ddpdoctor_checks.stage_evidence import name_signal
@@ -66,6 +67,10 @@ def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
         diagnosis.reason = f"only victims were seen ({waiting[0].words}); {describe_unheard(diagnosis)}"
         return
     late = [each for each in waiting if each.entry is not None and each.entry.id in TIMED_OUT]
+    lag = find_lag(diagnosis) if late else None
+    if lag is not None:
+        _blame(diagnosis, "COL002", [each for each in late if each.rank not in lag.ranks] or late, lag.ranks)
+        return
     if late:
         heard = RankSet(each.rank for each in late if each.rank is not None)
         if len(heard) == len(diagnosis.world) > 1 and _may_be_cut(diagnosis, late):
@@ -159,7 +164,8 @@ def _finished_early(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> list[Vi
 
 def _unresolved(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> bool:
     """A name without an address, whoever printed it, is why ranks could not reach that very host."""
-    said = [*diagnosis.views.loose, *(text for each in waiting for text in each.view.texts)]
+    views = [*(each.view for each in waiting), *diagnosis.views.others]
+    said = [*diagnosis.views.loose, *(text for view in views for text in view.texts)]
     names = {text.groups.get("host"): text for text in said if text.entry == "name-unresolvable"}
     deaf = [
         each

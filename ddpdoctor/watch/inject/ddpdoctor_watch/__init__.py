@@ -40,14 +40,16 @@ def begin() -> None:
 
     _watching = True
     place = process.note_start()
-    if place["role"] == "rank":
-        try:
-            from . import streams
+    try:
+        from . import streams
 
+        if place["role"] == "rank":
             streams.attach(place["rank"], place["attempt"])
-        except Exception as error:
-            journal.failed("streams", error)
-    elif place["role"] == "other":
+        elif place["role"] == "other" and streams.is_command():
+            streams.attach(None, 0, command=True)
+    except Exception as error:
+        journal.failed("streams", error)
+    if place["role"] == "other":
         journal.note_helper()
     hooks.install()
 

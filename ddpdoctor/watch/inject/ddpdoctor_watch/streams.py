@@ -15,14 +15,17 @@ _LIMIT_S = 5.0
 """The supervisor answers in well under a millisecond; a rank must not wait for one that is stopped."""
 
 
-def attach(rank: object, attempt: object) -> None:
+def attach(rank: object, attempt: object, command: bool = False) -> None:
     """Replace descriptors 1 and 2 as far as they are the command's own.
 
-    A launcher keeps its streams, for its ranks inherit them; what a rank starts shares the rank's.
+    A launcher keeps its streams, for its ranks inherit them; what a rank starts shares the rank's. The command
+    itself, where it is a script that starts its own ranks, gets streams too: those that have their variables when
+    they start get their own, others share its.
 
     Args:
         rank: global rank, for the name of the file.
         attempt: restart of the elastic agent.
+        command: this process is the command itself.
     """
     address, _, targets = os.environ.get("DDPDOCTOR_STREAMS", "").partition("|")
     if not address or not targets:
@@ -31,7 +34,7 @@ def attach(rank: object, attempt: object) -> None:
     if not any(wanted):
         return
     try:
-        given = _ask(address, rank, attempt, wanted)
+        given = _ask(address, "command" if command else rank, attempt, wanted)
     except OSError as error:
         journal.trouble("streams", error)
         return
@@ -40,14 +43,25 @@ def attach(rank: object, attempt: object) -> None:
             descriptor = given.pop(0)
             os.dup2(descriptor, number, inheritable=True)
             os.close(descriptor)
+    if command:  # what its ranks inherit is the command's own for them
+        os.environ["DDPDOCTOR_STREAMS"] = f"{address}|{_describe(1)},{_describe(2)}"
+
+
+def is_command() -> bool:
+    """Whether this process is what the supervisor started itself."""
+    return os.environ.get("DDPDOCTOR_SUPERVISOR") == str(os.getppid())
 
 
 def _is_target(number: int, text: str) -> bool:
+    return _describe(number) == text
+
+
+def _describe(number: int) -> str:
     try:
         status = os.fstat(number)
     except OSError:
-        return False
-    return f"{status.st_dev}:{status.st_ino}:{status.st_rdev}" == text
+        return "closed"
+    return f"{status.st_dev}:{status.st_ino}:{status.st_rdev}"
 
 
 def _ask(address: str, rank: object, attempt: object, wanted: list[bool]) -> list[int]:
