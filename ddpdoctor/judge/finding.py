@@ -20,7 +20,7 @@ class Where:
 
     ranks: RankSet
     role: str
-    """culprit, victim, condition or caller."""
+    """culprit, victim, condition, caller, or noticed (where an error showed that came from elsewhere)."""
     file: str
     line: int
     function: str | None = None

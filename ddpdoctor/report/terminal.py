@@ -180,6 +180,8 @@ def _who(place: Where, report: Report) -> str:
     if place.role == "caller":
         return "called from"
     words = format_ranks(place.ranks, report.world.size) if place.ranks else ""
+    if place.role == "noticed":
+        words = f"noticed by {words}" if words else "noticed at"
     return f"{words} on {place.host}".strip() if place.host and len(report.world.nodes) > 1 else words
 
 

@@ -57,7 +57,7 @@ def test_the_true_line_stands_before_the_reported_one() -> None:
         ("culprit", "model.py", 12, [0]),
         ("caller", "train.py", 60, [0]),
         ("caller", "train.py", 90, [0]),
-        ("victim", "train.py", 71, [1]),
+        ("noticed", "train.py", 71, [1]),
     ]
     assert "train.py:71" in finding.message
     assert "noticed there" in finding.message

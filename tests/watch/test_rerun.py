@@ -70,11 +70,13 @@ def test_the_true_line_is_shown_beside_the_reported_one(tmp_path: Path) -> None:
     true, reported = line_of(tmp_path, "TRUE"), line_of(tmp_path, "REPORTED")
     places = [(place["role"], place["line"]) for place in finding["where"]]
     assert places[0] == ("culprit", true)
-    assert ("victim", reported) in places
+    assert ("noticed", reported) in places
     assert f"raised at train.py:{true} in kernel, which is the true line" in finding["message"]
     text = re.sub(r"\s+", " ", ended.stderr.decode())
     assert "the same command once more with CUDA_LAUNCH_BLOCKING=1" in text
-    assert f"train.py:{true}" in text.rpartition("ddpdoctor ✖")[2]
+    shown = text.rpartition("ddpdoctor ✖")[2]
+    assert f"train.py:{true} kernel" in shown
+    assert f"noticed by rank 0 train.py:{reported} synchronise" in shown
     (rerun,) = report["evidence"]["reruns"]
     assert (rerun["toggle"], rerun["state"]) == ("blocking", "ended")
     assert rerun["variables"] == {"CUDA_LAUNCH_BLOCKING": "1"}

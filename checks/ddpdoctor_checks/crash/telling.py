@@ -225,8 +225,8 @@ def _places(
     hosts = {diagnosis.host(each.view) for each in group.failures}
     host = next(iter(hosts)) if diagnosis.context.nodes > 1 and len(hosts) == 1 else None
     said_by_victims = clause.ranks is not None and group.first.rank not in ranks
-    role = "victim" if said_by_victims or clause.places else "culprit"
-    own = group.ranks if role == "victim" else ranks
+    role = "victim" if said_by_victims else "noticed" if clause.places else "culprit"
+    own = ranks if role == "culprit" else group.ranks
     shown = user_frames(group.first.frames)[: 1 if clause.places else MOST_PLACES]
     places = list(clause.places)
     told = {(place.file, place.line) for place in places}

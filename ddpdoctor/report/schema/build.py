@@ -129,7 +129,7 @@ def _top_level(kinds: Json, measured: Json) -> Json:
 def _envelope_definitions() -> Json:
     place = {
         "ranks": RANKS,
-        "role": {"enum": ["culprit", "victim", "condition", "caller"]},
+        "role": {"enum": ["culprit", "victim", "condition", "caller", "noticed"]},
         "file": {
             "type": "string",
             "description": "Relative to the working directory where it lies below it.",
