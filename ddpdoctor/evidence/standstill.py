@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ddpdoctor.evidence.job import Moment
@@ -61,7 +63,7 @@ class Call:
             return name_points("send" in self.op, self.peer, self.tag or 0, self.group)
         if self.group:
             return self.group
-        return f"{self.op} {self.members}" if self.op in MAKERS else f"{self.op} {self.index}"
+        return f"{self.op} {self.members}" if self.op in MAKERS else f"{self.op} {self.index} {self.members}"
 
 
 MAKERS = ("new_group", "split_group", "shrink_group")
@@ -140,7 +142,7 @@ class Stand:
 
 @dataclass(frozen=True, slots=True)
 class Standstill:
-    """One look at all ranks of a node at once."""
+    """One look at all ranks of a node at once; joined ones are of several nodes."""
 
     at: Moment
     after_s: float
@@ -152,8 +154,63 @@ class Standstill:
     interval_s: float = 0.0
     """Between the two samples."""
     stage: str = "look"
-    """look, proved, suspected, reminded, confirmed, withdrawn, or moving: something moved between the samples."""
+    """One of `STAGES`. ``moving``: something moved between the samples."""
     stopped: bool = False
     """The job was ended because of it."""
     asked: bool = False
     """It is a look that somebody asked for."""
+    node: int = 0
+    joined: bool = False
+    """It is of several nodes: each stand has its own."""
+
+
+STAGES = ("withdrawn", "moving", "brief", "look", "waiting", "suspected", "reminded", "confirmed", "proved")
+"""From what says least to what says most. ``brief``: nothing moved, but for too short a time to conclude anything. ``waiting``: ranks of other nodes are needed to say more."""
+
+
+def join_nodes(looks: Sequence[Standstill]) -> Standstill:
+    """Join looks of several nodes at ranks that stood still at the same time into one.
+
+    Args:
+        looks: at least one, at most one a node; the first gives times and stage.
+    """
+    first = looks[0]
+    stands = [
+        stand if look.joined else dataclasses.replace(stand, node=look.node)
+        for look in looks
+        for stand in look.stands
+        if stand.rank >= 0
+    ]
+    by_rank = {stand.rank: stand for stand in reversed(stands)}
+    return dataclasses.replace(
+        first,
+        still_s=min(look.still_s for look in looks),
+        interval_s=max(look.interval_s for look in looks),
+        stands=tuple(by_rank[rank] for rank in sorted(by_rank)),
+        world_size=max((look.world_size or 0 for look in looks), default=0) or None,
+        stage=max((look.stage for look in looks), key=STAGES.index),
+        joined=len(looks) > 1 or first.joined,
+    )
+
+
+def last_looks(looks: Sequence[Standstill]) -> Standstill | None:
+    """Return how a job stood at last: each node's last look, joined; None where none was kept.
+
+    A node whose last look was withdrawn, or that moved, does not stand still: the others' alone count then, unless
+    there are no others.
+    """
+    newest: dict[int, Standstill] = {}
+    for look in looks:
+        if look.stage == "look" and look.node in newest and newest[look.node].stage != "look":
+            continue  # in passing; it says less than one that was kept for a reason
+        if (
+            look.node not in newest
+            or look.after_s >= newest[look.node].after_s
+            or newest[look.node].stage == "look"
+        ):
+            newest[look.node] = look
+    if not newest:
+        return None
+    still = [look for look in newest.values() if look.stage not in ("withdrawn", "moving")]
+    chosen = sorted(still or newest.values(), key=lambda look: -STAGES.index(look.stage))
+    return join_nodes(chosen)

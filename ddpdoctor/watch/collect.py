@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
@@ -20,7 +20,7 @@ from ddpdoctor.evidence.job import (
     TextMatch,
     WrapperFacts,
 )
-from ddpdoctor.evidence.standstill import Standstill
+from ddpdoctor.evidence.standstill import Stand, Standstill
 from ddpdoctor.gather.logs import read_last_words
 from ddpdoctor.gather.scrub import scrub
 from ddpdoctor.watch.logs import match_exception, scan_log
@@ -94,11 +94,11 @@ def collect_run(
     for exception in found.exceptions:
         found.texts.extend(match_exception(exception, by_pid.get(exception.pid)))
     for file in sorted((path / "looks").glob("*.json")):
-        _read_look(file, node, found)
+        _read_look(file, node, found, by_pid)
     return found
 
 
-def _read_look(path: Path, node: int, found: Collected) -> None:
+def _read_look(path: Path, node: int, found: Collected, processes: Mapping[int, ProcessRecord]) -> None:
     try:
         if path.stat().st_size > EVENTS_LIMIT:
             raise ValueError("it is too long")
@@ -106,8 +106,17 @@ def _read_look(path: Path, node: int, found: Collected) -> None:
     except (OSError, ValueError, RecursionError) as problem:
         found.lost.append(f"{path.name} could not be read: {type(problem).__name__}: {problem}")
         return
-    stands = tuple(dataclasses.replace(stand, node=node) for stand in look.stands)
+    stands = tuple(_settle_stand(stand, node, processes.get(stand.pid)) for stand in look.stands)
     found.standstills.append(dataclasses.replace(look, stands=stands))
+
+
+def _settle_stand(stand: Stand, node: int, process: ProcessRecord | None) -> Stand:
+    """Say of a rank that was gone how it ended, which was not known at the look."""
+    stand = dataclasses.replace(stand, node=node)
+    if stand.alive or process is None:
+        return stand
+    code = stand.exit_code if process.exit_code is None else process.exit_code
+    return dataclasses.replace(stand, exit_code=code, signal=process.signal or stand.signal)
 
 
 def _read_events(path: Path) -> Iterator[dict[str, Any]]:

@@ -20,7 +20,7 @@ COUNT_AT = 64
 RECORD = struct.Struct("<QQQQIIIiiIQ")
 HEAD = struct.Struct("<8sIIQQQ")
 ASYNC, POINT_TO_POINT, END_UNKNOWN, OTHER, RAISED = 1, 2, 4, 8, 16
-INIT = "init_process_group"
+INIT, DDP = "init_process_group", "DistributedDataParallel"
 MOST_EVENTS = 16 << 20
 """Bytes of a process's events that are looked through for what the numbers mean."""
 MOST_CAPACITY = 1 << 20
@@ -68,7 +68,11 @@ class Ring:
     exit_frames: tuple[Frame, ...] = ()
     ended: bool = False
     """Its interpreter has said that it ends."""
+    failed: bool = False
+    """An exception came out of it."""
     main_thread: int = 0
+    _wrappers: dict[int, tuple[int, list[int] | None]] = field(default_factory=dict)
+    """Number of a wrapper in its process -> the how-manyth of its group it is, and the ranks of the group."""
     _offset: int = 0
     _capacity: int = 0
 
@@ -131,6 +135,9 @@ class Ring:
         kind = event["event"]
         if kind == "signature":
             self.signatures[int(event["number"])] = event
+            if event.get("op") == DDP and isinstance(event.get("ranks"), list):
+                alike = sum(ranks == event["ranks"] for _, ranks in self._wrappers.values())
+                self._wrappers.setdefault(int(event["index"]), (alike + 1, event["ranks"]))
         elif kind == "site":
             self.sites[int(event["number"])] = shorten.frames(event["frames"])
         elif kind == "group":
@@ -153,6 +160,8 @@ class Ring:
         elif kind == "exit-call":
             self.exit_frames = shorten.frames(event.get("frames"))
             self.ended = True
+        elif kind == "exception" and event.get("kind") == "uncaught":
+            self.failed = True
         elif kind == "end":
             self.ended = True
 
@@ -174,16 +183,19 @@ class Ring:
         name = str(group.get("name") or "")
         point = bool(row.flags & POINT_TO_POINT)
         op = str(signature.get("op") or "unknown")
+        index = 0
         if not row.group:
             ranks = signature.get("ranks")
             if op == INIT and self.asked_size is not None:
                 ranks = range(self.asked_size)
+            elif op.startswith(DDP):
+                index, ranks = self._wrappers.get(int(signature.get("index") or 0), (0, None))
         return Call(
             op=op,
             group=name,
             members=RankSet(int(rank) for rank in ranks) if isinstance(ranks, (list, range)) else RankSet(),
             ordinal=row.ordinal,
-            index=int(signature.get("index") or 0),
+            index=index,
             shape=tuple(int(size) for size in shape) if isinstance(shape, list) else None,
             dtype=signature.get("dtype"),
             device=signature.get("device"),

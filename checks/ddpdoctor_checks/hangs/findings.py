@@ -24,18 +24,19 @@ def judge_look(evidence: Evidence) -> Finding | None:
         NotApplicable: there was none.
     """
     look = last_look(evidence)
-    if look.stage == "moving":
+    if look.stage in ("moving", "brief"):
         return None
     reading: Reading = read_look(look)
     if not all(place.stand.watched or place.kind == "gone" for place in reading.places):
         return judge_stacks(reading)
     deadlock = find_deadlock(reading)
     if deadlock is not None:
-        return dataclasses.replace(to_finding(deadlock, reading), code=deadlock.code)
-    stall = find_stall(reading, look.stage)
-    if stall is not None and look.stage == "withdrawn":
-        return dataclasses.replace(stall, state="withdrawn", severity="info", decisive=False)
-    return stall
+        found: Finding | None = dataclasses.replace(to_finding(deadlock, reading), code=deadlock.code)
+    else:
+        found = find_stall(reading, look.stage)
+    if found is not None and look.stage == "withdrawn":
+        return dataclasses.replace(found, state="withdrawn", severity="info", decisive=False)
+    return found
 
 
 def _tell(evidence: Evidence, code: str) -> Iterable[Finding]:
@@ -209,6 +210,6 @@ def find_unmatched(evidence: Evidence) -> Iterable[Finding]:
 def find_progress(evidence: Evidence) -> Iterable[Finding]:
     """The job moves, or a finding says why it does not; else it has to be said that this is not known."""
     look = last_look(evidence)
-    if look.stage == "look" and judge_look(evidence) is None:
+    if look.stage in ("look", "brief") and judge_look(evidence) is None:
         raise CannotLook(describe_standing(read_look(look)))
     return ()

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
-from ddpdoctor.evidence.standstill import Call, Stand, Standstill
+from ddpdoctor.evidence.standstill import MAKERS, Call, Stand, Standstill, last_looks
 from ddpdoctor.judge import NotApplicable
 from ddpdoctor_checks.crash.frames import user_line
+from ddpdoctor_checks.hangs.needs import BACKWARD, FORWARD, Need, essence, find_need, find_needs, list_pending
 
-INIT, WRAP, FORWARD, BACKWARD = (
-    "init_process_group",
-    "DistributedDataParallel",
-    "DistributedDataParallel.forward",
-    "backward",
-)
-MAKERS = ("new_group", "split_group")
+__all__ = ["BACKWARD", "FORWARD", "INIT", "MAKERS", "WRAP", "Place", "Reading", "last_look", "read_look"]
+
+INIT, WRAP = "init_process_group", "DistributedDataParallel"
 IDLE_SHARE = 0.1
 """Of one core between two samples: a process that uses more is computing and may get on."""
 LIMIT_OF_WORDS = 80
@@ -48,6 +44,8 @@ class Place:
     @property
     def line(self) -> Frame | None:
         """The user's own line."""
+        if self.kind == "work":
+            return user_line(self.stand.frames)
         frames = self.call.frames if self.call is not None and self.call.frames else self.stand.frames
         if self.kind == "gone":
             frames = self.stand.exit_frames
@@ -57,10 +55,10 @@ class Place:
     def key(self) -> tuple[object, ...]:
         """What ranks that wait in the same call have in common."""
         call = self.call
-        if self.kind == "collective" and call is not None:
-            return (call.group, call.ordinal, call.op, call.shape, call.dtype, call.reduction, call.peer)
-        if self.kind == "wrapper" and call is not None:
-            return (call.op, call.ordinal)
+        if self.kind in ("collective", "wrapper") and call is not None:
+            return (call.series, call.ordinal, call.members, *essence(call))
+        if self.kind == "work":
+            return ("work", *((each.series, each.ordinal) for each in list_pending(self)))
         return (self.kind, self.rank)
 
 
@@ -72,10 +70,21 @@ class Reading:
     places: tuple[Place, ...]
     stuck: RankSet
     """Ranks that wait for one that is gone or stuck itself."""
+    likely: RankSet = field(default_factory=RankSet)
+    """The same with what the numbers of calls do not tell for sure."""
+    by_rank: Mapping[int, Place] = field(default_factory=dict)
 
     def get(self, rank: int) -> Place | None:
         """Return where a rank stands; None where it was not seen."""
-        return next((place for place in self.places if place.rank == rank), None)
+        return self.by_rank.get(rank)
+
+    def need(self, place: Place) -> Need:
+        """Return whom a waiting rank needs for the first call that it cannot get back from."""
+        if place.kind == "work":
+            return next(iter(find_needs(place, self.by_rank, unseen=bool(self.unseen))), Need())
+        if place.call is None:
+            return Need()
+        return find_need(place, place.call, self.by_rank, unseen=bool(self.unseen))
 
     @property
     def unseen(self) -> RankSet:
@@ -85,30 +94,38 @@ class Reading:
 
     def main_wait(self) -> list[Place]:
         """Return the ranks that wait in the call in which most wait; the latest of several."""
-        waiting = [place for place in self.places if place.kind in ("collective", "wrapper")]
-        if not waiting:
-            return []
-        sizes = Counter(place.key for place in waiting)
-        best = max(sizes, key=lambda key: (sizes[key], -min(p.rank for p in waiting if p.key == key)))
-        return [place for place in waiting if place.key == best]
+        return largest(place for place in self.places if place.kind in ("collective", "wrapper"))
+
+
+def largest(places: Iterable[Place]) -> list[Place]:
+    """Return the ranks in the call in which most are; of several, those with the lowest rank."""
+    classes: dict[tuple[object, ...], list[Place]] = {}
+    for place in places:
+        classes.setdefault(place.key, []).append(place)
+    return max(classes.values(), key=lambda each: (len(each), -each[0].rank), default=[])
 
 
 def last_look(evidence: Evidence) -> Standstill:
-    """Return the look that counts: the last one.
+    """Return the look that counts: the last one of each node.
 
     Raises:
         NotApplicable: the job was never seen to stand still.
     """
-    looks = [look for look in evidence.standstills if not look.asked]
-    if not looks:
+    look = last_looks([look for look in evidence.standstills if not look.asked])
+    if look is None:
         raise NotApplicable("the job was not seen to stand still")
-    return max(looks, key=lambda look: (look.stage != "look", look.after_s))
+    return look
 
 
 def read_look(look: Standstill) -> Reading:
     """Return what a look says."""
     places = tuple(_place(stand) for stand in look.stands)
-    return Reading(look, places, _find_stuck(places))
+    by_rank = {place.rank: place for place in places}
+    unseen = len(by_rank) < (look.world_size or 0)
+    places = tuple(_name_work(place, by_rank) if place.kind == "work" else place for place in places)
+    by_rank = {place.rank: place for place in places}
+    stuck, likely = _find_stuck(places, by_rank, unseen)
+    return Reading(look, places, stuck, likely, by_rank)
 
 
 def _place(stand: Stand) -> Place:
@@ -128,11 +145,13 @@ def _place(stand: Stand) -> Place:
         wraps = [each for each in stand.recent if each.op in (WRAP, FORWARD)]
         if wraps:
             frames = stand.frames
-            made = Call(BACKWARD, members=wraps[-1].members, ordinal=wraps[-1].ordinal, frames=frames)
+            last = wraps[-1]
+            made = Call(BACKWARD, members=last.members, ordinal=last.ordinal, index=last.index, frames=frames)
             return Place(stand, "wrapper", made)
-    asked = _asked_for(stand)
-    if asked is not None and _still(stand):
-        return Place(stand, "work", asked)
+    if _waits_for_work(stand) and _still(stand):
+        place = Place(stand, "work")
+        if list_pending(place):
+            return place
     return Place(stand, "outside", None, not _still(stand))
 
 
@@ -158,62 +177,66 @@ def _in_backward(stand: Stand) -> bool:
     return bool(stand.frames) and stand.frames[0].function == "_engine_run_backward"
 
 
-def _asked_for(stand: Stand) -> Call | None:
-    """Return the call that a rank waits for that it asked for earlier: ``work.wait()`` on its own line."""
+def _name_work(place: Place, by_rank: Mapping[int, Place]) -> Place:
+    """Give a rank that waits for what it asked for earlier the first of it that is not over."""
+    asked = list_pending(place)
+    missing = (call for call in asked if find_need(place, call, by_rank).ranks)
+    return replace(place, call=next(missing, asked[-1]))
+
+
+def _waits_for_work(stand: Stand) -> bool:
+    """Whether a rank stands on a line of its own that waits for what it asked for earlier: ``work.wait()``."""
     own = stand.frames[0] if stand.frames else None
-    if (
-        own is None
-        or own.source is None
-        or not any(f"{word}(" in own.source for word in ("wait", "synchronize"))
-    ):
-        return None
-    return next((call for call in reversed(stand.recent) if call.asynchronous or call.returned is None), None)
+    return (
+        own is not None
+        and own.source is not None
+        and any(f"{word}(" in own.source for word in ("wait", "synchronize"))
+    )
 
 
-def _needed(place: Place, by_rank: Mapping[int, Place]) -> tuple[frozenset[int], bool]:
-    """Return the ranks that a waiting one needs, and whether it needs all of them (else any)."""
-    call = place.call
-    if call is None:
-        return frozenset(), True
-    if call.point_to_point:
-        if call.peer is None:
-            return frozenset(by_rank) - {place.rank}, False
-        other = by_rank.get(call.peer)
-        if other is not None and _answers(call, place.rank, other):
-            return frozenset(), True
-        return frozenset((call.peer,)), True
-    members = frozenset(call.members) or frozenset(by_rank)
-    return frozenset(r for r in members if r in by_rank and by_rank[r].key != place.key), True
+def _find_stuck(
+    places: Sequence[Place], by_rank: Mapping[int, Place], unseen: bool
+) -> tuple[RankSet, RankSet]:
+    """Return the ranks that wait for one that is gone, or for one that is stuck itself: no time will help them.
 
-
-def _answers(call: Call, rank: int, other: Place) -> bool:
-    """Whether the other side stands in the very call that this send or receive waits for."""
-    theirs = other.call
-    if theirs is None or not theirs.point_to_point or theirs.peer != rank:
-        return False
-    return ("send" in call.op) != ("send" in theirs.op)
-
-
-def _find_stuck(places: Sequence[Place]) -> RankSet:
-    """Return the ranks that wait for one that is gone, or for one that is stuck itself: no time will help them."""
-    by_rank = {place.rank: place for place in places}
-    hopeless = {place.rank for place in places if place.kind == "gone" or place.waits}
+    Returns:
+        Those of which the numbers of calls tell it for sure, and all.
+    """
     classes: dict[tuple[object, ...], list[Place]] = {}
     for place in places:
         if place.waits:
             classes.setdefault(place.key, []).append(place)
-    needed = {key: _needed(members[0], by_rank) for key, members in classes.items()}
+    needs = {key: find_needs(members[0], by_rank, unseen=unseen) for key, members in classes.items()}
+    gone = {place.rank for place in places if place.kind == "gone"}
+    return _settle(classes, needs, gone, sure=True), _settle(classes, needs, gone, sure=False)
+
+
+def _settle(
+    classes: Mapping[tuple[object, ...], Sequence[Place]],
+    needs: Mapping[tuple[object, ...], Sequence[Need]],
+    gone: set[int],
+    *,
+    sure: bool,
+) -> RankSet:
+    hopeless = gone | {place.rank for members in classes.values() for place in members}
+    left = dict(needs)
     while True:
-        free = [
-            key
-            for key, (ranks, every) in needed.items()
-            if not ranks or not (any if every else all)(rank in hopeless for rank in ranks)
-        ]
+        free = [key for key, each in left.items() if not _is_hopeless(each, hopeless, sure)]
         if not free:
-            return RankSet(place.rank for key in needed for place in classes[key])
+            return RankSet(place.rank for key in left for place in classes[key])
         for key in free:
             hopeless -= {place.rank for place in classes[key]}
-            del needed[key]
+            del left[key]
+
+
+def _is_hopeless(needs: Sequence[Need], hopeless: set[int], sure: bool) -> bool:
+    """Whether none of what a rank waits for can ever come."""
+    return bool(needs) and all(
+        bool(need.ranks)
+        and (need.sure or not sure)
+        and (any if need.every else all)(rank in hopeless for rank in need.ranks)
+        for need in needs
+    )
 
 
 def name_call(call: Call | None) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.standstill import Call
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
-from ddpdoctor_checks.crash.frames import user_frames
+from ddpdoctor_checks.crash.frames import user_frames, user_line
+from ddpdoctor_checks.hangs.needs import call_at
 from ddpdoctor_checks.hangs.reading import (
     BACKWARD,
     FORWARD,
@@ -19,6 +20,7 @@ from ddpdoctor_checks.hangs.reading import (
     WRAP,
     Place,
     Reading,
+    largest,
     lines_called,
     name_call,
     name_line,
@@ -33,6 +35,8 @@ _RANK_WORDS = re.compile(
 MOST_SIDES = 4
 """Sides of a disagreement that a sentence names."""
 MOST_CALLERS = 2
+MOST_BACK = 16
+"""Steps back to the call at which ranks part."""
 
 
 @dataclass(slots=True)
@@ -52,43 +56,91 @@ class Deadlock:
     details: dict[str, Any] = field(default_factory=dict)
     confidence: str = "high"
     role: str = "cause"
+    proof: bool = True
+    """It can never go on; else it may, as far as the calls tell."""
 
 
 def find_deadlock(reading: Reading) -> Deadlock | None:
     """Return what holds the stuck ranks, None where none is."""
-    stuck = [place for place in reading.places if place.rank in reading.stuck]
+    ranks = set(reading.stuck or reading.likely)
+    stuck = [place for place in reading.places if place.rank in ranks]
     if not stuck:
         return None
+    deadlock = _judge(reading, stuck)
+    if deadlock is not None and not reading.stuck:
+        deadlock.proof, deadlock.confidence = False, "medium"
+    return deadlock
+
+
+def _judge(reading: Reading, stuck: Sequence[Place]) -> Deadlock | None:
     points = [place for place in stuck if place.kind == "point"]
     if points:
         return _judge_points(reading, points)
-    main = [place for place in reading.main_wait() if place.rank in reading.stuck] or stuck[:1]
-    call = main[0].call
-    members = call.members if call is not None else RankSet()
-    others = [
-        place
-        for place in reading.places
-        if place.key != main[0].key and (not members or place.rank in members or not place.waits)
-    ]
-    gone = [place for place in others if place.kind == "gone"]
+    main = _go_back(reading, largest(stuck), stuck)
+    need = reading.need(main[0])
+    needed = [place for rank in sorted(need.ranks) if (place := reading.get(rank)) is not None]
+    gone = [place for place in needed if place.kind == "gone"]
     if gone:
         return _judge_gone(main, gone)
-    waiting = [place for place in others if place.waits]
+    ranks = {place.rank for place in stuck}
+    waiting = [
+        _go_to(place, main[0]) if place.rank in need.differing else place
+        for place in needed
+        if place.rank in ranks
+    ]
     if not waiting:
         return None
-    if call is not None and (call.op in MAKERS or any(_op(place) in MAKERS for place in waiting)):
-        return _judge_makers(reading, main, waiting)
-    same_point = [
-        place
-        for place in waiting
-        if place.kind == main[0].kind == "collective"
-        and place.call is not None
-        and call is not None
-        and (place.call.group, place.call.ordinal) == (call.group, call.ordinal)
+    if _op(main[0]) in MAKERS or any(_op(place) in MAKERS for place in waiting):
+        return _judge_makers(main, waiting)
+    joined = _find_joined(main, waiting, stuck)
+    differing = [place for place in waiting if place.rank in need.differing]
+    if differing and not _is_missing(joined, differing):
+        return _judge_mismatch(joined, differing)
+    return _judge_missing(joined, waiting)
+
+
+def _go_back(reading: Reading, main: list[Place], stuck: Sequence[Place]) -> list[Place]:
+    """Return the ranks in the earliest call of the series in which most wait: there the ranks part."""
+    for _ in range(MOST_BACK):
+        call, need = main[0].call, reading.need(main[0])
+        if call is None:
+            break
+        earlier = [
+            place
+            for place in stuck
+            if place.rank in need.ranks
+            and place.call is not None
+            and place.kind in ("collective", "wrapper")
+            and place.call.series == call.series
+            and place.call.ordinal < call.ordinal
+        ]
+        if not earlier:
+            break
+        first = min(earlier, key=lambda place: place.call.ordinal if place.call is not None else 0)
+        main = [place for place in stuck if place.key == first.key]
+    return main
+
+
+def _go_to(place: Place, main: Place) -> Place:
+    """Return a rank at the call that it made at the number of another one's."""
+    call = call_at(place, main.call.series, main.call.ordinal) if main.call is not None else None
+    if call is None or call is place.call:
+        return place
+    return replace(place, call=call, kind="collective", stand=replace(place.stand, conditions=()))
+
+
+def _find_joined(main: Sequence[Place], waiting: Sequence[Place], stuck: Sequence[Place]) -> list[Place]:
+    """Return the ranks that wait in a call, and those that have made it and wait behind it."""
+    call = main[0].call
+    apart = {place.rank for place in (*main, *waiting)}
+    if main[0].kind != "collective" or call is None:
+        return list(main)
+    behind = [
+        _go_to(place, main[0])
+        for place in stuck
+        if place.rank not in apart and call_at(place, call.series, call.ordinal) is not None
     ]
-    if same_point and not _is_missing(main, same_point):
-        return _judge_mismatch(main, same_point)
-    return _judge_missing(reading, main, waiting)
+    return [*main, *behind]
 
 
 def _op(place: Place) -> str:
@@ -115,7 +167,12 @@ def to_finding(deadlock: Deadlock, reading: Reading) -> Finding:
         where=tuple(sorted(where, key=lambda each: _ORDER.index(each.role))),
         evidence=tuple(seen),
         fix=tuple(deadlock.fix),
-        details={**deadlock.details, "proof": True, "still_s": round(look.still_s, 3)},
+        details={
+            **deadlock.details,
+            "proof": deadlock.proof,
+            "stage": look.stage,
+            "still_s": round(look.still_s, 3),
+        },
         confidence=deadlock.confidence,
         role=deadlock.role,
         decisive=deadlock.role == "cause",
@@ -251,29 +308,42 @@ def _say_gone(gone: Sequence[Place]) -> str:
     last = stand.recent[-1] if stand.recent else None
     own = next(iter(user_frames(last.frames)), None) if last is not None else None
     after = f" after {name_call(last)}{name_line(own)}" if last is not None else ""
+    if not stand.ended and stand.exit_code is None:
+        return f"{name} is gone{after}"
     return f"{name} has come to the end of the script{after}"
 
 
-def _judge_makers(reading: Reading, main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
-    makers = [place for place in (*main, *waiting) if _op(place) in MAKERS]
-    rest = [place for place in (*main, *waiting) if _op(place) not in MAKERS]
-    line = makers[0].line
-    missing = f"; {_say_sides(rest)}" if rest else ""
-    culprits = rest or list(waiting)
+def _judge_makers(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
+    places = [*main, *waiting]
+    makers = largest(place for place in places if _op(place) in MAKERS)
+    making = {place.rank for place in makers}
+    rest = [place for place in places if place.rank not in making]
+    call, line = makers[0].call, makers[0].line
+    guarded = guard_of(makers[0]) is not None
+    culprits = min(makers, rest, key=len) if rest else makers
+    others = [place.call for place in rest if _op(place) in MAKERS]
+    told = _say_sides(rest) if rest else ""
+    if call is not None and others and others[0] is not None:
+        told = f"{told}, of {_say_members(others[0])}"
+    made = f"{_name(makers)} {_wait(makers)}" + (f", of {_say_members(call)}" if call is not None else "")
     return Deadlock(
         "COL006",
-        f"{_name(makers)} {_wait(makers)}{missing}: new_group has to be called by every rank of the job, in the same "
-        "order, also by those that will not be members.",
+        f"{made}; {told}: every rank has to make the same groups, of the same ranks and in the same order.",
         ranks_of(culprits),
-        ranks_of(makers),
-        [culprits, makers] if rest else [[*main, *waiting]],
+        ranks_of(place for place in places if place not in culprits),
+        [makers, rest] if guarded or culprits is makers else [rest, makers],
         fix=[
             Fix(
-                "call it on all ranks, outside of any test of the rank",
-                code=f"{line.source}   # every rank" if line is not None and line.source else None,
+                "call it on all ranks of the job, with the same ranks, outside of any test of the rank",
+                code=f"{line.source}   # on every rank" if line is not None and line.source else None,
             ),
         ],
+        details={"calls": [name_call(place.call) for place in (makers[0], *rest[:1])]},
     )
+
+
+def _say_members(call: Call) -> str:
+    return name_set(call.members) if call.members else "all ranks"
 
 
 def _is_missing(main: Sequence[Place], others: Sequence[Place]) -> bool:
@@ -342,7 +412,7 @@ def _differences(sides: Sequence[Sequence[Place]]) -> list[str]:
     ]
 
 
-def _judge_missing(reading: Reading, main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
+def _judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
     """Some ranks wait in a call that others never make, for these wait elsewhere."""
     sides = _sides([*main, *waiting])
     odd = _odd_sides(sides)
@@ -358,7 +428,10 @@ def _judge_missing(reading: Reading, main: Sequence[Place], waiting: Sequence[Pl
         if guard is not None and not _covers(guard, rest):
             message = f"{_say_sides(culprits, first=True)}, which the others never call; they wait elsewhere: {told}."
     else:
-        message = f"{told[0].upper()}{told[1:]}: neither comes to the other's call, and which is wrong cannot be told."
+        none = (
+            "neither comes to the other's call" if len(sides) == 2 else "none of them comes to another's call"
+        )
+        message = f"{told[0].upper()}{told[1:]}: {none}, and which is wrong cannot be told."
     return Deadlock(
         "COL002",
         message,
@@ -485,10 +558,17 @@ def _say(place: Place, *, bare: bool = False) -> str:
     if place.kind == "gone":
         return _say_gone([place])
     if place.kind == "work":
-        return f"{name}waits for {name_call(place.call)} to complete{name_line(place.line)}"
+        return f"{name}waits for {_say_asked(place)}{name_line(place.line)}"
     if place.kind == "outside":
         return f"{name}is elsewhere{name_line(place.line)}"
     return f"{name}waits in {name_call(place.call)}{name_line(place.line)}"
+
+
+def _say_asked(place: Place) -> str:
+    """Return what a rank waits for that it asked for on another line."""
+    asked = user_line(place.call.frames) if place.call is not None else None
+    same = asked is None or (place.line is not None and _where(asked) == _where(place.line))
+    return f"{name_call(place.call)}" if same else f"{name_call(place.call)}, asked for{name_line(asked)},"
 
 
 def _say_sides(places: Sequence[Place], *, bare: bool = False, first: bool = False) -> str:

@@ -82,7 +82,7 @@ class _Ring:
         self.groups: dict[object, int] = {}
         self.group_count = 0
         self.ordinals: dict[object, int] = {}
-        self.members: dict[int, list[int]] = {}
+        self.members: dict[int, tuple[int, ...]] = {}
         self.reductions: dict[int, tuple[object, str]] = {}
         self.trees = tuple(
             os.path.dirname(found) + os.sep
@@ -515,11 +515,7 @@ def _find_group(ring: _Ring, group: Any) -> int:
     if number is None:
         ring.group_count += 1
         number = ring.groups[name] = ring.group_count
-        ranks: list[int] | None = None
-        try:
-            ranks = [int(rank) for rank in _module.get_process_group_ranks(group)]
-        except Exception as error:
-            journal.failed("group", error)
+        ranks = list_members(group)
         if ranks is not None:
             ring.members[number] = ranks
         journal.write(
@@ -534,6 +530,15 @@ def _find_group(ring: _Ring, group: Any) -> int:
             },
         )
     return number
+
+
+def list_members(group: Any) -> tuple[int, ...] | None:
+    """Return the ranks of a group, None where they cannot be told."""
+    try:
+        return tuple(int(rank) for rank in _module.get_process_group_ranks(group))
+    except Exception as error:
+        journal.failed("group", error)
+        return None
 
 
 def _read_backend(group: Any) -> str | None:

@@ -198,7 +198,8 @@ def _note_group(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
 def _note_wrapping(result: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     ddp.remember(args[0], result[0])
     number = ddp.number(args[0])
-    _begun["wrap", number] = calls.begin_other(_DDP, number, frame)
+    members = calls.list_members(getattr(args[0], "process_group", None))
+    _begun["wrap", number] = calls.begin_other(_DDP, number, frame, ranks=members)
     journal.write(
         "milestone",
         {

@@ -1,0 +1,166 @@
+"""Whom a waiting rank needs: told by the numbers of the calls of both sides, never by where they stand alone.
+
+A rank that has begun the call that another waits in has done its part, wherever it stands now: the other one gets on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ddpdoctor.evidence.standstill import MAKERS, Call, name_points
+
+if TYPE_CHECKING:
+    from ddpdoctor_checks.hangs.reading import Place
+
+BACKWARD, FORWARD = "backward", "DistributedDataParallel.forward"
+SAME = {
+    "all_gather_into_tensor": "all_gather",
+    "all_gather_single": "all_gather",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "reduce_scatter_single": "reduce_scatter",
+    "all_to_all_single": "all_to_all",
+}
+"""Functions that are one collective: ranks that mix them meet."""
+UNEVEN = ("all_gather", "reduce_scatter", "all_to_all", "scatter", "gather")
+"""Collectives whose parts may be of different sizes on other devices than the processor."""
+PENDING = 60
+"""Asynchronous calls of a rank that it may be waiting for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Whom the ranks in one call wait for."""
+
+    ranks: frozenset[int] = frozenset()
+    """Those that have not done their part; empty: what they wait for is on its way."""
+    differing: frozenset[int] = frozenset()
+    """Of these, those that made another call at its number."""
+    every: bool = True
+    """All of them have to do it; else any one is enough."""
+    sure: bool = True
+    """The numbers tell; else a thread may have made it, a call had raised before, or what was made was overwritten."""
+
+
+def essence(call: Call) -> tuple[object, ...]:
+    """Return what has to agree in one call over ranks."""
+    op = SAME.get(call.op, call.op)
+    size = math.prod(call.shape) if call.shape is not None else None
+    if op in UNEVEN and call.device not in (None, "cpu"):
+        size = None
+    return op, size, call.dtype, call.reduction, call.peer
+
+
+def call_at(place: Place, series: str, ordinal: int) -> Call | None:
+    """Return the call of a rank with this number; None where it is not known."""
+    call = place.call
+    if call is not None and (call.series, call.ordinal) == (series, ordinal):
+        return call
+    return next(
+        (each for each in reversed(place.stand.recent) if (each.ordinal, each.series) == (ordinal, series)),
+        None,
+    )
+
+
+def list_pending(place: Place) -> list[Call]:
+    """Return the calls that a rank has asked for and that may not be over: it may wait for any of them."""
+    asked = [call for call in place.stand.recent if call.asynchronous or call.returned is None]
+    return [call for call in asked[-PENDING:] if call.op != "monitored_barrier"]
+
+
+def find_needs(place: Place, by_rank: Mapping[int, Place], *, unseen: bool) -> list[Need]:
+    """Return whom a waiting rank needs: it can never go on where each of these can never be met; none: it may go on.
+
+    Args:
+        place: of a rank that waits.
+        by_rank: all ranks that were seen.
+        unseen: whether there are others.
+    """
+    if place.kind == "work":
+        needs = [find_need(place, call, by_rank, unseen=unseen) for call in list_pending(place)]
+        return [need for need in needs if need.ranks]
+    return [find_need(place, place.call, by_rank, unseen=unseen)] if place.call is not None else []
+
+
+def find_need(place: Place, call: Call, by_rank: Mapping[int, Place], *, unseen: bool = False) -> Need:
+    """Return whom a rank needs to come back from a call."""
+    if call.point_to_point:
+        return _find_other_side(place, call, by_rank, unseen)
+    members = call.members
+    known = bool(members) or call.default_group or (not call.group and call.op not in _OF_A_WRAPPER)
+    # It has a time limit of its own, after which scripts go on.
+    missing: set[int] = set()
+    differing: set[int] = set()
+    sure = known and call.op != "monitored_barrier"
+    series = call.series
+    for rank in members or by_rank:
+        other = by_rank.get(rank)
+        if other is None or rank == place.rank:
+            continue
+        part = _find_part(call, series, other)
+        if part == "done":
+            continue
+        missing.add(rank)
+        if part == "differs":
+            differing.add(rank)
+        sure = sure and part != "unknown" and _tells_all(other)
+    return Need(frozenset(missing), frozenset(differing), True, sure and not place.stand.raised)
+
+
+_OF_A_WRAPPER = ("DistributedDataParallel", FORWARD, BACKWARD)
+
+
+def _tells_all(place: Place) -> bool:
+    """Whether what a rank has not called it cannot be about to call elsewhere."""
+    return place.kind == "gone" or (place.stand.threads <= 1 and not place.stand.raised)
+
+
+def _find_part(call: Call, series: str, other: Place) -> str:
+    """Return what another rank has done of a call: done, missing, differs or unknown."""
+    ordinal = call.ordinal
+    if call.op == BACKWARD:
+        theirs = other.call
+        if theirs is not None and theirs.op == BACKWARD and theirs.series == series:
+            return "done" if theirs.ordinal >= ordinal else "missing"
+        series, ordinal = replace(call, op=FORWARD).series, ordinal + 1  # the next forward: it is through
+    count = other.stand.counts.get(series, 0 if other.stand.complete else None)
+    if count is None:
+        return "unknown"
+    if count < ordinal:
+        return "missing"
+    if not call.group or call.op in MAKERS:
+        return "done"
+    made = call_at(other, series, ordinal)
+    if made is None or essence(made) == essence(call):
+        return "done"
+    return "differs"
+
+
+def _find_other_side(place: Place, call: Call, by_rank: Mapping[int, Place], unseen: bool) -> Need:
+    sends, tag, group, me = "send" in call.op, call.tag or 0, call.group, place.rank
+    mine = place.stand.counts
+    of_any = mine.get(name_points(False, None, tag, group), 0)
+    if call.peer is None:
+        ranks = [rank for rank in call.members or by_rank if rank != me]
+        seen = [by_rank[rank] for rank in ranks if rank in by_rank]
+        sent = sum(other.stand.counts.get(name_points(True, me, tag, group), 0) for other in seen)
+        received = of_any + sum(mine.get(name_points(False, rank, tag, group), 0) for rank in ranks)
+        sure = not unseen and place.stand.complete and all(other.stand.complete for other in seen)
+        if sent >= received or not seen:
+            return Need(sure=sure)
+        return Need(
+            frozenset(each.rank for each in seen), every=False, sure=sure and all(map(_tells_all, seen))
+        )
+    other = by_rank.get(call.peer)
+    if other is None:
+        return Need(frozenset((call.peer,)))
+    theirs = other.stand.counts
+    made = theirs.get(name_points(not sends, me, tag, group), 0)
+    if sends:
+        made += theirs.get(name_points(False, None, tag, group), 0)
+    if made >= call.ordinal:
+        return Need()
+    sure = other.stand.complete and (sends or not of_any) and _tells_all(other) and not place.stand.raised
+    return Need(frozenset((call.peer,)), sure=sure)
