@@ -283,7 +283,7 @@ def _read_saved(path: Path, lost: list[str]) -> Evidence | None:
     except DoctorError as problem:
         lost.append(problem.message)
         return None
-    if not report.evidence.job:
+    if not report.evidence.job and not report.evidence.standstills:
         lost.append(f"{path} is a report of {report.command}, which watches no job: ddpdoctor report {path}")
         return None
     return dataclasses.replace(

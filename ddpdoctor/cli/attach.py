@@ -173,7 +173,7 @@ def _take_stacks(pids: Sequence[int]) -> dict[int, tuple[Frame, ...]]:
 def _say_none(jobs: Sequence[FoundJob], processes: dict[int, Seen]) -> DoctorError:
     if jobs:
         return DoctorError(
-            f"{_count(len(jobs), 'job')} of other users run here, and none that may be read",
+            f"{_count(len(jobs), 'job')} {'runs' if len(jobs) == 1 else 'run'} here, and may not be read by this user",
             context="\n  ".join(describe_job(job) for job in jobs[:JOBS_SHOWN]),
             hint=f"sudo ddpdoctor attach {jobs[0].pid}",
         )

@@ -94,8 +94,8 @@ def _describe(group: Sequence[Stand]) -> str:
     channels = {stand.wait_channel for stand in group if stand.wait_channel}
     if len(channels) == 1:
         parts.append(channels.pop())
-    if not first.frames and first.note:
-        parts.append(first.note)
+    if not first.frames:
+        parts.append("stack not readable")
     pids = [stand.pid for stand in group]
     if len(pids) <= 4:
         parts.append(f"pid {', '.join(map(str, pids))}")

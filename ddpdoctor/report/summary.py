@@ -45,8 +45,13 @@ def describe_next(report: Report) -> str:
     launch = report.evidence.launch
     again = _repeat(launch)
     if launch.command == "attach":
-        pid = next((process.pid for process in report.evidence.processes), None)
-        return f"ddpdoctor attach {pid} --watch 10" if pid is not None else "ddpdoctor attach --watch 10"
+        pid = next((process.pid for process in report.evidence.processes), 0)
+        blind = any(
+            stand.alive and not stand.frames and "ptrace" in (stand.note or "")
+            for look in report.evidence.standstills
+            for stand in look.stands
+        )
+        return f"sudo ddpdoctor attach {pid}" if blind else f"ddpdoctor attach {pid} --watch 10"
     if launch.command != "check":
         return f"ddpdoctor check --nproc {launch.nproc}"
     if report.verdict.status != "healthy":

@@ -51,7 +51,8 @@ def judge_stacks(reading: Reading) -> Finding | None:
 def waited_for(place: Place, reading: Reading) -> float:
     """Return for how many seconds a rank has stood where it stands, at least."""
     stand = place.stand
-    return max(stand.asleep_s or 0.0, reading.look.interval_s, stand.still_s or 0.0)
+    known = stand.still_s if stand.watched else stand.asleep_s
+    return max(known or 0.0, reading.look.interval_s)
 
 
 def part_sides(places: Sequence[Place]) -> list[list[Place]]:
@@ -102,13 +103,15 @@ def _find_outside(
     reading: Reading, waiting: Sequence[Place], outside: Sequence[Place], waited: float
 ) -> Finding:
     doing = describe_doing(outside[0])
-    sides = [*part_sides(waiting)[:MOST_SIDES], *part_sides(outside)[:MOST_SIDES]]
-    told = _capital(join_words((say_side(side) for side in sides), few=2 * MOST_SIDES))
+    told = "; ".join(
+        join_words((say_side(side) for side in part_sides(places)), few=MOST_SIDES)
+        for places in (waiting, outside)
+    )
     still = min(waited_for(place, reading) for place in outside)
     spent = f" for {format_age(still)}" if still >= WAITED_S else ""
     return _make(
         reading,
-        f"{told}{spent}: it {doing.text}." if len(outside) == 1 else f"{told}{spent}.",
+        f"{_capital(told)}{spent}: it {doing.text}." if len(outside) == 1 else f"{_capital(told)}{spent}.",
         "COL009",
         outside,
         waiting,

@@ -259,7 +259,7 @@ def _make_unmarked(members: Sequence[Seen], head: Seen) -> FoundJob:
     return FoundJob(
         tuple(ranks),
         max(len(ranks), ranks[-1].rank + 1),
-        "multiprocessing" if not known else "env",
+        "torchrun" if head.is_launcher else "env" if known else "multiprocessing",
         head,
         "environment" if known else "order",
     )
