@@ -480,6 +480,15 @@ _COLLECTIVES = (
         "ran for 600081 milliseconds before timing out.",
     ),
     _entry(
+        "nccl-work-status", CONSEQUENCE, None, "B11", "ast enqueued ",
+        r"\[PG (?:ID )?(?P<group>\d{1,6})\b[^\]]{0,160}? Rank \d{1,7}\].{0,300}?[Ll]ast enqueued (?:NCCL )?work: "
+        r"(?P<enqueued>-?\d{1,12}),.{0,60}?last completed (?:NCCL )?work: (?P<completed>-?\d{1,12})",
+        "[rank118]:[E603 17:48:01.005538748 ProcessGroupNCCL.cpp:2268] [PG ID 0 PG GUID 0(default_pg) Rank 118]  "
+        "failure detected by watchdog at work sequence id: 2398459 PG status: last enqueued work: 2398578, last "
+        "completed work: 2398458",
+        gates=("ast enqueued work: ", "ast enqueued NCCL work: "),
+    ),
+    _entry(
         "gloo-timed-out", CONSEQUENCE, "COL005", "B11 S04 N09", "Timed out waiting ",
         r"Timed out waiting (?P<ms>\d{1,12})ms for (?P<what>recv|send) operation to complete",
         "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting "

@@ -54,3 +54,52 @@ def test_reported_text_has_its_code_first(run: Run, tmp_path: Path, name: str) -
     result = run("analyze", "train.log", "--json", "report.json", "--fail-on", "warning")
     report = json.loads(Path("report.json").read_text())
     assert (result.code, report["verdict"]["code"]) == (1, code), report["verdict"]["headline"]
+
+
+def watchdog(rank: int, waits: int, enqueued: int, completed: int) -> str:
+    head = f"[rank{rank}]:[E603 17:48:01.0 ProcessGroupNCCL.cpp"
+    late = (
+        f"{head}:632] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={waits}, "
+        "OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600068 milliseconds before timing out.\n"
+    )
+    status = (
+        f"{head}:2268] [PG ID 0 PG GUID 0(default_pg) Rank {rank}]  failure detected by watchdog at work sequence id: "
+        f"{waits} PG status: last enqueued work: {enqueued}, last completed work: {completed}\n"
+    )
+    return late + status
+
+
+DUMPED = (
+    "[rank3]:[E603 17:48:01.3 ProcessGroupNCCL.cpp:1484] [PG ID 0 PG GUID 0(default_pg) Rank 3] Received a dump signal "
+    "due to a collective timeout from rank 0 and we will try our best to dump the debug info. Last enqueued NCCL work: "
+    "1579, last completed NCCL work: 1579.This is most likely caused by incorrect usages of collectives.\n"
+)
+
+
+def lag_report(run: Run, text: str) -> dict[str, object]:
+    Path("train.log").write_text(text + ended([(0, -6), (1, -6), (2, -6), (3, -15)]))
+    run("analyze", "train.log", "--json", "report.json")
+    report: dict[str, object] = json.loads(Path("report.json").read_text())
+    return report
+
+
+def test_watchdogs_tell_which_rank_lags_behind(run: Run, tmp_path: Path) -> None:
+    words = "".join(watchdog(rank, 1580, 1582, 1579) for rank in range(3)) + DUMPED
+    first = lag_report(run, words)["findings"][0]  # type: ignore[index]
+    assert (first["code"], first["ranks"], first["victims"]) == ("COL002", [3], [0, 1, 2])
+    assert first["message"] == (
+        "Ranks 0-2 wait in allreduce #1580 after 600 s; rank 3 never called it: its last call was #1579."
+    )
+
+
+def test_watchdogs_of_ranks_that_are_level_blame_nobody(run: Run, tmp_path: Path) -> None:
+    words = "".join(watchdog(rank, 1580, 1582, 1579) for rank in range(4))
+    first = lag_report(run, words)["findings"][0]  # type: ignore[index]
+    assert (first["code"], first["ranks"]) != ("COL002", [3])
+
+
+def test_watchdogs_of_other_groups_are_not_compared(run: Run, tmp_path: Path) -> None:
+    words = "".join(watchdog(rank, 1580, 1582, 1579) for rank in range(3))
+    other = DUMPED.replace("[PG ID 0 PG GUID 0(default_pg) Rank 3]", "[PG ID 5 PG GUID 22(tensor) Rank 0]")
+    first = lag_report(run, words + other)["findings"][0]  # type: ignore[index]
+    assert (first["code"], first["confidence"]) == ("COL005", "medium")

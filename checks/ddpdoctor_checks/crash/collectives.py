@@ -10,9 +10,10 @@ from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
 from ddpdoctor_checks.crash.again import Again, look_again, place_failures
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
+from ddpdoctor_checks.crash.lagging import Lag, find_lag
 from ddpdoctor_checks.crash.launching import rerun
 from ddpdoctor_checks.crash.telling import JOB, Clause, tell
-from ddpdoctor_checks.wording import choose_form, name_set
+from ddpdoctor_checks.wording import choose_form, join_words, name_set
 
 _FLIGHT = ("TORCH_FR_BUFFER_SIZE=2000", "TORCH_NCCL_DUMP_ON_TIMEOUT=1")
 """Torch's recorder of collectives and its dump (docs.pytorch.org, tutorials/unstable/flight_recorder_tutorial)."""
@@ -39,6 +40,9 @@ def _describe_missing(diagnosis: Diagnosis, group: Group) -> Clause:
     missing = diagnosis.suspects
     who = name_set(missing) if missing else "others"
     name = f"{who[0].upper()}{who[1:]}"
+    lag = find_lag(diagnosis)
+    if lag is not None and group.first.entry is not None and group.first.entry.id == "nccl-timed-out":
+        return _describe_lag(group, lag)
     return Clause(
         f"{name} never came to the barrier in which {name_set(group.ranks)} waited{_at(group)}{_limit(group)}.",
         (
@@ -49,6 +53,42 @@ def _describe_missing(diagnosis: Diagnosis, group: Group) -> Clause:
         {"missing": list(missing)},
         whole=True,
         ranks=missing,
+    )  # fmt: skip
+
+
+def _describe_lag(group: Group, lag: Lag) -> Clause:
+    waiting = group.ranks
+    known = lag.enqueued
+    counts: dict[int, list[int]] = {}
+    for rank in lag.ranks:
+        counts.setdefault(lag.enqueued[rank], []).append(rank)
+    late = join_words(
+        f"{name_set(RankSet(ranks))} never called it: {choose_form(len(ranks), 'its', 'their')} last call was #{count}"
+        for count, ranks in sorted(counts.items())
+    )
+    who, verb = name_set(waiting), choose_form(len(waiting), "waits", "wait")
+    op = group.first.groups.get("op", "a collective").lower()
+    seen = [
+        EvidenceItem(
+            "text",
+            f"last call asked for: #{count}",
+            RankSet(r for r, n in known.items() if n == count),
+        )
+        for count in sorted(set(known.values()))[:8]
+    ]
+    return Clause(
+        f"{who[0].upper()}{who[1:]} {verb} in {op} #{lag.number}{_at(group)}{_limit(group)}; {late}.",
+        (
+            Fix(f"look what {name_set(lag.ranks)} did at that time: a branch on the rank, fewer batches, a slow or "
+                "stuck loader"),
+            Fix("let torch write down who called what, with lines: ddpdoctor analyze reads it",
+                f"{' '.join(_FLIGHT)} torchrun … train.py"),
+        ),
+        {"sequence": lag.number, "enqueued": {str(rank): count for rank, count in list(lag.enqueued.items())[:256]}},
+        whole=True,
+        ranks=lag.ranks,
+        seen=seen,
+        confidence="high",
     )  # fmt: skip
 
 
