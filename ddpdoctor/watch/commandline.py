@@ -20,6 +20,8 @@ TORCHRUN_VALUES = (
 """Options of torch.distributed.run 2.4 to 2.13 that take a value."""
 TORCHRUN_FLAGS = ["--standalone", "--module", "-m", "--no-python", "--run-path", "--virtual-local-rank"]
 """Those that take none."""
+COUNTS = ("auto", "gpu", "cpu", "xpu")
+"""Words that torchrun takes for a number of ranks, beside the name of a plugin's device."""
 MISPLACED = ("--json", "--html")
 """Options of ours that people put behind the script, where they are the script's; one hint is given."""
 
@@ -78,7 +80,7 @@ def split_arguments(arguments: Sequence[str], values: Collection[str], flags: Co
         name, equals, _ = word.partition("=")
         plain = _plain(name)
         if plain in ("--nproc", "--nproc-per-node"):
-            launcher += ["--nproc-per-node", _value(word, rest)]
+            launcher += ["--nproc-per-node", _check_count(name, _value(word, rest))]
         elif plain in TORCHRUN_FLAGS:
             launcher.append(word)
         elif plain in TORCHRUN_VALUES:
@@ -134,6 +136,23 @@ def _finish_command(own: list[str], launcher: list[str], command: list[str]) -> 
 def _plain(name: str) -> str:
     """torchrun takes both spellings of its long options."""
     return name.replace("_", "-") if name.startswith("--") else name
+
+
+def _check_count(option: str, value: str) -> str:
+    """Return what torchrun takes for a number of ranks; a word that it does not know may be a device's of a plugin.
+
+    Raises:
+        UsageError: it is no number of at least 1 and no word, or nearly one of the words.
+    """
+    if value.isdigit() and int(value):
+        return value
+    near = difflib.get_close_matches(value, COUNTS, 1, cutoff=0.8)
+    if value in COUNTS or (not near and value.isidentifier()):
+        return value
+    raise UsageError(
+        f"{option}: {value!r} is no number of ranks",
+        hint=f"{option} {near[0] if near else 2}, or one of {', '.join(COUNTS)}",
+    )
 
 
 def _value(word: str, rest: list[str]) -> str:

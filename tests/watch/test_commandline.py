@@ -31,6 +31,11 @@ def test_everything_after_the_script_is_the_scripts() -> None:
     assert found.script == "train.py"
 
 
+@pytest.mark.parametrize("value", ["1", "08", "auto", "gpu", "cpu", "xpu", "npu", "hpu"])
+def test_what_torchrun_takes_for_a_number_of_ranks_is_passed_on(value: str) -> None:
+    assert split("--nproc", value, "a.py").torchrun == ("--nproc-per-node", value)
+
+
 @pytest.mark.parametrize("option", ["--nproc_per_node=2", "--nproc-per-node=2", "--nproc=2"])
 def test_all_spellings_of_nproc_are_torchruns(option: str) -> None:
     assert split(option, "a.py").torchrun == ("--nproc-per-node", "2")
@@ -61,6 +66,11 @@ def test_a_command_follows_two_dashes() -> None:
         (["--nproc", "2"], "nothing to run"),
         (["--"], "nothing to run after --"),
         (["--nproc"], "--nproc needs a value"),
+        (["--nproc", "0", "a.py"], "--nproc: '0' is no number of ranks"),
+        (["--nproc-per-node=-2", "a.py"], "--nproc-per-node: '-2' is no number of ranks"),
+        (["--nproc", "4x", "a.py"], "'4x' is no number of ranks"),
+        (["--nproc_per_node", "gpus", "a.py"], "'gpus' is no number of ranks"),
+        (["--nproc", "train.py"], "'train.py' is no number of ranks"),
         (["--json"], "--json needs a value"),
         (["--nproc", "4", "--", "python", "a.py"], "launches its own ranks"),
         (["--nprok", "4", "a.py"], "no option|has an option --nprok"),
