@@ -95,19 +95,17 @@ def _took(rerun: Rerun) -> str:
 def _not_shown(rerun: Rerun, second: Diagnosis, first: Diagnosis) -> Again:
     """The second run did not come to the same failure: say how it ended instead."""
     fixes: tuple[Fix, ...] = ()
+    what = f"run again with {_name(rerun)} it was not reproduced"
     if rerun.state == "timed-out":
-        how = (
-            f"was stopped at its limit of {rerun.limit_s:.0f} s before that"
-            if rerun.limit_s
-            else "was stopped"
-        )
+        within = f" within {rerun.limit_s:.0f} s" if rerun.limit_s else " in time"
+        what, how = f"run again with {_name(rerun)} it did not come{within}", "was stopped at its limit"
         more = f"{2 * (rerun.limit_s or LIMIT_S):.0f}"
         again = command(first, "--rerun", rerun.toggle, "--rerun-limit", more)
         fixes = (Fix("give the second run more time", again),)
     elif rerun.state == "stopped":
-        how = "stood still and was stopped"
+        what, how = f"a second run with {_name(rerun)} stood still before that", "stood still and was stopped"
     elif rerun.state == "interrupted":
-        how = "was interrupted before that"
+        what, how = f"a second run with {_name(rerun)} was interrupted before that", "was interrupted"
     elif rerun.job and rerun.job[0].exit_code == 0:
         how = "ended well"
     elif second.cause is not None:
@@ -117,7 +115,7 @@ def _not_shown(rerun: Rerun, second: Diagnosis, first: Diagnosis) -> Again:
     else:
         how = "failed, and nothing shows why"
     return Again(
-        f"run again with {_name(rerun)} it was not reproduced",
+        what,
         seen=(EvidenceItem("rerun", f"{_took(rerun)}: {how}"),),
         fix=fixes,
         details={"rerun": "not reproduced"},
