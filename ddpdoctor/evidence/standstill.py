@@ -155,6 +155,8 @@ class Standstill:
     """Between the two samples."""
     stage: str = "look"
     """One of `STAGES`. ``moving``: something moved between the samples."""
+    hang_timeout_s: float = 300.0
+    """After which a rank that computes on one line counts as stalled as well (--hang-timeout)."""
     stopped: bool = False
     """The job was ended because of it."""
     asked: bool = False
@@ -162,10 +164,13 @@ class Standstill:
     node: int = 0
     joined: bool = False
     """It is of several nodes: each stand has its own."""
+    given: bool = False
+    """The stacks were read from files: that nothing moved is what those meant who took them."""
 
 
 STAGES = ("withdrawn", "moving", "brief", "look", "waiting", "suspected", "reminded", "confirmed", "proved")
-"""From what says least to what says most. ``brief``: nothing moved, but for too short a time to conclude anything. ``waiting``: ranks of other nodes are needed to say more."""
+"""From what says least to what says most. ``brief``: nothing moved, but for too short a time to conclude anything.
+``waiting``: ranks of other nodes are needed to say more."""
 
 
 def join_nodes(looks: Sequence[Standstill]) -> Standstill:

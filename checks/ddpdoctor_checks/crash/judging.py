@@ -54,7 +54,9 @@ def _diagnose(evidence: Evidence) -> Diagnosis:
 def _judge_attempt(
     evidence: Evidence, views: Views, clock: Clock, attempt: int, job: JobEnd | None
 ) -> Diagnosis:
-    context = Context(views, clock, attempt, over=bool(evidence.job), nodes=_count_nodes(evidence, views))
+    # Where we ended the job, ranks that are gone without a word are gone because of that.
+    over = bool(evidence.job) and not any(each.stopped for each in evidence.job)
+    context = Context(views, clock, attempt, over=over, nodes=_count_nodes(evidence, views))
     context.ended = _ended_by_agent(views)
     context.asked = was_asked(job)
     diagnosis = Diagnosis(evidence, views, clock, context, attempt, job)

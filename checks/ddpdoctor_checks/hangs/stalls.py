@@ -20,8 +20,8 @@ class Doing:
     """What a rank does that does not move."""
 
     kind: str
-    """stopped, uninterruptible, loader, subprocess, process, lock, network, compile, checkpoint, sleep, read or
-    native."""
+    """stopped, uninterruptible, loader, subprocess, process, lock, network, compile, checkpoint, store, compute, sleep,
+    read or native."""
     text: str
     """Follows "it"."""
     fix: Fix
@@ -97,7 +97,8 @@ def find_stall(reading: Reading, stage: str) -> Finding | None:
     held = [place for place in reading.places if place.kind == "outside"]
     if not held:
         return _find_symmetric(reading, stage) if stage != "look" or reading.look.still_s > 5 else None
-    still = [place for place in held if not place.moved]
+    late = reading.look.still_s >= reading.look.hang_timeout_s
+    still = [place for place in held if not place.moved or (late and _stays(place))]
     if len(still) < len(held) or not still:
         return None
     place = still[0]
@@ -106,34 +107,38 @@ def find_stall(reading: Reading, stage: str) -> Finding | None:
     stand = place.stand
     spent = format_age(stand.still_s) if stand.still_s is not None else "some time"
     line = place.line
-    name = name_set(ranks)
+    hosts = {each.stand.host for each in reading.places if each.stand.host}
+    host = stand.host if len(hosts) > 1 else None
+    name = name_set(ranks) + (f" on {host}" if host and len({each.stand.host for each in still}) == 1 else "")
     waiting = name_set(ranks_of(main))
-    where = (
-        [Where(ranks, "culprit", line.file, line.line, line.function, line.source)]
-        if line is not None
-        else []
-    )
+    where = []
+    if line is not None:
+        where.append(Where(ranks, "culprit", line.file, line.line, line.function, line.source, host))
     worker = _worker_line(stand.children)
     inside = ""
     if worker is not None and doing.kind in ("loader", "process", "subprocess"):
         child, frame = worker
         what = f"which stands in {frame.function}"
         inside = f", {what}{name_line(frame)}" if child.role == "loader-worker" else f" (pid {child.pid})"
-        where.insert(0, Where(ranks, "culprit", frame.file, frame.line, frame.function, frame.source))
-    there = f"in {line.function}{name_line(line)}" if line is not None else "outside of every collective"
+        where.insert(0, Where(ranks, "culprit", frame.file, frame.line, frame.function, frame.source, host))
+    there = "outside of every collective"
+    if line is not None:
+        at = f"{line.file}:{line.line}"
+        there = f"in {line.function} ({at})" if line.function != "<module>" else f"at {at}"
     first = main[0].line
     if first is not None:
         where.append(Where(ranks_of(main), "victim", first.file, first.line, first.function, first.source))
     verb = "waits" if len(main) == 1 else "wait"
     message = (
-        f"{waiting[0].upper()}{waiting[1:]} {verb} in {name_call(main[0].call)}{name_line(first)}; {name} "
-        f"{'has' if len(ranks) == 1 else 'have'} made no call for {spent}: {there} it {doing.text}{inside}."
+        f"{waiting[0].upper()}{waiting[1:]} {verb} in {name_call(main[0].call)}{name_line(first)}; {name} never called "
+        f"it: for {spent} {'it has' if len(ranks) == 1 else 'they have'} been {there}, where it {doing.text}{inside}."
     )
     return Finding(
         message=message,
         code="COL009",
         ranks=ranks,
         victims=ranks_of(main),
+        nodes=(host,) if host else (),
         where=tuple(where),
         evidence=(*what_was_seen(reading), *_children(stand.children)),
         fix=(doing.fix,),
@@ -146,6 +151,12 @@ def find_stall(reading: Reading, stage: str) -> Finding | None:
         confidence="high" if stage == "confirmed" or doing.kind == "stopped" else "medium",
         decisive=True,
     )
+
+
+def _stays(place: Place) -> bool:
+    """Whether a rank that computes was on the same line of its own in both samples."""
+    now, before = user_line(place.stand.frames), user_line(place.stand.frames_before)
+    return now is not None and now == before
 
 
 def describe_doing(place: Place) -> Doing:
@@ -162,6 +173,12 @@ def describe_doing(place: Place) -> Doing:
         for kind, pattern, what, fix in _BY_FRAME:
             if pattern.search(text):
                 return Doing(kind, what, Fix(fix))
+    if place.moved:
+        return Doing(
+            "compute",
+            "computes on one line and does not come back",
+            Fix("see what it computes", command=f"py-spy dump --native --locals --pid {stand.pid}"),
+        )
     own = user_line(stand.frames)
     source = (own.source or "") if own is not None else ""
     if _SLEEP.search(source):
