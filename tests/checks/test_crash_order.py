@@ -459,3 +459,14 @@ def test_a_rank_whose_thread_died_long_ago_and_that_exits_when_told_is_a_victim(
     job.set(0, milestones=(*job.processes[0].milestones, told))
     found = cause_of(job)
     assert (found.ranks, found.victims) == (RankSet([1]), RankSet([0]))
+
+
+def test_ranks_that_somebody_outside_ends_all_together_are_told_as_one() -> None:
+    job = Job(2)
+    for rank in range(2):
+        job.dies(rank, 15, 10 + rank * 0.001, signal_sender=UNSEEN)
+    found = cause_of(job)
+    assert (found.code, found.ranks) == ("ERR005", RankSet([0, 1]))
+    assert found.message.startswith(
+        "Every rank was ended by signal 15 (SIGTERM), and nobody had failed before: sent by"
+    )

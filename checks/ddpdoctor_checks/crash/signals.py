@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
-from ddpdoctor_checks.crash.conditions import KILL
+from ddpdoctor_checks.crash.conditions import KILL, TERM
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.failures import Failure, Level
 from ddpdoctor_checks.crash.launching import rerun
@@ -235,9 +235,13 @@ def _describe_kill(diagnosis: Diagnosis, group: Group) -> Clause:
         "sender": process.signal_sender if process is not None else None,
         "worker": first.worker.pid if first.worker is not None else None,
     }
-    if first.level == Level.ENDED:
+    everyone = len(diagnosis.world) > 1 and group.ranks == diagnosis.world
+    if first.level == Level.ENDED or (everyone and details["signal"] == TERM):
+        why = (
+            f"sent by {details['sender']}" if first.level != Level.ENDED else "the launcher was told to stop"
+        )
         return Clause(
-            f"Every rank was ended by {first.words}, and nobody had failed before: the launcher was told to stop.",
+            f"Every rank was ended by {first.words}, and nobody had failed before: {why}.",
             (
                 Fix("ask the scheduler why: a time limit, preemption, or somebody's kill",
                     "sacct -j $SLURM_JOB_ID -o ALL"),
