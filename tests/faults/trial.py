@@ -23,6 +23,8 @@ LIMIT_S = 120.0
 """A case takes 5 to 40 s on two cores; one that is not over by then hangs."""
 HANGS_S = 25.0
 """A job that is said to hang is given so long to get on without ddpdoctor."""
+CLEANUP_S = 2.0
+"""For processes that outlive the command by design of multiprocessing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +87,22 @@ def _launch(truth: Truth, command: list[str], place: Path, report: Path | None, 
             exit_code = None
         seconds = time.monotonic() - started
         # Helpers that a script leaves behind have its session; nothing of a case outlives it.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(job.pid, signal.SIGKILL)
-        job.wait()
+        _end_session(job, in_time=exit_code is not None)
         output.seek(0)
         text = output.read().decode("utf-8", "replace")
     written = json.loads(report.read_text()) if report is not None and report.exists() else None
     return Trial(exit_code, seconds, text, written)
+
+
+def _end_session(job: subprocess.Popen[bytes], *, in_time: bool) -> None:
+    """End what a case has left; what is about to end, such as the tracker that removes semaphores, may do so."""
+    end = time.monotonic() + (CLEANUP_S if in_time else 0)
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < end:
+            os.killpg(job.pid, 0)
+            time.sleep(0.05)
+        os.killpg(job.pid, signal.SIGKILL)
+    job.wait()
 
 
 def _may_mount() -> bool:

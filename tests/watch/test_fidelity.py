@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib.util
 import json
 import os
 import pty
@@ -102,6 +103,27 @@ SPAWN = """
         for child in children:
             child.join()
 """
+LAUNCHERS = """
+    import os, subprocess, sys
+
+    NAMES = {
+        "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+        "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    }
+    rank, size, local = NAMES[os.path.basename(sys.argv[0])]
+    tasks = [
+        subprocess.Popen(sys.argv[1:], env={**os.environ, rank: str(n), size: "2", local: str(n), "SLURM_STEP_ID": "0"})
+        for n in range(2)
+    ]
+    sys.exit(max(task.wait() for task in tasks))
+"""
+"""What srun and mpirun do for their tasks, as far as these can tell."""
+TASK = """
+    import os
+    import probe
+
+    probe.tell(os.environ.get("SLURM_PROCID") or os.environ["OMPI_COMM_WORLD_RANK"])
+"""
 OURS = {"PYTHONPATH", "DDPDOCTOR_RUN", "DDPDOCTOR_STREAMS", "DDPDOCTOR_SUPERVISOR"}
 """Variables that docs/run.md names."""
 EACH_TIME = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "OUT"}
@@ -158,6 +180,37 @@ def test_a_script_sees_the_same_however_it_is_launched(tmp_path: Path, form: str
     assert (plain.code, watched.code) == (0, 0), watched.stderr.decode()
     assert sorted(watched.stdout.splitlines()) == sorted(plain.stdout.splitlines())
     assert b"complained by 1" in watched.stderr
+    compare(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["srun", "mpirun"])
+def test_a_task_of_a_clusters_launcher_sees_the_same(tmp_path: Path, name: str) -> None:
+    write(tmp_path, PROBE.replace('"children": {', '"children": {} and {'), "probe.py")
+    write(tmp_path, TASK, "train.py")
+    launcher = write(tmp_path, LAUNCHERS, name)
+    launcher.write_text(f"#!{sys.executable} -IS\n{launcher.read_text()}")
+    launcher.chmod(0o755)
+    command = [f"./{name}", sys.executable, "-W", "ignore", "-X", "utf8", "train.py", "--lr", "0.1"]
+    plain, watched = pair(tmp_path, command, ["--", *command])
+    assert (plain.code, watched.code) == (0, 0), watched.stderr.decode()
+    assert sorted(watched.stdout.splitlines()) == sorted(plain.stdout.splitlines())
+    compare(tmp_path)
+    report = json.loads((tmp_path / "watched" / "run" / "report.json").read_text())
+    assert sorted(each["rank"] for each in report["evidence"]["processes"]) == [0, 1]
+
+
+@pytest.mark.slow
+def test_a_script_sees_the_same_under_accelerate(tmp_path: Path) -> None:
+    if importlib.util.find_spec("accelerate") is None:
+        pytest.skip("accelerate is not installed")
+    write(tmp_path, PROBE, "probe.py")
+    given = "--cpu --num_processes 2 --num_machines 1 --mixed_precision no --main_process_port {} probe.py a"
+    start = [sys.executable, "-m", "accelerate.commands.launch"]
+    plain, watched = pair(
+        tmp_path, [*start, *given.format(29731).split()], ["--", *start, *given.format(29732).split()]
+    )
+    assert (plain.code, watched.code) == (0, 0), watched.stderr.decode()
+    assert sorted(watched.stdout.splitlines()) == sorted(plain.stdout.splitlines())
     compare(tmp_path)
 
 
