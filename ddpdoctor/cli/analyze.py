@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths",
         metavar="PATH",
         nargs="+",
-        help="run directories, logs, error files, Flight Recorder dumps, folders of them; - is stdin",
+        help="run directories, logs, error files, recorder dumps, stack dumps, folders of them; - is stdin",
     )
     common.add_output_options(parser)
     common.add_selection_options(parser)
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     display = Display.of(sys.stdout, no_color=getattr(options, "no_color", False))
     report = make_report(sources, options, plugins, selection)
     if common.verbosity(options) >= 0:
-        for sentence in _lost(report):
+        for sentence in _lost(report, sources.skipped):
             complain(f"ddpdoctor: {sentence}")
     shown = render_options(display, verbosity=common.verbosity(options), pages=plugins.checks.pages)
     failed = deliver(report, outputs, plugins.renderers, shown)
@@ -79,9 +79,9 @@ def choose_exit_code(report: Report, fail_on: str) -> int:
     return exit_code(report, fail_on)
 
 
-def _lost(report: Report) -> list[str]:
+def _lost(report: Report, skipped: Sequence[str]) -> list[str]:
     said = [end.lost for end in report.evidence.job] + [log.lost for log in report.evidence.calls]
-    sentences = list(dict.fromkeys(sentence for each in said for sentence in each))
+    sentences = list(dict.fromkeys([*(sentence for each in said for sentence in each), *skipped]))
     more = len(sentences) - REASONS_SHOWN
     return sentences if more <= 0 else [*sentences[:REASONS_SHOWN], f"and {more} more, see --json"]
 
@@ -167,9 +167,9 @@ def gather(sources: Sources, *, stdin: bool = False) -> Evidence | None:
         parts.append(logged)
         names.append("logs")
     numbered = _number_nodes(*_join_known(parts, names)) if parts else []
-    recorded = read_recorder(sources, lost)
-    if recorded is not None:
-        numbered.append(recorded)
+    for part in (read_recorder(sources, lost), read_stack_files(sources, lost)):
+        if part is not None:
+            numbered.append(part)
     if not numbered:
         return None
     whole = merge_evidence(numbered)
@@ -179,6 +179,57 @@ def gather(sources: Sources, *, stdin: bool = False) -> Evidence | None:
     if ends and lost and parts[0] is not logged:
         ends = (dataclasses.replace(ends[0], lost=(*ends[0].lost, *lost)), *ends[1:])
     return dataclasses.replace(whole, job=ends)
+
+
+def read_stack_files(sources: Sources, lost: list[str]) -> Evidence | None:
+    """Return where ranks stood by stacks in files; None where there are none whose rank is told."""
+    from ddpdoctor.evidence import Absent, Evidence, Launch
+    from ddpdoctor.evidence.bundle import KINDS
+    from ddpdoctor.evidence.job import Moment
+    from ddpdoctor.evidence.standstill import Stand, Standstill
+    from ddpdoctor.gather.aftermath.stackfiles import read_stacks
+    from ddpdoctor.gather.aftermath.whose import make_shortener
+    from ddpdoctor.gather.files import UNREADABLE
+    from ddpdoctor.watch.attaching.calls import find_call
+
+    shorten = make_shortener(Path.cwd())
+    stands: dict[int, Stand] = {}
+    for source in sources.found:
+        if source.kind != "stacks":
+            continue
+        try:
+            found = read_stacks(source.path, source.name)
+        except UNREADABLE as problem:
+            lost.append(f"{source.name} cannot be read: {getattr(problem, 'strerror', None) or problem}")
+            continue
+        for each in found:
+            if each.rank is None:
+                lost.append(
+                    f"{source.name} does not tell which rank's stacks it holds: name it after the rank"
+                )
+            elif each.rank in stands:
+                lost.append(
+                    f"there are several stacks of rank {each.rank}: that of {source.name} is left out"
+                )
+            else:
+                call = find_call(each.frames)
+                frames = tuple(dataclasses.replace(f, file=shorten(f.file)) for f in each.frames)
+                call = dataclasses.replace(call, frames=frames) if call is not None else None
+                stands[each.rank] = Stand(
+                    each.rank, each.pid, call=call, frames=frames, frames_before=frames, watched=False
+                )
+    if not stands:
+        return None
+    world = max(stands) + 1
+    look = Standstill(
+        Moment(time.time_ns()), 0.0, 0.0, tuple(stands[rank] for rank in sorted(stands)), world, given=True
+    )
+    why = Absent("stacks do not tell it", applicable=False)
+    return Evidence(
+        launch=Launch("analyze", nproc=world, world_size=world, backend="none"),
+        standstills=(look,),
+        absent={kind: why for kind in KINDS if kind != "standstills"},
+    )
 
 
 def _join_known(parts: Sequence[Evidence], names: Sequence[str]) -> tuple[list[Evidence], list[str]]:

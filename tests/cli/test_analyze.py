@@ -243,6 +243,37 @@ def test_a_report_on_dumps_is_saved_and_judged_again(run: Run) -> None:
     assert first["code"] == "COL002"
 
 
+STACKS = DUMPS.parent / "stacks"
+
+
+@pytest.mark.parametrize("kind", ["spy", "fault"])
+def test_stacks_in_files_name_the_rank_that_stands_elsewhere(run: Run, kind: str) -> None:
+    first = verdict(run, STACKS / kind)["findings"][0]
+    assert (first["code"], first["ranks"], first["victims"], first["confidence"]) == (
+        "COL009",
+        [1],
+        [0, 2],
+        "medium",
+    )
+    assert (first["where"][0]["line"], first["where"][0]["function"]) == (3, "read_shard")
+
+
+def test_stacks_of_those_who_wait_alone_name_nobody(run: Run, tmp_path: Path) -> None:
+    for rank in (0, 2):
+        shutil.copy(STACKS / "spy" / f"rank{rank}.txt", tmp_path)
+    result = run("analyze", "rank0.txt", "rank2.txt")
+    assert result.code == 3
+    assert "there is no stack of rank 1" in " ".join(result.out.split())
+
+
+def test_stacks_whose_rank_is_not_told_are_named(run: Run, tmp_path: Path) -> None:
+    shutil.copy(STACKS / "spy" / "rank1.txt", tmp_path / "dump.txt")
+    shutil.copy(STACKS / "spy" / "rank0.txt", tmp_path)
+    assert (
+        "dump.txt does not tell which rank's stacks it holds" in run("analyze", "dump.txt", "rank0.txt").err
+    )
+
+
 def write_report(path: Path, evidence: Evidence) -> None:
     report = build_report(
         dataclasses.replace(evidence, launch=dataclasses.replace(evidence.launch, command="run")),

@@ -33,7 +33,7 @@ def judge_stacks(reading: Reading) -> Finding | None:
     if not waiting or blind or any(place.moved for place in outside):
         return None
     waited = min(waited_for(place, reading) for place in waiting)
-    if waited < WAITED_S:
+    if waited < WAITED_S and not reading.look.given:
         return None
     gone = [place for place in reading.places if place.kind == "gone"]
     if gone:
@@ -53,6 +53,14 @@ def waited_for(place: Place, reading: Reading) -> float:
     stand = place.stand
     known = stand.still_s if stand.watched else stand.asleep_s
     return max(known or 0.0, reading.look.interval_s)
+
+
+def waited_together(places: Sequence[Place], reading: Reading) -> float:
+    """Return for how long all of them have stood there; the kernel does not tell it of each."""
+    known = [place for place in places if place.stand.watched or place.stand.asleep_s is not None]
+    if 2 * len(known) < len(places):
+        return reading.look.interval_s
+    return min((waited_for(place, reading) for place in known), default=reading.look.interval_s)
 
 
 def part_sides(places: Sequence[Place]) -> list[list[Place]]:
@@ -85,13 +93,15 @@ def describe_standing(reading: Reading) -> str:
     """Return in one sentence where all ranks stand, for a look that names nobody."""
     places = sorted(reading.places, key=lambda place: not place.waits)
     sides = sorted(part_sides(places), key=lambda side: not side[0].waits)
-    still = min((waited_for(place, reading) for place in places if place.kind != "gone"), default=0.0)
+    still = waited_together([place for place in places if place.kind != "gone"], reading)
     text = join_words((say_side(side) for side in sides), few=MOST_SIDES)
     notes = list(dict.fromkeys(place.stand.note for place in places if place.stand.note))
-    more = [f"nothing has moved for {format_age(still)}"]
+    more = [] if reading.look.given else [f"nothing has moved for {format_age(still)}"]
     if reading.look.stage == "brief":
         more[0] += ", which is too short to name anybody"
-    if reading.unseen:
+    if reading.unseen and reading.look.given:
+        more.append(f"there is no stack of {name_set(reading.unseen)}")
+    elif reading.unseen:
         more.append(f"{name_set(reading.unseen)} on other nodes were not seen: attach there as well")
     elif not notes and reading.look.stage != "brief":
         waits = any(place.waits for place in places)
@@ -107,16 +117,20 @@ def _find_outside(
         join_words((say_side(side) for side in part_sides(places)), few=MOST_SIDES)
         for places in (waiting, outside)
     )
-    still = min(waited_for(place, reading) for place in outside)
+    still = waited_together(outside, reading)
     spent = f" for {format_age(still)}" if still >= WAITED_S else ""
+    fix = doing.fix
+    does = f": it {doing.text}" if len(outside) == 1 else ""
+    if reading.look.given and doing.kind == "native":  # one stack alone does not tell that nothing moved
+        does, fix = "", Fix("look what that line waits for, and give it a time limit")
     return _make(
         reading,
-        f"{_capital(told)}{spent}: it {doing.text}." if len(outside) == 1 else f"{_capital(told)}{spent}.",
+        f"{_capital(told)}{spent}{does}.",
         "COL009",
         outside,
         waiting,
         waited,
-        (doing.fix,),
+        (fix,),
         {"doing": doing.kind},
     )
 
@@ -241,6 +255,8 @@ def _list_places(places: Sequence[Place], role: str) -> list[Where]:
 def _what_was_seen(reading: Reading, culprits: Sequence[Place]) -> list[EvidenceItem]:
     look = reading.look
     living = [place for place in reading.places if place.kind != "gone"]
+    if look.given:
+        return [EvidenceItem("stack", f"the stacks of {count_of(len(living), 'rank')}, from files")]
     seen = [
         EvidenceItem(
             "stack",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddpdoctor.gather.aftermath.errorfiles import looks_like_error
+from ddpdoctor.gather.aftermath.stackfiles import looks_like_stacks
 from ddpdoctor.gather.files import UNREADABLE, open_log, read_some
 from ddpdoctor.gather.recorder import is_dump, looks_like_dump
 
@@ -50,7 +51,7 @@ class Source:
     name: str
     """As the evidence names it."""
     kind: str
-    """log, error-file, recorder (a dump of the Flight Recorder), report or run-directory."""
+    """log, error-file, recorder (a dump of the Flight Recorder), stacks, report or run-directory."""
     place: Place | None = None
 
 
@@ -81,7 +82,7 @@ class Sources:
         except UNREADABLE as problem:
             self.skipped.append(f"{path} cannot be read: {getattr(problem, 'strerror', None) or problem}")
             return
-        if kind in ("log", "error-file", "recorder", "report"):
+        if kind in ("log", "error-file", "recorder", "stacks", "report"):
             self.found.append(Source(path, str(path), kind, read_place(path)))
         elif kind != "empty" or named:
             self.skipped.append(f"{path} {kind}" if kind != "empty" else f"{path} is empty")
@@ -155,7 +156,7 @@ def _tell(path: Path) -> str:
 
 
 def tell_kind(head: bytes, whole: bytes) -> str:
-    """Return ``log``, ``error-file``, ``recorder``, ``report``, ``empty``, or words on why it can be none.
+    """Return ``log``, ``error-file``, ``recorder``, ``stacks``, ``report``, ``empty``, or words on why it can be none.
 
     Args:
         head: how it begins.
@@ -186,5 +187,7 @@ def tell_kind(head: bytes, whole: bytes) -> str:
         return "is a tar archive: unpack it first"
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "is UTF-16: convert it to UTF-8 first (iconv -f UTF-16 -t UTF-8)"
+    if looks_like_stacks(head):
+        return "stacks"
     control = len(head) - len(head.translate(None, _CONTROL))
     return "is binary" if control > BINARY_SHARE * len(head) else "log"

@@ -1,0 +1,136 @@
+"""Stacks of ranks in files: what ``py-spy dump`` prints, and faulthandler's dumps of a process that lives."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddpdoctor.evidence import Frame
+from ddpdoctor.gather.aftermath.lines import plain
+from ddpdoctor.gather.files import open_log, read_some
+from ddpdoctor.gather.recorder.read import read_rank
+
+SIZE_LIMIT = 16 << 20
+"""Bytes of one file; a process of 500 threads takes 0.5 MB."""
+MOST_FRAMES, MOST_PROCESSES = 200, 20_000
+
+_PROCESS = re.compile(r"^Process (?P<pid>\d{1,10}): (?P<command>.*)$")
+_SPY_THREAD = re.compile(
+    r'^Thread (?:\d{1,20}|0x[0-9A-Fa-f]{1,16}) \((?P<state>[^)]{1,40})\)(?:: "(?P<name>[^"]{0,200})")?$'
+)
+_SPY_FRAME = re.compile(r"^ {4}(?P<function>.{1,300}) \((?P<file>[^()]{1,1000}):(?P<line>\d{1,9})\)$")
+_FAULT_THREAD = re.compile(
+    r"^(?P<current>Current thread|Thread) 0x[0-9a-f]{1,16}(?: \[.{0,100}\])? \(most recent call first\):"
+)
+_FAULT_FRAME = re.compile(
+    r'^ {2}File "(?P<file>[^"\n]{1,1000})", line (?P<line>\d{1,9}) in (?P<function>.{1,300})$'
+)
+_TIMEOUT = re.compile(r"^Timeout \((?:\d{1,5}:){2}\d\d(?:\.\d{1,6})?\)!$")
+
+
+_PACKAGES = (
+    "torch",
+    "torchvision",
+    "torchaudio",
+    "numpy",
+    "accelerate",
+    "transformers",
+    "lightning",
+    "deepspeed",
+)
+"""Libraries that trainings stand in."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackFile:
+    """The main thread of one process, as somebody wrote it down."""
+
+    name: str
+    rank: int | None
+    pid: int
+    frames: tuple[Frame, ...]
+    """Innermost first."""
+    before: tuple[Frame, ...] = ()
+    """The same in the dump before, where the file has several."""
+
+
+def looks_like_stacks(head: bytes) -> bool:
+    """Whether a file begins like a dump of stacks; a log in which one stands is a log."""
+    first = next((line for line in head[:4096].decode("utf-8", "replace").splitlines() if line.strip()), "")
+    if _TIMEOUT.match(first) or _FAULT_THREAD.match(first):
+        return b"Fatal Python error" not in head
+    return _PROCESS.match(first) is not None and (b"\nPython v" in head or b"\nThread " in head)
+
+
+def read_stacks(path: Path, name: str) -> list[StackFile]:
+    """Return the processes of a file.
+
+    Raises:
+        OSError, EOFError, zlib.error, lzma.LZMAError: it cannot be read.
+    """
+    with open_log(path) as stream:
+        text = plain_lines(read_some(stream, SIZE_LIMIT))
+    dumps = _read_processes(text)
+    by_process: dict[int, list[tuple[Frame, ...]]] = {}
+    for pid, frames in dumps:
+        if frames:
+            by_process.setdefault(pid, []).append(frames)
+    rank = read_rank(path) if len(by_process) == 1 else None
+    return [
+        StackFile(name, rank, pid, samples[-1], samples[-2] if len(samples) > 1 else ())
+        for pid, samples in by_process.items()
+    ]
+
+
+def plain_lines(data: bytes) -> list[str]:
+    """Return the lines of a text without terminal control."""
+    return [plain(line) for line in data.decode("utf-8", "replace").splitlines()]
+
+
+@dataclass(slots=True)
+class _Thread:
+    main: bool
+    frames: list[Frame]
+
+
+def _read_processes(lines: list[str]) -> list[tuple[int, tuple[Frame, ...]]]:
+    """Return process id (0 where none is told) and main thread of each dump, in order."""
+    found: list[tuple[int, tuple[Frame, ...]]] = []
+    threads: list[_Thread] = []
+    pid = 0
+
+    def close() -> None:
+        if threads and len(found) < MOST_PROCESSES:
+            # faulthandler lists the main thread last, py-spy names it.
+            main = next((each for each in threads if each.main), threads[-1])
+            found.append((pid, tuple(main.frames)))
+        threads.clear()
+
+    for line in lines:
+        process = _PROCESS.match(line)
+        if process is not None or _TIMEOUT.match(line):
+            close()
+            pid = int(process["pid"]) if process is not None else pid
+        elif fault := _FAULT_THREAD.match(line):
+            threads.append(_Thread(fault["current"] == "Current thread", []))
+        elif spy := _SPY_THREAD.match(line):
+            threads.append(_Thread(spy["name"] == "MainThread", []))
+        elif threads and len(threads[-1].frames) < MOST_FRAMES:
+            frame = _FAULT_FRAME.match(line) or _SPY_FRAME.match(line)
+            if frame is not None:
+                file = frame["file"] if frame.re is _FAULT_FRAME else _lengthen(frame["file"])
+                threads[-1].frames.append(Frame(file, int(frame["line"]), frame["function"]))
+    close()
+    return found
+
+
+def _lengthen(file: str) -> str:
+    """Say whose a file is that py-spy names without the folder of its library."""
+    first = file.partition("/")[0].removesuffix(".py")
+    if file.startswith(("/", "<")):
+        return file
+    if first in sys.stdlib_module_names:
+        return f"lib/python3/{file}"
+    return f"site-packages/{file}" if "/" in file and first in _PACKAGES else file
