@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import threading
 import time
@@ -15,8 +16,9 @@ from pathlib import Path
 from ddpdoctor.evidence.codec import encode
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Standstill
-from ddpdoctor.watch.look import Looker, Pulse, open_call, read_pulse
+from ddpdoctor.watch.look import TICKS, Looker, Pulse, open_call, read_pulse
 from ddpdoctor.watch.rings import Ring, Row, find_rings
+from ddpdoctor.watch.stillness import Exchange
 
 TICK_S = 0.5
 """Between two glances at the rings: a few reads of 64 bytes for each rank."""
@@ -39,6 +41,12 @@ GLANCED = 8
 STEPS = 512
 """Records from which the length of a step is taken."""
 LOOKS_KEPT = 50
+AGAIN_S = 2.0
+"""Between two looks into the journal of a process that is no rank so far."""
+JOIN_S = 6.0
+"""How long a node waits for what the others see before it judges by its own ranks."""
+STOP_S = 2.0
+"""How long a node waits before it ends its own ranks, for the others to hear why."""
 MOST_SHARE, FREE_S = 0.01, 30.0
 """Of the time of the job that may be spent in looks, and seconds that are free."""
 
@@ -97,7 +105,7 @@ class Pace:
 
     quiet_s: float = QUIET_S
     blocked_s: float = BLOCKED_S
-    _key: tuple[tuple[int, int, bool], ...] = ()
+    _key: tuple[tuple[int, int, int, bool], ...] = ()
     _next_s: float = 0.0
     _looked_s: float | None = None
     _all_waited: bool = False
@@ -105,7 +113,12 @@ class Pace:
     """The last call of `due` saw that something had happened since the one before."""
 
     def due(
-        self, glances: Sequence[Glance], now_ns: int, stall_after_s: float, hang_timeout_s: float = HANG_S
+        self,
+        glances: Sequence[Glance],
+        now_ns: int,
+        stall_after_s: float,
+        hang_timeout_s: float = HANG_S,
+        world_size: int | None = None,
     ) -> bool:
         """Whether to look now.
 
@@ -114,9 +127,11 @@ class Pace:
             now_ns: monotonic.
             stall_after_s: see `Policy`; not passed by without a look.
             hang_timeout_s: the same.
+            world_size: of the job; larger than the number of ranks where others are on other nodes.
         """
+        partial = (world_size or 0) > len(glances)
         rungs_s = (stall_after_s, hang_timeout_s)
-        key = tuple((glance.rank, glance.count, glance.alive) for glance in glances)
+        key = tuple((glance.rank, glance.count, glance.changed_ns, glance.alive) for glance in glances)
         live = [glance for glance in glances if glance.alive]
         self.moved = key != self._key
         if self.moved:
@@ -125,10 +140,10 @@ class Pace:
                 if self._all_waited:
                     self.blocked_s = min(max(self.blocked_s, 2 * self._looked_s), stall_after_s)
             self._key, self._next_s, self._looked_s = key, 0.0, None
-        if len(glances) < 2 or not live:
-            return False
+        if not any(glance.count for glance in live) or (len(glances) < 2 and not partial):
+            return False  # nobody has called anything yet
         still_s = (now_ns - max(glance.changed_ns for glance in live)) / 1e9
-        if still_s < max(self._next_s, self._threshold(glances, live, now_ns, stall_after_s)):
+        if still_s < max(self._next_s, self._threshold(glances, live, now_ns, stall_after_s, partial)):
             return False
         self._looked_s = still_s
         self._all_waited = all(glance.waits(now_ns) for glance in live)
@@ -139,13 +154,20 @@ class Pace:
         return True
 
     def _threshold(
-        self, glances: Sequence[Glance], live: Sequence[Glance], now_ns: int, stall_after_s: float
+        self,
+        glances: Sequence[Glance],
+        live: Sequence[Glance],
+        now_ns: int,
+        stall_after_s: float,
+        partial: bool,
     ) -> float:
         waiting = [glance for glance in live if glance.waits(now_ns)]
         others = [glance for glance in live if not glance.waits(now_ns)]
         if not others:
             same = len(waiting) == len(glances) and len({glance.call for glance in waiting}) == 1
-            return stall_after_s if same else self.blocked_s
+            if same:
+                return self.quiet_s if partial else stall_after_s
+            return self.blocked_s
         return self.quiet_s if all(glance.idle for glance in others) else stall_after_s
 
 
@@ -180,10 +202,19 @@ class Monitor:
         self._run, self._judge, self._policy, self._tell = run, judge, policy, tell
         self._rings: dict[Path, Ring] = {}
         self._known: dict[int, _Known] = {}
+        self._again: dict[int, float] = {}
         self._looker = Looker(root, int(os.environ.get("GROUP_RANK", "0") or 0), time.monotonic_ns())
         self._pace = Pace()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="ddpdoctor-monitor", daemon=True)
+        self._exchange = Exchange(run)
+        self._shared: Standstill | None = None
+        self._checked = 0
+        self._since = 0.0
+        self._alone = False
+        self._judged: tuple[float, ...] = ()
+        self._ended: Ruling | None = None
+        self._heard = False
         self._suspicion: Standstill | None = None
         self._saved = 0
         self._began = time.monotonic()
@@ -210,22 +241,32 @@ class Monitor:
             except Exception as problem:  # ours; the job goes on
                 self.lost.append(f"watching for hangs ended: {type(problem).__name__}: {problem}")
                 return
-            if self.ending is not None:
+            if self._ended is not None:
+                if self._shared is not None and not self._heard:
+                    self._exchange.stop(f"{self._ended.code}: {self._ended.headline}")
+                    self._stop.wait(STOP_S)
+                self.ending = self._ended
                 return
 
     def _tick(self) -> None:
         rings = self._current()
-        if len(rings) < 2:
+        if not rings:
             return
         now = time.monotonic_ns()
         glances = [self._glance(ring, now) for ring in rings]
         stall_after = self._policy.stall_after_s or self._stall_after(rings)
         due = self._pace.due(
-            glances, now, min(stall_after, self._policy.hang_timeout_s), self._policy.hang_timeout_s
+            glances,
+            now,
+            min(stall_after, self._policy.hang_timeout_s),
+            self._policy.hang_timeout_s,
+            world_size=max((ring.world_size or 0 for ring in rings), default=0),
         )
-        if self._pace.moved and self._suspicion is not None:
-            self._withdraw()
-        if not due:
+        if self._pace.moved:
+            self._move()
+        elif self._shared is not None:
+            self._share(stall_after)
+        if not due or self._ended is not None:
             return
         began = time.monotonic()
         if self.cost_s > MOST_SHARE * (began - self._began) + FREE_S:
@@ -234,12 +275,58 @@ class Monitor:
         self.cost_s += max(0.0, time.monotonic() - began - SAMPLES_S)
         if seen is None or [ring.read_count() for ring in rings] != [glance.count for glance in glances]:
             return  # the job went on meanwhile
+        if (seen.world_size or 0) > len(seen.stands):
+            self._save(replace(seen, stage="waiting"))
+            if self._shared is None:
+                self._since = time.monotonic()
+            self._shared, self._checked = seen, 0
+            if time.monotonic() - self._since < JOIN_S:
+                return  # all nodes together say more
         self._rule(seen, stall_after)
+
+    def _move(self) -> None:
+        """Something happened: what was said before does not hold any more."""
+        if self._suspicion is not None:
+            self._withdraw()
+        elif self._shared is not None:
+            self._save(self._date(self._shared, "withdrawn"))
+        if self._shared is not None:
+            self._shared, self._alone = None, False
+            self._exchange.withdraw()
+
+    def _share(self, stall_after: float) -> None:
+        """Tell the other nodes that nothing has moved, and judge what all of them tell together."""
+        assert self._shared is not None
+        self._checked += 1
+        try:
+            self._exchange.publish(self._shared, self._checked)
+        except OSError as problem:
+            self.lost.append(f"other nodes could not be told of a standstill: {problem.strerror or problem}")
+            self._shared = None
+            return
+        stop = self._exchange.read_stop()
+        if stop is not None:
+            self._tell(f"ended on another node: {stop}")
+            self._ended, self._heard = Ruling(True, headline=stop), True
+            return
+        joined = self._exchange.join(self._shared)
+        if joined is None:
+            if not self._alone and time.monotonic() - self._since >= JOIN_S:
+                self._alone = True
+                self._rule(self._shared, stall_after)
+            return
+        still_s = joined.still_s + (time.monotonic_ns() - (self._shared.at.mono_ns or 0)) / 1e9
+        rungs = (stall_after, self._policy.hang_timeout_s)
+        judged = (joined.after_s, *(float(still_s >= rung) for rung in rungs))
+        if judged == self._judged:
+            return
+        self._judged = judged
+        self._rule(replace(joined, still_s=still_s), stall_after)
 
     def _current(self) -> list[Ring]:
         """Return the rings of the ranks of the newest attempt."""
         rings = find_rings(self._run / "processes", self._rings)
-        self._looker.read_tables(ring for ring in rings if ring.rank is None or not ring.world_size)
+        self._looker.read_tables(ring for ring in rings if self._may_become_rank(ring))
         ranked = [ring for ring in rings if ring.rank is not None]
         newest = max((ring.attempt for ring in ranked), default=0)
         by_rank: dict[int, Ring] = {}
@@ -247,6 +334,20 @@ class Monitor:
             if ring.attempt == newest:
                 by_rank[ring.rank or 0] = ring
         return [by_rank[rank] for rank in sorted(by_rank)]
+
+    def _may_become_rank(self, ring: Ring) -> bool:
+        """Whether its journal may say soon that it is a rank, or how large the world is.
+
+        Helpers are looked at again now and then only, and not when they have ended: there may be thousands.
+        """
+        if ring.rank is not None:
+            return not ring.world_size
+        now = time.monotonic()
+        if now < self._again.get(ring.pid, 0.0):
+            return False
+        alive = read_pulse(ring.pid, ring.ticks).alive
+        self._again[ring.pid] = now + AGAIN_S if alive else math.inf
+        return True
 
     def _glance(self, ring: Ring, now: int) -> Glance:
         rows = ring.read_rows(GLANCED)
@@ -270,7 +371,9 @@ class Monitor:
             alive=pulse.alive,
             idle=known.idle,
             count=rows[-1].number if rows else 0,
-            changed_ns=max((max(row.begin_ns, row.end_ns) for row in rows), default=0),
+            changed_ns=max(
+                (max(row.begin_ns, row.end_ns) for row in rows), default=int(ring.ticks / TICKS * 1e9)
+            ),
             call=_identify(ring, current),
             since_ns=current.begin_ns if current is not None else 0,
         )
@@ -279,8 +382,9 @@ class Monitor:
         return min(max(STALL_S, STALL_STEPS * median_step(rings[0].read_rows(STEPS))), LONGEST_STALL_S)
 
     def _rule(self, seen: Standstill, stall_after: float) -> None:
-        ruling = self._judge(seen)
         policy = self._policy
+        seen = replace(seen, hang_timeout_s=policy.hang_timeout_s)
+        ruling = self._judge(seen)
         if ruling.proved:
             ends = policy.on_hang != "report"
             self._save(replace(seen, stage="proved", stopped=ends))
@@ -288,28 +392,33 @@ class Monitor:
                 f"{ruling.code}: {ruling.headline}" + ("" if ends else " (--on-hang report: it goes on)")
             )
             if ends:
-                self.ending = ruling
+                self._ended = ruling
             return
         if not ruling.stalled or seen.still_s < stall_after:
             return
         stage = "suspected" if self._suspicion is None else "reminded"
         if seen.still_s >= policy.hang_timeout_s:
             stage = "confirmed"
+        elif self._suspicion is not None and seen.still_s < 1.9 * self._suspicion.still_s:
+            return  # said already
         ends = stage == "confirmed" and policy.on_hang == "abort"
         self._suspicion = replace(seen, stage=stage, stopped=ends)
         self._save(self._suspicion)
         self._tell(f"{stage} after {seen.still_s:.0f} s: {ruling.headline}")
         if ends:
-            self.ending = ruling
+            self._ended = ruling
 
     def _withdraw(self) -> None:
         assert self._suspicion is not None
         self._tell("withdrawn: it goes on")
-        now = Moment(time.time_ns(), time.monotonic_ns())
-        later_s = ((now.mono_ns or 0) - (self._suspicion.at.mono_ns or 0)) / 1e9
-        after_s = self._suspicion.after_s + later_s
-        self._save(replace(self._suspicion, stage="withdrawn", at=now, after_s=after_s))
+        self._save(self._date(self._suspicion, "withdrawn"))
         self._suspicion = None
+
+    def _date(self, look: Standstill, stage: str) -> Standstill:
+        """Return a look as of now, at another stage."""
+        now = Moment(time.time_ns(), time.monotonic_ns())
+        later_s = ((now.mono_ns or 0) - (look.at.mono_ns or 0)) / 1e9
+        return replace(look, stage=stage, at=now, after_s=look.after_s + later_s)
 
     def _save(self, seen: Standstill) -> None:
         """Put a look on disk before anything is done about it."""

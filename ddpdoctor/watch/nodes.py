@@ -40,7 +40,7 @@ WORDS = 2000
 EVENTS_BYTES = 64 << 20
 NODES = 16_384
 RANKS = 1 << 20
-BY_NODE = ("processes", "exceptions", "crashes", "wrappers", "texts", "memory", "ranks")
+BY_NODE = ("processes", "exceptions", "crashes", "wrappers", "texts", "memory", "ranks", "standstills")
 """Kinds of evidence whose rows say of which node they are: those that travel."""
 YEAR_3000_NS = 32_503_680_000 * 10**9
 """Later than any clock says; what comes from another node is not trusted to be a time."""

@@ -26,6 +26,7 @@ def write_ring(folder: Path, rows: list[Row], *, capacity: int = 16, count: int 
         RECORD.pack_into(data, place, *(getattr(row, name) for name in Row.__slots__))
     path = folder / "12-34.ring"
     path.write_bytes(data)
+    path.with_suffix(".jsonl").touch()
     return path
 
 
@@ -53,6 +54,7 @@ def test_a_record_that_is_being_overwritten_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("data", [b"", b"DDPRING1", b"x" * 8192, MAGIC + b"\xff" * 8184])
 def test_what_is_no_ring_is_empty(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "12-34.ring").write_bytes(data)
+    (tmp_path / "12-34.jsonl").touch()
     (ring,) = find_rings(tmp_path, {})
     assert ring.read_rows(10) == []
 

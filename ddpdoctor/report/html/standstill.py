@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
-from ddpdoctor.evidence.standstill import Call, Stand, Standstill
+from ddpdoctor.evidence.standstill import Call, Stand, Standstill, last_looks
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.svg import Drawing
 from ddpdoctor.report.html.text import count, format_ranks, format_seconds
@@ -31,6 +31,8 @@ OPS = 5
 STAGES = {
     "look": "looked at",
     "moving": "looked at: it moves",
+    "brief": "looked at",
+    "waiting": "ranks of other nodes are waited for",
     "proved": "proved: nobody of them can go on",
     "suspected": "suspected",
     "reminded": "still so",
@@ -90,9 +92,9 @@ class StandstillView:
 
 def view_standstill(evidence: Evidence, caps: Caps) -> StandstillView | None:
     """Return the view of the last look; None where the job was never looked at."""
-    if not evidence.standstills:
+    look = last_looks(evidence.standstills)
+    if look is None:
         return None
-    look = max(evidence.standstills, key=lambda each: each.after_s)
     colours = _choose_colours(look)
     lanes = _fold_lanes(look.stands)
     span = min(

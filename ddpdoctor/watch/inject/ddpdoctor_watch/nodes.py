@@ -12,17 +12,20 @@ The head gathers the last into ``nodes/<node>.json`` of its run directory. Event
 which one this is, ``peer`` what the head knows of another one (later events add to earlier ones), ``sent`` how telling
 the head went.
 
-A store may stop to answer (a cable, a host without power). So nothing is asked of it in the agent's own thread but what
-has a limit of its own; what has none is done by a thread that is left behind when its time is up.
+A store may stop to answer (a cable, a host without power). So nothing is asked of it in the agent's own thread: that is
+done by a thread that is left behind when its time is up, over a connection of our own, which the agent's does not wait
+for.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+import threading
 import time
 
-from . import journal, sockets
+from . import journal, sockets, stillness
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,18 +60,31 @@ class _Meeting:
 
     def __init__(self, agent: Any) -> None:
         group = agent._worker_group
-        self.store: Any = agent._store
+        self.origin: Any = agent._store
+        self.store: Any = None
+        """Ours, once the meeting has begun."""
+        self.busy = threading.Lock()
+        """Held while something is asked of it: for ever, where it never answers."""
         self.node = int(group.group_rank)
         self.count = int(group.group_world_size)
         self.ranks = [int(worker.global_rank) for worker in group.workers]
-        self.port = sockets.find_port(self.store)
+        self.port = sockets.find_port(self.origin)
         self.is_head = sockets.listens(self.port) if self.port is not None else self.node == 0
+        self.stillness: stillness.Stillness | None = None
         self.head: dict[str, Any] = {}
         self.peers: dict[int, dict[str, Any]] = {}
         self.next_beat = 0.0
         self.mute = False
         self.sent = False
         self.left = False
+
+    def open(self) -> None:
+        """Take a connection of our own: the agent's would be blocked for it while ours waits for an answer."""
+        try:
+            self.store = self.origin.clone()
+        except Exception:  # an older torch, or a store that cannot
+            self.store = self.origin
+        self.stillness = stillness.Stillness(self.store, self.node, self.others(), self.is_head)
 
     def others(self) -> list[int]:
         return [node for node in range(self.count) if node != self.node]
@@ -85,12 +101,13 @@ def look(_: object, frame: object, args: tuple[Any, ...]) -> None:
     group = getattr(agent, "_worker_group", None)
     if store is None or (getattr(group, "group_world_size", None) or 0) < 2:
         return
-    if _meeting is None or _meeting.store is not store:
+    if _meeting is None or _meeting.origin is not store:
         before, _meeting = _meeting, _Meeting(agent)
-        _beat(_meeting, "running")
         _meet(_meeting, again=before is not None)
     elif time.monotonic() >= _meeting.next_beat:
         _beat(_meeting, "running")
+    if _meeting.stillness is not None:
+        _meeting.stillness.look(functools.partial(_within, _meeting))
 
 
 def note_stopping(*_: object) -> None:
@@ -118,7 +135,7 @@ def leave(*_: object) -> None:
         return
     # Where it ends with an exception, such as that of a signal, nobody is waited for.
     wait = 0.0 if sys.exc_info()[0] is not None else _read_wait()
-    if not _within(wait + LATE_S, "gathering", lambda: _gather(meeting, wait)):
+    if not _within(meeting, wait + LATE_S, "gathering", lambda: _gather(meeting, wait)):
         journal.trouble("gathering", "the store did not answer in time")
 
 
@@ -135,15 +152,15 @@ def _key(kind: str, node: int | None = None) -> str:
 
 def _beat(meeting: _Meeting, state: str) -> None:
     meeting.next_beat = time.monotonic() + BEAT_S + meeting.count / 100
-    if meeting.mute:
+    if meeting.mute or meeting.store is None or not meeting.busy.acquire(False):
         return
     try:
         # The store does not answer this, so nothing is waited for.
         meeting.store.set(_key("alive", meeting.node), f"{state} {time.time_ns()}")
-    except Exception as error:
+    except RuntimeError:
         meeting.mute = True  # the head is gone; how the sending goes at the end tells it
-        if not isinstance(error, RuntimeError):
-            journal.failed("nodes", error)
+    finally:
+        meeting.busy.release()
 
 
 def _meet(meeting: _Meeting, again: bool) -> None:
@@ -156,6 +173,7 @@ def _meet(meeting: _Meeting, again: bool) -> None:
     hello = dict(own, run=os.environ.get("DDPDOCTOR_RUN", ""))
 
     def lead() -> None:
+        meeting.open()
         began = time.time_ns()
         meeting.store.set(_key("head"), json.dumps(dict(hello, node=meeting.node)))
         others = meeting.others()
@@ -164,6 +182,7 @@ def _meet(meeting: _Meeting, again: bool) -> None:
         _note_visible(meeting)
 
     def follow() -> None:
+        meeting.open()
         if meeting.port is not None:
             hello["socket"] = sockets.find_connection(meeting.port)
         for _ in _await(meeting.store, [_key("head")], MEETING_S):
@@ -171,7 +190,8 @@ def _meet(meeting: _Meeting, again: bool) -> None:
             meeting.head = _read_object(meeting.store.get(_key("head")))
         meeting.store.set(_key("hello", meeting.node), json.dumps(hello))
 
-    _within(MEETING_S + LATE_S, "meeting", lead if meeting.is_head else follow)
+    _within(meeting, MEETING_S + LATE_S, "meeting", lead if meeting.is_head else follow)
+    _beat(meeting, "running")
 
 
 def _await(store: Any, keys: Sequence[str], limit: float) -> Iterator[int]:
@@ -223,19 +243,23 @@ def _read_numbers(value: Any) -> list[int]:
     return [each for each in value if type(each) is int][:1024] if isinstance(value, list) else []
 
 
-def _within(limit: float, where: str, task: Callable[[], None]) -> bool:
-    """Do something that may never end, in a thread; return whether it has."""
-    import threading
+def _within(meeting: _Meeting, limit: float, where: str, task: Callable[[], None]) -> bool:
+    """Do something that may never end, in a thread; return whether it has. One at a time."""
+    began = time.monotonic()
+    if not meeting.busy.acquire(True, limit):
+        return False
 
     def run() -> None:
         try:
             task()
         except Exception as error:
             journal.trouble(where, error)
+        finally:
+            meeting.busy.release()
 
     thread = threading.Thread(target=run, name="ddpdoctor-nodes", daemon=True)
     thread.start()
-    thread.join(limit)
+    thread.join(max(limit - (time.monotonic() - began), 0.0))
     return not thread.is_alive()
 
 
@@ -249,6 +273,8 @@ def _send(meeting: _Meeting) -> None:
 
     def send() -> None:
         key = _key("end", meeting.node)
+        if meeting.store is None:
+            return
         try:
             meeting.store.set(key, parcel)
             arrived.append(bool(meeting.store.check([key])))
@@ -257,7 +283,7 @@ def _send(meeting: _Meeting) -> None:
         if not meeting.head and meeting.store.check([_key("head")]):
             meeting.head = _read_object(meeting.store.get(_key("head")))
 
-    _within(SEND_S, "sending", send)
+    _within(meeting, SEND_S, "sending", send)
     connection = None
     if not any(arrived) and meeting.port is not None:
         connection = sockets.judge_connection(meeting.port)
@@ -296,6 +322,8 @@ def _ask_summary(node: int) -> str:
 def _gather(meeting: _Meeting, wait: float) -> None:
     """Wait for what the others saw and keep it; then write down who did not tell, and what is known of him."""
     store = meeting.store
+    if store is None:
+        return
     for node in meeting.others():
         if node not in meeting.peers and store.check([_key("hello", node)]):
             _hear(meeting, node, 0, 0, True)

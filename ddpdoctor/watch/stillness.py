@@ -1,0 +1,119 @@
+"""What nodes on which nothing moves tell each other, as files that their agents pass on.
+
+The other half is ``ddpdoctor_watch/stillness.py``, in the elastic agent.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import json
+import os
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ddpdoctor.evidence.codec import decode, encode
+from ddpdoctor.evidence.standstill import Standstill, join_nodes
+
+UNPACKED = 16 << 20
+"""Bytes of what another node tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What another node told."""
+
+    checked: int
+    """How often its supervisor has seen since its look that nothing has moved."""
+    look: Standstill
+
+
+class Exchange:
+    """The files of one run directory.
+
+    Args:
+        run: the directory.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._base: dict[int, tuple[float, int]] = {}
+
+    def publish(self, look: Standstill, checked: int) -> None:
+        """Tell that nothing has moved since a look.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._write("still", json.dumps({"checked": checked, "look": encode(look)}))
+
+    def withdraw(self) -> None:
+        """Tell that something moves, or that the job has ended."""
+        self._base.clear()
+        with contextlib.suppress(OSError):
+            (self._run / "looks" / "still").unlink()
+
+    def join(self, own: Standstill) -> Standstill | None:
+        """Return how all nodes stand, where each of them has been seen not to move since the look of this one.
+
+        No clock is compared: another node's look counts once its supervisor has looked again after it was first read
+        here, and the own node has not moved since before that.
+
+        Args:
+            own: the look of this node, since which nothing has moved here.
+        """
+        told: dict[int, Told] = {}
+        for path in (self._run / "nodes").glob("still-*"):
+            number = path.name.removeprefix("still-")
+            found = self._read(path) if number.isdigit() else None
+            if found is not None:
+                told[int(number)] = found
+        seen = {stand.rank for stand in own.stands}
+        looks = []
+        for node, each in sorted(told.items()):
+            base = self._base.get(node)
+            if base is None or base[0] != each.look.after_s:
+                self._base[node] = (each.look.after_s, each.checked)
+                return None
+            if each.checked <= base[1]:
+                return None
+            seen |= {stand.rank for stand in each.look.stands}
+            looks.append(replace(each.look, node=node))
+        if not looks or not own.world_size or not seen >= set(range(own.world_size)):
+            return None
+        mine = next(node for node in range(len(looks) + 1) if node not in told)
+        return replace(join_nodes([replace(own, node=mine), *looks]), joined=True)
+
+    def stop(self, text: str) -> None:
+        """Let the other nodes know that the job is to be ended."""
+        with contextlib.suppress(OSError):
+            self._write("stop", text)
+
+    def read_stop(self) -> str | None:
+        """Return why another node ends the job; None while none does."""
+        try:
+            return (self._run / "nodes" / "stop").read_bytes()[:65536].decode(errors="replace")
+        except OSError:
+            return None
+
+    def _write(self, name: str, text: str) -> None:
+        folder = self._run / "looks"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        path = folder / f"{name}~"
+        path.write_text(text)
+        os.replace(path, folder / name)
+
+    def _read(self, path: Path) -> Told | None:
+        try:
+            data = path.read_bytes()[: 2 * UNPACKED]
+            text = zlib.decompressobj().decompress(base64.b64decode(data), UNPACKED)
+            found = json.loads(text)
+            look = decode(Standstill, found["look"])
+            checked = int(found["checked"])
+        except (OSError, ValueError, TypeError, KeyError, zlib.error, binascii.Error, RecursionError):
+            return None
+        if any(not 0 <= stand.rank < 1 << 20 for stand in look.stands):
+            return None
+        return Told(checked, look)
