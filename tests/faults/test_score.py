@@ -112,7 +112,8 @@ def test_every_case_can_be_read_and_is_complete() -> None:
     for truth in truths:
         assert truth.about, truth.name
         assert truth.says or truth.hangs, truth.name
-        assert truth.is_healthy == (truth.exit == 0), truth.name
+        # A job that ends well may have something left on, which is a warning.
+        assert not truth.is_healthy or truth.exit == 0, truth.name
         assert not set(truth.ranks or ()) & set(truth.victims), truth.name
         assert not (truth.is_healthy and truth.lines), truth.name
 

@@ -204,7 +204,7 @@ def test_a_script_sees_the_same_under_accelerate(tmp_path: Path) -> None:
     if importlib.util.find_spec("accelerate") is None:
         pytest.skip("accelerate is not installed")
     write(tmp_path, PROBE, "probe.py")
-    given = "--cpu --num_processes 2 --num_machines 1 --mixed_precision no --main_process_port {} probe.py a"
+    given = "--multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no --main_process_port {} probe.py a"
     start = [sys.executable, "-m", "accelerate.commands.launch"]
     plain, watched = pair(
         tmp_path, [*start, *given.format(29731).split()], ["--", *start, *given.format(29732).split()]
