@@ -152,6 +152,19 @@ def test_other_tells_and_the_head_keeps_it(world: World, monkeypatch: pytest.Mon
     assert (told["node"], told["told"], told["whole"]) == (1, True, True)
 
 
+def test_agents_own_connection_is_left_alone(world: World) -> None:
+    ours = Store()
+    agents = SimpleNamespace(clone=lambda: ours)  # nothing else may be asked of it
+    world.module._meeting = None
+    agent = world.agent(1, store=agents)
+    world.module.look(None, None, (agent,))
+    world.module.look(None, None, (agent,))
+    world.module.note_stopping()
+    world.module.leave()
+    assert {"ddpdoctor/hello/1", "ddpdoctor/alive/1", "ddpdoctor/end/1"} <= ours.data.keys()
+    assert world.of("trouble") == []
+
+
 def test_meeting_measures_the_clocks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(world.module, "MEETING_S", LONG_S)
     other = world.module._Meeting(world.agent(1))
