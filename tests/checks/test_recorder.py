@@ -276,6 +276,23 @@ def test_a_gap_in_the_numbers_is_no_missing_call() -> None:
     assert nothing_found(made)
 
 
+def test_coalesced_calls_share_a_number() -> None:
+    made = Made(3).together()
+    for line in (40, 41, 42):
+        made.call(range(3), "all_reduce", line, 4)
+    made.call(range(3), "all_reduce", 43, 5)
+    assert nothing_found(made)
+    found = first(made.call([0, 1], "all_reduce", 44, 6, STARTED).call([2], "broadcast", 45, 6, STARTED))
+    assert (found.code, str(found.ranks), found.details["sequence"]) == ("COL003", "2", 6)
+
+
+def test_coalesced_calls_of_which_one_differs() -> None:
+    made = Made(3).together()
+    for line in (40, 41):
+        made.call([0, 1], "all_reduce", line, 4).call([2], "all_reduce", line, 4, shape=(line - 36,))
+    assert first(made).code == "COL003"
+
+
 def test_calls_that_were_overwritten_are_not_missing() -> None:
     made = Made(2)
     for number in range(1, 30):

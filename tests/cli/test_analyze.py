@@ -285,6 +285,15 @@ def write_report(path: Path, evidence: Evidence) -> None:
     (path / "report.json").write_text(json.dumps(report.to_dict()))
 
 
+def test_dumps_in_a_run_directory_are_read_with_it(run: Run, tmp_path: Path) -> None:
+    job = Job(3).complains([0, 2], 10.0).terminates([1], 10.5)
+    write_report(tmp_path / "kept", job.evidence())
+    for rank in range(3):
+        shutil.copy(DUMPS / "missing" / f"rank_{rank}", tmp_path / "kept" / f"recorder-{rank}")
+    first = verdict(run, "kept")["findings"][0]
+    assert (first["code"], first["ranks"]) == ("COL002", [1])
+
+
 def test_run_directories_of_two_containers_are_two_nodes(run: Run, tmp_path: Path) -> None:
     job = Job(4, nproc=2).raises(3, "KeyError", "'label_9917'", 10.0).complains([0, 1, 2], 10.2)
     whole = job.evidence()

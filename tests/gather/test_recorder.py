@@ -114,6 +114,25 @@ def test_groups_have_their_members_and_peers_are_global_ranks() -> None:
     assert log.groups[call.group].ranks == RankSet([4, 6])
 
 
+def test_sends_have_numbers_of_their_own_among_collectives() -> None:
+    entries = []
+    for n in range(300):
+        if n % 3:
+            entries.append(make_entry(n, n, shape=(8,)))
+        else:
+            entries.append(
+                {
+                    **make_entry(n, n),
+                    "profiling_name": "nccl:recv 0<-1",
+                    "is_p2p": True,
+                    "p2p_seq_id": 1000 + n,
+                }
+            )
+    log, rank = read_one(pickle_dump(make_dump(entries, [0, 1])))
+    assert [log.calls[n].op for n in rank.calls][:4] == ["recv", "all_reduce", "all_reduce", "recv"]
+    assert list(rank.sequences) == [n if n % 3 else 1000 + n for n in range(300)]
+
+
 def test_operations_are_spelled_as_in_torch_distributed() -> None:
     entries = [
         make_entry(n, n, name) for n, name in enumerate(("_all_gather_base", "_reduce_scatter_base", "x_new"))

@@ -31,6 +31,8 @@ _NAMED = re.compile(
     r"\.(?:log|txt|out|err|json|stdout|stderr|pickle|pkl|bin|dump|trace)(?:\.\d{1,4})?(?:\.(?:gz|bz2|xz))?$|(?:^|/)[^./]+$"
 )
 """Files of a folder that may be logs; one that is named itself is read whatever it is called."""
+_DUMPS = re.compile(r"recorder-\d{1,7}$")
+"""Dumps in a run directory: with ``--debug`` torch is told to put them there, and adds the rank."""
 _CONTROL = bytes(set(range(32)) - {7, 8, 9, 10, 12, 13, 27}) + b"\x7f"
 
 
@@ -89,7 +91,7 @@ class Sources:
 
     def _walk(self, top: Path) -> None:
         if is_run_directory(top):
-            self.found.append(Source(top, str(top), "run-directory"))
+            self._add_run(top)
             return
         before, others = len(self.found), 0
         for folder, folders, files in os.walk(top, onerror=self._complain):
@@ -98,7 +100,7 @@ class Sources:
             if len(here.relative_to(top).parts) >= DEEPEST:
                 folders.clear()
             for name in [each for each in folders if is_run_directory(here / each)]:
-                self.found.append(Source(here / name, str(here / name), "run-directory"))
+                self._add_run(here / name)
                 folders.remove(name)
             for name in sorted(files):
                 if len(self.found) - before >= MOST_FILES:
@@ -112,6 +114,17 @@ class Sources:
             self.skipped.append(f"{top}: {others} files whose names are no logs' are left out")
         if len(self.found) == before and not others:
             self.skipped.append(f"{top} holds no log")
+
+    def _add_run(self, path: Path) -> None:
+        """Add a run directory, and the dumps of torch's recorder that lie in it; its logs it has judged itself."""
+        self.found.append(Source(path, str(path), "run-directory"))
+        try:
+            names = sorted(each.name for each in path.iterdir() if _DUMPS.match(each.name))
+        except OSError as problem:
+            self._complain(problem)
+            return
+        for name in names[:MOST_FILES]:
+            self.add(path / name, named=False)
 
     def _complain(self, problem: OSError) -> None:
         self.skipped.append(f"{problem.filename} cannot be read: {problem.strerror}")
