@@ -42,6 +42,7 @@ def make_evidence(
     """
     host = socket.gethostname()
     found = collect_run(directory.path, log_bytes=log_bytes)
+    found.processes = [_with_command_end(record, result) for record in found.processes]
     processes = tuple(_with_memory(record, result, host) for record in found.processes)
     end = JobEnd(
         exit_code=result.exit_code if result.returncode >= 0 else None,
@@ -107,6 +108,16 @@ def _absent() -> dict[str, Absent]:
     """A run examines the job, not the machine: that is what check is for."""
     why = Absent("run watches the job; ddpdoctor check examines the machine", applicable=False)
     return {kind: why for kind in KINDS if kind not in JOB_KINDS}
+
+
+def _with_command_end(record: ProcessRecord, result: JobResult) -> ProcessRecord:
+    """The command is our own child; no watched process saw how it ended. torchrun's end says nothing by itself."""
+    known = record.exit_code is not None or record.signal is not None
+    if record.parent != os.getpid() or record.role == "launcher" or known or not result.returncode:
+        return record
+    if result.returncode > 0:
+        return dataclasses.replace(record, exit_code=result.returncode)
+    return dataclasses.replace(record, signal=-result.returncode)
 
 
 def _with_memory(record: ProcessRecord, result: JobResult, host: str) -> ProcessRecord:

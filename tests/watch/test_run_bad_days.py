@@ -185,6 +185,21 @@ def test_two_runs_in_one_directory_keep_apart(tmp_path: Path) -> None:
         assert len(list((report.parent / "processes").glob("*.jsonl"))) == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["-m", "no_such_module"], "ERR009"),
+        (["no_such_file.py"], "ERR009"),
+        (["-c", "import os; os.kill(os.getpid(), 9)"], "ERR005"),
+        (["-c", "import sys; sys.exit(4)"], "ERR006"),
+    ],
+)
+def test_a_command_that_nobody_watches_is_seen_to_end(tmp_path: Path, words: list[str], code: str) -> None:
+    ended = finish(start(doctor(tmp_path, "--", sys.executable, *words), tmp_path, tmp_path), tmp_path)
+    assert ended.code != 0
+    assert report_of(tmp_path / "run")["verdict"]["code"] == code
+
+
 STARTER = """
     import os, subprocess, sys
     print("before", flush=True)
