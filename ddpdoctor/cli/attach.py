@@ -299,7 +299,6 @@ def _look_at(job: FoundJob, tools: _Tools, *, several: bool) -> int:
 
 
 def _observe(job: FoundJob, tools: _Tools) -> Standstill | None:
-    from ddpdoctor.cli.hanging import judge_look
     from ddpdoctor.cli.progress import make_progress
     from ddpdoctor.watch.attaching.sight import STILL_S, Sight, wait_for
 
@@ -307,10 +306,20 @@ def _observe(job: FoundJob, tools: _Tools) -> Standstill | None:
     progress = make_progress(sys.stderr, color=tools.display.color, quiet=tools.given("quiet"))
     try:
         progress.stage(f"looking at {_count(len(job.ranks), 'rank')}", STILL_S)
-        look = sight.observe(wait_for, lambda seen: judge_look(seen, tools.plugins.checks).proved)
+        look = sight.observe(wait_for, lambda seen: _is_settled(seen, tools))
     finally:
         progress.close()
     return look if look is not None and any(stand.alive for stand in look.stands) else None
+
+
+def _is_settled(look: Standstill, tools: _Tools) -> bool:
+    """Whether the checks name somebody: by proof, or because the job has stood still for long."""
+    from ddpdoctor.cli.hanging import judge_look
+    from ddpdoctor.watch.attaching.sight import STILL_S
+
+    ruling = judge_look(look, tools.plugins.checks)
+    watched = all(stand.watched for stand in look.stands if stand.alive)
+    return ruling.proved or (ruling.stalled and (not watched or look.still_s >= STILL_S))
 
 
 def make_report(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from ddpdoctor.watch.stacks import Stack, take_stacks
 
 CALLERS = 3
 """Frames of a call that is one of the last ones; the one that a rank stands in keeps them all."""
+LOADERS = 8
+"""Places at which loaders are iterated that are kept of each rank."""
 RECENT = 60
 """Calls of each rank that are kept as evidence of a look."""
 COUNTED = 4096
@@ -87,6 +89,8 @@ class Looker:
         self._node = node
         self._started_ns = started_ns
         self._pause = pause
+        self._families: dict[int, list[psutil.Process]] | None = None
+        """Parent -> children, within one look."""
 
     def read_tables(self, rings: Iterable[Ring]) -> None:
         """Read what is new in the journals of these rings."""
@@ -100,6 +104,7 @@ class Looker:
         interval_s: float,
         wait: Callable[[float], bool],
         ends: Mapping[int, tuple[int | None, int | None]] | None = None,
+        resting: Callable[[float], Collection[int]] | None = None,
     ) -> Standstill | None:
         """Take two samples of everything.
 
@@ -108,16 +113,21 @@ class Looker:
             interval_s: between the samples.
             wait: waits so many seconds; True when it was told to stop.
             ends: pid -> exit code and signal, where they are known.
+            resting: gives the processes whose main thread is known not to have run for so many seconds: their stacks
+                need not be taken again.
 
         Returns:
             None where it was told to stop.
         """
+        first = time.monotonic()
         before = self._sample(rings)
         began = time.monotonic()
         if wait(interval_s):
             return None
-        after = self._sample(rings)
+        unchanged = resting(time.monotonic() - first) if resting is not None else ()
+        after = self._sample(rings, {pid: before[pid][1] for pid in unchanged if pid in before})
         spent = time.monotonic() - began
+        self._families = None
         self.read_tables(rings)
         now = time.monotonic_ns()
         stands = [
@@ -135,9 +145,13 @@ class Looker:
             interval_s=spent,
         )
 
-    def _sample(self, rings: Sequence[Ring]) -> dict[int, tuple[Pulse, Stack | None]]:
+    def _sample(
+        self, rings: Sequence[Ring], known: Mapping[int, Stack | None] | None = None
+    ) -> dict[int, tuple[Pulse, Stack | None]]:
         pulses = {ring.pid: read_pulse(ring.pid, ring.ticks) for ring in rings}
-        stacks = take_stacks((pid for pid, pulse in pulses.items() if pulse.alive), pause=self._pause)
+        kept = {pid: stack for pid, stack in (known or {}).items() if stack is not None and stack.frames}
+        wanted = [pid for pid, pulse in pulses.items() if pulse.alive and pid not in kept]
+        stacks = {**kept, **take_stacks(wanted, pause=self._pause)}
         return {pid: (pulse, stacks.get(pid)) for pid, pulse in pulses.items()}
 
     def _stand(
@@ -178,6 +192,7 @@ class Looker:
             still_s=max(0.0, (now - newest) / 1e9) if alive else None,
             frames=frames,
             conditions=self._find_conditions(call.frames if call is not None else frames),
+            loaders=tuple(ring.loaders.values())[-LOADERS:],
             frames_before=self._name(before[1]),
             cpu_share=max(0.0, pulse.cpu_s - before[0].cpu_s) / spent if alive and spent > 0 else None,
             state=pulse.state if alive else None,
@@ -202,9 +217,12 @@ class Looker:
 
     def _look_at_children(self, pid: int) -> tuple[ChildStand, ...]:
         """Return what the processes do that a rank has started and may be waiting for."""
-        try:
-            children = psutil.Process(pid).children()[:MOST_CHILDREN]
-        except psutil.Error:
+        if self._families is None:  # one pass over /proc for all ranks
+            self._families = {}
+            for process in psutil.process_iter(["ppid"]):
+                self._families.setdefault(process.info["ppid"], []).append(process)
+        children = self._families.get(pid, [])[:MOST_CHILDREN]
+        if not children:
             return ()
         stacks = take_stacks([child.pid for child in children])
         found = []

@@ -46,13 +46,13 @@ class Sight:
         """Ranks that write their calls down."""
 
     def observe(
-        self, wait: Callable[[float], bool], proves: Callable[[Standstill], bool]
+        self, wait: Callable[[float], bool], settles: Callable[[Standstill], bool]
     ) -> Standstill | None:
         """Look until it is clear whether the job moves.
 
         Args:
             wait: waits so many seconds; True when it was told to stop.
-            proves: whether a look shows that the job can never get on, however short it has stood still.
+            settles: whether a look is enough to name somebody, however short the job has stood still.
 
         Returns:
             The last look, with stage ``moving`` where something moved; None where it was told to stop.
@@ -68,7 +68,7 @@ class Sight:
             if first is not None:
                 seen = replace(_compare(first, seen), interval_s=spent)
             first = first or seen
-            if seen.stage == "moving" or proves(seen) or _is_enough(seen, spent):
+            if seen.stage == "moving" or settles(seen) or _is_enough(seen, spent):
                 return seen
 
     def _look(
@@ -76,13 +76,18 @@ class Sight:
     ) -> Standstill | None:
         counts = [ring.read_count() for ring in self._rings]
         began = time.monotonic()
-        seen = self._looker.look(self._rings, interval_s=interval_s, wait=wait)
+        pids = [ring.pid for ring in self._rings if ring.pid]
+
+        def resting(seconds: float) -> list[int]:
+            return [pid for pid, asleep_s in read_sleep(pids).items() if asleep_s > seconds]
+
+        seen = self._looker.look(self._rings, interval_s=interval_s, wait=wait, resting=resting)
         if seen is None:
             return None
         moved = counts != [ring.read_count() for ring in self._rings]
         spent = time.monotonic() - began
         # What we pause runs for a moment.
-        later = {pid: s + spent for pid, s in asleep.items()} if self._pause else read_sleep(list(asleep))
+        later = {pid: s + spent for pid, s in asleep.items()} if self._pause else read_sleep(pids)
         watched = {(ring.pid, ring.rank) for ring in self._rings if ring.path != NOWHERE}
         stands = tuple(
             _complete(stand, (stand.pid, stand.rank) in watched, later.get(stand.pid))
@@ -149,7 +154,8 @@ def _complete(stand: Stand, watched: bool, asleep_s: float | None) -> Stand:
     if not stand.alive:
         return replace(stand, watched=watched)
     call = stand.call if watched else find_call(stand.frames)
-    return replace(stand, watched=watched, asleep_s=asleep_s, call=call)
+    still_s = stand.still_s if watched else None
+    return replace(stand, watched=watched, asleep_s=asleep_s, call=call, still_s=still_s)
 
 
 def _compare(first: Standstill, now: Standstill) -> Standstill:
@@ -164,13 +170,13 @@ def _compare(first: Standstill, now: Standstill) -> Standstill:
 
 
 def _is_enough(seen: Standstill, spent: float) -> bool:
-    """Whether somebody has stood for long enough to conclude from it."""
+    """Whether to look further would show no more: all have stood for long already, or were watched for long enough."""
     living = [stand for stand in seen.stands if stand.alive]
     if not living or spent >= STILL_S:
         return True
     if all(stand.watched for stand in living):
         return seen.still_s >= STILL_S
-    return max((stand.asleep_s or 0.0 for stand in living), default=0.0) >= STILL_S
+    return all((stand.asleep_s or 0.0) >= STILL_S for stand in living if not stand.watched)
 
 
 def wait_for(seconds: float) -> bool:
