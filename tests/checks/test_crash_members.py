@@ -50,6 +50,14 @@ def test_node_that_fell_silent_is_lost(other: JobNode, confidence: str) -> None:
     assert cause.details["last_sign_wall_ns"] == other.seen_ns
 
 
+@pytest.mark.parametrize(("silent_s", "lost"), [(20.0, False), (40.0, True)])
+def test_signs_of_life_are_rarer_in_large_jobs(silent_s: float, lost: bool) -> None:
+    others = tuple(JobNode(node, f"n{node}", RankSet([node + 2]), state="told") for node in range(2, 1000))
+    evidence = seen_from_head(complaining(), member(1, "silent", silent_s=silent_s))
+    findings, _, _ = judge(replace(evidence, members=(*evidence.members, *others)))
+    assert ("NET015" in [each.code for each in findings]) == lost
+
+
 @pytest.mark.parametrize(
     "other",
     [

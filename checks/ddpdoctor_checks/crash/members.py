@@ -16,11 +16,19 @@ SILENT_S = 8.0
 an agent on a starved machine was seen to be 2 s late; a node that vanishes is noticed by the ranks of others only when
 their own limits are over, which is later than this or by the end of a connection, which is seen by itself."""
 
+SILENT_EACH_S = 0.02
+"""More for each node of the job: twice by what its signs of life are rarer."""
 
-def is_lost(member: JobNode) -> bool:
-    """Whether a node is gone or cut off, as another one saw it."""
+
+def is_lost(member: JobNode, nodes: int = 2) -> bool:
+    """Whether a node is gone or cut off, as another one saw it.
+
+    Args:
+        member: what was seen.
+        nodes: of the job: of many each gives its signs of life more rarely.
+    """
     if member.state == "silent":
-        return member.silent_s is not None and member.silent_s >= SILENT_S
+        return member.silent_s is not None and member.silent_s >= SILENT_S + SILENT_EACH_S * nodes
     return member.state in ("closed", "cut")
 
 
@@ -29,7 +37,8 @@ def lose_members(diagnosis: Diagnosis) -> bool:
     job = diagnosis.job
     if job is not None and (job.interrupted is not None or (job.exit_code == 0 and not diagnosis.failures)):
         return False
-    lost = [member for member in diagnosis.evidence.members if is_lost(member)]
+    members = diagnosis.evidence.members
+    lost = [member for member in members if is_lost(member, len(members))]
     failures = []
     for member in lost:
         sure = "high" if member.state == "closed" else "medium"
@@ -63,7 +72,8 @@ def _last_sign(member: JobNode) -> str:
 
 def find_lost(diagnosis: Diagnosis, node: int) -> JobNode | None:
     """Return what is known of a lost node."""
-    return next((each for each in diagnosis.evidence.members if each.node == node and is_lost(each)), None)
+    members = diagnosis.evidence.members
+    return next((each for each in members if each.node == node and is_lost(each, len(members))), None)
 
 
 def unheard_ranks(diagnosis: Diagnosis) -> RankSet:
