@@ -76,6 +76,21 @@ def name_points(sends: bool, peer: int | None, tag: int, group: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class LoaderStand:
+    """The last time that a rank began to iterate a DataLoader from one place."""
+
+    length: int | None
+    """Batches that it will give; None where only the program's own code could tell."""
+    number: int = 1
+    """The how-manyth time."""
+    batch_size: int | None = None
+    drop_last: bool = False
+    sampler: str | None = None
+    frames: tuple[Frame, ...] = ()
+    """From the user's own line outwards."""
+
+
+@dataclass(frozen=True, slots=True)
 class ChildStand:
     """A process that a rank has started: a loader worker, a helper."""
 
@@ -132,6 +147,8 @@ class Stand:
     wait_channel: str | None = None
     """Kernel function in which it sleeps, where the kernel tells."""
     children: tuple[ChildStand, ...] = ()
+    loaders: tuple[LoaderStand, ...] = ()
+    """By place, those that were begun last at the end."""
     note: str | None = None
     """Why something of it could not be read."""
     watched: bool = True

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.standstill import Call
+from ddpdoctor.evidence.standstill import Call, LoaderStand
 from ddpdoctor.watch.records import Shortener
 
 MAGIC = b"DDPRING1"
@@ -65,6 +65,7 @@ class Ring:
     signatures: dict[int, dict[str, Any]] = field(default_factory=dict)
     sites: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
     groups: dict[int, dict[str, Any]] = field(default_factory=dict)
+    loaders: dict[tuple[str, int], LoaderStand] = field(default_factory=dict)
     exit_frames: tuple[Frame, ...] = ()
     ended: bool = False
     """Its interpreter has said that it ends."""
@@ -157,6 +158,19 @@ class Ring:
             self.asked_size = _read_number(detail.get("world_size"), variables.get("WORLD_SIZE"))
             if self.rank is None:
                 self.rank = _read_number(detail.get("rank"), variables.get("RANK"))
+        elif kind == "loader":
+            frames = shorten.frames(event.get("frames"))
+            length, batch = event.get("length"), event.get("batch_size")
+            place = (frames[0].file, frames[0].line) if frames else ("", 0)
+            self.loaders.pop(place, None)  # to the end
+            self.loaders[place] = LoaderStand(
+                length=length if isinstance(length, int) else None,
+                number=int(event.get("number") or 1),
+                batch_size=batch if isinstance(batch, int) else None,
+                drop_last=bool(event.get("drop_last")),
+                sampler=event.get("sampler"),
+                frames=frames,
+            )
         elif kind == "exit-call":
             self.exit_frames = shorten.frames(event.get("frames"))
             self.ended = True

@@ -84,6 +84,7 @@ COL006 group-creation-mismatch error
 COL008 rank-finished-early error
 COL009 rank-stalled error
 COL011 point-to-point-unmatched error
+DAT003 batches-uneven error
 DDP003 parameter-ready-twice error
 DDP004 static-graph-violated error
 DDP009 model-differs error

@@ -13,6 +13,7 @@ from ddpdoctor_checks.hangs.findings import (
     find_progress,
     find_stalled,
     find_symmetric,
+    find_uneven_batches,
     find_unmatched,
 )
 
@@ -24,5 +25,6 @@ __all__ = [
     "find_progress",
     "find_stalled",
     "find_symmetric",
+    "find_uneven_batches",
     "find_unmatched",
 ]

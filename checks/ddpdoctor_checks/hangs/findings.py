@@ -9,6 +9,7 @@ from ddpdoctor.evidence import Evidence
 from ddpdoctor.judge import CannotLook, Finding, check, check_also
 from ddpdoctor_checks.crash import collectives as ended
 from ddpdoctor_checks.crash.telling import JOB
+from ddpdoctor_checks.hangs.loaders import explain_by_batches
 from ddpdoctor_checks.hangs.reading import Reading, last_look, read_look
 from ddpdoctor_checks.hangs.stalls import find_stall
 from ddpdoctor_checks.hangs.unwatched import describe_standing, judge_stacks
@@ -31,7 +32,8 @@ def judge_look(evidence: Evidence) -> Finding | None:
         return judge_stacks(reading)
     deadlock = find_deadlock(reading)
     if deadlock is not None:
-        found: Finding | None = dataclasses.replace(to_finding(deadlock, reading), code=deadlock.code)
+        told = dataclasses.replace(to_finding(deadlock, reading), code=deadlock.code)
+        found: Finding | None = explain_by_batches(told, reading)
     else:
         found = find_stall(reading, look.stage)
     if found is not None and look.stage == "withdrawn":
@@ -213,3 +215,43 @@ def find_progress(evidence: Evidence) -> Iterable[Finding]:
     if look.stage in ("look", "brief") and judge_look(evidence) is None:
         raise CannotLook(describe_standing(read_look(look)))
     return ()
+
+
+@check(
+    "DAT003",
+    name="batches-uneven",
+    title="Ranks have different numbers of batches",
+    severity="error",
+    family="hangs",
+    needs=NEEDS,
+    since="0.1.0",
+    id="hangs.batches",
+    required=False,
+    commands=JOB,
+)
+def find_uneven_batches(evidence: Evidence) -> Iterable[Finding]:
+    """The loader of a loop gives ranks different numbers of batches, and those with more wait for the others.
+
+    What it looks for:
+        Ranks that can never go on, while the DataLoader that they iterated last from one line was of different lengths.
+
+    Why it matters:
+        A rank that runs out of batches leaves the loop. The others wait in its backward or in a collective for a step
+        that never comes, with NCCL until the time limit of the group.
+
+    How it decides:
+        Each rank writes the length of a loader down when it begins to iterate it. Only map-style data sets with
+        samplers of torch are measured: asking others would run the program's own code. The same iteration of the same
+        line is compared over all ranks.
+
+    Known false alarms:
+        None known: nothing is said while ranks get on, however their lengths differ.
+
+    Fix:
+        ``DistributedSampler(drop_last=True)`` and ``DataLoader(drop_last=True)``, or the Join context manager.
+
+    References:
+        https://docs.pytorch.org/tutorials/advanced/generic_join.html
+        https://docs.pytorch.org/docs/stable/data.html (torch.utils.data.distributed.DistributedSampler)
+    """
+    yield from _tell(evidence, "DAT003")

@@ -549,6 +549,24 @@ def _read_backend(group: Any) -> str | None:
         return None
 
 
+def is_watching() -> bool:
+    """Whether this process has begun to make a process group."""
+    return _ring is not None
+
+
+def find_own_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame that is the user's, from one outwards; None where there is none."""
+    ring = _ring
+    for _ in range(DEPTH):
+        if frame is None or ring is None:
+            return None
+        name = frame.f_code.co_filename
+        if not (name.startswith(ring.trees) or any(part in name for part in _PACKAGES)):
+            return frame
+        frame = frame.f_back
+    return None
+
+
 def _find_site(ring: _Ring, frame: FrameType | None) -> int:
     """Return the number of the user's own lines that a call comes from; 0 where there are none.
 

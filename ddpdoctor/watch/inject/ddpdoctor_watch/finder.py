@@ -23,6 +23,7 @@ TARGETS = {
     "torch.distributed.c10d_logger": "patch_logger",
     "torch.distributed.distributed_c10d": "patch_c10d",
     "torch.nn.parallel.distributed": "patch_ddp",
+    "torch.utils.data.dataloader": "patch_dataloader",
     "torch.autograd.anomaly_mode": "patch_anomaly",
     "torch.distributed.elastic.agent.server.api": "patch_agent",
     "torch.distributed.elastic.agent.server.local_elastic_agent": "patch_local_agent",

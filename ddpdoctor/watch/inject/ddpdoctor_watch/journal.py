@@ -30,6 +30,7 @@ LIMITS = {
     "ddp": 20,
     "trouble": 20,
     "setting": 100,
+    "loader": 2_000,
     "signature": 4_000,
     "site": 4_000,
     "group": 1_000,

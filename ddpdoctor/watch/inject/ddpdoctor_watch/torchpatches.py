@@ -87,6 +87,13 @@ def patch_anomaly(module: ModuleType) -> None:
     _wrap(module.set_detect_anomaly, "__init__", after=_note_anomaly)
 
 
+def patch_dataloader(module: ModuleType) -> None:
+    """See loaders iterated."""
+    from . import loaders
+
+    loaders.patch_dataloader(module)
+
+
 def patch_spawn(module: ModuleType) -> None:
     """See a process start ranks by torch.multiprocessing."""
     _wrap(module.ProcessContext, "__init__", after=_note_children)
