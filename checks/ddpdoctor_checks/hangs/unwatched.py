@@ -32,19 +32,23 @@ def judge_stacks(reading: Reading) -> Finding | None:
     blind = [place for place in outside if not place.stand.frames]
     if not waiting or blind or any(place.moved for place in outside):
         return None
-    waited = min(waited_for(place, reading) for place in waiting)
-    if waited < WAITED_S and not reading.look.given:
+    given = reading.look.given
+    # Who waited longest has waited for those who are not there; the others came later.
+    longest = max(waited_for(place, reading) for place in waiting)
+    if longest < WAITED_S and not given:
         return None
     gone = [place for place in reading.places if place.kind == "gone"]
     if gone:
-        return _find_gone(reading, waiting, gone, waited)
+        return _find_gone(reading, waiting, gone, longest)
     if outside:
-        return _find_outside(reading, waiting, outside, waited)
-    sides = part_sides(waiting)
+        return _find_outside(reading, waiting, outside, longest)
     if reading.unseen:
         return None  # those of other nodes may be what all of them wait for
+    sides = part_sides(waiting)
     if len(sides) > 1:
-        return _find_sides(reading, sides, waited)
+        waited = min(max(waited_for(place, reading) for place in side) for side in sides)
+        return _find_sides(reading, sides, waited) if waited >= WAITED_S or given else None
+    waited = waited_together(waiting, reading)
     return _find_together(reading, waiting, waited) if waited >= SYMMETRIC_S else None
 
 

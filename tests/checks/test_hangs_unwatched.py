@@ -1,0 +1,202 @@
+"""What is said of ranks that wrote no calls down: from their stacks alone, and never with high confidence."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import pytest
+
+from ddpdoctor.evidence import Evidence, Frame, Launch, RankSet
+from ddpdoctor.evidence.job import Moment
+from ddpdoctor.evidence.standstill import Call, Stand, Standstill
+from ddpdoctor.judge import CannotLook, Finding, NotApplicable
+from ddpdoctor_checks.hangs.findings import find_progress, judge_look
+
+C10D = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+
+
+def waits(rank: int, op: str = "all_reduce", line: int = 88, **more: object) -> Stand:
+    own = Frame("train.py", line, "step", f"dist.{op}(t)")
+    frames = (Frame(C10D, 3000, op), own, Frame("train.py", 99, "main"))
+    call = Call(op, point_to_point=op in ("send", "recv"), frames=frames)
+    return make(rank, frames, call=call, **more)
+
+
+def outside(rank: int, source: str = "time.sleep(1000)", **more: object) -> Stand:
+    frames = (Frame("data.py", 61, "read_shard", source), Frame("train.py", 98, "main"))
+    return make(rank, frames, **more)
+
+
+def make(rank: int, frames: tuple[Frame, ...], **more: object) -> Stand:
+    fields: dict[str, object] = {
+        "pid": 1000 + rank, "frames": frames, "frames_before": frames, "cpu_share": 0.0, "state": "S",
+        "asleep_s": 43.0, "watched": False,
+    }  # fmt: skip
+    return Stand(rank, **{**fields, **more})  # type: ignore[arg-type]  # fields of Stand
+
+
+def see(*stands: Stand, world: int | None = None, interval_s: float = 1.0, stage: str = "look") -> Evidence:
+    look = Standstill(
+        Moment(1_700_000_000_000_000_000, 1),
+        100.0,
+        0.0,
+        stands,
+        world or len(stands),
+        interval_s,
+        stage=stage,
+    )
+    return Evidence(launch=Launch(command="attach"), standstills=(look,))
+
+
+def judge(*stands: Stand, world: int | None = None, interval_s: float = 1.0) -> Finding | None:
+    return judge_look(see(*stands, world=world, interval_s=interval_s))
+
+
+def test_a_rank_outside_of_every_call_holds_those_that_wait() -> None:
+    found = judge(waits(0), outside(1), waits(2), waits(3))
+    assert found is not None
+    assert (found.code, found.confidence, found.ranks, found.victims) == (
+        "COL009", "medium", RankSet([1]), RankSet([0, 2, 3])
+    )  # fmt: skip
+    assert found.message == (
+        "Ranks 0,2-3 wait in all_reduce (train.py:88, step); rank 1 stands in read_shard (data.py:61) for 43 s: it sleeps."
+    )
+    assert [(place.role, place.file, place.line) for place in found.where] == [
+        ("culprit", "data.py", 61), ("caller", "train.py", 98), ("victim", "train.py", 88)
+    ]  # fmt: skip
+    assert found.details["proof"] is False
+    assert "#" not in found.message
+
+
+def test_a_stopped_rank_is_said_to_be_stopped() -> None:
+    found = judge(waits(0), outside(1, state="T", asleep_s=2.0))
+    assert found is not None
+    assert found.details["doing"] == "stopped"
+    assert found.fix[0].command == "kill -CONT 1001"
+
+
+@pytest.mark.parametrize(
+    "stands",
+    [
+        (waits(0, asleep_s=3.0), outside(1)),
+        (waits(0), outside(1, cpu_share=0.9)),
+        (waits(0), outside(1, frames_before=(Frame("data.py", 60, "read_shard"),))),
+        (waits(0), make(1, (), note="py-spy may not read")),
+        (outside(0), outside(1)),
+        (waits(0, asleep_s=12.0), waits(1, asleep_s=12.0)),
+        (waits(0, line=88), waits(1, line=97, asleep_s=2.0)),
+        (waits(0, "init_process_group"), waits(1, "init_process_group")),
+    ],
+    ids=[
+        "just-now",
+        "computes",
+        "moves",
+        "unreadable",
+        "nobody-waits",
+        "same-call-just-now",
+        "one-came-just-now",
+        "init",
+    ],
+)
+def test_where_too_little_is_known_nobody_is_named(stands: tuple[Stand, ...]) -> None:
+    assert judge(*stands) is None
+    with pytest.raises(CannotLook):
+        find_progress(see(*stands))
+
+
+def test_without_the_scheduler_s_word_the_time_of_looking_counts() -> None:
+    stands = (waits(0, asleep_s=None), outside(1, asleep_s=None))
+    assert judge(*stands, interval_s=4.0) is None
+    found = judge(*stands, interval_s=10.5)
+    assert found is not None
+    assert found.code == "COL009"
+
+
+def test_who_waited_longest_has_waited_for_the_one_that_is_not_there() -> None:
+    found = judge(waits(0), waits(2, asleep_s=1.0), outside(1))
+    assert found is not None
+    assert found.details["waited_s"] == 43.0
+
+
+def test_ranks_that_wait_in_different_calls_hold_each_other() -> None:
+    found = judge(waits(0), waits(1), waits(2, "barrier", 97))
+    assert found is not None
+    assert (found.code, found.confidence, found.ranks) == ("COL002", "medium", RankSet([2]))
+    assert "none of them comes to the other's call" in found.message
+
+
+def test_of_two_ranks_it_cannot_be_told_which_is_wrong() -> None:
+    found = judge(waits(0), waits(1, line=97))
+    assert found is not None
+    assert (found.ranks, found.victims) == (RankSet([0, 1]), RankSet())
+    assert "cannot be told" in found.message
+
+
+@pytest.mark.parametrize(
+    ("other", "code"), [("new_group", "COL006"), ("barrier", "COL002")], ids=["new_group", "barrier"]
+)
+def test_the_code_is_that_of_the_calls(other: str, code: str) -> None:
+    found = judge(waits(0), waits(1), waits(2, other, 97))
+    assert found is not None
+    assert found.code == code
+
+
+def test_sends_and_receives_without_their_other_side() -> None:
+    found = judge(waits(0, "recv", 5), waits(1, "recv", 6))
+    assert found is not None
+    assert found.code == "COL011"
+
+
+def test_a_rank_without_a_process_is_gone() -> None:
+    gone = Stand(1, alive=False, watched=False)
+    found = judge(waits(0), gone)
+    assert found is not None
+    assert (found.code, found.ranks, found.confidence) == ("COL008", RankSet([1]), "medium")
+
+
+def test_all_ranks_in_one_call_for_long_are_nobody_s_fault() -> None:
+    found = judge(waits(0), waits(1))
+    assert found is not None
+    assert (found.code, found.confidence, found.ranks) == ("COL005", "low", RankSet())
+
+
+def test_ranks_of_other_nodes_may_be_what_all_wait_for() -> None:
+    stands = (waits(0), waits(1))
+    assert judge(*stands, world=4) is None
+    with pytest.raises(CannotLook, match=r"ranks 2-3 on other nodes were not seen: attach there as well"):
+        find_progress(see(*stands, world=4))
+
+
+def test_the_reason_says_what_may_be_granted() -> None:
+    stands = (make(0, (), note="py-spy may not read: sudo"), make(1, (), note="py-spy may not read: sudo"))
+    with pytest.raises(CannotLook, match=r"where ranks 0-1 stand could not be read.*sudo"):
+        find_progress(see(*stands))
+
+
+@pytest.mark.parametrize("stage", ["moving", "brief"])
+def test_a_job_that_moves_has_no_finding(stage: str) -> None:
+    evidence = see(waits(0), outside(1), stage=stage)
+    assert judge_look(evidence) is None
+    if stage == "moving":
+        assert list(find_progress(evidence)) == []
+    else:
+        with pytest.raises(CannotLook, match="too short to name anybody"):
+            find_progress(evidence)
+
+
+def test_a_look_that_was_asked_for_says_nothing_of_the_job_s_end() -> None:
+    evidence = see(waits(0), outside(1))
+    asked = dataclasses.replace(evidence.standstills[0], asked=True)
+    with pytest.raises(NotApplicable):
+        judge_look(dataclasses.replace(evidence, standstills=(asked,)))
+
+
+def test_sixteen_thousand_ranks_are_judged_in_seconds() -> None:
+    stands = [waits(rank) for rank in range(16_384) if rank != 77]
+    began = time.monotonic()
+    found = judge(*stands, outside(77))
+    assert found is not None
+    assert found.ranks == RankSet([77])
+    assert time.monotonic() - began < 60
+    assert len(found.message) < 300
