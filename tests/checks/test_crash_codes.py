@@ -21,7 +21,7 @@ from ddpdoctor.evidence.texts import find_entry
 from ddpdoctor.judge import CheckRow
 from ddpdoctor.testing import assert_status, make_world
 from ddpdoctor_checks.crash import find_exception
-from tests.checks.jobs import LOOP, SITE, TIMED_OUT, Job, at, cause_of, judge
+from tests.checks.jobs import LOOP, SITE, TIMED_OUT, Job, at, cause_of, join_attempts, judge
 
 SERIALISATION = Frame("/venv/lib/python3.11/site-packages/torch/serialization.py", 1500, "load")
 IMPORT = (Frame("helpers.py", 3, "<module>"), Frame("train.py", 1, "<module>"))
@@ -192,8 +192,6 @@ def hung_up() -> Job:
 
 
 def restarts_of(count: int) -> Evidence:
-    from tests.checks.jobs import join_attempts
-
     return join_attempts(
         *(Job(2, attempt=n).raises(0, "KeyError", "'x'").complains([1]) for n in range(count))
     )
@@ -555,8 +553,6 @@ def test_restart_loop_is_told_beside_its_cause() -> None:
 
 
 def test_attempts_that_failed_differently_are_no_loop() -> None:
-    from tests.checks.jobs import join_attempts
-
     first = Job(2, attempt=0).raises(0, "KeyError", "'x'").complains([1])
     second = Job(2, attempt=1).raises(1, "ValueError", "odd").complains([0])
     findings, _, _ = judge(join_attempts(first, second))
@@ -564,8 +560,6 @@ def test_attempts_that_failed_differently_are_no_loop() -> None:
 
 
 def test_restart_that_helped_leaves_a_warning() -> None:
-    from tests.checks.jobs import join_attempts
-
     first = Job(2, attempt=0).raises(0, "KeyError", "'x'").complains([1])
     findings, verdict, _ = judge(join_attempts(first, Job(2, attempt=1, exit_code=0)))
     assert [(each.code, each.severity) for each in findings] == [("ERR001", "warning")]
@@ -735,3 +729,10 @@ def test_rows_are_one_per_code_and_all_of_them_pass_or_fail() -> None:
     assert [row.id for row in failed] == ["crash.exceptions"]
     assert SITE  # the frames of torch stay folded
     assert len({row.codes for row in rows.values()}) == len(rows)
+
+
+def test_failure_after_which_a_restart_went_well_is_told_as_such() -> None:
+    first = Job(2, exit_code=0).raises(1, "KeyError", "'x'")
+    found = cause_of(join_attempts(first, Job(2, exit_code=0, attempt=1)))
+    assert (found.code, found.severity) == ("ERR001", "warning")
+    assert found.message.endswith("started the job again, and then it went well.")

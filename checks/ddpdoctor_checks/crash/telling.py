@@ -110,6 +110,8 @@ def make_finding(diagnosis: Diagnosis, group: Group, describe: Describe) -> Find
     severity = clause.severity
     if diagnosis.recovered and severity is None:
         severity = "warning"
+    if diagnosis.recovered and cause:
+        message += " The launcher started the job again, and then it went well."
     hosts = tuple(
         dict.fromkeys(diagnosis.host(f.view) for f in group.failures if f.rank is None or f.rank in ranks)
     )
