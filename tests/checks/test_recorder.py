@@ -182,6 +182,29 @@ def test_sides_of_equal_size_leave_it_open() -> None:
     assert str(first(made).ranks) == ""
 
 
+def test_a_rank_that_left_a_loop_earlier_never_made_the_call() -> None:
+    made = Made(3)
+    for number in range(1, 5):
+        made.call(range(3), "all_reduce", 28, number)
+    found = first(made.call([0, 2], "all_reduce", 28, 5, STARTED).call([1], "barrier", 30, 5, STARTED))
+    assert (found.code, str(found.ranks), str(found.victims)) == ("COL002", "1", "0,2")
+    assert found.message == (
+        "Ranks 0,2 are in all_reduce #5 (train.py:28); rank 1 never called it: it is in barrier #5 (train.py:30)."
+    )
+
+
+def test_a_forward_of_the_wrapper_on_one_rank_is_none_of_the_others_calls() -> None:
+    made = Made(3).together().call([1, 2], "barrier", 28, 4, STARTED)
+    site = Frame("/site-packages/torch/nn/parallel/distributed.py", 1700, "_sync_buffers")
+    stack = made.table.stack((site, Frame("train.py", 14, "validate")))
+    call = RecordedCall("broadcast", made.table.group("0", "default_pg"), ((8,),), stack=stack)
+    made.rows[0].append((made.table.call(call), 4, STARTED))
+    found = first(made)
+    assert (found.code, str(found.ranks)) == ("COL002", "0")
+    assert "broadcast #4 by the forward of DistributedDataParallel (train.py:14)" in found.message
+    assert "model.module" in (found.fix[0].code or "")
+
+
 STEP = [("all_reduce", 20), ("all_gather", 21), ("broadcast", 22), ("reduce_scatter", 23)]
 
 

@@ -183,7 +183,7 @@ DUMPS = Path(__file__).parents[1] / "gather" / "recorder"
         ("missing.json", "COL002", [1], []),
         ("shape", "COL003", [1], [31, 48, 58, 36]),
         ("operation", "COL003", [1], [33, 48, 58, 36]),
-        ("extra", "COL003", [0], [12, 35, 48, 36]),
+        ("extra", "COL002", [0], [12, 35, 48, 36]),
         ("order", "COL004", [1], [16, 24, 46, 12]),
     ],
 )

@@ -9,7 +9,7 @@ from ddpdoctor_checks.calls.matching import Difference, Matching, match_calls
 
 WAITED = frozenset({"COL002", "COL003", "COL005", "COL008", "NET011"})
 """Codes of jobs in which ranks waited for others, as far as texts tell: recorded calls tell more."""
-TOLD = frozenset({"mismatch", "skipped", "extra", "swapped", "missing"})
+TOLD = frozenset({"mismatch", "apart", "skipped", "extra", "swapped", "missing"})
 """Kinds of differences that name what is wrong."""
 
 _lock = threading.Lock()

@@ -35,8 +35,8 @@ class Difference:
     """The first place at which the ranks of a group are not in step."""
 
     kind: str
-    """mismatch, skipped, extra, swapped, missing (some never called it), absent (some left no dump) or together (all
-    are in the same call)."""
+    """mismatch, apart (different calls of the program, one of which some ranks pass by), skipped, extra, swapped,
+    missing (some never called it), absent (some left no dump) or together (all are in the same call)."""
     group: GroupCalls
     number: int
     """Sequence number."""
@@ -145,8 +145,11 @@ def _tell_mismatch(group: GroupCalls, lines: Sequence[Line], number: int, essenc
     sides = tuple(side for side, _ in voted)
     culprits = _minority(sides, group)
     kind = "mismatch"
-    if culprits and len(voted) == 2:
-        kind = _find_shift(voted[0][1][0], voted[1][1][0], number, essences) or kind
+    if len(voted) == 2:
+        one, other = voted[0][1][0], voted[1][1][0]
+        kind = (culprits and _find_shift(one, other, number, essences)) or (
+            "apart" if _are_apart(one, other, number, essences) else kind
+        )
     return Difference(kind, group, number, sides, culprits, "high" if culprits else "medium")
 
 
@@ -165,6 +168,26 @@ def _find_shift(usual: Line, odd: Line, number: int, essences: Essences) -> str 
         if fits(odd, number + shift, usual, number):
             return "extra"
     return None
+
+
+def _are_apart(one: Line, other: Line, number: int, essences: Essences) -> bool:
+    """Whether two ranks are at different places of the program, rather than in one call with other arguments.
+
+    They are where one call is the wrapper's own and the other is not, and where a line in which one side stands was
+    called by the other side before: it belongs to both, and the ways through the program part here.
+    """
+    first, second = one.at(number), other.at(number)
+    if bool(essences.origin(first)) != bool(essences.origin(second)):
+        return True
+    here, there = _place(essences.site(first)), _place(essences.site(second))
+    if here is None or there is None or here == there:
+        return False
+    return here in _places_before(other, number, essences) or there in _places_before(one, number, essences)
+
+
+def _places_before(line: Line, number: int, essences: Essences) -> set[tuple[str, int] | None]:
+    calls = {call for n, call in zip(line.numbers, line.calls, strict=True) if n < number}
+    return {_place(essences.site((call,))) for call in calls}
 
 
 def _find_swap(
@@ -289,7 +312,16 @@ def _find_together(group: GroupCalls, lines: Sequence[Line], essences: Essences)
     return Difference("together", group, number, sides, RankSet(), "low", RankSet(), here)
 
 
-_WEIGHT = {"mismatch": 0, "skipped": 0, "extra": 0, "missing": 1, "swapped": 2, "absent": 3, "together": 4}
+_WEIGHT = {
+    "mismatch": 0,
+    "apart": 0,
+    "skipped": 0,
+    "extra": 0,
+    "missing": 1,
+    "swapped": 2,
+    "absent": 3,
+    "together": 4,
+}
 
 
 def _order(found: Sequence[Difference], groups: Sequence[GroupCalls]) -> list[Difference]:

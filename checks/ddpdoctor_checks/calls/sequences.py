@@ -24,6 +24,9 @@ MEETING = frozenset({
 })  # fmt: skip
 """Collectives that end on no rank before all have called them; a broadcast may end on its root."""
 
+WRAPPER = "torch/nn/parallel/distributed.py"
+"""File of DistributedDataParallel."""
+
 Essence = tuple[object, ...]
 
 
@@ -211,6 +214,20 @@ class Essences:
         if number not in self._sites:
             self._sites[number] = find_user_line(self.log.frames_of(self.log.calls[number]))
         return self._sites[number]
+
+    def origin(self, numbers: tuple[int, ...]) -> str:
+        """Return what of DistributedDataParallel makes a call: ``forward``, ``backward``, ``wrap``, or nothing."""
+        frames = self.log.frames_of(self.log.calls[numbers[0]]) if numbers else ()
+        for frame in frames:
+            if frame.function == "_engine_run_backward":
+                return "backward"
+            if frame.file.endswith(WRAPPER):
+                return (
+                    "wrap"
+                    if any(f.function == "__init__" and f.file.endswith(WRAPPER) for f in frames)
+                    else "forward"
+                )
+        return ""
 
     def _one(self, number: int) -> Essence:
         known = self._essences.get(number)

@@ -163,6 +163,35 @@ def _tell_mismatch(matching: Matching, difference: Difference) -> tuple[str, str
     return "COL003", f"{at} {_say_calls(matching, difference)}{doubt}.", (SAME, SORTED)
 
 
+_ORIGINS = {
+    "forward": " by the forward of DistributedDataParallel",
+    "backward": " in backward",
+    "wrap": " by the constructor of DistributedDataParallel",
+}
+BARE = Fix(
+    "evaluate the bare model on one rank: it takes part in no collective",
+    code="model.module.eval()\nwith torch.no_grad():\n    loss = criterion(model.module(x), y)",
+)
+
+
+def _say_place(matching: Matching, difference: Difference, side: Side) -> str:
+    call = matching.log.calls[side.call or 0]
+    origin = _ORIGINS.get(matching.essences.origin((side.call or 0,)), "")
+    return f"{name_call(call, difference.number)}{origin}{difference.group.title}{name_site(side.site)}"
+
+
+def _tell_apart(matching: Matching, difference: Difference) -> tuple[str, str, tuple[Fix, ...]]:
+    usual, odd = difference.sides[0], difference.sides[1]
+    here = f"{name_set(usual.ranks)} {choose_form(len(usual.ranks), 'is', 'are')} in"
+    there = f"{choose_form(len(odd.ranks), 'it is', 'they are')} in {_say_place(matching, difference, odd)}"
+    message = f"{_capital(here)} {_say_place(matching, difference, usual)}; {name_set(odd.ranks)} "
+    message += f"never called it: {there}"
+    if not difference.culprits:
+        message += "; which side is wrong cannot be told"
+    alone = len(odd.ranks) == 1 and matching.essences.origin((odd.call or 0,)) == "forward"
+    return "COL002", f"{message}.", (BARE, OUTSIDE) if alone else (OUTSIDE, UNEVEN)
+
+
 def _tell_shift(matching: Matching, difference: Difference) -> tuple[str, str, tuple[Fix, ...]]:
     usual, odd = difference.sides[0], difference.sides[1]
     who = name_set(odd.ranks)
@@ -229,6 +258,7 @@ def _tell_together(matching: Matching, difference: Difference) -> tuple[str, str
 _WORDS = {
     "missing": _tell_missing,
     "mismatch": _tell_mismatch,
+    "apart": _tell_apart,
     "skipped": _tell_shift,
     "extra": _tell_shift,
     "swapped": _tell_swap,
