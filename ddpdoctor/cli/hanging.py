@@ -72,7 +72,8 @@ def make_monitor(
     from pathlib import Path
 
     from ddpdoctor.cli.display import complain
-    from ddpdoctor.watch.monitor import HANG_S, Monitor, Policy
+    from ddpdoctor.watch.monitor import Monitor, Policy
+    from ddpdoctor.watch.pace import HANG_S
 
     if getattr(options, "no_watch", False):
         return None

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,15 +15,12 @@ from ddpdoctor.evidence.codec import encode
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Standstill
 from ddpdoctor.watch.look import TICKS, Looker, Pulse, open_call, read_pulse
+from ddpdoctor.watch.pace import HANG_S, Glance, Pace, median_step
 from ddpdoctor.watch.rings import Ring, Row, find_rings
 from ddpdoctor.watch.stillness import Exchange
 
 TICK_S = 0.5
 """Between two glances at the rings: a few reads of 64 bytes for each rank."""
-BLOCKED_S = 1.0
-"""A call that takes longer counts as waiting."""
-QUIET_S = 1.5
-"""Where some wait and the others use no processor: for so long nothing may happen before stacks are taken."""
 SAMPLES_S = 0.7
 """Between the two samples of a look."""
 IDLE_SHARE = 0.1
@@ -33,8 +28,6 @@ IDLE_SHARE = 0.1
 STALL_S, STALL_STEPS = 10.0, 10
 """A rank is suspected after the longer of 10 s and ten median steps (--stall-after auto)."""
 LONGEST_STALL_S = 600.0
-HANG_S = 300.0
-"""A stall is confirmed (--hang-timeout)."""
 FORWARD = "DistributedDataParallel.forward"
 GLANCED = 8
 """Newest records that a glance reads."""
@@ -72,103 +65,6 @@ class Ruling:
     """A rank stands outside of every collective and does not move, or all wait in the same one."""
     code: str | None = None
     headline: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Glance:
-    """What the rings and /proc show of one rank at one moment."""
-
-    rank: int
-    alive: bool
-    idle: bool
-    count: int
-    changed_ns: int
-    """Monotonic, of the newest beginning or end of a call."""
-    call: tuple[object, ...] | None = None
-    """What the call is that it has not come back from: equal for ranks that stand in the same one."""
-    since_ns: int = 0
-    """When that call began."""
-
-    def waits(self, now_ns: int) -> bool:
-        """Whether it has been in a call for longer than calls take."""
-        return self.alive and self.call is not None and now_ns - self.since_ns >= BLOCKED_S * 1e9
-
-
-@dataclass(slots=True)
-class Pace:
-    """When the next look is due. Pure: it is given what was seen and the time.
-
-    Three things make one due: every rank that lives waits, and not all in the same call; some wait while the
-    others use no processor; nothing happens for `stall_after`. While nothing changes, looks become rarer; where
-    one was for nothing because the job went on, the next comes later: a job of long steps is not looked at in each.
-    """
-
-    quiet_s: float = QUIET_S
-    blocked_s: float = BLOCKED_S
-    _key: tuple[tuple[int, int, int, bool], ...] = ()
-    _next_s: float = 0.0
-    _looked_s: float | None = None
-    _all_waited: bool = False
-    moved: bool = False
-    """The last call of `due` saw that something had happened since the one before."""
-
-    def due(
-        self,
-        glances: Sequence[Glance],
-        now_ns: int,
-        stall_after_s: float,
-        hang_timeout_s: float = HANG_S,
-        world_size: int | None = None,
-    ) -> bool:
-        """Whether to look now.
-
-        Args:
-            glances: of all ranks of the attempt, also of those that are gone.
-            now_ns: monotonic.
-            stall_after_s: see `Policy`; not passed by without a look.
-            hang_timeout_s: the same.
-            world_size: of the job; larger than the number of ranks where others are on other nodes.
-        """
-        partial = (world_size or 0) > len(glances)
-        rungs_s = (stall_after_s, hang_timeout_s)
-        key = tuple((glance.rank, glance.count, glance.changed_ns, glance.alive) for glance in glances)
-        live = [glance for glance in glances if glance.alive]
-        self.moved = key != self._key
-        if self.moved:
-            if self._looked_s is not None:
-                self.quiet_s = min(max(self.quiet_s, 2 * self._looked_s), stall_after_s)
-                if self._all_waited:
-                    self.blocked_s = min(max(self.blocked_s, 2 * self._looked_s), stall_after_s)
-            self._key, self._next_s, self._looked_s = key, 0.0, None
-        if not any(glance.count for glance in live) or (len(glances) < 2 and not partial):
-            return False  # nobody has called anything yet
-        still_s = (now_ns - max(glance.changed_ns for glance in live)) / 1e9
-        if still_s < max(self._next_s, self._threshold(glances, live, now_ns, stall_after_s, partial)):
-            return False
-        self._looked_s = still_s
-        self._all_waited = all(glance.waits(now_ns) for glance in live)
-        self._next_s = max(2 * still_s, still_s + 1.0)
-        for rung_s in rungs_s:
-            if still_s < rung_s:
-                self._next_s = min(self._next_s, rung_s)
-        return True
-
-    def _threshold(
-        self,
-        glances: Sequence[Glance],
-        live: Sequence[Glance],
-        now_ns: int,
-        stall_after_s: float,
-        partial: bool,
-    ) -> float:
-        waiting = [glance for glance in live if glance.waits(now_ns)]
-        others = [glance for glance in live if not glance.waits(now_ns)]
-        if not others:
-            same = len(waiting) == len(glances) and len({glance.call for glance in waiting}) == 1
-            if same:
-                return self.quiet_s if partial else stall_after_s
-            return self.blocked_s
-        return self.quiet_s if all(glance.idle for glance in others) else stall_after_s
 
 
 @dataclass(slots=True)
@@ -438,16 +334,3 @@ def _identify(ring: Ring, row: Row | None) -> tuple[object, ...] | None:
         return None
     call = ring.describe(row, row.begin_ns)
     return (call.group, call.ordinal, call.op, call.shape, call.dtype, call.reduction, call.peer)
-
-
-def median_step(rows: Sequence[Row]) -> float:
-    """Return the median time between two calls from the place that calls most often, in seconds; 0 where unknown."""
-    places = Counter((row.site, row.signature) for row in rows)
-    if not places:
-        return 0.0
-    place, times = places.most_common(1)[0]
-    if times < 3:
-        return 0.0
-    begins = [row.begin_ns for row in rows if (row.site, row.signature) == place]
-    gaps = sorted(after - before for before, after in itertools.pairwise(begins))
-    return gaps[len(gaps) // 2] / 1e9

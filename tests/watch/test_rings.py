@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.watch.look import open_call
-from ddpdoctor.watch.monitor import BLOCKED_S, QUIET_S, Glance, Pace, median_step
+from ddpdoctor.watch.pace import BLOCKED_S, QUIET_S, Glance, Pace, median_step
 from ddpdoctor.watch.records import Shortener
 from ddpdoctor.watch.rings import COUNT_AT, HEAD, HEADER, MAGIC, RECORD, Ring, Row, find_rings
 
