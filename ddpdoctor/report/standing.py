@@ -118,23 +118,37 @@ def _put_tree(paper: Paper, tree: Branch, *, verbose: bool) -> None:
         row = (here, "  " * depth + frame.function, _say_place(frame))
         rows.append((row, frame.source or "", not is_foreign(frame)))
     shown = rows if verbose else rows[:ROWS_SHOWN]
-    sizes = [
-        min(most, max(paper.width_of(row[column]) for row, _, _ in shown))
-        for column, most in ((0, HERE), (1, FUNCTION), (2, PLACE))
-    ]
-    left = paper.width - 2 - LABEL - sum(sizes) - 6
+    here_size, function_size, place_size = _measure(paper, shown)
+    left = paper.width - 2 - LABEL - here_size - function_size - place_size - 6
     for number, ((here, function, place), source, own) in enumerate(shown):
         cells: list[tuple[str, int, str | None]] = [("stacks", LABEL - 2, "dim")] if number == 0 else []
-        cells += [
-            (here, sizes[0], None),
-            (function, sizes[1], None),
-            (place, sizes[2], None if own else "dim"),
-        ]
-        if source and left >= SOURCE:
-            cells.append((source, left, None))
+        cells += [(here, here_size, None), (function, function_size, None)]
+        if own:
+            cells.append((_clip_start(place, place_size), place_size, None))
+            if source and left >= SOURCE:
+                cells.append((source, left, None))
+        else:  # it has no source: the place may take its columns
+            cells.append((place, max(place_size, place_size + 2 + left), "dim"))
         paper.put_row(cells, indent=2 if number == 0 else 2 + LABEL)
     if len(rows) > len(shown):
         _put_label(paper, "", f"… {len(rows) - len(shown)} more places (-v shows them)")
+
+
+def _measure(paper: Paper, rows: Sequence[tuple[tuple[str, str, str], str, bool]]) -> tuple[int, int, int]:
+    """Return the columns for ranks, function and place."""
+    here = min(HERE, max(paper.width_of(row[0]) for row, _, _ in rows))
+    function = min(FUNCTION, max(paper.width_of(row[1]) for row, _, _ in rows))
+    room = paper.width - 2 - LABEL - here - function - 4
+    return (
+        here,
+        function,
+        min(PLACE, room, max([12, *(paper.width_of(row[2]) for row, _, own in rows if own)])),
+    )
+
+
+def _clip_start(place: str, columns: int) -> str:
+    """Return a path with its end, which says more than its beginning."""
+    return place if len(place) <= columns else f"…{place[1 - columns :]}"
 
 
 def _say_ranks(ranks: RankSet, missing: RankSet = RankSet()) -> str:  # noqa: B008  # never changed

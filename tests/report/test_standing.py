@@ -1,0 +1,98 @@
+"""Where ranks stand, as text: groups of ranks, and stacks as one tree, also of a thousand ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence.job import Moment
+from ddpdoctor.evidence.standstill import Call, Stand, Standstill
+from ddpdoctor.report.stacktree import build_tree, list_frames, walk
+from ddpdoctor.report.standing import describe_movement, put_stands
+from ddpdoctor.text.paper import Paper
+
+C10D = Frame("/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 3000, "all_reduce")
+LOGGER = Frame("/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py", 83, "wrapper")
+STEP, MAIN = Frame("train.py", 88, "step", "dist.all_reduce(t)"), Frame("train.py", 99, "<module>", "main()")
+READ = Frame("data.py", 61, "read", "time.sleep(1000)")
+CALL = Call("all_reduce", frames=(C10D, LOGGER, STEP, MAIN))
+
+
+def waits(rank: int) -> Stand:
+    frames = (C10D, LOGGER, STEP, MAIN)
+    return Stand(
+        rank, 1000 + rank, frames=frames, call=CALL, state="S", cpu_share=0.0, asleep_s=43.0, watched=False
+    )
+
+
+def reads(rank: int, line: int = 61) -> Stand:
+    frames = (replace(READ, line=line), MAIN)
+    return Stand(rank, 1000 + rank, frames=frames, state="S", cpu_share=0.002, asleep_s=42.0, watched=False)
+
+
+def look(*stands: Stand) -> Standstill:
+    return Standstill(Moment(1, 1), 60.0, 0.0, stands, len(stands))
+
+
+def show(seen: Standstill, width: int = 100, *, verbose: bool = False) -> str:
+    paper = Paper(width=width)
+    put_stands(paper, seen, verbose=verbose)
+    return paper.text()
+
+
+def test_a_stack_is_the_users_lines_and_what_the_innermost_of_them_called() -> None:
+    assert [frame.function for frame in list_frames(waits(0))] == ["<module>", "step", "all_reduce"]
+    assert [frame.function for frame in list_frames(reads(0))] == ["<module>", "read"]
+
+
+def test_common_callers_stand_once_and_forks_say_who_is_not_there() -> None:
+    rows = [
+        (depth, branch.frame.function if branch.frame else None, str(branch.ranks), str(missing))
+        for depth, branch, missing in walk(build_tree([waits(0), reads(1), waits(2)]), 6)
+    ]
+    assert rows == [
+        (0, "<module>", "0-2", ""),
+        (1, "step", "0,2", "1"),
+        (1, "all_reduce", "0,2", ""),
+        (1, "read", "1", "0,2"),
+    ]
+
+
+def test_the_text_has_groups_and_tree() -> None:
+    text = show(look(waits(0), reads(1), waits(2), Stand(3, alive=False)))
+    assert "ranks    ranks 0, 2: in all_reduce, sleeping, 0% of a core, main thread last ran 43 s ago" in text
+    assert "rank 3: gone" in text
+    assert "here: 0,2 | not here: 1" in text
+    assert "torch/…/distributed_c10d.py:3000" in text
+    assert "dist.all_reduce(t)" in text
+
+
+def test_on_eighty_columns_no_line_is_longer() -> None:
+    assert max(map(len, show(look(waits(0), reads(1), waits(2)), 80).splitlines())) <= 80
+
+
+def test_a_thousand_ranks_fold_to_a_handful_of_lines() -> None:
+    stands = [reads(rank, rank) if rank % 100 == 7 else waits(rank) for rank in range(1024)]
+    text = show(look(*stands))
+    assert len(text.splitlines()) < 40
+    assert "more places" in text or "more place" in text
+    everything = show(look(*stands), verbose=True)
+    assert all(f"data.py:{rank}" in everything for rank in range(7, 1024, 100))
+
+
+def test_ranks_whose_stacks_are_unknown_have_no_tree() -> None:
+    blind = Stand(0, 1000, state="D", note="py-spy may not", watched=False)
+    text = show(look(blind))
+    assert "stacks" not in text
+    assert "uninterruptible" in text
+
+
+def test_who_moves_and_who_waits_is_said() -> None:
+    assert describe_movement(look(waits(0), reads(1))) == (
+        "rank 1 moved; rank 0 waited meanwhile, for 43 s so far"
+    )
+    assert describe_movement(look(reads(0), reads(1))) == "all 2 ranks moved"
+
+
+def test_the_tree_has_only_the_living() -> None:
+    assert build_tree([waits(0), replace(waits(1), alive=False)]).ranks == RankSet([0])
