@@ -170,6 +170,7 @@ def test_memory_is_some_forty_bytes_an_entry(tmp_path: Path) -> None:
         ("my.prefix-7.json", 7),
         ("rank3_attempt2.pickle.gz", 3),
         ("trace", None),
+        ("trace_20260102", None),
         ("rank_99999999999", None),
     ],
 )

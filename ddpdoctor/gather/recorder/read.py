@@ -29,7 +29,7 @@ MOST_PROCESSES = 8
 
 _PICKLED = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _NAMED_RANK = re.compile(r"rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
-_LAST_NUMBER = re.compile(r"(\d{1,7})(?:\.[A-Za-z]\w{0,9}){0,3}$")
+_LAST_NUMBER = re.compile(r"(?<!\d)(\d{1,7})(?:\.[A-Za-z]\w{0,9}){0,3}$")
 
 
 @dataclass(slots=True)
