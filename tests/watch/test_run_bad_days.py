@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import pytest
 from ddpdoctor.watch import job
 from tests.watch.injecting import write
 from tests.watch.launching import (
+    DOCTOR,
     TORCHRUN,
     alive,
     doctor,
@@ -183,6 +185,31 @@ def test_two_runs_in_one_directory_keep_apart(tmp_path: Path) -> None:
     assert len(reports) == 2
     for report in reports:
         assert len(list((report.parent / "processes").glob("*.jsonl"))) == 1
+
+
+@pytest.mark.root
+def test_files_that_may_not_be_read_or_written(tmp_path: Path) -> None:
+    ordinary = ["setpriv", "--bounding-set=-dac_override,-dac_read_search,-sys_ptrace"]
+    if shutil.which("setpriv") is None or subprocess.run([*ordinary, "true"], check=False).returncode:
+        pytest.skip("root's privileges cannot be dropped here")
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    write(locked, GREETING)
+    write(locked, GREETING, "secret.py").chmod(0)
+    locked.chmod(0o555)
+    for name, code in (("train.py", 0), ("secret.py", 1)):
+        folder = tmp_path / name
+        command = [*ordinary, *DOCTOR, "--standalone", name]
+        environment = environ(folder, TMPDIR=str(tmp_path))
+        ended = finish(start(command, folder, locked, env=environment), folder)
+        assert ended.code == code
+        if code == 0:
+            assert ended.stdout == b"hello 0\n"
+            assert b"Permission denied); the run is kept in " in ended.stderr
+        else:
+            assert b"ERR009" in ended.stderr
+            assert b"ls -l secret.py; id" in ended.stderr
+    assert sorted(path.name for path in locked.iterdir()) == ["secret.py", "train.py"]
 
 
 @pytest.mark.parametrize(

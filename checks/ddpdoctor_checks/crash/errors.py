@@ -268,6 +268,8 @@ def _describe_missing_file(diagnosis: Diagnosis, group: Group) -> Clause:
         what = f"the script {file or ''} cannot be opened: {why}".replace("  ", " ")
         fix = Fix("name a script that exists, relative to the directory of the command",
                   f"ls {shlex.quote(str(folder))}")  # fmt: skip
+        if "[Errno 13]" in first.words and file is not None:
+            fix = Fix("let the user who starts the job read it", f"ls -l {shlex.quote(file)}; id")
     return _begin_at(diagnosis, what, [fix])
 
 
