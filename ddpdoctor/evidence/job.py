@@ -264,6 +264,8 @@ class JobEnd:
     """Debug variables that ddpdoctor put into the job's environment because it was asked to."""
     stopped: bool = False
     """ddpdoctor ended it because it stood still: its exit code and the signals of its ranks say nothing."""
+    stopped_elsewhere: str | None = None
+    """What was found on another node, where that was seen; scrubbed there."""
 
 
 @dataclass(frozen=True, slots=True)

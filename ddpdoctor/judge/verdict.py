@@ -99,6 +99,7 @@ def reach_verdict(
     scope: str,
     failure: str | None = None,
     stopped: str | None = None,
+    elsewhere: str | None = None,
 ) -> Verdict:
     """Say how it stands.
 
@@ -110,12 +111,15 @@ def reach_verdict(
             job was watched. A job that failed is a problem even where nothing says why.
         stopped: words on who ended the watched job, e.g. ``interrupted by the user (SIGINT)``; None where nobody
             did.
+        elsewhere: words on what was found on another node, which ended the job; None where that is not so.
     """
     looked = sum(row.status in ("pass", "fail") for row in rows)
     real = [f for f in ordered if f.state == "active" and f.severity in ("error", "warning")]
     count = f"{looked} of {len(rows)} checks could look"
     if real:
         return Verdict("problems", real[0].message, real[0].code, looked, len(rows))
+    if elsewhere is not None:
+        return Verdict("problems", f"ended on another node: {elsewhere}", None, looked, len(rows))
     blind = [row for row in rows if row.status in ("unknown", "error") and row.required]
     if failure is not None:
         why = next((f": {row.reason}" for row in rows if row.status == "unknown" and row.reason), "")

@@ -54,7 +54,12 @@ def build_report(
     world = describe_world(evidence)
     scope = describe_scope(evidence, world)
     verdict = reach_verdict(
-        rows, ordered, scope=scope, failure=describe_failure(evidence), stopped=describe_stop(evidence)
+        rows,
+        ordered,
+        scope=scope,
+        failure=describe_failure(evidence),
+        stopped=describe_stop(evidence),
+        elsewhere=next((end.stopped_elsewhere for end in evidence.job if end.stopped_elsewhere), None),
     )
     judging = time.perf_counter() - began
     return Report(

@@ -54,6 +54,7 @@ def make_evidence(
         interrupted=result.signals[0] if result.signals else None,
         toggles=dict(toggles or {}),
         stopped=result.stopped,
+        stopped_elsewhere=scrub(result.stopped_elsewhere) if result.stopped_elsewhere else None,
     )
     return Evidence(
         launch=_describe_launch(found, end.launcher, split),

@@ -55,6 +55,8 @@ class JobResult:
     """It was told to end because its limit was over."""
     stopped: bool = False
     """It was told to end because it stood still."""
+    stopped_elsewhere: str | None = None
+    """What was found on another node, where that was seen."""
 
     @property
     def exit_code(self) -> int:
@@ -173,6 +175,7 @@ def run_job(
         ],
         limit.over and not stopped,
         stopped,
+        monitor.elsewhere if monitor is not None else None,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import threading
 import time
@@ -16,7 +15,8 @@ from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Standstill
 from ddpdoctor.watch.look import TICKS, Looker, Pulse, open_call, read_pulse
 from ddpdoctor.watch.pace import HANG_S, Glance, Pace, median_step
-from ddpdoctor.watch.rings import Ring, Row, find_rings
+from ddpdoctor.watch.ranks import RankFinder
+from ddpdoctor.watch.rings import Ring, Row
 from ddpdoctor.watch.stillness import Exchange
 
 TICK_S = 0.5
@@ -34,8 +34,6 @@ GLANCED = 8
 STEPS = 512
 """Records from which the length of a step is taken."""
 LOOKS_KEPT = 50
-AGAIN_S = 2.0
-"""Between two looks into the journal of a process that is no rank so far."""
 JOIN_S = 6.0
 """How long a node waits for what the others see before it judges by its own ranks."""
 STOP_S = 2.0
@@ -96,10 +94,9 @@ class Monitor:
         tell: Callable[[str], object],
     ) -> None:
         self._run, self._judge, self._policy, self._tell = run, judge, policy, tell
-        self._rings: dict[Path, Ring] = {}
         self._known: dict[int, _Known] = {}
-        self._again: dict[int, float] = {}
         self._looker = Looker(root, int(os.environ.get("GROUP_RANK", "0") or 0), time.monotonic_ns())
+        self._ranks = RankFinder(run / "processes", self._looker.read_tables)
         self._pace = Pace()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="ddpdoctor-monitor", daemon=True)
@@ -110,7 +107,8 @@ class Monitor:
         self._alone = False
         self._judged: tuple[float, ...] = ()
         self._ended: Ruling | None = None
-        self._heard = False
+        self.elsewhere: str | None = None
+        """What was found on another node, which ends the job."""
         self._suspicion: Standstill | None = None
         self._saved = 0
         self._began = time.monotonic()
@@ -119,6 +117,8 @@ class Monitor:
         self.ending: Ruling | None = None
         """Set when the job is to be ended, after the evidence is on disk."""
         self.lost: list[str] = []
+        self.said: tuple[str, str] | None = None
+        """Stage (see `STAGES`) and sentence of what was told last, as long as it holds."""
 
     def start(self) -> None:
         """Begin."""
@@ -138,14 +138,14 @@ class Monitor:
                 self.lost.append(f"watching for hangs ended: {type(problem).__name__}: {problem}")
                 return
             if self._ended is not None:
-                if self._shared is not None and not self._heard:
+                if self._shared is not None and self.elsewhere is None:
                     self._exchange.stop(f"{self._ended.code}: {self._ended.headline}")
                     self._stop.wait(STOP_S)
                 self.ending = self._ended
                 return
 
     def _tick(self) -> None:
-        rings = self._current()
+        rings = self._ranks.find()
         if not rings:
             return
         now = time.monotonic_ns()
@@ -182,6 +182,7 @@ class Monitor:
 
     def _move(self) -> None:
         """Something happened: what was said before does not hold any more."""
+        self.said = None
         if self._suspicion is not None:
             self._withdraw()
         elif self._shared is not None:
@@ -202,8 +203,8 @@ class Monitor:
             return
         stop = self._exchange.read_stop()
         if stop is not None:
-            self._tell(f"ended on another node: {stop}")
-            self._ended, self._heard = Ruling(True, headline=stop), True
+            self._say("proved", f"ended on another node: {stop}")
+            self._ended, self.elsewhere = Ruling(True, headline=stop), stop[:2000]
             return
         joined = self._exchange.join(self._shared)
         if joined is None:
@@ -218,32 +219,6 @@ class Monitor:
             return
         self._judged = judged
         self._rule(replace(joined, still_s=still_s), stall_after)
-
-    def _current(self) -> list[Ring]:
-        """Return the rings of the ranks of the newest attempt."""
-        rings = find_rings(self._run / "processes", self._rings)
-        self._looker.read_tables(ring for ring in rings if self._may_become_rank(ring))
-        ranked = [ring for ring in rings if ring.rank is not None]
-        newest = max((ring.attempt for ring in ranked), default=0)
-        by_rank: dict[int, Ring] = {}
-        for ring in sorted(ranked, key=lambda each: each.ticks):
-            if ring.attempt == newest:
-                by_rank[ring.rank or 0] = ring
-        return [by_rank[rank] for rank in sorted(by_rank)]
-
-    def _may_become_rank(self, ring: Ring) -> bool:
-        """Whether its journal may say soon that it is a rank, or how large the world is.
-
-        Helpers are looked at again now and then only, and not when they have ended: there may be thousands.
-        """
-        if ring.rank is not None:
-            return not ring.world_size
-        now = time.monotonic()
-        if now < self._again.get(ring.pid, 0.0):
-            return False
-        alive = read_pulse(ring.pid, ring.ticks).alive
-        self._again[ring.pid] = now + AGAIN_S if alive else math.inf
-        return True
 
     def _glance(self, ring: Ring, now: int) -> Glance:
         rows = ring.read_rows(GLANCED)
@@ -284,9 +259,8 @@ class Monitor:
         if ruling.proved:
             ends = policy.on_hang != "report"
             self._save(replace(seen, stage="proved", stopped=ends))
-            self._tell(
-                f"{ruling.code}: {ruling.headline}" + ("" if ends else " (--on-hang report: it goes on)")
-            )
+            more = "" if ends else " (--on-hang report: it goes on)"
+            self._say("proved", f"{ruling.code}: {ruling.headline}{more}")
             if ends:
                 self._ended = ruling
             return
@@ -300,9 +274,13 @@ class Monitor:
         ends = stage == "confirmed" and policy.on_hang == "abort"
         self._suspicion = replace(seen, stage=stage, stopped=ends)
         self._save(self._suspicion)
-        self._tell(f"{stage} after {seen.still_s:.0f} s: {ruling.headline}")
+        self._say(stage, f"{stage} after {seen.still_s:.0f} s: {ruling.headline}")
         if ends:
             self._ended = ruling
+
+    def _say(self, stage: str, sentence: str) -> None:
+        self.said = stage, sentence
+        self._tell(sentence)
 
     def _withdraw(self) -> None:
         assert self._suspicion is not None

@@ -174,3 +174,8 @@ def test_job_that_failed_before_somebody_ended_it_has_its_finding() -> None:
 
 def test_checks_that_failed_themselves_are_told_before_who_ended_the_job() -> None:
     assert reach_verdict([row("error")], [], scope="", stopped=STOPPED).status == "error"
+
+
+def test_what_was_found_on_another_node_is_the_answer_where_nothing_was_found_here() -> None:
+    verdict = reach_verdict([], [], scope="1 rank", failure="exit code 1", elsewhere="COL002: Rank 3 waits")
+    assert (verdict.status, verdict.headline) == ("problems", "ended on another node: COL002: Rank 3 waits")
