@@ -101,13 +101,16 @@ class Ring:
         first = max(1, count - min(most, self._capacity) + 1)
         try:
             with self.path.open("rb") as file:
-                for number in range(first, count + 1):
-                    file.seek(HEADER + (number - 1) % self._capacity * RECORD.size)
-                    data = file.read(RECORD.size)
-                    if len(data) == RECORD.size:
-                        row = Row(*RECORD.unpack(data))
-                        if row.number == number:
-                            rows.append(row)
+                while first <= count:  # in one piece, or two where it goes on at the beginning of the file
+                    place = (first - 1) % self._capacity
+                    size = min(count - first + 1, self._capacity - place)
+                    file.seek(HEADER + place * RECORD.size)
+                    data = file.read(size * RECORD.size)
+                    whole = data[: len(data) // RECORD.size * RECORD.size]
+                    for number, fields in enumerate(RECORD.iter_unpack(whole), first):
+                        if fields[0] == number:
+                            rows.append(Row(*fields))
+                    first += size
         except OSError:
             return []
         return rows
