@@ -21,6 +21,7 @@ from ddpdoctor.evidence.texts import find_entry
 from ddpdoctor.judge import CheckRow
 from ddpdoctor.testing import assert_status, make_world
 from ddpdoctor_checks.crash import find_exception
+from ddpdoctor_checks.crash.frames import user_frames
 from tests.checks.jobs import LOOP, SITE, TIMED_OUT, Job, at, cause_of, join_attempts, judge
 
 SERIALISATION = Frame("/venv/lib/python3.11/site-packages/torch/serialization.py", 1500, "load")
@@ -736,3 +737,9 @@ def test_failure_after_which_a_restart_went_well_is_told_as_such() -> None:
     found = cause_of(join_attempts(first, Job(2, exit_code=0, attempt=1)))
     assert (found.code, found.severity) == ("ERR001", "warning")
     assert found.message.endswith("started the job again, and then it went well.")
+
+
+def test_console_script_of_a_launcher_is_nobodys_line() -> None:
+    script = Frame("/venv/bin/torchrun", 8, "<module>", "sys.exit(main())")
+    own = Frame("/home/someone/bin/train", 3, "<module>")
+    assert user_frames((script, own)) == (own,)

@@ -9,6 +9,8 @@ from ddpdoctor.evidence import Frame
 from ddpdoctor_checks.stage_evidence import fold_frames
 
 _WATCHER = re.compile(r"(^|/)(ddpdoctor/watch/inject|ddpdoctor_watch)/")
+_CONSOLE_SCRIPT = re.compile(r"(^|/)bin/(torchrun|accelerate|accelerate-launch|deepspeed)$")
+"""What pip makes for a launcher; it stands outside of site-packages."""
 _FRAME = re.compile(
     r'^\s{0,16}File "(?P<file>[^"\n]{1,400})", line (?P<line>\d{1,7}), in (?P<function>[^\n]{1,200})$'
 )
@@ -22,7 +24,11 @@ def user_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """Return the frames of the user's own files, in the order given."""
     shown, _ = fold_frames(frames)
     return tuple(
-        frame for frame in shown if not _WATCHER.search(frame.file) and "ddpdoctor/" not in frame.file
+        frame
+        for frame in shown
+        if not _WATCHER.search(frame.file)
+        and "ddpdoctor/" not in frame.file
+        and not _CONSOLE_SCRIPT.search(frame.file)
     )
 
 
