@@ -339,6 +339,24 @@ def test_all_ranks_in_one_call_are_nobodys_fault() -> None:
     assert (found.code, str(found.ranks), found.confidence) == ("COL005", "", "low")
 
 
+def test_a_rank_whose_device_has_not_come_to_the_call_is_named() -> None:
+    made = (
+        Made(4)
+        .together()
+        .call([0, 1, 3], "all_reduce", 88, 4, STARTED)
+        .call([2], "all_reduce", 88, 4, SCHEDULED)
+    )
+    found = first(made)
+    assert (found.code, str(found.ranks), found.confidence) == ("COL005", "2", "medium")
+    assert "rank 2 has asked for it, but its device has not come to it" in found.message
+
+
+def test_a_group_that_was_made_again_counts_from_one() -> None:
+    made = Made(3).together().together()
+    found = first(made.call([0, 1], "all_reduce", 88, 4, STARTED))
+    assert (found.code, str(found.ranks), found.details["sequence"]) == ("COL002", "2", 4)
+
+
 def test_a_group_of_some_ranks_has_its_own_numbers() -> None:
     members = RankSet([1, 3])
     made = Made(4).together().call([1, 3], "all_reduce", 50, 1, group="2", members=members)
@@ -405,6 +423,15 @@ def test_recorded_calls_go_before_the_words_of_those_who_waited() -> None:
     made = Made(3).together().call([0, 1], "all_reduce", 88, 4, STARTED)
     job = Job(3).complains([0, 1], 10.2).terminates([2], 10.5)
     assert [found.code for found in judge(with_job(made, job)).findings] == ["COL002"]
+
+
+def test_a_time_out_of_all_is_told_once() -> None:
+    made = Made(3).together().call(range(3), "all_reduce", 88, 4, STARTED)
+    job = Job(3)
+    for rank in range(3):
+        job.dies(rank, 6, 10.0).says_example(rank, "nccl-timed-out")
+    found = judge(with_job(made, job)).findings
+    assert [(each.code, each.details.get("kind")) for each in found] == [("COL005", "together")]
 
 
 def test_one_rank_alone_tells_nothing() -> None:

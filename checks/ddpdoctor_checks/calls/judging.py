@@ -29,7 +29,12 @@ def first_difference(evidence: Evidence) -> tuple[Matching, Difference] | None:
     return next(((each, each.differences[0]) for each in match_evidence(evidence) if each.differences), None)
 
 
-def knows_better(evidence: Evidence) -> bool:
-    """Whether recorded calls name what texts of ranks that waited only hint at."""
+def knows_better(evidence: Evidence, code: str) -> bool:
+    """Whether recorded calls name what texts of ranks that waited only hint at.
+
+    Args:
+        evidence: of a job.
+        code: of what the texts say.
+    """
     found = first_difference(evidence) if evidence.calls and not evidence.standstills else None
-    return found is not None and found[1].kind in TOLD
+    return found is not None and (found[1].kind in TOLD or code == "COL005")

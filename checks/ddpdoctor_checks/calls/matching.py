@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.collectives import CallLog
+from ddpdoctor.evidence.collectives import RETIRED, SCHEDULED, STARTED, CallLog
 from ddpdoctor_checks.calls.sequences import MEETING, Essences, GroupCalls, Line, read_groups
 
 AHEAD = 64
@@ -36,7 +36,8 @@ class Difference:
 
     kind: str
     """mismatch, apart (different calls of the program, one of which some ranks pass by), skipped, extra, swapped,
-    missing (some never called it), absent (some left no dump) or together (all are in the same call)."""
+    missing (some never called it), absent (some left no dump), unstarted (the
+    devices of some have not come to it) or together (all are in the same call)."""
     group: GroupCalls
     number: int
     """Sequence number."""
@@ -309,19 +310,18 @@ def _find_together(group: GroupCalls, lines: Sequence[Line], essences: Essences)
     absent = group.absent
     if absent:
         return Difference("absent", group, number, sides, absent, "medium", absent, here)
+    # On a device a call is started once the work before it is done; gloo never says so.
+    states = {line.rank: (line.state(number) or 0) & ~RETIRED for line in called}
+    idle = RankSet(rank for rank, state in states.items() if state == SCHEDULED)
+    if idle and STARTED in states.values() and 2 * len(idle) < len(called):
+        return Difference("unstarted", group, number, sides, idle, "medium", idle, here.minus(idle))
     return Difference("together", group, number, sides, RankSet(), "low", RankSet(), here)
 
 
 _WEIGHT = {
-    "mismatch": 0,
-    "apart": 0,
-    "skipped": 0,
-    "extra": 0,
-    "missing": 1,
-    "swapped": 2,
-    "absent": 3,
-    "together": 4,
-}
+    "mismatch": 0, "apart": 0, "skipped": 0, "extra": 0, "missing": 1, "swapped": 2, "absent": 3, "unstarted": 4,
+    "together": 5,
+}  # fmt: skip
 
 
 def _order(found: Sequence[Difference], groups: Sequence[GroupCalls]) -> list[Difference]:

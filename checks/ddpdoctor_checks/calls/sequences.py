@@ -179,8 +179,9 @@ def _read_rank(row: RankCalls, names: Sequence[str | None]) -> dict[str, Line]:
         if name is None:
             continue
         numbers, calls, states = rows.setdefault(name, ([], [], []))
-        if numbers and number < numbers[-1]:
-            continue  # of a group of that name that was destroyed and made again
+        if numbers and number < numbers[-1]:  # the group was destroyed, and another one has its name now
+            for column in (numbers, calls, states):
+                column.clear()
         numbers.append(number)
         calls.append(call)
         states.append(state)

@@ -88,7 +88,7 @@ def tell(evidence: Evidence, code: str, describe: Describe) -> Iterator[Finding]
         describe: words, fixes and details of the code.
     """
     diagnosis = require_job(evidence)
-    if code in WAITED and knows_better(evidence):
+    if code in WAITED and knows_better(evidence, code):
         return
     if diagnosis.cause is not None and diagnosis.cause.code == code:
         yield make_finding(diagnosis, diagnosis.cause, describe)

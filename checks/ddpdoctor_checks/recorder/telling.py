@@ -236,6 +236,24 @@ def _tell_absent(matching: Matching, difference: Difference) -> tuple[str, str, 
     )
 
 
+def _tell_unstarted(matching: Matching, difference: Difference) -> tuple[str, str, tuple[Fix, ...]]:
+    late = difference.behind
+    call = matching.log.calls[difference.sides[0].call or 0]
+    where = (
+        f"{name_call(call, difference.number)}{difference.group.title}{name_site(difference.sides[0].site)}"
+    )
+    who, verb = name_set(difference.waiting), choose_form(len(difference.waiting), "runs", "run")
+    asked = choose_form(
+        len(late), "has asked for it, but its device has", "have asked for it, but their devices have"
+    )
+    busy = f"{name_set(late)} {asked} not come to it: earlier work is still busy there"
+    return "COL005", f"{_capital(who)} {verb} {where}; {busy}.", (
+        Fix(f"look what the device of {name_set(late)} does: a kernel that does not end, a slow or faulty device",
+            "nvidia-smi"),
+        Fix("take stacks of the rank, and dumps again, to see whether it moves", "py-spy dump --pid PID"),
+    )  # fmt: skip
+
+
 def _tell_together(matching: Matching, difference: Difference) -> tuple[str, str, tuple[Fix, ...]]:
     side = difference.sides[0]
     call = matching.log.calls[side.call or 0]
@@ -263,6 +281,7 @@ _WORDS = {
     "extra": _tell_shift,
     "swapped": _tell_swap,
     "absent": _tell_absent,
+    "unstarted": _tell_unstarted,
     "together": _tell_together,
 }
 
