@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.evidence.standstill import MAKERS, Call, name_points
@@ -66,47 +66,62 @@ def call_at(place: Place, series: str, ordinal: int) -> Call | None:
 
 def list_pending(place: Place) -> list[Call]:
     """Return the calls that a rank has asked for and that may not be over: it may wait for any of them."""
+    if place.kind == "device":
+        return [call for call in place.stand.recent if is_queued(call)][-PENDING:]
     asked = [call for call in place.stand.recent if call.asynchronous or call.returned is None]
     return [call for call in asked[-PENDING:] if call.op != "monitored_barrier"]
 
 
-def find_needs(place: Place, by_rank: Mapping[int, Place], *, unseen: bool) -> list[Need]:
-    """Return whom a waiting rank needs: it can never go on where each of these can never be met; none: it may go on.
-
-    Args:
-        place: of a rank that waits.
-        by_rank: all ranks that were seen.
-        unseen: whether there are others.
-    """
-    if place.kind == "work":
-        needs = [find_need(place, call, by_rank, unseen=unseen) for call in list_pending(place)]
-        return [need for need in needs if need.ranks]
-    return [find_need(place, place.call, by_rank, unseen=unseen)] if place.call is not None else []
+def is_queued(call: Call) -> bool:
+    """Whether a call comes back once it is queued on a device: that it has returned does not say that it is over."""
+    return call.collective and call.device not in (None, "cpu", "meta")
 
 
-def find_need(place: Place, call: Call, by_rank: Mapping[int, Place], *, unseen: bool = False) -> Need:
-    """Return whom a rank needs to come back from a call."""
-    if call.point_to_point:
-        return _find_other_side(place, call, by_rank, unseen)
+@dataclass(slots=True)
+class Ranks:
+    """All ranks of a look, asked who of them others wait for."""
+
+    by_rank: Mapping[int, Place]
+    unseen: bool = False
+    """There are others."""
+    _known: dict[tuple[object, ...], Need] = field(default_factory=dict)
+
+    def list_needs(self, place: Place) -> list[Need]:
+        """Return whom a waiting rank needs: it can never go on where none of these can be met; none: it may go on."""
+        if place.kind in ("work", "device"):
+            needs = [self.find_need(place, call) for call in list_pending(place)]
+            return [need for need in needs if need.ranks]
+        return [self.find_need(place, place.call)] if place.call is not None else []
+
+    def find_need(self, place: Place, call: Call) -> Need:
+        """Return whom a rank needs to come back from a call."""
+        if call.point_to_point:
+            return _find_other_side(place, call, self.by_rank, self.unseen)
+        series = call.series
+        key = (series, call.ordinal, call.members, *essence(call))
+        need = self._known.get(key)
+        if need is None:
+            need = self._known[key] = _find_missing(call, series, self.by_rank)
+        return replace(need, sure=False) if place.stand.raised and need.sure else need
+
+
+def _find_missing(call: Call, series: str, by_rank: Mapping[int, Place]) -> Need:
     members = call.members
     known = bool(members) or call.default_group or (not call.group and call.op not in _OF_A_WRAPPER)
-    # It has a time limit of its own, after which scripts go on.
     missing: set[int] = set()
     differing: set[int] = set()
+    # It has a time limit of its own, after which scripts go on.
     sure = known and call.op != "monitored_barrier"
-    series = call.series
     for rank in members or by_rank:
         other = by_rank.get(rank)
-        if other is None or rank == place.rank:
-            continue
-        part = _find_part(call, series, other)
-        if part == "done":
+        part = _find_part(call, series, other) if other is not None else "done"
+        if part == "done" or other is None:
             continue
         missing.add(rank)
         if part == "differs":
             differing.add(rank)
         sure = sure and part != "unknown" and _tells_all(other)
-    return Need(frozenset(missing), frozenset(differing), True, sure and not place.stand.raised)
+    return Need(frozenset(missing), frozenset(differing), True, sure)
 
 
 _OF_A_WRAPPER = ("DistributedDataParallel", FORWARD, BACKWARD)

@@ -9,7 +9,16 @@ from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.standstill import MAKERS, Call, Stand, Standstill, last_looks
 from ddpdoctor.judge import NotApplicable
 from ddpdoctor_checks.crash.frames import user_line
-from ddpdoctor_checks.hangs.needs import BACKWARD, FORWARD, Need, essence, find_need, find_needs, list_pending
+from ddpdoctor_checks.hangs.needs import (
+    BACKWARD,
+    FORWARD,
+    PENDING,
+    Need,
+    Ranks,
+    essence,
+    is_queued,
+    list_pending,
+)
 
 __all__ = ["BACKWARD", "FORWARD", "INIT", "MAKERS", "WRAP", "Place", "Reading", "last_look", "read_look"]
 
@@ -26,7 +35,7 @@ class Place:
     stand: Stand
     kind: str
     """gone, collective, point (send or receive), wrapper (initialisation, wrap, forward, backward), work (waits for
-    something asked for earlier) or outside."""
+    something asked for earlier), device (waits for what it has queued on a device) or outside."""
     call: Call | None = None
     moved: bool = False
     """Outside: its stack changed between the samples, or it computes."""
@@ -44,7 +53,7 @@ class Place:
     @property
     def line(self) -> Frame | None:
         """The user's own line."""
-        if self.kind == "work":
+        if self.kind in ("work", "device"):
             return user_line(self.stand.frames)
         frames = self.call.frames if self.call is not None and self.call.frames else self.stand.frames
         if self.kind == "gone":
@@ -57,8 +66,8 @@ class Place:
         call = self.call
         if self.kind in ("collective", "wrapper") and call is not None:
             return (call.series, call.ordinal, call.members, *essence(call))
-        if self.kind == "work":
-            return ("work", *((each.series, each.ordinal) for each in list_pending(self)))
+        if self.kind in ("work", "device"):
+            return (self.kind, *((each.series, each.ordinal) for each in list_pending(self)))
         return (self.kind, self.rank)
 
 
@@ -72,19 +81,17 @@ class Reading:
     """Ranks that wait for one that is gone or stuck itself."""
     likely: RankSet = field(default_factory=RankSet)
     """The same with what the numbers of calls do not tell for sure."""
-    by_rank: Mapping[int, Place] = field(default_factory=dict)
+    ranks: Ranks = field(default_factory=lambda: Ranks({}))
 
     def get(self, rank: int) -> Place | None:
         """Return where a rank stands; None where it was not seen."""
-        return self.by_rank.get(rank)
+        return self.ranks.by_rank.get(rank)
 
     def need(self, place: Place) -> Need:
         """Return whom a waiting rank needs for the first call that it cannot get back from."""
-        if place.kind == "work":
-            return next(iter(find_needs(place, self.by_rank, unseen=bool(self.unseen))), Need())
-        if place.call is None:
-            return Need()
-        return find_need(place, place.call, self.by_rank, unseen=bool(self.unseen))
+        if place.kind in ("work", "device"):
+            return next(iter(self.ranks.list_needs(place)), Need())
+        return self.ranks.find_need(place, place.call) if place.call is not None else Need()
 
     @property
     def unseen(self) -> RankSet:
@@ -120,12 +127,12 @@ def last_look(evidence: Evidence) -> Standstill:
 def read_look(look: Standstill) -> Reading:
     """Return what a look says."""
     places = tuple(_place(stand) for stand in look.stands)
+    ranks = Ranks({place.rank: place for place in places})
+    places = tuple(_name_work(each, ranks) if each.kind in ("work", "device") else each for each in places)
     by_rank = {place.rank: place for place in places}
-    unseen = len(by_rank) < (look.world_size or 0)
-    places = tuple(_name_work(place, by_rank) if place.kind == "work" else place for place in places)
-    by_rank = {place.rank: place for place in places}
-    stuck, likely = _find_stuck(places, by_rank, unseen)
-    return Reading(look, places, stuck, likely, by_rank)
+    ranks = Ranks(by_rank, len(by_rank) < (look.world_size or 0))
+    stuck, likely = _find_stuck(places, ranks)
+    return Reading(look, places, stuck, likely, ranks)
 
 
 def _place(stand: Stand) -> Place:
@@ -152,6 +159,8 @@ def _place(stand: Stand) -> Place:
         place = Place(stand, "work")
         if list_pending(place):
             return place
+    if _waits_for_device(stand):
+        return Place(stand, "device")
     return Place(stand, "outside", None, not _still(stand))
 
 
@@ -177,10 +186,10 @@ def _in_backward(stand: Stand) -> bool:
     return bool(stand.frames) and stand.frames[0].function == "_engine_run_backward"
 
 
-def _name_work(place: Place, by_rank: Mapping[int, Place]) -> Place:
+def _name_work(place: Place, ranks: Ranks) -> Place:
     """Give a rank that waits for what it asked for earlier the first of it that is not over."""
     asked = list_pending(place)
-    missing = (call for call in asked if find_need(place, call, by_rank).ranks)
+    missing = (call for call in asked if ranks.find_need(place, call).ranks)
     return replace(place, call=next(missing, asked[-1]))
 
 
@@ -194,9 +203,36 @@ def _waits_for_work(stand: Stand) -> bool:
     )
 
 
-def _find_stuck(
-    places: Sequence[Place], by_rank: Mapping[int, Place], unseen: bool
-) -> tuple[RankSet, RankSet]:
+_FETCHES = (
+    "item(",
+    "cpu(",
+    "tolist(",
+    "numpy(",
+    "synchronize(",
+    ".to(",
+    "wait(",
+    "backward(",
+    "print(",
+    "float(",
+)
+"""What a line says that waits until a device has done what was queued."""
+
+
+def _waits_for_device(stand: Stand) -> bool:
+    """Whether a rank stands, in both samples, where it waits for a device on which it has queued collectives.
+
+    It may use a whole core meanwhile: CUDA spins.
+    """
+    if not stand.frames or _lines(stand.frames) != _lines(stand.frames_before):
+        return False
+    if not any(is_queued(call) for call in stand.recent[-PENDING:]):
+        return False
+    own = next((frame for frame in stand.frames if frame.source is not None), None)
+    source = own.source if own is not None and own.source is not None else ""
+    return _in_torch(stand, "synchronize") or any(word in source for word in _FETCHES)
+
+
+def _find_stuck(places: Sequence[Place], ranks: Ranks) -> tuple[RankSet, RankSet]:
     """Return the ranks that wait for one that is gone, or for one that is stuck itself: no time will help them.
 
     Returns:
@@ -206,7 +242,7 @@ def _find_stuck(
     for place in places:
         if place.waits:
             classes.setdefault(place.key, []).append(place)
-    needs = {key: find_needs(members[0], by_rank, unseen=unseen) for key, members in classes.items()}
+    needs = {key: ranks.list_needs(members[0]) for key, members in classes.items()}
     gone = {place.rank for place in places if place.kind == "gone"}
     return _settle(classes, needs, gone, sure=True), _settle(classes, needs, gone, sure=False)
 
@@ -254,7 +290,8 @@ def name_call(call: Call | None) -> str:
         return "init_process_group"
     if call.point_to_point:
         side = "to" if "send" in call.op else "from"
-        return f"{call.op} {side} rank {call.peer}" if call.peer is not None else call.op
+        tag = f" with tag {call.tag}" if call.tag else ""
+        return f"{call.op} {side} {'any rank' if call.peer is None else f'rank {call.peer}'}{tag}"
     group = "" if call.default_group or not call.group else f" of group {call.group}"
     number = f" #{call.ordinal}" if call.ordinal else ""  # none where it was read from a stack
     return f"{call.op}{number}{group}"

@@ -34,7 +34,11 @@ _RANK_WORDS = re.compile(
 """How scripts call what tells ranks apart."""
 MOST_SIDES = 4
 """Sides of a disagreement that a sentence names."""
+ASKED = ("work", "device")
+"""Kinds of places at which a rank waits for what it asked for on another line."""
 MOST_CALLERS = 2
+MOST_FOLLOWED = 64
+"""Calls of ranks in a cycle that are followed."""
 MOST_BACK = 16
 """Steps back to the call at which ranks part."""
 
@@ -90,13 +94,35 @@ def _judge(reading: Reading, stuck: Sequence[Place]) -> Deadlock | None:
     ]
     if not waiting:
         return None
+    joined = _find_joined(main, waiting, stuck)
+    waiting = _follow(reading, joined, waiting, stuck)
     if _op(main[0]) in MAKERS or any(_op(place) in MAKERS for place in waiting):
         return _judge_makers(main, waiting)
-    joined = _find_joined(main, waiting, stuck)
     differing = [place for place in waiting if place.rank in need.differing]
     if differing and not _is_missing(joined, differing):
         return _judge_mismatch(joined, differing)
     return _judge_missing(joined, waiting)
+
+
+def _follow(
+    reading: Reading, main: Sequence[Place], waiting: Sequence[Place], stuck: Sequence[Place]
+) -> list[Place]:
+    """Return those that are waited for, with those that these wait for in turn: a cycle has more than two sides."""
+    by_rank = {place.rank: place for place in stuck}
+    found = {place.rank: place for place in waiting}
+    known = {place.rank for place in main}
+    todo = list({place.key: place for place in waiting}.values())
+    for _ in range(MOST_FOLLOWED):
+        if not todo:
+            break
+        new = [
+            by_rank[rank]
+            for rank in sorted(reading.need(todo.pop()).ranks)
+            if rank in by_rank and rank not in found and rank not in known
+        ]
+        found.update((place.rank, place) for place in new)
+        todo += {place.key: place for place in new}.values()
+    return list(found.values())
 
 
 def _go_back(reading: Reading, main: list[Place], stuck: Sequence[Place]) -> list[Place]:
@@ -236,10 +262,8 @@ def _is_test(condition: Frame) -> bool:
 def _judge_points(reading: Reading, points: Sequence[Place]) -> Deadlock:
     first = points[0]
     assert first.call is not None
-    peers = RankSet(
-        place.call.peer for place in points if place.call is not None and place.call.peer is not None
-    )
-    waiting = ranks_of(points)
+    peers = {place.call.peer for place in points if place.call is not None}
+    waiting = {place.rank for place in points}
     others = [place for place in reading.places if place.rank in peers and place.rank not in waiting]
     told = join_words([_say(place) for place in points[:MOST_SIDES]], last="and")
     fix = [
@@ -251,9 +275,10 @@ def _judge_points(reading: Reading, points: Sequence[Place]) -> Deadlock:
         ),
         Fix("or post both at once", code="for work in dist.batch_isend_irecv(ops):\n    work.wait()"),
     ]
+    told = f"{told[0].upper()}{told[1:]}"
     if not others:
         both = f"{told}: each waits for the other's side, and nobody is left to make it"
-        return Deadlock("COL011", f"{both}.", waiting, RankSet(), [points], fix=fix)
+        return Deadlock("COL011", f"{both}.", ranks_of(points), RankSet(), [points], fix=fix)
     rest = join_words([_say(place) for place in others[:MOST_SIDES]], last="and")
     gone = [place for place in others if place.kind == "gone"]
     if gone:
@@ -261,7 +286,7 @@ def _judge_points(reading: Reading, points: Sequence[Place]) -> Deadlock:
         made.details["point_to_point"] = True
         return made
     message = f"{told}, but {rest}: the other side of it is never made."
-    return Deadlock("COL011", message, ranks_of(others), waiting, [others, points], fix=fix)
+    return Deadlock("COL011", message, ranks_of(others), ranks_of(points), [others, points], fix=fix)
 
 
 def _judge_gone(main: Sequence[Place], gone: Sequence[Place]) -> Deadlock:
@@ -353,7 +378,7 @@ def _is_missing(main: Sequence[Place], others: Sequence[Place]) -> bool:
     on the rank and the other does not stand on the other side of that test.
     """
     one, other = main[0], others[0]
-    if one.line is None or other.line is None or _at(one) == _at(other):
+    if _site(one) is None or _site(other) is None or _at(one) == _at(other):
         return False
     guards = [guard_of(one), guard_of(other)]
     if guards[0] is not None and guards[1] is not None:
@@ -364,9 +389,14 @@ def _is_missing(main: Sequence[Place], others: Sequence[Place]) -> bool:
     return mine != theirs
 
 
-def _at(place: Place) -> tuple[str, int]:
-    assert place.line is not None
-    return place.line.file, place.line.line
+def _site(place: Place) -> Frame | None:
+    """Return the line from which a rank made its call; that of a wait for it may be another."""
+    return (user_line(place.call.frames) if place.call is not None else None) or place.line
+
+
+def _at(place: Place) -> tuple[str, int] | None:
+    site = _site(place)
+    return _where(site) if site is not None else None
 
 
 def _where(frame: Frame) -> tuple[str, int]:
@@ -374,7 +404,8 @@ def _where(frame: Frame) -> tuple[str, int]:
 
 
 def _judge_mismatch(main: Sequence[Place], others: Sequence[Place]) -> Deadlock:
-    sides = _sides([*main, *others])
+    # At the call, also where a rank waits for it on another line.
+    sides = _sides(replace(each, kind="collective") for each in (*main, *others))
     sides.sort(key=len)
     tied = len(sides) > 1 and len(sides[0]) == len(sides[-1])
     call = main[0].call
@@ -416,7 +447,7 @@ def _judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
     """Some ranks wait in a call that others never make, for these wait elsewhere."""
     sides = _sides([*main, *waiting])
     odd = _odd_sides(sides)
-    rest = [side for side in sides if side not in odd]
+    rest = [side for side in sides if side not in odd] if odd else []
     culprits = [place for side in (odd or sides) for place in side]
     guard = next((found for place in culprits if (found := guard_of(place)) is not None), None)
     told = _say_sides([place for side in (rest or sides) for place in side])
@@ -467,7 +498,7 @@ def _odd_sides(sides: Sequence[Sequence[Place]]) -> list[Sequence[Place]]:
 
 def _was_here_before(place: Place) -> bool:
     """Whether a rank has made a call from its line before: a loop that it is still in."""
-    if place.line is None or place.call is None:
+    if place.call is None:
         return False
     if place.call.op in (BACKWARD, FORWARD):
         return place.call.ordinal > 1
@@ -478,12 +509,12 @@ def _was_here_before(place: Place) -> bool:
     return times > 1
 
 
-def _sides(places: Sequence[Place]) -> list[list[Place]]:
+def _sides(places: Iterable[Place]) -> list[list[Place]]:
     """Return ranks by where they stand, those of the most ranks first."""
     sides: dict[tuple[object, ...], list[Place]] = {}
     for place in places:
         line = place.line
-        key = place.key if place.kind != "work" else ("work", place.call.op if place.call else "")
+        key = place.key if place.kind not in ASKED else (place.kind, place.call.op if place.call else "")
         sides.setdefault((*key, line.file if line else "", line.line if line else 0), []).append(place)
     return sorted(sides.values(), key=lambda side: (-len(side), side[0].rank))
 
@@ -559,6 +590,10 @@ def _say(place: Place, *, bare: bool = False) -> str:
         return _say_gone([place])
     if place.kind == "work":
         return f"{name}waits for {_say_asked(place)}{name_line(place.line)}"
+    if place.kind == "device":
+        return (
+            f"{name}waits for its device, which has {_say_asked(place)} in its queue{name_line(place.line)}"
+        )
     if place.kind == "outside":
         return f"{name}is elsewhere{name_line(place.line)}"
     return f"{name}waits in {name_call(place.call)}{name_line(place.line)}"
@@ -578,10 +613,10 @@ def _say_sides(places: Sequence[Place], *, bare: bool = False, first: bool = Fal
         if bare and len(side) == len(places):
             it = "it" if len(side) == 1 else "they"
             parts.append(
-                f"{it} {_wait(side)}" if side[0].kind != "work" else f"{it} {_say(side[0], bare=True)}"
+                f"{it} {_wait(side)}" if side[0].kind not in ASKED else f"{it} {_say(side[0], bare=True)}"
             )
-        elif side[0].kind == "work":
-            parts.append(_say(side[0]))
+        elif side[0].kind in ASKED:
+            parts += [_say(place) for place in side[:MOST_SIDES]]
         else:
             parts.append(f"{name_set(ranks_of(side))} {_wait(side)}")
     text = join_words(parts)

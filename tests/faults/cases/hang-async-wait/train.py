@@ -7,7 +7,7 @@ class Overlap:
         self.pending = []
 
     def start(self, tensor):
-        self.pending.append(dist.all_reduce(tensor, async_op=True))
+        self.pending.append(dist.all_reduce(tensor, async_op=True))  # culprit
 
     def finish(self):
         for work in self.pending:

@@ -1,0 +1,395 @@
+"""Ranks that can never go on: who is named, with which code; each rule on a made-up look."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence.standstill import Call
+from tests.checks.standing import (
+    SYNC,
+    at,
+    backward,
+    collective,
+    forward,
+    gone,
+    judge,
+    point,
+    proved,
+    stand,
+)
+
+GUARD = Frame("train.py", 17, "if", "if rank == 0:")
+
+
+def test_a_rank_in_another_call_than_the_rest_is_named_with_both_lines() -> None:
+    found = proved([
+        *[stand(rank, collective("all_reduce", 8, 88)) for rank in (0, 2, 3)],
+        stand(1, collective("barrier", 8, 97), conditions=(replace(GUARD, source="if rank == 1:"),)),
+    ])  # fmt: skip
+    assert (found.code, found.ranks, found.victims) == ("COL002", RankSet([1]), RankSet([0, 2, 3]))
+    assert found.where[0].line == 97
+    assert [place.line for place in found.where if place.role == "condition"] == [17]
+    assert "barrier #8 (train.py:97" in found.message
+    assert "all_reduce #8 (train.py:88" in found.message
+
+
+def test_two_ranks_of_which_neither_is_guarded_cannot_be_told_apart() -> None:
+    found = proved([
+        stand(0, collective("all_reduce", 2, 88, world=2, group="tp")),
+        stand(1, collective("all_reduce", 2, 97, world=2, group="dp")),
+    ])  # fmt: skip
+    assert (found.code, found.ranks) == ("COL002", RankSet([0, 1]))
+    assert "which is wrong cannot be told" in found.message
+
+
+def test_of_two_ranks_the_one_under_a_test_on_the_rank_is_named() -> None:
+    found = proved([
+        stand(0, collective("barrier", 5, 97, world=2), conditions=(GUARD,)),
+        backward(1, 9, 88, collective("barrier", 4, 97, world=2), world=2),
+    ])  # fmt: skip
+    assert (found.code, found.ranks) == ("COL002", RankSet([0]))
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        ({"shape": (7,)}, "[7] float32"),
+        ({"dtype": "float64"}, "float64"),
+        ({"reduction": "max"}, "all_reduce(max)"),
+        ({"peer": 2}, "root 2"),
+    ],
+)
+def test_calls_of_one_line_that_do_not_fit_are_a_mismatch(more: dict[str, Any], word: str) -> None:
+    found = proved([
+        *[stand(rank, collective("all_reduce", 3, 20)) for rank in (0, 1)],
+        stand(2, collective("all_reduce", 3, 20, **more)),
+        stand(3, line=44),
+    ])  # fmt: skip
+    assert (found.code, found.ranks) == ("COL003", RankSet([2]))
+    assert word in found.message
+
+
+def test_the_first_call_that_differs_counts_not_where_ranks_have_come_to_since() -> None:
+    """Rank 1 got its part of the broadcast and waits behind it; rank 2 never called it."""
+    broadcast = collective("broadcast", 9, 22, world=3, peer=0)
+    found = proved([
+        stand(0, broadcast),
+        stand(1, broadcast, collective("all_reduce", 10, 23, world=3)),
+        stand(2, collective("broadcast", 8, 22, world=3, peer=0), collective("barrier", 9, 11, world=3)),
+    ])  # fmt: skip
+    assert (found.ranks, found.where[0].line) == (RankSet([2]), 11)
+
+
+def test_a_rank_that_has_left_is_named_where_others_wait_for_it() -> None:
+    left = gone(3, collective("all_reduce", 7, 80), exit_frames=(at(31, "stop", "sys.exit(0)"),))
+    found = proved([*[stand(rank, collective("all_reduce", 8, 88)) for rank in range(3)], left])
+    assert (found.code, found.ranks, found.role) == ("COL008", RankSet([3]), "cause")
+    assert found.where[0].line == 31
+
+
+def test_a_rank_that_failed_is_the_cause_of_its_own() -> None:
+    found = proved([stand(0, collective("barrier", 1, 5, world=2)), gone(1, exit_code=1)])
+    assert (found.code, found.role) == ("COL008", "consequence")
+
+
+def test_a_rank_that_never_came_to_the_group_and_left_is_named() -> None:
+    init = Call("init_process_group", members=RankSet.span(3), ordinal=1, frames=(at(4),), returned=False)
+    found = proved([stand(0, init), stand(1, init), gone(2, exit_frames=(at(2, "load", "sys.exit(0)"),))])
+    assert (found.code, found.ranks) == ("COL008", RankSet([2]))
+
+
+def test_a_rank_that_is_not_asked_to_come_does_not_hold_those_that_are() -> None:
+    init = Call("init_process_group", members=RankSet.span(2), ordinal=1, frames=(at(4),), returned=False)
+    assert judge([stand(0, init), stand(1, init), gone(2)]) is None
+
+
+def test_a_rank_that_left_after_doing_its_part_holds_nobody() -> None:
+    sent = collective("broadcast", 5, 22, world=2, peer=1)
+    assert judge([stand(0, sent), gone(1, sent)], still=1.8) is None
+
+
+def test_ranks_of_which_one_has_done_its_part_are_not_stuck() -> None:
+    """The root is through its broadcast and in the barrier behind; the data is on its way to the other one."""
+    sent = collective("broadcast", 5, 22, world=2, peer=0)
+    assert judge([stand(0, sent, collective("barrier", 6, 23, world=2)), stand(1, sent)]) is None
+
+
+def test_shapes_that_hold_as_many_elements_fit() -> None:
+    assert judge([
+        stand(0, collective("all_reduce", 3, 20, world=3, shape=())),
+        stand(1, collective("all_reduce", 3, 20, world=3, shape=(1,))),
+        stand(2, line=44, cpu_share=0.9),
+    ]) is None  # fmt: skip
+
+
+def test_functions_that_are_one_collective_fit() -> None:
+    assert judge([
+        stand(0, collective("all_gather_into_tensor", 3, 20, world=3)),
+        stand(1, collective("all_gather", 3, 30, world=3)),
+        stand(2, line=44, cpu_share=0.9),
+    ]) is None  # fmt: skip
+
+
+def test_groups_of_one_name_but_other_members_are_two_groups() -> None:
+    low, high = RankSet([0, 1]), RankSet([2, 3])
+    found = judge([
+        stand(0, collective("all_reduce", 1, 9, low, "1")),
+        stand(1, line=30, cpu_share=0.9),
+        stand(2, collective("barrier", 1, 12, high, "1")),
+        stand(3, line=30, cpu_share=0.9),
+    ])  # fmt: skip
+    assert found is None
+
+
+def test_a_wait_for_ranks_that_were_not_seen_proves_nothing() -> None:
+    """Both wait for each other's call only where they do: rank 2 may be the one that is late for both."""
+    found = judge([stand(rank, collective("barrier", 4, 10, world=4)) for rank in range(2)], world=4)
+    assert found is None or found.details["proof"] is False
+
+
+def test_ranks_that_disagree_are_stuck_whatever_the_unseen_ones_do() -> None:
+    found = proved(
+        [stand(0, collective("barrier", 4, 10)), stand(1, collective("all_gather", 4, 20))], world=4
+    )
+    assert found.ranks == RankSet([0, 1])
+    assert any("nothing was seen of ranks 2-3" in item.text for item in found.evidence)
+
+
+def test_a_rank_whose_threads_call_as_well_proves_nothing() -> None:
+    """The thread of rank 1 may be about to send while its main thread waits in the barrier."""
+    stands = [stand(0, point("recv", 1, 1, 9)), stand(1, collective("barrier", 1, 20, world=2), threads=2)]
+    found = judge(stands)
+    assert found is not None
+    assert (found.details["proof"], found.confidence) == (False, "medium")
+
+
+def test_a_call_that_had_raised_makes_the_numbers_doubtful() -> None:
+    stands = [
+        stand(0, collective("barrier", 5, 9, world=2)),
+        stand(1, collective("all_reduce", 5, 20, world=2), raised=1),
+    ]
+    found = judge(stands)
+    assert found is not None
+    assert found.details["proof"] is False
+
+
+def test_what_was_overwritten_may_have_been_called() -> None:
+    stands = [
+        stand(0, collective("barrier", 1, 9, RankSet([0, 1]), "rare")),
+        stand(1, collective("all_reduce", 9000, 20, world=2), complete=False),
+    ]
+    found = judge(stands)
+    assert found is not None
+    assert found.details["proof"] is False
+
+
+def test_a_group_whose_ranks_are_not_known_proves_nothing() -> None:
+    stands = [
+        stand(0, collective("barrier", 2, 9, RankSet(), "7")),
+        stand(1, collective("all_reduce", 4, 20, world=2)),
+    ]
+    found = judge(stands)
+    assert found is None or found.details["proof"] is False
+
+
+def test_a_monitored_barrier_ends_by_itself_and_proves_nothing() -> None:
+    barrier = collective("monitored_barrier", 3, 20, world=2, shape=None, dtype=None)
+    frames = (Frame("/x/torch/distributed/distributed_c10d.py", 5, "monitored_barrier"), at(20))
+    stands = [
+        replace(stand(0, replace(barrier, returned=None), frames=frames), call=None),
+        stand(1, collective("all_gather", 3, 9, world=2)),
+    ]
+    found = judge(stands)
+    assert found is not None
+    assert found.details["proof"] is False
+
+
+def test_a_wrapper_of_a_smaller_group_waits_for_its_own_ranks_only() -> None:
+    """Pipeline of two stages: the second one receives from the first, which reduces among itself."""
+    first = RankSet([0, 1])
+    stands = [
+        backward(0, 3, 50, world=first),
+        stand(1, forward(3, 50, first), line=51, cpu_share=0.8),
+        stand(2, point("recv", 0, 4, 60)),
+        stand(3, point("recv", 1, 4, 60)),
+    ]
+    assert judge(stands) is None
+
+
+def test_validation_through_the_wrapper_on_one_rank_says_what_to_call_instead() -> None:
+    inside = replace(forward(6, 14, 2), returned=False)
+    found = proved([
+        replace(stand(0, forward(5, 30, 2), inside, conditions=(GUARD,), frames=(SYNC, at(14))), call=inside),
+        stand(1, forward(5, 30, 2), collective("barrier", 1, 28, world=2)),
+    ])  # fmt: skip
+    assert (found.code, found.ranks) == ("COL002", RankSet([0]))
+    assert "model.module" in (found.fix[0].code or "")
+    assert "rank 1 ran 5 forwards of the wrapped model and rank 0 ran 6 forwards" in found.evidence[-1].text
+
+
+def test_a_forward_that_computes_is_no_wait() -> None:
+    inside = replace(forward(6, 14, 2), returned=False)
+    busy = replace(stand(0, forward(5, 30, 2), inside, frames=(at(99, "layer"), at(14))), call=inside)
+    found = judge([busy, stand(1, collective("barrier", 1, 28, world=2))])
+    assert found is not None
+    assert (found.code, found.ranks) == ("COL009", RankSet([0]))
+
+
+def test_a_rank_that_ran_out_of_batches_is_told_by_its_forwards() -> None:
+    found = proved([
+        backward(0, 8, 40), backward(2, 8, 40), backward(3, 8, 40),
+        stand(1, forward(7, 40), collective("barrier", 1, 50)),
+    ])  # fmt: skip
+    assert (found.code, found.ranks) == ("COL002", RankSet([1]))
+    assert "rank 1 ran 7 forwards" in found.evidence[-1].text
+    assert any("drop_last" in (fix.code or "") for fix in found.fix)
+
+
+def test_a_rank_in_the_next_forward_has_done_its_backward() -> None:
+    later = replace(forward(9, 38), returned=False)
+    stands = [backward(0, 8, 40), replace(stand(1, forward(8, 38), later, frames=(SYNC, at(38))), call=later)]
+    assert judge([*stands, backward(2, 8, 40), backward(3, 8, 40)]) is None
+
+
+def test_a_send_that_was_made_is_on_its_way() -> None:
+    stands = [
+        stand(0, point("recv", 1, 3, 9)),
+        stand(1, point("isend", 0, 3, 20), collective("barrier", 1, 21, world=2)),
+    ]
+    assert judge(stands) is None
+
+
+def test_a_send_that_was_never_made_is_unmatched() -> None:
+    stands = [
+        stand(0, point("recv", 1, 3, 9)),
+        stand(1, point("isend", 0, 2, 20), collective("barrier", 1, 21, world=2)),
+    ]
+    found = proved(stands)
+    assert (found.code, found.ranks, found.victims) == ("COL011", RankSet([1]), RankSet([0]))
+
+
+def test_two_that_receive_first_are_both_named() -> None:
+    found = proved([stand(0, point("recv", 1, 1, 9)), stand(1, point("recv", 0, 1, 9))])
+    assert (found.code, found.ranks) == ("COL011", RankSet([0, 1]))
+
+
+def test_tags_that_differ_do_not_meet() -> None:
+    found = proved([stand(0, point("recv", 1, 1, 9, tag=5)), stand(1, point("send", 0, 1, 12, tag=6))])
+    assert found.code == "COL011"
+    assert "tag 5" in found.message
+    assert "tag 6" in found.message
+
+
+def test_a_send_and_its_receive_that_both_wait_are_on_their_way() -> None:
+    assert judge([stand(0, point("recv", 1, 1, 9)), stand(1, point("send", 0, 1, 12))]) is None
+
+
+def test_a_receive_from_any_is_stuck_only_where_nobody_is_left_to_send() -> None:
+    waits = stand(0, point("recv", None, 3, 9))
+    behind = [stand(rank, point("send", 0, 1, 20), collective("barrier", 1, 30, world=3)) for rank in (1, 2)]
+    assert proved([waits, *behind]).code == "COL011"
+    assert judge([waits, *behind], world=4) is None or not judge([waits, *behind], world=4).details["proof"]  # type: ignore[union-attr]
+    sent = [stand(rank, point("send", 0, 2, 20), collective("barrier", 1, 30, world=3)) for rank in (1, 2)]
+    assert judge([waits, *sent]) is None
+
+
+def test_groups_are_matched_by_their_ranks() -> None:
+    made = Call("new_group", members=RankSet([0, 1]), ordinal=1, frames=(at(7),), returned=False)
+    found = proved([
+        stand(0, made, conditions=(GUARD,)),
+        *[stand(rank, collective("all_reduce", 1, 9, world=3)) for rank in (1, 2)],
+    ])  # fmt: skip
+    assert (found.code, found.ranks, found.where[0].line) == ("COL006", RankSet([0]), 7)
+
+
+def test_members_that_make_a_group_alone_shift_no_numbers() -> None:
+    """new_group on its members is no collective of the world: the ranks' barriers still meet."""
+    made = Call("new_group", members=RankSet([0, 1]), ordinal=1, frames=(at(7),), returned=True)
+    barrier = collective("barrier", 1, 9, world=3)
+    assert judge([stand(0, made, barrier), stand(1, made, barrier), stand(2, line=20, cpu_share=0.9)]) is None
+
+
+def test_work_that_was_asked_for_waits_for_the_call_that_is_missing() -> None:
+    asked = [
+        replace(collective("all_reduce", number, 9 + number), asynchronous=True, returned=True)
+        for number in (1, 3)
+    ]
+    wait = at(14, "finish", "work.wait()")
+    barriers = [collective("barrier", number, 26) for number in (2, 3)]
+    waiting = replace(stand(1, asked[0], barriers[0], asked[1], frames=(wait,)), call=None)
+    rest = [stand(rank, asked[0], *barriers) for rank in (0, 2, 3)]
+    found = proved([waiting, *rest])
+    assert (found.ranks, found.where[0].line) == (RankSet([1]), 14)
+    assert "waits for all_reduce #3, asked for (train.py:12" in found.message
+
+
+def test_work_that_all_have_asked_for_is_on_its_way() -> None:
+    asked = replace(collective("all_reduce", 1, 10, world=2), asynchronous=True, returned=True)
+    waiting = replace(stand(0, asked, frames=(at(14, "finish", "work.wait()"),)), call=None)
+    assert judge([waiting, stand(1, asked, collective("barrier", 2, 26, world=2))]) is None
+
+
+def test_a_cycle_through_groups_names_all_sides() -> None:
+    ring = [RankSet([rank, (rank + 1) % 4]) for rank in range(4)]
+    found = proved([stand(rank, collective("all_reduce", 1, 12, ring[rank], str(rank))) for rank in range(4)])
+    assert (found.code, found.ranks) == ("COL002", RankSet.span(4))
+
+
+def test_ranks_in_step_are_no_deadlock_however_long_they_wait() -> None:
+    stands = [stand(rank, collective("all_reduce", 8, 88)) for rank in range(4)]
+    assert judge(stands, still=2.0) is None
+    found = judge(stands, still=30.0)
+    assert found is not None
+    assert (found.code, found.ranks, found.details["proof"]) == ("COL005", RankSet(), False)
+
+
+@pytest.mark.parametrize("world", [1024, 16384])
+def test_many_ranks_are_judged_in_time(world: int) -> None:
+    guilty = 700
+    stands = [stand(rank, collective("all_reduce", 8, 88, world)) for rank in range(world) if rank != guilty]
+    stands.insert(guilty, stand(guilty, collective("barrier", 8, 97, world)))
+    began = time.process_time()
+    found = proved(stands)
+    assert time.process_time() - began < 10.0
+    assert (found.ranks, len(found.victims)) == (RankSet([guilty]), world - 1)
+    assert len(found.message) < 400
+
+
+def test_many_small_groups_and_pairs_are_judged_in_time() -> None:
+    world = 16384
+    stands = []
+    for rank in range(0, world, 8):
+        members = RankSet(range(rank, rank + 8))
+        group = collective("all_reduce", 3, 12, members, f"tp{rank}")
+        stands += [stand(each, group) for each in range(rank, rank + 6)]
+        stands += [
+            stand(rank + 6, point("recv", rank + 7, 1, 40)),
+            stand(rank + 7, point("recv", rank + 6, 1, 40)),
+        ]
+    began = time.process_time()
+    found = proved(stands)
+    assert time.process_time() - began < 10.0
+    assert found.code == "COL011"
+    assert len(found.message) < 600
+
+
+def test_many_ranks_that_wait_for_work_are_judged_in_time() -> None:
+    world = 4096
+    asked = [
+        replace(collective("all_reduce", number, 10, world), asynchronous=True, returned=True)
+        for number in range(1, 61)
+    ]
+    stands = [
+        replace(stand(rank, *asked, frames=(at(14, "finish", "work.wait()"),)), call=None)
+        for rank in range(world - 1)
+    ]
+    stands.append(stand(world - 1, *asked[:-1], collective("barrier", 60, 26, world)))
+    began = time.process_time()
+    found = proved(stands)
+    assert time.process_time() - began < 10.0
+    assert found.ranks == RankSet([world - 1])
