@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.standstill import MAKERS, Call, name_points
 
 if TYPE_CHECKING:
@@ -85,11 +86,27 @@ class Ranks:
     unseen: bool = False
     """There are others."""
     _known: dict[tuple[object, ...], Need] = field(default_factory=dict)
+    _passed: dict[tuple[str, RankSet], int] = field(default_factory=dict)
+
+    def list_open(self, place: Place) -> tuple[Call, ...]:
+        """Return the calls that a rank has asked for and may wait for: those that not all ranks have gone past."""
+        calls = list_pending(place)
+        return tuple(call for call in calls if call.point_to_point or call.ordinal >= self._lowest(call))
+
+    def _lowest(self, call: Call) -> int:
+        """Return how far the last of the ranks has come in the series of a call."""
+        key = (call.series, call.members)
+        lowest = self._passed.get(key)
+        if lowest is None:
+            seen = (self.by_rank[rank] for rank in call.members or self.by_rank if rank in self.by_rank)
+            lowest = min((place.stand.counts.get(key[0], 0) for place in seen), default=0)
+            self._passed[key] = lowest
+        return lowest
 
     def list_needs(self, place: Place) -> list[Need]:
         """Return whom a waiting rank needs: it can never go on where none of these can be met; none: it may go on."""
         if place.kind in ("work", "device"):
-            needs = [self.find_need(place, call) for call in list_pending(place)]
+            needs = [self.find_need(place, call) for call in place.pending]
             return [need for need in needs if need.ranks]
         return [self.find_need(place, place.call)] if place.call is not None else []
 

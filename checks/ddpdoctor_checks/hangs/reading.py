@@ -39,6 +39,8 @@ class Place:
     call: Call | None = None
     moved: bool = False
     """Outside: its stack changed between the samples, or it computes."""
+    pending: tuple[Call, ...] = ()
+    """Work and device: what it has asked for that may not be over."""
 
     @property
     def rank(self) -> int:
@@ -67,7 +69,7 @@ class Place:
         if self.kind in ("collective", "wrapper") and call is not None:
             return (call.series, call.ordinal, call.members, *essence(call))
         if self.kind in ("work", "device"):
-            return (self.kind, *((each.series, each.ordinal) for each in list_pending(self)))
+            return (self.kind, *((each.series, each.ordinal) for each in self.pending))
         return (self.kind, self.rank)
 
 
@@ -188,9 +190,10 @@ def _in_backward(stand: Stand) -> bool:
 
 def _name_work(place: Place, ranks: Ranks) -> Place:
     """Give a rank that waits for what it asked for earlier the first of it that is not over."""
-    asked = list_pending(place)
-    missing = (call for call in asked if ranks.find_need(place, call).ranks)
-    return replace(place, call=next(missing, asked[-1]))
+    pending = ranks.list_open(place)
+    missing = (call for call in pending if ranks.find_need(place, call).ranks)
+    last = pending[-1] if pending else list_pending(place)[-1]
+    return replace(place, call=next(missing, last), pending=pending)
 
 
 def _waits_for_work(stand: Stand) -> bool:
