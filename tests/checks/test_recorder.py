@@ -378,6 +378,38 @@ def test_a_rank_that_waits_in_another_group_is_not_the_cause() -> None:
     assert "waits in another call" in report.findings[0].message
 
 
+def test_two_ranks_in_two_groups_in_opposite_order() -> None:
+    made = (
+        Made(2)
+        .together()
+        .call([0], "all_reduce", 11, 1, SCHEDULED, group="1")
+        .call([1], "all_reduce", 11, 1, SCHEDULED, group="2")
+    )
+    found = first(made)
+    assert (found.code, str(found.ranks), found.confidence) == ("COL002", "", "medium")
+    assert (
+        "rank 1 never called it: made no call on the group at all; meanwhile rank 1 in one of group 2"
+        in found.message
+    )
+
+
+def test_a_group_of_one_rank_is_no_fault() -> None:
+    assert nothing_found(Made(2).together().call([0], "all_reduce", 11, 1, SCHEDULED + RETIRED, group="1"))
+
+
+def test_a_rank_that_waits_in_a_group_of_nobody_knows_whom_is_not_fine() -> None:
+    report = judge(Made(4).together().call([3], "all_reduce", 11, 1, SCHEDULED, group="7"))
+    reason = next(row.reason for row in report.checks if row.id == "recorder.missing")
+    assert reason == "rank 3 waits in all_reduce #1 of group 7, and nothing tells who is a member of it"
+    assert report.verdict.status == "unknown"
+
+
+def test_ranks_in_one_broadcast_may_have_taken_different_roots() -> None:
+    found = first(Made(4).together().call(range(4), "broadcast", 88, 4, SCHEDULED))
+    assert (found.code, found.confidence) == ("COL005", "low")
+    assert "different roots, which the recorder does not keep" in found.message
+
+
 def test_groups_of_one_name_with_other_members() -> None:
     made = Made(3).together()
     known = {0: RankSet([0, 1]), 1: RankSet([0, 1]), 2: RankSet([0, 1, 2])}

@@ -256,7 +256,7 @@ def _find_missing(
             break
         number = least + 1
         open_, doubtful = _who_waits(ahead, number, essences)
-        if open_ or doubtful:
+        if open_ or (doubtful and group.certain):
             return _tell_missing(group, number, behind, ahead, bool(open_), essences)
         stale.update(line.rank for line in behind)
         rest = [line for line in rest if line.last > least]
@@ -347,6 +347,19 @@ def _waits_elsewhere(rank: int, difference: Difference, groups: Sequence[GroupCa
         if line.is_over(line.last) is False:
             return True
     return False
+
+
+def find_unexplained(matching: Matching) -> str | None:
+    """Return words on a call in which a rank waits while nothing tells whom it waits for; None where there is none."""
+    for group in matching.groups:
+        if group.certain or len(group.members) > 1:
+            continue
+        for rank, line in group.lines.items():
+            if line.numbers and line.is_over(line.last) is False:
+                call = matching.log.calls[line.at(line.last)[0]]
+                where = f"{call.op} #{line.last}{group.title}"
+                return f"rank {rank} waits in {where}, and nothing tells who is a member of it"
+    return None
 
 
 def waiting_elsewhere(matching: Matching, difference: Difference) -> Mapping[str, RankSet]:

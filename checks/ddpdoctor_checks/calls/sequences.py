@@ -122,6 +122,8 @@ class GroupCalls:
     lines: dict[int, Line]
     """Of members of which there is a dump."""
     default: bool = False
+    certain: bool = True
+    """Something tells its members."""
 
     @property
     def absent(self) -> RankSet:
@@ -152,15 +154,18 @@ def read_groups(log: CallLog) -> list[GroupCalls]:
     for name in sorted(lines):
         default = descriptions.get(name) == "default_pg" or name == "0"
         members = known.get(name)
+        certain = members is not None or default
         if members is None:
-            members = RankSet.span(log.world or 0) if default else RankSet(lines[name])
+            # Of two ranks a group has both, or no call on it ever waits.
+            whole = default or log.world == 2
+            members = RankSet.span(log.world or 0) if whole else RankSet(lines[name])
         listed = set(members)
         own = {rank: line for rank, line in lines[name].items() if rank in listed}
         for rank in listed - own.keys():
             # A rank without a call: known only where nothing of it was overwritten.
             if rank in dumped and not dumped[rank].overwritten:
                 own[rank] = Line(rank)
-        found.append(GroupCalls(name, descriptions.get(name, ""), members, own, default))
+        found.append(GroupCalls(name, descriptions.get(name, ""), members, own, default, certain))
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check, check_also
 from ddpdoctor_checks.calls.judging import first_difference, match_evidence
+from ddpdoctor_checks.calls.matching import find_unexplained
 from ddpdoctor_checks.calls.sequences import conflicting_groups
 from ddpdoctor_checks.crash import collectives as ended
 from ddpdoctor_checks.crash.telling import JOB
@@ -63,12 +64,16 @@ def _tell(evidence: Evidence, code: str) -> Iterable[Finding]:
     )
 
 
-@check_also(
-    ended.find_collective_missing, id="recorder.missing", family="hangs", needs=NEEDS, required=False, commands=JOB
-)  # fmt: skip
+# Required, unlike the others: ranks whose calls were recorded, and who wait for nobody knows whom, are not fine.
+@check_also(ended.find_collective_missing, id="recorder.missing", family="hangs", needs=NEEDS, commands=JOB)
 def find_call_missing(evidence: Evidence) -> Iterable[Finding]:
     """Some ranks never came to a call that others recorded, or left one out."""
     yield from _tell(evidence, "COL002")
+    if first_difference(evidence) is None:
+        for matching in match_evidence(evidence):
+            unexplained = find_unexplained(matching)
+            if unexplained is not None:
+                raise CannotLook(unexplained)
 
 
 @check_also(

@@ -10,6 +10,7 @@ from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.collectives import RETIRED, STATES, RecordedCall
 from ddpdoctor.judge import EvidenceItem, Fix, Where
 from ddpdoctor_checks.calls.matching import Difference, Matching, Side, waiting_elsewhere
+from ddpdoctor_checks.calls.sequences import MEETING
 from ddpdoctor_checks.crash.frames import user_frames
 from ddpdoctor_checks.wording import choose_form, count_of, join_words, name_set
 
@@ -260,6 +261,11 @@ def _tell_together(matching: Matching, difference: Difference) -> tuple[str, str
     who = "All ranks" if len(side.ranks) == len(difference.group.members) else _capital(name_set(side.ranks))
     where = f"{name_call(call, difference.number)}{difference.group.title}{name_site(side.site)}"
     message = f"{who} wait in {where}, and all calls before it agree: the network or the library, not a rank."
+    if call.op not in MEETING and call.root is None:
+        message = (
+            f"{who} wait in {where}, and all calls before it agree: the network, the library, or ranks that take "
+            "different roots, which the recorder does not keep."
+        )
     return (
         "COL005",
         message,
