@@ -107,7 +107,8 @@ class Ranks:
         """Return whom a waiting rank needs: it can never go on where none of these can be met; none: it may go on."""
         if place.kind in ("work", "device"):
             needs = [self.find_need(place, call) for call in place.pending]
-            return [need for need in needs if need.ranks]
+            # Nothing here tells which of the calls on a device are over.
+            return [replace(need, sure=need.sure and place.kind == "work") for need in needs if need.ranks]
         return [self.find_need(place, place.call)] if place.call is not None else []
 
     def find_need(self, place: Place, call: Call) -> Need:
