@@ -405,15 +405,14 @@ def _where(frame: Frame) -> tuple[str, int]:
 
 def _judge_mismatch(main: Sequence[Place], others: Sequence[Place]) -> Deadlock:
     # At the call, also where a rank waits for it on another line.
-    sides = _sides(replace(each, kind="collective") for each in (*main, *others))
+    once = {each.rank: replace(each, kind="collective") for each in (*main, *others)}
+    sides = _sides(once.values())
     sides.sort(key=len)
     tied = len(sides) > 1 and len(sides[0]) == len(sides[-1])
     call = main[0].call
     assert call is not None
     told = join_words([_say_call(side) for side in sides[:MOST_SIDES]], last="and")
-    culprits = (
-        ranks_of([*main, *others]) if tied else ranks_of(place for side in sides[:-1] for place in side)
-    )
+    culprits = RankSet(once) if tied else ranks_of(place for side in sides[:-1] for place in side)
     group = "" if call.default_group else f" of group {call.group}"
     doubt = "; which of them is wrong cannot be told" if tied else ""
     return Deadlock(
