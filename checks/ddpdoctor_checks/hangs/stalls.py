@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.standstill import ChildStand
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
-from ddpdoctor_checks.crash.frames import user_line
-from ddpdoctor_checks.hangs.reading import Place, Reading, name_call, name_line, ranks_of
+from ddpdoctor_checks.crash.frames import user_frames, user_line
+from ddpdoctor_checks.hangs.reading import Place, Reading, largest, name_call, name_line, ranks_of
 from ddpdoctor_checks.hangs.waits import what_was_seen
-from ddpdoctor_checks.wording import format_age, name_set
+from ddpdoctor_checks.wording import format_age, join_words, name_set
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,11 @@ _READ = re.compile(
     r"\b(open|read|readline|readlines|recv|accept|load|input)\s*\(|\bstdin\b|for \w+ in \w*(file|fifo|stdin)"
 )
 _LOCK = re.compile(r"\.(acquire|wait|join|get)\s*\(|^with \w*lock")
+_STORE = re.compile(r"store\w*\.(get|wait|multi_get)\s*\(", re.I)
 _STOPPED = ("T", "t")
+WITH_CHILDREN = ("loader", "process", "subprocess")
+"""What a rank does that waits for a child: where the child stands is what counts."""
+MOST_SIDES, MOST_CALLERS = 3, 2
 
 
 def find_stall(reading: Reading, stage: str) -> Finding | None:
@@ -91,47 +95,32 @@ def find_stall(reading: Reading, stage: str) -> Finding | None:
     Returns:
         None where no rank waits, or where those that are waited for move.
     """
-    main = reading.main_wait() or [place for place in reading.places if place.waits]
+    main, held = _find_held(reading)
     if not main:
         return None
-    held = [place for place in reading.places if place.kind == "outside"]
     if not held:
         return _find_symmetric(reading, stage) if stage != "look" or reading.look.still_s > 5 else None
     late = reading.look.still_s >= reading.look.hang_timeout_s
     still = [place for place in held if not place.moved or (late and _stays(place))]
     if len(still) < len(held) or not still:
         return None
-    place = still[0]
-    doing = describe_doing(place)
+    sides = _part(still)
+    doing = describe_doing(sides[0][0])
     ranks = ranks_of(still)
-    stand = place.stand
-    spent = format_age(stand.still_s) if stand.still_s is not None else "some time"
-    line = place.line
+    stand = sides[0][0].stand
     hosts = {each.stand.host for each in reading.places if each.stand.host}
     host = stand.host if len(hosts) > 1 else None
     name = name_set(ranks) + (f" on {host}" if host and len({each.stand.host for each in still}) == 1 else "")
     waiting = name_set(ranks_of(main))
-    where = []
-    if line is not None:
-        where.append(Where(ranks, "culprit", line.file, line.line, line.function, line.source, host))
-    worker = _worker_line(stand.children)
-    inside = ""
-    if worker is not None and doing.kind in ("loader", "process", "subprocess"):
-        child, frame = worker
-        what = f"which stands in {frame.function}"
-        inside = f", {what}{name_line(frame)}" if child.role == "loader-worker" else f" (pid {child.pid})"
-        where.insert(0, Where(ranks, "culprit", frame.file, frame.line, frame.function, frame.source, host))
-    there = "outside of every collective"
-    if line is not None:
-        at = f"{line.file}:{line.line}"
-        there = f"in {line.function} ({at})" if line.function != "<module>" else f"at {at}"
+    where = [found for side in sides for found in _list_places(side, len(hosts) > 1)]
     first = main[0].line
     if first is not None:
         where.append(Where(ranks_of(main), "victim", first.file, first.line, first.function, first.source))
     verb = "waits" if len(main) == 1 else "wait"
+    told = join_words((_say_standing(side, only=len(sides) == 1) for side in sides), few=MOST_SIDES)
     message = (
         f"{waiting[0].upper()}{waiting[1:]} {verb} in {name_call(main[0].call)}{name_line(first)}; {name} never called "
-        f"it: for {spent} {'it has' if len(ranks) == 1 else 'they have'} been {there}, where it {doing.text}{inside}."
+        f"it: {told}."
     )
     return Finding(
         message=message,
@@ -151,6 +140,68 @@ def find_stall(reading: Reading, stage: str) -> Finding | None:
         confidence="high" if stage == "confirmed" or doing.kind == "stopped" else "medium",
         decisive=True,
     )
+
+
+def _find_held(reading: Reading) -> tuple[Sequence[Place], Sequence[Place]]:
+    """Return the ranks in the call in which most wait, and those outside of every call that somebody waits for."""
+    waiting = [place for place in reading.places if place.waits]
+    outside = [place for place in reading.places if place.kind == "outside"]
+    needed: set[int] = set()
+    classes: dict[tuple[object, ...], list[Place]] = {}
+    for place in waiting:
+        classes.setdefault(place.key, []).append(place)
+    needs = {key: reading.need(members[0]).ranks for key, members in classes.items()}
+    needed.update(*needs.values())
+    held = [place for place in outside if place.rank in needed]
+    ranks = {place.rank for place in held}
+    main = [place for place in waiting if needs[place.key] & ranks] or waiting
+    return largest(place for place in main if place.kind in ("collective", "wrapper")) or main, held
+
+
+def _part(places: Sequence[Place]) -> list[list[Place]]:
+    """Return ranks by the line on which they stand, those of the most ranks first."""
+    sides: dict[tuple[str, int] | None, list[Place]] = {}
+    for place in places:
+        line = place.line
+        sides.setdefault((line.file, line.line) if line is not None else None, []).append(place)
+    return sorted(sides.values(), key=lambda side: (-len(side), side[0].rank))
+
+
+def _say_standing(side: Sequence[Place], *, only: bool) -> str:
+    """Return ``for 43 s it has been in read_shard (data.py:61), where it sleeps``."""
+    place = side[0]
+    doing, line, stand = describe_doing(place), place.line, place.stand
+    one = len(side) == 1
+    name = ("it" if one else "they") if only else name_set(ranks_of(side))
+    spent = min((each.stand.still_s for each in side if each.stand.still_s is not None), default=None)
+    there = "outside of every collective"
+    if line is not None:
+        at = f"{line.file}:{line.line}"
+        there = f"in {line.function} ({at})" if line.function != "<module>" else f"at {at}"
+    inside = ""
+    worker = _worker_line(stand.children)
+    if worker is not None and doing.kind in WITH_CHILDREN:
+        child, frame = worker
+        what = f"which stands in {frame.function}"
+        inside = f", {what}{name_line(frame)}" if child.role == "loader-worker" else f" (pid {child.pid})"
+    what = f"{'it' if one else 'each'} {doing.text}{inside}"
+    return f"for {format_age(spent or 0.0)} {name} {'has' if one else 'have'} been {there}, where {what}"
+
+
+def _list_places(side: Sequence[Place], hosts: bool) -> Iterator[Where]:
+    """Yield where ranks stand: the line of the child that they wait for, their own, and who called it."""
+    place, ranks = side[0], ranks_of(side)
+    stand, line = place.stand, place.line
+    host = stand.host if hosts else None
+    worker = _worker_line(stand.children)
+    if worker is not None and describe_doing(place).kind in WITH_CHILDREN:
+        frame = worker[1]
+        yield Where(ranks, "culprit", frame.file, frame.line, frame.function, frame.source, host)
+    if line is None:
+        return
+    yield Where(ranks, "culprit", line.file, line.line, line.function, line.source, host)
+    for frame in user_frames(stand.frames)[1 : 1 + MOST_CALLERS]:
+        yield Where(ranks, "caller", frame.file, frame.line, frame.function, frame.source, host)
 
 
 def _stays(place: Place) -> bool:
@@ -181,6 +232,13 @@ def describe_doing(place: Place) -> Doing:
         )
     own = user_line(stand.frames)
     source = (own.source or "") if own is not None else ""
+    if _STORE.search(source):
+        return Doing(
+            "store",
+            "waits for a key of the store that nobody has set",
+            Fix("set it on the rank that knows it, and give the wait a time limit", code="store.wait([key], "
+                "timedelta(minutes=5))"),
+        )  # fmt: skip
     if _SLEEP.search(source):
         return Doing(
             "sleep", "sleeps", Fix("others wait meanwhile: let every rank wait, or wait for the thing itself")
@@ -220,7 +278,7 @@ def _children(children: Sequence[ChildStand]) -> list[EvidenceItem]:
 def _find_symmetric(reading: Reading, stage: str) -> Finding | None:
     """All ranks wait in one call, and nothing happens: the network or the library, and no rank."""
     main = reading.main_wait()
-    if len(main) != len(reading.places) or reading.unseen or main[0].kind != "collective":
+    if not main or len(main) != len(reading.places) or reading.unseen:
         return None
     line = main[0].line
     where = (

@@ -1,0 +1,164 @@
+"""Ranks outside of every call that hold the others: what they do, by their state, their frames and their line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence.standstill import ChildStand, Stand
+from tests.checks.standing import at, collective, forward, judge, stand
+
+PYTHON = "/usr/lib/python3.11/"
+
+
+def waiting(*ranks: int, world: int = 3) -> list[Stand]:
+    return [stand(rank, collective("all_reduce", 8, 88, world), still_s=43.0) for rank in ranks]
+
+
+def holding(rank: int, *frames: Frame, **more: object) -> Stand:
+    """A rank that made its last call 43 s ago and stands there since."""
+    done = collective("all_reduce", 7, 88, 3)
+    made = stand(rank, done, frames=frames, still_s=43.0)
+    return replace(made, call=None, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("frames", "kind"),
+    [
+        ([at(61, "read_shard", "time.sleep(3600)")], "sleep"),
+        ([at(61, "log", "with lock:")], "lock"),
+        ([at(61, "log", "done.wait()")], "lock"),
+        ([at(61, "load", "store.get('plan')")], "store"),
+        ([at(61, "load", "for line in open(path):")], "read"),
+        ([at(61, "decode", "native.decode(batch)")], "native"),
+        ([Frame(f"{PYTHON}subprocess.py", 1, "_try_wait"), at(61, "unpack", "run(['tar'])")], "subprocess"),
+        (
+            [
+                Frame(f"{PYTHON}threading.py", 1, "wait"),
+                Frame(f"{PYTHON}queue.py", 2, "get"),
+                at(61, "x", "q()"),
+            ],
+            "lock",
+        ),
+        ([Frame(f"{PYTHON}ssl.py", 1, "read"), at(61, "fetch", "session.get(url)")], "network"),
+        (
+            [Frame("/venv/torch/utils/data/dataloader.py", 1, "_try_get_data"), at(61, "x", "for b in l:")],
+            "loader",
+        ),
+        (
+            [Frame("/venv/torch/serialization.py", 1, "_save"), at(61, "save", "torch.save(state, path)")],
+            "checkpoint",
+        ),
+    ],
+)
+def test_what_a_rank_does_is_told_by_its_frames(frames: list[Frame], kind: str) -> None:
+    found = judge([*waiting(0, 2), holding(1, *frames)], still=43.0, stage="suspected")
+    assert found is not None
+    assert (found.code, found.ranks, found.victims) == ("COL009", RankSet([1]), RankSet([0, 2]))
+    assert (found.details["doing"], found.details["proof"]) == (kind, False)
+    assert "rank 1 never called it: for 43 s it has been in" in found.message
+    assert found.where[0].line == 61
+
+
+def test_a_stopped_rank_is_said_to_be_stopped_with_high_confidence() -> None:
+    found = judge([*waiting(0, 2), holding(1, at(61, source="step()"), state="T")], still=43.0)
+    assert found is not None
+    assert (found.details["doing"], found.confidence) == ("stopped", "high")
+    assert found.fix[0].command == "kill -CONT 1001"
+
+
+def test_a_rank_in_an_uninterruptible_wait_is_not_asked_for_its_line() -> None:
+    found = judge([*waiting(0, 2), holding(1, state="D")], still=43.0)
+    assert found is not None
+    assert found.details["doing"] == "uninterruptible"
+
+
+def test_a_worker_that_a_loader_waits_for_is_the_place() -> None:
+    loader = Frame("/venv/torch/utils/data/dataloader.py", 1, "_try_get_data")
+    worker = ChildStand(
+        77, "loader-worker", (Frame("data.py", 24, "__getitem__", "self.wait_for_mount()"),), "S"
+    )
+    held = holding(1, loader, at(61, source="for batch in loader:"), children=(worker,))
+    found = judge([*waiting(0, 2), held], still=43.0)
+    assert found is not None
+    assert (found.where[0].file, found.where[0].line) == ("data.py", 24)
+    assert "its DataLoader's workers, which stands in __getitem__ (data.py:24" in found.message
+
+
+def test_a_rank_that_moves_is_not_suspected() -> None:
+    busy = holding(1, at(61), cpu_share=0.8)
+    assert judge([*waiting(0, 2), busy], still=43.0) is None
+    stepping = holding(1, at(61), frames_before=(at(62),))
+    assert judge([*waiting(0, 2), stepping], still=43.0) is None
+
+
+def test_a_rank_that_computes_on_one_line_past_the_time_out_is_stalled() -> None:
+    busy = holding(1, at(61, "clean", "pattern.sub('', text)"), cpu_share=0.99)
+    found = judge([*waiting(0, 2), busy], still=43.0, hang_timeout_s=30.0)
+    assert found is not None
+    assert (found.code, found.details["doing"]) == ("COL009", "compute")
+    assert judge([*waiting(0, 2), busy], still=43.0, hang_timeout_s=300.0) is None
+
+
+def test_nobody_is_suspected_while_another_one_that_is_needed_computes() -> None:
+    assert (
+        judge([*waiting(0, world=3), holding(1, at(61)), holding(2, at(70), cpu_share=1.0)], still=43.0)
+        is None
+    )
+
+
+def test_a_rank_for_which_nobody_waits_is_not_blamed() -> None:
+    """Rank 3 sleeps for itself; the pair waits for rank 1."""
+    pair = RankSet([0, 1])
+    idle = replace(stand(3, frames=(at(99, "idle", "time.sleep(60)"),), still_s=90.0), call=None)
+    held = replace(stand(1, frames=(at(61, "load", "time.sleep(60)"),), still_s=43.0), call=None)
+    found = judge([stand(0, collective("all_reduce", 8, 88, pair, "tp")), held, idle], still=43.0)
+    assert found is not None
+    assert found.ranks == RankSet([1])
+
+
+def test_ranks_that_stand_on_several_lines_are_each_named() -> None:
+    found = judge([
+        *waiting(0, world=3), holding(1, at(61, "load", "time.sleep(9)")), holding(2, at(70, "save", "file.read()"))
+    ], still=43.0)  # fmt: skip
+    assert found is not None
+    assert found.ranks == RankSet([1, 2])
+    assert "rank 1 has been in load (train.py:61), where it sleeps" in found.message
+    assert "rank 2 has been in save (train.py:70), where it reads" in found.message
+
+
+def test_a_suspicion_that_was_withdrawn_is_no_problem() -> None:
+    stands = [*waiting(0, 2), holding(1, at(61, "load", "time.sleep(9)"))]
+    found = judge(stands, still=43.0, stage="withdrawn")
+    assert found is not None
+    assert (found.state, found.severity, found.decisive) == ("withdrawn", "info", False)
+
+
+def test_a_stall_that_is_confirmed_is_sure() -> None:
+    found = judge(
+        [*waiting(0, 2), holding(1, at(61, "load", "time.sleep(9)"))], still=310.0, stage="confirmed"
+    )
+    assert found is not None
+    assert found.confidence == "high"
+
+
+def test_a_rank_that_was_never_heard_holds_those_in_init() -> None:
+    late = replace(stand(2, frames=(at(12, "download", "time.sleep(60)"),), still_s=50.0), call=None)
+    init = [
+        replace(stand(rank, replace(forward(1, 4, 3), op="init_process_group", returned=False)), still_s=43.0)
+        for rank in (0, 1)
+    ]
+    found = judge([*init, late], still=43.0)
+    assert found is not None
+    assert (found.code, found.ranks) == ("COL009", RankSet([2]))
+
+
+def test_many_ranks_are_judged_at_once() -> None:
+    world = 16384
+    stands = [stand(rank, collective("all_reduce", 8, 88, world)) for rank in range(1, world)]
+    held = replace(stand(0, frames=(at(61, "load", "time.sleep(9)"),), still_s=43.0), call=None)
+    found = judge([held, *stands], still=43.0)
+    assert found is not None
+    assert (found.ranks, len(found.victims)) == (RankSet([0]), world - 1)
