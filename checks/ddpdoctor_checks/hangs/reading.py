@@ -170,6 +170,8 @@ def _still(stand: Stand) -> bool:
     """Whether a rank did not move between the samples, as far as can be seen."""
     if stand.cpu_share is not None and stand.cpu_share >= IDLE_SHARE:
         return False
+    if stand.state == "R":
+        return False  # it computes, though a machine with too few cores gives it little of them
     if not stand.frames or not stand.frames_before:
         return not stand.frames and not stand.frames_before
     return _lines(stand.frames) == _lines(stand.frames_before)

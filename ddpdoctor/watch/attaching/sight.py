@@ -147,7 +147,9 @@ def is_moving(stand: Stand) -> bool:
     """Whether a rank that writes nothing down was seen to move."""
     if stand.watched or not stand.alive:
         return False
-    return stand.frames != stand.frames_before or (stand.cpu_share or 0.0) >= BUSY_SHARE
+    # On a machine with too few cores who computes has little of them, but is always ready to run.
+    computes = stand.state == "R" or (stand.cpu_share or 0.0) >= BUSY_SHARE
+    return computes or stand.frames != stand.frames_before
 
 
 def _complete(stand: Stand, watched: bool, asleep_s: float | None) -> Stand:
