@@ -11,6 +11,8 @@ from ddpdoctor.watch.rings import Row
 
 BLOCKED_S = 1.0
 """A call that takes longer counts as waiting."""
+EASING = 0.98
+"""By which the time before a look shrinks again with each change that was seen."""
 QUIET_S = 1.5
 """Where some wait and the others use no processor: for so long nothing may happen before stacks are taken."""
 HANG_S = 300.0
@@ -43,7 +45,8 @@ class Pace:
 
     Three things make one due: every rank that lives waits, and not all in the same call; some wait while the
     others use no processor; nothing happens for `stall_after`. While nothing changes, looks become rarer; where
-    one was for nothing because the job went on, the next comes later: a job of long steps is not looked at in each.
+    one was for nothing because the job went on, the next waits twice as long: a job of long steps is not looked at in
+    each. What was put off so comes back slowly, for a slow beginning says little of the steps.
     """
 
     quiet_s: float = QUIET_S
@@ -79,9 +82,12 @@ class Pace:
         self.moved = key != self._key
         if self.moved:
             if self._looked_s is not None:
-                self.quiet_s = min(max(self.quiet_s, 2 * self._looked_s), stall_after_s)
+                self.quiet_s = min(2 * self.quiet_s, stall_after_s)
                 if self._all_waited:
-                    self.blocked_s = min(max(self.blocked_s, 2 * self._looked_s), stall_after_s)
+                    self.blocked_s = min(2 * self.blocked_s, stall_after_s)
+            else:
+                self.quiet_s = max(QUIET_S, EASING * self.quiet_s)
+                self.blocked_s = max(BLOCKED_S, EASING * self.blocked_s)
             self._key, self._next_s, self._looked_s = key, 0.0, None
         if not any(glance.count for glance in live) or (len(glances) < 2 and not partial):
             return False  # nobody has called anything yet
