@@ -38,6 +38,17 @@ def test_a_rank_in_another_call_than_the_rest_is_named_with_both_lines() -> None
     assert "all_reduce #8 (train.py:88" in found.message
 
 
+def test_a_test_that_keeps_the_fewer_away_is_shown_with_the_line_below_it() -> None:
+    guard = replace(GUARD, function="unless", source="if is_main_process():")
+    found = proved([
+        stand(0, collective("broadcast", 1, 21, peer=0)),
+        *[stand(rank, collective("gather_object", 1, 12), conditions=(guard,)) for rank in (1, 2, 3)],
+    ])  # fmt: skip
+    assert (found.ranks, found.where[0].line) == (RankSet([0]), 21)
+    assert [place.line for place in found.where if place.role == "condition"] == [17]
+    assert "train.py:17" in found.fix[0].text
+
+
 def test_two_ranks_of_which_neither_is_guarded_cannot_be_told_apart() -> None:
     found = proved([
         stand(0, collective("all_reduce", 2, 88, world=2, group="tp")),

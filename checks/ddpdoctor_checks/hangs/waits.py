@@ -237,11 +237,9 @@ def _places(side: Sequence[Place], role: str, hosts: dict[int, str]) -> Iterable
         ranks = ranks_of(members)
         host = next((hosts[rank] for rank in ranks if rank in hosts), None)
         yield Where(ranks, role, line.file, line.line, line.function, line.source, host)
-        if role != "culprit":
-            continue
         call = members[0].call
         frames = user_frames(call.frames if call is not None and call.frames else members[0].stand.frames)
-        for frame in frames[1 : 1 + MOST_CALLERS]:
+        for frame in frames[1 : 1 + MOST_CALLERS] if role == "culprit" else ():
             yield Where(ranks, "caller", frame.file, frame.line, frame.function, frame.source, host)
         guard = guard_of(members[0])
         if guard is not None:
@@ -449,6 +447,7 @@ def _judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
     rest = [side for side in sides if side not in odd] if odd else []
     culprits = [place for side in (odd or sides) for place in side]
     guard = next((found for place in culprits if (found := guard_of(place)) is not None), None)
+    passed = next((side for side in rest if guard is None and guard_of(side[0]) is not None), None)
     told = _say_sides([place for side in (rest or sides) for place in side])
     if rest:
         first = rest[0][0].call
@@ -469,7 +468,9 @@ def _judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
         ranks_of(place for side in rest for place in side),
         [*(odd or sides), *rest],
         blamed=len(odd) or len(sides),
-        fix=_advise(culprits, guard, [place for side in rest for place in side]),
+        fix=_advise(culprits, guard, [place for side in rest for place in side])
+        if passed is None
+        else _advise(passed, guard_of(passed[0]), culprits),
         seen=_count_forwards([*main, *waiting]),
         details={"calls": [name_call(side[0].call) for side in sides[:16]]},
     )

@@ -18,7 +18,7 @@ def main():
     predictions = list(range(10))
     collect(predictions)
     ready = torch.zeros(1)
-    dist.broadcast(ready, src=0)
+    dist.broadcast(ready, src=0)  # culprit
     dist.barrier()
     dist.destroy_process_group()
 
