@@ -118,7 +118,7 @@ def test_a_call_that_one_rank_never_makes() -> None:
         "high",
     )
     assert found.message == (
-        "Ranks 0-1,3 wait in all_reduce #4 (train.py:88); rank 2 never called it: its last call was barrier #3 "
+        "Ranks 0-1,3 wait in all_reduce #4 (train.py:88); rank 2 had not called it: its last call was barrier #3 "
         "(train.py:12)."
     )
     assert lines(found) == [("2", 12, "culprit"), ("0-1,3", 88, "victim")]
@@ -363,7 +363,7 @@ def test_a_group_of_some_ranks_has_its_own_numbers() -> None:
     found = first(made.call([1], "all_reduce", 51, 2, STARTED, group="2", members=members))
     assert found.code == "COL002"
     assert "of group 2" in found.message
-    assert "rank 3 never called it" in found.message
+    assert "rank 3 had not called it" in found.message
 
 
 def test_a_rank_that_waits_in_another_group_is_not_the_cause() -> None:
@@ -388,7 +388,7 @@ def test_two_ranks_in_two_groups_in_opposite_order() -> None:
     found = first(made)
     assert (found.code, str(found.ranks), found.confidence) == ("COL002", "", "medium")
     assert (
-        "rank 1 never called it: made no call on the group at all; meanwhile rank 1 in one of group 2"
+        "rank 1 had not called it: made no call on the group at all; meanwhile rank 1 in one of group 2"
         in found.message
     )
 

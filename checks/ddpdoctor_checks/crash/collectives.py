@@ -121,8 +121,9 @@ def find_collective_missing(evidence: Evidence) -> Iterable[Finding]:
         had come.
 
     Known false alarms:
-        A rank that died says nothing either; where its end is known, that is the finding and not this. gloo forgets a
-        call when it ends, well or not: where nothing but that is known, confidence is medium.
+        A rank that died says nothing either; where its end is known, that is the finding and not this. Dumps of a job
+        that was not stuck: a rank that was only late looks the same. gloo forgets a call when it ends, well or not:
+        where nothing but that is known, confidence is medium.
 
     Fix:
         Make the call on all ranks, in the same order.
@@ -164,7 +165,8 @@ def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
         told += f"; {name_set(odd)} {choose_form(len(odd), 'differs', 'differ')} from most"
         details["odd"] = list(odd)
         places, ranks = place_failures(compared, odd), odd
-    if "own" not in groups and (again is None or again.details["rerun"] == "skipped"):
+    untold = "own" not in groups and (again is None or again.details["rerun"] == "skipped")
+    if untold and not _detail_crashes(diagnosis):
         fixes.insert(
             0,
             Fix(
@@ -179,6 +181,15 @@ def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
         ranks=diagnosis.world if both else ranks if ranks != group.ranks else None,
         seen=again.seen if again is not None else (),
         places=places,
+    )
+
+
+def _detail_crashes(diagnosis: Diagnosis) -> bool:
+    """Whether a rank wraps a model and uses gloo, where ``DDP()`` was seen to crash with the level DETAIL."""
+    processes = [view.process for view in diagnosis.views.ranks if view.process is not None]
+    return any(
+        "gloo" in (each.backend or "") and any(milestone.name == "wrap" for milestone in each.milestones)
+        for each in processes
     )
 
 

@@ -136,7 +136,7 @@ def _say_last(matching: Matching, side: Side) -> str:
 def _tell_missing(matching: Matching, difference: Difference) -> tuple[str, str, tuple[Fix, ...]]:
     late = _sides(difference, called=False)
     never = join_words(
-        f"{name_set(side.ranks)} never called it: {_say_last(matching, side)}" for side in late[:MOST_SIDES]
+        f"{name_set(side.ranks)} had not called it: {_say_last(matching, side)}" for side in late[:MOST_SIDES]
     )
     message = f"{_capital(_say_waiting(matching, difference))}; {never}"
     elsewhere = waiting_elsewhere(matching, difference)
