@@ -261,6 +261,25 @@ def test_a_rank_that_ran_out_of_batches_is_told_by_its_forwards() -> None:
     assert any("drop_last" in (fix.code or "") for fix in found.fix)
 
 
+def test_a_loop_that_one_rank_has_left_is_named() -> None:
+    loop = Frame("train.py", 36, "for", "for batch in loader:")
+    found = proved([
+        backward(0, 8, 40, conditions=(loop,)), backward(2, 8, 40, conditions=(loop,)),
+        stand(1, forward(7, 38, 3), collective("barrier", 1, 50, world=3)),
+    ], world=3)  # fmt: skip
+    assert "rank 1 has left the loop (train.py:36): it waits in barrier #1 (train.py:50" in found.message
+    assert [place.line for place in found.where if place.role == "condition"] == [36]
+
+
+def test_a_loop_that_both_are_in_was_not_left() -> None:
+    loop = Frame("train.py", 36, "for", "for batch in loader:")
+    found = proved([
+        backward(0, 8, 40, conditions=(loop,)), backward(2, 8, 40, conditions=(loop,)),
+        stand(1, forward(7, 38, 3), collective("barrier", 1, 50, world=3), conditions=(loop,)),
+    ], world=3)  # fmt: skip
+    assert "left the loop" not in found.message
+
+
 def test_a_rank_in_the_next_forward_has_done_its_backward() -> None:
     later = replace(forward(9, 38), returned=False)
     stands = [backward(0, 8, 40), replace(stand(1, forward(8, 38), later, frames=(SYNC, at(38))), call=later)]

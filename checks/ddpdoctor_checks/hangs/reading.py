@@ -19,6 +19,7 @@ from ddpdoctor_checks.hangs.needs import (
     is_queued,
     list_pending,
 )
+from ddpdoctor_checks.wording import name_set
 
 __all__ = ["BACKWARD", "FORWARD", "INIT", "MAKERS", "WRAP", "Place", "Reading", "last_look", "read_look"]
 
@@ -297,9 +298,16 @@ def name_call(call: Call | None) -> str:
         side = "to" if "send" in call.op else "from"
         tag = f" with tag {call.tag}" if call.tag else ""
         return f"{call.op} {side} {'any rank' if call.peer is None else f'rank {call.peer}'}{tag}"
-    group = "" if call.default_group or not call.group else f" of group {call.group}"
+    group = name_group(call)
     number = f" #{call.ordinal}" if call.ordinal else ""  # none where it was read from a stack
     return f"{call.op}{number}{group}"
+
+
+def name_group(call: Call) -> str:
+    """Return `` of the group of ranks 0-1``; empty for the group of all ranks."""
+    if call.default_group or not call.group:
+        return ""
+    return f" of the group of {name_set(call.members)}" if call.members else f" of group {call.group}"
 
 
 def name_line(frame: Frame | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ddpdoctor.evidence import Frame, RankSet
@@ -76,9 +76,12 @@ def part_sides(places: Sequence[Place]) -> list[list[Place]]:
     return sorted(sides.values(), key=lambda side: (-len(side), side[0].rank))
 
 
-def say_side(side: Sequence[Place]) -> str:
+def say_side(side: Sequence[Place], hosts: Mapping[int, str] | None = None) -> str:
     """Return ``ranks 0, 2 wait in all_reduce (train.py:88, step)``; outside of every call, it stands in its line."""
     first, name = side[0], name_set(ranks_of(side))
+    there = {(hosts or {}).get(place.rank) for place in side}
+    if len(there) == 1 and (host := there.pop()) is not None:
+        name = f"{name} on {host}"
     if first.kind == "gone":
         return f"{name} {choose_form(len(side), 'is', 'are')} gone"
     if first.kind == "outside":
@@ -118,8 +121,8 @@ def _find_outside(
 ) -> Finding:
     doing = describe_doing(outside[0])
     told = "; ".join(
-        join_words((say_side(side) for side in part_sides(places)), few=MOST_SIDES)
-        for places in (waiting, outside)
+        join_words((say_side(side, hosts) for side in part_sides(places)), few=MOST_SIDES)
+        for places, hosts in ((waiting, {}), (outside, name_hosts(reading)))
     )
     still = waited_together(outside, reading)
     spent = f" for {format_age(still)}" if still >= WAITED_S else ""
@@ -224,13 +227,15 @@ def _make(
     fix: tuple[Fix, ...],
     details: dict[str, object],
 ) -> Finding:
-    where = [*_list_places(culprits, "culprit"), *_list_places(victims, "victim")]
+    hosts = name_hosts(reading)
+    where = [*_list_places(culprits, "culprit", hosts), *_list_places(victims, "victim", hosts)]
     order = ("culprit", "caller", "condition", "victim")
     return Finding(
         message=message,
         code=code,
         ranks=ranks_of(culprits),
         victims=ranks_of(victims),
+        nodes=tuple(dict.fromkeys(hosts[place.rank] for place in culprits if place.rank in hosts)),
         where=tuple(sorted(where, key=lambda each: order.index(each.role))),
         evidence=tuple(_what_was_seen(reading, culprits)),
         fix=fix,
@@ -240,18 +245,26 @@ def _make(
     )
 
 
-def _list_places(places: Sequence[Place], role: str) -> list[Where]:
+def name_hosts(reading: Reading) -> dict[int, str]:
+    """Return rank -> host where there are several hosts; else nothing, for one need not be named."""
+    hosts = {place.rank: place.stand.host for place in reading.places if place.stand.host}
+    return hosts if len(set(hosts.values())) > 1 else {}
+
+
+def _list_places(places: Sequence[Place], role: str, hosts: Mapping[int, str]) -> list[Where]:
     found = []
     for side in part_sides(places):
         line = side[0].line
         if line is None:
             continue
         ranks = ranks_of(side)
-        found.append(Where(ranks, role, line.file, line.line, line.function, line.source))
+        host = hosts.get(side[0].rank) if len({hosts.get(place.rank) for place in side}) == 1 else None
+        found.append(Where(ranks, role, line.file, line.line, line.function, line.source, host))
         if role == "culprit":
             callers: Sequence[Frame] = user_frames(side[0].stand.frames)[1 : 1 + MOST_CALLERS]
             found += [
-                Where(ranks, "caller", each.file, each.line, each.function, each.source) for each in callers
+                Where(ranks, "caller", each.file, each.line, each.function, each.source, host)
+                for each in callers
             ]
     return found
 

@@ -23,10 +23,11 @@ from ddpdoctor_checks.hangs.reading import (
     largest,
     lines_called,
     name_call,
+    name_group,
     name_line,
     ranks_of,
 )
-from ddpdoctor_checks.wording import count_of, format_age, join_words, name_set
+from ddpdoctor_checks.wording import choose_form, count_of, format_age, join_words, name_set
 
 _RANK_WORDS = re.compile(
     r"rank|main_process|is_master|is_main|is_chief|\bmaster\b|local_process|process_index", re.I
@@ -62,6 +63,8 @@ class Deadlock:
     role: str = "cause"
     proof: bool = True
     """It can never go on; else it may, as far as the calls tell."""
+    loop: Frame | None = None
+    """What those at fault have left and the others are in."""
 
 
 def find_deadlock(reading: Reading) -> Deadlock | None:
@@ -182,6 +185,9 @@ def to_finding(deadlock: Deadlock, reading: Reading) -> Finding:
     for number, side in enumerate(deadlock.sides):
         role = "culprit" if number < deadlock.blamed else "victim"
         where.extend(_places(side, role, hosts if several else {}))
+    if deadlock.loop is not None:
+        loop = deadlock.loop
+        where.append(Where(deadlock.culprits, "condition", loop.file, loop.line, None, loop.source))
     seen = [*what_was_seen(reading), *deadlock.seen]
     return Finding(
         message=deadlock.message,
@@ -411,7 +417,7 @@ def _judge_mismatch(main: Sequence[Place], others: Sequence[Place]) -> Deadlock:
     assert call is not None
     told = join_words([_say_call(side) for side in sides[:MOST_SIDES]], last="and")
     culprits = RankSet(once) if tied else ranks_of(place for side in sides[:-1] for place in side)
-    group = "" if call.default_group else f" of group {call.group}"
+    group = name_group(call)
     doubt = "; which of them is wrong cannot be told" if tied else ""
     return Deadlock(
         "COL003",
@@ -448,12 +454,16 @@ def _judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
     culprits = [place for side in (odd or sides) for place in side]
     guard = next((found for place in culprits if (found := guard_of(place)) is not None), None)
     passed = next((side for side in rest if guard is None and guard_of(side[0]) is not None), None)
+    loop = _find_left_loop(culprits, rest) if rest and guard is None and passed is None else None
     told = _say_sides([place for side in (rest or sides) for place in side])
     if rest:
         first = rest[0][0].call
         never = "never called it" if first is not None and first.op != BACKWARD else "is not in it"
         where = _say_sides(culprits, bare=True)
         message = f"{told[0].upper()}{told[1:]}; {name_set(ranks_of(culprits))} {never}: {where}."
+        if loop is not None:
+            left = f"{choose_form(len(culprits), 'has', 'have')} left the loop ({loop.file}:{loop.line})"
+            message = f"{told[0].upper()}{told[1:]}; {name_set(ranks_of(culprits))} {left}: {where}."
         if guard is not None and not _covers(guard, rest):
             message = f"{_say_sides(culprits, first=True)}, which the others never call; they wait elsewhere: {told}."
     else:
@@ -473,7 +483,28 @@ def _judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
         else _advise(passed, guard_of(passed[0]), culprits),
         seen=_count_forwards([*main, *waiting]),
         details={"calls": [name_call(side[0].call) for side in sides[:16]]},
+        loop=loop,
     )
+
+
+def _find_left_loop(culprits: Sequence[Place], rest: Sequence[Sequence[Place]]) -> Frame | None:
+    """Return the innermost loop that the others are in and that all of some ranks have left; None where there is none.
+
+    They were in it where they have made the others' call before, or have run the wrapped model less often.
+    """
+    inside = rest[0][0]
+    for condition in inside.stand.conditions:
+        if condition.function not in ("for", "while"):
+            continue
+        for place in culprits:
+            if any(_where(condition) == _where(each) for each in place.stand.conditions):
+                return None
+            mine, theirs = forwards(place), forwards(inside)
+            fewer = mine is not None and theirs is not None and 0 < mine < theirs
+            if not fewer and _at(inside) not in lines_called(place.stand):
+                return None
+        return condition
+    return None
 
 
 def _covers(guard: Frame, sides: Sequence[Sequence[Place]]) -> bool:

@@ -5,12 +5,13 @@ import torch.distributed as dist
 
 
 class Average:
-    def __init__(self, kind):
+    def __init__(self, kind, rank):
         self.total = torch.zeros(3, dtype=kind)
+        self.parts = [torch.zeros(3) for _ in range(dist.get_world_size())] if rank == 0 else None
 
-    def compute(self, to):
-        dist.reduce(self.total, dst=to)  # culprit
-        return self.total
+    def collect(self):
+        dist.gather(self.total, self.parts, dst=0)  # culprit
+        return self.parts
 
 
 def main():
@@ -18,9 +19,9 @@ def main():
     rank = dist.get_rank()
     dist.barrier()
     if rank == 0:
-        time.sleep(25)
+        time.sleep(25)  # reads its part first
     for _ in range(3):
-        Average(torch.float64 if rank == 2 else torch.float32).compute(to=0)
+        Average(torch.float64 if rank == 2 else torch.float32, rank).collect()
     dist.barrier()
     dist.destroy_process_group()
 
