@@ -180,6 +180,8 @@ def test_a_crash_that_the_setting_itself_brings_is_not_the_scripts() -> None:
     assert "it was not reproduced" in finding.message
     assert "that is no fault of the script" in seen_of(finding)[0]
     assert all("--debug detail" not in (fix.command or "") for fix in finding.fix)
+    for rank in range(2):
+        job.set(rank, backend="nccl")
     skipped = cause_of(
         with_rerun(job, None, toggle="detail", state="skipped", reason="standard input is a pipe")
     )

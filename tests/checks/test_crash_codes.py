@@ -527,6 +527,63 @@ def test_crash_under_our_own_detailed_debugging_offers_the_lower_level() -> None
     assert "--debug info" in (cause_of(job).fix[0].command or "")
 
 
+def test_a_comprehension_is_shown_as_the_function_that_it_stands_in() -> None:
+    frames = (
+        Frame("data.py", 20, "<listcomp>"), Frame("data.py", 20, "encode"), Frame("data.py", 31, "<genexpr>"),
+        Frame("data.py", 30, "__getitem__"),
+    )  # fmt: skip
+    assert [frame.function for frame in user_frames(frames)] == ["encode", "<genexpr>", "__getitem__"]
+
+
+def test_a_crash_of_one_rank_is_looked_for_with_all_of_them() -> None:
+    some = cause_of(segfault()).fix[0].command or ""
+    assert "--nproc 2" in some
+    everyone = Job(2).dies(0, 11).dies(1, 11)
+    for rank, process in everyone.processes.items():
+        everyone.crashes.append(
+            CrashRecord(process.pid, "Fatal Python error: Segmentation fault", LOOP, rank=rank)
+        )
+    assert "--nproc 1" in (cause_of(everyone).fix[0].command or "")
+
+
+def test_exit_shows_what_the_rank_said_before_it() -> None:
+    job = Job(2).exits(1, 4, last_words="loading\ndataset not found: /data/train\n\n").complains([0])
+    found = cause_of(job)
+    assert "last line on stderr: dataset not found: /data/train" in [item.text for item in found.evidence]
+
+
+def test_several_ranks_that_exit_alike_are_spoken_of_as_several() -> None:
+    found = cause_of(Job(2).exits(0, 3).exits(1, 3))
+    assert "they called sys.exit with status 3" in found.message
+
+
+def test_exit_with_a_text_of_its_own_needs_no_other() -> None:
+    job = Job(2).exits(1, 1, exit_text="no data", last_words="no data").complains([0])
+    assert not any("last line on stderr" in item.text for item in cause_of(job).evidence)
+
+
+@pytest.mark.parametrize(("backend", "wraps", "offered"), [
+    ("gloo", True, False), ("gloo", False, True), ("nccl", True, True), ("cpu:gloo,cuda:nccl", True, False),
+])  # fmt: skip
+def test_detailed_debugging_is_not_offered_where_it_would_crash(
+    backend: str, wraps: bool, offered: bool
+) -> None:
+    job = one_raises(*said("mismatch-of-sizes"), world=3)
+    for rank, process in job.processes.items():
+        job.set(rank, backend=backend, milestones=process.milestones if wraps else ())
+    found = cause_of(job)
+    assert found.code == "COL003"
+    assert any("--debug detail" in (fix.command or "") for fix in found.fix) == offered
+    assert found.fix
+
+
+def test_checks_of_crashes_say_that_we_ended_the_job() -> None:
+    job = Job(2, exit_code=None).terminates([0, 1])
+    job.end = {"stopped": True, "interrupted": "SIGTERM"}
+    rows = judge(job)[2]
+    assert "ddpdoctor ended the job" in (rows["crash.exceptions"].reason or "")
+
+
 def test_two_processes_of_one_rank_are_named() -> None:
     job = Job(1, launch={"world_size": 2, "nproc": 2})
     twin = job.process(0, pid=9999, ended=at(60), exit_code=1)

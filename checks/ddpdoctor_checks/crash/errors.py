@@ -150,18 +150,25 @@ def _describe_exit(diagnosis: Diagnosis, group: Group) -> Clause:
     how = process.exit_how if process is not None else None
     status = process.exit_code if process is not None else None
     said = f" ({process.exit_text})" if process is not None and process.exit_text else ""
-    last = _last_line(process.last_words) if process is not None and how is None else ""
+    last = _last_line(process.last_words) if process is not None and not said else ""
     fixes: list[Fix] = []
+    seen: list[EvidenceItem] = []
+    rank = group.first.rank
+    they = choose_form(len(group.failures), "it", "they")
+    their = choose_form(len(group.failures), "its", "their")
     if how is None:
-        told = f"; the last that it said: {last}" if last and not said else ""
-        what = f"it exited with status {status}, and no exception was seen{said}{told}"
+        told = f"; the last that it said: {last}" if last else ""
+        what = f"{they} exited with status {status}, and no exception was seen{said}{told}"
         watched = process is not None and process.watched
         reason = (
             "" if watched or process is None else f" ({process.unwatched_reason or 'it was not watched'})"
         )
         fixes.append(Fix(f"read the end of its output{reason}", _log_command(diagnosis)))
     else:
-        what = f"it called {how} with status {status}{said}"
+        what = f"{they} called {how} with status {status}{said}"
+        if last:
+            who = RankSet([rank]) if rank is not None else None
+            seen.append(EvidenceItem("log", f"last line on stderr: {last}", who))
         fixes.append(
             Fix(
                 "raise an exception instead: an exit says nothing of its reason",
@@ -169,12 +176,13 @@ def _describe_exit(diagnosis: Diagnosis, group: Group) -> Clause:
             )
         )
     if status == 2 and process is not None and process.last_words and "usage:" in process.last_words:
-        what = f"its arguments were refused (exit status 2): {_usage_error(process.last_words)}"
+        what = f"{their} arguments were refused (exit status 2): {_usage_error(process.last_words)}"
+        seen.clear()
         fixes = [
             Fix("call the script as its usage says", f"python {' '.join(script_words(diagnosis)[:1])} --help")
         ]
     details = {"status": status, "how": how, "text": process.exit_text if process else None}
-    return Clause(what.rstrip("."), fixes, details)
+    return Clause(what.rstrip("."), fixes, details, seen=seen)
 
 
 def _last_line(words: str | None) -> str:

@@ -9,7 +9,7 @@ from ddpdoctor.evidence import Evidence
 from ddpdoctor.judge import Finding, Fix, check
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.telling import JOB, Clause, tell
-from ddpdoctor_checks.wording import name_set
+from ddpdoctor_checks.wording import choose_form, name_set
 
 _PATH = re.compile(r"'(?P<path>[^'\n]{1,400})'")
 
@@ -27,8 +27,9 @@ def _describe_early(diagnosis: Diagnosis, group: Group) -> Clause:
     named = f" {path}" if path else " a checkpoint"
     fine = diagnosis.world.minus(group.ranks)
     others = f", {name_set(fine)} did not" if fine else ""
+    they = choose_form(len(group.failures), "it", "they")
     return Clause(
-        f"it found{named} missing or unfinished{others}: another rank had not written it yet ({group.first.words})",
+        f"{they} found{named} missing or unfinished{others}: another rank had not written it yet ({group.first.words})",
         (
             Fix("write on rank 0, whole and under another name first, and let all ranks wait",
                 code='if rank == 0:\n    torch.save(state, path + ".tmp")\n    os.replace(path + ".tmp", path)\n'

@@ -11,6 +11,8 @@ from ddpdoctor_checks.stage_evidence import fold_frames
 _WATCHER = re.compile(r"(^|/)(ddpdoctor/watch/inject|ddpdoctor_watch)/")
 _CONSOLE_SCRIPT = re.compile(r"(^|/)bin/(torchrun|accelerate|accelerate-launch|deepspeed)$")
 """What pip makes for a launcher; it stands outside of site-packages."""
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+"""Have a frame of their own before Python 3.12."""
 _FRAME = re.compile(
     r'^\s{0,16}File "(?P<file>[^"\n]{1,400})", line (?P<line>\d{1,7}), in (?P<function>[^\n]{1,200})$'
 )
@@ -21,14 +23,21 @@ MOST_PLACES = 12
 
 
 def user_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """Return the frames of the user's own files, in the order given."""
+    """Return the frames of the user's own files, in the order given; a comprehension belongs to its function."""
     shown, _ = fold_frames(frames)
-    return tuple(
+    own = [
         frame
         for frame in shown
         if not _WATCHER.search(frame.file)
         and "ddpdoctor/" not in frame.file
         and not _CONSOLE_SCRIPT.search(frame.file)
+    ]
+    return tuple(
+        frame
+        for frame, caller in zip(own, [*own[1:], None], strict=False)
+        if caller is None
+        or frame.function not in _COMPREHENSIONS
+        or (frame.file, frame.line) != (caller.file, caller.line)
     )
 
 

@@ -148,6 +148,11 @@ def find_bus_error(evidence: Evidence) -> Iterable[Finding]:
     yield from tell(evidence, "ERR003", _describe_bus)
 
 
+def _enough_ranks(diagnosis: Diagnosis, group: Group) -> int | None:
+    """Return how many ranks show it again: one where all died of it, else as many as there were (None)."""
+    return 1 if group.ranks == diagnosis.world else None
+
+
 def _describe_fault(diagnosis: Diagnosis, group: Group) -> Clause:
     crash = group.first.crash
     native = crash.native if crash is not None else None
@@ -172,8 +177,8 @@ def _describe_fault(diagnosis: Diagnosis, group: Group) -> Clause:
             *((known,) if detail else ()),
             Fix(
                 "look at the line that was running; native code below it is at fault (an extension, a driver, a mix of "
-                "versions)",
-                rerun(diagnosis, nproc=1, environment=("PYTHONFAULTHANDLER=1",)),
+                "versions); a core file shows which",
+                f"ulimit -c unlimited && {rerun(diagnosis, nproc=_enough_ranks(diagnosis, group))}",
             ),
             Fix(
                 "rebuild or align the extensions that were loaded",
@@ -283,7 +288,10 @@ def _describe_kill(diagnosis: Diagnosis, group: Group) -> Clause:
         ]
     elif first.crash is not None or first.frames:
         fixes = [
-            Fix("look at the line that was running: native code below it gave up", rerun(diagnosis, nproc=1))
+            Fix(
+                "look at the line that was running: native code below it gave up",
+                rerun(diagnosis, nproc=_enough_ranks(diagnosis, group)),
+            )
         ]
     return Clause(what, fixes, details)
 

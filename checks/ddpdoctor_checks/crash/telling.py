@@ -75,6 +75,8 @@ def require_job(evidence: Evidence) -> Diagnosis:
         raise NotApplicable("the job was looked at while it ran")
     diagnosis = diagnose(evidence)
     if interrupted_by_user(diagnosis):
+        if diagnosis.job is not None and diagnosis.job.stopped:
+            raise NotApplicable("ddpdoctor ended the job, which stood still, before anything had failed")
         raise NotApplicable("the job was told to end from outside before anything had failed")
     return diagnosis
 
