@@ -296,8 +296,10 @@ def _number_nodes(parts: Sequence[Evidence], names: Sequence[str]) -> list[Evide
     for part, node in zip(parts, placed, strict=True):
         name = paths[placed.index(node)]
         changed = _rename_host(part, name) if alike.count(alike[node]) > 1 and alike[node] and name else part
-        single = len({process.node for process in part.processes}) <= 1
-        made.append(renumber_node(changed, node) if single and node else changed)
+        known_nodes = {process.node for process in part.processes} or {0}
+        made.append(
+            renumber_node(changed, node) if len(known_nodes) == 1 and node not in known_nodes else changed
+        )
     return made
 
 
@@ -371,6 +373,7 @@ def _collect(source: Source, lost: list[str]) -> Evidence | None:
         wrappers=tuple(found.wrappers),
         texts=tuple(found.texts),
         job=(JobEnd(exit_code=None, restarts=restarts, lost=said),),
-        absent={kind: why for kind, why in make_absent().items() if kind != "wrappers"},
+        standstills=tuple(found.standstills),
+        absent={kind: why for kind, why in make_absent().items() if kind not in ("wrappers", "standstills")},
     )
     return add_nodes(source.path, evidence)
