@@ -39,6 +39,8 @@ class _Writer:
         out = self.out
         if isinstance(value, bool) or value is None:
             out += {True: b"\x88", False: b"\x89", None: b"N"}[value]
+        elif isinstance(value, float):
+            out += b"G" + struct.pack(">d", value)
         elif isinstance(value, int):
             if key.startswith("time_"):
                 self.times.append(len(out) + 2)

@@ -93,6 +93,22 @@ def test_most_entries_of_a_training_are_taken_in_one_step(monkeypatch: pytest.Mo
     assert len(read_one(data)[1].calls) == 2000
 
 
+def test_entries_with_and_without_a_duration_are_both_taken_in_one_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entries = []
+    for n, entry in enumerate(make_steps(1200)):
+        timed = {}
+        for key, value in entry.items():
+            timed[key] = value
+            if key == "profiling_name" and n % 400 > 2:
+                timed["duration_ms"] = 1.5 + n
+        entries.append(timed)
+    data = pickle_dump(make_dump(entries, [0, 1]))
+    monkeypatch.setattr(pickles, "MOST_STEPS", 6000)
+    assert list(read_one(data)[1].sequences) == list(range(1, 1201))
+
+
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_dumps_that_python_pickled_again_are_read(protocol: int) -> None:
     dump = make_dump(make_steps(50), [0, 1])

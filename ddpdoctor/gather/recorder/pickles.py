@@ -28,6 +28,8 @@ PROBE = 100
 """Calls after which it is looked whether they repeat themselves."""
 LONGEST_CYCLE, MOST_CYCLES = 16, 32
 """Calls that are taken in one step, and different cycles of a process."""
+MOST_LANES = 8
+"""Different orders of keys in the entries of one dump."""
 MOST_TEXT = 64 << 10
 """Characters of one text; torch's longest are names of files."""
 
@@ -95,9 +97,9 @@ class _Machine:
         """Text -> its reference."""
         self._starts: list[int] = []
         """Where the dictionaries that are being read begin."""
-        self._lane: _Lane | None = None
+        self._lanes: dict[tuple[str, ...], _Lane] = {}
+        """Of each order of keys: entries that have ended may have a duration."""
         self._configured = False
-        self._built: set[tuple[str, ...]] = set()
 
     def run(self) -> Any:
         data, position, steps = self._data, 0, 0
@@ -150,13 +152,13 @@ class _Machine:
         number = self._rows.take(made)
         self._stack[-1] = None  # what was taken need not be kept
         keys = tuple(made)
-        if self._lane is None and keys not in self._built and all(key in self._places for key in keys):
-            self._built.add(keys)
-            self._lane = _Lane(made, self._places)
-        if self._lane is None:
-            return position
-        self._lane.learn(self._data, start, position, number)
-        return self._lane.run(self._data, position, self._rows, self._memo)
+        lane = self._lanes.get(keys)
+        if lane is None:
+            if len(self._lanes) >= MOST_LANES or any(key not in self._places for key in keys):
+                return position
+            lane = self._lanes[keys] = _Lane(made, self._places)
+        lane.learn(self._data, start, position, number)
+        return lane.run(self._data, position, self._rows, self._memo)
 
     def _configure(self) -> None:
         """Hand over what stands before the first entry on groups: it lies on the stack still."""
