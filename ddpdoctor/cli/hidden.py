@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ddpdoctor.cli import options as common
 from ddpdoctor.cli.hanging import make_monitor
 from ddpdoctor.cli.parsing import add_option
+from ddpdoctor.cli.viewing import choose_viewing
 from ddpdoctor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -207,6 +208,7 @@ def _run_again(
                 log_limit=log_limit(options),
                 limit_s=limit,
                 monitoring=None if checks is None else lambda: make_monitor(options, directory, checks),
+                viewing=choose_viewing(options, directory),
             )
     finally:
         directory.remove_private()

@@ -25,6 +25,7 @@ from ddpdoctor.cli.hidden import (
     run_again,
 )
 from ddpdoctor.cli.parsing import Parser, add_option, both_spellings
+from ddpdoctor.cli.viewing import add_live_option, check_live, choose_viewing
 
 if TYPE_CHECKING:
     from ddpdoctor.cli.display import Display
@@ -76,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long a failed job waits for what other nodes saw (3)",
     )
+    add_live_option(group)
     add_option(group, "--no-watch", action="store_true", help="only launch; for comparison")
     add_option(
         group,
@@ -119,6 +121,7 @@ def run(options: argparse.Namespace) -> int:
 
     split: Split = options.split
     check_options(options)
+    check_live(options)
     preparation = _Preparation(options)
     display = Display.of(sys.stderr, no_color=getattr(options, "no_color", False))
     misplaced = find_misplaced(split)
@@ -156,6 +159,7 @@ def run(options: argparse.Namespace) -> int:
                 monitoring=lambda: make_monitor(
                     options, directory, lambda: preparation.finish().plugins.checks
                 ),
+                viewing=choose_viewing(options, directory),
             )
             first = First(
                 command, directory, applied, stdin, result, lambda: preparation.finish().plugins.checks

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from ddpdoctor.watch.rundir import RunDirectory
 from ddpdoctor.watch.waiting import RendezvousWatch
 
 if TYPE_CHECKING:
+    from ddpdoctor.watch.live import LiveView
     from ddpdoctor.watch.monitor import Monitor
 
 INJECT = Path(__file__).with_name("inject")
@@ -109,6 +110,7 @@ def run_job(
     monitoring: Callable[[], Monitor | None] | None = None,
     reception: Reception | None = None,
     waiting: RendezvousWatch | None = None,
+    viewing: Callable[[MemoryWatch, Monitor | None], LiveView | None] | None = None,
 ) -> JobResult:
     """Run the command to its end, its output carried and kept, its signals passed on.
 
@@ -124,6 +126,7 @@ def run_job(
             started, so that nobody waits for its imports.
         reception: takes looks at the job when somebody asks.
         waiting: says when the rendezvous does not come about.
+        viewing: makes what shows the ranks on the terminal; called when the command has been started; must not raise.
 
     Raises:
         OSError: the command cannot be started.
@@ -133,9 +136,12 @@ def run_job(
     signals: list[str] = []
     started = time.monotonic()
     watched = {*FORWARDED, signal.SIGCHLD, signal.SIGWINCH}
+    if viewing is not None and signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
+        watched.add(signal.SIGTSTP)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     witness = _Witness(command, run.private)
     monitor: Monitor | None = None
+    view: LiveView | None = None
     try:
         child = subprocess.Popen(command, env=dict(environment), preexec_fn=_follow_us(before))
         relay.start()
@@ -150,8 +156,16 @@ def run_job(
         monitor = monitoring() if monitoring is not None else None
         if monitor is not None:
             monitor.start()
-        stopped = _stay(child, memory, relay, witness, limit, monitor, waiting, reception, signals)
+        view = viewing(memory, monitor) if viewing is not None else None
+        if view is not None:
+            relay.screen = view.screen
+            view.start()
+        stopped = _stay(
+            child, watched, memory, relay, witness, limit, monitor, waiting, reception, view, signals
+        )
     finally:
+        if view is not None:
+            view.close()
         if monitor is not None:
             monitor.close()
         if desk is not None:
@@ -249,6 +263,7 @@ class _Witness:
 
 def _stay(
     child: subprocess.Popen[bytes],
+    watched: Set[signal.Signals],
     memory: MemoryWatch,
     relay: Relay,
     witness: _Witness,
@@ -256,6 +271,7 @@ def _stay(
     monitor: Monitor | None,
     waiting: RendezvousWatch | None,
     reception: Reception | None,
+    view: LiveView | None,
     seen: list[str],
 ) -> bool:
     """Wait for the child; a signal that was sent to us alone is passed on, one of the whole group it has already.
@@ -273,11 +289,15 @@ def _stay(
         limit.enforce()
         if waiting is not None:
             waiting.look()
-        info = signal.sigtimedwait({*FORWARDED, signal.SIGCHLD, signal.SIGWINCH}, LOOK_S)
+        info = signal.sigtimedwait(watched, LOOK_S)
         if info is None or info.si_signo == signal.SIGCHLD:
             memory.look()
         elif info.si_signo == signal.SIGWINCH:
             relay.resize()
+            if view is not None:
+                view.refresh()
+        elif info.si_signo == signal.SIGTSTP:
+            _stop(view)
         elif reception is not None and info.si_signo == reception.signum:
             reception.take_later()
         else:
@@ -288,3 +308,14 @@ def _stay(
                     child.send_signal(info.si_signo)
     limit.clear()
     return stopped
+
+
+def _stop(view: LiveView | None) -> None:
+    """Stop as Ctrl-Z asks for, the terminal left to the shell meanwhile."""
+    if view is not None:
+        view.pause()
+    os.kill(os.getpid(), signal.SIGTSTP)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})  # here we stop
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
+    if view is not None:
+        view.resume()

@@ -24,6 +24,10 @@ import tty
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ddpdoctor.watch.screen import Screen
 
 CHUNK = 1 << 16
 HEAD_BYTES = 64 << 20
@@ -120,6 +124,8 @@ class _Stream:
     source: int
     target: int
     log: BoundedLog
+    terminal: bool = False
+    """It goes to a terminal."""
 
 
 class Relay:
@@ -138,6 +144,8 @@ class Relay:
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._wake, selectors.EVENT_READ, None)
         self._closing = False
+        self.screen: Screen | None = None
+        """Where lines of ours stand on the terminal that the output goes to."""
         self.lost: list[str] = []
         self._thread = threading.Thread(target=self._run, name="ddpdoctor-relay", daemon=True)
 
@@ -217,13 +225,14 @@ class Relay:
         """Return the end for the process; ours is carried from now on."""
         target = self._targets[index]
         log = BoundedLog(self._folder / f"{name}.{('stdout', 'stderr')[index]}.log", self._limit)
-        if os.isatty(target):
+        terminal = os.isatty(target)
+        if terminal:
             source, child = pty.openpty()
             tty.setraw(child)  # bytes pass as they are: the real terminal does the line endings
             _copy_size(target, child)
         else:
             source, child = os.pipe()
-        stream = self._streams[source] = _Stream(source, target, log)
+        stream = self._streams[source] = _Stream(source, target, log, terminal)
         self._selector.register(source, selectors.EVENT_READ, stream)
         return child
 
@@ -237,6 +246,15 @@ class Relay:
             self._end(stream)
             return 0
         stream.log.write(data)
+        screen = self.screen
+        if screen is None or not stream.terminal:
+            self._write(stream, data)
+        else:
+            with screen.turn(data):
+                self._write(stream, data)
+        return len(data)
+
+    def _write(self, stream: _Stream, data: bytes) -> None:
         view = memoryview(data)
         while view:
             try:
@@ -251,7 +269,6 @@ class Relay:
             except OSError as problem:  # a full disk, a terminal that was closed: the job and its log go on
                 self._note(f"output that was to be shown: {problem.strerror}")
                 break
-        return len(data)
 
     def _note(self, text: str) -> None:
         if text not in self.lost:

@@ -1,0 +1,378 @@
+"""The live view of ``run --live``: a row for each rank, below the job's output, drawn again every second."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ddpdoctor.evidence import RankSet
+from ddpdoctor.text.characters import clip, width_of, wrap
+from ddpdoctor.text.paper import Paper
+from ddpdoctor.watch.progress import (
+    BETWEEN,
+    ENDED,
+    FORWARD,
+    GONE,
+    IN_CALL,
+    INSIDE,
+    STARTING,
+    Progress,
+    RankProgress,
+)
+from ddpdoctor.watch.rings import DDP
+from ddpdoctor.watch.screen import Screen
+
+REFRESH_S = 1.0
+PATIENCE_S, RETRY_S = 1.0, 0.1
+"""How long an unfinished character or escape sequence of the job is waited for, and how often that is looked at."""
+RATE_S = 10.0
+"""Time over which steps per second are taken."""
+STILL_S = 3.0
+"""The view says how long no rank has moved from then on; usual steps are shorter."""
+LEAST_ROWS, LEAST_COLUMNS = 10, 50
+"""Of a terminal in which something is drawn."""
+MOST_COLUMNS = 120
+"""Longer lines are hard to read."""
+MOST_SAID = 3
+"""Lines of what the monitor says."""
+QUIET_S = 2.0
+"""A rank that is behind and has called nothing for so long is marked."""
+RANKS_COLUMNS = 14
+"""Most columns of folded ranks."""
+HEADS = ("rank", "step", "doing", "last collective", "behind", "mem", "cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What the view shows in one line: of one rank, or of several that do the same."""
+
+    ranks: RankSet
+    first: RankProgress
+    """The rank that is shown."""
+    steps: tuple[int, int] | None = None
+    numbers: tuple[int, int] = (0, 0)
+    """Lowest and highest number of the last collective."""
+
+
+def fold(ranks: Sequence[RankProgress], most: int) -> tuple[list[Row], int]:
+    """Return at most so many rows, and how many ranks are left out.
+
+    Where the ranks are too many for one each, those that do the same are one, and the fewest come first: a rank that
+    differs is what one looks for.
+    """
+    if len(ranks) <= most:
+        return [_merge([each]) for each in ranks], 0
+    kinds: dict[tuple[object, ...], list[RankProgress]] = {}
+    for each in ranks:
+        key = (each.phase, each.op, each.place, each.last, each.last_place, each.behind > 0)
+        kinds.setdefault(key, []).append(each)
+    rows = [_merge(alike) for alike in sorted(kinds.values(), key=lambda alike: (len(alike), alike[0].rank))]
+    if len(rows) <= most:
+        return rows, 0
+    return rows[: most - 1], sum(len(row.ranks) for row in rows[most - 1 :])
+
+
+def _merge(alike: Sequence[RankProgress]) -> Row:
+    steps = [each.step for each in alike if each.step is not None]
+    numbers = [each.last_number for each in alike]
+    loads = [each.cpu for each in alike if each.cpu is not None]
+    shown = replace(
+        alike[0],
+        since_s=min(each.since_s for each in alike),
+        behind=max(each.behind for each in alike),
+        memory=max((each.memory for each in alike if each.memory is not None), default=None),
+        cpu=sum(loads) / len(loads) if loads else None,
+        exact=all(each.exact for each in alike),
+    )
+    return Row(
+        RankSet(each.rank for each in alike),
+        shown,
+        (min(steps), max(steps)) if steps else None,
+        (min(numbers), max(numbers)),
+    )
+
+
+def make_lines(
+    progress: Progress,
+    paper: Paper,
+    rows: int,
+    *,
+    title: Sequence[str] = (),
+    said: tuple[str, str] | None = None,
+) -> list[str]:
+    """Return the view.
+
+    Args:
+        progress: what is shown.
+        paper: gives width, colours and characters.
+        rows: most lines.
+        title: what stands on the line between the job's output and the view.
+        said: stage and sentence of the monitor.
+    """
+    lines = [_rule(title, paper)]
+    if said is not None:
+        style = "red" if said[0] in ("proved", "confirmed") else "yellow"
+        wrapped = wrap(paper.clean(said[1]), paper.width)
+        if len(wrapped) > MOST_SAID:
+            wrapped[MOST_SAID - 1 :] = [
+                clip(" ".join(wrapped[MOST_SAID - 1 :]), paper.width, paper.clean("…"))
+            ]
+        lines += [paper.style(line, style) for line in wrapped[: max(1, rows - 4)]]
+    room = rows - len(lines) - 1
+    if not progress.ranks:
+        return [*lines, paper.style("no rank has been started yet", "dim")]
+    if room < 1:
+        return lines
+    shown, left_out = fold(progress.ranks, room)
+    lines += _table(shown, paper)
+    if left_out:
+        lines.append(paper.style(f"and {left_out} more ranks", "dim"))
+    return lines
+
+
+def _rule(title: Sequence[str], paper: Paper) -> str:
+    bar = paper.clean("-" if paper.clean("─") != "─" else "─")
+    text = clip(f"{bar * 2} {paper.clean(' · '.join(title))} ", paper.width - 2, "")
+    return paper.style(text + bar * (paper.width - width_of(text)), "dim")
+
+
+def _table(rows: Sequence[Row], paper: Paper) -> list[str]:
+    """Return a line of heads and one for each row; the two wide columns share what the narrow ones leave."""
+    heads = list(HEADS)
+    heads[1] = "calls" if any(row.steps and not row.first.forwards for row in rows) else "step"
+    narrow: dict[int, list[str]] = {0: [], 1: [], 4: [], 5: [], 6: []}
+    for row in rows:
+        one = row.first
+        narrow[0].append(clip(str(row.ranks), RANKS_COLUMNS, paper.clean("…")))
+        narrow[1].append(_range(row.steps, "" if one.exact else "~"))
+        narrow[4].append(str(one.behind) if one.behind else "")
+        narrow[5].append(_name_size(one.memory))
+        narrow[6].append(f"{one.cpu:.0%}" if one.cpu is not None else "")
+    least = {0: 4, 1: 5, 4: 6, 5: 5, 6: 4}
+    widths = {n: max(least[n], len(heads[n]), *map(width_of, cells)) for n, cells in narrow.items()}
+    gaps = 2 * 3 + 3
+    room = max(16, paper.width - sum(widths.values()) - gaps)
+    widths[3] = min(44, max(16, room * 3 // 5))
+    widths[2] = min(48, room - widths[3])
+    lines = [_line(heads, widths, paper, "dim")]
+    for place, row in enumerate(rows):
+        cells = [narrow.get(n, [""] * len(rows))[place] for n in range(len(heads))]
+        cells[2] = _choose(describe_phase(row.first), widths[2], paper)
+        cells[3] = _choose(describe_last(row), widths[3], paper)
+        lines.append(_line(cells, widths, paper, _choose_style(row.first)))
+    return lines
+
+
+def _line(cells: Sequence[str], widths: dict[int, int], paper: Paper, style: str | None) -> str:
+    text = ""
+    for number, cell in enumerate(cells):
+        pad = " " * max(0, widths[number] - width_of(cell))
+        left = number in (2, 3)
+        text += (cell + pad if left else pad + cell) + ("  " if number < 3 else " ")
+    return paper.style(text.rstrip(), style)
+
+
+def _choose(texts: Iterable[str], width: int, paper: Paper) -> str:
+    """Return the first that fits; the last one cut where none does."""
+    text = ""
+    for each in texts:
+        text = paper.clean(each)
+        if width_of(text) <= width:
+            return text
+    return clip(text, width, paper.clean("…"))
+
+
+def _choose_style(one: RankProgress) -> str | None:
+    if one.phase == GONE:
+        return "red"
+    if one.phase in (ENDED, STARTING):
+        return "dim"
+    return "yellow" if one.behind and one.since_s >= QUIET_S else None
+
+
+def describe_phase(one: RankProgress) -> list[str]:
+    """Return what a rank does in words, the longest text first."""
+    if one.phase == ENDED:
+        return ["has ended"]
+    if one.phase == GONE:
+        return ["its process is gone", "is gone"]
+    time_text = _name_time(one.since_s)
+    what = {STARTING: "starting", INSIDE: "forward"}.get(one.phase, "")
+    if one.phase == IN_CALL:
+        op = one.op or "a call"
+        what = "wrapping the model" if op == DDP else f"in {op}"
+        if one.peer is not None and not one.open:
+            what += f" {'to' if 'send' in op else 'from'} {one.peer}"
+    elif one.phase == BETWEEN:
+        after = "forward" if one.op == FORWARD else one.op
+        of_last = one.op == one.last and one.place == one.last_place
+        what = f"outside, after {after}" if not of_last else "outside"
+        if one.op == FORWARD:
+            what = "after forward"
+    words = f"{what} {time_text}".rstrip()
+    place = one.place if not (one.open or one.place == one.last_place) else None
+    texts = [f"{words} · {place}"] if place else []
+    texts.append(words)
+    if what.startswith("outside,"):
+        texts.append(f"outside {time_text}".rstrip())
+    if one.open:
+        texts.append(f"in it {time_text}".rstrip())
+    return texts
+
+
+def describe_last(row: Row) -> list[str]:
+    """Return the last collective in words, the longest text first."""
+    one = row.first
+    if one.last is None:
+        return [""]
+    number = f"#{_range(row.numbers)}"
+    place = f" {one.last_place}" if one.last_place else ""
+    return [f"{number} {one.last}{place}", f"{number}{place}" if place else number, f"{number} {one.last}"]
+
+
+def _range(ends: tuple[int, int] | None, mark: str = "") -> str:
+    if ends is None:
+        return ""
+    low, high = ends
+    return f"{mark}{low}" if low == high else f"{mark}{low}-{high}"
+
+
+def _name_time(seconds: float) -> str:
+    if seconds < 1:
+        return ""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _name_size(size: int | None) -> str:
+    if size is None:
+        return ""
+    return f"{size / 1e9:.1f}G" if size >= 1e9 else f"{size / 1e6:.0f}M"
+
+
+def name_clock(seconds: float) -> str:
+    """Return how long the job has run, as h:mm:ss or mm:ss."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
+
+
+class LiveView:
+    """Draws the view in a thread of its own.
+
+    Args:
+        screen: where.
+        read: looks at the ranks.
+        said: gives what the monitor says, while it holds.
+        color: whether colours are shown.
+        ascii: whether only ASCII is shown.
+        tell: shows one line to the person; for a failure of the view.
+    """
+
+    def __init__(
+        self,
+        screen: Screen,
+        read: Callable[[], Progress],
+        said: Callable[[], tuple[str, str] | None],
+        *,
+        color: bool,
+        ascii: bool,
+        tell: Callable[[str], object],
+    ) -> None:
+        self.screen = screen
+        self._read, self._said, self._tell = read, said, tell
+        self._color, self._ascii = color, ascii
+        self._began = time.monotonic()
+        self._steps: deque[tuple[float, int]] = deque()
+        self._over = False
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ddpdoctor-live", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def refresh(self) -> None:
+        """Draw now, e.g. because the terminal has another size."""
+        self._wake.set()
+
+    def pause(self) -> None:
+        """Leave the terminal to others until `resume`."""
+        self.screen.pause()
+
+    def resume(self) -> None:
+        """Draw again."""
+        self.screen.resume()
+        self._wake.set()
+
+    def close(self) -> None:
+        """End, and leave the terminal as it was."""
+        self._over = True
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join(2.0)
+        self.screen.close()
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(REFRESH_S)
+            self._wake.clear()
+            if self._over:
+                return
+            try:
+                self._draw()
+            except Exception as problem:  # ours; the job goes on
+                self.screen.close()
+                self._tell(f"the live view has ended: {type(problem).__name__}: {problem}; the job goes on")
+                return
+
+    def _draw(self) -> None:
+        lines = self._make_lines()
+        until = time.monotonic() + PATIENCE_S
+        while not self.screen.draw(lines):
+            if self._over or time.monotonic() > until:
+                self.screen.draw(lines, force=True)
+                return
+            time.sleep(RETRY_S)
+
+    def _make_lines(self) -> list[str]:
+        columns, rows = self.screen.size()
+        if rows < LEAST_ROWS or columns < LEAST_COLUMNS:
+            return []
+        paper = Paper(width=min(columns, MOST_COLUMNS), color=self._color, ascii=self._ascii)
+        progress = self._read()
+        return make_lines(progress, paper, rows // 2, title=self._title(progress), said=self._said())
+
+    def _title(self, progress: Progress) -> list[str]:
+        now = time.monotonic()
+        here, world = len(progress.ranks), progress.world_size
+        ranks = f"{here} of {world} ranks" if world and world != here else f"{here} rank{'s' * (here != 1)}"
+        parts = ["ddpdoctor", ranks, progress.backend or "", name_clock(now - self._began)]
+        if progress.attempt:
+            parts.append(f"restart {progress.attempt}")
+        still_s = min((each.since_s for each in progress.ranks if each.alive), default=0.0)
+        rate = self._rate(progress, now)
+        moving = still_s < STILL_S or all(each.phase == STARTING for each in progress.ranks)
+        parts.append(rate if moving else f"nothing has moved for {_name_time(still_s)}")
+        return [part for part in parts if part]
+
+    def _rate(self, progress: Progress, now: float) -> str:
+        """Return how fast the first rank gets on."""
+        first = max(progress.ranks, key=lambda each: each.step or 0, default=None)
+        if first is None or first.step is None:
+            self._steps.clear()
+            return ""
+        if self._steps and self._steps[-1][1] > first.step:
+            self._steps.clear()
+        self._steps.append((now, first.step))
+        while now - self._steps[0][0] > RATE_S:
+            self._steps.popleft()
+        spent, made = now - self._steps[0][0], first.step - self._steps[0][1]
+        if not made or spent < REFRESH_S / 2:
+            return ""
+        what = "step" if first.forwards else "call"
+        return f"{made / spent:.1f} {what}s/s" if made >= spent else f"{spent / made:.1f} s a {what}"
