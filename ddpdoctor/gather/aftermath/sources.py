@@ -13,6 +13,7 @@ from ddpdoctor.gather.aftermath.errorfiles import looks_like_error
 from ddpdoctor.gather.aftermath.stackfiles import looks_like_stacks
 from ddpdoctor.gather.files import UNREADABLE, open_log, read_some
 from ddpdoctor.gather.recorder import is_dump, looks_like_dump
+from ddpdoctor.gather.regular import open_regular
 
 HEAD = 64 << 10
 """Bytes that are looked at to tell what a file is."""
@@ -137,7 +138,7 @@ def is_run_directory(path: Path) -> bool:
 
 def _is_report(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return b'"ddpdoctor.report"' in file.read(4096)
     except OSError:
         return False
@@ -164,8 +165,13 @@ def _tell(path: Path) -> str:
     """Return a file's kind, or why it is none that can be read."""
     with open_log(path) as stream:
         head = read_some(stream, HEAD)
-        whole = head + read_some(stream, JSON_LIMIT) if head.lstrip()[:1] == b"{" else head
+        more = head.lstrip()[:1] == b"{" and not _is_json_dump(head)
+        whole = head + read_some(stream, JSON_LIMIT) if more else head
     return tell_kind(head, whole)
+
+
+def _is_json_dump(head: bytes) -> bool:
+    return b'"collective_seq_id"' in head and b'"profiling_name"' in head
 
 
 def tell_kind(head: bytes, whole: bytes) -> str:
@@ -180,7 +186,7 @@ def tell_kind(head: bytes, whole: bytes) -> str:
     if head[:4096].lstrip()[:1] == b"{":
         if b'"ddpdoctor.report"' in head[:4096]:
             return "report"
-        if b'"collective_seq_id"' in head and b'"profiling_name"' in head:
+        if _is_json_dump(head):
             return "recorder"
         try:
             data = json.loads(whole)
