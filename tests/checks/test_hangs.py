@@ -103,9 +103,14 @@ def test_a_rank_that_has_left_is_named_where_others_wait_for_it() -> None:
     assert found.where[0].line == 31
 
 
-def test_a_rank_that_failed_is_the_cause_of_its_own() -> None:
-    found = proved([stand(0, collective("barrier", 1, 5, world=2)), gone(1, exit_code=1)])
-    assert (found.code, found.role) == ("COL008", "consequence")
+@pytest.mark.parametrize("end", [{"exit_code": 1}, {"signal": 9}, {"ended": False}])
+def test_a_rank_that_failed_is_left_to_its_launcher_first(end: dict[str, Any]) -> None:
+    """Which may start all ranks anew; in the end its failure is the cause, and that others waited comes after it."""
+    stands = [stand(0, collective("barrier", 1, 5, world=2)), gone(1, **end)]
+    found = judge(stands)
+    assert found is not None
+    assert (found.code, found.role, found.details["proof"]) == ("COL008", "consequence", False)
+    assert proved(stands, still=60.0).role == "consequence"
 
 
 def test_a_rank_that_never_came_to_the_group_and_left_is_named() -> None:

@@ -69,6 +69,16 @@ def test_a_stopped_rank_is_said_to_be_stopped_with_high_confidence() -> None:
     assert found.fix[0].command == "kill -CONT 1001"
 
 
+def test_a_rank_that_is_stopped_inside_of_the_call_holds_the_others() -> None:
+    held = replace(stand(1, collective("all_reduce", 8, 88, 3), still_s=43.0), state="T")
+    found = judge([*waiting(0, 2), held], still=43.0)
+    assert found is not None
+    assert (found.code, found.ranks, found.where[0].line) == ("COL009", RankSet([1]), 88)
+    assert (
+        "rank 1 holds them: for 43 s it has been in train (train.py:88), where it is stopped" in found.message
+    )
+
+
 def test_a_rank_in_an_uninterruptible_wait_is_not_asked_for_its_line() -> None:
     found = judge([*waiting(0, 2), holding(1, state="D")], still=43.0)
     assert found is not None

@@ -26,7 +26,8 @@ __all__ = ["BACKWARD", "FORWARD", "INIT", "MAKERS", "WRAP", "Place", "Reading", 
 INIT, WRAP = "init_process_group", "DistributedDataParallel"
 IDLE_SHARE = 0.1
 """Of one core between two samples: a process that uses more is computing and may get on."""
-LIMIT_OF_WORDS = 80
+STOPPED = ("T", "t")
+"""States of /proc in which a process runs no further, whatever it is in: stopped by a signal, or traced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,8 @@ def _place(stand: Stand) -> Place:
     if not stand.alive:
         return Place(stand, "gone", stand.recent[-1] if stand.recent else None)
     call = stand.call
+    if stand.state in STOPPED:
+        return Place(stand, "outside", call)
     if call is not None and call.op in (INIT, WRAP, FORWARD):
         if call.op != FORWARD or _in_torch(stand, "_sync_buffers"):
             return Place(stand, "wrapper", call)

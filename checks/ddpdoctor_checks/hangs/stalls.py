@@ -10,9 +10,9 @@ from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.standstill import ChildStand
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
 from ddpdoctor_checks.crash.frames import user_frames, user_line
-from ddpdoctor_checks.hangs.reading import Place, Reading, largest, name_call, name_line, ranks_of
+from ddpdoctor_checks.hangs.reading import STOPPED, Place, Reading, largest, name_call, name_line, ranks_of
 from ddpdoctor_checks.hangs.waits import what_was_seen
-from ddpdoctor_checks.wording import format_age, join_words, name_set
+from ddpdoctor_checks.wording import choose_form, format_age, join_words, name_set
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,6 @@ _READ = re.compile(
 )
 _LOCK = re.compile(r"\.(acquire|wait|join|get)\s*\(|^with \w*lock")
 _STORE = re.compile(r"store\w*\.(get|wait|multi_get)\s*\(", re.I)
-_STOPPED = ("T", "t")
 WITH_CHILDREN = ("loader", "process", "subprocess")
 """What a rank does that waits for a child: where the child stands is what counts."""
 MOST_SIDES, MOST_CALLERS = 3, 2
@@ -118,10 +117,10 @@ def find_stall(reading: Reading, stage: str) -> Finding | None:
         where.append(Where(ranks_of(main), "victim", first.file, first.line, first.function, first.source))
     verb = "waits" if len(main) == 1 else "wait"
     told = join_words((_say_standing(side, only=len(sides) == 1) for side in sides), few=MOST_SIDES)
-    message = (
-        f"{waiting[0].upper()}{waiting[1:]} {verb} in {name_call(main[0].call)}{name_line(first)}; {name} never called "
-        f"it: {told}."
-    )
+    begun = all(place.call is not None for place in still)  # stopped inside of it
+    how = choose_form(len(ranks), "holds them", "hold them") if begun else "never called it"
+    where_they_wait = f"{verb} in {name_call(main[0].call)}{name_line(first)}"
+    message = f"{waiting[0].upper()}{waiting[1:]} {where_they_wait}; {name} {how}: {told}."
     return Finding(
         message=message,
         code="COL009",
@@ -152,7 +151,7 @@ def _find_held(reading: Reading) -> tuple[Sequence[Place], Sequence[Place]]:
         classes.setdefault(place.key, []).append(place)
     needs = {key: reading.need(members[0]).ranks for key, members in classes.items()}
     needed.update(*needs.values())
-    held = [place for place in outside if place.rank in needed]
+    held = [place for place in outside if place.rank in needed or place.stand.state in STOPPED]
     ranks = {place.rank for place in held}
     main = [place for place in waiting if needs[place.key] & ranks] or waiting
     return largest(place for place in main if place.kind in ("collective", "wrapper")) or main, held
@@ -213,7 +212,7 @@ def _stays(place: Place) -> bool:
 def describe_doing(place: Place) -> Doing:
     """Return what a rank outside of every collective does, by its process state, its frames and its own line."""
     stand = place.stand
-    if stand.state in _STOPPED:
+    if stand.state in STOPPED:
         return Doing("stopped", "is stopped by a signal (SIGSTOP, or a debugger)",
                      Fix("let it go on", command=f"kill -CONT {stand.pid}"))  # fmt: skip
     if stand.state == "D":

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.standstill import Call
+from ddpdoctor.evidence.standstill import Call, Stand
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
 from ddpdoctor_checks.crash.frames import user_frames, user_line
 from ddpdoctor_checks.hangs.needs import call_at
@@ -38,6 +38,9 @@ MOST_SIDES = 4
 ASKED = ("work", "device")
 """Kinds of places at which a rank waits for what it asked for on another line."""
 MOST_CALLERS = 2
+LAUNCHER_S = 45.0
+"""A launcher that sees a rank fail ends the others, or starts all anew; torchrun gives them 30 s to end
+(torch/distributed/run.py, --shutdown-timeout). What is left to it for so long is no hang."""
 MOST_FOLLOWED = 64
 """Calls of ranks in a cycle that are followed."""
 MOST_BACK = 16
@@ -76,6 +79,8 @@ def find_deadlock(reading: Reading) -> Deadlock | None:
     deadlock = _judge(reading, stuck)
     if deadlock is not None and not reading.stuck:
         deadlock.proof, deadlock.confidence = False, "medium"
+    if deadlock is not None and deadlock.role != "cause" and reading.look.still_s < LAUNCHER_S:
+        deadlock.proof = False
     return deadlock
 
 
@@ -295,7 +300,7 @@ def _judge_points(reading: Reading, points: Sequence[Place]) -> Deadlock:
 
 def _judge_gone(main: Sequence[Place], gone: Sequence[Place]) -> Deadlock:
     ranks = ranks_of(gone)
-    failed = [place for place in gone if place.stand.exit_code or place.stand.signal]
+    failed = [place for place in gone if _has_failed(place.stand)]
     how = _say_gone(gone)
     one = len(ranks) == 1
     message = f"{_name(main)} {_wait(main)}; {how}: {'it' if one else 'they'} will never come."
@@ -321,6 +326,11 @@ def _judge_gone(main: Sequence[Place], gone: Sequence[Place]) -> Deadlock:
         details={"waiting_in": name_call(main[0].call)},
         role="consequence" if failed else "cause",
     )
+
+
+def _has_failed(stand: Stand) -> bool:
+    """Whether a rank that is gone has ended badly, or without a word."""
+    return bool(stand.exit_code or stand.signal) or (stand.exit_code is None and not stand.ended)
 
 
 def _say_gone(gone: Sequence[Place]) -> str:
