@@ -337,6 +337,7 @@ def test_ranks_without_a_dump_are_looked_for() -> None:
 def test_all_ranks_in_one_call_are_nobodys_fault() -> None:
     found = first(Made(4).together().call(range(4), "all_reduce", 88, 4, STARTED))
     assert (found.code, str(found.ranks), found.confidence) == ("COL005", "", "low")
+    assert found.severity == "warning", "nobody said that it timed out"
 
 
 def test_a_rank_whose_device_has_not_come_to_the_call_is_named() -> None:
@@ -463,7 +464,9 @@ def test_a_time_out_of_all_is_told_once() -> None:
     for rank in range(3):
         job.dies(rank, 6, 10.0).says_example(rank, "nccl-timed-out")
     found = judge(with_job(made, job)).findings
-    assert [(each.code, each.details.get("kind")) for each in found] == [("COL005", "together")]
+    assert [(each.code, each.details.get("kind"), each.severity) for each in found] == [
+        ("COL005", "together", "error")
+    ]
 
 
 def test_one_rank_alone_tells_nothing() -> None:

@@ -49,7 +49,10 @@ def _tell(evidence: Evidence, code: str) -> Iterable[Finding]:
     told = _judge(evidence)
     if told is None or told.code != code:
         return
-    follows = failed_itself(diagnose_ends(evidence))
+    ends = diagnose_ends(evidence)
+    follows = failed_itself(ends)
+    # Without a word on a time-out the dumps may be of a job that was getting on.
+    unsaid = told.details["kind"] == "together" and ends is None
     yield Finding(
         message=told.message,
         ranks=told.ranks,
@@ -60,6 +63,7 @@ def _tell(evidence: Evidence, code: str) -> Iterable[Finding]:
         details=told.details,
         confidence=told.confidence,
         role="consequence" if follows else "cause",
+        severity="warning" if unsaid else None,
         decisive=not follows,
     )
 
