@@ -20,10 +20,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from ddpdoctor.evidence.numbers import Numbers
-from ddpdoctor.evidence.ranks import RankSet
+from ddpdoctor.evidence.ranks import LARGEST_RANK, RankSet
 
 T = TypeVar("T")
 
+LATEST_NS = 32_503_680_000 * 10**9
+"""The year 3000: later than any clock says."""
+_COUNTED = ("rank", "local_rank", "world_size", "nproc", "nnodes", "node", "node_rank", "attempt", "restarts")
+_BOUNDS = {
+    **dict.fromkeys(_COUNTED, (-1, LARGEST_RANK)),
+    **dict.fromkeys(("wall_ns", "mono_ns", "seen_ns"), (0, LATEST_NS)),
+}
+"""Fields whose numbers a file may not choose freely."""
 
 _PLAIN = frozenset({str, int, bool, type(None)})
 """Types whose values are JSON already."""
@@ -65,6 +73,30 @@ def decode(kind: type[T], data: Any) -> T:
         raise ValueError(f"not a {kind.__name__}: {problem}") from problem
 
 
+def mend(value: T) -> tuple[T, list[str]]:
+    """Return a dataclass of which every field fits its type and its bounds, and the names of those that did not.
+
+    What does not fit becomes the default. For what was made of data that somebody else wrote.
+
+    Raises:
+        ValueError: a field that has no default does not fit.
+    """
+    kind: Any = type(value)
+    readers = _field_readers(kind)
+    changed: dict[str, Any] = {}
+    for field in dataclasses.fields(typing.cast(Any, value)):
+        try:
+            readers[field.name](encode(getattr(value, field.name)))
+        except (TypeError, AttributeError, KeyError, ValueError) as problem:
+            if field.default is not dataclasses.MISSING:
+                changed[field.name] = field.default
+            elif field.default_factory is not dataclasses.MISSING:
+                changed[field.name] = field.default_factory()
+            else:
+                raise ValueError(f"{field.name}: {problem}") from problem
+    return (dataclasses.replace(typing.cast(Any, value), **changed) if changed else value), sorted(changed)
+
+
 @functools.cache
 def _names(kind: type) -> tuple[str, ...] | None:
     """Return the fields of a dataclass; None for any other type."""
@@ -104,7 +136,18 @@ def _reader(hint: Any) -> Reader:
 
 @functools.cache
 def _field_readers(kind: type) -> dict[str, Reader]:
-    return {name: _reader(hint) for name, hint in typing.get_type_hints(kind).items()}
+    return {
+        name: functools.partial(_read_bounded, name, _reader(hint)) if name in _BOUNDS else _reader(hint)
+        for name, hint in typing.get_type_hints(kind).items()
+    }
+
+
+def _read_bounded(name: str, read: Reader, data: Any) -> Any:
+    value = read(data)
+    low, high = _BOUNDS[name]
+    if isinstance(value, (int, float)) and not low <= value <= high:
+        raise ValueError(f"{name} {str(value)[:40]} is out of all bounds")
+    return value
 
 
 def _read_fields(kind: type, data: Any) -> Any:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+LARGEST_RANK = 1 << 20
+"""Ranks, sizes of worlds and numbers of nodes and restarts are counted up to: none in a file is larger."""
+
 
 class RankSet:
     """An immutable, ordered set of non-negative ranks, stored as closed ranges.
@@ -35,12 +38,14 @@ class RankSet:
         """Read the text form.
 
         Raises:
-            ValueError: the text is not of the form ``"0-2,4"``.
+            ValueError: the text is not of the form ``"0-2,4"``, or a rank is larger than `LARGEST_RANK`.
         """
-        ranges = []
+        ranges: list[tuple[int, int]] = []
         for part in filter(None, text.split(",")):
             low, _, high = part.partition("-")
             ranges.append((int(low), int(high or low)))
+            if ranges[-1][1] > LARGEST_RANK:
+                raise ValueError(f"no job has a rank {ranges[-1][1]}")
         return cls.from_ranges(ranges)
 
     def union(self, *others: RankSet) -> RankSet:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+from ddpdoctor.gather.regular import open_regular
 
 LAST_WORDS_BYTES = 4096
 """What is kept of the end of a dead process's stderr."""
@@ -11,9 +14,9 @@ LAST_WORDS_BYTES = 4096
 def read_last_words(path: Path, limit: int = LAST_WORDS_BYTES) -> str | None:
     """Return the end of a log file, or None when it is absent or empty."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - limit))
-            text = file.read().decode(errors="replace").strip()
+        with open_regular(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
+            text = file.read(limit).decode(errors="replace").strip()
     except OSError:
         return None
     return text or None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+import stat
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -40,13 +42,30 @@ def find_conditions(file: str, line: int) -> tuple[Condition, ...]:
     return tuple(reversed(found))
 
 
+@lru_cache(maxsize=1024)
+def is_source(file: str) -> bool:
+    """Whether a file is a Python script that may be read and quoted.
+
+    Names of files come from what processes wrote down, which anybody may have changed: a pipe would block, and a line
+    of a private key does not belong into a report. What has no name of Python's has to be a program of it.
+    """
+    try:
+        status = os.stat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+            return False
+        if os.path.realpath(file).endswith((".py", ".pyw")):
+            return True
+        return any(not isinstance(each, ast.Expr) for each in ast.parse(Path(file).read_bytes()).body)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+
+
 @lru_cache(maxsize=64)
 def _parse(file: str) -> tuple[ast.Module | None, list[str]]:
     try:
-        path = Path(file)
-        if path.stat().st_size > MOST_BYTES:
+        if not is_source(file):
             return None, []
-        data = path.read_bytes()
+        data = Path(file).read_bytes()
         return ast.parse(data), data.decode(errors="replace").splitlines()
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None, []

@@ -16,6 +16,7 @@ from pathlib import Path
 from ddpdoctor.errors import DoctorError
 from ddpdoctor.evidence.codec import decode, encode
 from ddpdoctor.evidence.standstill import Standstill
+from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.watch.look import Looker
 from ddpdoctor.watch.rings import Ring, find_rings
 from ddpdoctor.watch.rundir import RunDirectory
@@ -227,7 +228,7 @@ def read_look(path: Path) -> Standstill:
         DoctorError: it cannot be read.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return decode(Standstill, json.loads(file.read(LOOK_BYTES)))
     except (OSError, ValueError, RecursionError) as problem:
         raise DoctorError(f"{path} cannot be read: {problem}") from problem

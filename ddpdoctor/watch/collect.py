@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from ddpdoctor.evidence import Frame
-from ddpdoctor.evidence.codec import decode
+from ddpdoctor.evidence.codec import decode, mend
 from ddpdoctor.evidence.job import (
     CrashRecord,
     ExceptionRecord,
@@ -22,9 +22,12 @@ from ddpdoctor.evidence.job import (
 )
 from ddpdoctor.evidence.standstill import Stand, Standstill
 from ddpdoctor.gather.logs import read_last_words
+from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.gather.scrub import scrub
+from ddpdoctor.watch.events import DAMAGED, read_events
 from ddpdoctor.watch.logs import match_exception, scan_log
 from ddpdoctor.watch.records import (
+    MESSAGE_LIMIT,
     Shortener,
     advance_process,
     end_process,
@@ -83,7 +86,7 @@ def collect_run(
     shorten = Shortener(cwd or Path.cwd())
     for file in sorted((path / "processes").glob("*.jsonl")):
         _read_process(file, node, shorten, found, seen)
-    ended = [end_process(record, seen.ends.get(record.pid)) for record in found.processes]
+    ended = [mend(end_process(record, seen.ends.get(record.pid)))[0] for record in found.processes]
     named = name_senders(ended, seen.kills, seen.agents)
     found.processes = [_settle_exit(record, seen, found, shorten) for record in named]
     by_pid = {record.pid: record for record in found.processes}
@@ -100,9 +103,11 @@ def collect_run(
 
 def _read_look(path: Path, node: int, found: Collected, processes: Mapping[int, ProcessRecord]) -> None:
     try:
-        if path.stat().st_size > EVENTS_LIMIT:
+        with open_regular(path) as file:
+            data = file.read(EVENTS_LIMIT + 1)
+        if len(data) > EVENTS_LIMIT:
             raise ValueError("it is too long")
-        look = decode(Standstill, json.loads(path.read_bytes()))
+        look = decode(Standstill, json.loads(data))
     except (OSError, ValueError, RecursionError) as problem:
         found.lost.append(f"{path.name} could not be read: {type(problem).__name__}: {problem}")
         return
@@ -120,44 +125,52 @@ def _settle_stand(stand: Stand, node: int, process: ProcessRecord | None) -> Sta
 
 
 def _read_events(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         data = file.read(EVENTS_LIMIT)
-    for line in data.split(b"\n"):
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict) and "event" in event and "wall_ns" in event:
-            yield event
+    return (event for event in read_events(data) if "wall_ns" in event)
 
 
 def _read_process(path: Path, node: int, shorten: Shortener, found: Collected, seen: _Seen) -> None:
     record: ProcessRecord | None = None
     told: list[dict[str, Any]] = []
+    damaged = 0
     try:
         for event in _read_events(path):
             kind = event["event"]
-            if kind == "start":
-                record = start_process(event, record, node, shorten)
-            elif record is not None:
-                record = advance_process(record, event, shorten)
-                _note(event, record, shorten, seen)
+            try:
+                if kind == "start":
+                    record = start_process(event, record, node, shorten)
+                elif record is not None:
+                    record = advance_process(record, event, shorten)
+                    _note(event, record, shorten, seen)
+            except DAMAGED:
+                damaged += 1
             if kind in ("exception", "ddp"):
                 told.append(event)
             elif kind == "trouble":
-                found.lost.append(f"watching process {path.stem}: {event.get('where')}: {event.get('text')}")
-    except (OSError, ValueError, TypeError, KeyError) as problem:
-        found.lost.append(f"{path.name} could not be read: {type(problem).__name__}: {problem}")
+                said = f"{event.get('where')}: {event.get('text')}"[:MESSAGE_LIMIT]
+                found.lost.append(f"watching process {path.stem}: {said}")
+    except OSError as problem:
+        found.lost.append(f"{path.name} could not be read: {problem.strerror or problem}")
+    if damaged:
+        found.lost.append(f"{damaged} events of {path.name} are damaged")
     if record is None:
         return
-    found.processes.append(record)
+    try:
+        process, wrong = mend(record)
+    except ValueError as problem:
+        found.lost.append(f"{path.name} is damaged: {problem}")
+        return
+    if wrong:
+        found.lost.append(f"{path.name} is damaged: {', '.join(wrong)}")
+    found.processes.append(process)
     for event in told:
         try:
             if event["event"] == "exception":
-                found.exceptions.append(read_exception(event, record, shorten))
+                found.exceptions.append(mend(read_exception(event, process, shorten))[0])
             else:
-                found.wrappers.append(read_wrapper(event, record))
-        except (ValueError, TypeError, KeyError) as problem:
+                found.wrappers.append(mend(read_wrapper(event, process))[0])
+        except DAMAGED as problem:
             found.lost.append(f"an event of {path.name} is damaged: {type(problem).__name__}: {problem}")
 
 
@@ -199,8 +212,8 @@ def _settle_exit(record: ProcessRecord, seen: _Seen, found: Collected, shorten: 
         return dataclasses.replace(record, exit_call=call, exit_how=None, exit_text=None)
     if isinstance(event.get("exception"), dict):
         try:
-            found.exceptions.append(read_exception(event, record, shorten, handled=True))
-        except (ValueError, TypeError, KeyError) as problem:
+            found.exceptions.append(mend(read_exception(event, record, shorten, handled=True))[0])
+        except DAMAGED as problem:
             found.lost.append(
                 f"an exit of process {record.pid} is damaged: {type(problem).__name__}: {problem}"
             )
@@ -221,14 +234,15 @@ def _read_fault(
 ) -> None:
     """Read what faulthandler wrote: a title, stacks with the current thread marked, extension modules."""
     text = read_last_words(path, 1 << 20)
-    if not text:
+    name = path.stem.partition("-")[0]
+    if not text or not name.isdecimal() or len(name) > 10:
         return
+    pid = int(name)
     lines = text.splitlines()
     title = next((line for line in lines if line.startswith("Fatal Python error")), lines[0])
     frames = _choose_stack(lines, shorten)
     modules = next((line for line in lines if line.startswith("Extension modules:")), "")
     names = modules.partition(":")[2].rpartition(" (total")[0]
-    pid = int(path.stem.partition("-")[0])
     record = by_pid.get(pid)
     found.crashes.append(
         CrashRecord(
@@ -281,7 +295,7 @@ def _date_fault(path: Path, record: ProcessRecord | None) -> Moment | None:
 def _read_log(path: Path, by_pid: dict[int, ProcessRecord], found: Collected, most: int | None) -> None:
     """Look through one log; its last words go to the process's record."""
     parts = path.name.split(".")
-    pid = int(parts[2]) if len(parts) > 3 and parts[2].isdigit() else None
+    pid = int(parts[2]) if len(parts) > 3 and re.fullmatch("[0-9]{1,10}", parts[2]) else None
     record = by_pid.get(pid) if pid is not None else None
     stream = "stderr" if ".stderr." in path.name else "stdout"
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ddpdoctor.evidence.job import ExceptionRecord, ProcessRecord, TextMatch
 from ddpdoctor.evidence.texts import match_text, scan_chunk
+from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.gather.scrub import scrub
 from ddpdoctor.watch.records import MESSAGE_LIMIT
 
@@ -33,7 +34,7 @@ def scan_log(
         OSError: it cannot be read.
     """
     scan = _Scan(path.name, record, stream)
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         rest = b""
         size = os.fstat(file.fileno()).st_size
         if most is not None and size > most:

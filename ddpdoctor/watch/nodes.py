@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ddpdoctor.gather.regular import open_regular
+
 if TYPE_CHECKING:
     from ddpdoctor.evidence import Evidence, Launch
     from ddpdoctor.evidence.members import JobNode
@@ -42,8 +44,6 @@ NODES = 16_384
 RANKS = 1 << 20
 BY_NODE = ("processes", "exceptions", "crashes", "wrappers", "texts", "memory", "ranks", "standstills")
 """Kinds of evidence whose rows say of which node they are: those that travel."""
-YEAR_3000_NS = 32_503_680_000 * 10**9
-"""Later than any clock says; what comes from another node is not trusted to be a time."""
 
 
 class Desk:
@@ -195,13 +195,12 @@ def _read_told(path: Path, evidence: Evidence) -> _Told:
 
 
 def _read_events(file: Path) -> Iterable[dict[str, Any]]:
-    with file.open("rb") as stream:
+    from ddpdoctor.watch.events import read_events
+
+    with open_regular(file) as stream:
         for line in stream.read(EVENTS_BYTES).split(b"\n"):
             if line.startswith((b'{"event":"node"', b'{"event":"peer"', b'{"event":"sent"')):
-                with contextlib.suppress(ValueError):
-                    event = json.loads(line)
-                    if isinstance(event, dict):
-                        yield event
+                yield from read_events(line)
 
 
 def _take(told: _Told, event: dict[str, Any]) -> None:
@@ -280,15 +279,16 @@ def _make_peer(node: int, known: dict[str, Any]) -> JobNode:
     offset, error, seen = (known.get(name) for name in ("offset_ns", "error_ns", "alive_ns"))
     apart = offset / 1e9 if isinstance(offset, int) else None
     silent = None
-    if apart is not None and isinstance(seen, int) and not known.get("told"):
-        silent = max(0.0, (known["wall_ns"] - seen) / 1e9 + apart)
+    written = known.get("wall_ns")
+    if apart is not None and isinstance(seen, int) and isinstance(written, int) and not known.get("told"):
+        silent = max(0.0, (written - seen) / 1e9 + apart)
     return JobNode(
         node,
         str(known.get("host") or ""),
         _ranks(known),
         state=_judge_peer(known),
         silent_s=silent,
-        seen_ns=seen if isinstance(seen, int) and 0 < seen < YEAR_3000_NS else None,
+        seen_ns=seen if isinstance(seen, int) and seen > 0 else None,
         clock_offset_s=apart,
         clock_error_s=error / 1e9 if isinstance(error, int) else None,
     )
@@ -355,7 +355,7 @@ def _read_part(path: Path, member: JobNode, lost: list[str]) -> Evidence | None:
     from ddpdoctor.evidence.bundle import KINDS, renumber_node
 
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             part = Evidence.from_dict(json.loads(file.read(UNPACKED_BYTES + 1)))
         _require_numbers(part)
         changes: dict[str, Any] = {kind: () for kind in KINDS if kind not in BY_NODE}

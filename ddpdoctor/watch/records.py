@@ -21,6 +21,7 @@ from ddpdoctor.evidence.job import (
 from ddpdoctor.evidence.variables import find_rule
 from ddpdoctor.gather.scrub import scrub, scrub_argv, scrub_paths
 from ddpdoctor.gather.variables import allowed_variables
+from ddpdoctor.source import is_source
 
 ANOMALY = "anomaly mode"
 """Of autograd: a setting that is no variable."""
@@ -55,7 +56,7 @@ class Shortener:
 
 def _read_source(file: str, line: int) -> str | None:
     """Return the text of a line of the user's own code: never a value, and nothing of torch or Python itself."""
-    if not os.path.isabs(file) or any(part in file for part in _FOREIGN):
+    if not os.path.isabs(file) or any(part in file for part in _FOREIGN) or not is_source(file):
         return None
     text = linecache.getline(file, line).strip()
     return scrub(text)[:SOURCE_LIMIT] or None

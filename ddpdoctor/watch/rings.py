@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence.ranks import LARGEST_RANK
 from ddpdoctor.evidence.standstill import Call, LoaderStand
+from ddpdoctor.gather.regular import open_regular
+from ddpdoctor.watch.events import DAMAGED, read_events
 from ddpdoctor.watch.records import Shortener
 
 MAGIC = b"DDPRING1"
@@ -24,6 +27,7 @@ INIT, DDP = "init_process_group", "DistributedDataParallel"
 MOST_EVENTS = 16 << 20
 """Bytes of a process's events that are looked through for what the numbers mean."""
 MOST_CAPACITY = 1 << 20
+_NAME = re.compile(r"[0-9]{1,10}-[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +73,23 @@ class Ring:
     exit_frames: tuple[Frame, ...] = ()
     ended: bool = False
     """Its interpreter has said that it ends."""
-    failed: bool = False
-    """An exception came out of it."""
+    status: int | None = None
+    """With which it said that it ends; 1 where an exception came out of it."""
     main_thread: int = 0
     _wrappers: dict[int, tuple[int, list[int] | None]] = field(default_factory=dict)
     """Number of a wrapper in its process -> the how-manyth of its group it is, and the ranks of the group."""
     _offset: int = 0
     _capacity: int = 0
 
+    @property
+    def failed(self) -> bool:
+        """Whether it said that it ends badly."""
+        return bool(self.status)
+
     def read_count(self) -> int:
         """Return how many calls were written; 0 where the file is not (yet) one of ours."""
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 head = file.read(COUNT_AT + 8)
         except OSError:
             return 0
@@ -100,7 +109,7 @@ class Ring:
             return rows
         first = max(1, count - min(most, self._capacity) + 1)
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 while first <= count:  # in one piece, or two where it goes on at the beginning of the file
                     place = (first - 1) % self._capacity
                     size = min(count - first + 1, self._capacity - place)
@@ -122,22 +131,27 @@ class Ring:
             shorten: names files and reads source lines.
         """
         try:
-            with self.path.with_suffix(".jsonl").open("rb") as file:
+            with open_regular(self.path.with_suffix(".jsonl")) as file:
                 file.seek(self._offset)
                 data = file.read(MOST_EVENTS)
         except OSError:
             return
         end = data.rfind(b"\n") + 1
         self._offset += end
-        for event in _read_events(data[:end]):
+        for event in read_events(data[:end]):
             try:
                 self._take(event, shorten)
-            except (KeyError, ValueError, TypeError):
+            except DAMAGED:
                 continue  # damaged; numbers without a meaning are shown as such
 
     def _take(self, event: dict[str, Any], shorten: Shortener) -> None:
         kind = event["event"]
         if kind == "signature":
+            for name in ("op", "dtype", "device", "reduction"):
+                if not isinstance(event.get(name), (str, NoneType)):
+                    raise TypeError(f"{name} is no text")
+            if any(type(size) is not int for size in event.get("shape") or ()):
+                raise TypeError("a size is no number")
             self.signatures[int(event["number"])] = event
             if event.get("op") == DDP and isinstance(event.get("ranks"), list):
                 alike = sum(ranks == event["ranks"] for _, ranks in self._wrappers.values())
@@ -176,11 +190,12 @@ class Ring:
             )
         elif kind == "exit-call":
             self.exit_frames = shorten.frames(event.get("frames"))
-            self.ended = True
+            self.ended, self.status = True, _read_status(event)
         elif kind == "exception" and event.get("kind") == "uncaught":
-            self.failed = True
+            self.status = 1
         elif kind == "end":
             self.ended = True
+            self.status = self.status if self.status is not None else _read_status(event)
 
     def knows(self, row: Row) -> bool:
         """Whether the tables say what a record's numbers mean."""
@@ -234,9 +249,14 @@ def _read_number(*given: object) -> int | None:
     """Return the first that is a number from 0 on, or the text of one."""
     for each in given:
         text = str(each) if isinstance(each, (int, str)) else ""
-        if text.isdigit() and len(text) < 8:
+        if text.isdecimal() and len(text) < 8 and int(text) <= LARGEST_RANK:
             return int(text)
     return None
+
+
+def _read_status(event: dict[str, Any]) -> int | None:
+    status = event.get("status")
+    return status if isinstance(status, int) and not isinstance(status, bool) else None
 
 
 def find_rings(processes: Path, known: dict[Path, Ring]) -> list[Ring]:
@@ -254,18 +274,8 @@ def find_rings(processes: Path, known: dict[Path, Ring]) -> list[Ring]:
         ring = known.get(path)
         if ring is None:
             pid, _, ticks = path.stem.partition("-")
-            if not (pid.isdigit() and ticks.isdigit()):
+            if not _NAME.fullmatch(path.stem):
                 continue
             ring = known[path] = Ring(path, int(pid), int(ticks))
         found.append(ring)
     return found
-
-
-def _read_events(data: bytes) -> Iterator[dict[str, Any]]:
-    for line in data.split(b"\n"):
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict) and isinstance(event.get("event"), str):
-            yield event

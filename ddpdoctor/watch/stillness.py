@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ddpdoctor.evidence.codec import decode, encode
 from ddpdoctor.evidence.standstill import Standstill, join_nodes
+from ddpdoctor.gather.regular import open_regular
 
 UNPACKED = 16 << 20
 """Bytes of what another node tells."""
@@ -67,7 +68,7 @@ class Exchange:
         told: dict[int, Told] = {}
         for path in (self._run / "nodes").glob("still-*"):
             number = path.name.removeprefix("still-")
-            found = self._read(path) if number.isdigit() else None
+            found = self._read(path) if number.isdecimal() and len(number) < 8 else None
             if found is not None:
                 told[int(number)] = found
         seen = {stand.rank for stand in own.stands}
@@ -94,7 +95,8 @@ class Exchange:
     def read_stop(self) -> str | None:
         """Return why another node ends the job; None while none does."""
         try:
-            return (self._run / "nodes" / "stop").read_bytes()[:65536].decode(errors="replace")
+            with open_regular(self._run / "nodes" / "stop") as file:
+                return file.read(65536).decode(errors="replace")
         except OSError:
             return None
 
@@ -107,7 +109,8 @@ class Exchange:
 
     def _read(self, path: Path) -> Told | None:
         try:
-            data = path.read_bytes()[: 2 * UNPACKED]
+            with open_regular(path) as file:
+                data = file.read(2 * UNPACKED)
             text = zlib.decompressobj().decompress(base64.b64decode(data), UNPACKED)
             found = json.loads(text)
             look = decode(Standstill, found["look"])

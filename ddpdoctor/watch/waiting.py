@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.gather.sockets import Connection, list_connections, open_targets, socket_inodes
 from ddpdoctor.watch.commandline import Split
 
@@ -67,7 +68,7 @@ class RendezvousWatch:
             if not self._over and now - begun >= SAID_AT_S[self._said]:
                 self._said += 1
                 self._say(self._describe(now - begun))
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             self._over = True
         self._over = self._over or self._said == len(SAID_AT_S) or (not self._agents and now > self._until)
 
@@ -76,7 +77,7 @@ class RendezvousWatch:
         for file in self._processes.glob("*.jsonl"):
             if file.name in self._known:
                 continue
-            with file.open("rb") as stream:
+            with open_regular(file) as stream:
                 head = stream.read(HEAD_BYTES)
             if b'"role":"rank"' in head:
                 return True

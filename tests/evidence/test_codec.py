@@ -28,6 +28,8 @@ from ddpdoctor.evidence import (
     decode,
     encode,
 )
+from ddpdoctor.evidence.codec import mend
+from ddpdoctor.evidence.job import ProcessRecord
 from ddpdoctor.testing import make_node, make_world
 
 
@@ -152,3 +154,24 @@ def test_older_files_without_newer_fields_can_be_read() -> None:
 def test_optional_fields_accept_null() -> None:
     error = UserError("raised", "forward", "no", line=None)
     assert decode(UserError, json.loads(json.dumps(encode(error)))) == error
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("rank", 10**9), ("rank", -2), ("world_size", 1 << 40), ("attempt", 1 << 30)]
+)
+def test_numbers_that_no_job_has_are_refused(field: str, value: int) -> None:
+    data = {**encode(ProcessRecord(1)), field: value}
+    with pytest.raises(ValueError, match=f"{field} .* out of all bounds"):
+        decode(ProcessRecord, data)
+
+
+def test_a_record_is_mended_field_by_field() -> None:
+    broken = ProcessRecord(1, rank="x", backend=["gloo"], attempt=1 << 40, host="node-a")  # type: ignore[arg-type]
+    assert mend(broken) == (ProcessRecord(1, host="node-a"), ["attempt", "backend", "rank"])
+    whole = ProcessRecord(1, rank=3)
+    assert mend(whole) == (whole, [])
+
+
+def test_a_record_without_what_makes_it_one_is_not_mended() -> None:
+    with pytest.raises(ValueError, match="pid"):
+        mend(ProcessRecord("x"))  # type: ignore[arg-type]

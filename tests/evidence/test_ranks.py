@@ -66,3 +66,8 @@ def test_empty_set_is_false_and_unlike_other_types() -> None:
     assert not RankSet()
     assert RankSet([1]) != {1}
     assert "1" not in RankSet([1])
+
+
+def test_a_text_with_ranks_that_no_job_has_is_refused() -> None:
+    with pytest.raises(ValueError, match="no job has a rank"):
+        RankSet.parse("0-99999999999")
