@@ -10,13 +10,17 @@ from tests.faults.truth import CASES, load_truth
 
 SAMPLE = (
     "exit-unknown-option",
+    "hang-lock-of-interpreter",
+    "hang-validation-through-wrapper",
+    "healthy-slow-subprocess",
     "healthy-telemetry-thread",
     "module-missing",
     "raise-in-helper",
     "segfault-in-helper",
     "variables-absent-key",
 )
-"""One of each manner of ending, those that take the least time: 2 to 6 s each on two cores."""
+"""One of each manner of ending, those that take the least time: 2 to 6 s each on two cores, those that hang or are slow
+10 to 15 s."""
 
 
 @pytest.mark.parametrize("name", SAMPLE)

@@ -105,14 +105,15 @@ def find_group_mismatch(evidence: Evidence) -> Iterable[Finding]:
     """Some ranks make a process group, and others do not take part.
 
     What it looks for:
-        Ranks that wait in ``new_group`` (or ``split_group``) while the others wait elsewhere.
+        Ranks that wait in ``new_group`` (or ``split_group``) while others that belong to the group wait elsewhere.
 
     Why it matters:
-        Making a group is a collective of the whole job. Where only its future members call it, they wait for the others
-        until the time limit of the group, 30 minutes by default.
+        Making a group is a collective of its members, and by the documentation of the whole job. Those that call it
+        wait for those that do not until the time limit of the group, 30 minutes by default.
 
     How it decides:
-        By the calls that each rank wrote down before it made them, and by who waits for whom: nobody of them can go on.
+        By the calls that each rank wrote down before it made them, counted by the ranks that a group is made of, and by
+        who waits for whom: nobody of them can go on.
 
     Known false alarms:
         ``use_local_synchronization=True`` lets only the members call it; such ranks do not wait, so nothing is said.
@@ -150,7 +151,9 @@ def find_stalled(evidence: Evidence) -> Iterable[Finding]:
         The ranks that wait are the ones that time out and are named by torch; the one that holds them says nothing.
 
     How it decides:
-        Below 10 % of one core and with equal lines in both samples a rank does not move. What it does is read from its
+        Below 10 % of one core and with equal lines in both samples a rank does not move; one that computes counts only
+        after ``--hang-timeout``, where it is still on the same line of its own. Only ranks are named that others wait
+        for, by the numbers of their calls, and nobody while another such rank moves. What a rank does is read from its
         process state (stopped, uninterruptible), its innermost frames (loader, lock, subprocess, network, checkpoint)
         and its own source line. It is *suspected* first, *confirmed* after ``--hang-timeout`` (300 s), and *withdrawn*
         when it moves.
@@ -193,7 +196,9 @@ def find_unmatched(evidence: Evidence) -> Iterable[Finding]:
         Such a rank waits for ever: nothing of torch says which message it misses.
 
     How it decides:
-        By the calls that each rank wrote down before it made them (peer, tag, group), and by who waits for whom.
+        By the calls that each rank wrote down before it made them. The third receive from a rank needs its third send
+        with that tag and group; one that was begun is on its way. A rank counts as stuck only where each rank that it
+        needs is stuck or gone; a receive from any rank only where all of them are.
 
     Known false alarms:
         None known: a rank counts as stuck only when each rank that it needs is stuck or gone.
