@@ -2,12 +2,7 @@
 
 A file of fixed size, mapped into memory: a call costs no system call, and what was written is there whatever
 becomes of the process, also while it holds the interpreter's lock. What repeats (call sites, signatures, groups)
-goes into the journal once and is a number here.
-
-torch decorates its public collectives with ``torch.distributed.c10d_logger._exception_logger``. Its decorator is
-replaced by one that does the same and calls us: where torch's wrapper stood in a traceback, ours stands, under the
-same file, line and name, so that no printed traceback changes. What is not decorated (isend, irecv,
-monitored_barrier) is seen from a function that it calls; when those end is not known.
+goes into the journal once and is a number here. How the calls are seen is in `decorators`.
 """
 
 from __future__ import annotations
@@ -21,7 +16,6 @@ from . import journal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import CodeType, FrameType, ModuleType
     from typing import Any
 
@@ -62,7 +56,6 @@ _ROOTED = ("gather", "scatter", "gather_object", "scatter_object_list", "broadca
 _MAKERS = ("new_group", "split_group", "shrink_group")
 """What makes a group. They are counted by the ranks that it is made of: some ranks may leave groups out that others
 make, and the numbers of their other calls have to fit all the same."""
-_UNDECORATED = ("isend", "irecv", "monitored_barrier")
 _TWO_SIDED = ("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list")
 _WORD = 0xFFFFFFFFFFFFFFFF
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}", "<frozen ")
@@ -101,121 +94,7 @@ _CODES = 20_000
 """Code objects that are remembered."""
 
 
-def install(module: ModuleType) -> None:
-    """Replace the decorators of torch.distributed's public functions; called when c10d_logger has been executed."""
-    for name, source in (("_exception_logger", _EXCEPTION_LOGGER), ("_time_logger", _TIME_LOGGER)):
-        original = getattr(module, name, None)
-        make = _make_decorator(module, original, source) if original is not None else None
-        if make is None:
-            journal.trouble(
-                "calls", f"torch.distributed.c10d_logger.{name} is of another form: its calls are not seen"
-            )
-            continue
-        from . import hooks
-
-        hooks.replace(module, name, make)
-
-
-def _make_decorator(module: ModuleType, original: Any, source: str) -> Any:
-    """Build a decorator whose inner function calls the decorated one at the very place where torch's does.
-
-    Returns:
-        None where torch's is of another form than the one that is known.
-    """
-    inner = next((c for c in original.__code__.co_consts if getattr(c, "co_name", "") == "wrapper"), None)
-    line = _find_call_line(inner) if inner is not None and inner.co_freevars == ("func",) else 0
-    if line <= _CALL_LINE or not hasattr(module, "_get_msg_dict"):
-        return None
-    made: dict[str, Any] = {
-        "begin": begin,
-        "end": end,
-        "failed": failed,
-        "Counting": _Counting,
-        "module": module,
-    }
-    made["wraps"] = vars(module)["functools"].wraps
-    # The text below and nothing else, under the name and at the line of torch's.
-    exec(compile("\n" * (line - _CALL_LINE) + source, original.__code__.co_filename, "exec"), made)
-    build = made["make"]
-
-    def decorate(func: Callable[..., Any]) -> Callable[..., Any]:
-        spec: _Spec | None = None
-        try:
-            if func.__name__ not in _PASSED_OVER:
-                spec = _describe(func)
-        except Exception as error:
-            journal.failed("calls", error)
-        made_func: Callable[..., Any] = original(func) if spec is None else build(func, spec)
-        return made_func
-
-    return decorate
-
-
-_PASSED_OVER = ("init_process_group", "_store_based_barrier")
-"""What is decorated and no call on a group."""
-_CALL_LINE = 6
-"""Line of the call in the texts below; its indentation is that of torch's, for the marks under it in tracebacks."""
-_EXCEPTION_LOGGER = """def make(func, spec):
-    @wraps(func)
-    def wrapper(*args, **kwargs):
-        token = begin(spec, args, kwargs)
-        try:
-            return func(*args, **kwargs)
-        except Exception as error:
-            failed(token)
-            msg_dict = module._get_msg_dict(func.__name__, *args, **kwargs)
-            msg_dict["error"] = f"{error}"
-            module._c10d_logger.debug(msg_dict)
-            raise
-        finally:
-            end(token)
-    return wrapper
-"""
-_TIME_LOGGER = """def make(func, spec):
-    @wraps(func)
-    def wrapper(*args, **kwargs):
-        token = begin(spec, args, kwargs)
-        with Counting(module._WaitCounter, func.__name__, token):
-            func_return = func(*args, **kwargs)
-        return func_return
-    return wrapper
-"""
-"""torch/distributed/c10d_logger.py (2.3 to 2.13), with `begin` and `end`."""
-
-
-class _Counting:
-    """The wait counter of torch's decorator, and the end of the call."""
-
-    def __init__(self, counter: Any, name: str, token: int) -> None:
-        self._token = token
-        self._guard = counter(f"pytorch.wait_counter.c10d.{name}").guard()
-
-    def __enter__(self) -> None:
-        self._guard.__enter__()
-
-    def __exit__(self, *raised: Any) -> None:
-        if raised[0] is not None:
-            failed(self._token)
-        end(self._token)
-        self._guard.__exit__(*raised)
-
-
-def _find_call_line(code: CodeType) -> int:
-    """Return the line on which a wrapper calls what it wraps; 0 where it does not."""
-    import dis  # torch has imported it.
-
-    line = 0
-    for instruction in dis.get_instructions(code):
-        starts: Any = instruction.starts_line
-        if starts is True:  # 3.13
-            starts = getattr(instruction, "line_number", None)
-        line = starts or line
-        if instruction.opname == "CALL_FUNCTION_EX":
-            return int(line)
-    return 0
-
-
-class _Spec:
+class Spec:
     """Where the arguments of one public function are."""
 
     def __init__(self, name: str, places: dict[str, int], defaults: dict[str, Any]) -> None:
@@ -231,7 +110,8 @@ class _Spec:
         self.object = "object" in name
 
 
-def _describe(func: Any) -> _Spec:
+def read_spec(func: Any) -> Spec:
+    """Return where the arguments of a public function are."""
     inner = func
     while hasattr(inner, "__wrapped__"):
         inner = inner.__wrapped__
@@ -240,37 +120,17 @@ def _describe(func: Any) -> _Spec:
     given = inner.__defaults__ or ()
     first = code.co_argcount - len(given)
     defaults = {code.co_varnames[first + place]: value for place, value in enumerate(given)}
-    return _Spec(func.__name__, {name: place for place, name in enumerate(names)}, defaults)
+    return Spec(func.__name__, {name: place for place, name in enumerate(names)}, defaults)
 
 
-def watch_undecorated(module: ModuleType) -> None:
-    """See the calls that torch does not decorate, from a function that each of them asks at its beginning."""
+def take_module(module: ModuleType) -> None:
+    """Remember torch.distributed.distributed_c10d, which knows the groups."""
     global _module
     _module = module
-    real: Any = getattr(module, "_rank_not_in_group", None)
-    specs: dict[CodeType, _Spec] = {}
-    for name in _UNDECORATED:
-        func = getattr(module, name, None)
-        if func is not None and hasattr(func, "__code__"):
-            specs[func.__code__] = _describe(func)
-    if real is None or not specs:
-        journal.trouble("calls", "torch.distributed has no _rank_not_in_group: isend and irecv are not seen")
-        return
-    from . import hooks
-
-    frame_of = sys._getframe
-    find = specs.get
-
-    def _rank_not_in_group(group: Any) -> Any:
-        spec = find(frame_of(1).f_code)
-        if spec is not None:
-            _note_undecorated(spec, frame_of(1))
-        return real(group)
-
-    hooks.replace(module, "_rank_not_in_group", _rank_not_in_group)
 
 
-def _note_undecorated(spec: _Spec, frame: FrameType) -> None:
+def note_beginning(spec: Spec, frame: FrameType) -> None:
+    """Write down a call of a function of which only the beginning is seen, from its own frame."""
     try:
         if getattr(_depth, "value", 0):
             return  # Part of a call that is written down already.
@@ -280,7 +140,7 @@ def _note_undecorated(spec: _Spec, frame: FrameType) -> None:
         journal.failed("calls", error)
 
 
-def begin(spec: _Spec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+def begin(spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """Write down that a public function is about to be called.
 
     Returns:
@@ -358,7 +218,7 @@ def after_fork() -> None:
 
 
 def _write(
-    spec: _Spec, args: tuple[Any, ...], kwargs: dict[str, Any], flags: int, frame: FrameType | None
+    spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any], flags: int, frame: FrameType | None
 ) -> int:
     ring = _ring or _open()
     if ring is None:
@@ -486,7 +346,7 @@ def _intern_signature(ring: _Ring, key: object, fields: dict[str, object]) -> in
     return number
 
 
-def _describe_signature(key: tuple[Any, ...], spec: _Spec) -> dict[str, object]:
+def _describe_signature(key: tuple[Any, ...], spec: Spec) -> dict[str, object]:
     name, shape, dtype, device, reduction = key
     return {
         "op": name,

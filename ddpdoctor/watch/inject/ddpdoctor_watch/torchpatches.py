@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import calls, ddp, describe, hooks, journal, process, settings
+from . import calls, ddp, decorators, describe, hooks, journal, process, settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 def patch_logger(module: ModuleType) -> None:
     """See the public functions of torch.distributed called, before they are made."""
-    calls.install(module)
+    decorators.install(module)
 
 
 def patch_c10d(module: ModuleType) -> None:
@@ -51,7 +51,7 @@ def patch_c10d(module: ModuleType) -> None:
     allow_tracing()
     _wrap(module, "_check_valid_timeout", before=_note_init_begin)
     _wrap(module, "_update_default_pg", after=_note_group)
-    calls.watch_undecorated(module)
+    decorators.watch_undecorated(module)
 
 
 def patch_ddp(module: ModuleType) -> None:

@@ -1,0 +1,157 @@
+"""How the calls of torch.distributed's public functions are seen: by torch's own decorators, replaced.
+
+torch decorates its public collectives with ``torch.distributed.c10d_logger._exception_logger``. Its decorator is
+replaced by one that does the same and calls us: where torch's wrapper stood in a traceback, ours stands, under the
+same file, line and name, so that no printed traceback changes. What is not decorated (isend, irecv,
+monitored_barrier) is seen from a function that it calls; when those end is not known.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from . import calls, hooks, journal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, ModuleType
+    from typing import Any
+
+_UNDECORATED = ("isend", "irecv", "monitored_barrier")
+
+
+def install(module: ModuleType) -> None:
+    """Replace the decorators of torch.distributed's public functions; called when c10d_logger has been executed."""
+    for name, source in (("_exception_logger", _EXCEPTION_LOGGER), ("_time_logger", _TIME_LOGGER)):
+        original = getattr(module, name, None)
+        make = _make_decorator(module, original, source) if original is not None else None
+        if make is None:
+            journal.trouble(
+                "calls", f"torch.distributed.c10d_logger.{name} is of another form: its calls are not seen"
+            )
+            continue
+        hooks.replace(module, name, make)
+
+
+def _make_decorator(module: ModuleType, original: Any, source: str) -> Any:
+    """Build a decorator whose inner function calls the decorated one at the very place where torch's does.
+
+    Returns:
+        None where torch's is of another form than the one that is known.
+    """
+    inner = next((c for c in original.__code__.co_consts if getattr(c, "co_name", "") == "wrapper"), None)
+    line = _find_call_line(inner) if inner is not None and inner.co_freevars == ("func",) else 0
+    if line <= _CALL_LINE or not hasattr(module, "_get_msg_dict"):
+        return None
+    made: dict[str, Any] = {
+        "begin": calls.begin,
+        "end": calls.end,
+        "failed": calls.failed,
+        "Counting": _Counting,
+        "module": module,
+    }
+    made["wraps"] = vars(module)["functools"].wraps
+    # The text below and nothing else, under the name and at the line of torch's.
+    exec(compile("\n" * (line - _CALL_LINE) + source, original.__code__.co_filename, "exec"), made)
+    build = made["make"]
+
+    def decorate(func: Callable[..., Any]) -> Callable[..., Any]:
+        spec: calls.Spec | None = None
+        try:
+            if func.__name__ not in _PASSED_OVER:
+                spec = calls.read_spec(func)
+        except Exception as error:
+            journal.failed("calls", error)
+        made_func: Callable[..., Any] = original(func) if spec is None else build(func, spec)
+        return made_func
+
+    return decorate
+
+
+_PASSED_OVER = ("init_process_group", "_store_based_barrier")
+"""What is decorated and no call on a group."""
+_CALL_LINE = 6
+"""Line of the call in the texts below; its indentation is that of torch's, for the marks under it in tracebacks."""
+_EXCEPTION_LOGGER = """def make(func, spec):
+    @wraps(func)
+    def wrapper(*args, **kwargs):
+        token = begin(spec, args, kwargs)
+        try:
+            return func(*args, **kwargs)
+        except Exception as error:
+            failed(token)
+            msg_dict = module._get_msg_dict(func.__name__, *args, **kwargs)
+            msg_dict["error"] = f"{error}"
+            module._c10d_logger.debug(msg_dict)
+            raise
+        finally:
+            end(token)
+    return wrapper
+"""
+_TIME_LOGGER = """def make(func, spec):
+    @wraps(func)
+    def wrapper(*args, **kwargs):
+        token = begin(spec, args, kwargs)
+        with Counting(module._WaitCounter, func.__name__, token):
+            func_return = func(*args, **kwargs)
+        return func_return
+    return wrapper
+"""
+"""torch/distributed/c10d_logger.py (2.3 to 2.13), with `begin` and `end`."""
+
+
+class _Counting:
+    """The wait counter of torch's decorator, and the end of the call."""
+
+    def __init__(self, counter: Any, name: str, token: int) -> None:
+        self._token = token
+        self._guard = counter(f"pytorch.wait_counter.c10d.{name}").guard()
+
+    def __enter__(self) -> None:
+        self._guard.__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        if raised[0] is not None:
+            calls.failed(self._token)
+        calls.end(self._token)
+        self._guard.__exit__(*raised)
+
+
+def _find_call_line(code: CodeType) -> int:
+    """Return the line on which a wrapper calls what it wraps; 0 where it does not."""
+    import dis  # torch has imported it.
+
+    line = 0
+    for instruction in dis.get_instructions(code):
+        starts: Any = instruction.starts_line
+        if starts is True:  # 3.13
+            starts = getattr(instruction, "line_number", None)
+        line = starts or line
+        if instruction.opname == "CALL_FUNCTION_EX":
+            return int(line)
+    return 0
+
+
+def watch_undecorated(module: ModuleType) -> None:
+    """See the calls that torch does not decorate, from a function that each of them asks at its beginning."""
+    calls.take_module(module)
+    real: Any = getattr(module, "_rank_not_in_group", None)
+    specs: dict[CodeType, calls.Spec] = {}
+    for name in _UNDECORATED:
+        func = getattr(module, name, None)
+        if func is not None and hasattr(func, "__code__"):
+            specs[func.__code__] = calls.read_spec(func)
+    if real is None or not specs:
+        journal.trouble("calls", "torch.distributed has no _rank_not_in_group: isend and irecv are not seen")
+        return
+    frame_of = sys._getframe
+    find = specs.get
+
+    def _rank_not_in_group(group: Any) -> Any:
+        spec = find(frame_of(1).f_code)
+        if spec is not None:
+            calls.note_beginning(spec, frame_of(1))
+        return real(group)
+
+    hooks.replace(module, "_rank_not_in_group", _rank_not_in_group)
