@@ -120,6 +120,12 @@ def find_collective_missing(evidence: Evidence) -> Iterable[Finding]:
         numbers prove nothing. Else by torch's own text, "Rank 1 failed to pass monitoredBarrier": rank 0 counted who
         had come.
 
+        Under ``run``, while the job stands still: a rank that waits needs those that have not begun its call, and can
+        never go on where one of them is gone or waits for it in turn. That is proof, and ends the job (``--on-hang``).
+        It is none, and only a suspicion, where threads of a rank make calls, a call had raised before, a group's ranks
+        are not known or the wait ends by itself (monitored_barrier). The fewer ranks are named; of two sides of one
+        size the one under a test on the rank, or on a line that it has not called before, else neither.
+
     Known false alarms:
         A rank that died says nothing either; where its end is known, that is the finding and not this. Dumps of a job
         that was not stuck: a rank that was only late looks the same. gloo forgets a call when it ends, well or not:
@@ -262,6 +268,9 @@ def find_mismatch(evidence: Evidence) -> Iterable[Finding]:
         calls that torch named there. Where torch's words name a call of more than half of the ranks, those that made
         another are at fault; else nothing is said of that: of two ranks nobody can tell.
 
+        Under ``run``, while the job stands still: by the calls that ranks wrote down at one number of a group. Op,
+        number of elements, type, reduction and root have to agree; the fewer ranks are named.
+
     Known false alarms:
         A damaged network card can garble sizes; nobody has reported one.
 
@@ -351,6 +360,8 @@ def find_timeout(evidence: Evidence) -> Iterable[Finding]:
         A rank with an exception, a fatal signal, an exit or an early end goes before every time-out. What is left are
         ranks that waited; ranks that did not complain at all are named as the place to look, with medium confidence.
 
+        Under ``run``, while the job stands still: all ranks have been in one call for longer than ``--stall-after``.
+
     Known false alarms:
         A rank that is merely slow (compiling, evaluating, writing) is at fault only as far as the limit is short.
 
@@ -410,6 +421,9 @@ def find_finished_early(evidence: Evidence) -> Iterable[Finding]:
     How it decides:
         By the order of events: a clean end, then the first complaint, on one node by its monotonic clock, over
         nodes by wall clocks within the tolerance.
+
+        Under ``run``, while the job stands still: others wait in a call that a rank which is gone had not begun. One
+        that failed, or that is gone without a word, is left to its launcher for 45 s, which may start all anew.
 
     Known false alarms:
         A script that lets ranks end when they like and never calls a collective again has no complaint at all.
