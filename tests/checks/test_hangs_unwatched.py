@@ -174,6 +174,20 @@ def test_the_reason_says_what_may_be_granted() -> None:
         find_progress(see(*stands))
 
 
+def test_a_rank_that_computes_while_others_wait_for_very_long_is_a_warning() -> None:
+    stands = (waits(0, asleep_s=1200.0), outside(1, "spin()", state="R", cpu_share=1.0, asleep_s=0.0))
+    found = judge_look(see(*stands, stage="moving"))
+    assert found is not None
+    assert (found.code, found.severity, found.confidence) == ("COL009", "warning", "low")
+    assert found.message == (
+        "Rank 0 waits in all_reduce (train.py:88, step) for 20 min; rank 1 stands in read_shard (data.py:61), and computes."
+    )
+    shortly = (waits(0, asleep_s=200.0), stands[1])
+    assert judge_look(see(*shortly, stage="moving")) is None
+    others_unread = (stands[0], make(1, (), note="no"))
+    assert judge_look(see(*others_unread, stage="moving")) is None
+
+
 @pytest.mark.parametrize("stage", ["moving", "brief"])
 def test_a_job_that_moves_has_no_finding(stage: str) -> None:
     evidence = see(waits(0), outside(1), stage=stage)

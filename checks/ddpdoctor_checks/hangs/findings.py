@@ -12,7 +12,7 @@ from ddpdoctor_checks.crash.telling import JOB
 from ddpdoctor_checks.hangs.loaders import explain_by_batches
 from ddpdoctor_checks.hangs.reading import Reading, last_look, read_look
 from ddpdoctor_checks.hangs.stalls import find_stall
-from ddpdoctor_checks.hangs.unwatched import describe_standing, judge_stacks
+from ddpdoctor_checks.hangs.unwatched import describe_standing, find_busy, judge_stacks
 from ddpdoctor_checks.hangs.waits import find_deadlock, to_finding
 
 NEEDS = ("standstills",)
@@ -25,9 +25,11 @@ def judge_look(evidence: Evidence) -> Finding | None:
         NotApplicable: there was none.
     """
     look = last_look(evidence)
-    if look.stage in ("moving", "brief"):
+    if look.stage == "brief":
         return None
     reading: Reading = read_look(look)
+    if look.stage == "moving":
+        return find_busy(reading)
     if not all(place.stand.watched or place.kind == "gone" for place in reading.places):
         return judge_stacks(reading)
     deadlock = find_deadlock(reading)

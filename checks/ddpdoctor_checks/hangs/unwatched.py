@@ -14,6 +14,8 @@ from ddpdoctor_checks.wording import choose_form, count_of, format_age, join_wor
 
 WAITED_S = 10.0
 """For so long ranks have to stand in a call before somebody is named: as `run` suspects a rank (--stall-after)."""
+BUSY_S = 300.0
+"""For so long ranks wait for one that computes before that is worth a warning: as `run` confirms a stall."""
 SYMMETRIC_S = 30.0
 """The same where all ranks stand in one call and nobody is to be seen at fault: a long transfer looks like that."""
 MOST_SIDES = 4
@@ -50,6 +52,41 @@ def judge_stacks(reading: Reading) -> Finding | None:
         return _find_sides(reading, sides, waited) if waited >= WAITED_S or given else None
     waited = waited_together(waiting, reading)
     return _find_together(reading, waiting, waited) if waited >= SYMMETRIC_S else None
+
+
+def find_busy(reading: Reading) -> Finding | None:
+    """Return that ranks have waited for very long for one that computes; None where nobody has.
+
+    Args:
+        reading: of a look in which something moved.
+    """
+    waiting = [place for place in reading.places if place.waits and (place.stand.asleep_s or 0.0) >= BUSY_S]
+    busy = [place for place in reading.places if place.kind == "outside" and place.stand.frames]
+    if not waiting or len(waiting) + len(busy) != len(reading.places):
+        return None
+    waited = max(place.stand.asleep_s or 0.0 for place in waiting)
+    hosts = name_hosts(reading)
+    others = join_words((say_side(side) for side in part_sides(waiting)), few=MOST_SIDES)
+    told = join_words((say_side(side, hosts) for side in part_sides(busy)), few=MOST_SIDES)
+    finding = _make(
+        reading,
+        f"{_capital(others)} for {format_age(waited)}; {told}, and {choose_form(len(busy), 'computes', 'compute')}.",
+        "COL009",
+        busy,
+        waiting,
+        waited,
+        (
+            Fix(
+                "where one rank is meant to work while the others wait (evaluation, checkpointing) nothing is wrong"
+            ),
+            Fix(
+                "else look whether its line changes, and at the loop that it is in",
+                command="ddpdoctor attach --watch 10",
+            ),
+        ),
+        {"doing": "computing"},
+    )
+    return replace(finding, severity="warning", confidence="low", decisive=False)
 
 
 def waited_for(place: Place, reading: Reading) -> float:
@@ -274,13 +311,12 @@ def _what_was_seen(reading: Reading, culprits: Sequence[Place]) -> list[Evidence
     living = [place for place in reading.places if place.kind != "gone"]
     if look.given:
         return [EvidenceItem("stack", f"the stacks of {count_of(len(living), 'rank')}, from files")]
-    seen = [
-        EvidenceItem(
-            "stack",
-            f"the stacks of {count_of(len(living), 'rank')}, taken over {look.interval_s:.1f} s, do not change; there "
-            "are no numbers of calls, for the job was not started by ddpdoctor run",
-        )
-    ]
+    text = f"the stacks of {count_of(len(living), 'rank')}, taken over {look.interval_s:.1f} s"
+    if look.stage != "moving":
+        text += ", do not change"
+    if not all(place.stand.watched for place in living):
+        text += "; there are no numbers of calls, for the job was not started by ddpdoctor run"
+    seen = [EvidenceItem("stack", text)]
     for place in [place for place in culprits if place.kind != "gone"][:MOST_SIDES]:
         stand = place.stand
         parts = [f"pid {stand.pid} is {STATES.get(stand.state or '', 'in state ' + (stand.state or '?'))}"]

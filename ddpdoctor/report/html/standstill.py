@@ -144,7 +144,8 @@ def _class(group: Sequence[Stand]) -> ClassView:
         own = _own(first.exit_frames)
     else:
         doing = f"in {_name(call)}" if call is not None else "outside of every call"
-    still = [stand.still_s for stand in group if stand.still_s is not None]
+    known = [stand.still_s if stand.watched else stand.asleep_s for stand in group]
+    still = [seconds for seconds in known if seconds is not None]
     shares = [stand.cpu_share for stand in group if stand.cpu_share is not None]
     states = Counter(stand.state for stand in group if stand.state is not None)
     process = ", ".join(

@@ -29,7 +29,8 @@ def make_evidence(job: FoundJob, looks: Sequence[Standstill]) -> Evidence:
     processes = tuple(_describe(job, rank, numbers.get(rank.pid, rank.rank)) for rank in job.ranks)
     sizes = [look.world_size for look in looks if look.world_size]
     node = job.ranks[0].seen.place.node_rank
-    ranks = describe_ranks(processes) if job.numbered == "environment" else ()
+    # Where a script makes the variables itself, /proc does not show them, and there is nothing to compare.
+    ranks = describe_ranks(processes) if all(rank.seen.marked for rank in job.ranks) else ()
     why = Absent("attach looks at a job that runs, from beside it", applicable=False)
     return Evidence(
         launch=Launch(
