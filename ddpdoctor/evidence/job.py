@@ -108,6 +108,17 @@ class ProcessRecord:
     last_words: str | None = None
     """The end of its stderr, scrubbed."""
 
+    @property
+    def is_rank(self) -> bool:
+        """Whether it was a rank: started as one, or another process (a child of mp.spawn) that joined a group."""
+        if self.role == "rank":
+            return True
+        return (
+            self.rank is not None
+            and self.backend is not None
+            and self.role not in ("launcher", "loader-worker")
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ExceptionRecord:

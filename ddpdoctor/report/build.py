@@ -146,7 +146,7 @@ def _describe_hosts(evidence: Evidence) -> tuple[Node, ...]:
     """Return the hosts on which ranks of a watched job ran; of those that were not heard, what others knew."""
     hosts: dict[tuple[int, str], list[int]] = {}
     for process in evidence.processes:
-        if process.rank is not None and process.role == "rank":
+        if process.rank is not None and process.is_rank:
             hosts.setdefault((process.node, process.host), []).append(process.rank)
     heard = {node for node, _ in hosts}
     for member in evidence.members:

@@ -151,7 +151,8 @@ def _describe_ranks(processes: Sequence[ProcessRecord]) -> tuple[RankFacts, ...]
 
 
 def _describe_launch(found: Collected, launcher: str, split: Split) -> Launch:
-    ranks = [record for record in found.processes if record.role == "rank"]
+    joined = [record for record in found.processes if record.is_rank]
+    ranks = [record for record in joined if record.role == "rank"] or joined
     sizes = [record.world_size for record in ranks if record.world_size]
     backend = next((record.backend for record in ranks if record.backend), None)
     given = _read_launcher(found.processes, split)

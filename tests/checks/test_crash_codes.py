@@ -729,6 +729,21 @@ def test_log_without_processes_is_judged_from_its_tracebacks() -> None:
     assert found.evidence[0].source == ("run.log", 12)
 
 
+@pytest.mark.parametrize(("begin", "script"), [("<module>", "tools/fit.py"), ("worker", "train.py")])
+def test_log_without_processes_names_the_script_in_which_tracebacks_begin(begin: str, script: str) -> None:
+    frames = (Frame("tools/steps.py", 12, "step"), Frame("tools/fit.py", 14, begin))
+    peer = find_entry("gloo-peer-gone").example
+    lost = ExceptionRecord(0, "RuntimeError", peer, frames, rank=0, kind="log")
+    exits = ProcessRecord(0, rank=1, exit_code=4, watched=False, unwatched_reason="read from a log")
+    evidence = Evidence(
+        launch=Launch(command="analyze", world_size=2), exceptions=(lost,), processes=(exits,)
+    )
+    found = cause_of(evidence)
+    assert found.code == "ERR006"
+    assert (found.fix[0].command or "").endswith(f" {script}")
+    assert "does not say where" in found.fix[0].text
+
+
 def test_an_error_raised_from_a_lost_peer_in_other_words_stays_a_complaint() -> None:
     job = Job(2).raises(1, "KeyError", "'x'", 10)
     inner = ExceptionRecord(1000, "RuntimeError", find_entry("gloo-peer-gone").example, rank=0, link="cause")

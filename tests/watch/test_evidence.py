@@ -8,7 +8,7 @@ from typing import Any
 from ddpdoctor.evidence import Evidence, Launch
 from ddpdoctor.evidence.job import JobEnd, ProcessRecord
 from ddpdoctor.judge import Registry
-from ddpdoctor.report.build import Report, build_report
+from ddpdoctor.report.build import Report, build_report, describe_world
 from ddpdoctor.testing import STARTED
 from ddpdoctor.watch.collect import Collected
 from ddpdoctor.watch.commandline import Split
@@ -99,3 +99,22 @@ def test_the_launch_is_read_from_torchruns_own_options() -> None:
         assert (launch.nnodes, launch.nproc, launch.rdzv_backend) == (2, 4, "c10d")
         assert (launch.rdzv_endpoint or "").endswith("a:29400")
     assert _describe_launch(Collected(), "sh", command).rdzv_backend is None
+
+
+def test_children_of_a_script_that_joined_a_group_are_its_ranks() -> None:
+    script = ProcessRecord(5, role="launcher")
+    tracker = ProcessRecord(6, parent=5, role="other")
+    joined = [rank(number, 10 + number, role="child", world_size=3, backend="gloo") for number in range(3)]
+    command = Split((), (), ("python", "train.py"), is_command=True)
+    launch = _describe_launch(Collected(processes=[script, tracker, *joined]), "python", command)
+    assert (launch.nproc, launch.world_size, launch.backend) == (3, 3, "gloo")
+    world = describe_world(Evidence(launch=launch, processes=(script, tracker, *joined)))
+    assert [(node.host, str(node.ranks)) for node in world.nodes] == [("node-a", "0-2")]
+
+
+def test_children_of_ranks_with_a_group_of_their_own_do_not_count() -> None:
+    ranks = [rank(number, 10 + number, backend="gloo") for number in range(2)]
+    own = [rank(number, 20 + number, 11, role="child", world_size=8, backend="gloo") for number in range(8)]
+    command = Split((), (), ("train.py",))
+    launch = _describe_launch(Collected(processes=[*ranks, *own]), "torchrun", command)
+    assert (launch.nproc, launch.world_size) == (2, 2)

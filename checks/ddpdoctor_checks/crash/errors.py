@@ -163,7 +163,12 @@ def _describe_exit(diagnosis: Diagnosis, group: Group) -> Clause:
         reason = (
             "" if watched or process is None else f" ({process.unwatched_reason or 'it was not watched'})"
         )
-        fixes.append(Fix(f"read the end of its output{reason}", _log_command(diagnosis)))
+        if diagnosis.evidence.launch.command == "analyze":
+            fixes.append(
+                Fix("the log does not say where: run it again and let ddpdoctor watch", rerun(diagnosis))
+            )
+        else:
+            fixes.append(Fix(f"read the end of its output{reason}", _log_command(diagnosis)))
     else:
         what = f"{they} called {how} with status {status}{said}"
         if last:

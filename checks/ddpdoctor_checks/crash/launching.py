@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from ddpdoctor.evidence.job import ProcessRecord
 from ddpdoctor_checks.commands import DEFAULT_PORT, FIXED, meeting_point
 from ddpdoctor_checks.crash.diagnosis import Diagnosis
+from ddpdoctor_checks.crash.frames import user_frames
 from ddpdoctor_checks.places import join_endpoint
 
 ELASTIC = ("torchrun", "ddpdoctor", "torch.distributed.run", "torch.distributed.launch")
@@ -21,11 +23,20 @@ def launcher_of(diagnosis: Diagnosis) -> str:
 
 
 def script_words(diagnosis: Diagnosis) -> list[str]:
-    """Return the user's script and its arguments as they were given; ``train.py`` where nobody saw them."""
+    """Return the user's script and its arguments as they were given.
+
+    Where nobody saw them: the file in which most tracebacks begin, else ``train.py``.
+    """
     for view in diagnosis.views.ranks:
         if view.process is not None and view.process.command:
             return _script_of(view.process)
-    return ["train.py"]
+    begun = Counter(
+        own[-1].file
+        for view in diagnosis.views.all
+        for exception in view.exceptions
+        if (own := user_frames(exception.frames)) and own[-1].function == "<module>"
+    )
+    return [begun.most_common(1)[0][0]] if begun else ["train.py"]
 
 
 def _script_of(process: ProcessRecord) -> list[str]:

@@ -78,9 +78,7 @@ class Views:
         self.memory: dict[int, MemoryRecord] = {record.node: record for record in evidence.memory}
 
     def _add(self, process: ProcessRecord) -> None:
-        role = process.role
-        if process.rank is not None and process.backend is not None and role not in ("launcher", LOADER):
-            role = "rank"  # a child of multiprocessing is one as soon as it joins a process group
+        role = "rank" if process.is_rank else process.role
         view = View(process.node, process.pid, process.rank, process.attempt, process.host, role, process)
         self._by_key[(process.node, process.pid)] = view
         if role == LOADER:
