@@ -19,6 +19,10 @@ HERE, FUNCTION, PLACE = 30, 26, 44
 """Most columns of the tree for ranks, function and place."""
 SOURCE = 16
 """Fewest columns in which a source line is worth showing."""
+WAITED_S = 1.0
+"""A wait that is worth a word."""
+BUSY_SHARE = 0.1
+"""Of one core; a process that uses more gets on."""
 STATES = {
     "R": "running", "S": "sleeping", "D": "in an uninterruptible wait", "T": "stopped by a signal", "t": "traced",
     "Z": "gone",
@@ -28,13 +32,24 @@ STATES = {
 def describe_movement(look: Standstill) -> str:
     """Return in a few words who moves and who waits, for a look in which something moved."""
     living = [stand for stand in look.stands if stand.alive]
-    waiting = [stand for stand in living if stand.call is not None and (stand.asleep_s or 0.0) >= 1.0]
-    others = RankSet(stand.rank for stand in living if stand not in waiting)
-    if not waiting or not others:
-        return f"{format_ranks(RankSet(stand.rank for stand in living), len(look.stands))} moved"
-    longest = max(stand.asleep_s or 0.0 for stand in waiting)
-    ranks = format_ranks(RankSet(stand.rank for stand in waiting))
-    return f"{format_ranks(others)} moved; {ranks} waited meanwhile, for {format_seconds(longest)} so far"
+    movers = [stand for stand in living if _is_moving(stand)]
+    waiting = [stand for stand in living if stand.call is not None and stand not in movers]
+    rest = [stand for stand in living if stand.call is None and stand not in movers]
+    if not movers:  # only the numbers of their calls tell
+        return f"{_name(living, look)} get on"
+    words = f"{_name(movers, look)} moved"
+    longest = max((stand.asleep_s or 0.0 for stand in waiting), default=0.0)
+    if longest >= WAITED_S:
+        words += f"; {_name(waiting, look)} waited meanwhile, for {format_seconds(longest)} so far"
+    return words + (f"; {_name(rest, look)} did not" if rest else "")
+
+
+def _is_moving(stand: Stand) -> bool:
+    return stand.state == "R" or (stand.cpu_share or 0.0) >= BUSY_SHARE or stand.frames != stand.frames_before
+
+
+def _name(stands: Sequence[Stand], look: Standstill) -> str:
+    return format_ranks(RankSet(stand.rank for stand in stands), len(look.stands))
 
 
 def put_stands(paper: Paper, look: Standstill, *, verbose: bool) -> None:
@@ -89,7 +104,7 @@ def _describe(group: Sequence[Stand]) -> str:
             f"{low:.0%} of a core" if f"{low:.0%}" == f"{high:.0%}" else f"{low:.0%} to {high:.0%} of a core"
         )
     asleep = [stand.asleep_s for stand in group if stand.asleep_s is not None]
-    if asleep and len(asleep) == len(group) and min(asleep) >= 1.0:
+    if 2 * len(asleep) >= len(group) and min(asleep) >= 1.0:  # the kernel forgets it of some
         parts.append(f"main thread last ran {format_seconds(min(asleep))} ago")
     channels = {stand.wait_channel for stand in group if stand.wait_channel}
     if len(channels) == 1:
@@ -152,7 +167,8 @@ def _clip_start(place: str, columns: int) -> str:
 
 
 def _say_ranks(ranks: RankSet, missing: RankSet = RankSet()) -> str:  # noqa: B008  # never changed
-    return f"here: {ranks} | not here: {missing}" if missing else f"here: {ranks}"
+    both = f"here: {ranks} | not here: {missing}"
+    return both if missing and len(both) <= HERE else f"here: {ranks}"
 
 
 def _say_place(frame: Frame) -> str:

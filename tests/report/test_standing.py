@@ -88,10 +88,13 @@ def test_ranks_whose_stacks_are_unknown_have_no_tree() -> None:
 
 
 def test_who_moves_and_who_waits_is_said() -> None:
-    assert describe_movement(look(waits(0), reads(1))) == (
-        "rank 1 moved; rank 0 waited meanwhile, for 43 s so far"
-    )
-    assert describe_movement(look(reads(0), reads(1))) == "all 2 ranks moved"
+    busy = replace(reads(1), state="R")
+    still = replace(reads(2), frames_before=reads(2).frames)
+    alike = replace(waits(0), frames_before=waits(0).frames)
+    assert describe_movement(look(alike, busy)) == "rank 1 moved; rank 0 waited meanwhile, for 43 s so far"
+    assert describe_movement(look(alike, busy, still)).endswith("; rank 2 did not")
+    assert describe_movement(look(reads(0), reads(1))) == "all 2 ranks moved"  # other lines than before
+    assert describe_movement(look(alike, replace(alike, rank=1))) == "all 2 ranks get on"
 
 
 def test_the_tree_has_only_the_living() -> None:

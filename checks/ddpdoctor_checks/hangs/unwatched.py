@@ -61,18 +61,24 @@ def find_busy(reading: Reading) -> Finding | None:
         reading: of a look in which something moved.
     """
     waiting = [place for place in reading.places if place.waits and (place.stand.asleep_s or 0.0) >= BUSY_S]
-    busy = [place for place in reading.places if place.kind == "outside" and place.stand.frames]
-    if not waiting or len(waiting) + len(busy) != len(reading.places):
+    outside = [place for place in reading.places if place.kind == "outside" and place.stand.frames]
+    busy = [place for place in outside if place.moved]
+    rest = [place for place in outside if not place.moved]
+    if not waiting or not busy or len(waiting) + len(outside) != len(reading.places):
         return None
     waited = max(place.stand.asleep_s or 0.0 for place in waiting)
     hosts = name_hosts(reading)
     others = join_words((say_side(side) for side in part_sides(waiting)), few=MOST_SIDES)
     told = join_words((say_side(side, hosts) for side in part_sides(busy)), few=MOST_SIDES)
+    if rest:
+        others = "; ".join(
+            (others, join_words((say_side(side, hosts) for side in part_sides(rest)), few=MOST_SIDES))
+        )
     finding = _make(
         reading,
         f"{_capital(others)} for {format_age(waited)}; {told}, and {choose_form(len(busy), 'computes', 'compute')}.",
         "COL009",
-        busy,
+        outside,
         waiting,
         waited,
         (
