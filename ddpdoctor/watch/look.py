@@ -178,7 +178,7 @@ class Looker:
             node=self._node,
             host=ring.host,
             alive=alive,
-            exit_code=(end[0] if end else 1 if ring.failed else None) if not alive else None,
+            exit_code=(end[0] if end else ring.status) if not alive else None,
             signal=end[1] if end and not alive else None,
             exit_frames=ring.exit_frames if not alive else (),
             call=call,

@@ -143,6 +143,14 @@ def test_shapes_that_hold_as_many_elements_fit() -> None:
     ]) is None  # fmt: skip
 
 
+def test_a_call_of_which_only_the_number_is_known_fits() -> None:
+    assert judge([
+        stand(0, collective("all_reduce", 3, 20, world=3)),
+        stand(1, collective("unknown", 3, 20, world=3, shape=None, dtype=None)),
+        stand(2, line=44, cpu_share=0.9),
+    ]) is None  # fmt: skip
+
+
 def test_functions_that_are_one_collective_fit() -> None:
     assert judge([
         stand(0, collective("all_gather_into_tensor", 3, 20, world=3)),

@@ -27,6 +27,8 @@ SAME = {
 """Functions that are one collective: ranks that mix them meet."""
 UNEVEN = ("all_gather", "reduce_scatter", "all_to_all", "scatter", "gather")
 """Collectives whose parts may be of different sizes on other devices than the processor."""
+UNKNOWN = "unknown"
+"""Op of a call of which only the number is known: a program that makes new shapes at each step fills the tables."""
 PENDING = 60
 """Asynchronous calls of a rank that it may be waiting for."""
 
@@ -166,7 +168,7 @@ def _find_part(call: Call, series: str, other: Place) -> str:
     if not call.group or call.op in MAKERS:
         return "done"
     made = call_at(other, series, ordinal)
-    if made is None or essence(made) == essence(call):
+    if made is None or UNKNOWN in (made.op, call.op) or essence(made) == essence(call):
         return "done"
     return "differs"
 

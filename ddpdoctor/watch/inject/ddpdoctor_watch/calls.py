@@ -46,7 +46,7 @@ CALLERS = 3
 """Of the user's frames that make a call site."""
 SITE_FRAMES = 12
 
-_TENSORS = ("tensor", "input_tensor", "input", "output", "tensors", "object_list", "obj")
+_TENSORS = ("tensor", "input_tensor", "input", "output", "tensors")
 """Names of the argument that must agree over ranks, first found."""
 _PEERS = ("src", "dst", "group_src", "group_dst")
 _UNEQUAL = ("all_to_all", "all_to_all_single")
@@ -101,13 +101,15 @@ class Spec:
         self.name = name
         self.places = places
         self.defaults = defaults
-        self.tensor = next((each for each in _TENSORS if each in places), None)
+        # An object may be a tensor, and another one on each rank.
+        self.tensor = (
+            next((each for each in _TENSORS if each in places), None) if "object" not in name else None
+        )
         self.peers = [each for each in _PEERS if each in places]
         self.two_sided = name in _TWO_SIDED
         self.sends = "send" in name
         self.makes = name in _MAKERS
         self.compared = name not in _UNEQUAL
-        self.object = "object" in name
 
 
 def read_spec(func: Any) -> Spec:
@@ -240,7 +242,7 @@ def _write(
     )
     signature = ring.signatures.get(key)
     if signature is None:
-        signature = _intern_signature(ring, key, _describe_signature(key, spec))
+        signature = _intern_signature(ring, key, _describe_signature(key))
     group = _find_group(ring, get("group"))
     peer = -1
     for name in spec.peers:
@@ -346,11 +348,11 @@ def _intern_signature(ring: _Ring, key: object, fields: dict[str, object]) -> in
     return number
 
 
-def _describe_signature(key: tuple[Any, ...], spec: Spec) -> dict[str, object]:
+def _describe_signature(key: tuple[Any, ...]) -> dict[str, object]:
     name, shape, dtype, device, reduction = key
     return {
         "op": name,
-        "shape": [int(size) for size in shape] if shape is not None and not spec.object else None,
+        "shape": [int(size) for size in shape] if shape is not None else None,
         "dtype": str(dtype).rpartition(".")[2] if dtype is not None else None,
         "device": getattr(device, "type", None),
         "reduction": reduction.rpartition(".")[2].lower() if reduction is not None else None,
