@@ -19,6 +19,8 @@ EXAMPLES = (
     ("ddpdoctor report report.json --html report.html", "and make the page"),
     ("ssh node cat report.json | ddpdoctor report - --html report.html", "from a pipe"),
 )
+SIZE_LIMIT = 4 << 30
+"""Bytes of a report: those of 16,384 ranks have some 200 MB."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,16 +52,17 @@ def read_report(name: str) -> Report:
         UsageError: there is no such file.
         DoctorError: it cannot be read, or is not a report that this version knows.
     """
+    from ddpdoctor.gather.files import UNREADABLE
     from ddpdoctor.report.model import Report
 
     shown = "stdin" if name == "-" else name
     try:
-        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        data = sys.stdin.buffer.read() if name == "-" else _read_file(Path(name))
     except FileNotFoundError as problem:
         raise UsageError(
             f"there is no file {name}", hint="ddpdoctor check --nproc 4 --json report.json"
         ) from problem
-    except (OSError, ValueError) as problem:
+    except (*UNREADABLE, ValueError) as problem:
         raise UsageError(
             f"{shown} cannot be read: {getattr(problem, 'strerror', None) or problem}"
         ) from problem
@@ -71,3 +74,13 @@ def read_report(name: str) -> Report:
         ) from problem
     except ValueError as problem:
         raise DoctorError(f"{shown}: {problem}", hint="give the file that --json wrote") from problem
+
+
+def _read_file(path: Path) -> bytes:
+    """Read a file, or what a shell's ``<(…)`` gives; a file that is compressed is unpacked, up to `SIZE_LIMIT`."""
+    from ddpdoctor.gather.files import open_log, read_some
+
+    if not path.is_file():
+        return path.read_bytes()
+    with open_log(path) as stream:
+        return read_some(stream, SIZE_LIMIT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import io
 import json
 import shutil
@@ -292,6 +293,21 @@ def test_dumps_in_a_run_directory_are_read_with_it(run: Run, tmp_path: Path) -> 
         shutil.copy(DUMPS / "missing" / f"rank_{rank}", tmp_path / "kept" / f"recorder-{rank}")
     first = verdict(run, "kept")["findings"][0]
     assert (first["code"], first["ranks"]) == ("COL002", [1])
+
+
+def test_a_compressed_report_of_a_job_is_judged_again(run: Run, tmp_path: Path) -> None:
+    write_report(tmp_path / "kept", Job(2).raises(1, "KeyError", "'x'", 3.0).evidence())
+    (tmp_path / "saved.json.gz").write_bytes(gzip.compress((tmp_path / "kept" / "report.json").read_bytes()))
+    assert verdict(run, "saved.json.gz")["verdict"]["code"] == "ERR001"
+
+
+def test_a_report_that_breaks_off_is_named(run: Run, tmp_path: Path) -> None:
+    write_report(tmp_path / "kept", Job(2).raises(1, "KeyError", "'x'", 3.0).evidence())
+    whole = gzip.compress((tmp_path / "kept" / "report.json").read_bytes())
+    (tmp_path / "saved.json.gz").write_bytes(whole[: len(whole) // 2])
+    result = run("analyze", "saved.json.gz")
+    assert result.code == 3
+    assert "saved.json.gz cannot be read" in result.err
 
 
 def test_run_directories_of_two_containers_are_two_nodes(run: Run, tmp_path: Path) -> None:
