@@ -20,6 +20,7 @@ from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.watch.look import Looker
 from ddpdoctor.watch.rings import Ring, find_rings
 from ddpdoctor.watch.rundir import RunDirectory
+from ddpdoctor.watch.stillness import read_node
 
 ADDRESS = "asked"
 """Name of the socket in the run's private directory."""
@@ -129,8 +130,7 @@ class Reception:
             if self._count >= MOST_LOOKS:
                 raise ValueError(f"{MOST_LOOKS} looks are kept already")
             if self._looker is None:
-                node = os.environ.get("GROUP_RANK", "0")
-                self._looker = Looker(self._root, int(node) if node.isdigit() else 0, self._started_ns)
+                self._looker = Looker(self._root, read_node(os.environ), self._started_ns)
             rings = self._find_rings(self._looker)
             if not rings:
                 raise ValueError("no rank has made a process group yet")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ddpdoctor.watch.asking import Reception
 from ddpdoctor.watch.commandline import Split
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from ddpdoctor.watch.live import LiveView
     from ddpdoctor.watch.monitor import Monitor
 
+T = TypeVar("T")
+
 INJECT = Path(__file__).with_name("inject")
 """Goes in front of PYTHONPATH; its sitecustomize is the start-up hook."""
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -39,6 +42,8 @@ PR_SET_PDEATHSIG = 1
 GROUP_S = 0.05
 """How long after a signal of ours the witness may get its own: who kills one process after the other (systemd, Slurm)
 takes microseconds for each."""
+MOST_LOST = 20
+"""Different failures of ours that are remembered."""
 
 
 @dataclass(slots=True)
@@ -134,6 +139,7 @@ def run_job(
     relay = Relay(run.logs, run.private / "streams", limit=log_limit)
     memory = MemoryWatch(run.processes)
     signals: list[str] = []
+    guard = _Guard()
     started = time.monotonic()
     watched = {*FORWARDED, signal.SIGCHLD, signal.SIGWINCH}
     if viewing is not None and signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
@@ -145,23 +151,27 @@ def run_job(
     try:
         child = subprocess.Popen(command, env=dict(environment), preexec_fn=_follow_us(before))
         relay.start()
-        memory.begin()
+        guard("memory", memory.begin)
         if desk is not None:
-            desk.open(memory, signals)
+            guard("what other nodes saw", functools.partial(desk.open, memory, signals))
         if reception is not None:
-            reception.open()
+            guard("looks that are asked for", reception.open)
         if launched is not None:
             launched()
         limit = Limit(child, run.processes, limit_s)
-        monitor = monitoring() if monitoring is not None else None
+        monitor = guard("watching for hangs", monitoring) if monitoring is not None else None
         if monitor is not None:
             monitor.start()
-        view = viewing(memory, monitor) if viewing is not None else None
+        view = (
+            guard("the live view", functools.partial(viewing, memory, monitor))
+            if viewing is not None
+            else None
+        )
         if view is not None:
             relay.screen = view.screen
             view.start()
         stopped = _stay(
-            child, watched, memory, relay, witness, limit, monitor, waiting, reception, view, signals
+            child, watched, memory, relay, witness, limit, monitor, waiting, reception, view, signals, guard
         )
     finally:
         if view is not None:
@@ -176,16 +186,19 @@ def run_job(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         memory.stop()
         relay.close()
+    gone = run.restore()
     return JobResult(
         child.returncode,
         time.monotonic() - started,
         memory,
         signals,
         [
+            *guard.lost,
             *relay.lost,
             *(desk.lost if desk is not None else ()),
             *(monitor.lost if monitor is not None else ()),
             *(reception.lost if reception is not None else ()),
+            *([gone] if gone is not None else ()),
         ],
         limit.over and not stopped,
         stopped,
@@ -261,6 +274,23 @@ class _Witness:
             self._shell = None
 
 
+class _Guard:
+    """Calls what is ours while the job runs: whatever it raises is remembered, and the job goes on."""
+
+    def __init__(self) -> None:
+        self.lost: list[str] = []
+
+    def __call__(self, what: str, call: Callable[[], T]) -> T | None:
+        """Return what a call returns; None where it fails."""
+        try:
+            return call()
+        except Exception as problem:
+            sentence = f"{what}: {type(problem).__name__}: {problem}"
+            if sentence not in self.lost and len(self.lost) < MOST_LOST:
+                self.lost.append(sentence)
+            return None
+
+
 def _stay(
     child: subprocess.Popen[bytes],
     watched: Set[signal.Signals],
@@ -273,6 +303,7 @@ def _stay(
     reception: Reception | None,
     view: LiveView | None,
     seen: list[str],
+    guard: _Guard,
 ) -> bool:
     """Wait for the child; a signal that was sent to us alone is passed on, one of the whole group it has already.
 
@@ -288,14 +319,14 @@ def _stay(
             limit.end_now()
         limit.enforce()
         if waiting is not None:
-            waiting.look()
+            guard("the rendezvous", waiting.look)
         info = signal.sigtimedwait(watched, LOOK_S)
         if info is None or info.si_signo == signal.SIGCHLD:
-            memory.look()
+            guard("memory", memory.look)
         elif info.si_signo == signal.SIGWINCH:
-            relay.resize()
+            guard("the size of the terminal", relay.resize)
             if view is not None:
-                view.refresh()
+                guard("the live view", view.refresh)
         elif info.si_signo == signal.SIGTSTP:
             _stop(view)
         elif reception is not None and info.si_signo == reception.signum:

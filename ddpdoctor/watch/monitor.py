@@ -17,7 +17,7 @@ from ddpdoctor.watch.look import TICKS, Looker, Pulse, open_call, read_pulse
 from ddpdoctor.watch.pace import HANG_S, Glance, Pace, median_step
 from ddpdoctor.watch.ranks import RankFinder
 from ddpdoctor.watch.rings import Ring, Row
-from ddpdoctor.watch.stillness import Exchange
+from ddpdoctor.watch.stillness import Exchange, read_node
 
 TICK_S = 0.5
 """Between two glances at the rings: a few reads of 64 bytes for each rank."""
@@ -95,7 +95,7 @@ class Monitor:
     ) -> None:
         self._run, self._judge, self._policy, self._tell = run, judge, policy, tell
         self._known: dict[int, _Known] = {}
-        self._looker = Looker(root, int(os.environ.get("GROUP_RANK", "0") or 0), time.monotonic_ns())
+        self._looker = Looker(root, read_node(os.environ), time.monotonic_ns())
         self._ranks = RankFinder(run / "processes", self._looker.read_tables)
         self._pace = Pace()
         self._stop = threading.Event()

@@ -40,6 +40,14 @@ class RunDirectory:
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
+    def restore(self) -> str | None:
+        """Make the directory again where the job has removed it, for the report; return what is to be said of that."""
+        if self.processes.is_dir():
+            return None
+        with contextlib.suppress(OSError):
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return f"{self.path} was removed while the job ran, with what its processes had written down"
+
     def remove_private(self) -> None:
         """Remove the sockets."""
         shutil.rmtree(self.private, ignore_errors=True)

@@ -11,15 +11,23 @@ import contextlib
 import json
 import os
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddpdoctor.evidence.codec import decode, encode
+from ddpdoctor.evidence.ranks import LARGEST_RANK
 from ddpdoctor.evidence.standstill import Standstill, join_nodes
 from ddpdoctor.gather.regular import open_regular
 
 UNPACKED = 16 << 20
 """Bytes of what another node tells."""
+
+
+def read_node(environ: Mapping[str, str]) -> int:
+    """Return the number of this node, where a launcher above us has said it; whatever else is written there is none."""
+    text = environ.get("GROUP_RANK", "")
+    return int(text) if text.isdecimal() and len(text) < 8 and int(text) <= LARGEST_RANK else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,9 @@ import psutil
 import pytest
 
 from ddpdoctor.watch import job
+from ddpdoctor.watch.memory import MemoryWatch
+from ddpdoctor.watch.rundir import make_run_directory
+from ddpdoctor.watch.stillness import read_node
 from tests.watch.injecting import write
 from tests.watch.launching import (
     DOCTOR,
@@ -439,3 +442,53 @@ def test_a_stdout_that_takes_nothing_more_leaves_the_job_alone(tmp_path: Path) -
     assert b"lost: output that was to be shown: No space left on device" in ended.stderr
     (log,) = (tmp_path / "run" / "logs").glob("*.stdout.log")
     assert log.read_bytes() == b"hello\n"
+
+
+def test_a_script_that_removes_the_run_directory(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "import os, shutil, sys\nshutil.rmtree(os.path.join(os.environ['OUT'], 'run'))\nsys.exit(7)\n",
+    )
+    process = start(
+        doctor(tmp_path, "--", sys.executable, "train.py"), tmp_path, tmp_path,
+        env=environ(tmp_path, OUT=str(tmp_path), **RANK),
+    )  # fmt: skip
+    ended = finish(process, tmp_path)
+    assert ended.code == 7
+    assert b"was removed while the job ran" in ended.stderr
+    assert b"could not be written" not in ended.stderr
+    assert report_of(tmp_path / "run")["job"]["exit_code"] == 7
+
+
+@pytest.mark.parametrize("number", ["zz", "²", "-1", "9" * 30, "\udcff"])
+def test_a_number_of_the_node_that_is_none(tmp_path: Path, number: str) -> None:
+    assert read_node({"GROUP_RANK": number}) == 0
+
+
+def test_a_variable_of_the_users_own_does_not_touch_the_job(tmp_path: Path) -> None:
+    write(tmp_path, "import sys\nprint('worked')\nsys.exit(7)\n")
+    process = start(
+        doctor(tmp_path, "--", sys.executable, "train.py"), tmp_path, tmp_path,
+        env=environ(tmp_path, GROUP_RANK="left-over", DDPDOCTOR_NODES_WAIT="x", DDPDOCTOR_RUN="x", **RANK),
+    )  # fmt: skip
+    ended = finish(process, tmp_path)
+    assert (ended.code, ended.stdout) == (7, b"worked\n")
+    assert report_of(tmp_path / "run")["job"]["exit_code"] == 7
+
+
+def test_what_fails_of_ours_beside_the_job_is_said_and_leaves_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(MemoryWatch, "look", fail)
+    run = make_run_directory(str(tmp_path / "run"))
+    command = [sys.executable, "-c", "import time; time.sleep(0.5); raise SystemExit(5)"]
+    try:
+        result = job.run_job(command, os.environ, run, monitoring=fail, viewing=fail)
+    finally:
+        run.remove_private()
+    assert result.exit_code == 5
+    said = ("memory", "watching for hangs", "the live view")
+    assert sorted(result.lost) == sorted(f"{what}: KeyError: 'ours'" for what in said)
