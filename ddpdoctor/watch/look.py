@@ -81,11 +81,15 @@ class Looker:
         node: number of this node.
         started_ns: monotonic, when the job began.
         pause: stop each process for the moment in which its stack is read.
+        files: what to put before the names of files to find them, e.g. ``/proc/17/root`` for those of a container.
     """
 
-    def __init__(self, root: Path, node: int, started_ns: int, *, pause: bool = False) -> None:
-        self._shorten = Shortener(root)
-        self._root = root
+    def __init__(
+        self, root: Path, node: int, started_ns: int, *, pause: bool = False, files: str = ""
+    ) -> None:
+        self._shorten = Shortener(root, files)
+        self._root = files + str(root)
+        self._files = files
         self._node = node
         self._started_ns = started_ns
         self._pause = pause
@@ -212,8 +216,11 @@ class Looker:
         return tuple(
             Frame(frame.file, found.line, found.kind, scrub(found.text)[:SOURCE_LIMIT])
             for frame in own
-            for found in find_conditions(os.path.join(self._root, frame.file), frame.line)
+            for found in find_conditions(self._find_file(frame.file), frame.line)
         )
+
+    def _find_file(self, name: str) -> str:
+        return self._files + name if os.path.isabs(name) else os.path.join(self._root, name)
 
     def _look_at_children(self, pid: int) -> tuple[ChildStand, ...]:
         """Return what the processes do that a rank has started and may be waiting for."""

@@ -33,10 +33,16 @@ _FOREIGN = ("/site-packages/", "/dist-packages/", f"{os.sep}lib{os.sep}python3")
 
 
 class Shortener:
-    """Names files relative to the working directory where they lie below it, else without the home."""
+    """Names files relative to the working directory where they lie below it, else without the home.
 
-    def __init__(self, cwd: Path) -> None:
-        self._base = str(cwd.resolve()) + os.sep
+    Args:
+        cwd: the working directory.
+        files: what to put before the name of a file to read it, e.g. ``/proc/17/root`` for those of a container.
+    """
+
+    def __init__(self, cwd: Path, files: str = "") -> None:
+        self._base = str(cwd if files else cwd.resolve()) + os.sep
+        self._files = files
 
     def __call__(self, name: str) -> str:
         """Return how a file is called in the report."""
@@ -49,16 +55,16 @@ class Shortener:
         if not isinstance(rows, list):
             return ()
         return tuple(
-            Frame(self(str(f)), int(line or 0), str(name), _read_source(str(f), int(line or 0)))
+            Frame(self(str(f)), int(line or 0), str(name), _read_source(str(f), int(line or 0), self._files))
             for f, line, name in rows
         )
 
 
-def _read_source(file: str, line: int) -> str | None:
+def _read_source(file: str, line: int, files: str = "") -> str | None:
     """Return the text of a line of the user's own code: never a value, and nothing of torch or Python itself."""
-    if not os.path.isabs(file) or any(part in file for part in _FOREIGN) or not is_source(file):
+    if not os.path.isabs(file) or any(part in file for part in _FOREIGN) or not is_source(files + file):
         return None
-    text = linecache.getline(file, line).strip()
+    text = linecache.getline(files + file, line).strip()
     return scrub(text)[:SOURCE_LIMIT] or None
 
 

@@ -13,6 +13,7 @@ import pytest
 from ddpdoctor.evidence import Frame
 from ddpdoctor.watch.attaching.calls import find_call
 from ddpdoctor.watch.attaching.sleep import read_sleep
+from ddpdoctor.watch.records import Shortener
 from tests.watch.launching import wait_for
 
 SITE = "/venv/lib/python3.11/site-packages/torch"
@@ -89,3 +90,12 @@ def test_a_thread_that_sleeps_has_slept_and_one_that_runs_has_not() -> None:
 
 def test_without_the_scheduler_s_files_nothing_is_told(tmp_path: Path) -> None:
     assert read_sleep([os.getpid()], tmp_path) == {}
+
+
+def test_sources_of_a_container_are_read_below_its_root(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "train.py").write_text("import time\ntime.sleep(5)\n")
+    (frame,) = Shortener(Path("/app"), str(tmp_path)).frames([["/app/train.py", 2, "main"]])
+    assert frame == Frame("train.py", 2, "main", "time.sleep(5)")
+    (unread,) = Shortener(Path("/app")).frames([["/app/train.py", 2, "main"]])
+    assert unread.source is None

@@ -40,7 +40,7 @@ class Sight:
         age_s = max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
         started_ns = time.monotonic_ns() - int(age_s * 1e9)
         node = min((rank.seen.place.node_rank or 0 for rank in job.ranks), default=0)
-        self._looker = Looker(find_directory(job), node, started_ns, pause=pause)
+        self._looker = Looker(find_directory(job), node, started_ns, pause=pause, files=find_files(job))
         self._rings = self._find_rings()
         self.watched = sum(ring.path != NOWHERE for ring in self._rings)
         """Ranks that write their calls down."""
@@ -141,6 +141,17 @@ def find_directory(job: FoundJob) -> Path:
         return Path(os.readlink(f"/proc/{job.ranks[0].pid}/cwd"))
     except OSError:
         return Path.cwd()
+
+
+def find_files(job: FoundJob) -> str:
+    """Return where the files of a job's own mount namespace lie, as in a container; empty where it is ours."""
+    pid = job.ranks[0].pid
+    try:
+        if os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt"):
+            return f"/proc/{pid}/root"
+    except OSError:
+        pass  # not ours to read: no source is either
+    return ""
 
 
 def is_moving(stand: Stand) -> bool:
