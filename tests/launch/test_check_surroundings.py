@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.doctor import LIMIT_S, start
+from tests.launch.doctor import APART, LIMIT_S, start
 
 SMALL = ("--nproc", "2", "--only", "facts,rendezvous")
 
@@ -30,7 +30,7 @@ def test_signal_of_the_terminal_while_torch_is_imported_is_an_interruption(
 
 
 def test_closed_stderr_costs_neither_the_text_nor_the_report(tmp_path: Path) -> None:
-    command = f"{sys.executable} -m ddpdoctor check {' '.join(SMALL)} --json report.json 2>&-"
+    command = f"{sys.executable} -m ddpdoctor check {' '.join([*SMALL, *APART])} --json report.json 2>&-"
     done = subprocess.run(
         ["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
