@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from ddpdoctor.errors import DoctorError
+
 RUNS = "ddpdoctor-runs"
 """Below the working directory, unless --run-dir says otherwise."""
 
@@ -59,8 +61,18 @@ def make_run_directory(asked: str | None) -> RunDirectory:
     Where it cannot be made as asked, a temporary one serves: the job is more important than its evidence.
 
     Raises:
-        OSError: not even a temporary directory can be made.
+        DoctorError: not even a temporary directory can be made.
     """
+    try:
+        return _make(asked)
+    except OSError as problem:
+        raise DoctorError(
+            f"no directory can be made for the run: {problem.strerror or problem}",
+            hint="TMPDIR=/some/folder ddpdoctor run …",
+        ) from problem
+
+
+def _make(asked: str | None) -> RunDirectory:
     private = Path(tempfile.mkdtemp(prefix="ddr-", dir=_short_base()))
     name = f"{datetime.now():%Y%m%d-%H%M%S}-{os.urandom(2).hex()}"
     wanted = Path(asked) if asked else Path(RUNS, name)

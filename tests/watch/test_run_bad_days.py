@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
+from ddpdoctor.errors import DoctorError
 from ddpdoctor.watch import job
 from ddpdoctor.watch.memory import MemoryWatch
 from ddpdoctor.watch.rundir import make_run_directory
@@ -492,3 +493,13 @@ def test_what_fails_of_ours_beside_the_job_is_said_and_leaves_it_alone(
     assert result.exit_code == 5
     said = ("memory", "watching for hangs", "the live view")
     assert sorted(result.lost) == sorted(f"{what}: KeyError: 'ours'" for what in said)
+
+
+def test_no_place_for_a_run_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ddpdoctor.watch.rundir._short_base", lambda: str(tmp_path / "nowhere"))
+    with pytest.raises(DoctorError, match="no directory can be made for the run: No such file") as caught:
+        make_run_directory(None)
+    assert caught.value.exit_code == 3
+    assert "TMPDIR" in caught.value.render()
