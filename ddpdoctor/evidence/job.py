@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from ddpdoctor.evidence.facts import RankFacts
 from ddpdoctor.evidence.stages import Frame
 
+REQUESTS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+"""Signals by which people and schedulers ask a job to end; scripts use others for checkpoints and the like."""
+
 
 @dataclass(frozen=True, slots=True)
 class Moment:

@@ -125,7 +125,7 @@ def reach_verdict(
         why = next((f": {row.reason}" for row in rows if row.status == "unknown" and row.reason), "")
         silent = f"the job failed ({failure}), and nothing shows why{why}; {count}"
         return Verdict("problems", silent, None, looked, len(rows))
-    if stopped is not None and not looked and not any(row.status == "error" for row in rows):
+    if stopped is not None and not any(row.status == "error" for row in rows):
         return Verdict(
             "unknown", f"{stopped}: no fault was seen before that; {count}", None, looked, len(rows)
         )

@@ -9,11 +9,13 @@ from typing import Any
 
 import ddpdoctor
 from ddpdoctor.evidence import Evidence, NodeFacts, RankSet
+from ddpdoctor.evidence.job import REQUESTS
 from ddpdoctor.judge.registry import Registry
 from ddpdoctor.judge.runner import CheckRow, run_checks
 from ddpdoctor.judge.selection import Selection
 from ddpdoctor.judge.verdict import order_findings, reach_verdict
 from ddpdoctor.report.model import Job, Node, Report, World
+from ddpdoctor.report.summary import describe_stop
 
 EVERYTHING = Selection()
 """No --select and no --ignore."""
@@ -81,21 +83,13 @@ def build_report(
 
 def describe_failure(evidence: Evidence) -> str | None:
     """Return words on how the watched job failed; None where it did not, was interrupted, or there is none."""
-    ends = [end for end in evidence.job if end.interrupted is None]
+    ends = [end for end in evidence.job if end.interrupted not in REQUESTS]
     for end in ends:
         if end.signal is not None:
             return f"signal {end.signal}"
         if end.exit_code:
             return f"exit code {end.exit_code}"
     return None
-
-
-def describe_stop(evidence: Evidence) -> str | None:
-    """Return words on who told the watched job to end; None where nobody did."""
-    signal = next((end.interrupted for end in evidence.job if end.interrupted is not None), None)
-    if signal is None:
-        return None
-    return f"interrupted by the user ({signal})" if signal == "SIGINT" else f"told to end by {signal}"
 
 
 def _forgive_plugin(row: CheckRow) -> CheckRow:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ddpdoctor.evidence import STAGES, Evidence, Launch
+from ddpdoctor.evidence.job import REQUESTS
 from ddpdoctor.judge.finding import Finding
 from ddpdoctor.judge.runner import CheckRow
 from ddpdoctor.report.html.text import count, format_bandwidth, format_bytes, format_seconds
@@ -29,6 +30,15 @@ _UNREACHED = re.compile(r"^stage \w+(?: unreached)?: ")
 """Which stage a check needed is told with -v; for counting, why it was not reached is one reason."""
 REASON_WIDTH = 100
 """Columns of one reason among several; an exception's text may go on for lines."""
+
+
+def describe_stop(evidence: Evidence) -> str | None:
+    """Return words on who told the watched job to end; None where nobody did, or where it then ended well."""
+    ended = (end.interrupted for end in evidence.job if end.interrupted in REQUESTS and end.exit_code != 0)
+    signal = next(ended, None)
+    if signal is None:
+        return None
+    return f"interrupted by the user ({signal})" if signal == "SIGINT" else f"told to end by {signal}"
 
 
 def describe_family(report: Report, family: str) -> str:

@@ -10,7 +10,14 @@ from ddpdoctor.report.html.text import count, fold_hosts, format_ranks, format_s
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.registry import RenderOptions
 from ddpdoctor.report.standing import describe_movement, put_stands
-from ddpdoctor.report.summary import count_reasons, describe_family, describe_next, families, split_findings
+from ddpdoctor.report.summary import (
+    count_reasons,
+    describe_family,
+    describe_next,
+    describe_stop,
+    families,
+    split_findings,
+)
 from ddpdoctor.text.paper import Paper
 
 NAME = "ddpdoctor"
@@ -41,13 +48,11 @@ class TextRenderer:
         """Return the text for a terminal of ``options.width`` columns."""
         paper = Paper(width=options.width, color=options.color, ascii=options.ascii)
         problems, follows, notes = split_findings(report.findings)
-        if (
-            report.command == "run"
-            and report.verdict.status == "healthy"
-            and options.verbosity <= 0
-            and not notes
-        ):
-            return _say_nothing_found(paper, report, options)
+        if report.command == "run" and options.verbosity <= 0 and not notes:
+            if report.verdict.status == "healthy":
+                return _say_nothing_found(paper, report, options)
+            if report.verdict.status == "unknown" and (stop := describe_stop(report.evidence)) is not None:
+                return _say_nothing_found(paper, report, options, stop)
         _put_verdict(paper, report, problems)
         if options.verbosity < 0:
             return paper.text()
@@ -72,13 +77,16 @@ class TextRenderer:
         return paper.text()
 
 
-def _say_nothing_found(paper: Paper, report: Report, options: RenderOptions) -> str:
-    """Say of a job that ended well in two lines that nothing was found, and where the report is."""
+def _say_nothing_found(paper: Paper, report: Report, options: RenderOptions, stop: str | None = None) -> str:
+    """Say of a job that ended well, or was stopped before anything failed, that nothing was found; in two lines."""
     verdict = report.verdict
     looked = f"{verdict.looked} of {count(verdict.of, 'check')} could look"
     ranks = count(report.world.size, "rank")
     parts = [looked, f"{ranks}, {format_seconds(report.duration_s)}"]
-    paper.put_parts(f"{NAME} ✓ nothing found", parts, hang=HANG, style="green")
+    if stop is not None:
+        paper.put_parts(f"{NAME} ? {stop}", ["nothing had failed", *parts], hang=HANG, style="yellow")
+    else:
+        paper.put_parts(f"{NAME} ✓ nothing found", parts, hang=HANG, style="green")
     for path in options.written:
         paper.put_verbatim(f"report {path}", indent=0)
     return paper.text()

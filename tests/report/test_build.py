@@ -5,11 +5,13 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence import Evidence, Launch
+from ddpdoctor.evidence.job import JobEnd
 from ddpdoctor.judge import CheckRow, Finding, Fix, Registry, check
 from ddpdoctor.judge.selection import Selection
-from ddpdoctor.report import Report
+from ddpdoctor.report import RenderOptions, Report
 from ddpdoctor.report.build import build_report, describe_scope, describe_world, format_time
+from ddpdoctor.report.terminal import TextRenderer
 from ddpdoctor.testing import STARTED, make_node, make_world
 
 
@@ -128,3 +130,24 @@ def test_report_survives_being_saved() -> None:
     assert again.to_dict() == report.to_dict()
     assert again.findings == report.findings
     assert set(report.timings) == {"facts", "judge"}
+
+
+@pytest.mark.parametrize(("signal", "exit_code", "status", "line"), [
+    ("SIGINT", 1, "unknown", "ddpdoctor ? interrupted by the user (SIGINT) · nothing had failed · 1 of 1 check"),
+    ("SIGTERM", 1, "unknown", "ddpdoctor ? told to end by SIGTERM · nothing had failed · 1 of 1 check"),
+    ("SIGTERM", 0, "healthy", "ddpdoctor ✓ nothing found · 1 of 1 check"),
+    ("SIGUSR1", 0, "healthy", "ddpdoctor ✓ nothing found · 1 of 1 check"),
+    ("SIGUSR1", 1, "problems", "ddpdoctor ? could not tell"),
+])  # fmt: skip
+def test_job_that_was_interrupted_is_not_called_healthy(
+    signal: str, exit_code: int, status: str, line: str
+) -> None:
+    registry = Registry()
+    registry.add(pass_)
+    launch = Launch(command="run", launcher="torchrun", nproc=2, world_size=2)
+    seen = Evidence(launch=launch, job=(JobEnd(exit_code=exit_code, interrupted=signal),))
+    report = build_report(seen, registry=registry, started_at=STARTED, duration_s=1.0)
+    assert report.verdict.status == status
+    text = TextRenderer().render(report, RenderOptions(width=120))
+    assert text.startswith(line)
+    assert status == "problems" or len(text.splitlines()) == 1

@@ -7,16 +7,13 @@ import re
 from dataclasses import dataclass, field
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.job import JobEnd
+from ddpdoctor.evidence.job import REQUESTS, JobEnd
 from ddpdoctor_checks.crash.conditions import INT, TERM, Context
 from ddpdoctor_checks.crash.failures import Failure, Level
 from ddpdoctor_checks.crash.views import Clock, View, Views
 
 NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 """What differs between equal messages of two ranks: addresses, process ids, ports."""
-
-REQUESTS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
-"""Signals by which people and schedulers ask a job to end; scripts use others for checkpoints and the like."""
 
 
 @dataclass(slots=True)
