@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import RankSet
@@ -40,9 +40,14 @@ MOST_SAID = 3
 """Lines of what the monitor says."""
 QUIET_S = 2.0
 """A rank that is behind and has called nothing for so long is marked."""
-RANKS_COLUMNS = 14
-"""Most columns of folded ranks."""
 HEADS = ("rank", "step", "doing", "last collective", "behind", "mem", "cpu")
+NARROW = {"rank": 4, "step": 5, "behind": 6, "mem": 5, "cpu": 4}
+"""Columns of numbers, and how wide they are at least: they shall not move with each digit."""
+MOST_NARROW = 14
+"""Columns that the ranks and steps of folded rows take at most."""
+LEAST_ROOM = 34
+"""Columns that the two wide ones want; where they do not get them, the last narrow ones go."""
+GAPS = {"rank": "  ", "step": "  ", "doing": "  "}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,7 @@ def fold(ranks: Sequence[RankProgress], most: int) -> tuple[list[Row], int]:
         return [_merge([each]) for each in ranks], 0
     kinds: dict[tuple[object, ...], list[RankProgress]] = {}
     for each in ranks:
-        key = (each.phase, each.op, each.place, each.last, each.last_place, each.behind > 0)
+        key = (each.phase, each.op, each.place, each.last, each.last_place, each.raised, each.behind > 0)
         kinds.setdefault(key, []).append(each)
     rows = [_merge(alike) for alike in sorted(kinds.values(), key=lambda alike: (len(alike), alike[0].rank))]
     if len(rows) <= most:
@@ -135,44 +140,58 @@ def make_lines(
 
 def _rule(title: Sequence[str], paper: Paper) -> str:
     bar = paper.clean("-" if paper.clean("─") != "─" else "─")
-    text = clip(f"{bar * 2} {paper.clean(' · '.join(title))} ", paper.width - 2, "")
+    text = clip(f"{bar * 2} {paper.clean(' · '.join(title))}", paper.width - 3, paper.clean("…")) + " "
     return paper.style(text + bar * (paper.width - width_of(text)), "dim")
 
 
 def _table(rows: Sequence[Row], paper: Paper) -> list[str]:
     """Return a line of heads and one for each row; the two wide columns share what the narrow ones leave."""
-    heads = list(HEADS)
-    heads[1] = "calls" if any(row.steps and not row.first.forwards for row in rows) else "step"
-    narrow: dict[int, list[str]] = {0: [], 1: [], 4: [], 5: [], 6: []}
-    for row in rows:
-        one = row.first
-        narrow[0].append(clip(str(row.ranks), RANKS_COLUMNS, paper.clean("…")))
-        narrow[1].append(_range(row.steps, "" if one.exact else "~"))
-        narrow[4].append(str(one.behind) if one.behind else "")
-        narrow[5].append(_name_size(one.memory))
-        narrow[6].append(f"{one.cpu:.0%}" if one.cpu is not None else "")
-    least = {0: 4, 1: 5, 4: 6, 5: 5, 6: 4}
-    widths = {n: max(least[n], len(heads[n]), *map(width_of, cells)) for n, cells in narrow.items()}
-    gaps = 2 * 3 + 3
-    room = max(16, paper.width - sum(widths.values()) - gaps)
-    widths[3] = min(44, max(16, room * 3 // 5))
-    widths[2] = min(48, room - widths[3])
+    counted = any(row.steps and not row.first.forwards for row in rows)
+    columns = {head: [_name_cell(head, row, paper) for row in rows] for head in NARROW}
+    widths = {head: max(NARROW[head], *map(width_of, cells)) for head, cells in columns.items()}
+    for head in ("cpu", "mem"):
+        if _room(widths, paper) < LEAST_ROOM:
+            del widths[head]
+    room = max(LEAST_ROOM // 2, _room(widths, paper))
+    widths["last collective"] = min(44, room * 3 // 5)
+    widths["doing"] = min(48, room - widths["last collective"])
+    columns["doing"] = [_choose(describe_phase(row.first), widths["doing"], paper) for row in rows]
+    columns["last collective"] = [
+        _choose(describe_last(row), widths["last collective"], paper) for row in rows
+    ]
+    heads = {head: "calls" if head == "step" and counted else head for head in HEADS}
     lines = [_line(heads, widths, paper, "dim")]
-    for place, row in enumerate(rows):
-        cells = [narrow.get(n, [""] * len(rows))[place] for n in range(len(heads))]
-        cells[2] = _choose(describe_phase(row.first), widths[2], paper)
-        cells[3] = _choose(describe_last(row), widths[3], paper)
+    for number, row in enumerate(rows):
+        cells = {head: cells[number] for head, cells in columns.items()}
         lines.append(_line(cells, widths, paper, _choose_style(row.first)))
     return lines
 
 
-def _line(cells: Sequence[str], widths: dict[int, int], paper: Paper, style: str | None) -> str:
+def _name_cell(head: str, row: Row, paper: Paper) -> str:
+    one = row.first
+    if head == "rank":
+        return clip(str(row.ranks), MOST_NARROW, paper.clean("…"))
+    if head == "step":
+        return clip(_range(row.steps, "" if one.exact else "~"), MOST_NARROW, paper.clean("…"))
+    if head == "behind":
+        return str(one.behind) if one.behind else ""
+    if head == "mem":
+        return _name_size(one.memory)
+    return f"{one.cpu:.0%}" if one.cpu is not None else ""
+
+
+def _room(widths: dict[str, int], paper: Paper) -> int:
+    """Return what these columns leave for the two wide ones."""
+    return paper.width - sum(width + len(GAPS.get(head, " ")) for head, width in widths.items()) - 3
+
+
+def _line(cells: Mapping[str, str], widths: Mapping[str, int], paper: Paper, style: str | None) -> str:
     text = ""
-    for number, cell in enumerate(cells):
-        pad = " " * max(0, widths[number] - width_of(cell))
-        left = number in (2, 3)
-        text += (cell + pad if left else pad + cell) + ("  " if number < 3 else " ")
-    return paper.style(text.rstrip(), style)
+    for head in HEADS:
+        if head in widths:
+            pad = " " * max(0, widths[head] - width_of(cells[head]))
+            text += (pad + cells[head] if head in NARROW else cells[head] + pad) + GAPS.get(head, " ")
+    return paper.style(clip(text.rstrip(), paper.width, ""), style)
 
 
 def _choose(texts: Iterable[str], width: int, paper: Paper) -> str:
@@ -212,6 +231,8 @@ def describe_phase(one: RankProgress) -> list[str]:
         what = f"outside, after {after}" if not of_last else "outside"
         if one.op == FORWARD:
             what = "after forward"
+        if one.raised:
+            what = f"{after} has raised"
     words = f"{what} {time_text}".rstrip()
     place = one.place if not (one.open or one.place == one.last_place) else None
     texts = [f"{words} · {place}"] if place else []

@@ -38,6 +38,8 @@ class RankProgress:
     """How long it has been in this phase."""
     peer: int | None = None
     """Root or other side of that call."""
+    raised: bool = False
+    """It came back with an exception."""
     last: str | None = None
     """Its last collective."""
     last_number: int = 0
@@ -148,6 +150,7 @@ class ProgressReader:
             place=_name_place(call),
             since_s=max(0.0, (now - since_ns) / 1e9),
             peer=call.peer if call is not None else None,
+            raised=call is not None and call.raised,
             last=last.op if last is not None else None,
             last_number=last.ordinal if last is not None else 0,
             last_place=_name_place(last),
