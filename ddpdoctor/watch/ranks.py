@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from ddpdoctor.watch.look import read_pulse
@@ -12,6 +12,36 @@ from ddpdoctor.watch.rings import Ring, find_rings
 
 AGAIN_S = 2.0
 """Between two looks into the journal of a process that is no rank so far."""
+
+
+def choose_job(rings: Sequence[Ring]) -> list[Ring]:
+    """Return one ring for each rank, in the order of the ranks, all of one job.
+
+    A command may run several jobs, one after the other or at once. Of those that ran before the newest counts. Of those
+    that run at once the one with the most ranks does, where they meet at places of their own; else none: calls of two
+    jobs must not be taken for those of one.
+    """
+    chosen = _choose_each(rings)
+    if chosen is None:
+        jobs: dict[tuple[object, ...], list[Ring]] = {}
+        for ring in rings:
+            jobs.setdefault(ring.meeting, []).append(ring)
+        chosen = _choose_each(max(jobs.values(), key=lambda job: (len(job), job[0].pid))) or {}
+    return [chosen[rank] for rank in sorted(chosen)]
+
+
+def _choose_each(rings: Sequence[Ring]) -> dict[int, Ring] | None:
+    """Return the ring of each rank; None where several processes of one rank live."""
+    by_rank: dict[int, list[Ring]] = {}
+    for ring in rings:
+        by_rank.setdefault(ring.rank or 0, []).append(ring)
+    chosen = {}
+    for rank, same in by_rank.items():
+        alive = [ring for ring in same if read_pulse(ring.pid, ring.ticks).alive] if len(same) > 1 else same
+        if len(alive) > 1:
+            return None
+        chosen[rank] = alive[0] if alive else max(same, key=lambda each: each.ticks)
+    return chosen
 
 
 class RankFinder:
@@ -33,11 +63,7 @@ class RankFinder:
         self._read_tables(ring for ring in rings if self._may_become_rank(ring))
         ranked = [ring for ring in rings if ring.rank is not None]
         newest = max((ring.attempt for ring in ranked), default=0)
-        by_rank: dict[int, Ring] = {}
-        for ring in sorted(ranked, key=lambda each: each.ticks):
-            if ring.attempt == newest:
-                by_rank[ring.rank or 0] = ring
-        return [by_rank[rank] for rank in sorted(by_rank)]
+        return choose_job([ring for ring in ranked if ring.attempt == newest])
 
     def _may_become_rank(self, ring: Ring) -> bool:
         """Whether its journal may say soon that it is a rank, or how large the world is.

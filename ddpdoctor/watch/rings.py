@@ -66,6 +66,8 @@ class Ring:
     asked_size: int | None = None
     """World size that it has asked init_process_group for."""
     backend: str | None = None
+    meeting: tuple[object, ...] = ()
+    """Where the ranks of its job meet: equal for those of one job that are equally far."""
     signatures: dict[int, dict[str, Any]] = field(default_factory=dict)
     sites: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
     groups: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -163,6 +165,7 @@ class Ring:
         elif kind == "start":
             self.host = str(event.get("host") or self.host)
             self.attempt = int(event.get("attempt") or 0)
+            self.meeting = (event.get("run_id"), *_read_place(event))
             if event.get("role") == "rank" and isinstance(event.get("rank"), int):
                 self.rank = event["rank"]
         elif kind == "init":
@@ -173,6 +176,11 @@ class Ring:
         elif kind == "milestone" and event.get("name") == "init-begin":
             detail, variables = event.get("detail") or {}, event.get("variables") or {}
             self.asked_size = _read_number(detail.get("world_size"), variables.get("WORLD_SIZE"))
+            method = detail.get("init_method")
+            if method not in (None, "env://"):
+                self.meeting = (str(method),)
+            else:
+                self.meeting = (*self.meeting[:1], *_read_place(event))
             if self.rank is None:
                 self.rank = _read_number(detail.get("rank"), variables.get("RANK"))
         elif kind == "loader":
@@ -252,6 +260,12 @@ def _read_number(*given: object) -> int | None:
         if text.isdecimal() and len(text) < 8 and int(text) <= LARGEST_RANK:
             return int(text)
     return None
+
+
+def _read_place(event: dict[str, Any]) -> tuple[str, str]:
+    """Return where ranks meet by their variables."""
+    variables = event.get("variables") or {}
+    return str(variables.get("MASTER_ADDR")), str(variables.get("MASTER_PORT"))
 
 
 def _read_status(event: dict[str, Any]) -> int | None:
