@@ -175,17 +175,19 @@ def ask_for_look(run: Path) -> Path:
             asking.settimeout(ANSWER_S)
             asking.connect(str(address))
             asking.sendall(b'{"ask": "look"}')
-            data = b"".join(iter(lambda: asking.recv(CONTROL_BYTES), b""))
+            data = b""
+            while len(data) <= CONTROL_BYTES and (part := asking.recv(CONTROL_BYTES)):
+                data += part
             answer = json.loads(data)
         except (ConnectionError, FileNotFoundError) as problem:
             raise _say_ended(run) from problem
-        except (OSError, ValueError) as problem:
+        except (OSError, ValueError, RecursionError) as problem:
             what = getattr(problem, "strerror", None) or str(problem)
             raise DoctorError(
                 f"the run in {run} could not be asked: {what}", hint=f"ddpdoctor attach {run}"
             ) from problem
     name = answer.get("look") if isinstance(answer, dict) else None
-    if not isinstance(name, str) or os.path.basename(name) != name:
+    if not isinstance(name, str) or not name or os.path.basename(name) != name:
         why = answer.get("problem") if isinstance(answer, dict) else None
         raise DoctorError(
             f"the run in {run} took no look: {why or 'it does not say why'}", hint=f"ddpdoctor attach {run}"
