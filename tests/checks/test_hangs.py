@@ -316,6 +316,36 @@ def test_a_send_that_was_never_made_is_unmatched() -> None:
     assert (found.code, found.ranks, found.victims) == ("COL011", RankSet([1]), RankSet([0]))
 
 
+def test_how_often_each_side_has_called_is_said() -> None:
+    stands = [
+        stand(2, point("recv", 1, 4, 9)),
+        stand(1, point("send", 2, 3, 20), collective("barrier", 1, 21, world=3)),
+    ]
+    found = proved([stand(0, collective("barrier", 1, 21, world=3)), *stands])
+    assert (found.code, found.ranks, found.victims) == ("COL011", RankSet([1]), RankSet([2]))
+    assert found.evidence[-1].text == "rank 2 has begun 4 receives from rank 1, and rank 1 3 sends to it"
+
+
+def test_who_waits_for_a_stuck_rank_is_no_part_of_the_cause() -> None:
+    """Ranks 0 and 1 are in calls that do not fit; rank 2 only waits for a message of rank 1."""
+    found = proved([
+        stand(0, collective("barrier", 4, 10, RankSet([0, 1]), "dp")),
+        stand(1, collective("all_reduce", 4, 20, RankSet([0, 1]), "dp")),
+        stand(2, point("recv", 1, 1, 30)),
+        stand(3, collective("all_gather", 9, 40)),
+    ])  # fmt: skip
+    assert (found.code, found.ranks) == ("COL003", RankSet([0, 1]))
+
+
+def test_a_rank_that_is_gone_is_the_cause_also_where_others_wait_in_a_chain() -> None:
+    found = proved([
+        stand(0, point("recv", 1, 1, 30)),
+        stand(1, collective("barrier", 4, 10, RankSet([1, 2]), "dp")),
+        gone(2, collective("all_reduce", 3, 10, RankSet([1, 2]), "dp")),
+    ])  # fmt: skip
+    assert (found.code, found.ranks) == ("COL008", RankSet([2]))
+
+
 def test_two_that_receive_first_are_both_named() -> None:
     found = proved([stand(0, point("recv", 1, 1, 9)), stand(1, point("recv", 0, 1, 9))])
     assert (found.code, found.ranks) == ("COL011", RankSet([0, 1]))

@@ -94,7 +94,7 @@ def test_a_worker_that_a_loader_waits_for_is_the_place() -> None:
     found = judge([*waiting(0, 2), held], still=43.0)
     assert found is not None
     assert (found.where[0].file, found.where[0].line) == ("data.py", 24)
-    assert "its DataLoader's workers, which stands in __getitem__ (data.py:24" in found.message
+    assert "its DataLoader's workers, of which one stands in __getitem__ (data.py:24)" in found.message
 
 
 def test_a_rank_that_moves_is_not_suspected() -> None:

@@ -10,7 +10,16 @@ from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.standstill import ChildStand
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
 from ddpdoctor_checks.crash.frames import user_frames, user_line
-from ddpdoctor_checks.hangs.reading import STOPPED, Place, Reading, largest, name_call, name_line, ranks_of
+from ddpdoctor_checks.hangs.reading import (
+    BACKWARD,
+    STOPPED,
+    Place,
+    Reading,
+    largest,
+    name_call,
+    name_line,
+    ranks_of,
+)
 from ddpdoctor_checks.hangs.waits import what_was_seen
 from ddpdoctor_checks.wording import choose_form, format_age, join_words, name_set
 
@@ -27,10 +36,13 @@ class Doing:
     fix: Fix
 
 
+_LOADER = re.compile(r"torch/utils/data/dataloader\.py:(_try_get_data|_get_data|_next_data)")
+DEEP = 12
+"""Innermost frames that say what a rank does."""
 _BY_FRAME: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
     (
         "loader",
-        re.compile(r"torch/utils/data/dataloader\.py:(_try_get_data|_get_data|_next_data)"),
+        _LOADER,
         "waits for its DataLoader's workers",
         "look at what the worker does (below); set DataLoader(timeout=…) so that a worker that hangs is an error",
     ),
@@ -72,7 +84,7 @@ _BY_FRAME: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
         "raise the time limit of the group for as long as writing takes, or write in the background",
     ),
 )  # fmt: skip
-"""What the innermost frames say: the first that fits within the innermost eight."""
+"""What the innermost frames say: the first that fits."""
 _SLEEP = re.compile(r"\bsleep\s*\(")
 _READ = re.compile(
     r"\b(open|read|readline|readlines|recv|accept|load|input)\s*\(|\bstdin\b|for \w+ in \w*(file|fifo|stdin)"
@@ -118,7 +130,11 @@ def find_stall(reading: Reading, stage: str) -> Finding | None:
     verb = "waits" if len(main) == 1 else "wait"
     told = join_words((_say_standing(side, only=len(sides) == 1) for side in sides), few=MOST_SIDES)
     begun = all(place.call is not None for place in still)  # stopped inside of it
-    how = choose_form(len(ranks), "holds them", "hold them") if begun else "never called it"
+    how = choose_form(len(ranks), "is not in it", "are not in it")
+    if begun:
+        how = choose_form(len(ranks), "holds them", "hold them")
+    elif main[0].call is not None and main[0].call.op != BACKWARD:
+        how = "never called it"
     where_they_wait = f"{verb} in {name_call(main[0].call)}{name_line(first)}"
     message = f"{waiting[0].upper()}{waiting[1:]} {where_they_wait}; {name} {how}: {told}."
     return Finding(
@@ -181,8 +197,11 @@ def _say_standing(side: Sequence[Place], *, only: bool) -> str:
     worker = _worker_line(stand.children)
     if worker is not None and doing.kind in WITH_CHILDREN:
         child, frame = worker
-        what = f"which stands in {frame.function}"
-        inside = f", {what}{name_line(frame)}" if child.role == "loader-worker" else f" (pid {child.pid})"
+        inside = (
+            f", of which one stands{name_line(frame)}"
+            if child.role == "loader-worker"
+            else f" (pid {child.pid})"
+        )
     what = f"{'it' if one else 'each'} {doing.text}{inside}"
     return f"for {format_age(spent or 0.0)} {name} {'has' if one else 'have'} been {there}, where {what}"
 
@@ -218,8 +237,11 @@ def describe_doing(place: Place) -> Doing:
     if stand.state == "D":
         return Doing("uninterruptible", "is in an uninterruptible wait of the kernel (a disk or a network file system)",
                      Fix("look at the file system it uses", command=f"cat /proc/{stand.pid}/stack"))  # fmt: skip
-    for frame in stand.frames[:8]:
-        text = f"{frame.file}:{frame.function}"
+    texts = [f"{frame.file}:{frame.function}" for frame in stand.frames[:DEEP]]
+    for text in [
+        *(text for text in texts if _LOADER.search(text)),
+        *texts,
+    ]:  # a loader waits by way of a queue
         for kind, pattern, what, fix in _BY_FRAME:
             if pattern.search(text):
                 return Doing(kind, what, Fix(fix))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.standstill import Call, Stand
+from ddpdoctor.evidence.standstill import Call, Stand, name_points
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
 from ddpdoctor_checks.crash.frames import user_frames, user_line
 from ddpdoctor_checks.hangs.needs import call_at
@@ -85,15 +86,17 @@ def find_deadlock(reading: Reading) -> Deadlock | None:
 
 
 def _judge(reading: Reading, stuck: Sequence[Place]) -> Deadlock | None:
+    for_gone = [place for place in stuck if any(map(_is_gone, _list_needed(reading, place)))]
+    if for_gone:
+        main = largest(for_gone)
+        return _judge_gone(main, [place for place in _list_needed(reading, main[0]) if _is_gone(place)])
+    stuck = _find_core(reading, stuck)
     points = [place for place in stuck if place.kind == "point"]
     if points:
         return _judge_points(reading, points)
     main = _go_back(reading, largest(stuck), stuck)
     need = reading.need(main[0])
-    needed = [place for rank in sorted(need.ranks) if (place := reading.get(rank)) is not None]
-    gone = [place for place in needed if place.kind == "gone"]
-    if gone:
-        return _judge_gone(main, gone)
+    needed = _list_needed(reading, main[0])
     ranks = {place.rank for place in stuck}
     waiting = [
         _go_to(place, main[0]) if place.rank in need.differing else place
@@ -110,6 +113,41 @@ def _judge(reading: Reading, stuck: Sequence[Place]) -> Deadlock | None:
     if differing and not _is_missing(joined, differing):
         return _judge_mismatch(joined, differing)
     return _judge_missing(joined, waiting)
+
+
+def _is_gone(place: Place) -> bool:
+    return place.kind == "gone"
+
+
+def _list_needed(reading: Reading, place: Place) -> list[Place]:
+    """Return those whom a waiting rank needs, of those that were seen."""
+    ranks = sorted(reading.need(place).ranks)
+    return [needed for rank in ranks if (needed := reading.get(rank)) is not None]
+
+
+def _find_core(reading: Reading, stuck: Sequence[Place]) -> list[Place]:
+    """Return the stuck ranks without those for which no other one waits: these are victims, whatever they wait in."""
+    classes: dict[tuple[object, ...], list[Place]] = {}
+    for place in stuck:
+        classes.setdefault(place.key, []).append(place)
+    needs = {key: reading.need(members[0]).ranks for key, members in classes.items()}
+    wanted = Counter(rank for ranks in needs.values() for rank in ranks)
+    key_of = {place.rank: place.key for place in stuck}
+    todo = [key for key, members in classes.items() if not any(wanted[place.rank] for place in members)]
+    while todo:
+        key = todo.pop()
+        members = classes.pop(key)
+        wanted.subtract(needs[key])
+        for rank in needs[key]:
+            other = key_of.get(rank)
+            if (
+                other in classes
+                and other not in todo
+                and not any(wanted[each.rank] for each in classes[other])
+            ):
+                todo.append(other)
+        del members
+    return [place for place in stuck if place.key in classes] or list(stuck)
 
 
 def _follow(
@@ -271,8 +309,8 @@ def _is_test(condition: Frame) -> bool:
 def _judge_points(reading: Reading, points: Sequence[Place]) -> Deadlock:
     first = points[0]
     assert first.call is not None
-    peers = {place.call.peer for place in points if place.call is not None}
     waiting = {place.rank for place in points}
+    peers = {rank for place in points for rank in reading.need(place).ranks}
     others = [place for place in reading.places if place.rank in peers and place.rank not in waiting]
     told = join_words([_say(place) for place in points[:MOST_SIDES]], last="and")
     fix = [
@@ -288,14 +326,42 @@ def _judge_points(reading: Reading, points: Sequence[Place]) -> Deadlock:
     if not others:
         both = f"{told}: each waits for the other's side, and nobody is left to make it"
         return Deadlock("COL011", f"{both}.", ranks_of(points), RankSet(), [points], fix=fix)
-    rest = join_words([_say(place) for place in others[:MOST_SIDES]], last="and")
-    gone = [place for place in others if place.kind == "gone"]
-    if gone:
-        made = _judge_gone(points, gone)
-        made.details["point_to_point"] = True
-        return made
-    message = f"{told}, but {rest}: the other side of it is never made."
-    return Deadlock("COL011", message, ranks_of(others), ranks_of(points), [others, points], fix=fix)
+    message = f"{told}, but {_say_sides(others)}: the other side of it is never made."
+    return Deadlock(
+        "COL011",
+        message,
+        ranks_of(others),
+        ranks_of(points),
+        [*_sides(others), points],
+        blamed=len(_sides(others)),
+        fix=fix,
+        seen=_count_points(reading, points),
+    )
+
+
+_SIDES = {True: ("send", "to", "receive", "from"), False: ("receive", "from", "send", "to")}
+
+
+def _count_points(reading: Reading, points: Sequence[Place]) -> list[EvidenceItem]:
+    """Return how many messages each side has begun of those that wait."""
+    items = []
+    for place in points[:MOST_SIDES]:
+        call = place.call
+        if call is None or call.peer is None or not call.ordinal:
+            continue
+        other = reading.get(call.peer)
+        sends = "send" in call.op
+        series = name_points(not sends, place.rank, call.tag or 0, call.group)
+        made = other.stand.counts.get(series, 0) if other is not None else 0
+        mine, side, theirs, back = _SIDES[sends]
+        items.append(
+            EvidenceItem(
+                "count",
+                f"rank {place.rank} has begun {count_of(call.ordinal, mine)} {side} rank "
+                f"{call.peer}, and rank {call.peer} {count_of(made, theirs)} {back} it",
+            )
+        )
+    return items
 
 
 def _judge_gone(main: Sequence[Place], gone: Sequence[Place]) -> Deadlock:
@@ -315,6 +381,14 @@ def _judge_gone(main: Sequence[Place], gone: Sequence[Place]) -> Deadlock:
             code="sampler = DistributedSampler(dataset, drop_last=True)   # or: with Join([model]): …",
         ),
     ]
+    if _op(main[0]) in (INIT, WRAP, *MAKERS):
+        fix = [
+            Fix(
+                "every rank has to come here, also one that has nothing to do: let it take part with nothing, or let "
+                "all decide alike",
+                code="files = names[rank::world_size]   # may be empty\ndist.init_process_group(backend)",
+            )
+        ]
     return Deadlock(
         "COL008",
         message,
