@@ -104,6 +104,7 @@ class ProcessRecord:
     variables: dict[str, str] = field(default_factory=dict)
     """Allow-listed environment."""
     torch: str | None = None
+    python: str | None = None
     backend: str | None = None
     init_method: str | None = None
     """What init_process_group was given, e.g. ``env://`` or ``file:///tmp/x``."""

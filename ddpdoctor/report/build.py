@@ -123,9 +123,8 @@ def describe_world(evidence: Evidence) -> World:
     versions = evidence.nodes[0].versions if evidence.nodes else {}
     if not nodes:  # a job that was watched, not examined
         nodes = _describe_hosts(evidence)
-        versions = (
-            {"torch": found} if (found := next((p.torch for p in evidence.processes if p.torch), "")) else {}
-        )
+        known = {name: [getattr(p, name) for p in evidence.processes] for name in ("torch", "python")}
+        versions = {name: found for name, each in known.items() if (found := next(filter(None, each), None))}
     return World(
         size=launch.world_size,
         nodes=nodes,

@@ -98,6 +98,7 @@ def start_process(
         local_rank=event.get("local_rank"),
         world_size=event.get("world_size"),
         attempt=int(event.get("attempt") or 0),
+        python=str(event["python"])[:40] if event.get("python") else None,
         command=tuple(scrub_argv([str(word) for word in event.get("argv") or ()])),
         script=shorten(os.path.abspath(script)) if isinstance(script, str) and script != "-c" else None,
         started=read_moment(event),

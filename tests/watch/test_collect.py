@@ -123,6 +123,13 @@ def test_secrets_in_messages_are_scrubbed(run: Path) -> None:
     assert "hunter2" not in collect(run).exceptions[0].message
 
 
+def test_the_version_of_python_is_that_of_each_process(run: Path) -> None:
+    begin = json.loads(start(7, 0))
+    write(run, 7, json.dumps({**begin, "python": "3.12.1"}))
+    write(run, 8, start(8, 1))
+    assert [record.python for record in collect(run).processes] == ["3.12.1", None]
+
+
 def test_a_fault_has_the_stack_of_the_thread_that_crashed(run: Path) -> None:
     write(run, 7, start(7, 3))
     (run / "processes" / "7-1.fault").write_text(FAULT.format(cwd=run.parent))

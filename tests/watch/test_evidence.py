@@ -105,11 +105,13 @@ def test_children_of_a_script_that_joined_a_group_are_its_ranks() -> None:
     script = ProcessRecord(5, role="launcher")
     tracker = ProcessRecord(6, parent=5, role="other")
     joined = [rank(number, 10 + number, role="child", world_size=3, backend="gloo") for number in range(3)]
+    joined = [replace(each, python="3.11.7") for each in joined]
     command = Split((), (), ("python", "train.py"), is_command=True)
     launch = _describe_launch(Collected(processes=[script, tracker, *joined]), "python", command)
     assert (launch.nproc, launch.world_size, launch.backend) == (3, 3, "gloo")
     world = describe_world(Evidence(launch=launch, processes=(script, tracker, *joined)))
     assert [(node.host, str(node.ranks)) for node in world.nodes] == [("node-a", "0-2")]
+    assert (world.torch, world.python) == ("2.13.0", "3.11.7")
 
 
 def test_children_of_ranks_with_a_group_of_their_own_do_not_count() -> None:
