@@ -198,7 +198,7 @@ def _say_standing(side: Sequence[Place], *, only: bool) -> str:
     if worker is not None and doing.kind in WITH_CHILDREN:
         child, frame = worker
         inside = (
-            f", of which one stands{name_line(frame)}"
+            f", of which one stands in {frame.function} ({frame.file}:{frame.line})"
             if child.role == "loader-worker"
             else f" (pid {child.pid})"
         )
