@@ -48,6 +48,7 @@ def spin():
     total = 0
     while True:
         total += sum(range(1000))
+        total -= sum(range(1000))
 
 
 def main():
@@ -58,6 +59,8 @@ def main():
         read_shard()
     if what == "spin":
         spin()
+    if what == "native":
+        sum(range(10**12))
     if what == "barrier":
         dist.barrier()
     train_step()
@@ -86,7 +89,8 @@ def start_job(
     Args:
         folder: where the program is.
         size: ranks.
-        stands: rank -> read (outside of every call), spin or barrier; the others are in all_reduce.
+        stands: rank -> read (outside of every call), spin, native (the same in one line) or barrier; the others are in
+            all_reduce.
         world: world size, if there are ranks elsewhere.
         variables: of all of them, on top of torchrun's.
 

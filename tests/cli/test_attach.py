@@ -101,6 +101,20 @@ def test_a_job_that_moves_is_said_to_move(start: Start, capsys: pytest.CaptureFi
     assert text.startswith("ddpdoctor ✓ moving · all 2 ranks moved")
 
 
+@pytest.mark.parametrize(("what", "word"), [("native", "? stands still"), ("spin", "✓ moving")])
+def test_that_a_rank_with_an_accelerator_runs_is_no_sign_that_it_gets_on(
+    start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, what: str, word: str
+) -> None:
+    pids = start(2, {0: what, 1: what})
+    if not readable(pids[0]):
+        pytest.skip("py-spy may not read processes here")
+    monkeypatch.setattr("ddpdoctor.watch.attaching.sight.uses_accelerator", lambda _: True)
+    monkeypatch.setattr("ddpdoctor.watch.attaching.sight.STILL_S", 2.0)
+    monkeypatch.setattr("ddpdoctor.watch.attaching.sight.BUSY_SHARE", 0.01)  # on whatever machine
+    _, text, _ = run(capsys, str(pids[0]))
+    assert text.startswith(f"ddpdoctor {word}")
+
+
 def test_a_stopped_rank_is_found(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
     pids = start(2, {})
     if not readable(pids[0]):

@@ -155,7 +155,9 @@ def describe_standing(reading: Reading) -> str:
         more.append(f"{name_set(reading.unseen)} on other nodes were not seen: attach there as well")
     elif not notes and reading.look.stage != "brief":
         waits = any(place.waits for place in places)
-        more.append("who holds them is not to be seen" if waits else "nobody waits for another rank")
+        more.append(
+            "who holds them is not to be seen" if waits else "no rank stands in a call of torch.distributed"
+        )
     return "; ".join([text, *more, *notes[:1]])
 
 

@@ -10,11 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddpdoctor.evidence.standstill import Stand, Standstill
+from ddpdoctor.gather.sockets import open_targets
 from ddpdoctor.watch.attaching.calls import find_call
 from ddpdoctor.watch.attaching.jobs import FoundJob
 from ddpdoctor.watch.attaching.sleep import read_sleep
 from ddpdoctor.watch.look import Looker
 from ddpdoctor.watch.rings import Ring, find_rings
+from ddpdoctor.watch.stacks import take_stacks
 
 STILL_S = 10.0
 """For so long nothing has to move before anything is concluded from stacks: as `run` suspects a rank."""
@@ -22,6 +24,10 @@ FIRST_S, NEXT_S = 1.0, 3.0
 """Between two samples."""
 BUSY_SHARE = 0.1
 """Of one core; a process that uses more gets on, as far as can be seen."""
+OFTEN, OFTEN_S = 30, 3.0
+"""Samples, and seconds for them, where only the lines of a rank tell whether it moves."""
+DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")
+"""Who waits for an accelerator may spin meanwhile (cudaStreamSynchronize does): that it runs is no sign of progress."""
 NOWHERE = Path("/nonexistent/0-0.ring")
 
 
@@ -44,6 +50,7 @@ class Sight:
         self._rings = self._find_rings()
         self.watched = sum(ring.path != NOWHERE for ring in self._rings)
         """Ranks that write their calls down."""
+        self._spinning = frozenset(rank.pid for rank in job.ranks if uses_accelerator(rank.pid))
 
     def observe(
         self, wait: Callable[[float], bool], settles: Callable[[Standstill], bool]
@@ -66,8 +73,10 @@ class Sight:
                 return None
             spent = time.monotonic() - began
             if first is not None:
-                seen = replace(_compare(first, seen), interval_s=spent)
+                seen = replace(self._compare(first, seen), interval_s=spent)
             first = first or seen
+            if seen.stage != "moving" and self._moves_often(seen):
+                seen = replace(seen, stage="moving")
             if seen.stage == "moving" or settles(seen) or _is_enough(seen, spent):
                 return seen
 
@@ -93,11 +102,49 @@ class Sight:
             _complete(stand, (stand.pid, stand.rank) in watched, later.get(stand.pid))
             for stand in seen.stands
         )
-        moved = moved or any(is_moving(stand) for stand in stands)
+        moved = moved or any(self._is_moving(stand) for stand in stands)
         sizes = [size for size in (seen.world_size, self._job.world_size) if size]
         return replace(
             seen, stands=stands, stage="moving" if moved else "look", world_size=max(sizes, default=None)
         )
+
+    def _is_moving(self, stand: Stand) -> bool:
+        """Whether a rank that writes nothing down was seen to move."""
+        if stand.watched or not stand.alive:
+            return False
+        # On a machine with too few cores who computes has little of them, but is always ready to run.
+        computes = stand.state == "R" or (stand.cpu_share or 0.0) >= BUSY_SHARE
+        return (computes and stand.pid not in self._spinning) or stand.frames != stand.frames_before
+
+    def _compare(self, first: Standstill, now: Standstill) -> Standstill:
+        """Return the later of two looks, whose samples before are those of the earlier one."""
+        before = {stand.rank: stand for stand in first.stands}
+        stands = tuple(
+            replace(stand, frames_before=before[stand.rank].frames_before) if stand.rank in before else stand
+            for stand in now.stands
+        )
+        moved = now.stage == "moving" or any(self._is_moving(stand) for stand in stands)
+        return replace(now, stands=stands, stage="moving" if moved else now.stage)
+
+    def _moves_often(self, seen: Standstill) -> bool:
+        """Whether ranks that may spin on an accelerator come to other lines now and then."""
+        running = [
+            stand.pid
+            for stand in seen.stands
+            if stand.pid in self._spinning and not stand.watched and (stand.cpu_share or 0.0) >= BUSY_SHARE
+        ]
+        end = time.monotonic() + OFTEN_S
+        known = take_stacks(running) if running else {}
+        for _ in range(OFTEN if running else 0):
+            now = take_stacks(running)
+            if any(
+                known[pid].frames and stack.frames and stack.frames != known[pid].frames
+                for pid, stack in now.items()
+            ):
+                return True
+            if time.monotonic() > end:
+                break
+        return False
 
     def _find_rings(self) -> list[Ring]:
         """Return a ring for each rank, one that is not there where none is written."""
@@ -154,13 +201,9 @@ def find_files(job: FoundJob) -> str:
     return ""
 
 
-def is_moving(stand: Stand) -> bool:
-    """Whether a rank that writes nothing down was seen to move."""
-    if stand.watched or not stand.alive:
-        return False
-    # On a machine with too few cores who computes has little of them, but is always ready to run.
-    computes = stand.state == "R" or (stand.cpu_share or 0.0) >= BUSY_SHARE
-    return computes or stand.frames != stand.frames_before
+def uses_accelerator(pid: int) -> bool:
+    """Whether a process has an accelerator open."""
+    return any(target.startswith(DEVICES) for target in open_targets(pid))
 
 
 def _complete(stand: Stand, watched: bool, asleep_s: float | None) -> Stand:
@@ -169,17 +212,6 @@ def _complete(stand: Stand, watched: bool, asleep_s: float | None) -> Stand:
     call = stand.call if watched else find_call(stand.frames)
     still_s = stand.still_s if watched else None
     return replace(stand, watched=watched, asleep_s=asleep_s, call=call, still_s=still_s)
-
-
-def _compare(first: Standstill, now: Standstill) -> Standstill:
-    """Return the later of two looks, whose samples before are those of the earlier one."""
-    before = {stand.rank: stand for stand in first.stands}
-    stands = tuple(
-        replace(stand, frames_before=before[stand.rank].frames_before) if stand.rank in before else stand
-        for stand in now.stands
-    )
-    moved = now.stage == "moving" or any(is_moving(stand) for stand in stands)
-    return replace(now, stands=stands, stage="moving" if moved else now.stage)
 
 
 def _is_enough(seen: Standstill, spent: float) -> bool:
