@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from benchmarks.machine import describe_machine
@@ -59,11 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     able = [truth for truth in chosen if obstacles[truth.name] is None]
     left_out = [f"{name}: {why}" for name, why in obstacles.items() if why is not None]
     if options.plain:
-        return _check_plain(able, left_out)
+        return _check_plain(able, left_out, options.jobs)
     doctor = shlex.split(options.command) if options.command else DOCTOR
     places = {truth.name: place for place, truth in enumerate(able)}
     scores: list[Score] = []
-    for truth, trial in _try_all(able, doctor, options.jobs):
+    for truth, trial in _try_all(able, partial(try_case, doctor=doctor), options.jobs):
         score = score_trial(truth, trial)
         _print_row(score)
         scores = sorted([*scores, score], key=lambda each: places[each.name])
@@ -77,16 +78,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if all(score.is_right for score in scores) else 1
 
 
-def _try_all(truths: Sequence[Truth], doctor: Sequence[str], jobs: int) -> Iterator[tuple[Truth, Trial]]:
+def _try_all(
+    truths: Sequence[Truth], try_one: Callable[[Truth], Trial], jobs: int
+) -> Iterator[tuple[Truth, Trial]]:
     """Run the cases, those that wait most of the time several at once, and all others one after the other."""
     waiting = [truth for truth in truths if truth.waits]
     with ThreadPoolExecutor(max_workers=jobs) as pool:
-        running = {pool.submit(try_case, truth, doctor): truth for truth in waiting}
+        running = {pool.submit(try_one, truth): truth for truth in waiting}
         for done in as_completed(running):
             yield running[done], done.result()
     for truth in truths:
         if not truth.waits:
-            yield truth, try_case(truth, doctor)
+            yield truth, try_one(truth)
 
 
 def summarise(scores: Sequence[Score]) -> list[str]:
@@ -132,10 +135,9 @@ def make_page(scores: Sequence[Score], left_out: Sequence[str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _check_plain(truths: Sequence[Truth], left_out: Sequence[str]) -> int:
+def _check_plain(truths: Sequence[Truth], left_out: Sequence[str], jobs: int) -> int:
     wrong = 0
-    for truth in truths:
-        trial = try_plain(truth)
+    for truth, trial in _try_all(truths, try_plain, jobs):
         fits = trial.exit_code == (None if truth.hangs else truth.exit) and truth.says in trial.output
         wrong += not fits
         print(
