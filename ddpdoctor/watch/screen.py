@@ -26,8 +26,10 @@ MOST_PENDING = 256
 """Bytes of an unfinished sequence that are remembered; of longer ones (titles, pictures) the beginning is enough."""
 INCOMPLETE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|[ -/]*|[\]PX^_][^\x07\x1b]*)\Z", re.S)
 """An escape sequence, control sequence or string (ECMA-48) whose end has not come."""
-DISTURBS = re.compile(rb"\x1b(?:c|\[!p|\[[0-9;]*r|\[\?(?:47|1047|1049)([hl]))")
-"""Reset, soft reset, another scrolling region, and another screen (h) or back (l)."""
+DISTURBS = re.compile(rb"\x1b(?:c|\[!p|\[(?:(\d*;?\d+)|0?;?)r|\[\?(?:47|1047|1049)(?:(h)|l))")
+"""Reset, soft reset, a scrolling region of the job's own (1) or none, and another screen (2) or back."""
+SAVES = re.compile(rb"\x1b(?:7|\[s|(8|\[u))")
+"""The cursor's place is saved, or restored (1). There is one store for it, the job's and ours."""
 AFTER_US = 'read _; printf "\\0337\\033[r\\0338\\033[J"'
 """What a shell does when we are gone without a word: the region is the whole terminal again, and below is nothing."""
 
@@ -37,15 +39,16 @@ class Boundary:
 
     def __init__(self) -> None:
         self._pending = b""
+        self._saved = False
         self.disturbed = False
         """The job has changed what we rely on since this was last set to False."""
         self.elsewhere = False
-        """The job shows another screen of the terminal (an editor, a pager)."""
+        """The job shows another screen of the terminal (an editor, a pager), or keeps lines at the bottom itself."""
 
     @property
     def clean(self) -> bool:
         """Whether something else may be written now."""
-        return not self._pending
+        return not self._pending and not self._saved
 
     def pass_on(self, data: bytes) -> None:
         """Take notice of what is written next."""
@@ -54,8 +57,9 @@ class Boundary:
         if b"\x1b" in data:
             for found in DISTURBS.finditer(data):
                 self.disturbed = True
-                if found[1] is not None:
-                    self.elsewhere = found[1] == b"h"
+                self.elsewhere = found.lastindex is not None
+            for found in SAVES.finditer(data):
+                self._saved = found[1] is None
             last = data.rfind(b"\x1b")
             if INCOMPLETE.match(data, last):
                 rest = data[last:]
@@ -64,10 +68,10 @@ class Boundary:
         self._pending = _cut_character(data[-4:])
 
     def switches(self, data: bytes) -> bool:
-        """Whether the terminal shows another screen from these bytes on."""
+        """Whether these bytes take the place of our lines."""
         if b"\x1b" not in data and not self._pending:
             return False
-        return any(found[1] == b"h" for found in DISTURBS.finditer(self._pending + data))
+        return any(found.lastindex is not None for found in DISTURBS.finditer(self._pending + data))
 
 
 def _cut_character(tail: bytes) -> bytes:

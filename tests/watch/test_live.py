@@ -438,6 +438,10 @@ class Session:
         os.close(slave)
         self.ended = False
 
+    def resize(self, columns: int, rows: int) -> None:
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.terminal.resize(columns, rows)
+
     def type(self, keys: bytes) -> None:
         os.write(self.master, keys)
 
@@ -495,15 +499,20 @@ def test_a_job_and_the_view_share_a_terminal(tmp_path: Path) -> None:
     assert "nothing found" in history
 
 
-def test_ctrl_c_ends_job_and_view(tmp_path: Path) -> None:
+def test_the_view_follows_the_terminal_and_ctrl_c_ends_it_with_the_job(tmp_path: Path) -> None:
     session = Session(live(tmp_path, write(tmp_path, JOB)), tmp_path, columns=120, rows=40)
     try:
         session.until(shows_rows, "the view came")
+        session.resize(100, 30)
+        session.until(
+            lambda seen: shows_rows(seen) and seen.margins[1] < 29, "the view came to its new place"
+        )
+        assert session.terminal.text.count("last collective") == 1
         session.type(b"\x03")
         assert session.finish() != 0
     finally:
         session.close()
-    assert session.terminal.margins == (0, 39)
+    assert session.terminal.margins == (0, 29)
     assert "last collective" not in session.terminal.history
     assert "KeyboardInterrupt" in session.terminal.history
 

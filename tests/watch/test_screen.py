@@ -168,7 +168,7 @@ def test_a_long_string_is_remembered_by_its_beginning_only() -> None:
     assert boundary.clean
 
 
-@pytest.mark.parametrize("reset", [b"\x1bc", b"\x1b[r", b"\x1b[1;5r"])
+@pytest.mark.parametrize("reset", [b"\x1bc", b"\x1b[r"])
 def test_a_job_that_resets_the_terminal_scrolls_above_the_lines_again(pair: Pair, reset: bytes) -> None:
     pair.write(b"before\n" * 30)
     pair.draw("view")
@@ -177,6 +177,25 @@ def test_a_job_that_resets_the_terminal_scrolls_above_the_lines_again(pair: Pair
     pair.draw("view")
     pair.write(b"after\n" * 30)
     assert pair.terminal.lines[-3:] == ["after", "", "view"]
+
+
+def test_a_job_that_keeps_lines_at_the_bottom_itself_is_left_alone(pair: Pair) -> None:
+    pair.draw("view")
+    pair.write(b"\x1b[1;9r\x1b[11;1Hits own")
+    assert pair.draw("view")
+    assert "view" not in pair.terminal.text
+    assert (pair.terminal.lines[10], pair.terminal.margins) == ("its own", (0, 8))
+    pair.write(b"\x1b[r")
+    pair.draw("view")
+    assert pair.terminal.lines[-1] == "view"
+
+
+def test_a_place_that_the_job_has_saved_is_kept_for_it(pair: Pair) -> None:
+    pair.write(b"here\x1b7\nbelow")
+    assert not pair.draw("view")
+    pair.write(b"\x1b8, and on\n")
+    assert pair.draw("view")
+    assert pair.terminal.lines[:2] == ["here, and on", "below"]
 
 
 def test_another_screen_of_the_terminal_is_left_alone(pair: Pair) -> None:
