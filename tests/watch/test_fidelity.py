@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from ddpdoctor.gather.ports import free_port
 from tests.watch.injecting import write
 from tests.watch.launching import (
     TORCHRUN,
@@ -206,9 +207,8 @@ def test_a_script_sees_the_same_under_accelerate(tmp_path: Path) -> None:
     write(tmp_path, PROBE, "probe.py")
     given = "--multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no --main_process_port {} probe.py a"
     start = [sys.executable, "-m", "accelerate.commands.launch"]
-    plain, watched = pair(
-        tmp_path, [*start, *given.format(29731).split()], ["--", *start, *given.format(29732).split()]
-    )
+    commands = [[*start, *given.format(free_port()).split()] for _ in range(2)]
+    plain, watched = pair(tmp_path, commands[0], ["--", *commands[1]])
     assert (plain.code, watched.code) == (0, 0), watched.stderr.decode()
     assert sorted(watched.stdout.splitlines()) == sorted(plain.stdout.splitlines())
     compare(tmp_path)

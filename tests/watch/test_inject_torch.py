@@ -268,6 +268,7 @@ def test_spawned_ranks_tell_their_own_exception(tmp_path: Path) -> None:
 
         def work(rank, size, path):
             dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=size)
+            dist.barrier()  # both are there before the one that raises has the other ended
             dist.destroy_process_group()
             if rank == 1:
                 raise ValueError("bad shard")  # here
@@ -346,9 +347,11 @@ def test_a_loader_worker_that_is_killed_is_named_by_its_number(tmp_path: Path) -
     done = python(
         tmp_path, LOADER.replace("{failure}", "os.kill(os.getpid(), 9)").replace("{method}", "fork")
     )
-    # Which of two things torch notices first.
-    message = done.main().one("exception")["message"]
-    assert "is killed by signal: Killed" in message or "exited unexpectedly" in message
+    # Which of them torch notices first: the death, or that what the worker has sent cannot be fetched from it.
+    failure = done.main().one("exception")
+    told = ("is killed by signal: Killed", "exited unexpectedly")
+    lost = failure["type"].endswith(("EOFError", "ConnectionResetError", "ConnectionRefusedError"))
+    assert lost or any(text in failure["message"] for text in told), failure
     killed = next(p for p in done.processes if p.role == "loader-worker" and p.all("kill"))
     assert (killed.role, killed.one("role")["worker"], killed.one("kill")["signal"]) == (
         "loader-worker",
