@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 
 from tests.faults import accuracy
 from tests.faults.score import Score, score_trial
-from tests.faults.trial import Trial, find_obstacle
+from tests.faults.trial import Trial, find_obstacle, try_case
 from tests.faults.truth import Truth, load_all, load_truth
+from tests.watch.launching import alive, wait_for
 
 TRUTH = Truth(
     name="made-up",
@@ -130,6 +132,14 @@ def test_a_case_that_needs_root_is_left_out_without_it(monkeypatch: pytest.Monke
     truth = Truth("shm", Path("shm"), "", ("a.py",), needs=("root",))
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert find_obstacle(truth) == "needs root"
+
+
+def test_nothing_that_a_case_starts_outlives_it(tmp_path: Path) -> None:
+    code = "import subprocess as s; print(s.Popen(['sleep', '600'], start_new_session=True, stdout=s.DEVNULL).pid)"
+    trial = try_case(Truth("leaves-one", tmp_path, "", ("a.py",)), (sys.executable, "-c", code))
+    assert trial.exit_code == 0
+    pid = int(trial.output)
+    wait_for(lambda: not alive(pid), "its end")
 
 
 def test_the_page_counts_what_was_right_and_names_what_was_not() -> None:

@@ -88,6 +88,7 @@ def _launch(truth: Truth, command: list[str], place: Path, report: Path | None, 
         seconds = time.monotonic() - started
         # Helpers that a script leaves behind have its session; nothing of a case outlives it.
         _end_session(job, in_time=exit_code is not None)
+        _end_rest(folder)
         output.seek(0)
         text = output.read().decode("utf-8", "replace")
     written = json.loads(report.read_text()) if report is not None and report.exists() else None
@@ -103,6 +104,15 @@ def _end_session(job: subprocess.Popen[bytes], *, in_time: bool) -> None:
             time.sleep(0.05)
         os.killpg(job.pid, signal.SIGKILL)
     job.wait()
+
+
+def _end_rest(folder: Path) -> None:
+    """End what still works in the folder of a case: torchrun gives each rank a session of its own."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # gone, or somebody else's
+                if (entry / "cwd").readlink().is_relative_to(folder):
+                    os.kill(int(entry.name), signal.SIGKILL)
 
 
 def _may_mount() -> bool:

@@ -16,7 +16,7 @@ from tests.watch.injecting import environment
 
 DOCTOR = (sys.executable, "-m", "ddpdoctor", "run")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
-LIMIT_S = 120.0
+LIMIT_S = 240.0
 """For anything that a test waits for, on a busy machine."""
 
 
