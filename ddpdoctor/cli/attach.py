@@ -272,11 +272,12 @@ def _choose(jobs: Sequence[FoundJob]) -> FoundJob:
 
 def _look_at_all(jobs: Sequence[FoundJob], tools: _Tools) -> int:
     from ddpdoctor.cli.display import print_text
+    from ddpdoctor.text.characters import neutralise
 
     codes = []
     for number, job in enumerate(jobs):
         if len(jobs) > 1:
-            print_text(f"{'' if number == 0 else chr(10)}{describe_job(job)}\n")
+            print_text(f"{'' if number == 0 else chr(10)}{neutralise(describe_job(job))}\n")
         codes.append(_look_at(job, tools, several=len(jobs) > 1))
     return max(codes)
 

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from benchmarks.lookalikes import start_job, write_program
 from ddpdoctor import cli
 from ddpdoctor.cli import attach
 from ddpdoctor.errors import DoctorError, UsageError
+from ddpdoctor.report.schema import load_schema
 from ddpdoctor.watch.attaching.jobs import FoundJob, find_jobs
 from ddpdoctor.watch.attaching.processes import Seen, read_process
 from ddpdoctor.watch.stacks import find_py_spy
@@ -83,6 +85,7 @@ def test_the_rank_that_holds_the_others_is_named(
     )
     assert "here: 0,2 | not here: 1" in text
     report = json.loads((tmp_path / "report.json").read_text())
+    jsonschema.Draft202012Validator(load_schema()).validate(report)
     assert report["command"] == "attach"
     assert report["findings"][0]["confidence"] == "medium"
     assert {path.name for path in kept.iterdir()} == {"report.json", "report.html"}

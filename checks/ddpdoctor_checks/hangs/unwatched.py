@@ -322,8 +322,11 @@ def _what_was_seen(reading: Reading, culprits: Sequence[Place]) -> list[Evidence
     text = f"the stacks of {count_of(len(living), 'rank')}, taken over {look.interval_s:.1f} s"
     if look.stage != "moving":
         text += ", do not change"
-    if not all(place.stand.watched for place in living):
+    watched = [place.stand.watched for place in living]
+    if not any(watched):
         text += "; there are no numbers of calls, for the job was not started by ddpdoctor run"
+    elif not all(watched):
+        text += "; of some there are no numbers of calls"
     seen = [EvidenceItem("stack", text)]
     for place in [place for place in culprits if place.kind != "gone"][:MOST_SIDES]:
         stand = place.stand
