@@ -325,7 +325,11 @@ def describe_ranks(processes: Iterable[ProcessRecord]) -> tuple[RankFacts, ...]:
             pid=each.pid,
             world_size=each.world_size or 0,
             variables=each.variables,
-            versions={"torch": each.torch} if each.torch is not None else {},
+            versions={
+                name: version
+                for name, version in (("torch", each.torch), ("python", each.python))
+                if version is not None
+            },
         )
         for each in ranks
         if each.attempt == last

@@ -369,6 +369,22 @@ def with_versions(*versions: dict[str, str]) -> Evidence:
     return replace(world, nodes=tuple(make_node(node, versions=each) for node, each in enumerate(versions)))
 
 
+def test_versions_that_differ_between_the_nodes_of_a_watched_job_are_told() -> None:
+    world = make_world(2, 2)
+    ranks = tuple(
+        replace(rank, versions={"torch": f"2.1{rank.node}.0", "python": "3.11.7"}) for rank in world.ranks
+    )
+    launch = replace(world.launch, command="run")
+    found = assert_finds(
+        find_versions_differ,
+        replace(world, launch=launch, nodes=(), ranks=ranks),
+        code="ENV005",
+        severity="warning",
+    )
+    assert "torch is 2.10.0 on node-0 and 2.11.0 on node-1" in found.message
+    assert "Python" not in found.message
+
+
 def test_versions_that_differ_are_named_by_node() -> None:
     world = with_versions({"torch": "2.13.0"}, {"torch": "2.12.1"}, {"torch": "2.13.0"})
     found = assert_finds(find_versions_differ, world, code="ENV005", severity="warning")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ddpdoctor.evidence import Absent, Cpus, Device, Evidence, Leftover, Limits, RankSet, SharedMemory
+from ddpdoctor.evidence import Absent, Cpus, Device, Evidence, Launch, Leftover, Limits, RankSet, SharedMemory
+from ddpdoctor.evidence.members import JobNode
 from ddpdoctor.testing import assert_finds, assert_passes, assert_status, judge_one, make_node, make_world
 from ddpdoctor_checks.environment import (
     find_clocks_differ,
@@ -333,6 +334,41 @@ def test_clocks_that_are_apart_are_named_with_their_offsets() -> None:
     assert found.message == "Clocks differ from node-0's: node-2 15 min behind and node-1 3.2 s ahead."
     assert found.nodes == ("node-1", "node-2")
     assert found.details["offsets_s"] == {"node-1": 3.25, "node-2": -900.0}
+
+
+def watched_clocks(*offsets: float | None, head: int = 0) -> Evidence:
+    """A job on several nodes under ``run``: no machine was examined."""
+    members = tuple(
+        JobNode(
+            node,
+            f"host-{node}",
+            RankSet([node]),
+            head=node == head,
+            clock_offset_s=offset,
+            clock_error_s=0.01,
+        )
+        for node, offset in enumerate(offsets)
+    )
+    launch = Launch(command="run", nnodes=len(offsets), nproc=1, world_size=len(offsets))
+    absent = {"nodes": Absent("run watches the job", applicable=False)}
+    return Evidence(launch=launch, members=members, absent=absent)
+
+
+@pytest.mark.parametrize(("offsets", "head"), [((0.0, 3.25, None), 0), ((-3.0, 3.25, 0.0), 2)])
+def test_clocks_of_a_watched_job_are_compared(offsets: tuple[float | None, ...], head: int) -> None:
+    found = assert_finds(
+        find_clocks_differ, watched_clocks(*offsets, head=head), code="ENV015", severity="warning"
+    )
+    assert found.message.startswith(f"Clocks differ from host-{head}'s: ")
+    assert "host-1 3.2 s ahead" in found.message
+    assert "host-1" in found.nodes
+    assert f"host-{head}" not in found.nodes
+
+
+def test_clocks_of_a_watched_job_that_agree_or_that_nobody_compared_are_not_told() -> None:
+    assert_passes(find_clocks_differ, watched_clocks(0.0, 0.5))
+    assert_status(find_clocks_differ, watched_clocks(0.0, None), "unknown")
+    assert_status(find_clocks_differ, watched_clocks(0.0), "skipped")
 
 
 def test_clocks_that_agree_within_a_second_pass() -> None:

@@ -231,7 +231,7 @@ ITEMS = {
     title="Versions of torch, NCCL, CUDA, driver, Python or the script differ over nodes",
     severity="warning",
     family="environment",
-    needs=("nodes",),
+    needs=(),
     since="0.1.0",
     id="env.versions.agree",
     explains=("BKD002", "BKD011", "COL001"),
@@ -240,7 +240,8 @@ def find_versions_differ(evidence: Evidence) -> Iterable[Finding]:
     """Versions of torch, NCCL, CUDA, the driver, Python or the script differ over nodes.
 
     What it looks for:
-        The versions that each node and each rank reports, and the hash of the file behind ``--model``.
+        The versions that each node and each rank reports, and the hash of the file behind ``--model``. Of a watched
+        job, torch and Python of each rank.
 
     Why it matters:
         Another torch or NCCL can number its collectives or choose its algorithms differently: hangs or
@@ -260,6 +261,8 @@ def find_versions_differ(evidence: Evidence) -> Iterable[Finding]:
         https://github.com/horovod/horovod/issues/2640
         https://github.com/pytorch/pytorch/issues/108212
     """
+    if not evidence.ranks:
+        require(evidence, "nodes", "the versions on the nodes")
     places = Places(evidence)
     values: dict[str, dict[int, dict[str, None]]] = {}
     for node in evidence.nodes:

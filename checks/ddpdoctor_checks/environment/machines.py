@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import Evidence, Leftover, NodeFacts
+from ddpdoctor.evidence.members import JobNode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check
-from ddpdoctor_checks.places import Places, require_several_nodes
+from ddpdoctor_checks.places import Places, require, require_several_nodes
 from ddpdoctor_checks.wording import choose_form, count_of, format_age, join_words
 
 TOLERATED_S = 1.0
@@ -20,7 +21,7 @@ failure with the smallest one the root cause: clocks that differ by more can put
     title="Node clocks differ by more than the analysis tolerates",
     severity="warning",
     family="environment",
-    needs=("nodes",),
+    needs=(),
     since="0.1.0",
     id="env.clocks.agree",
     required=False,
@@ -29,7 +30,8 @@ def find_clocks_differ(evidence: Evidence) -> Iterable[Finding]:
     """Node clocks differ by more than the analysis tolerates.
 
     What it looks for:
-        The offset of each node's wall clock from the hosting node's, measured at the rendezvous.
+        The offset of each node's wall clock from the hosting node's, measured at the rendezvous; of a watched job,
+        through the rendezvous' store while it starts.
 
     Why it matters:
         Whose failure came first is read from time stamps. torchelastic calls the failure with the earliest
@@ -50,8 +52,12 @@ def find_clocks_differ(evidence: Evidence) -> Iterable[Finding]:
         https://docs.pytorch.org/docs/stable/elastic/errors.html
         https://chrony-project.org/documentation.html (makestep)
     """
+    if not evidence.members:
+        require(evidence, "nodes", "the clocks of the nodes")
     require_several_nodes(evidence)
-    measured = [node for node in evidence.nodes if node.node != 0 and node.clock_offset_s is not None]
+    compared: Sequence[NodeFacts | JobNode] = evidence.nodes or evidence.members
+    hosting = next((member.node for member in evidence.members if member.head), 0)
+    measured = [node for node in compared if node.node != hosting and node.clock_offset_s is not None]
     if not measured:
         raise CannotLook("the clocks of the nodes were not compared")
     places = Places(evidence)
@@ -59,34 +65,39 @@ def find_clocks_differ(evidence: Evidence) -> Iterable[Finding]:
     if not wrong:
         return
     numbers = [node.node for node in wrong]
+    hosts = {node.node: node.host or places.host(node.node) for node in compared}
+    names = tuple(dict.fromkeys(hosts[number] for number in numbers))
     said = [
-        f"{node.host} {format_offset(node.clock_offset_s or 0.0)}"
+        f"{hosts[node.node]} {format_offset(node.clock_offset_s or 0.0)}"
         for node in sorted(wrong, key=_off_by, reverse=True)
     ]
     yield Finding(
-        message=f"Clocks differ from {places.host(0)}'s: {join_words(said)}.",
+        message=f"Clocks differ from {hosts.get(hosting, places.host(hosting))}'s: {join_words(said)}.",
         role="advice",
         ranks=places.ranks(numbers),
-        nodes=places.hosts(numbers),
+        nodes=names,
         evidence=tuple(
             EvidenceItem(
                 "clock",
-                f"{node.host}: {node.clock_offset_s:+.3f} s, known to {node.clock_error_s or 0.0:.3f} s",
+                f"{hosts[node.node]}: {node.clock_offset_s:+.3f} s, known to {node.clock_error_s or 0.0:.3f} s",
             )
             for node in wrong[:16]
         ),
         fix=(
             Fix(
-                f"on {join_words(places.hosts(numbers), few=4)}, see whether the clock is kept",
+                f"on {join_words(names, few=4)}, see whether the clock is kept",
                 "timedatectl",
             ),
             Fix("step it once", "sudo chronyc makestep"),
         ),
-        details={"offsets_s": {node.host: node.clock_offset_s for node in wrong}, "tolerated_s": TOLERATED_S},
+        details={
+            "offsets_s": {hosts[node.node]: node.clock_offset_s for node in wrong},
+            "tolerated_s": TOLERATED_S,
+        },
     )
 
 
-def _off_by(node: NodeFacts) -> float:
+def _off_by(node: NodeFacts | JobNode) -> float:
     """Seconds by which the clock is off for certain."""
     return abs(node.clock_offset_s or 0.0) - (node.clock_error_s or 0.0)
 
