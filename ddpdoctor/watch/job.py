@@ -22,6 +22,7 @@ from ddpdoctor.watch.memory import MemoryWatch
 from ddpdoctor.watch.nodes import Desk
 from ddpdoctor.watch.relay import HEAD_BYTES, Relay
 from ddpdoctor.watch.rundir import RunDirectory
+from ddpdoctor.watch.signals import SignalWait
 from ddpdoctor.watch.waiting import RendezvousWatch
 
 if TYPE_CHECKING:
@@ -313,6 +314,7 @@ def _stay(
         Whether it was told to end because it stood still.
     """
     stopped = False
+    wait = SignalWait(watched)
     while child.poll() is None:
         if monitor is not None and monitor.ending is not None and not stopped:
             stopped = True
@@ -320,23 +322,23 @@ def _stay(
         limit.enforce()
         if waiting is not None:
             guard("the rendezvous", waiting.look)
-        info = signal.sigtimedwait(watched, LOOK_S)
-        if info is None or info.si_signo == signal.SIGCHLD:
+        heard = wait(LOOK_S)
+        if heard is None or heard.number == signal.SIGCHLD:
             guard("memory", memory.look)
-        elif info.si_signo == signal.SIGWINCH:
+        elif heard.number == signal.SIGWINCH:
             guard("the size of the terminal", relay.resize)
             if view is not None:
                 guard("the live view", view.refresh)
-        elif info.si_signo == signal.SIGTSTP:
+        elif heard.number == signal.SIGTSTP:
             _stop(view)
-        elif reception is not None and info.si_signo == reception.signum:
+        elif reception is not None and heard.number == reception.signum:
             reception.take_later()
         else:
-            seen.append(signal.Signals(info.si_signo).name)
-            sent = info.si_code == SI_USER or info.si_code < 0
-            if not witness.heard(info.si_signo) and sent:
+            seen.append(signal.Signals(heard.number).name)
+            sent = heard.code == SI_USER or heard.code < 0
+            if not witness.heard(heard.number) and sent:
                 with contextlib.suppress(OSError):
-                    child.send_signal(info.si_signo)
+                    child.send_signal(heard.number)
     limit.clear()
     return stopped
 
