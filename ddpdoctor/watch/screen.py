@@ -177,8 +177,9 @@ class Screen:
                     self._erase()
                 self._closed = True
             if self._guard is not None:
-                self._guard.kill()
-                self._guard.communicate()
+                with contextlib.suppress(OSError, ValueError):
+                    self._guard.kill()
+                    self._guard.communicate()
                 self._guard = None
 
     def _make_room(self, size: tuple[int, int], height: int) -> bytes:
