@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ddpdoctor.evidence import Launch
 from ddpdoctor_checks.places import is_loopback, join_endpoint, split_endpoint
@@ -23,7 +24,7 @@ def repeat_launch(
     port: int | None = None,
     local_address: str | None = None,
 ) -> str:
-    """Return the command that starts this launch again on one node.
+    """Return the command that starts this launch again on one node: the examination, or the job that was watched.
 
     Args:
         launch: what was asked for.
@@ -36,14 +37,16 @@ def repeat_launch(
     host, known_port = meeting_point(launch)
     host, port = address or host, port or known_port or DEFAULT_PORT
     node = launch.node_rank if node_rank is None else node_rank
+    watched = launch.command != "check"
+    task = ["python", SCRIPT] if watched else _CHECK
     if launch.launcher == "srun":
         count = ["--nodes", str(launch.nnodes), "--ntasks", str(launch.world_size)]
-        return _join([f"MASTER_ADDR={host}", f"MASTER_PORT={port}", "srun", *count, *_CHECK])
+        return _join([f"MASTER_ADDR={host}", f"MASTER_PORT={port}", "srun", *count, *task])
     if launch.launcher == "mpirun":
         variables = ["-x", f"MASTER_ADDR={host}", "-x", f"MASTER_PORT={port}"]
-        return _join(["mpirun", "-n", str(launch.world_size), *variables, *_CHECK])
-    torchrun = launch.launcher == "torchrun"
-    parts = ["torchrun"] if torchrun else ["ddpdoctor", "check"]
+        return _join(["mpirun", "-n", str(launch.world_size), *variables, *task])
+    torchrun = launch.launcher == "torchrun" and not watched
+    parts = ["torchrun"] if torchrun else ["ddpdoctor", "run" if watched else "check"]
     if launch.nnodes > 1:
         parts += ["--nnodes", str(launch.nnodes)]
         if launch.rdzv_backend in FIXED:
@@ -53,7 +56,7 @@ def repeat_launch(
         parts += _rendezvous_options(launch, host, port)
     if local_address:
         parts += ["--local-addr", local_address]
-    return _join(parts + (_CHECK[1:] if torchrun else []))
+    return _join([*parts, *(_CHECK[1:] if torchrun else []), *([SCRIPT] if watched else [])])
 
 
 def examine_again(launch: Launch, *options: str, settings: str = "") -> str:
@@ -65,7 +68,7 @@ def examine_again(launch: Launch, *options: str, settings: str = "") -> str:
         settings: variables to set before it, ``NAME=value NAME=value``.
     """
     model = ["--model", launch.model] if launch.model else []
-    command = f"{repeat_launch(launch)} {_join([*model, *options])}".rstrip()
+    command = f"{repeat_launch(replace(launch, command='check'))} {_join([*model, *options])}".rstrip()
     return f"{settings} {command}".lstrip()
 
 
@@ -77,6 +80,8 @@ def start_torchrun(launch: Launch, *options: str) -> str:
 
 
 _CHECK = ["python", "-m", "ddpdoctor", "check"]
+SCRIPT = "train.py"
+"""Stands for the user's script where it is not known."""
 
 
 def meeting_point(launch: Launch) -> tuple[str, int | None]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Evidence, RankSet, Rendezvous
+from ddpdoctor.evidence.members import JobNode
 from ddpdoctor.testing import assert_finds, assert_passes, judge_one, make_node, make_world
 from ddpdoctor_checks.environment import find_launcher_conflict
 
@@ -217,6 +218,20 @@ def test_loopback_on_the_hosting_node_only_is_how_operators_do_it() -> None:
 
 def test_rendezvous_that_completed_over_the_loopback_is_fine() -> None:
     assert_passes(find_launcher_conflict, meeting("localhost:1", "localhost:1", joined=(0, 1)))
+
+
+@pytest.mark.parametrize(("state", "fine"), [("told", True), ("closed", True), ("unwatched", False)])
+def test_nodes_of_a_watched_job_that_met_over_the_loopback_are_fine(state: str, fine: bool) -> None:
+    world = meeting("localhost:29500")
+    members = (JobNode(0, "node-0", own=True, head=True, state="told"), JobNode(1, "node-1", state=state))
+    launch = replace(world.launch, command="run", launcher="torchrun")
+    seen = replace(world, launch=launch, members=members)
+    if fine:
+        assert_passes(find_launcher_conflict, seen)
+        return
+    command = assert_finds(find_launcher_conflict, seen).fix[0].command or ""
+    assert command.startswith("ddpdoctor run --nnodes 2 ")
+    assert command.endswith(" train.py")
 
 
 def test_agents_on_one_machine_may_meet_over_the_loopback() -> None:

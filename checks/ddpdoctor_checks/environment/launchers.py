@@ -280,6 +280,8 @@ def _find_local_master(evidence: Evidence) -> Iterator[tuple[_Conflict, list[int
     launch = evidence.launch
     if launch.nnodes < 2 or on_one_machine(evidence):
         return
+    if any(not each.own and each.state not in ("unwatched", "unknown") for each in evidence.members):
+        return  # another node has met this one there
     views = {view.node: view for view in evidence.rendezvous}
     if any(len(view.joined_ranks) >= view.expected_ranks and not view.error for view in views.values()):
         return
