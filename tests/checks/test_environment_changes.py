@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ def at(seconds: float) -> Moment:
     return Moment(int(1.7e18 + seconds * 1e9), int(seconds * 1e9))
 
 
-def change(name: str, value: str, seconds: float, **more: object) -> SettingChange:
+def change(name: str, value: str, seconds: float, **more: Any) -> SettingChange:
     return replace(SettingChange(name, value, at=at(seconds), frames=(OS, LINE)), **more)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from ddpdoctor.evidence import Evidence, Frame, Launch
 from ddpdoctor.evidence.job import Moment
@@ -16,7 +17,7 @@ FETCH = at(20, source="losses.append(loss.item())")
 SYNC = Frame(f"{TORCH}cuda/__init__.py", 1083, "synchronize")
 
 
-def queued(op: str, number: int, line: int, **more: object) -> Call:
+def queued(op: str, number: int, line: int, **more: Any) -> Call:
     return replace(collective(op, number, line, 2, **more), device="cuda", returned=True, took_s=0.0001)
 
 

@@ -112,6 +112,7 @@ def test_numbers_of_more_than_64_bits_are_refused(data: list[int]) -> None:
 
 
 def test_what_is_no_list_of_numbers_is_refused() -> None:
-    for data in ("abc", ["a"], {}):
+    given: tuple[object, ...] = ("abc", ["a"], {})
+    for data in given:
         with pytest.raises((ValueError, TypeError)):
             decode(RankCalls, {"rank": 0, "calls": data})

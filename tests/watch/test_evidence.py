@@ -8,7 +8,8 @@ from typing import Any
 from ddpdoctor.evidence import Evidence, Launch
 from ddpdoctor.evidence.job import JobEnd, ProcessRecord
 from ddpdoctor.judge import Registry
-from ddpdoctor.report.build import Report, build_report, describe_world
+from ddpdoctor.report import Report
+from ddpdoctor.report.build import build_report, describe_world
 from ddpdoctor.testing import STARTED
 from ddpdoctor.watch.collect import Collected
 from ddpdoctor.watch.commandline import Split
