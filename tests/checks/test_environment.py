@@ -385,6 +385,13 @@ def test_versions_that_differ_between_the_nodes_of_a_watched_job_are_told() -> N
     assert "Python" not in found.message
 
 
+def test_versions_that_one_node_of_a_watched_job_knows_are_not_compared() -> None:
+    world = make_world(2, 2)
+    own = tuple(replace(rank, versions={"torch": "2.13.0"}) for rank in world.ranks if rank.node == 1)
+    seen = replace(world, launch=replace(world.launch, command="run"), nodes=(), ranks=own)
+    assert_status(find_versions_differ, seen, "skipped")
+
+
 def test_versions_that_differ_are_named_by_node() -> None:
     world = with_versions({"torch": "2.13.0"}, {"torch": "2.12.1"}, {"torch": "2.13.0"})
     found = assert_finds(find_versions_differ, world, code="ENV005", severity="warning")

@@ -283,6 +283,10 @@ def find_versions_differ(evidence: Evidence) -> Iterable[Finding]:
     if not by_partition and evidence.launch.nnodes < 2:
         raise NotApplicable("single node")
     if not by_partition and len(known) < 2:
+        if (
+            evidence.launch.command != "check"
+        ):  # the other nodes of a job need not be watched, nor tell this one
+            raise NotApplicable("only one node told its versions")
         raise CannotLook("only one node told its versions")
 
 

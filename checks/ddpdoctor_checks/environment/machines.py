@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import Evidence, Leftover, NodeFacts
 from ddpdoctor.evidence.members import JobNode
-from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.places import Places, require, require_several_nodes
 from ddpdoctor_checks.wording import choose_form, count_of, format_age, join_words
 
@@ -59,6 +59,8 @@ def find_clocks_differ(evidence: Evidence) -> Iterable[Finding]:
     hosting = next((member.node for member in evidence.members if member.head), 0)
     measured = [node for node in compared if node.node != hosting and node.clock_offset_s is not None]
     if not measured:
+        if evidence.members:  # only the node that hosts the rendezvous of a job compares them
+            raise NotApplicable("the clocks of the nodes were not compared here")
         raise CannotLook("the clocks of the nodes were not compared")
     places = Places(evidence)
     wrong = [node for node in measured if _off_by(node) > TOLERATED_S]
