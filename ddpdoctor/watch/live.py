@@ -372,7 +372,7 @@ class LiveView:
         now = time.monotonic()
         here, world = len(progress.ranks), progress.world_size
         ranks = f"{here} of {world} ranks" if world and world != here else f"{here} rank{'s' * (here != 1)}"
-        parts = ["ddpdoctor", ranks, progress.backend or "", name_clock(now - self._began)]
+        parts = ["ddpdoctor", ranks if here else "", progress.backend or "", name_clock(now - self._began)]
         if progress.attempt:
             parts.append(f"restart {progress.attempt}")
         still_s = min((each.since_s for each in progress.ranks if each.alive), default=0.0)
