@@ -121,4 +121,4 @@ def judge_look(look: Standstill, registry: Registry) -> Ruling:
         return Ruling()
     first = active[0]
     proved = bool(first.details.get("proof"))
-    return Ruling(proved, not proved, first.code, first.message)
+    return Ruling(proved, not proved, first.code, first.message, tuple(first.ranks))

@@ -63,6 +63,8 @@ class Ruling:
     """A rank stands outside of every collective and does not move, or all wait in the same one."""
     code: str | None = None
     headline: str = ""
+    ranks: tuple[int, ...] = ()
+    """Those at fault."""
 
 
 @dataclass(slots=True)
@@ -110,6 +112,9 @@ class Monitor:
         self.elsewhere: str | None = None
         """What was found on another node, which ends the job."""
         self._suspicion: Standstill | None = None
+        self._suspects: set[int] = set()
+        self._marks: dict[int, tuple[int, int]] = {}
+        """How many calls ranks had begun when some were suspected, and when the last had begun or ended."""
         self._saved = 0
         self._began = time.monotonic()
         self.cost_s = 0.0
@@ -129,6 +134,11 @@ class Monitor:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(2.0)
+        if self._ended is None and not self._thread.is_alive():
+            try:
+                self._settle_last()
+            except Exception as problem:  # ours; the job is over
+                self.lost.append(f"a suspicion could not be settled: {type(problem).__name__}: {problem}")
 
     def _watch(self) -> None:
         while not self._stop.wait(TICK_S):
@@ -159,7 +169,7 @@ class Monitor:
             world_size=max((ring.world_size or 0 for ring in rings), default=0),
         )
         if self._pace.moved:
-            self._move()
+            self._move(glances)
         elif self._shared is not None:
             self._share(stall_after)
         if not due or self._ended is not None:
@@ -178,18 +188,51 @@ class Monitor:
             self._shared, self._checked = seen, 0
             if time.monotonic() - self._since < JOIN_S:
                 return  # all nodes together say more
-        self._rule(seen, stall_after)
+        self._rule(seen, stall_after, glances)
 
-    def _move(self) -> None:
-        """Something happened: what was said before does not hold any more."""
-        self.said = None
-        if self._suspicion is not None:
+    def _move(self, glances: Sequence[Glance]) -> None:
+        """Something happened: what was said before may not hold any more."""
+        if self._suspicion is not None and self._has_moved(glances):
             self._withdraw()
-        elif self._shared is not None:
+        elif self._suspicion is None and self._shared is not None:
             self._save(self._date(self._shared, "withdrawn"))
         if self._shared is not None:
             self._shared, self._alone = None, False
             self._exchange.withdraw()
+        if self._suspicion is None:
+            self.said = None
+
+    def _settle_last(self) -> None:
+        """Look a last time whether what was suspected holds: between two glances a job may go on and end well."""
+        if self._suspicion is None:
+            return
+        rings = self._ranks.find()
+        self._looker.read_tables(rings)
+        well = {ring.rank for ring in rings if ring.ended and not ring.status}
+        if well >= self._suspects or self._has_moved(
+            [self._glance(ring, time.monotonic_ns()) for ring in rings]
+        ):
+            self._withdraw()
+
+    def _has_moved(self, glances: Sequence[Glance]) -> bool:
+        """Whether those that are suspected have moved, or have left while others still waited.
+
+        Where only the others have moved it is as it was: without them these can but give up, at the time limit of
+        their group, after which the launcher ends all.
+        """
+        marks = {glance.rank: (glance.count, glance.changed_ns) for glance in glances}
+        moved = {rank for rank, mark in self._marks.items() if marks.get(rank) != mark}
+        if moved & self._suspects or not self._suspects:
+            return True
+        dead = {glance.rank for glance in glances if not glance.alive}
+        gave_up = bool(moved) or bool(dead - self._suspects - self._were_gone())
+        return bool(dead & self._suspects) and not gave_up
+
+    def _were_gone(self) -> set[int]:
+        """Return the ranks that were gone when the others were suspected."""
+        return (
+            {stand.rank for stand in self._suspicion.stands if not stand.alive} if self._suspicion else set()
+        )
 
     def _share(self, stall_after: float) -> None:
         """Tell the other nodes that nothing has moved, and judge what all of them tell together."""
@@ -252,7 +295,7 @@ class Monitor:
     def _stall_after(self, rings: Sequence[Ring]) -> float:
         return min(max(STALL_S, STALL_STEPS * median_step(rings[0].read_rows(STEPS))), LONGEST_STALL_S)
 
-    def _rule(self, seen: Standstill, stall_after: float) -> None:
+    def _rule(self, seen: Standstill, stall_after: float, glances: Sequence[Glance] = ()) -> None:
         policy = self._policy
         seen = replace(seen, hang_timeout_s=policy.hang_timeout_s)
         ruling = self._judge(seen)
@@ -273,6 +316,8 @@ class Monitor:
             return  # said already
         ends = stage == "confirmed" and policy.on_hang == "abort"
         self._suspicion = replace(seen, stage=stage, stopped=ends)
+        self._marks = {glance.rank: (glance.count, glance.changed_ns) for glance in glances}
+        self._suspects = set(ruling.ranks) & self._marks.keys()
         self._save(self._suspicion)
         self._say(stage, f"{stage} after {seen.still_s:.0f} s: {ruling.headline}")
         if ends:

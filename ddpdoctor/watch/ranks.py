@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from ddpdoctor.watch.look import read_pulse
+from ddpdoctor.watch.look import TICKS, read_pulse
 from ddpdoctor.watch.rings import Ring, find_rings
 
 AGAIN_S = 2.0
@@ -21,13 +21,23 @@ def choose_job(rings: Sequence[Ring]) -> list[Ring]:
     that run at once the one with the most ranks does, where they meet at places of their own; else none: calls of two
     jobs must not be taken for those of one.
     """
-    chosen = _choose_each(rings)
+    chosen = _choose_each(_drop_earlier(rings))
     if chosen is None:
         jobs: dict[tuple[object, ...], list[Ring]] = {}
         for ring in rings:
             jobs.setdefault(ring.meeting, []).append(ring)
         chosen = _choose_each(max(jobs.values(), key=lambda job: (len(job), job[0].pid))) or {}
     return [chosen[rank] for rank in sorted(chosen)]
+
+
+def _drop_earlier(rings: Sequence[Ring]) -> Sequence[Ring]:
+    """Leave out ranks of jobs that had ended before the first of those that live began."""
+    alive = {ring.path for ring in rings if read_pulse(ring.pid, ring.ticks).alive}
+    if not alive or len(alive) == len(rings):
+        return rings
+    up_s = time.clock_gettime(time.CLOCK_BOOTTIME)  # which the start of a process is counted in
+    began_s = time.time() - up_s + min(ring.ticks for ring in rings if ring.path in alive) / TICKS
+    return [ring for ring in rings if ring.path in alive or ring.read_written_s() >= began_s]
 
 
 def _choose_each(rings: Sequence[Ring]) -> dict[int, Ring] | None:

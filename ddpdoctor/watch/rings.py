@@ -88,6 +88,13 @@ class Ring:
         """Whether it said that it ends badly."""
         return bool(self.status)
 
+    def read_written_s(self) -> float:
+        """Return when its process last wrote to its journal, in seconds since the epoch; 0 where that is not known."""
+        try:
+            return self.path.with_suffix(".jsonl").stat().st_mtime
+        except OSError:
+            return 0.0
+
     def read_count(self) -> int:
         """Return how many calls were written; 0 where the file is not (yet) one of ours."""
         try:

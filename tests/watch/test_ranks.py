@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from ddpdoctor.watch import ranks
-from ddpdoctor.watch.look import Pulse
+from ddpdoctor.watch.look import TICKS, Pulse
 from ddpdoctor.watch.ranks import choose_job
 from ddpdoctor.watch.rings import Ring
 
@@ -31,7 +32,8 @@ def pids(rings: list[Ring]) -> list[int]:
 
 
 def test_ranks_come_in_order(dead: set[int]) -> None:
-    dead.add(12)
+    assert pids([ring(12, 2), ring(11, 1), ring(10, 0)]) == [10, 11, 12]
+    dead.update((10, 11, 12))
     assert pids([ring(12, 2), ring(11, 1), ring(10, 0)]) == [10, 11, 12]
 
 
@@ -40,6 +42,19 @@ def test_of_jobs_one_after_the_other_the_newer_counts(dead: set[int]) -> None:
     assert pids([ring(10, 0), ring(11, 1), ring(20, 0), ring(21, 1)]) == [20, 21]
     dead.update((20, 21))
     assert pids([ring(20, 0), ring(21, 1), ring(10, 0), ring(11, 1)]) == [20, 21]
+
+
+def test_what_had_ended_before_a_job_began_is_none_of_it(dead: set[int], tmp_path: Path) -> None:
+    """A script that spawns one job after the other: the new rank 0 is there, the new rank 1 is not yet a rank."""
+    old, new = ring(10, 1), ring(20, 0)
+    old.path = tmp_path / "10-10.ring"
+    old.path.with_suffix(".jsonl").touch()
+    dead.add(10)
+    since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+    new.ticks = int((since_boot + 5) * TICKS)
+    assert pids([old, new]) == [20]
+    new.ticks = int((since_boot - 5) * TICKS)
+    assert pids([old, new]) == [20, 10]
 
 
 def test_of_jobs_at_once_the_larger_counts_and_they_are_not_mixed(dead: set[int]) -> None:

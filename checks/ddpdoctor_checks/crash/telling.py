@@ -57,6 +57,7 @@ class Clause:
     """The true line and its callers, where the line that the failure named is only where it was noticed."""
 
 
+TIMEOUT = "COL005"
 _CALLED = {"agent": "the agent", "its parent": "its parent"}
 """How the line on victims calls those of `LAUNCHERS`."""
 
@@ -93,10 +94,23 @@ def tell(evidence: Evidence, code: str, describe: Describe) -> Iterator[Finding]
     if code in WAITED and knows_better(evidence, code):
         return
     if diagnosis.cause is not None and diagnosis.cause.code == code:
-        yield make_finding(diagnosis, diagnosis.cause, describe)
+        finding = make_finding(diagnosis, diagnosis.cause, describe)
+        if code == TIMEOUT and _was_seen_waiting(evidence):
+            finding = replace(finding, role="consequence", decisive=False)
+        yield finding
     for group in diagnosis.others[:MOST_LATER]:
         if group.code == code:
             yield make_finding(diagnosis, group, describe)
+
+
+def _was_seen_waiting(evidence: Evidence) -> bool:
+    """Whether a look at the ranks had named those for whom the others waited until they gave up."""
+    if not evidence.standstills:
+        return False
+    from ddpdoctor_checks.hangs.findings import judge_look  # which says more of what is told here
+
+    found = judge_look(evidence)
+    return found is not None and found.state == "active" and bool(found.ranks)
 
 
 def make_finding(diagnosis: Diagnosis, group: Group, describe: Describe) -> Finding:
