@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import signal
 import subprocess
 import time
@@ -12,6 +13,8 @@ from pathlib import Path
 
 GRACE_S = 45.0
 """How long a job that was told to end may take: torchrun itself gives its ranks 30 s (--shutdown-timeout)."""
+
+_NAME = re.compile(r"([0-9]{1,9})-([0-9]{1,18})")
 
 
 class Limit:
@@ -25,6 +28,7 @@ class Limit:
 
     def __init__(self, child: subprocess.Popen[bytes], processes: Path, seconds: float | None) -> None:
         self._child, self._processes = child, processes
+        self._since = _started(child.pid) or 1
         self._end = time.monotonic() + seconds if seconds is not None else math.inf
         self.over = False
         """The time was over before the job had ended."""
@@ -53,10 +57,14 @@ class Limit:
 
     def _signal_all(self, signum: signal.Signals) -> None:
         for file in self._processes.glob("*-*.jsonl"):
-            pid, _, ticks = file.stem.partition("-")
-            if pid.isdigit() and ticks.isdigit() and int(ticks) and _started(int(pid)) == int(ticks):
+            named = _NAME.fullmatch(file.stem)
+            if named is None:
+                continue
+            pid, ticks = int(named[1]), int(named[2])
+            # Whatever a file is called: who began before the job, as we did, is none of it.
+            if ticks >= self._since and _started(pid) == ticks:
                 with contextlib.suppress(OSError):
-                    os.kill(int(pid), signum)
+                    os.kill(pid, signum)
 
     def _send(self, signum: signal.Signals) -> None:
         with contextlib.suppress(OSError):

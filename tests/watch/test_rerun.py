@@ -199,16 +199,21 @@ def test_what_does_not_end_when_asked_is_killed_with_all_that_it_left(
     deaf = (
         "import signal, time, sys; signal.signal(15, signal.SIG_IGN); print('x', flush=True); time.sleep(600)"
     )
-    children = [subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE) for _ in range(3)]
+    children: list[subprocess.Popen[bytes]] = []
     try:
-        for child in children:
-            assert child.stdout is not None
-            assert child.stdout.readline() == b"x\n"
-        launcher, left, stranger = children
+        for _ in range(4):
+            children.append(subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE))
+            stdout = children[-1].stdout
+            assert stdout is not None
+            assert stdout.readline() == b"x\n"
+        elder, launcher, left, stranger = children
+        for pid in (elder.pid, os.getpid()):  # neither is of a job that began later
+            (tmp_path / f"{pid}-{limit._started(pid)}.jsonl").write_text("")
         ticks = limit._started(left.pid)
         (tmp_path / f"{left.pid}-{ticks}.jsonl").write_text("")
         (tmp_path / f"{stranger.pid}-{1}.jsonl").write_text("")
-        (tmp_path / "no-process.jsonl").write_text("")
+        for name in ("no-process", "²-²", f"{10**12}-1"):
+            (tmp_path / f"{name}.jsonl").write_text("")
         bound = Limit(launcher, tmp_path, 0.0)
         until = time.monotonic() + 60
         while launcher.poll() is None and time.monotonic() < until:
@@ -218,7 +223,7 @@ def test_what_does_not_end_when_asked_is_killed_with_all_that_it_left(
         assert bound.over
         assert launcher.wait(60) == -signal.SIGKILL
         assert left.wait(60) == -signal.SIGKILL
-        assert stranger.poll() is None
+        assert (stranger.poll(), elder.poll()) == (None, None)
     finally:
         for child in children:
             child.kill()
