@@ -230,9 +230,9 @@ def test_scanning_gives_offsets_lines_and_survives_binary_and_progress_bars() ->
 
 def test_endless_line_is_cut() -> None:
     chunk = b"x" * 5_000_000 + find_entry("group-uninitialised").example.encode() + b"y" * 5_000_000
-    started = time.perf_counter()
+    started = time.process_time()
     found = list(scan_chunk(chunk))
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10
     assert all(len(line) <= LINE_LIMIT for _, line, _ in found)
 
 
@@ -248,11 +248,11 @@ def test_no_text_makes_a_pattern_slow(entry: TextEntry) -> None:
         entry.anchor + "[127.0." * (LINE_LIMIT // 7),
         entry.anchor + ", " * (LINE_LIMIT // 2),
     ]
-    started = time.perf_counter()
+    started = time.process_time()
     for text in hostile:
         pattern.search(text[:LINE_LIMIT])
     # Some milliseconds here; a pattern that backtracks would take minutes.
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_streaming_takes_nothing_like_a_pattern_per_line() -> None:
@@ -262,9 +262,9 @@ def test_streaming_takes_nothing_like_a_pattern_per_line() -> None:
         for i in range(40000)
     ]
     chunk = "\n".join(lines).encode()
-    started = time.perf_counter()
+    started = time.process_time()
     assert list(scan_chunk(chunk)) == []
-    assert len(chunk) / (time.perf_counter() - started) > 5e6
+    assert len(chunk) / (time.process_time() - started) > 5e6
 
 
 def test_gate_needs_something_rare() -> None:

@@ -84,13 +84,13 @@ def test_host_that_dies_is_named_by_the_other(doctor: Doctor, dead: int) -> None
 
 def test_signal_ends_the_waiting_for_others_at_once(doctor: Doctor) -> None:
     with Hosts(2) as hosts:
-        (started,) = doctor.start([hosts[0]], static(hosts))
+        (started,) = doctor.start([hosts[0]], static(hosts, "--join-timeout", "200"))
         assert wait_until(lambda: any("waiting for node 1" in text for text in agent_events(hosts[0])), 60)
         started.send_signal(signal.SIGINT)
         (told,) = doctor.finish([hosts[0]], [started])
+    # Not the 200 s that it waits for others: `finish` would have cut that.
     assert told.result.returncode == 130, told.result.describe()
     assert told.own["interrupted"] == "SIGINT"
-    assert told.result.duration_s < 45  # of the 60 s that it waits for others
 
 
 def test_signal_on_one_host_ends_it_on_all(doctor: Doctor) -> None:

@@ -39,7 +39,7 @@ def test_failing_rank_of_the_second_host_is_named_by_host_rank_and_line(
         found = [each["rank"] for each in report["evidence"]["exceptions"] if each["type"] == "KeyError"]
         assert found == [failing]
     assert {each["state"] for each in head.report["evidence"]["members"]} == {"told"}
-    assert head.member(1)["clock_error_s"] < 0.5
+    assert head.member(1)["clock_error_s"] < 5
     assert (
         abs(head.member(1)["clock_offset_s"]) <= head.member(1)["clock_error_s"]
     )  # it is one machine's clock

@@ -415,7 +415,7 @@ def test_a_process_that_outlives_the_job_does_not_hold_it_up(tmp_path: Path) -> 
         """
         import os, time
         if os.fork() == 0:
-            for _ in range(600):
+            for _ in range(2000):
                 print("still here", flush=True)
                 time.sleep(0.1)
         """,
@@ -425,7 +425,7 @@ def test_a_process_that_outlives_the_job_does_not_hold_it_up(tmp_path: Path) -> 
     )
     began = time.monotonic()
     assert finish(process, tmp_path).code == 0
-    assert time.monotonic() - began < 50  # the process itself stays for a minute
+    assert time.monotonic() - began < 150  # the process itself stays for 200 s
 
 
 def test_a_stdout_that_takes_nothing_more_leaves_the_job_alone(tmp_path: Path) -> None:
