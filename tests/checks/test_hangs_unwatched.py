@@ -146,6 +146,7 @@ def test_sends_and_receives_without_their_other_side() -> None:
     found = judge(waits(0, "recv", 5), waits(1, "recv", 6))
     assert found is not None
     assert found.code == "COL011"
+    assert "rank 0 waits in recv (train.py:5, step)" in found.message.lower()
 
 
 def test_a_rank_without_a_process_is_gone() -> None:

@@ -297,6 +297,8 @@ def name_call(call: Call | None) -> str:
         return "DistributedDataParallel(…)"
     if call.op == INIT:
         return "init_process_group"
+    if call.point_to_point and not call.ordinal:
+        return call.op  # read from a stack, which does not tell the other side
     if call.point_to_point:
         side = "to" if "send" in call.op else "from"
         tag = f" with tag {call.tag}" if call.tag else ""
