@@ -209,7 +209,7 @@ class Monitor:
         rings = self._ranks.find()
         self._looker.read_tables(rings)
         well = {ring.rank for ring in rings if ring.ended and not ring.status}
-        if well >= self._suspects or self._has_moved(
+        if (self._suspects and well >= self._suspects) or self._has_moved(
             [self._glance(ring, time.monotonic_ns()) for ring in rings]
         ):
             self._withdraw()
@@ -222,7 +222,9 @@ class Monitor:
         """
         marks = {glance.rank: (glance.count, glance.changed_ns) for glance in glances}
         moved = {rank for rank, mark in self._marks.items() if marks.get(rank) != mark}
-        if moved & self._suspects or not self._suspects:
+        if not self._suspects:
+            return bool(moved) or not self._marks  # of a look at several nodes
+        if moved & self._suspects:
             return True
         dead = {glance.rank for glance in glances if not glance.alive}
         gave_up = bool(moved) or bool(dead - self._suspects - self._were_gone())
