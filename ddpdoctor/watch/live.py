@@ -31,7 +31,7 @@ PATIENCE_S, RETRY_S = 1.0, 0.1
 RATE_S = 10.0
 """Time over which steps per second are taken."""
 STILL_S = 3.0
-"""The view says how long no rank has moved from then on; usual steps are shorter."""
+"""From then on the view says how long no rank has begun or ended a call; usual steps are shorter."""
 LEAST_ROWS, LEAST_COLUMNS = 10, 50
 """Of a terminal in which something is drawn."""
 MOST_COLUMNS = 120
@@ -378,7 +378,7 @@ class LiveView:
         still_s = min((each.since_s for each in progress.ranks if each.alive), default=0.0)
         rate = self._rate(progress, now)
         moving = still_s < STILL_S or all(each.phase == STARTING for each in progress.ranks)
-        parts.append(rate if moving else f"nothing has moved for {_name_time(still_s)}")
+        parts.append(rate if moving else f"no call for {_name_time(still_s)}")
         return [part for part in parts if part]
 
     def _rate(self, progress: Progress, now: float) -> str:

@@ -341,6 +341,28 @@ def test_a_terminal_that_is_too_small_is_left_alone(
     view.close()
 
 
+def test_the_title_says_how_fast_the_job_is_or_for_how_long_it_has_called_nothing(
+    terminal: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    view = LiveView(Screen(terminal[1]), lambda: STANDING, lambda: None, color=False, ascii=False, tell=print)
+
+    def title(seconds: float, step: int, **more: object) -> str:
+        now[0] = 100.0 + seconds
+        return " · ".join(view._title(Progress((rank(0, step=step, **more),), 4, "gloo", 1)))
+
+    assert title(1, 10, since_s=0.1) == "ddpdoctor · 1 of 4 ranks · gloo · 00:01 · restart 1"
+    assert title(3, 15, since_s=0.1).endswith("2.5 steps/s")
+    assert title(63, 15, since_s=60.0).endswith("01:03 · restart 1 · no call for 60 s")
+    assert title(64, 15, since_s=0.0).endswith("restart 1")
+    assert title(84, 16, since_s=0.0).endswith("restart 1")
+    assert title(92, 18, since_s=0.0).endswith("4.0 s a step")
+    assert title(93, 1, since_s=0.0).endswith("restart 1")
+    assert title(3693, 1, phase=STARTING, since_s=99.0).endswith("1:01:33 · restart 1")
+    assert view._title(Progress(()))[0:2] == ["ddpdoctor", "1:01:33"]
+
+
 def view_options(**more: object) -> argparse.Namespace:
     return argparse.Namespace(live=True, configured=frozenset(), **more)
 
