@@ -144,7 +144,7 @@ def _check_count(option: str, value: str) -> str:
     Raises:
         UsageError: it is no number of at least 1 and no word, or nearly one of the words.
     """
-    if value.isdigit() and int(value):
+    if value.isdecimal() and int(value):
         return value
     near = difflib.get_close_matches(value, COUNTS, 1, cutoff=0.8)
     if value in COUNTS or (not near and value.isidentifier()):

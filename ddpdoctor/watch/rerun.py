@@ -117,7 +117,7 @@ def _count_nodes(evidence: Evidence) -> int:
         int(value)
         for each in ranks
         for name in ("GROUP_WORLD_SIZE", "SLURM_NNODES")
-        if (value := each.variables.get(name, "")).isdigit()
+        if (value := each.variables.get(name, "")).isdecimal()
     ]
     return max([evidence.launch.nnodes, *told])
 

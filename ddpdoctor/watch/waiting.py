@@ -150,5 +150,5 @@ def _read_options(split: Split, environ: Mapping[str, str]) -> tuple[str | None,
     if given.get("rdzv-backend", "static") == "static" and not endpoint:
         host, port = given.get("master-addr", ""), given.get("master-port", "")
     default = STATIC_PORT if given.get("rdzv-backend", "static") == "static" else C10D_PORT
-    number = int(port) if port.isdigit() and len(port) < 6 else default
+    number = int(port) if port.isdecimal() and len(port) < 6 else default
     return (nodes if nodes not in (None, "1", "1:1") else None), host or None, number

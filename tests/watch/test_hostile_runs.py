@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from ddpdoctor.evidence import Evidence, Launch
+from ddpdoctor.cli import main
+from ddpdoctor.evidence import Evidence, Launch, RankSet
 from ddpdoctor.evidence.codec import encode
 from ddpdoctor.evidence.job import JobEnd, Moment
-from ddpdoctor.evidence.standstill import Stand, Standstill
+from ddpdoctor.evidence.standstill import Call, Stand, Standstill
 from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.watch.collect import collect_run
 from ddpdoctor.watch.events import read_events
@@ -209,3 +210,26 @@ def test_no_line_of_a_file_that_is_no_program_is_quoted(tmp_path: Path) -> None:
     names = ("key", "words", "train", "link.py", "pipe.py", "device.py")
     frames = Shortener(tmp_path).frames([[str(tmp_path / name), 1, "f"] for name in names])
     assert [frame.source for frame in frames] == [None, None, "x = 1", None, None, None]
+
+
+def test_a_run_whose_supervisor_was_killed_is_judged_by_its_looks(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is no report, and what stands in its place does not hold the reader up."""
+    os.mkfifo(run / "report.json")
+    (run / "processes" / "8-1.jsonl").write_bytes(
+        line("start", pid=8, rank=1, world_size=2, role="rank", host="node-a")
+    )
+    members = RankSet([0, 1])
+    waits = Call("all_reduce", members=members, ordinal=3, default_group=True, age_s=9.0)
+    stands = (
+        Stand(0, 7, call=waits, recent=(waits,), still_s=9.0),
+        Stand(1, 8, alive=False, exit_code=0, ended=True),
+    )
+    look = Standstill(Moment(10**18, 5), 30.0, 9.0, stands, 2)
+    (run / "looks" / "0001.json").write_text(json.dumps(encode(look)))
+    assert main(["analyze", str(run), "--json", "-", "-q"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["verdict"]["code"].startswith("COL")
+    assert report["evidence"]["standstills"]
+    assert any("no report" in text for text in report["evidence"]["job"][0]["lost"])

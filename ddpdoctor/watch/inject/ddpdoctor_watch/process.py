@@ -193,7 +193,7 @@ def _place(inherited: bool, script: str | None, module: str | None) -> dict[str,
 
 def _number(name: str) -> int | None:
     value = os.environ.get(name, "")
-    return int(value) if value.isdigit() and len(value) < 10 else None
+    return int(value) if value.isdecimal() and len(value) < 10 else None
 
 
 def _isatty(number: int) -> bool:
