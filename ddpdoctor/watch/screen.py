@@ -26,7 +26,7 @@ MOST_PENDING = 256
 """Bytes of an unfinished sequence that are remembered; of longer ones (titles, pictures) the beginning is enough."""
 INCOMPLETE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|[ -/]*|[\]PX^_][^\x07\x1b]*)\Z", re.S)
 """An escape sequence, control sequence or string (ECMA-48) whose end has not come."""
-DISTURBS = re.compile(rb"\x1b(?:c|\[!p|\[(?:(\d*;?\d+)|0?;?)r|\[\?(?:47|1047|1049)(?:(h)|l))")
+DISTURBS = re.compile(rb"\x1b(?:c|\[!p|\[(?:(\d{0,5};?\d{1,5})|0?;?)r|\[\?(?:47|1047|1049)(?:(h)|l))")
 """Reset, soft reset, a scrolling region of the job's own (1) or none, and another screen (2) or back."""
 SAVES = re.compile(rb"\x1b(?:7|\[s|(8|\[u))")
 """The cursor's place is saved, or restored (1). There is one store for it, the job's and ours."""
@@ -117,11 +117,13 @@ class Screen:
     def turn(self, data: bytes) -> Iterator[None]:
         """The job's turn to write ``data``: nothing of ours comes in between."""
         with self._lock:
-            if self._shown and self._boundary.switches(data):
-                with contextlib.suppress(OSError):
+            # Whatever fails here is ours: the job's output is carried on all the same.
+            with contextlib.suppress(Exception):
+                if self._shown and self._boundary.switches(data):
                     self._erase()
             yield
-            self._boundary.pass_on(data)
+            with contextlib.suppress(Exception):
+                self._boundary.pass_on(data)
 
     def draw(self, lines: Sequence[str], *, force: bool = False) -> bool:
         """Show these lines; none at all removes what is there.

@@ -235,6 +235,24 @@ def test_a_pause_gives_the_terminal_to_others(pair: Pair) -> None:
     assert pair.terminal.lines[-1] == "view"
 
 
+def test_a_defect_of_ours_does_not_keep_the_output_back(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> bool:
+        raise ValueError("a defect")
+
+    pair.draw("view")
+    monkeypatch.setattr(Boundary, "switches", fail)
+    monkeypatch.setattr(Boundary, "pass_on", fail)
+    pair.write(b"comes\n")
+    pair.write(b"all the same\n")
+    assert pair.terminal.lines[:2] == ["comes", "all the same"]
+
+
+def test_numbers_without_end_are_passed_over() -> None:
+    boundary = Boundary()
+    boundary.pass_on(b"\x1b[" + b"1" * 65536 + b"r")
+    assert (boundary.clean, boundary.elsewhere) == (True, False)
+
+
 def test_a_terminal_that_was_stopped_is_not_waited_for(pair: Pair) -> None:
     termios.tcflow(pair.slave, termios.TCOOFF)
     assert not pair.screen.draw(["view"])
