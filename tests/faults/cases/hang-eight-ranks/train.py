@@ -1,17 +1,17 @@
 import os
+import tempfile
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
 
-def setup(rank, world):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29732")
-    dist.init_process_group("gloo", rank=rank, world_size=world)
+def setup(rank, world, meeting):
+    dist.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=world)
 
 
-def worker(rank, world):
-    setup(rank, world)
+def worker(rank, world, meeting):
+    setup(rank, world, meeting)
     gradient = torch.ones(16)
     for step in range(10):
         dist.all_reduce(gradient)
@@ -21,4 +21,5 @@ def worker(rank, world):
 
 
 if __name__ == "__main__":
-    mp.spawn(worker, args=(8,), nprocs=8)
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(worker, args=(8, os.path.join(folder, "meeting")), nprocs=8)

@@ -1,6 +1,14 @@
+import socket
+
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+
+
+def find_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def work(rank, world, port):
@@ -15,4 +23,4 @@ def work(rank, world, port):
 
 
 if __name__ == "__main__":
-    mp.spawn(work, args=(3, 29731), nprocs=3)
+    mp.spawn(work, args=(3, find_port()), nprocs=3)

@@ -24,5 +24,5 @@ def find_port():
 
 
 if __name__ == "__main__":
-    for world in (3, 2, 3):
+    for world in (3, 2):
         mp.spawn(trial, args=(world, find_port()), nprocs=world)
