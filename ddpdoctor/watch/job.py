@@ -162,6 +162,7 @@ def run_job(
         limit = Limit(child, run.processes, limit_s)
         monitor = guard("watching for hangs", monitoring) if monitoring is not None else None
         if monitor is not None:
+            monitor.tell_after(relay.end_line)
             monitor.start()
         view = (
             guard("the live view", functools.partial(viewing, memory, monitor))

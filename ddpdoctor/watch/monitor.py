@@ -125,6 +125,16 @@ class Monitor:
         self.said: tuple[str, str] | None = None
         """Stage (see `STAGES`) and sentence of what was told last, as long as it holds."""
 
+    def tell_after(self, first: Callable[[], object]) -> None:
+        """Do something before each line that is told."""
+        tell = self._tell
+
+        def tell_then(text: str) -> None:
+            first()
+            tell(text)
+
+        self._tell = tell_then
+
     def start(self) -> None:
         """Begin."""
         self._thread.start()

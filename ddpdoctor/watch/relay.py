@@ -146,6 +146,8 @@ class Relay:
         self._closing = False
         self.screen: Screen | None = None
         """Where lines of ours stand on the terminal that the output goes to."""
+        self._open_line = False
+        """What the terminal got last is no whole line."""
         self.lost: list[str] = []
         self._thread = threading.Thread(target=self._run, name="ddpdoctor-relay", daemon=True)
 
@@ -246,13 +248,23 @@ class Relay:
             self._end(stream)
             return 0
         stream.log.write(data)
-        screen = self.screen
-        if screen is None or not stream.terminal:
+        with self._turn(stream.terminal, data):
             self._write(stream, data)
-        else:
-            with screen.turn(data):
-                self._write(stream, data)
         return len(data)
+
+    def end_line(self) -> None:
+        """Begin a new line where a line of ours is to follow on the terminal and the job has left one unfinished."""
+        target = self._targets[1]
+        if self._open_line and os.isatty(target):
+            with self._turn(True, b"\n"), contextlib.suppress(OSError):
+                os.write(target, b"\n")
+
+    def _turn(self, terminal: bool, data: bytes) -> contextlib.AbstractContextManager[None]:
+        """Take notice of what is written next; on a terminal nothing of ours comes in between."""
+        if not terminal:
+            return contextlib.nullcontext()
+        self._open_line = not data.endswith(b"\n")
+        return self.screen.turn(data) if self.screen is not None else contextlib.nullcontext()
 
     def _write(self, stream: _Stream, data: bytes) -> None:
         view = memoryview(data)

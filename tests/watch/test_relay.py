@@ -108,6 +108,37 @@ def test_a_terminal_stays_a_terminal(tmp_path: Path) -> None:
     assert b"out\r\n" in seen  # one line ending, by the real terminal
 
 
+def test_a_line_of_ours_begins_where_the_jobs_has_ended(tmp_path: Path) -> None:
+    import os
+    import pty
+
+    from ddpdoctor.watch.relay import Relay, _Stream
+
+    master, slave = pty.openpty()
+    source, job = os.pipe()
+    relay = Relay(tmp_path, tmp_path / "s")
+    terminal, relay._targets = relay._targets, (slave, slave)
+    stream = _Stream(source, slave, BoundedLog(tmp_path / "log"), True)
+    try:
+        for text in (b"whole\n", b"\rbar 10 %", b"", b" more\n"):
+            os.write(job, text)
+            if text:
+                relay._carry(stream)
+            relay.end_line()
+            os.write(slave, b"ours\n")
+        expected = b"whole\r\nours\r\n\rbar 10 %\r\nours\r\nours\r\n more\r\nours\r\n"
+        seen = b""
+        while len(seen) < len(expected):
+            seen += os.read(master, 4096)
+        assert seen == expected
+        assert (tmp_path / "log").read_bytes() == b"whole\n\rbar 10 % more\n"
+    finally:
+        relay._targets = terminal
+        relay.close()
+        for descriptor in (master, slave, source, job):
+            os.close(descriptor)
+
+
 def test_the_exit_code_of_a_signal_is_a_shells(tmp_path: Path) -> None:
     script = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     done = subprocess.run(
