@@ -121,11 +121,12 @@ def run(options: argparse.Namespace) -> int:
     code = _look_at_all(jobs, tools)
     while interval is not None:
         time.sleep(interval)
-        from ddpdoctor.watch.attaching.jobs import keep_living
+        from ddpdoctor.watch.attaching.jobs import follow_job
         from ddpdoctor.watch.attaching.processes import read_processes
 
         processes = read_processes()
-        jobs = [living for job in jobs if (living := keep_living(job, processes)) is not None]
+        followed = [follow_job(job, processes, _take_stacks) for job in jobs]
+        jobs = [job for job in followed if job is not None]
         if not jobs:
             _complain("the job has ended")
             return code

@@ -16,6 +16,7 @@ from ddpdoctor.watch.attaching.jobs import (
     FoundJob,
     choose_by_pid,
     find_jobs,
+    follow_job,
     keep_living,
     name_script,
 )
@@ -215,6 +216,20 @@ def test_a_job_is_followed_until_its_last_rank_has_ended() -> None:
     assert left is not None
     assert ([rank.pid for rank in left.ranks], left.missing) == ([110], RankSet([1]))
     assert keep_living(job, {111: again}) is None
+
+
+def test_ranks_that_the_agent_has_started_anew_are_the_same_job() -> None:
+    (job,) = find(AGENT, *(make(110 + rank, 100, environ=torchrun(rank, 2)) for rank in range(2)))
+    anew = [
+        make(120 + rank, 100, environ=torchrun(rank, 2, TORCHELASTIC_RESTART_COUNT="1")) for rank in range(2)
+    ]
+    now = {each.pid: each for each in (AGENT, *anew)}
+    followed = follow_job(job, now, lambda _: {})
+    assert followed is not None
+    assert [rank.pid for rank in followed.ranks] == [120, 121]
+    other = make(100, ticks=5000, command=AGENT.command)  # another process under its number
+    assert follow_job(job, {**now, 100: other}, lambda _: {}) is None
+    assert follow_job(job, {100: AGENT}, lambda _: {}) is None
 
 
 @pytest.mark.parametrize(

@@ -293,6 +293,18 @@ def choose_by_pid(jobs: Sequence[FoundJob], pid: int, processes: Mapping[int, Se
     ]
 
 
+def follow_job(job: FoundJob, processes: Mapping[int, Seen], take_stacks: TakeStacks) -> FoundJob | None:
+    """Return the job as it is now, also where its agent has started all ranks anew; None where it has ended."""
+    living = keep_living(job, processes)
+    if living is not None or job.head is None:
+        return living
+    head = (job.head.pid, job.head.ticks)
+    again = find_jobs(processes, take_stacks)
+    return next(
+        (new for new in again if new.head is not None and (new.head.pid, new.head.ticks) == head), None
+    )
+
+
 def keep_living(job: FoundJob, processes: Mapping[int, Seen]) -> FoundJob | None:
     """Return the job as it is now; None where all of its ranks have ended."""
     living = [
