@@ -274,6 +274,16 @@ def test_a_rank_that_ran_out_of_batches_is_told_by_its_forwards() -> None:
     assert any("drop_last" in (fix.code or "") for fix in found.fix)
 
 
+def test_a_backward_on_a_device_waits_for_what_is_queued_there_and_proves_nothing() -> None:
+    stands = [
+        *[backward(rank, 8, 40, world=3, backend="nccl") for rank in (0, 2)],
+        stand(1, forward(7, 38, 3), collective("barrier", 1, 50, world=3)),
+    ]
+    found = judge(stands)
+    assert found is not None
+    assert (found.details["proof"], found.ranks) == (False, RankSet([1]))
+
+
 def test_a_loop_that_one_rank_has_left_is_named() -> None:
     loop = Frame("train.py", 36, "for", "for batch in loader:")
     found = proved([

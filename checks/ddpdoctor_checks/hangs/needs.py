@@ -122,7 +122,8 @@ class Ranks:
         need = self._known.get(key)
         if need is None:
             need = self._known[key] = _find_missing(call, series, self.by_rank)
-        return replace(need, sure=False) if place.stand.raised and need.sure else need
+        doubtful = place.stand.raised or (call.op == BACKWARD and _uses_device(place))
+        return replace(need, sure=False) if doubtful and need.sure else need
 
 
 def _find_missing(call: Call, series: str, by_rank: Mapping[int, Place]) -> Need:
@@ -145,6 +146,11 @@ def _find_missing(call: Call, series: str, by_rank: Mapping[int, Place]) -> Need
 
 
 _OF_A_WRAPPER = ("DistributedDataParallel", FORWARD, BACKWARD)
+
+
+def _uses_device(place: Place) -> bool:
+    """Whether a rank queues its collectives on a device: its backward waits for that, and not for other ranks."""
+    return "nccl" in (place.stand.backend or "").lower() or any(map(is_queued, place.stand.recent))
 
 
 def _tells_all(place: Place) -> bool:
