@@ -36,6 +36,8 @@ STEPS = 512
 LOOKS_KEPT = 50
 JOIN_S = 6.0
 """How long a node waits for what the others see before it judges by its own ranks."""
+TRIES = 10
+"""Glances in a row that may fail: what is read is written meanwhile."""
 STOP_S = 2.0
 """How long a node waits before it ends its own ranks, for the others to hear why."""
 MOST_SHARE, FREE_S = 0.01, 30.0
@@ -151,12 +153,16 @@ class Monitor:
                 self.lost.append(f"a suspicion could not be settled: {type(problem).__name__}: {problem}")
 
     def _watch(self) -> None:
+        failures = 0
         while not self._stop.wait(TICK_S):
             try:
                 self._tick()
+                failures = 0
             except Exception as problem:  # ours; the job goes on
-                self.lost.append(f"watching for hangs ended: {type(problem).__name__}: {problem}")
-                return
+                failures += 1
+                if failures == TRIES:
+                    self.lost.append(f"watching for hangs ended: {type(problem).__name__}: {problem}")
+                    return
             if self._ended is not None:
                 if self._shared is not None and self.elsewhere is None:
                     self._exchange.stop(f"{self._ended.code}: {self._ended.headline}")
