@@ -33,6 +33,8 @@ class Call:
     peer: int | None = None
     """Root, or the other side: a global rank."""
     tag: int | None = None
+    reduces: bool = True
+    """Of a forward: its backward reduces gradients over ranks, which it does not within no_sync."""
     asynchronous: bool = False
     point_to_point: bool = False
     default_group: bool = False

@@ -254,6 +254,7 @@ class Ring:
             default_group=bool(group.get("default")),
             returned=None if row.flags & END_UNKNOWN else row.end_ns != 0,
             raised=bool(row.flags & RAISED),
+            reduces=signature.get("reduces") is not False,
             age_s=max(0.0, (now_ns - row.begin_ns) / 1e9),
             took_s=(row.end_ns - row.begin_ns) / 1e9 if row.end_ns else None,
             frames=self.sites.get(row.site, ()),

@@ -284,6 +284,20 @@ def test_a_backward_on_a_device_waits_for_what_is_queued_there_and_proves_nothin
     assert (found.details["proof"], found.ranks) == (False, RankSet([1]))
 
 
+def test_a_backward_within_no_sync_waits_for_nobody() -> None:
+    stands = [backward(0, 8, 40, world=2), stand(1, forward(8, 40, 2), collective("barrier", 1, 50, world=2))]
+    assert judge(stands) is not None
+    local = tuple(replace(call, reduces=False) for call in stands[0].recent)
+    found = judge([replace(stands[0], recent=local), stands[1]], still=3.0)
+    assert found is None or found.code == "COL009"
+
+
+def test_a_backward_that_has_no_processor_is_no_wait() -> None:
+    """On a machine with too many processes a rank that computes may get next to none of it."""
+    stands = [backward(0, 8, 40, world=2), stand(1, forward(8, 40, 2), collective("barrier", 1, 50, world=2))]
+    assert judge([replace(stands[0], state="R"), stands[1]]) is None
+
+
 def test_a_loop_that_one_rank_has_left_is_named() -> None:
     loop = Frame("train.py", 36, "for", "for batch in loader:")
     found = proved([

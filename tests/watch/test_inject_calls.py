@@ -135,7 +135,9 @@ def test_forwards_of_the_wrapper_are_counted(tmp_path: Path) -> None:
 
         dist.init_process_group("gloo")
         model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)))
-        for _ in range(3):
+        for _ in range(2):
+            model(torch.randn(4, 2)).sum().backward()
+        with model.no_sync():
             model(torch.randn(4, 2)).sum().backward()
         del model
         dist.barrier()
@@ -148,6 +150,8 @@ def test_forwards_of_the_wrapper_are_counted(tmp_path: Path) -> None:
     assert [row["ordinal"] for row in forwards] == [1, 2, 3]
     assert all(row["end"] >= row["begin"] for row in forwards)
     assert forwards[0]["signature"]["syncs"] is True
+    assert [row["signature"]["reduces"] for row in forwards] == [True, True, False]
+    assert rows[1]["signature"]["ranks"] == [0, 1]
 
 
 def test_printed_tracebacks_are_the_same(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def _place(stand: Stand) -> Place:
         return Place(stand, "collective", newest)
     if _in_backward(stand) and _still(stand):
         wraps = [each for each in stand.recent if each.op in (WRAP, FORWARD)]
-        if wraps:
+        if wraps and wraps[-1].reduces:
             frames = stand.frames
             last = wraps[-1]
             made = Call(BACKWARD, members=last.members, ordinal=last.ordinal, index=last.index, frames=frames)
@@ -172,6 +172,8 @@ def _place(stand: Stand) -> Place:
 
 def _still(stand: Stand) -> bool:
     """Whether a rank did not move between the samples, as far as can be seen."""
+    if stand.state == "R":
+        return False  # it may only wait for a processor
     if stand.cpu_share is not None and stand.cpu_share >= IDLE_SHARE:
         return False
     if stand.state == "R":

@@ -241,7 +241,8 @@ def _see_forwards(owner: Any) -> None:
         syncs = real_pre(self)
         try:
             number = number_of(self)
-            begun[number] = begin(_FORWARD, number, frame_of(1), syncs=bool(syncs))
+            reduces = getattr(self, "require_backward_grad_sync", True)  # not within no_sync
+            begun[number] = begin(_FORWARD, number, frame_of(1), syncs=bool(syncs), reduces=bool(reduces))
         except Exception as error:
             journal.failed("forward", error)
         return syncs
