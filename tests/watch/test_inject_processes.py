@@ -196,7 +196,7 @@ def test_waiting_without_an_end_says_nothing(tmp_path: Path) -> None:
         tmp_path,
         """
         import os, signal, time
-        pid = os.posix_spawn("/bin/sh", ["sh", "-c", "sleep 60"], os.environ)
+        pid = os.posix_spawn("/bin/sh", ["sh", "-c", "exec sleep 60"], os.environ)
         assert os.waitpid(pid, os.WNOHANG) == (0, 0)
         assert os.wait3(os.WNOHANG)[0] == 0
         assert os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is None
