@@ -1,0 +1,54 @@
+"""When a suspicion is withdrawn, and when it stands although something moved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddpdoctor.evidence.job import Moment
+from ddpdoctor.evidence.standstill import Stand, Standstill
+from ddpdoctor.watch.monitor import Monitor, Policy, Ruling
+from ddpdoctor.watch.pace import Glance
+
+LOOK = Standstill(Moment(0), 20.0, 12.0, tuple(Stand(rank) for rank in range(3)), 3)
+
+
+def glance(rank: int, changed: int = 5, *, alive: bool = True) -> Glance:
+    return Glance(rank, alive, True, 7, changed)
+
+
+@pytest.fixture
+def monitor(tmp_path: Path) -> Monitor:
+    """One that has suspected rank 1, for which ranks 0 and 2 wait."""
+    made = Monitor(
+        tmp_path, tmp_path, lambda look: Ruling(stalled=True, ranks=(1,)), Policy(), lambda text: None
+    )
+    made._rule(LOOK, 10.0, [glance(rank) for rank in range(3)])
+    return made
+
+
+def test_it_is_withdrawn_when_the_rank_moves(monitor: Monitor) -> None:
+    assert monitor._has_moved([glance(0), glance(1, changed=6), glance(2)])
+
+
+def test_it_stands_while_nothing_moves(monitor: Monitor) -> None:
+    assert not monitor._has_moved([glance(rank) for rank in range(3)])
+
+
+def test_it_stands_where_those_that_waited_give_up(monitor: Monitor) -> None:
+    """At the time limit of their group: their calls raise, then they end, then the launcher ends the rest."""
+    assert not monitor._has_moved([glance(0, changed=6), glance(1), glance(2)])
+    assert not monitor._has_moved([glance(0, alive=False), glance(1), glance(2)])
+    assert not monitor._has_moved([glance(0, changed=6, alive=False), glance(1, alive=False), glance(2)])
+
+
+def test_it_is_withdrawn_where_the_rank_leaves_while_others_wait(monitor: Monitor) -> None:
+    assert monitor._has_moved([glance(0), glance(1, alive=False), glance(2)])
+
+
+def test_a_suspicion_of_nobody_is_withdrawn_when_anything_moves(tmp_path: Path) -> None:
+    made = Monitor(tmp_path, tmp_path, lambda look: Ruling(stalled=True), Policy(), lambda text: None)
+    made._rule(LOOK, 10.0, [glance(rank) for rank in range(3)])
+    assert not made._has_moved([glance(rank) for rank in range(3)])
+    assert made._has_moved([glance(0, changed=6), glance(1), glance(2)])
