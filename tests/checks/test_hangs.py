@@ -490,3 +490,16 @@ def test_many_ranks_that_wait_for_work_are_judged_in_time() -> None:
     found = proved(stands)
     assert time.process_time() - began < 10.0
     assert found.ranks == RankSet([world - 1])
+
+
+def test_two_sides_of_one_test_are_calls_that_do_not_fit_whoever_called_them_before() -> None:
+    """``if r == 0: gather(); reduce()`` and ``else: reduce(); gather()``: the order differs, and neither is to blame."""
+    inside = [collective("all_reduce", number, 4, 2) for number in range(1, 6)]
+    sides = [
+        stand(
+            rank, *inside, collective(op, 6, line, 2), conditions=(Frame("train.py", 13, kind, "if r == 0:"),)
+        )
+        for rank, op, line, kind in ((0, "all_gather", 8, "if"), (1, "all_reduce", 4, "else"))
+    ]
+    found = proved(sides)
+    assert (found.code, found.ranks, found.victims) == ("COL003", RankSet([0, 1]), RankSet())

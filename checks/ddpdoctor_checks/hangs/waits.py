@@ -468,6 +468,8 @@ def _is_missing(main: Sequence[Place], others: Sequence[Place]) -> bool:
     one, other = main[0], others[0]
     if _site(one) is None or _site(other) is None or _at(one) == _at(other):
         return False
+    if _are_opposite(one, other):
+        return False
     guards = [guard_of(one), guard_of(other)]
     if guards[0] is not None and guards[1] is not None:
         return _where(guards[0]) != _where(guards[1])
@@ -475,6 +477,12 @@ def _is_missing(main: Sequence[Place], others: Sequence[Place]) -> bool:
         return True
     mine, theirs = _at(one) in lines_called(other.stand), _at(other) in lines_called(one.stand)
     return mine != theirs
+
+
+def _are_opposite(one: Place, other: Place) -> bool:
+    """Whether two ranks stand on the two sides of one test: there each makes the call that is the other's."""
+    kinds = {_where(each): each.function for each in one.stand.conditions}
+    return any({kinds.get(_where(each)), each.function} == {"if", "else"} for each in other.stand.conditions)
 
 
 def _site(place: Place) -> Frame | None:
