@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.judge import CannotLook, Finding, check, check_also
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, check, check_also
 from ddpdoctor_checks.crash import collectives as ended
 from ddpdoctor_checks.crash.telling import JOB
 from ddpdoctor_checks.hangs.loaders import explain_by_batches
@@ -37,10 +37,22 @@ def judge_look(evidence: Evidence) -> Finding | None:
         told = dataclasses.replace(to_finding(deadlock, reading), code=deadlock.code)
         found: Finding | None = explain_by_batches(told, reading)
     else:
-        found = find_stall(reading, look.stage)
+        found = _behind_thread(find_stall(reading, look.stage), evidence)
     if found is not None and look.stage == "withdrawn":
         return dataclasses.replace(found, state="withdrawn", severity="info", decisive=False)
     return found
+
+
+def _behind_thread(found: Finding | None, evidence: Evidence) -> Finding | None:
+    """Return a stall as what follows where a thread of the stalled rank has died: the rank may wait for it in vain."""
+    if found is None or found.code != "COL009":
+        return found
+    dead = [each for each in evidence.exceptions if each.kind == "thread" and each.rank in found.ranks]
+    if not dead:
+        return found
+    name = f"thread {dead[0].thread}" if dead[0].thread else "a thread"
+    seen = EvidenceItem("thread", f"{name} of rank {dead[0].rank} has died of {dead[0].type}")
+    return dataclasses.replace(found, role="consequence", decisive=False, evidence=(*found.evidence, seen))
 
 
 def _tell(evidence: Evidence, code: str) -> Iterable[Finding]:
