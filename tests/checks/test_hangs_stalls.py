@@ -8,7 +8,7 @@ import pytest
 
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.standstill import ChildStand, Stand
-from tests.checks.standing import at, collective, forward, judge, stand
+from tests.checks.standing import at, backward, collective, forward, judge, stand
 
 PYTHON = "/usr/lib/python3.11/"
 
@@ -117,6 +117,16 @@ def test_nobody_is_suspected_while_another_one_that_is_needed_computes() -> None
         judge([*waiting(0, world=3), holding(1, at(61)), holding(2, at(70), cpu_share=1.0)], still=43.0)
         is None
     )
+
+
+def test_ranks_that_all_wait_for_what_was_called_are_not_blamed_but_reported() -> None:
+    """The number of rank 1's forwards says that it is through; something else keeps rank 0."""
+    stands = [backward(0, 8, 40, world=2), stand(1, forward(9, 38, 2), collective("barrier", 1, 50, world=2))]
+    assert judge(stands, still=3.0) is None
+    found = judge(stands, still=30.0, stage="suspected")
+    assert found is not None
+    assert (found.code, found.ranks, found.confidence) == ("COL005", RankSet(), "low")
+    assert "rank 1 waits in barrier #1 (train.py:50" in found.message
 
 
 def test_a_rank_for_which_nobody_waits_is_not_blamed() -> None:

@@ -297,27 +297,52 @@ def _children(children: Sequence[ChildStand]) -> list[EvidenceItem]:
 
 
 def _find_symmetric(reading: Reading, stage: str) -> Finding | None:
-    """All ranks wait in one call, and nothing happens: the network or the library, and no rank."""
-    main = reading.main_wait()
-    if not main or len(main) != len(reading.places) or reading.unseen:
+    """All ranks wait, and each for what is on its way: the network or the library, and no rank."""
+    living = [place for place in reading.places if place.kind != "gone"]
+    if len(living) < 2 or not all(place.waits for place in living) or reading.unseen:
         return None
-    line = main[0].line
-    where = (
-        (Where(ranks_of(main), "victim", line.file, line.line, line.function, line.source),) if line else ()
-    )
+    sides = _part_by_call(living)
+    age = format_age(reading.look.still_s)
+    if len(sides) == 1:
+        call, line = living[0].call, living[0].line
+        message = (
+            f"All {len(living)} ranks have been in {name_call(call)}{name_line(line)} for {age}, with equal counts of "
+            "calls: no rank is at fault, and nothing moves between them."
+        )
+    else:
+        told = join_words((_say_waiting(side) for side in sides), few=MOST_SIDES)
+        message = (
+            f"{told[0].upper()}{told[1:]}. Nothing has moved for {age}, and by the numbers of their calls nobody has "
+            "left one out: no rank can be named."
+        )
     return Finding(
-        message=f"All {len(main)} ranks have been in {name_call(main[0].call)}{name_line(line)} for "
-        f"{format_age(reading.look.still_s)}, with equal counts of calls: no rank is at fault, and nothing moves "
-        "between them.",
+        message=message,
         code="COL005",
-        victims=ranks_of(main),
-        where=where,
+        victims=ranks_of(living),
+        where=tuple(
+            Where(ranks_of(side), "victim", line.file, line.line, line.function, line.source)
+            for side in sides
+            if (line := side[0].line) is not None
+        ),
         evidence=tuple(what_was_seen(reading)),
         fix=(
             Fix("examine the network between the nodes", command="ddpdoctor check --nproc 2"),
             Fix("a call on very much data takes long on a slow link: compare with what check measures"),
         ),
-        details={"proof": False, "stage": stage, "symmetric": True},
-        confidence="high" if stage == "confirmed" else "low",
+        details={"proof": False, "stage": stage, "symmetric": len(sides) == 1},
+        confidence="high" if stage == "confirmed" and len(sides) == 1 else "low",
         decisive=True,
     )
+
+
+def _part_by_call(places: Sequence[Place]) -> list[list[Place]]:
+    """Return ranks by the call that they wait in, those of the most ranks first."""
+    sides: dict[tuple[object, ...], list[Place]] = {}
+    for place in places:
+        sides.setdefault(place.key, []).append(place)
+    return sorted(sides.values(), key=lambda side: (-len(side), side[0].rank))
+
+
+def _say_waiting(side: Sequence[Place]) -> str:
+    verb = choose_form(len(side), "waits", "wait")
+    return f"{name_set(ranks_of(side))} {verb} in {name_call(side[0].call)}{name_line(side[0].line)}"
