@@ -24,6 +24,8 @@ from ddpdoctor_checks.wording import name_set
 __all__ = ["BACKWARD", "FORWARD", "INIT", "MAKERS", "WRAP", "Place", "Reading", "last_look", "read_look"]
 
 INIT, WRAP = "init_process_group", "DistributedDataParallel"
+STILL_S = 0.5
+"""A rank that made a call more recently moves, though both samples may have met it on one line of its loop."""
 IDLE_SHARE = 0.1
 """Of one core between two samples: a process that uses more is computing and may get on."""
 STOPPED = ("T", "t")
@@ -172,8 +174,8 @@ def _place(stand: Stand) -> Place:
 
 def _still(stand: Stand) -> bool:
     """Whether a rank did not move between the samples, as far as can be seen."""
-    if stand.state == "R":
-        return False  # it may only wait for a processor
+    if stand.watched and stand.still_s is not None and stand.still_s < STILL_S:
+        return False  # it has just made a call
     if stand.cpu_share is not None and stand.cpu_share >= IDLE_SHARE:
         return False
     if stand.state == "R":
