@@ -151,7 +151,8 @@ def test_killed_command_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_limit_of_the_whole_command_holds(tmp_path: Path) -> None:
-    result = check(tmp_path, *model("hangs_on_one"), "--timeout", "8")
+    # Room for a busy machine to get as far as the model.
+    result = check(tmp_path, *model("hangs_on_one"), "--stage-timeout", "ddp=100", "--timeout", "20")
     assert result.code == 1, result.err
     assert result.stage("ddp")["status"] == "cut"
     assert "--timeout" in result.stage("ddp")["reason"]
