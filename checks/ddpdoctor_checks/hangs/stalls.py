@@ -24,6 +24,10 @@ from ddpdoctor_checks.hangs.waits import what_was_seen
 from ddpdoctor_checks.wording import choose_form, format_age, join_words, name_set
 
 
+DEVICE_S = 120.0
+"""Ranks that all wait for their devices may only have queued much on them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Doing:
     """What a rank does that does not move."""
@@ -300,6 +304,8 @@ def _find_symmetric(reading: Reading, stage: str) -> Finding | None:
     """All ranks wait, and each for what is on its way: the network or the library, and no rank."""
     living = [place for place in reading.places if place.kind != "gone"]
     if len(living) < 2 or not all(place.waits for place in living) or reading.unseen:
+        return None
+    if reading.look.still_s < DEVICE_S and any(place.kind == "device" for place in living):
         return None
     sides = _part_by_call(living)
     age = format_age(reading.look.still_s)
