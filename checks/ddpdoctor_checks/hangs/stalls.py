@@ -23,7 +23,6 @@ from ddpdoctor_checks.hangs.reading import (
 from ddpdoctor_checks.hangs.waits import what_was_seen
 from ddpdoctor_checks.wording import choose_form, format_age, join_words, name_set
 
-
 DEVICE_S = 120.0
 """Ranks that all wait for their devices may only have queued much on them."""
 
