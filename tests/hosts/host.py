@@ -206,10 +206,14 @@ class Host:
             time.sleep(_POLL_S)
 
     def kill_everything(self) -> None:
-        """Kill every process of the host, as its power switch would; the host itself stays usable."""
+        """Kill every process of the host, as its power switch would; the host itself stays usable.
+
+        Children before their parents: a launcher gets SIGTERM when what stays beside it is killed, and would have time
+        to tell others that it stops.
+        """
         deadline = time.monotonic() + KILL_LIMIT_S
         while (processes := self.processes()) and time.monotonic() < deadline:
-            kill_all([process.outer_pid for process in processes])
+            kill_all(sorted((process.outer_pid for process in processes), reverse=True))
             time.sleep(_POLL_S)
 
     # --- its cable
