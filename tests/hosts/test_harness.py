@@ -289,6 +289,8 @@ def test_stale_first_process_of_a_dead_owner_is_ended(pair: Hosts) -> None:
     dead.wait()
     command = [sys.executable, "-I", "-S", str(PEER.with_name("host_init.py")), "--owner", f"{dead.pid}-1"]
     stale = subprocess.Popen([*command, "--name", "stale"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    while b"--owner" not in Path(f"/proc/{stale.pid}/cmdline").read_bytes():
+        time.sleep(0.01)  # in the middle of its exec it has no command line
     remove_stale()
     stale.communicate()
     assert stale.returncode == -signal.SIGKILL
