@@ -237,15 +237,23 @@ class _Preparation:
         return _Tools(plugins, selection, common.pair_outputs(self._options, plugins.renderers.names))
 
 
+REPORTING = (
+    "ddpdoctor.cli.outputs",
+    "ddpdoctor.gather.scrub",
+    "ddpdoctor.report.build",
+    "ddpdoctor.report.html.renderer",
+    "ddpdoctor.report.json_renderer",
+    "ddpdoctor.report.terminal",
+    "ddpdoctor.watch.evidence",
+)
+"""What `_judge` and `_deliver` import."""
+
+
 def _import_reporting() -> None:
-    """Import what `_judge` and `_deliver` import."""
-    import ddpdoctor.cli.outputs
-    import ddpdoctor.gather.scrub
-    import ddpdoctor.report.build
-    import ddpdoctor.report.html.renderer
-    import ddpdoctor.report.json_renderer
-    import ddpdoctor.report.terminal
-    import ddpdoctor.watch.evidence  # noqa: F401  # imported to be there
+    import importlib
+
+    for name in REPORTING:
+        importlib.import_module(name)
 
 
 def _tell_lost(report: Report, directory: RunDirectory) -> None:

@@ -59,8 +59,6 @@ class Numbers:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Numbers) and self._items == other._items
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         shown = ", ".join(map(str, self._items[:4]))
         return f"Numbers([{shown}{', …' if len(self) > 4 else ''}])"

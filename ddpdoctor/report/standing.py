@@ -166,7 +166,7 @@ def _clip_start(place: str, columns: int) -> str:
     return place if len(place) <= columns else f"…{place[1 - columns :]}"
 
 
-def _say_ranks(ranks: RankSet, missing: RankSet = RankSet()) -> str:  # noqa: B008  # never changed
+def _say_ranks(ranks: RankSet, missing: RankSet | None = None) -> str:
     both = f"here: {ranks} | not here: {missing}"
     return both if missing and len(both) <= HERE else f"here: {ranks}"
 

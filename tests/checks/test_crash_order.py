@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -141,10 +142,10 @@ def test_a_thread_is_the_cause_where_nobody_else_failed() -> None:
     assert (found.ranks, found.victims) == (RankSet([2]), RankSet([0, 1]))
 
 
-def loader(job: Job, rank: int, pid: int, signal: int | None, **changes: object) -> None:
+def loader(job: Job, rank: int, pid: int, signal: int | None, **changes: Any) -> None:
     process = job.processes[rank]
     worker = ProcessRecord(pid, process.node, parent=process.pid, role="loader-worker", signal=signal)
-    job.extra.append(replace(worker, **changes))  # type: ignore[arg-type]
+    job.extra.append(replace(worker, **changes))
 
 
 def test_a_crash_in_a_loader_worker_has_the_workers_line_and_then_the_ranks() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,11 +18,11 @@ def waiting(*ranks: int, world: int = 3) -> list[Stand]:
     return [stand(rank, collective("all_reduce", 8, 88, world), still_s=43.0) for rank in ranks]
 
 
-def holding(rank: int, *frames: Frame, **more: object) -> Stand:
+def holding(rank: int, *frames: Frame, **more: Any) -> Stand:
     """A rank that made its last call 43 s ago and stands there since."""
     done = collective("all_reduce", 7, 88, 3)
     made = stand(rank, done, frames=frames, still_s=43.0)
-    return replace(made, call=None, **more)  # type: ignore[arg-type]
+    return replace(made, call=None, **more)
 
 
 @pytest.mark.parametrize(

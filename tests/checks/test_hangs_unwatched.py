@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from typing import Any
 
 import pytest
 
@@ -16,24 +17,24 @@ from ddpdoctor_checks.hangs.findings import find_progress, judge_look
 C10D = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 
 
-def waits(rank: int, op: str = "all_reduce", line: int = 88, **more: object) -> Stand:
+def waits(rank: int, op: str = "all_reduce", line: int = 88, **more: Any) -> Stand:
     own = Frame("train.py", line, "step", f"dist.{op}(t)")
     frames = (Frame(C10D, 3000, op), own, Frame("train.py", 99, "main"))
     call = Call(op, point_to_point=op in ("send", "recv"), frames=frames)
     return make(rank, frames, call=call, **more)
 
 
-def outside(rank: int, source: str = "time.sleep(1000)", **more: object) -> Stand:
+def outside(rank: int, source: str = "time.sleep(1000)", **more: Any) -> Stand:
     frames = (Frame("data.py", 61, "read_shard", source), Frame("train.py", 98, "main"))
     return make(rank, frames, **more)
 
 
-def make(rank: int, frames: tuple[Frame, ...], **more: object) -> Stand:
-    fields: dict[str, object] = {
+def make(rank: int, frames: tuple[Frame, ...], **more: Any) -> Stand:
+    fields: dict[str, Any] = {
         "pid": 1000 + rank, "frames": frames, "frames_before": frames, "cpu_share": 0.0, "state": "S",
         "asleep_s": 43.0, "watched": False,
     }  # fmt: skip
-    return Stand(rank, **{**fields, **more})  # type: ignore[arg-type]  # fields of Stand
+    return Stand(rank, **{**fields, **more})
 
 
 def see(*stands: Stand, world: int | None = None, interval_s: float = 1.0, stage: str = "look") -> Evidence:

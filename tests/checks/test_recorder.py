@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -41,12 +42,12 @@ class Made:
     world: int
     table: CallTable = dataclasses.field(default_factory=CallTable)
     rows: dict[int, list[tuple[int, int, int]]] = dataclasses.field(default_factory=dict)
-    changes: dict[int, dict[str, object]] = dataclasses.field(default_factory=dict)
+    changes: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
     def call(
         self, ranks: Sequence[int], op: str, line: int, number: int, state: int = COMPLETED + RETIRED, *,
         shape: tuple[int, ...] = (4,), group: str = "0", members: RankSet | None = None, dtype: str = "float32",
-        **more: object,
+        **more: Any,
     ) -> Made:  # fmt: skip
         stack = self.table.stack(
             (
@@ -56,7 +57,7 @@ class Made:
         )
         place = self.table.group(group, "default_pg" if group == "0" else "", members)
         kept = () if op == "barrier" else (shape,)
-        made = RecordedCall(op, place, kept, kept, (dtype,), (dtype,), stack, **more)  # type: ignore[arg-type]
+        made = RecordedCall(op, place, kept, kept, (dtype,), (dtype,), stack, **more)
         for rank in ranks:
             self.rows.setdefault(rank, []).append((self.table.call(made), number, state))
         return self
@@ -73,7 +74,7 @@ class Made:
         for rank, rows in self.rows.items():
             calls, numbers, states = zip(*rows, strict=True) if rows else ((), (), ())
             made = RankCalls(rank, calls=Numbers(calls), sequences=Numbers(numbers), states=Numbers(states))
-            ranks.append(dataclasses.replace(made, **self.changes.get(rank, {})))  # type: ignore[arg-type]
+            ranks.append(dataclasses.replace(made, **self.changes.get(rank, {})))
         return self.table.log(ranks)
 
 
@@ -221,11 +222,11 @@ def test_a_rank_that_left_a_call_out_or_made_one_more_is_told_so(shift: int, wor
     assert "#7" in found.message
 
 
-def swapped(world: int, odd: Sequence[int], **more: object) -> Made:
+def swapped(world: int, odd: Sequence[int], **more: Any) -> Made:
     made = Made(world).together()
     rest = [rank for rank in range(world) if rank not in odd]
     for n, (usual, other) in enumerate([(30, 31), (31, 30)]):
-        made.call(rest, "all_reduce", usual, 4 + n, **more).call(odd, "all_reduce", other, 4 + n, **more)  # type: ignore[arg-type]
+        made.call(rest, "all_reduce", usual, 4 + n, **more).call(odd, "all_reduce", other, 4 + n, **more)
     return made
 
 

@@ -314,7 +314,7 @@ def test_run_directories_of_two_containers_are_two_nodes(run: Run, tmp_path: Pat
     job = Job(4, nproc=2).raises(3, "KeyError", "'label_9917'", 10.0).complains([0, 1, 2], 10.2)
     whole = job.evidence()
     for node, name in enumerate(("pod-0", "pod-1")):
-        kept = {
+        kept: dict[str, Any] = {
             kind: tuple(
                 dataclasses.replace(row, node=0, host="localhost")
                 for row in getattr(whole, kind)
@@ -322,7 +322,7 @@ def test_run_directories_of_two_containers_are_two_nodes(run: Run, tmp_path: Pat
             )
             for kind in ("processes", "exceptions", "texts")
         }
-        write_report(tmp_path / name, dataclasses.replace(whole, **kept))  # type: ignore[arg-type]
+        write_report(tmp_path / name, dataclasses.replace(whole, **kept))
     report = verdict(run, "pod-0", "pod-1")
     assert report["findings"][0]["ranks"] == [3]
     assert {node["host"]: node["ranks"] for node in report["world"]["nodes"]} == {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,16 +77,16 @@ DUMPED = (
 )
 
 
-def lag_report(run: Run, text: str) -> dict[str, object]:
+def lag_report(run: Run, text: str) -> dict[str, Any]:
     Path("train.log").write_text(text + ended([(0, -6), (1, -6), (2, -6), (3, -15)]))
     run("analyze", "train.log", "--json", "report.json")
-    report: dict[str, object] = json.loads(Path("report.json").read_text())
+    report: dict[str, Any] = json.loads(Path("report.json").read_text())
     return report
 
 
 def test_watchdogs_tell_which_rank_lags_behind(run: Run, tmp_path: Path) -> None:
     words = "".join(watchdog(rank, 1580, 1582, 1579) for rank in range(3)) + DUMPED
-    first = lag_report(run, words)["findings"][0]  # type: ignore[index]
+    first = lag_report(run, words)["findings"][0]
     assert (first["code"], first["ranks"], first["victims"]) == ("COL002", [3], [0, 1, 2])
     assert first["message"] == (
         "Ranks 0-2 wait in allreduce #1580 after 600 s; rank 3 never called it: its last call was #1579."
@@ -94,12 +95,12 @@ def test_watchdogs_tell_which_rank_lags_behind(run: Run, tmp_path: Path) -> None
 
 def test_watchdogs_of_ranks_that_are_level_blame_nobody(run: Run, tmp_path: Path) -> None:
     words = "".join(watchdog(rank, 1580, 1582, 1579) for rank in range(4))
-    first = lag_report(run, words)["findings"][0]  # type: ignore[index]
+    first = lag_report(run, words)["findings"][0]
     assert (first["code"], first["ranks"]) != ("COL002", [3])
 
 
 def test_watchdogs_of_other_groups_are_not_compared(run: Run, tmp_path: Path) -> None:
     words = "".join(watchdog(rank, 1580, 1582, 1579) for rank in range(3))
     other = DUMPED.replace("[PG ID 0 PG GUID 0(default_pg) Rank 3]", "[PG ID 5 PG GUID 22(tensor) Rank 0]")
-    first = lag_report(run, words + other)["findings"][0]  # type: ignore[index]
+    first = lag_report(run, words + other)["findings"][0]
     assert (first["code"], first["confidence"]) == ("COL005", "medium")

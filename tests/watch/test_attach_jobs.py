@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,10 +37,10 @@ def make(
     parent: int = 1,
     command: Sequence[str] = (PYTHON, "-u", "train.py"),
     environ: Mapping[str, str] | None = None,
-    **more: object,
+    **more: Any,
 ) -> Seen:
     given = dict(environ or {})
-    fields: dict[str, object] = {
+    fields: dict[str, Any] = {
         "ticks": pid,
         "name": "python",
         "command": tuple(command),
@@ -51,7 +52,7 @@ def make(
         "attempt": int(given.get("TORCHELASTIC_RESTART_COUNT", 0)),
         "local_rank": int(given["LOCAL_RANK"]) if "LOCAL_RANK" in given else None,
     }
-    return Seen(pid=pid, parent=parent, **{**fields, **more})  # type: ignore[arg-type]  # fields of Seen
+    return Seen(pid=pid, parent=parent, **{**fields, **more})
 
 
 def torchrun(rank: int, size: int = 3, run: str = "a", port: int = 29500, **more: str) -> dict[str, str]:

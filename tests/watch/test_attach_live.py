@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,7 @@ WATCHED = """
 """
 
 
-def attach(folder: Path, target: str, *options: str) -> tuple[int, dict[str, object], str]:
+def attach(folder: Path, target: str, *options: str) -> tuple[int, dict[str, Any], str]:
     """Attach; return the exit code, the report and what was said on stderr."""
     report = folder / "attached.json"
     done = subprocess.run(
@@ -92,7 +93,7 @@ def test_spawned_ranks_that_hang_are_found_and_named(tmp_path: Path) -> None:
         job.wait()
     assert code == 1, err
     assert "numbered in the order in which they were started" in err
-    first = report["findings"][0]  # type: ignore[index]  # of the report
+    first = report["findings"][0]
     assert (first["code"], first["ranks"], first["victims"], first["confidence"]) == (
         "COL009",
         [1],
@@ -115,14 +116,14 @@ def test_a_live_run_is_looked_at_and_goes_on(tmp_path: Path) -> None:
         wait_for(lambda: ready(out) or job.poll() is not None, "both ranks are there")
         _, report, err = attach(tmp_path, str(run), "--dump")
         assert f"the look is kept in {run}/looks/asked-0001.json; the job goes on" in err
-        (look,) = report["evidence"]["standstills"]  # type: ignore[index]  # of the report
+        (look,) = report["evidence"]["standstills"]
         waiting = look["stands"][0]
         assert (waiting["rank"], waiting["call"]["op"], waiting["watched"]) == (0, "all_reduce", True)
         assert waiting["call"]["ordinal"] > 1
         job.send_signal(signal.SIGUSR1)
         wait_for(lambda: (run / "looks" / "asked-0002.json").exists(), "the signal asks for a look")
         _, report, _ = attach(tmp_path, str(run))
-        (look,) = report["evidence"]["standstills"]  # type: ignore[index]  # of the report
+        (look,) = report["evidence"]["standstills"]
         assert all(stand["watched"] for stand in look["stands"])
         assert job.poll() is None
     finally:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -214,8 +215,8 @@ def test_how_far_a_rank_is_behind_the_first(tmp_path: Path) -> None:
         process.communicate()
 
 
-def rank(number: int, **more: object) -> RankProgress:
-    given: dict[str, object] = {
+def rank(number: int, **more: Any) -> RankProgress:
+    given: dict[str, Any] = {
         "phase": IN_CALL,
         "op": "all_reduce",
         "place": "train.py:88",
@@ -230,7 +231,7 @@ def rank(number: int, **more: object) -> RankProgress:
         "cpu": 0.03,
         **more,
     }
-    return RankProgress(number, **given)  # type: ignore[arg-type]  # fields of it
+    return RankProgress(number, **given)
 
 
 LATE = {"phase": BETWEEN, "op": "all_reduce", "last_number": 127, "open": False, "step": 127, "behind": 1}
@@ -348,7 +349,7 @@ def test_the_title_says_how_fast_the_job_is_or_for_how_long_it_has_called_nothin
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     view = LiveView(Screen(terminal[1]), lambda: STANDING, lambda: None, color=False, ascii=False, tell=print)
 
-    def title(seconds: float, step: int, **more: object) -> str:
+    def title(seconds: float, step: int, **more: Any) -> str:
         now[0] = 100.0 + seconds
         return " · ".join(view._title(Progress((rank(0, step=step, **more),), 4, "gloo", 1)))
 
@@ -363,7 +364,7 @@ def test_the_title_says_how_fast_the_job_is_or_for_how_long_it_has_called_nothin
     assert view._title(Progress(()))[0:2] == ["ddpdoctor", "1:01:33"]
 
 
-def view_options(**more: object) -> argparse.Namespace:
+def view_options(**more: Any) -> argparse.Namespace:
     return argparse.Namespace(live=True, configured=frozenset(), **more)
 
 
@@ -448,14 +449,14 @@ class Session:
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.terminal = Terminal(columns, rows)
-        given: dict[str, object] = {"stdin": slave, "stdout": slave, "stderr": slave, **streams}
+        given: dict[str, Any] = {"stdin": slave, "stdout": slave, "stderr": slave, **streams}
         self.process = subprocess.Popen(
             command,
             cwd=folder,
             env=environ(folder, TERM="xterm", LC_ALL="C.UTF-8"),
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-            **given,  # type: ignore[call-overload]  # options of Popen
+            **given,
         )
         os.close(slave)
         self.ended = False

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import multiprocessing
 import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -209,11 +210,7 @@ def _unify_groups(log: CallLog) -> CallLog:
     known = {name: next(iter(groups)) for name, groups in told.items() if len(groups) == 1}
     if all(group.ranks is not None or group.name not in known for group in log.groups):
         return log
-    renamed: Callable[[ProcessGroup], ProcessGroup] = lambda group: (  # noqa: E731
-        known.get(group.name, group) if group.ranks is None else group
-    )
+    groups = tuple(known.get(group.name, group) if group.ranks is None else group for group in log.groups)
     table = CallTable()
     table.world = log.world
-    return table.log(table.adopt(CallLog(
-        tuple(renamed(group) for group in log.groups), log.frames, log.stacks, log.calls, log.ranks, log.world, log.lost
-    )))  # fmt: skip
+    return table.log(table.adopt(dataclasses.replace(log, groups=groups)))

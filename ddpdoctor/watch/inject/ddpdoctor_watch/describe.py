@@ -9,6 +9,7 @@ from . import journal, process
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
+    from typing import Any
 
     Frames = list[list[object]]
 
@@ -147,7 +148,8 @@ def _take_remote(told: dict[str, object], cause: BaseException, chain: list[dict
     if sent is None:
         return False
     if chain:
-        told["frames"] = [*sent[0], *told["frames"]]  # type: ignore[misc]
+        here: Any = told["frames"]
+        told["frames"] = [*sent[0], *here]
     else:
         told["parent"] = {"type": told["type"], "frames": told["frames"]}
         told["frames"] = sent[0]
