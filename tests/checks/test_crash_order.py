@@ -471,3 +471,18 @@ def test_ranks_that_somebody_outside_ends_all_together_are_told_as_one() -> None
     assert found.message.startswith(
         "Every rank was ended by signal 15 (SIGTERM), and nobody had failed before: sent by"
     )
+
+
+@pytest.mark.parametrize("parent", [900, 901], ids=["its own ranks", "others"])
+def test_who_started_the_ranks_and_exits_after_them_only_passes_on_that_they_failed(parent: int) -> None:
+    job = Job(2).complains([0, 1], 10.0)
+    for rank, process in job.processes.items():
+        job.processes[rank] = replace(process, parent=parent)
+    call = (Frame("start.py", 15, "<module>", "sys.exit(1)"),)
+    job.extra.append(
+        ProcessRecord(
+            900, role="other", exit_code=1, exit_call=call, exit_how="sys.exit", ended=job.when(0, 12.0)
+        )
+    )
+    findings, _, _ = judge(job)
+    assert ("ERR006" in {finding.code for finding in findings}) is (parent == 901)

@@ -74,7 +74,7 @@ def test_the_json_form_says_the_same_without_call_sites() -> None:
 def test_what_the_tests_make_up_is_byte_for_byte_what_torch_writes() -> None:
     for path in sorted((RECORDED / "missing").iterdir()):
         data = path.read_bytes()
-        assert pickle_dump(pickle.loads(data)) == data  # noqa: S301  # what this test has just written
+        assert pickle_dump(pickle.loads(data)) == data  # noqa: S301  # a file of this repository
 
 
 def test_entries_taken_in_one_step_are_those_read_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,10 +72,24 @@ def _judge_attempt(
         rest = [view for view in views.others if view.attempt in (attempt, 0)]
         beside = [failure for view in rest if (failure := judge_view(view, context)) is not None]
         if job is None or job.exit_code != 0 or job.signal is not None:
-            own = [each for each in beside if each.level in OWN]
+            own = [each for each in beside if each.level in OWN and not _passes_on(each, failures)]
             diagnosis.beside = [each for each in beside if each.code is not None]
     _choose(diagnosis, own)
     return diagnosis
+
+
+def _passes_on(beside: Failure, failures: Sequence[Failure]) -> bool:
+    """Whether a process only exits because ranks have failed that it has started itself."""
+    parent = beside.view.process
+    return (
+        beside.code == "ERR006"
+        and parent is not None
+        and any(
+            each.view.process is not None
+            and (each.view.process.node, each.view.process.parent) == (parent.node, parent.pid)
+            for each in failures
+        )
+    )
 
 
 def _last_attempt(views: Views) -> int:
