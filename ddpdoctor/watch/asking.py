@@ -17,8 +17,9 @@ from ddpdoctor.errors import DoctorError
 from ddpdoctor.evidence.codec import decode, encode
 from ddpdoctor.evidence.standstill import Standstill
 from ddpdoctor.gather.regular import open_regular
+from ddpdoctor.watch.listening import Listener
 from ddpdoctor.watch.look import Looker
-from ddpdoctor.watch.rings import Ring, find_rings
+from ddpdoctor.watch.ranks import RankFinder
 from ddpdoctor.watch.rundir import RunDirectory
 from ddpdoctor.watch.stillness import read_node
 
@@ -50,31 +51,26 @@ class Reception:
         self, directory: RunDirectory, root: Path, tell: Callable[[str], object], signum: int | None = None
     ) -> None:
         self.signum = signum
-        self._directory, self._root, self._tell = directory, root, tell
-        self._known: dict[Path, Ring] = {}
-        self._looker: Looker | None = None
-        self._started_ns = time.monotonic_ns()
+        self._directory, self._tell = directory, tell
+        self._looker = Looker(root, read_node(os.environ), time.monotonic_ns())
+        self._ranks = RankFinder(directory.processes, self._looker.read_tables)
         self._taking = threading.Lock()
         self._count = 0
         self._stop = threading.Event()
-        self._listener: socket.socket | None = None
+        self._listener = Listener(directory.private / ADDRESS, self._answer, "ddpdoctor-asked")
+        self._announced = False
         self.lost: list[str] = []
 
     def open(self) -> None:
         """Begin to listen, and say below the run directory where."""
-        listener = socket.socket(socket.AF_UNIX)
-        address = self._directory.private / ADDRESS
         try:
-            listener.bind(str(address))
-            os.chmod(address, 0o600)
-            listener.listen(4)
-            self._write_control(address)
+            self._listener.open()
+            self._write_control(self._directory.private / ADDRESS)
         except OSError as problem:
-            listener.close()
+            self._listener.close()
             self.lost.append(f"attach --dump cannot ask: {problem.strerror or problem}")
-            return
-        self._listener = listener
-        threading.Thread(target=self._serve, args=(listener,), name="ddpdoctor-asked", daemon=True).start()
+        else:
+            self._announced = True
 
     def _write_control(self, address: Path) -> None:
         path = self._directory.path / CONTROL
@@ -85,10 +81,8 @@ class Reception:
     def close(self) -> None:
         """Stop to listen; a look that is being taken is given up."""
         self._stop.set()
-        if self._listener is not None:
-            with contextlib.suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)  # ends the accept of the thread
-            self._listener.close()
+        self._listener.close()
+        if self._announced:
             with contextlib.suppress(OSError):
                 (self._directory.path / CONTROL).unlink()
 
@@ -102,22 +96,14 @@ class Reception:
         except (OSError, ValueError) as problem:
             self._tell(f"no look was taken: {problem}")
 
-    def _serve(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                peer, _ = listener.accept()
-            except OSError:
-                return
-            with peer:
-                try:
-                    peer.settimeout(5.0)
-                    if json.loads(peer.recv(CONTROL_BYTES)).get("ask") != "look":
-                        raise ValueError("it asks for nothing that is known")
-                    answer = {"look": self.take().name}
-                except (OSError, ValueError, AttributeError, RecursionError) as problem:
-                    answer = {"problem": str(problem)}
-                with contextlib.suppress(OSError):
-                    peer.sendall(json.dumps(answer).encode())
+    def _answer(self, question: bytes) -> bytes:
+        try:
+            if json.loads(question).get("ask") != "look":
+                raise ValueError("it asks for nothing that is known")
+            answer = {"look": self.take().name}
+        except (OSError, ValueError, AttributeError, RecursionError) as problem:
+            answer = {"problem": str(problem)}
+        return json.dumps(answer).encode()
 
     def take(self) -> Path:
         """Take a look and write it down.
@@ -129,9 +115,7 @@ class Reception:
         with self._taking:
             if self._count >= MOST_LOOKS:
                 raise ValueError(f"{MOST_LOOKS} looks are kept already")
-            if self._looker is None:
-                self._looker = Looker(self._root, read_node(os.environ), self._started_ns)
-            rings = self._find_rings(self._looker)
+            rings = self._ranks.find()
             if not rings:
                 raise ValueError("no rank has made a process group yet")
             counts = [ring.read_count() for ring in rings]
@@ -146,17 +130,6 @@ class Reception:
             asked = replace(seen, asked=True, stage="moving" if moved else "look")
             path.write_text(json.dumps(encode(asked)))
             return path
-
-    def _find_rings(self, looker: Looker) -> list[Ring]:
-        """Return the rings of the newest attempt's ranks."""
-        rings = find_rings(self._directory.processes, self._known)
-        looker.read_tables(rings)
-        ranked = [ring for ring in rings if ring.rank is not None]
-        newest = max((ring.attempt for ring in ranked), default=0)
-        by_rank = {
-            ring.rank: ring for ring in sorted(ranked, key=lambda each: each.ticks) if ring.attempt == newest
-        }
-        return [ring for _, ring in sorted(by_rank.items(), key=lambda each: each[0] or 0)]
 
 
 def ask_for_look(run: Path) -> Path:

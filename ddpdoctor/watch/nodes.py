@@ -9,9 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
-import socket
-import threading
 import time
 import zlib
 from collections.abc import Iterable, Sequence
@@ -20,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddpdoctor.gather.regular import open_regular
+from ddpdoctor.watch.listening import Listener
 
 if TYPE_CHECKING:
     from ddpdoctor.evidence import Evidence, Launch
@@ -54,7 +52,7 @@ class Desk:
         self._started = time.monotonic()
         self._memory: MemoryWatch | None = None
         self._signals: list[str] = []
-        self._listener: socket.socket | None = None
+        self._listener = Listener(directory.private / ADDRESS, self._answer, "ddpdoctor-nodes")
         self.lost: list[str] = []
 
     def open(self, memory: MemoryWatch, signals: list[str]) -> None:
@@ -65,39 +63,21 @@ class Desk:
             signals: names of those that came; goes on growing.
         """
         self._memory, self._signals = memory, signals
-        listener = socket.socket(socket.AF_UNIX)
         try:
-            address = self._directory.private / ADDRESS
-            listener.bind(str(address))
-            os.chmod(address, 0o600)
-            listener.listen(4)
+            self._listener.open()
         except OSError as problem:
-            listener.close()
             self.lost.append(f"what other nodes saw: {problem.strerror or problem}")
-            return
-        self._listener = listener
-        threading.Thread(target=self._serve, args=(listener,), name="ddpdoctor-nodes", daemon=True).start()
 
     def close(self) -> None:
         """Stop to listen."""
-        if self._listener is not None:
-            with contextlib.suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)  # ends the accept of the thread
-            self._listener.close()
+        self._listener.close()
 
-    def _serve(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                peer, _ = listener.accept()
-            except OSError:
-                return
-            with peer:
-                try:
-                    peer.settimeout(5.0)
-                    asked = json.loads(peer.recv(4096))
-                    peer.sendall(self._sum_up(int(asked["node"])))
-                except (OSError, ValueError, TypeError, KeyError) as problem:
-                    self.lost.append(f"the sum for other nodes: {type(problem).__name__}: {problem}")
+    def _answer(self, question: bytes) -> bytes:
+        try:
+            return self._sum_up(int(json.loads(question)["node"]))
+        except (OSError, ValueError, TypeError, KeyError) as problem:
+            self.lost.append(f"the sum for other nodes: {type(problem).__name__}: {problem}")
+            return b""
 
     def _sum_up(self, node: int) -> bytes:
         from ddpdoctor.evidence.bundle import JOB_KINDS, renumber_node

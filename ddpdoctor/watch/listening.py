@@ -1,0 +1,62 @@
+"""Answering questions over a private Unix socket, in a thread beside the job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+QUESTION_BYTES = 4096
+PATIENCE_S = 5.0
+"""How long who asks may take to say what."""
+
+
+class Listener:
+    """Takes one question a connection, and gives one answer.
+
+    Args:
+        address: of the socket, which is only for this user.
+        answer: from a question to its answer; called in the thread, must not raise.
+        name: of the thread.
+    """
+
+    def __init__(self, address: Path, answer: Callable[[bytes], bytes], name: str) -> None:
+        self._address, self._answer, self._name = address, answer, name
+        self._socket: socket.socket | None = None
+
+    def open(self) -> None:
+        """Begin to listen.
+
+        Raises:
+            OSError: there can be no socket.
+        """
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            listener.bind(str(self._address))
+            os.chmod(self._address, 0o600)
+            listener.listen(4)
+        except OSError:
+            listener.close()
+            raise
+        self._socket = listener
+        threading.Thread(target=self._serve, args=(listener,), name=self._name, daemon=True).start()
+
+    def close(self) -> None:
+        """Stop to listen."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # ends the accept of the thread
+            self._socket.close()
+
+    def _serve(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                peer, _ = listener.accept()
+            except OSError:
+                return
+            with peer, contextlib.suppress(OSError):
+                peer.settimeout(PATIENCE_S)
+                peer.sendall(self._answer(peer.recv(QUESTION_BYTES)))
