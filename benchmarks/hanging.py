@@ -6,11 +6,13 @@ import json
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 from benchmarks.figures import BenchmarkError, Figure
 from benchmarks.machine import ROOT
+from benchmarks.timing import wait_for
 
 NAME = "hangs"
 SCRIPT = ROOT / "benchmarks" / "standing.py"
@@ -58,6 +60,8 @@ def time_one(folder: Path, kind: str, word: str) -> float:
     )
     assert job.stderr is not None
     said, lines = None, []
+    limit = threading.Timer(LIMIT_S, job.terminate)
+    limit.start()
     try:
         for line in job.stderr:
             lines.append(line)
@@ -65,10 +69,10 @@ def time_one(folder: Path, kind: str, word: str) -> float:
                 said = time.time()
                 if kind == "stall":
                     job.terminate()
-        job.wait(LIMIT_S)
     finally:
-        job.kill()
-        job.wait()
+        limit.cancel()
+        job.terminate()
+        wait_for(job, kind)
     if said is None:
         raise BenchmarkError(f"the hang of {kind} was not named:\n{''.join(lines[-15:])}")
     looks = [json.loads(path.read_text()) for path in sorted((folder / "run" / "looks").iterdir())]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import BenchmarkError, Figure
 from benchmarks.machine import ROOT
-from benchmarks.timing import Command, find_script, run_once
+from benchmarks.running import make_command
+from benchmarks.timing import Command, run_once
 
 NAME = "steps"
 SCRIPT = ROOT / "benchmarks" / "stepping.py"
@@ -40,15 +40,6 @@ def measure(folder: Path, rounds: int = 200) -> list[Figure]:
     return figures
 
 
-def make_command(watched: bool, arguments: Sequence[str], folder: Path) -> tuple[str, ...]:
-    """Return the command line of the job, under `run` or plain torchrun."""
-    if watched:
-        launcher: tuple[str, ...] = (*find_script("ddpdoctor"), "run", "--run-dir", str(folder / "runs"))
-    else:
-        launcher = (sys.executable, "-m", "torch.distributed.run")
-    return (*launcher, "--standalone", "--nproc-per-node", str(RANKS), str(SCRIPT), *arguments)
-
-
 def _run(watched: bool, length: int, rounds: int, steps: int, folder: Path) -> list[dict[str, Any]]:
     name = f"{'ddpdoctor run' if watched else 'torchrun'}, steps of {length} ms"
     out = folder / f"{'run' if watched else 'torchrun'}-{length}"
@@ -57,7 +48,7 @@ def _run(watched: bool, length: int, rounds: int, steps: int, folder: Path) -> l
     # The script imports its neighbours; OMP_NUM_THREADS as torchrun itself would set it, without its warning.
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     environ = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    run_once(Command(name, make_command(watched, arguments, folder), environ), folder)
+    run_once(Command(name, make_command(watched, str(SCRIPT), folder, RANKS, *arguments), environ), folder)
     return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(RANKS)]
 
 

@@ -75,7 +75,7 @@ def run_once(command: Command, folder: Path) -> Run:
     return Run(seconds, cpu, output)
 
 
-def wait_for(process: subprocess.Popen[bytes], name: str) -> int:
+def wait_for(process: subprocess.Popen[bytes] | subprocess.Popen[str], name: str) -> int:
     """Return the exit code of a process.
 
     Raises:

@@ -159,6 +159,10 @@ class Stand:
     """Seconds for which its main thread had not run, where the kernel tells."""
 
 
+BUSY_SHARE = 0.1
+"""Of one core; a process that uses more gets on, as far as can be seen."""
+
+
 @dataclass(frozen=True, slots=True)
 class Standstill:
     """One look at all ranks of a node at once; joined ones are of several nodes."""

@@ -6,11 +6,12 @@ import bz2
 import gzip
 import io
 import lzma
-import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from ddpdoctor.gather.regular import open_regular
 
 UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 """What reading a damaged or vanished file raises."""
@@ -25,9 +26,7 @@ def open_log(path: Path) -> Iterator[io.BufferedIOBase]:
     Raises:
         OSError: it cannot be opened.
     """
-    # O_NONBLOCK: what was a file a moment ago may be a pipe now.
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(handle, "rb") as raw:
+    with open_regular(path) as raw:
         head = raw.read(8)
         raw.seek(0)
         if head.startswith(_GZIP):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.standstill import Stand, Standstill
+from ddpdoctor.evidence.standstill import BUSY_SHARE, Stand, Standstill
 from ddpdoctor.report.html.text import count, format_ranks, format_seconds
 from ddpdoctor.report.stacktree import Branch, build_tree, is_foreign, walk
 from ddpdoctor.text.paper import Paper
@@ -21,8 +21,6 @@ SOURCE = 16
 """Fewest columns in which a source line is worth showing."""
 WAITED_S = 1.0
 """A wait that is worth a word."""
-BUSY_SHARE = 0.1
-"""Of one core; a process that uses more gets on."""
 STATES = {
     "R": "running", "S": "sleeping", "D": "in an uninterruptible wait", "T": "stopped by a signal", "t": "traced",
     "Z": "gone",
@@ -45,7 +43,9 @@ def describe_movement(look: Standstill) -> str:
 
 
 def _is_moving(stand: Stand) -> bool:
-    return stand.state == "R" or (stand.cpu_share or 0.0) >= BUSY_SHARE or stand.frames != stand.frames_before
+    # Who waits in a call may spin meanwhile: that it runs says nothing then.
+    computes = stand.call is None and (stand.state == "R" or (stand.cpu_share or 0.0) >= BUSY_SHARE)
+    return computes or stand.frames != stand.frames_before
 
 
 def _name(stands: Sequence[Stand], look: Standstill) -> str:

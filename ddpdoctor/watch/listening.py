@@ -21,10 +21,17 @@ class Listener:
         address: of the socket, which is only for this user.
         answer: from a question to its answer; called in the thread, must not raise.
         name: of the thread.
+        failed: hears of a question or an answer that did not get through.
     """
 
-    def __init__(self, address: Path, answer: Callable[[bytes], bytes], name: str) -> None:
-        self._address, self._answer, self._name = address, answer, name
+    def __init__(
+        self,
+        address: Path,
+        answer: Callable[[bytes], bytes],
+        name: str,
+        failed: Callable[[OSError], object] = lambda _: None,
+    ) -> None:
+        self._address, self._answer, self._name, self._failed = address, answer, name, failed
         self._socket: socket.socket | None = None
 
     def open(self) -> None:
@@ -57,6 +64,9 @@ class Listener:
                 peer, _ = listener.accept()
             except OSError:
                 return
-            with peer, contextlib.suppress(OSError):
-                peer.settimeout(PATIENCE_S)
-                peer.sendall(self._answer(peer.recv(QUESTION_BYTES)))
+            with peer:
+                try:
+                    peer.settimeout(PATIENCE_S)
+                    peer.sendall(self._answer(peer.recv(QUESTION_BYTES)))
+                except OSError as problem:
+                    self._failed(problem)

@@ -52,7 +52,7 @@ class Desk:
         self._started = time.monotonic()
         self._memory: MemoryWatch | None = None
         self._signals: list[str] = []
-        self._listener = Listener(directory.private / ADDRESS, self._answer, "ddpdoctor-nodes")
+        self._listener = Listener(directory.private / ADDRESS, self._answer, "ddpdoctor-nodes", self._note)
         self.lost: list[str] = []
 
     def open(self, memory: MemoryWatch, signals: list[str]) -> None:
@@ -76,8 +76,11 @@ class Desk:
         try:
             return self._sum_up(int(json.loads(question)["node"]))
         except (OSError, ValueError, TypeError, KeyError) as problem:
-            self.lost.append(f"the sum for other nodes: {type(problem).__name__}: {problem}")
+            self._note(problem)
             return b""
+
+    def _note(self, problem: Exception) -> None:
+        self.lost.append(f"the sum for other nodes: {type(problem).__name__}: {problem}")
 
     def _sum_up(self, node: int) -> bytes:
         from ddpdoctor.evidence.bundle import JOB_KINDS, renumber_node

@@ -99,3 +99,11 @@ def test_who_moves_and_who_waits_is_said() -> None:
 
 def test_the_tree_has_only_the_living() -> None:
     assert build_tree([waits(0), replace(waits(1), alive=False)]).ranks == RankSet([0])
+
+
+def test_a_rank_that_spins_in_a_call_waits_whatever_it_uses() -> None:
+    """CUDA and gloo spin: a whole core, always ready to run, and on the same line."""
+    spins = waits(0)
+    spins = replace(spins, frames_before=spins.frames, state="R", cpu_share=1.0, watched=True)
+    computes = replace(reads(1), state="R", cpu_share=1.0)
+    assert describe_movement(look(spins, computes)).startswith("rank 1 moved")

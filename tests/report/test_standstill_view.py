@@ -121,3 +121,24 @@ def test_hostile_text_stays_text() -> None:
     assert view is not None
     assert view.timeline is not None
     assert "<script" not in view.timeline
+
+
+def test_the_first_difference_counts_ranks_whose_column_is_not_shown() -> None:
+    """Seven sequences, six columns: the seventh parts earlier than the others do."""
+    from dataclasses import replace
+
+    from ddpdoctor.report.html.standstill import COLUMNS_SHOWN
+
+    size = COLUMNS_SHOWN + 1
+    stands = []
+    for rank in range(size):
+        lines = [10, 11 if rank == size - 1 else 10, 20 + rank]
+        calls = [make_call("all_reduce", n, line, size=size, age=9.0 - n) for n, line in enumerate(lines, 1)]
+        calls[-1] = replace(calls[-1], returned=False, took_s=None)
+        stands.append(Stand(rank, rank, call=calls[-1], recent=tuple(calls), still_s=2.0))
+    look = Standstill(Moment(1, 1), 12.0, 2.0, tuple(stands), size, 0.7, "proved")
+    view = view_standstill(Evidence(standstills=(look,)), Caps())
+    assert view is not None
+    assert view.table is not None
+    assert len(view.table.columns) == COLUMNS_SHOWN
+    assert [row.ordinal for row in view.table.rows if row.first] == ["#2"]

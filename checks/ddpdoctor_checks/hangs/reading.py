@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
-from ddpdoctor.evidence.standstill import MAKERS, Call, Stand, Standstill, last_looks
+from ddpdoctor.evidence.standstill import BUSY_SHARE, MAKERS, Call, Stand, Standstill, last_looks
 from ddpdoctor.judge import NotApplicable
 from ddpdoctor_checks.crash.frames import user_line
 from ddpdoctor_checks.hangs.needs import (
@@ -26,8 +26,6 @@ __all__ = ["BACKWARD", "FORWARD", "INIT", "MAKERS", "WRAP", "Place", "Reading", 
 INIT, WRAP = "init_process_group", "DistributedDataParallel"
 STILL_S = 0.5
 """A rank that made a call more recently moves, though both samples may have met it on one line of its loop."""
-IDLE_SHARE = 0.1
-"""Of one core between two samples: a process that uses more is computing and may get on."""
 STOPPED = ("T", "t")
 """States of /proc in which a process runs no further, whatever it is in: stopped by a signal, or traced."""
 
@@ -176,7 +174,7 @@ def _still(stand: Stand) -> bool:
     """Whether a rank did not move between the samples, as far as can be seen."""
     if stand.watched and stand.still_s is not None and stand.still_s < STILL_S:
         return False  # it has just made a call
-    if stand.cpu_share is not None and stand.cpu_share >= IDLE_SHARE:
+    if stand.cpu_share is not None and stand.cpu_share >= BUSY_SHARE:
         return False
     if stand.state == "R":
         return False  # it computes, though a machine with too few cores gives it little of them

@@ -71,7 +71,7 @@ def read_stacks(path: Path, name: str) -> list[StackFile]:
         OSError, EOFError, zlib.error, lzma.LZMAError: it cannot be read.
     """
     with open_log(path) as stream:
-        text = plain_lines(read_some(stream, SIZE_LIMIT))
+        text = _plain_lines(read_some(stream, SIZE_LIMIT))
     dumps = _read_processes(text)
     by_process: dict[int, list[tuple[Frame, ...]]] = {}
     for pid, frames in dumps:
@@ -84,7 +84,7 @@ def read_stacks(path: Path, name: str) -> list[StackFile]:
     ]
 
 
-def plain_lines(data: bytes) -> list[str]:
+def _plain_lines(data: bytes) -> list[str]:
     """Return the lines of a text without terminal control."""
     return [plain(line) for line in data.decode("utf-8", "replace").splitlines()]
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ddpdoctor.gather.recorder.rows import KEYS, Rows
+from ddpdoctor.gather.recorder.rows import Rows
 
 MOST_STEPS = 4_000_000
 """Instructions that are followed one by one: a dump of 2,000 entries has some 100,000 at most; each makes at most one
@@ -39,7 +39,8 @@ _PLAIN = rb"(?:[N\x88\x89]|G.{8}|" + _INTEGER + rb"|" + _TEXT + rb")"
 _LIST = rb"\](?:\((?:\](?:\((?:" + _INTEGER + rb")*e)?|" + _TEXT + rb")*e)?"
 _VARYING = ("record_id", "op_id", "time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns",
             "duration_ms", "state", "retired", "collective_seq_id", "p2p_seq_id")  # fmt: skip
-"""Keys whose values differ from one call to the next at the same place of the program."""
+"""Keys whose values differ from one call to the next at the same place of the program
+(torch/csrc/distributed/c10d/FlightRecorder.hpp)."""
 _WANTED = ("collective_seq_id", "p2p_seq_id", "time_created_ns", "state", "retired")
 _VALUES = {
     "collective_seq_id": _INTEGER,
@@ -420,7 +421,6 @@ def _set_item(machine: _Machine) -> None:
 _STEPS: dict[int, Step] = {
     0x80: _skip(1),  # PROTO
     0x95: _skip(8),  # FRAME
-    0x28: _simple(lambda machine: machine.push(_MARK)),
     0x5D: _simple(lambda machine: machine.push([])),
     0x29: _simple(lambda machine: machine.push(())),
     0x4E: _simple(lambda machine: machine.push(None)),
@@ -443,7 +443,6 @@ _STEPS: dict[int, Step] = {
     0x71: _put(1),
     0x72: _put(4),
     0x94: _simple(lambda machine: machine.put(machine.count())),  # MEMOIZE
-    0x68: _get(1),
     0x6A: _get(4),
 }
 """The plain instructions (Lib/pickletools.py): none calls, imports or asks for memory by a number."""
@@ -455,6 +454,3 @@ def _refuse(code: int) -> str:
     if code in _CALLING:
         return "is a pickle that would run code: it was not loaded"
     return f"is a pickle of another kind (instruction 0x{code:02x})"
-
-
-assert set(_VARYING) <= set(KEYS) | {"record_id", "op_id", "duration_ms"}

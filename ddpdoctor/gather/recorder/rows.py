@@ -16,12 +16,6 @@ from ddpdoctor.evidence.collectives import RETIRED, UNKNOWN, CallTable, RankCall
 from ddpdoctor.evidence.collectives import STATES as STATE_NAMES
 from ddpdoctor.evidence.numbers import Numbers
 
-KEYS = (
-    "frames", "process_group", "collective_seq_id", "p2p_seq_id", "profiling_name", "time_created_ns", "input_sizes",
-    "input_dtypes", "output_sizes", "output_dtypes", "state", "retired", "is_p2p", "time_discovered_started_ns",
-    "time_discovered_completed_ns",
-)  # fmt: skip
-"""Keys of an entry that are looked at (torch/csrc/distributed/c10d/FlightRecorder.hpp)."""
 MOST_ROWS = 1_000_000
 """Entries of one dump; torch's default is 2,000."""
 FRAMES = 100

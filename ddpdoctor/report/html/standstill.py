@@ -284,7 +284,7 @@ def _table(stands: Sequence[Stand], caps: Caps) -> TableView | None:
     marked = False
     for number in range(first, last + 1):
         cells = [_cell(sequences[ranks[0]].get(number)) for ranks in shown]
-        differs = len({cell[:2] for cell in cells}) > 1
+        differs = len({_cell(sequences[ranks[0]].get(number))[:2] for ranks in columns}) > 1
         usual = cells[0][:2]
         rows.append(
             RowView(

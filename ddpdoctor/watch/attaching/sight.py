@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ddpdoctor.evidence.standstill import Stand, Standstill
+from ddpdoctor.evidence.standstill import BUSY_SHARE, Stand, Standstill
 from ddpdoctor.gather.sockets import open_targets
 from ddpdoctor.watch.attaching.calls import find_call
 from ddpdoctor.watch.attaching.jobs import FoundJob
@@ -22,8 +22,6 @@ STILL_S = 10.0
 """For so long nothing has to move before anything is concluded from stacks: as `run` suspects a rank."""
 FIRST_S, NEXT_S = 1.0, 3.0
 """Between two samples."""
-BUSY_SHARE = 0.1
-"""Of one core; a process that uses more gets on, as far as can be seen."""
 OFTEN, OFTEN_S = 30, 3.0
 """Samples, and seconds for them, where only the lines of a rank tell whether it moves."""
 DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")
@@ -42,8 +40,7 @@ class Sight:
     def __init__(self, job: FoundJob, *, pause: bool = False) -> None:
         self._job, self._pause = job, pause
         self._known: dict[Path, Ring] = {}
-        ticks = min(rank.seen.ticks for rank in job.ranks)
-        age_s = max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
+        age_s = max(rank.seen.age_s for rank in job.ranks)
         started_ns = time.monotonic_ns() - int(age_s * 1e9)
         node = min((rank.seen.place.node_rank or 0 for rank in job.ranks), default=0)
         self._looker = Looker(find_directory(job), node, started_ns, pause=pause, files=find_files(job))

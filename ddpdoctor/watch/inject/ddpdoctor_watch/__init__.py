@@ -1,9 +1,10 @@
 """What ``ddpdoctor run`` puts into every Python process of a job.
 
 Runs inside other people's programs, under whatever interpreter they use, so: the standard library only,
-syntax of Python 3.8, no thread, no signal handler, nothing printed, nothing raised. What it sees goes as one
-JSON object per line to ``$DDPDOCTOR_RUN/processes/<pid>-<start ticks>.jsonl``, and Python's fault handler
-writes to the ``.fault`` file beside it.
+syntax of Python 3.8, no thread (but for an elastic agent's, see `nodes`), no signal handler, nothing printed,
+nothing raised. What it sees goes as one JSON object per line to
+``$DDPDOCTOR_RUN/processes/<pid>-<start ticks>.jsonl``. Beside it Python's fault handler writes to the ``.fault``
+file, and calls of torch.distributed go into the ``.ring`` file (`calls`).
 
 Events (each with ``event``, ``wall_ns`` and ``mono_ns``):
 
@@ -14,6 +15,9 @@ Events (each with ``event``, ``wall_ns`` and ``mono_ns``):
 * ``exception``, ``exit-call``, ``end``: how it ended; ``child-exit`` and ``kill``: what it saw of, or did to, others.
 * ``setting``: a debug setting that the program made itself, or that torch goes by.
 * ``ddp``: the parameters behind an error of DistributedDataParallel.
+* ``signature``, ``site``, ``group``: what numbers in the ring mean.
+* ``loader``: a DataLoader begins to be iterated.
+* ``node``, ``peer``, ``sent``: of an elastic agent, see `nodes`.
 * ``trouble``: a failure of ours.
 """
 

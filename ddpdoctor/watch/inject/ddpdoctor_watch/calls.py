@@ -422,11 +422,15 @@ def find_own_frame(frame: FrameType | None) -> FrameType | None:
     for _ in range(DEPTH):
         if frame is None or ring is None:
             return None
-        name = frame.f_code.co_filename
-        if not (name.startswith(ring.trees) or any(part in name for part in _PACKAGES)):
+        if _is_own(ring, frame.f_code.co_filename):
             return frame
         frame = frame.f_back
     return None
+
+
+def _is_own(ring: _Ring, file: str) -> bool:
+    """Whether a file is the user's."""
+    return not (file.startswith(ring.trees) or any(part in file for part in _PACKAGES))
 
 
 def _find_site(ring: _Ring, frame: FrameType | None) -> int:
@@ -442,8 +446,7 @@ def _find_site(ring: _Ring, frame: FrameType | None) -> int:
         code = frame.f_code
         known = own.get(id(code))
         if known is None or known[0] is not code:
-            name = code.co_filename
-            known = code, not (name.startswith(ring.trees) or any(part in name for part in _PACKAGES))
+            known = code, _is_own(ring, code.co_filename)
             if len(own) < _CODES:
                 own[id(code)] = known  # Which keeps the code, so that its id stays its own.
             elif known[1]:

@@ -6,7 +6,8 @@ rank, all below ``ddpdoctor/``:
 * ``head``: who is it;
 * ``hello/<node>``: host, ranks, clock, and this node's end of its connection to the store;
 * ``alive/<node>``: what the agent does, and its last sign of life;
-* ``end/<node>``: what was seen on the node, as its supervisor summed it up when the agent was about to end.
+* ``end/<node>``: what was seen on the node, as its supervisor summed it up when the agent was about to end;
+* ``still/<node>`` and ``stop``: see `stillness`.
 
 The head gathers the last into ``nodes/<node>.json`` of its run directory. Events of the agent's journal: ``node`` says
 which one this is, ``peer`` what the head knows of another one (later events add to earlier ones), ``sent`` how telling
@@ -26,6 +27,7 @@ import threading
 import time
 
 from . import journal, sockets, stillness
+from .stillness import key_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -146,17 +148,13 @@ def _read_wait() -> float:
         return WAIT_S
 
 
-def _key(kind: str, node: int | None = None) -> str:
-    return "ddpdoctor/" + (kind if node is None else f"{kind}/{node}")
-
-
 def _beat(meeting: _Meeting, state: str) -> None:
     meeting.next_beat = time.monotonic() + BEAT_S + meeting.count / 100
     if meeting.mute or meeting.store is None or not meeting.busy.acquire(False):
         return
     try:
         # The store does not answer this, so nothing is waited for.
-        meeting.store.set(_key("alive", meeting.node), f"{state} {time.time_ns()}")
+        meeting.store.set(key_of("alive", meeting.node), f"{state} {time.time_ns()}")
     except RuntimeError:
         meeting.mute = True  # the head is gone; how the sending goes at the end tells it
     finally:
@@ -175,9 +173,9 @@ def _meet(meeting: _Meeting, again: bool) -> None:
     def lead() -> None:
         meeting.open()
         began = time.time_ns()
-        meeting.store.set(_key("head"), json.dumps(dict(hello, node=meeting.node)))
+        meeting.store.set(key_of("head"), json.dumps(dict(hello, node=meeting.node)))
         others = meeting.others()
-        for number in _await(meeting.store, [_key("hello", node) for node in others], MEETING_S):
+        for number in _await(meeting.store, [key_of("hello", node) for node in others], MEETING_S):
             _hear(meeting, others[number], began, time.time_ns(), again)
         _note_visible(meeting)
 
@@ -185,10 +183,10 @@ def _meet(meeting: _Meeting, again: bool) -> None:
         meeting.open()
         if meeting.port is not None:
             hello["socket"] = sockets.find_connection(meeting.port)
-        for _ in _await(meeting.store, [_key("head")], MEETING_S):
+        for _ in _await(meeting.store, [key_of("head")], MEETING_S):
             hello["heard_ns"] = time.time_ns()
-            meeting.head = _read_object(meeting.store.get(_key("head")))
-        meeting.store.set(_key("hello", meeting.node), json.dumps(hello))
+            meeting.head = _read_object(meeting.store.get(key_of("head")))
+        meeting.store.set(key_of("hello", meeting.node), json.dumps(hello))
 
     _within(meeting, MEETING_S + LATE_S, "meeting", lead if meeting.is_head else follow)
     _beat(meeting, "running")
@@ -214,7 +212,7 @@ def _await(store: Any, keys: Sequence[str], limit: float) -> Iterator[int]:
 
 def _hear(meeting: _Meeting, node: int, began: int, now: int, again: bool) -> None:
     """Take a hello; ``began`` and ``now`` enclose the moment in which it was written."""
-    hello = _read_object(meeting.store.get(_key("hello", node)))
+    hello = _read_object(meeting.store.get(key_of("hello", node)))
     heard = hello.get("heard_ns")
     known: dict[str, Any] = {"host": str(hello.get("host"))[:255], "ranks": _read_numbers(hello.get("ranks"))}
     # After a restart without a new rendezvous the hello of the first meeting still stands there.
@@ -272,7 +270,7 @@ def _send(meeting: _Meeting) -> None:
     arrived: list[bool] = []
 
     def send() -> None:
-        key = _key("end", meeting.node)
+        key = key_of("end", meeting.node)
         if meeting.store is None:
             return
         try:
@@ -280,8 +278,8 @@ def _send(meeting: _Meeting) -> None:
             arrived.append(bool(meeting.store.check([key])))
         except RuntimeError:
             return  # the head is gone
-        if not meeting.head and meeting.store.check([_key("head")]):
-            meeting.head = _read_object(meeting.store.get(_key("head")))
+        if not meeting.head and meeting.store.check([key_of("head")]):
+            meeting.head = _read_object(meeting.store.get(key_of("head")))
 
     _within(meeting, SEND_S, "sending", send)
     connection = None
@@ -325,7 +323,7 @@ def _gather(meeting: _Meeting, wait: float) -> None:
     if store is None:
         return
     for node in meeting.others():
-        if node not in meeting.peers and store.check([_key("hello", node)]):
+        if node not in meeting.peers and store.check([key_of("hello", node)]):
             _hear(meeting, node, 0, 0, True)
     beats = {node: _read_beat(store, node) for node in meeting.others()}
     closed: dict[int, float] = {}
@@ -333,9 +331,9 @@ def _gather(meeting: _Meeting, wait: float) -> None:
     end = time.monotonic() + wait
     while pending:
         for node in sorted(pending):
-            if store.check([_key("end", node)]):
+            if store.check([key_of("end", node)]):
                 pending.discard(node)
-                whole = _keep(node, store.get(_key("end", node)))
+                whole = _keep(node, store.get(key_of("end", node)))
                 journal.write("peer", {"node": node, "told": True, "whole": whole, "state": "ended"})
         now = time.monotonic()
         gone = {node for node, since in closed.items() if now - since > CLOSED_S}
@@ -365,9 +363,9 @@ def _gather(meeting: _Meeting, wait: float) -> None:
 
 def _read_beat(store: Any, node: int) -> tuple[str | None, int | None]:
     """Return what an agent said last that it does, and when, by its own clock."""
-    if not store.check([_key("alive", node)]):
+    if not store.check([key_of("alive", node)]):
         return None, None
-    state, _, when = bytes(store.get(_key("alive", node)))[:100].decode("ascii", "replace").partition(" ")
+    state, _, when = bytes(store.get(key_of("alive", node)))[:100].decode("ascii", "replace").partition(" ")
     return state, int(when) if when.isdigit() else None
 
 

@@ -72,14 +72,14 @@ class Stillness:
             self._told = mark
             self._gather()
         elif mark != self._told:
-            self._store.set(_key("still", self._node), self._read() if mark is not None else "-")
+            self._store.set(key_of("still", self._node), self._read() if mark is not None else "-")
             self._told = mark
         if not self._stopped:
             self._pass_stop()
 
     def _gather(self) -> None:
         for node in self._others:
-            key = _key("still", node)
+            key = key_of("still", node)
             data = bytes(self._store.get(key))[: 2 * LARGEST] if self._store.check([key]) else b"-"
             if self._kept.get(node) == data:
                 continue
@@ -92,10 +92,10 @@ class Stillness:
         if os.path.exists(path):
             self._stopped = True
             with open(path, "rb") as file:
-                self._store.set(_key("stop"), file.read(65536).decode("utf-8", "replace"))
-        elif self._store.check([_key("stop")]):
+                self._store.set(key_of("stop"), file.read(65536).decode("utf-8", "replace"))
+        elif self._store.check([key_of("stop")]):
             self._stopped = True
-            self._write("stop", bytes(self._store.get(_key("stop")))[:65536])
+            self._write("stop", bytes(self._store.get(key_of("stop")))[:65536])
 
     def _mark(self, *names: str) -> object:
         try:
@@ -127,5 +127,6 @@ class Stillness:
         os.replace(path + "~", path)
 
 
-def _key(kind: str, node: int | None = None) -> str:
+def key_of(kind: str, node: int | None = None) -> str:
+    """Return how a key is called in the store."""
     return f"ddpdoctor/{kind}" if node is None else f"ddpdoctor/{kind}/{node}"
