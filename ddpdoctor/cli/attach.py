@@ -119,11 +119,11 @@ def run(options: argparse.Namespace) -> int:
         )
     interval = getattr(options, "watch", None)
     code = _look_at_all(jobs, tools)
+    from ddpdoctor.watch.attaching.jobs import follow_job
+    from ddpdoctor.watch.attaching.processes import read_processes
+
     while interval is not None:
         time.sleep(interval)
-        from ddpdoctor.watch.attaching.jobs import follow_job
-        from ddpdoctor.watch.attaching.processes import read_processes
-
         processes = read_processes()
         followed = [follow_job(job, processes, _take_stacks) for job in jobs]
         jobs = [job for job in followed if job is not None]
@@ -267,7 +267,7 @@ def _choose(jobs: Sequence[FoundJob]) -> FoundJob:
         by_pid = [job for job in jobs if answer.strip() == str(job.pid)]
         if by_pid:
             return by_pid[0]
-        if answer.strip().isdigit() and 1 <= int(answer) <= len(lines):
+        if answer.strip().isdecimal() and 1 <= int(answer) <= len(lines):
             return jobs[int(answer) - 1]
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ddpdoctor.cli import options as common
-from ddpdoctor.cli.hanging import make_monitor
+from ddpdoctor.cli.hanging import make_monitor, make_reception
 from ddpdoctor.cli.parsing import add_option
 from ddpdoctor.cli.viewing import choose_viewing
 from ddpdoctor.errors import UsageError
@@ -179,7 +179,7 @@ def _run_again(
     from ddpdoctor.cli.display import complain
     from ddpdoctor.watch import toggles
     from ddpdoctor.watch.evidence import make_evidence
-    from ddpdoctor.watch.job import make_environment, run_job
+    from ddpdoctor.watch.job import run_job
     from ddpdoctor.watch.rerun import describe_rerun, keep_stdout_single
     from ddpdoctor.watch.rundir import make_run_directory
 
@@ -198,15 +198,14 @@ def _run_again(
     checks = first.checks
     try:
         with keep_stdout_single():
-            environment = make_environment(
-                applied.environ, directory, watch=not getattr(options, "no_watch", False)
-            )
+            environment = make_job_environment(options, applied.environ, directory)
             result = run_job(
                 first.command,
                 environment,
                 directory,
                 log_limit=log_limit(options),
                 limit_s=limit,
+                reception=make_reception(options, directory),
                 monitoring=None if checks is None else lambda: make_monitor(options, directory, checks),
                 viewing=choose_viewing(options, directory),
             )
@@ -219,6 +218,23 @@ def _run_again(
     return describe_rerun(
         choice, evidence, state=state, limit_s=limit, variables=applied.told, directory=shown
     )
+
+
+def make_job_environment(
+    options: argparse.Namespace, environ: Mapping[str, str], directory: RunDirectory
+) -> dict[str, str]:
+    """Return the environment of a run as the options want it."""
+    from ddpdoctor.watch.job import make_environment
+
+    made = make_environment(
+        environ,
+        directory,
+        watch=not getattr(options, "no_watch", False),
+        record=not getattr(options, "no_record", False),
+    )
+    if getattr(options, "nodes_wait", None) is not None:
+        made["DDPDOCTOR_NODES_WAIT"] = str(options.nodes_wait)
+    return made
 
 
 def log_limit(options: argparse.Namespace) -> int:

@@ -22,6 +22,7 @@ from ddpdoctor.cli.hidden import (
     choose,
     lay_toggles,
     log_limit,
+    make_job_environment,
     run_again,
 )
 from ddpdoctor.cli.parsing import Parser, add_option, both_spellings
@@ -112,7 +113,7 @@ def run(options: argparse.Namespace) -> int:
     """Launch, watch, judge, show; return what the launched command would have returned."""
     from ddpdoctor.cli.display import Display, complain
     from ddpdoctor.watch.commandline import find_misplaced
-    from ddpdoctor.watch.job import make_command, make_environment, run_job
+    from ddpdoctor.watch.job import make_command, run_job
     from ddpdoctor.watch.nodes import Desk
     from ddpdoctor.watch.rerun import look_at_stdin
     from ddpdoctor.watch.rundir import make_run_directory
@@ -137,14 +138,7 @@ def run(options: argparse.Namespace) -> int:
             command, stdin = make_command(split), look_at_stdin()
             announce(options, stdin)
             applied = lay_toggles(options, directory)
-            environment = make_environment(
-                applied.environ,
-                directory,
-                watch=not getattr(options, "no_watch", False),
-                record=not getattr(options, "no_record", False),
-            )
-            if getattr(options, "nodes_wait", None) is not None:
-                environment["DDPDOCTOR_NODES_WAIT"] = str(options.nodes_wait)
+            environment = make_job_environment(options, applied.environ, directory)
             result = run_job(
                 command,
                 environment,

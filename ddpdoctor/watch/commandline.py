@@ -120,6 +120,14 @@ def read_torchrun(words: Sequence[str], environ: Mapping[str, str]) -> dict[str,
     return found
 
 
+def find_torchrun(words: Sequence[str]) -> Sequence[str] | None:
+    """Return what stands behind torchrun in a command; None where it is none of torchrun."""
+    for number, word in enumerate(words[:8]):
+        if word.rpartition("/")[2] in ("torchrun", "torch.distributed.run", "torch.distributed.launch"):
+            return words[number + 1 :]
+    return None
+
+
 def _finish_command(own: list[str], launcher: list[str], command: list[str]) -> Split:
     if not command:
         raise UsageError(

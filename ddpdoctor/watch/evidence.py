@@ -15,7 +15,7 @@ from ddpdoctor.evidence.texts import match_text
 from ddpdoctor.gather.scrub import scrub
 from ddpdoctor.gather.variables import allowed_variables
 from ddpdoctor.watch.collect import Collected, collect_run
-from ddpdoctor.watch.commandline import Split, read_torchrun
+from ddpdoctor.watch.commandline import Split, find_torchrun, read_torchrun
 from ddpdoctor.watch.job import JobResult
 from ddpdoctor.watch.rundir import RunDirectory
 from ddpdoctor.watch.script import ScriptProblem
@@ -188,7 +188,7 @@ def _read_launcher(processes: Sequence[ProcessRecord], split: Split) -> dict[str
     if not split.is_command:
         return read_torchrun(split.torchrun, os.environ)
     for record in processes:
-        for number, word in enumerate(record.command[:8] if record.role == "launcher" else ()):
-            if word.rpartition("/")[2] in ("torchrun", "torch.distributed.run", "torch.distributed.launch"):
-                return read_torchrun(record.command[number + 1 :], os.environ)
+        words = find_torchrun(record.command) if record.role == "launcher" else None
+        if words is not None:
+            return read_torchrun(words, os.environ)
     return {}

@@ -136,6 +136,6 @@ def _unreadable(pid: int, problem: str) -> Stack:
 
 def _read_state(pid: int) -> str | None:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return None

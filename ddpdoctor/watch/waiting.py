@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.gather.sockets import Connection, list_connections, open_targets, socket_inodes
-from ddpdoctor.watch.commandline import Split
+from ddpdoctor.watch.commandline import Split, find_torchrun, read_torchrun
 
 SAID_AT_S = (20.0, 120.0, 600.0)
 """Seconds in the rendezvous after which that is said. On nodes that are started together it takes well under a second;
@@ -133,17 +133,8 @@ def _read_begin(head: bytes) -> float | None:
 
 def _read_options(split: Split, environ: Mapping[str, str]) -> tuple[str | None, str | None, int]:
     """Return nodes, host and port of the rendezvous, as far as the options say."""
-    given: dict[str, str] = {
-        name[4:].lower().replace("_", "-"): value
-        for name, value in environ.items()
-        if name.startswith("PET_")
-    }
-    words = list(split.target if split.is_command else split.torchrun)
-    for number, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name.startswith("--"):
-            following = words[number + 1] if number + 1 < len(words) else ""
-            given[name[2:].replace("_", "-")] = value if equals else following
+    words = find_torchrun(split.target) if split.is_command else split.torchrun
+    given = read_torchrun(words or (), environ)
     nodes = given.get("nnodes")
     endpoint = given.get("rdzv-endpoint", "")
     host, _, port = endpoint.rpartition(":") if ":" in endpoint else (endpoint, "", "")

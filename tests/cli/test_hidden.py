@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -155,3 +156,19 @@ def test_stdin_of_each_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     finally:
         for descriptor in (reading, writing, null, file):
             os.close(descriptor)
+
+
+def test_what_the_first_run_was_told_holds_for_the_second(
+    first: hidden.First, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def act(command: list[str], environ: dict[str, str], directory: Any, **more: Any) -> JobResult:
+        seen.update(environ=environ, **more)
+        return JobResult(0, 3.0, MemoryWatch(directory.processes))
+
+    replace_job(monkeypatch, act)
+    told = options(no_record=True, nodes_wait=7.0, dump_signal="USR1")
+    hidden.run_again(Choice("blocking"), told, first, "Rank 1 failed first.")
+    assert (seen["environ"]["DDPDOCTOR_RECORD"], seen["environ"]["DDPDOCTOR_NODES_WAIT"]) == ("0", "7.0")
+    assert seen["reception"].signum == signal.SIGUSR1

@@ -132,3 +132,15 @@ def test_ranks_at_one_place_are_one_class_and_the_largest_comes_first() -> None:
         (RankSet([0, 2]), here),
         (RankSet([1]), there),
     ]
+
+
+def test_a_name_that_is_no_text_is_no_obstacle(tmp_path: Path) -> None:
+    """The kernel cuts names at 15 bytes, also in the middle of a character."""
+    script = "import ctypes; ctypes.CDLL(None).prctl(15, b'entra\\xc3', 0, 0, 0); print('ready', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        assert process.pid in take_stacks([process.pid])
+        process.kill()

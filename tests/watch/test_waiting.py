@@ -173,3 +173,22 @@ def test_options_of_a_command_are_read_too(tmp_path: Path) -> None:
     run.write(TORCHRUN, AGENT)
     assert "rendezvous of 3 nodes" in run.look(30)[0]
     assert "node-a:29500" in run.said[0]
+
+
+def test_options_of_the_script_are_not_the_launchers(tmp_path: Path) -> None:
+    words = (
+        "torchrun",
+        "--nnodes",
+        "3",
+        "--master-addr",
+        "node-a",
+        "train.py",
+        "--nnodes",
+        "8",
+        "--master-addr",
+        "x",
+    )
+    run = Run(tmp_path, command=words)
+    run.write(TORCHRUN, AGENT)
+    assert "rendezvous of 3 nodes" in run.look(30)[0]
+    assert "node-a:29500" in run.said[0]
