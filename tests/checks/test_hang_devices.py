@@ -51,11 +51,11 @@ def test_calls_that_differ_in_the_queues_are_likely_but_no_proof() -> None:
         stand(0, first, (FETCH,)), stand(1, second, (SYNC, at(21, source="torch.cuda.synchronize()")))
     )
     assert found is not None
-    assert found.code in ("COL002", "COL003")
+    assert found.code == "COL003"
     assert found.confidence == "medium"
     assert found.details["proof"] is False
     assert set(found.ranks) == {0, 1}
-    assert "queue" in found.message or "calls" in found.message
+    assert found.message.startswith("At call #2 rank 0 calls all_reduce of [4] float32 (train.py:11, train)")
 
 
 def test_a_rank_that_has_queued_less_and_waits_for_its_device_may_only_be_slow() -> None:

@@ -172,8 +172,7 @@ def test_groups_of_one_name_but_other_members_are_two_groups() -> None:
 
 def test_a_wait_for_ranks_that_were_not_seen_proves_nothing() -> None:
     """Both wait for each other's call only where they do: rank 2 may be the one that is late for both."""
-    found = judge([stand(rank, collective("barrier", 4, 10, world=4)) for rank in range(2)], world=4)
-    assert found is None or found.details["proof"] is False
+    assert judge([stand(rank, collective("barrier", 4, 10, world=4)) for rank in range(2)], world=4) is None
 
 
 def test_ranks_that_disagree_are_stuck_whatever_the_unseen_ones_do() -> None:
@@ -218,7 +217,8 @@ def test_a_group_whose_ranks_are_not_known_proves_nothing() -> None:
         stand(1, collective("all_reduce", 4, 20, world=2)),
     ]
     found = judge(stands)
-    assert found is None or found.details["proof"] is False
+    assert found is not None
+    assert (found.code, found.ranks, found.details["proof"]) == ("COL002", RankSet([0, 1]), False)
 
 
 def test_a_monitored_barrier_ends_by_itself_and_proves_nothing() -> None:
@@ -289,7 +289,8 @@ def test_a_backward_within_no_sync_waits_for_nobody() -> None:
     assert judge(stands) is not None
     local = tuple(replace(call, reduces=False) for call in stands[0].recent)
     found = judge([replace(stands[0], recent=local), stands[1]], still=3.0)
-    assert found is None or found.code == "COL009"
+    assert found is not None
+    assert (found.code, found.ranks, found.details["proof"]) == ("COL009", RankSet([0]), False)
 
 
 def test_a_backward_that_has_no_processor_is_no_wait() -> None:
@@ -505,3 +506,40 @@ def test_two_sides_of_one_test_are_calls_that_do_not_fit_whoever_called_them_bef
     ]
     found = proved(sides)
     assert (found.code, found.ranks, found.victims) == ("COL003", RankSet([0, 1]), RankSet())
+
+
+def test_a_majority_counts_whoever_calls_from_where() -> None:
+    """Four ranks make one call from two lines; the three that make another one are the fewer."""
+    many = [stand(rank, collective("all_reduce", 3, 5 if rank < 2 else 9, 7)) for rank in range(4)]
+    few = [stand(rank, collective("all_reduce", 3, 7, 7, shape=(20,))) for rank in (4, 5, 6)]
+    found = proved([*many, *few])
+    assert (found.code, found.ranks, found.victims) == ("COL003", RankSet([4, 5, 6]), RankSet.span(4))
+    away = [stand(rank, collective("barrier", 1, 30, 7, "1")) for rank in (4, 5, 6)]
+    found = proved([*many, *away])
+    assert (found.code, found.ranks, found.victims) == ("COL002", RankSet([4, 5, 6]), RankSet.span(4))
+
+
+def test_of_two_sides_as_large_nobody_is_blamed_for_the_other() -> None:
+    shapes = {0: (4,), 1: (4,), 2: (20,), 3: (20,), 4: (30,)}
+    found = proved(
+        [stand(rank, collective("all_reduce", 3, 5, 5, shape=shape)) for rank, shape in shapes.items()]
+    )
+    assert (found.code, found.ranks, found.victims) == ("COL003", RankSet.span(5), RankSet())
+
+
+@pytest.mark.parametrize(
+    ("makers", "guarded", "ranks"),
+    [((1, 2, 3), True, (1, 2, 3)), ((1, 2, 3), False, (0,)), ((2, 3), False, (0, 1, 2, 3))],
+)
+def test_who_makes_a_group_alone_and_who_leaves_it_out_is_said_alike_everywhere(
+    makers: tuple[int, ...], guarded: bool, ranks: tuple[int, ...]
+) -> None:
+    made = Call("new_group", members=RankSet.span(4), ordinal=1, frames=(at(9),), returned=False)
+    test = (Frame("train.py", 8, "if", "if rank != 0:"),) if guarded else ()
+    found = proved([
+        stand(rank, made, conditions=test) if rank in makers else stand(rank, collective("barrier", 1, 20))
+        for rank in range(4)
+    ])  # fmt: skip
+    blamed = RankSet().union(*(place.ranks for place in found.where if place.role == "culprit"))
+    assert (found.code, found.ranks, blamed) == ("COL006", RankSet(ranks), RankSet(ranks))
+    assert not set(found.victims) & set(found.ranks)

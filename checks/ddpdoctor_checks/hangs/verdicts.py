@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -177,8 +178,12 @@ def judge_makers(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
     making = {place.rank for place in makers}
     rest = [place for place in places if place.rank not in making]
     call, line = makers[0].call, makers[0].line
-    guarded = guard_of(makers[0]) is not None
-    culprits = min(makers, rest, key=len) if rest else makers
+    sides = [side for side in (makers, rest) if side]
+    if guard_of(makers[0]) is None:
+        sides.sort(key=len)  # the fewer are at fault; of as many as the others nobody can tell
+    tied = len(sides) == 1 or (guard_of(makers[0]) is None and len(makers) == len(rest))
+    odd = sides if tied else sides[:1]
+    culprits = ranks_of(place for side in odd for place in side)
     others = [place.call for place in rest if op_of(place) in MAKERS]
     told = say_sides(rest) if rest else ""
     if call is not None and others and others[0] is not None:
@@ -189,9 +194,10 @@ def judge_makers(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
     return Deadlock(
         "COL006",
         f"{made}; {told}: every rank has to make the same groups, of the same ranks and in the same order.",
-        ranks_of(culprits),
-        ranks_of(place for place in places if place not in culprits),
-        [makers, rest] if guarded or culprits is makers else [rest, makers],
+        culprits,
+        ranks_of(places).minus(culprits),
+        sides,
+        blamed=len(odd),
         fix=[
             Fix(
                 "call it on all ranks of the job, with the same ranks, outside of any test of the rank",
@@ -207,21 +213,24 @@ def judge_mismatch(main: Sequence[Place], others: Sequence[Place]) -> Deadlock:
     # At the call, also where a rank waits for it on another line.
     once = {each.rank: replace(each, kind="collective") for each in (*main, *others)}
     sides = part_by_line(once.values())
-    sides.sort(key=len)
-    tied = len(sides) > 1 and len(sides[0]) == len(sides[-1])
+    votes = Counter(place.key for place in once.values())  # one call may be made from several lines
+    most = max(votes.values())
+    sides.sort(key=lambda side: (votes[side[0].key], len(side)))
+    tied = list(votes.values()).count(most) > 1
+    odd = sides if tied else [side for side in sides if votes[side[0].key] < most]
     call = main[0].call
     assert call is not None
     told = join_words([say_call(side) for side in sides[:MOST_SIDES]], last="and")
-    culprits = RankSet(once) if tied else ranks_of(place for side in sides[:-1] for place in side)
+    culprits = ranks_of(place for side in odd for place in side)
     group = name_group(call)
     doubt = "; which of them is wrong cannot be told" if tied else ""
     return Deadlock(
         "COL003",
         f"At call #{call.ordinal}{group} {told}{doubt}.",
         culprits,
-        RankSet() if tied else ranks_of(sides[-1]),
+        RankSet(once).minus(culprits),
         sides,
-        blamed=len(sides) if tied else len(sides) - 1,
+        blamed=len(odd),
         fix=[
             Fix(
                 "the same calls, in the same order, with the same shapes and types on every rank; sort what is "
@@ -314,9 +323,10 @@ def _covers(guard: Frame, sides: Sequence[Sequence[Place]]) -> bool:
 
 def _odd_sides(sides: Sequence[Sequence[Place]]) -> list[Sequence[Place]]:
     """Return the sides at fault: the fewer; of two equal ones the one under a test on the rank, or on a new line."""
-    largest = max(len(side) for side in sides)
-    fewer = [side for side in sides if len(side) < largest]
-    if fewer and len(sides) - len(fewer) == 1:
+    votes = Counter(place.key for side in sides for place in side)  # one call may be made from several lines
+    most = max(votes.values())
+    fewer = [side for side in sides if votes[side[0].key] < most]
+    if fewer and list(votes.values()).count(most) == 1:
         return fewer
     guarded = [side for side in sides if guard_of(side[0]) is not None]
     if len(guarded) == 1:
