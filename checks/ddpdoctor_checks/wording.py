@@ -30,6 +30,11 @@ def join_words(words: Iterable[str], *, few: int = FEW, last: str = "and") -> st
     return f"{', '.join(listed[:-1])} {last} {listed[-1]}"
 
 
+def capitalise(text: str) -> str:
+    """Return a text for the beginning of a sentence: only its first letter changes."""
+    return text[:1].upper() + text[1:]
+
+
 def count_of(number: int, noun: str, plural: str | None = None) -> str:
     """Return ``1 rank``, ``4 ranks``, ``16,384 ranks``."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -377,7 +377,7 @@ def test_a_rank_that_waits_in_another_group_is_not_the_cause() -> None:
     assert {difference["group"] for difference in report.findings[0].details["others"]} | {
         report.findings[0].details["group"]
     } == {"0", "1"}
-    assert "waits in another call" in report.findings[0].message
+    assert "; meanwhile rank 0 waits in a call of group 1" in report.findings[0].message
 
 
 def test_two_ranks_in_two_groups_in_opposite_order() -> None:
@@ -390,7 +390,7 @@ def test_two_ranks_in_two_groups_in_opposite_order() -> None:
     found = first(made)
     assert (found.code, str(found.ranks), found.confidence) == ("COL002", "", "medium")
     assert (
-        "rank 1 had not called it: made no call on the group at all; meanwhile rank 1 in one of group 2"
+        "rank 1 had not called it: made no call on the group at all; meanwhile rank 1 waits in a call of group 2"
         in found.message
     )
 

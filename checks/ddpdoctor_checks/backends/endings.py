@@ -22,7 +22,7 @@ from ddpdoctor_checks.stage_evidence import (
     stage_records,
     unclean_exits,
 )
-from ddpdoctor_checks.wording import join_words, name_set
+from ddpdoctor_checks.wording import capitalise, join_words, name_set
 
 GROUP_STAGES = ("rendezvous", "backends", "collectives", "ddp", "bandwidth")
 """Stages in which ranks exist and talk to each other."""
@@ -70,7 +70,7 @@ def _died(evidence: Evidence, stage: str | None, dead: Sequence[RankExit]) -> Fi
     )
     text = describe_deaths(dead)
     return Finding(
-        message=f"{text[0].upper()}{text[1:]}{when}{', from outside' if sent else ''}.",
+        message=f"{capitalise(text)}{when}{', from outside' if sent else ''}.",
         ranks=ranks,
         victims=peers.minus(ranks),
         nodes=hosts_of_ranks(evidence, ranks),

@@ -13,7 +13,7 @@ from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.lagging import Lag, find_lag
 from ddpdoctor_checks.crash.launching import rerun
 from ddpdoctor_checks.crash.telling import JOB, Clause, tell
-from ddpdoctor_checks.wording import choose_form, join_words, name_set
+from ddpdoctor_checks.wording import capitalise, choose_form, join_words, name_set
 
 _FLIGHT = ("TORCH_FR_BUFFER_SIZE=2000", "TORCH_NCCL_DUMP_ON_TIMEOUT=1")
 """Torch's recorder of collectives and its dump (docs.pytorch.org, tutorials/unstable/flight_recorder_tutorial)."""
@@ -39,7 +39,7 @@ def _call(group: Group) -> str:
 def _describe_missing(diagnosis: Diagnosis, group: Group) -> Clause:
     missing = diagnosis.suspects
     who = name_set(missing) if missing else "others"
-    name = f"{who[0].upper()}{who[1:]}"
+    name = capitalise(who)
     lag = find_lag(diagnosis)
     if lag is not None and group.first.entry is not None and group.first.entry.id == "nccl-timed-out":
         return _describe_lag(group, lag)
@@ -77,7 +77,7 @@ def _describe_lag(group: Group, lag: Lag) -> Clause:
         for count in sorted(set(known.values()))[:8]
     ]
     return Clause(
-        f"{who[0].upper()}{who[1:]} {verb} in {op} #{lag.number}{_at(group)}{_limit(group)}; {late}.",
+        f"{capitalise(who)} {verb} in {op} #{lag.number}{_at(group)}{_limit(group)}; {late}.",
         (
             Fix(f"look what {name_set(lag.ranks)} did at that time: a branch on the rank, fewer batches, a slow or "
                 "stuck loader"),
@@ -283,7 +283,7 @@ def find_mismatch(evidence: Evidence) -> Iterable[Finding]:
     yield from tell(evidence, "COL003", _describe_mismatch)
 
 
-def _fixes_timeout(diagnosis: Diagnosis, waiting: RankSet) -> list[Fix]:
+def _fixes_timeout(diagnosis: Diagnosis) -> list[Fix]:
     """What names the rank that does not come: there is another way for each backend, and for a job nobody watched."""
     backends = {view.process.backend for view in diagnosis.views.ranks if view.process is not None} - {None}
     fixes = []
@@ -314,10 +314,10 @@ def _describe_timeout(diagnosis: Diagnosis, group: Group) -> Clause:
     if again is not None:
         rest += f"; {_describe_again(again)}"
     return Clause(
-        f"{who[0].upper()}{who[1:]} waited in {_call(group)}{where} and gave up{_limit(group)}; {rest}.",
+        f"{capitalise(who)} waited in {_call(group)}{where} and gave up{_limit(group)}; {rest}.",
         (
             *(again.fix if again is not None else ()),
-            *_fixes_timeout(diagnosis, waiting),
+            *_fixes_timeout(diagnosis),
             Fix("a longer limit helps only where a rank is slow on purpose (evaluation, preprocessing on rank 0)",
                 code="dist.init_process_group(backend, timeout=datetime.timedelta(hours=1))"),
         ),
@@ -379,7 +379,7 @@ def _describe_early(diagnosis: Diagnosis, group: Group) -> Clause:
     early = diagnosis.suspects
     who = name_set(early) if early else "a rank"
     return Clause(
-        f"{who[0].upper()}{who[1:]} left the program while {name_set(group.ranks)} still waited{_at(group)}: the "
+        f"{capitalise(who)} left the program while {name_set(group.ranks)} still waited{_at(group)}: the "
         "process group went with it.",
         (
             Fix(

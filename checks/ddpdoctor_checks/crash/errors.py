@@ -13,7 +13,7 @@ from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.failures import Level
 from ddpdoctor_checks.crash.launching import rerun, script_words
 from ddpdoctor_checks.crash.telling import JOB, Clause, require_job, tell
-from ddpdoctor_checks.wording import choose_form, count_of, name_set
+from ddpdoctor_checks.wording import capitalise, choose_form, count_of, name_set
 
 _HINTS: tuple[tuple[str, Fix], ...] = (
     (
@@ -291,7 +291,7 @@ def _begin_at(diagnosis: Diagnosis, what: str, fixes: list[Fix], place: str = ""
     if any(view.process is not None and view.process.started is not None for view in diagnosis.views.ranks):
         return Clause(what, fixes)
     return Clause(
-        f"{what[0].upper()}{what[1:]}{place}. Nothing was started.",
+        f"{capitalise(what)}{place}. Nothing was started.",
         fixes,
         whole=True,
         ranks=RankSet(),
@@ -345,7 +345,7 @@ def _describe_at_exit(diagnosis: Diagnosis, group: Group) -> Clause:
     others = f" {count_of(ended, 'other rank')} got SIGTERM for it." if ended else ""
     who = name_set(ranks) if ranks else "a rank"
     return Clause(
-        f"{who[0].upper()}{who[1:]} {choose_form(len(ranks) or 1, 'was', 'were')} aborted by {first.words}{last} after "
+        f"{capitalise(who)} {choose_form(len(ranks) or 1, 'was', 'were')} aborted by {first.words}{last} after "
         f"{choose_form(len(ranks) or 1, 'its', 'their')} script had ended: the results stand, the exit code does not "
         f"say so.{others}",
         (

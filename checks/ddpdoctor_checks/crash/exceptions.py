@@ -182,7 +182,7 @@ def _judge_exception(view: View, record: ExceptionRecord, context: Context) -> F
         frames=shown.frames,
         entry=entry,
         groups=groups,
-        note=_note(record, view),
+        note=_note(record),
     )
     if record.at is not None:
         failure.at = context.clock.seconds(view.node, record.at)
@@ -234,7 +234,7 @@ def _add_crash(failure: Failure, top: _Told) -> None:
         failure.note = "in a DataLoader worker"
 
 
-def _note(record: ExceptionRecord, view: View) -> str:
+def _note(record: ExceptionRecord) -> str:
     if record.kind == "worker" or (record.worker is not None):
         return (
             f"in DataLoader worker {record.worker}" if record.worker is not None else "in a DataLoader worker"

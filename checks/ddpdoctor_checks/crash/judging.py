@@ -67,7 +67,7 @@ def _judge_attempt(
         # The launcher saw every rank end well: what was printed on the way did not end the job.
         failures = [each for each in failures if each.level in (Level.AT_EXIT,)]
         diagnosis.failures = failures
-    own = _doubt_kills([each for each in failures if each.level in OWN], failures)
+    own = _doubt_kills([each for each in failures if each.level in OWN])
     if not own:
         rest = [view for view in views.others if view.attempt in (attempt, 0)]
         beside = [failure for view in rest if (failure := judge_view(view, context)) is not None]
@@ -116,7 +116,7 @@ def _ended_by_agent(views: Views) -> set[tuple[int, int]]:
     return found
 
 
-def _doubt_kills(own: Sequence[Failure], failures: Sequence[Failure]) -> list[Failure]:
+def _doubt_kills(own: Sequence[Failure]) -> list[Failure]:
     """A SIGKILL of which nobody knows the sender, after others had failed, was the agent's or the scheduler's."""
     sure = [each for each in own if not _is_doubtful(each)]
     if not sure:

@@ -10,7 +10,7 @@ from ddpdoctor.judge import Finding, Fix, check
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.telling import JOB, Clause, tell
 from ddpdoctor_checks.crash.wrapper import find_parameters
-from ddpdoctor_checks.wording import find_minority, fold_values, join_words, name_set
+from ddpdoctor_checks.wording import capitalise, find_minority, fold_values, join_words, name_set
 
 
 def _describe_model(diagnosis: Diagnosis, group: Group) -> Clause:
@@ -54,7 +54,7 @@ def _describe_model(diagnosis: Diagnosis, group: Group) -> Clause:
         where = f" at {line.file}:{line.line}" if line is not None else ""
         who = name_set(ranks)
         what = (
-            f"{who[0].upper()}{who[1:]} built another model than the other ranks: {seen}; DDP() refused it "
+            f"{capitalise(who)} built another model than the other ranks: {seen}; DDP() refused it "
             f"on {name_set(group.ranks)}{where}."
         )
     return Clause(

@@ -103,10 +103,6 @@ class Reading:
         seen = {place.rank for place in self.places}
         return RankSet(rank for rank in range(self.look.world_size or 0) if rank not in seen)
 
-    def main_wait(self) -> list[Place]:
-        """Return the ranks that wait in the call in which most wait; the latest of several."""
-        return largest(place for place in self.places if place.kind in ("collective", "wrapper"))
-
 
 def largest(places: Iterable[Place]) -> list[Place]:
     """Return the ranks in the call in which most are; of several, those with the lowest rank."""

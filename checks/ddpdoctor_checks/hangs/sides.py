@@ -10,7 +10,7 @@ from ddpdoctor.evidence.standstill import Call
 from ddpdoctor.judge import EvidenceItem
 from ddpdoctor_checks.crash.frames import user_frames, user_line
 from ddpdoctor_checks.hangs.reading import FORWARD, INIT, WRAP, Place, name_call, name_line, ranks_of
-from ddpdoctor_checks.wording import count_of, join_words, name_set
+from ddpdoctor_checks.wording import capitalise, count_of, join_words, name_set
 
 _RANK_WORDS = re.compile(
     r"rank|main_process|is_master|is_main|is_chief|\bmaster\b|local_process|process_index", re.I
@@ -88,7 +88,7 @@ def count_forwards(places: Sequence[Place]) -> list[EvidenceItem]:
 def name_ranks(places: Sequence[Place]) -> str:
     """Return ``Ranks 0, 2``, for the beginning of a sentence."""
     name = name_set(ranks_of(places))
-    return f"{name[0].upper()}{name[1:]}"
+    return capitalise(name)
 
 
 def say_wait(places: Sequence[Place]) -> str:
@@ -156,7 +156,7 @@ def say_sides(places: Sequence[Place], *, bare: bool = False, first: bool = Fals
         else:
             parts.append(f"{name_set(ranks_of(side))} {say_wait(side)}")
     text = join_words(parts)
-    return f"{text[0].upper()}{text[1:]}" if first else text
+    return capitalise(text) if first else text
 
 
 def say_call(side: Sequence[Place]) -> str:

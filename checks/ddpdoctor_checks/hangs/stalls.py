@@ -21,7 +21,7 @@ from ddpdoctor_checks.hangs.reading import (
     ranks_of,
 )
 from ddpdoctor_checks.hangs.waits import what_was_seen
-from ddpdoctor_checks.wording import choose_form, format_age, join_words, name_set
+from ddpdoctor_checks.wording import capitalise, choose_form, format_age, join_words, name_set
 
 DEVICE_S = 120.0
 """Ranks that all wait for their devices may only have queued much on them."""
@@ -139,7 +139,7 @@ def find_stall(reading: Reading, stage: str) -> Finding | None:
     elif main[0].call is not None and main[0].call.op != BACKWARD:
         how = "never called it"
     where_they_wait = f"{verb} in {name_call(main[0].call)}{name_line(first)}"
-    message = f"{waiting[0].upper()}{waiting[1:]} {where_they_wait}; {name} {how}: {told}."
+    message = f"{capitalise(waiting)} {where_they_wait}; {name} {how}: {told}."
     return Finding(
         message=message,
         code="COL009",
@@ -317,7 +317,7 @@ def _find_symmetric(reading: Reading, stage: str) -> Finding | None:
     else:
         told = join_words((_say_waiting(side) for side in sides), few=MOST_SIDES)
         message = (
-            f"{told[0].upper()}{told[1:]}. Nothing has moved for {age}, and by the numbers of their calls nobody has "
+            f"{capitalise(told)}. Nothing has moved for {age}, and by the numbers of their calls nobody has "
             "left one out: no rank can be named."
         )
     return Finding(

@@ -10,7 +10,7 @@ from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
 from ddpdoctor_checks.crash.frames import user_frames
 from ddpdoctor_checks.hangs.reading import INIT, MAKERS, Place, Reading, name_call, name_line, ranks_of
 from ddpdoctor_checks.hangs.stalls import describe_doing
-from ddpdoctor_checks.wording import choose_form, count_of, format_age, join_words, name_set
+from ddpdoctor_checks.wording import capitalise, choose_form, count_of, format_age, join_words, name_set
 
 WAITED_S = 10.0
 """For so long ranks have to stand in a call before somebody is named: as `run` suspects a rank (--stall-after)."""
@@ -76,7 +76,7 @@ def find_busy(reading: Reading) -> Finding | None:
         )
     finding = _make(
         reading,
-        f"{_capital(others)} for {format_age(waited)}; {told}, and {choose_form(len(busy), 'computes', 'compute')}.",
+        f"{capitalise(others)} for {format_age(waited)}; {told}, and {choose_form(len(busy), 'computes', 'compute')}.",
         "COL009",
         outside,
         waiting,
@@ -177,7 +177,7 @@ def _find_outside(
         does, fix = "", Fix("look what that line waits for, and give it a time limit")
     return _make(
         reading,
-        f"{_capital(told)}{spent}{does}.",
+        f"{capitalise(told)}{spent}{does}.",
         "COL009",
         outside,
         waiting,
@@ -189,7 +189,7 @@ def _find_outside(
 
 def _find_gone(reading: Reading, waiting: Sequence[Place], gone: Sequence[Place], waited: float) -> Finding:
     sides = part_sides(waiting)
-    told = _capital(join_words((say_side(side) for side in sides), few=MOST_SIDES))
+    told = capitalise(join_words((say_side(side) for side in sides), few=MOST_SIDES))
     there = choose_form(len(gone), "there is no process of it", "there are no processes of them")
     return _make(
         reading,
@@ -216,7 +216,7 @@ def _find_sides(reading: Reading, sides: Sequence[Sequence[Place]], waited: floa
     elif all(call is not None and call.point_to_point for call in calls):
         code = "COL011"
     odd = [place for side in sides[1:] for place in side] if len(sides[0]) > len(sides[1]) else []
-    told = _capital(join_words((say_side(side) for side in sides), few=MOST_SIDES))
+    told = capitalise(join_words((say_side(side) for side in sides), few=MOST_SIDES))
     doubt = "none of them comes to the other's call" if odd else "which of them is wrong cannot be told"
     return _make(
         reading,
@@ -341,7 +341,3 @@ def _what_was_seen(reading: Reading, culprits: Sequence[Place]) -> list[Evidence
     if reading.unseen:
         seen.append(EvidenceItem("stack", f"nothing was seen of {name_set(reading.unseen)}", reading.unseen))
     return seen
-
-
-def _capital(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}" if text else text

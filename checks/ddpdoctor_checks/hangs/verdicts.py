@@ -42,7 +42,7 @@ from ddpdoctor_checks.hangs.sides import (
     say_wait,
     spot_of,
 )
-from ddpdoctor_checks.wording import choose_form, count_of, join_words, name_set
+from ddpdoctor_checks.wording import capitalise, choose_form, count_of, join_words, name_set
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ def judge_points(reading: Reading, points: Sequence[Place]) -> Deadlock:
         ),
         Fix("or post both at once", code="for work in dist.batch_isend_irecv(ops):\n    work.wait()"),
     ]
-    told = f"{told[0].upper()}{told[1:]}"
+    told = capitalise(told)
     if not others:
         both = f"{told}: each waits for the other's side, and nobody is left to make it"
         return Deadlock("COL011", f"{both}.", ranks_of(points), RankSet(), [points], fix=fix)
@@ -265,17 +265,17 @@ def judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
         first = rest[0][0].call
         never = "never called it" if first is not None and first.op != BACKWARD else "is not in it"
         where = say_sides(culprits, bare=True)
-        message = f"{told[0].upper()}{told[1:]}; {name_set(ranks_of(culprits))} {never}: {where}."
+        message = f"{capitalise(told)}; {name_set(ranks_of(culprits))} {never}: {where}."
         if loop is not None:
             left = f"{choose_form(len(culprits), 'has', 'have')} left the loop ({loop.file}:{loop.line})"
-            message = f"{told[0].upper()}{told[1:]}; {name_set(ranks_of(culprits))} {left}: {where}."
+            message = f"{capitalise(told)}; {name_set(ranks_of(culprits))} {left}: {where}."
         if guard is not None and not _covers(guard, rest):
             message = f"{say_sides(culprits, first=True)}, which the others never call; they wait elsewhere: {told}."
     else:
         none = (
             "neither comes to the other's call" if len(sides) == 2 else "none of them comes to another's call"
         )
-        message = f"{told[0].upper()}{told[1:]}: {none}, and which is wrong cannot be told."
+        message = f"{capitalise(told)}: {none}, and which is wrong cannot be told."
     return Deadlock(
         "COL002",
         message,

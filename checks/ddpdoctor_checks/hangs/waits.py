@@ -96,7 +96,7 @@ def _find_core(reading: Reading, stuck: Sequence[Place]) -> list[Place]:
     todo = [key for key, members in classes.items() if not any(wanted[place.rank] for place in members)]
     while todo:
         key = todo.pop()
-        members = classes.pop(key)
+        del classes[key]
         wanted.subtract(needs[key])
         for rank in needs[key]:
             other = key_of.get(rank)
@@ -106,7 +106,6 @@ def _find_core(reading: Reading, stuck: Sequence[Place]) -> list[Place]:
                 and not any(wanted[each.rank] for each in classes[other])
             ):
                 todo.append(other)
-        del members
     return [place for place in stuck if place.key in classes] or list(stuck)
 
 

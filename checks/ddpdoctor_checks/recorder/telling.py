@@ -12,7 +12,7 @@ from ddpdoctor.judge import EvidenceItem, Fix, Where
 from ddpdoctor_checks.calls.matching import Difference, Matching, Side, waiting_elsewhere
 from ddpdoctor_checks.calls.sequences import MEETING
 from ddpdoctor_checks.crash.frames import user_frames
-from ddpdoctor_checks.wording import choose_form, count_of, join_words, name_set
+from ddpdoctor_checks.wording import capitalise, choose_form, count_of, join_words, name_set
 
 MOST_SIDES = 4
 """Sides that a sentence names; ``details`` has up to `MOST_ROWS`."""
@@ -71,7 +71,7 @@ def tell_early(matching: Matching, difference: Difference, early: RankSet) -> To
     told = tell(matching, difference)
     waits = _say_waiting(matching, difference)
     told.code, told.ranks, told.victims, told.confidence = "COL008", early, difference.waiting, "high"
-    told.message = f"{_capital(name_set(early))} left the program while {waits}."
+    told.message = f"{capitalise(name_set(early))} left the program while {waits}."
     told.fix = (Fix("let all ranks leave the loop together: agree on it with an all_reduce"), UNEVEN)
     told.where = _places(matching, difference, early)
     return told
@@ -81,10 +81,6 @@ def _victims(difference: Difference) -> RankSet:
     if not difference.culprits:
         return RankSet()
     return RankSet().union(*(side.ranks for side in difference.sides)).minus(difference.culprits)
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def name_call(call: RecordedCall, number: int) -> str:
@@ -138,11 +134,14 @@ def _tell_missing(matching: Matching, difference: Difference) -> tuple[str, str,
     never = join_words(
         f"{name_set(side.ranks)} had not called it: {_say_last(matching, side)}" for side in late[:MOST_SIDES]
     )
-    message = f"{_capital(_say_waiting(matching, difference))}; {never}"
+    message = f"{capitalise(_say_waiting(matching, difference))}; {never}"
     elsewhere = waiting_elsewhere(matching, difference)
     if elsewhere:
-        names = join_words(f"{name_set(ranks)} in one of group {name}" for name, ranks in elsewhere.items())
-        message += f"; meanwhile {names} waits in another call"
+        told = join_words(
+            f"{name_set(ranks)} {choose_form(len(ranks), 'waits', 'wait')} in a call of group {name}"
+            for name, ranks in elsewhere.items()
+        )
+        message += f"; meanwhile {told}"
     if not difference.culprits:
         message += "; which side is wrong cannot be told"
     return "COL002", f"{message}.", (OUTSIDE, UNEVEN)
@@ -185,7 +184,7 @@ def _tell_apart(matching: Matching, difference: Difference) -> tuple[str, str, t
     usual, odd = difference.sides[0], difference.sides[1]
     here = f"{name_set(usual.ranks)} {choose_form(len(usual.ranks), 'is', 'are')} in"
     there = f"{choose_form(len(odd.ranks), 'it is', 'they are')} in {_say_place(matching, difference, odd)}"
-    message = f"{_capital(here)} {_say_place(matching, difference, usual)}; {name_set(odd.ranks)} "
+    message = f"{capitalise(here)} {_say_place(matching, difference, usual)}; {name_set(odd.ranks)} "
     message += f"never called it: {there}"
     if not difference.culprits:
         message += "; which side is wrong cannot be told"
@@ -199,12 +198,12 @@ def _tell_shift(matching: Matching, difference: Difference) -> tuple[str, str, t
     if difference.kind == "skipped":
         call = matching.log.calls[usual.call or 0]
         left = f"{name_call(call, difference.number)}{difference.group.title}{name_site(usual.site)}"
-        message = f"{_capital(who)} left out {left}, which {name_set(usual.ranks)} made"
+        message = f"{capitalise(who)} left out {left}, which {name_set(usual.ranks)} made"
     else:
         call = matching.log.calls[odd.call or 0]
         more = f"{name_call(call, difference.number)}{difference.group.title}{name_site(odd.site)}"
         verb = choose_form(len(odd.ranks), "makes", "make")
-        message = f"{_capital(who)} {verb} one more call, {more}, which {name_set(usual.ranks)} never make"
+        message = f"{capitalise(who)} {verb} one more call, {more}, which {name_set(usual.ranks)} never make"
     return "COL002", f"{message}: from there on all calls are out of step.", (OUTSIDE, UNEVEN)
 
 
@@ -224,7 +223,7 @@ def _tell_swap(matching: Matching, difference: Difference) -> tuple[str, str, tu
 
 def _tell_absent(matching: Matching, difference: Difference) -> tuple[str, str, tuple[Fix, ...]]:
     who = name_set(difference.behind)
-    message = f"{_capital(_say_waiting(matching, difference))}; {who} left no dump: look there first."
+    message = f"{capitalise(_say_waiting(matching, difference))}; {who} left no dump: look there first."
     return (
         "COL005",
         message,
@@ -248,7 +247,7 @@ def _tell_unstarted(matching: Matching, difference: Difference) -> tuple[str, st
         len(late), "has asked for it, but its device has", "have asked for it, but their devices have"
     )
     busy = f"{name_set(late)} {asked} not come to it: earlier work is still busy there"
-    return "COL005", f"{_capital(who)} {verb} {where}; {busy}.", (
+    return "COL005", f"{capitalise(who)} {verb} {where}; {busy}.", (
         Fix(f"look what the device of {name_set(late)} does: a kernel that does not end, a slow or faulty device",
             "nvidia-smi"),
         Fix("take stacks of the rank, and dumps again, to see whether it moves", "py-spy dump --pid PID"),
@@ -258,7 +257,9 @@ def _tell_unstarted(matching: Matching, difference: Difference) -> tuple[str, st
 def _tell_together(matching: Matching, difference: Difference) -> tuple[str, str, tuple[Fix, ...]]:
     side = difference.sides[0]
     call = matching.log.calls[side.call or 0]
-    who = "All ranks" if len(side.ranks) == len(difference.group.members) else _capital(name_set(side.ranks))
+    who = (
+        "All ranks" if len(side.ranks) == len(difference.group.members) else capitalise(name_set(side.ranks))
+    )
     where = f"{name_call(call, difference.number)}{difference.group.title}{name_site(side.site)}"
     message = f"{who} wait in {where}, and all calls before it agree: the network or the library, not a rank."
     if call.op not in MEETING and call.root is None:
@@ -326,7 +327,7 @@ def _seen(matching: Matching, difference: Difference) -> list[EvidenceItem]:
             continue
         at = difference.number if side.call is not None else side.last_number
         text = f"{'call' if side.call is not None else 'last call'} #{at}: {describe_call(log.calls[number])}"
-        state = _state_of(matching, difference, side, at)
+        state = _state_of(difference, side, at)
         seen.append(EvidenceItem("recorder", f"{text}{state}", side.ranks, _file_of(matching, side)))
     if difference.group.absent:
         seen.append(EvidenceItem("recorder", "left no dump", difference.group.absent))
@@ -339,7 +340,7 @@ def _seen(matching: Matching, difference: Difference) -> list[EvidenceItem]:
     return seen
 
 
-def _state_of(matching: Matching, difference: Difference, side: Side, number: int) -> str:
+def _state_of(difference: Difference, side: Side, number: int) -> str:
     rank = next(iter(side.ranks))
     line = difference.group.lines.get(rank)
     state = line.state(number) if line is not None else None
