@@ -192,8 +192,12 @@ AttributeError: 'NoneType' object has no attribute 'split'
 """'''
 
 
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_a_pools_traceback_as_text_gives_the_line_inside(wrapped: bool) -> None:
+@pytest.mark.parametrize(
+    ("wrapped", "line"),
+    [(False, ("/srv/job/words.py", 2)), (True, ("train.py", 71))],
+    ids=["as it came", "wrapped by the script: its own raise"],
+)
+def test_a_pools_traceback_as_text_gives_the_line_inside(wrapped: bool, line: tuple[str, int]) -> None:
     remote = ExceptionRecord(0, "multiprocessing.pool.RemoteTraceback", REMOTE, link="cause")
     error = "'NoneType' object has no attribute 'split'"
     inner = ExceptionRecord(0, "AttributeError", error, (Frame("train.py", 15, "main"),), link="cause")
@@ -204,8 +208,7 @@ def test_a_pools_traceback_as_text_gives_the_line_inside(wrapped: bool) -> None:
         job.raises(0, "AttributeError", error, frames=inner.frames, chain=(remote,))
     found = cause_of(job)
     assert (found.code, found.ranks) == ("ERR001", RankSet([0]))
-    if not wrapped:
-        assert (found.where[0].file, found.where[0].line) == ("/srv/job/words.py", 2)
+    assert (found.where[0].file, found.where[0].line) == line
 
 
 def test_a_rank_that_logs_the_lost_peer_and_exits_is_a_victim() -> None:

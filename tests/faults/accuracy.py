@@ -42,8 +42,9 @@ made to look suspicious. `make accuracy` runs them all under `ddpdoctor run` and
 
 *said* is the code of the first finding; *class*, *ranks*, *line* and *content* are judged on that one alone. A false
 alarm is any further warning or error whose code the truth does not allow. A dash: the truth says nothing about it.
-*verdict*: seconds from the last rank blocking to the verdict, of hangs; those that are no proof are given `--stall-after
-4 --hang-timeout 8`, and count to the end that the latter asks for. *s*: the whole, with the start of the job.
+*verdict*: seconds for which nothing had moved at the end of the look that the finding is made of, of hangs (`make bench
+ARGS="--only hangs"` measures to the printed line); those that are no proof are given `--stall-after 4 --hang-timeout 8`,
+and count to the end that the latter asks for. *s*: the whole, with the start of the job.
 """
 PROOF_S = 3.0
 """A provable deadlock is to be named within so long of the last rank blocking."""

@@ -55,9 +55,15 @@ def score_trial(truth: Truth, trial: Trial) -> Score:
     first = findings[0] if findings else None
     right = first is not None and first["code"] in truth.codes
     broken = not truth.is_healthy
+    if broken and not right:
+        said = first["code"] if first is not None else report["verdict"]["status"]
+        notes.append(f"said {said}, expected {' or '.join(truth.codes)}")
     ranks = _compare_ranks(truth, first, notes) if broken else None
     line = _compare_line(truth, first, notes) if broken else None
     content = _compare_content(truth, first, findings, notes) if broken else None
+    false_alarms = _find_false_alarms(truth, findings, right)
+    if false_alarms:
+        notes.append(f"further: {', '.join(false_alarms)}")
     return Score(
         name=truth.name,
         expected=truth.code or "healthy",
@@ -68,7 +74,7 @@ def score_trial(truth: Truth, trial: Trial) -> Score:
         line=line,
         content=content,
         exit=trial.exit_code == truth.exit,
-        false_alarms=_find_false_alarms(truth, findings, right),
+        false_alarms=false_alarms,
         seconds=trial.seconds,
         notes=tuple(notes),
         verdict_s=first.get("details", {}).get("still_s") if first is not None else None,
@@ -84,7 +90,10 @@ def _compare_ranks(truth: Truth, first: dict[str, Any] | None, notes: list[str])
     right = bool(named) and named <= true if truth.some else named == true
     if not right:
         notes.append(f"ranks {sorted(named)}, expected {'some of ' * truth.some}{sorted(true)}")
-    return right and not named & set(truth.victims)
+    victims = named & set(truth.victims)
+    if victims:
+        notes.append(f"victims {sorted(victims)} named")
+    return right and not victims
 
 
 def _compare_line(truth: Truth, first: dict[str, Any] | None, notes: list[str]) -> bool | None:

@@ -73,6 +73,26 @@ def test_one_wrong_part_makes_the_case_wrong(finding: dict[str, Any], part: str)
     assert found.detected
 
 
+@pytest.mark.parametrize(
+    ("finding", "note"),
+    [
+        (make_finding("ERR006"), "said ERR006, expected ERR001"),
+        (make_finding(ranks=[0, 1]), "victims [0] named"),
+        (make_finding(ranks=[0]), "ranks [0], expected [1]"),
+    ],
+)
+def test_whatever_is_wrong_is_told_on_the_page(finding: dict[str, Any], note: str) -> None:
+    wrong = score(TRUTH, finding)
+    assert not wrong.is_right
+    assert note in wrong.notes
+    assert note in accuracy.make_page([wrong], [])
+
+
+def test_a_false_alarm_is_told_on_the_page() -> None:
+    wrong = score(TRUTH, make_finding(), make_finding("COL005", severity="warning"))
+    assert wrong.notes == ("further: COL005",)
+
+
 def test_a_job_that_nothing_is_said_about_is_missed() -> None:
     found = score(TRUTH)
     assert (found.detected, found.code, found.ranks, found.line) == (False, False, False, False)
@@ -152,5 +172,5 @@ def test_the_page_counts_what_was_right_and_names_what_was_not() -> None:
     assert "* detected 2 of 2\n* right class 2 of 2\n* right ranks 1 of 2\n" in page
     assert "* false alarms on 0 of 1 healthy jobs\n" in page
     assert "| made-up | ERR001 | ERR001 | yes | yes | **no** | yes | yes | yes | - | - | 1.0 |\n" in page
-    assert "* `made-up`: ranks [0], expected [1]\n" in page
+    assert "* `made-up`: ranks [0], expected [1]; victims [0] named\n" in page
     assert "* shm: needs root\n" in page

@@ -14,7 +14,7 @@ from tests.watch.injecting import Journal, Watched, environment, python, torchru
 
 HEADER, RECORD = 4096, 64
 FORMAT = struct.Struct("<QQQQIIIiiIQ")
-OTHER = 8
+OTHER, RAISED = 8, 16
 FIELDS = ("number", "begin", "end", "ordinal", "signature", "site", "group", "peer", "tag", "flags", "thread")
 
 
@@ -109,22 +109,36 @@ def test_a_helper_called_from_two_lines_is_two_sites(watched: Watched) -> None:
 def test_what_waits_has_no_end(tmp_path: Path) -> None:
     script = """
         import os
+        import threading
+        import time
         import torch
         import torch.distributed as dist
 
         dist.init_process_group("gloo")
         dist.barrier()
-        if dist.get_rank() == 1:
-            os._exit(3)
-        try:
+        threading.Timer(2.0, os._exit, [0]).start()
+        if dist.get_rank() == 0:
             dist.all_reduce(torch.ones(1))
-        finally:
-            os._exit(0)
+        time.sleep(600)
     """
-    watched = torchrun(tmp_path, script)
-    barrier, waiting = read_ring(watched.ranks()[0])
+    barrier, waiting = read_ring(torchrun(tmp_path, script).ranks()[0])
     assert barrier["end"] > 0
-    assert waiting["signature"]["op"] == "all_reduce"
+    assert (waiting["signature"]["op"], waiting["end"], waiting["flags"] & RAISED) == ("all_reduce", 0, 0)
+
+
+def test_what_raised_has_an_end_and_says_so(tmp_path: Path) -> None:
+    script = """
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        try:
+            dist.all_reduce("no tensor")
+        except TypeError:
+            dist.barrier()
+    """
+    raised, barrier = read_ring(python(tmp_path, script).main())
+    assert (raised["end"] > 0, raised["flags"] & RAISED, barrier["flags"] & RAISED) == (True, RAISED, 0)
 
 
 def test_forwards_of_the_wrapper_are_counted(tmp_path: Path) -> None:

@@ -67,7 +67,8 @@ def test_another_process_with_the_same_number_is_not_taken_for_it(
         process.communicate("\n")
 
 
-def test_a_sample_is_taken_when_it_is_time(tmp_path: Path) -> None:
+def test_a_sample_is_taken_when_it_is_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "SAMPLE_S", 3600.0)
     watch = MemoryWatch(tmp_path / "nothing yet")
     watch.look()
     process = start(tmp_path)
@@ -75,5 +76,8 @@ def test_a_sample_is_taken_when_it_is_time(tmp_path: Path) -> None:
     try:
         watch.look()
         assert watch.resident == {}
+        watch._next = 0.0
+        watch.look()
+        assert process.pid in watch.resident
     finally:
         process.communicate("\n")

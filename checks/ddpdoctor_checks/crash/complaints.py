@@ -77,7 +77,7 @@ def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
             _blame(diagnosis, "NET011", late, RankSet())
         else:
             complained = RankSet(each.rank for each in waiting if each.rank is not None)
-            silent = diagnosis.world.minus(complained)
+            silent = diagnosis.world.minus(complained).minus(_timed_out(diagnosis))
             if silent and not silent.minus(unheard_ranks(diagnosis)):
                 diagnosis.reason = f"only victims were seen ({late[0].words}); {describe_unheard(diagnosis)}"
                 return
@@ -94,6 +94,15 @@ def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
     unheard = describe_unheard(diagnosis)
     diagnosis.reason = "; ".join(
         [f"only victims were seen ({waiting[0].words})", *there, *([unheard] if unheard else [])]
+    )
+
+
+def _timed_out(diagnosis: Diagnosis) -> RankSet:
+    """Return the ranks that said themselves that they had waited, however they ended afterwards."""
+    return RankSet(
+        view.rank
+        for view in diagnosis.views.ranks
+        if view.rank is not None and any(text.entry in TIMED_OUT for text in view.texts)
     )
 
 
