@@ -1,7 +1,7 @@
 """Who called what: the calls of torch.distributed of each rank, in order.
 
-Made by the reader of Flight Recorder dumps (source ``recorder``) and by our own hooks (``hooks``); both fill the same
-classes, so that one matching judges both.
+Made by the reader of Flight Recorder dumps. The classes know nothing of a dump's form, so that one matching judges
+whatever fills them.
 
 * `CallLog` is one gathering: tables of what repeats (groups, frames, stacks, calls) and one `RankCalls` per rank.
 * `RecordedCall` is what a call asks for: op, group, shapes, types, root or peer, reduction, call site. Calls that are
@@ -24,8 +24,7 @@ from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.stages import Frame
 
 UNKNOWN, SCHEDULED, STARTED, COMPLETED = 0, 1, 2, 3
-"""How far a call had come. Of hooks: started when it was made, completed when it had returned; one that is asynchronous
-is only scheduled when it has returned."""
+"""How far a call had come."""
 STATES = ("unknown", "scheduled", "started", "completed")
 RETIRED = 4
 """Added to the state where the backend has forgotten the call: it ended, well or not. gloo knows nothing else."""
@@ -42,7 +41,7 @@ class ProcessGroup:
     """A process group as some ranks know it."""
 
     name: str
-    """torch's own: ``0``, ``1``; of the hooks the same where they can see it."""
+    """torch's own: ``0``, ``1``."""
     description: str = ""
     """``default_pg``, or what ``new_group(group_desc=…)`` was given."""
     ranks: RankSet | None = None
@@ -84,7 +83,7 @@ class RankCalls:
     pid: int | None = None
     attempt: int = 0
     source: str = "recorder"
-    """recorder or hooks."""
+    """What told of them."""
     file: str | None = None
     """Dump that it was read from."""
     calls: Numbers = field(default_factory=Numbers)
@@ -220,9 +219,3 @@ def _drop_unused(log: CallLog) -> CallLog:
         for each in log.ranks
     ]
     return table.log(ranks)
-
-
-def merge_call_logs(logs: Sequence[CallLog]) -> CallLog:
-    """Return one log of several, such as those of several nodes; a rank's rows stay as they are."""
-    table = CallTable()
-    return table.log([rank for log in logs for rank in table.adopt(log)])

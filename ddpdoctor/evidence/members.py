@@ -69,9 +69,7 @@ def choose_members(parts: Sequence[tuple[JobNode, ...]]) -> tuple[JobNode, ...]:
     writer = next((member.node for member in first if member.own), None)
     joined = []
     for node, member in sorted(known.items()):
-        told = any(
-            each.node == node and (each.own or each.state == "told") for part in parts for each in part
-        )
+        told = any(each.own or each.state == "told" for each in said[node])
         clock = offsets.get(node, member)
         joined.append(
             dataclasses.replace(

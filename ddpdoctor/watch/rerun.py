@@ -10,14 +10,13 @@ import os
 import stat
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.job import Rerun
 from ddpdoctor.watch.toggles import BLOCKING, DETAIL, find_decisive
 
 AUTO = "auto"
-CHOICES = (BLOCKING, DETAIL, AUTO)
 
 HELPED = {BLOCKING: ("ERR007",), DETAIL: ("COL003", "COL005")}
 """Codes of failures whose true line a toggle can show."""
@@ -63,7 +62,6 @@ class Choice:
     toggle: str
     problem: str | None = None
     """Why it is not done although it was asked for."""
-    variables: dict[str, str] = field(default_factory=dict)
 
 
 def choose_rerun(
@@ -146,7 +144,7 @@ def describe_rerun(
     Args:
         choice: what was chosen.
         evidence: of the second run.
-        state: ended, timed-out or interrupted.
+        state: ended, stopped (a hang was seen), timed-out or interrupted.
         limit_s: its limit.
         variables: what was added to the environment.
         directory: its run directory, seen from the first one's.

@@ -83,11 +83,6 @@ class Ring:
     _offset: int = 0
     _capacity: int = 0
 
-    @property
-    def failed(self) -> bool:
-        """Whether it said that it ends badly."""
-        return bool(self.status)
-
     def read_written_s(self) -> float:
         """Return when its process last wrote to its journal, in seconds since the epoch; 0 where that is not known."""
         try:

@@ -59,7 +59,7 @@ class Exchange:
         self._write("still", json.dumps({"checked": checked, "look": encode(look)}))
 
     def withdraw(self) -> None:
-        """Tell that something moves, or that the job has ended."""
+        """Tell that something moves."""
         self._base.clear()
         with contextlib.suppress(OSError):
             (self._run / "looks" / "still").unlink()

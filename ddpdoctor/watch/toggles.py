@@ -10,8 +10,6 @@ from pathlib import Path
 BLOCKING = "blocking"
 INFO = "info"
 DETAIL = "detail"
-LEVELS = (INFO, DETAIL)
-"""Of ``--debug``."""
 
 COSTS = {
     BLOCKING: "every CUDA kernel is waited for, the job is slower",

@@ -16,7 +16,6 @@ from ddpdoctor.evidence.collectives import (
     CallTable,
     RankCalls,
     RecordedCall,
-    merge_call_logs,
 )
 from ddpdoctor.evidence.numbers import Numbers
 
@@ -76,7 +75,8 @@ def test_logs_of_two_nodes_share_what_is_alike() -> None:
     table = CallTable()
     table.call(RecordedCall("barrier"))  # so that numbers differ
     shifted = table.log(table.adopt(other))
-    whole = merge_call_logs([one, shifted])
+    table = CallTable()
+    whole = table.log([rank for log in (one, shifted) for rank in table.adopt(log)])
     assert [rank.rank for rank in whole.ranks] == [0, 0, 1, 1, 2, 3]
     assert [[whole.calls[n].op for n in rank.calls] for rank in whole.ranks] == [
         ["broadcast", *["all_reduce"] * 4]

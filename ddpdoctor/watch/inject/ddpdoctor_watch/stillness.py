@@ -53,7 +53,7 @@ class Stillness:
         if now < self._next:
             return
         self._next = now + STEP_S
-        mark = self._mark("looks", "still")
+        mark = self._mark()
         if mark is None and self._told is None:
             return
         if not within(ANSWER_S, "stillness", lambda: self._try(mark)):
@@ -63,9 +63,8 @@ class Stillness:
         try:
             self._exchange(mark)
         except RuntimeError:
-            self._next = float(
-                "inf"
-            )  # the store is gone: each further call would print a warning into the job's output
+            # The store is gone: each further call would print a warning into the job's output.
+            self._next = float("inf")
 
     def _exchange(self, mark: object) -> None:
         if self._leads:
@@ -97,9 +96,9 @@ class Stillness:
             self._stopped = True
             self._write("stop", bytes(self._store.get(key_of("stop")))[:65536])
 
-    def _mark(self, *names: str) -> object:
+    def _mark(self) -> object:
         try:
-            found = os.stat(os.path.join(self._run, *names))
+            found = os.stat(os.path.join(self._run, "looks", "still"))
         except OSError:
             return None
         return found.st_mtime_ns, found.st_size, found.st_ino
