@@ -137,6 +137,11 @@ class Monitor:
 
         self._tell = tell_then
 
+    @property
+    def decided(self) -> bool:
+        """Whether the job is to be ended, here or on another node, though `ending` may not be set yet."""
+        return self._ended is not None
+
     def start(self) -> None:
         """Begin."""
         self._thread.start()
