@@ -269,8 +269,7 @@ class Monitor:
             return
         stop = self._exchange.read_stop()
         if stop is not None:
-            self._say("proved", f"ended on another node: {stop}")
-            self._ended, self.elsewhere = Ruling(True, headline=stop), stop[:2000]
+            self._end_with_others(stop)
             return
         joined = self._exchange.join(self._shared)
         if joined is None:
@@ -285,6 +284,18 @@ class Monitor:
             return
         self._judged = judged
         self._rule(replace(joined, still_s=still_s), stall_after)
+
+    def _end_with_others(self, stop: str) -> None:
+        """Another node ends the job; what all nodes have told until now is kept, for it may have seen less."""
+        assert self._shared is not None
+        joined = self._exchange.join(self._shared, ended=True)
+        if joined is not None:
+            seen = replace(joined, hang_timeout_s=self._policy.hang_timeout_s, stopped=True)
+            ruling = self._judge(seen)
+            if ruling.proved or ruling.stalled:
+                self._save(replace(seen, stage="proved" if ruling.proved else "confirmed"))
+        self._say("proved", f"ended on another node: {stop}")
+        self._ended, self.elsewhere = Ruling(True, headline=stop), stop[:2000]
 
     def _glance(self, ring: Ring, now: int) -> Glance:
         rows = ring.read_rows(GLANCED)

@@ -64,7 +64,7 @@ class Exchange:
         with contextlib.suppress(OSError):
             (self._run / "looks" / "still").unlink()
 
-    def join(self, own: Standstill) -> Standstill | None:
+    def join(self, own: Standstill, *, ended: bool = False) -> Standstill | None:
         """Return how all nodes stand, where each of them has been seen not to move since the look of this one.
 
         No clock is compared: another node's look counts once its supervisor has looked again after it was first read
@@ -72,6 +72,8 @@ class Exchange:
 
         Args:
             own: the look of this node, since which nothing has moved here.
+            ended: another node has ended the job because nothing moves: what was told last holds, and nobody will look
+                again.
         """
         told: dict[int, Told] = {}
         for path in (self._run / "nodes").glob("still-*"):
@@ -82,11 +84,7 @@ class Exchange:
         seen = {stand.rank for stand in own.stands}
         looks = []
         for node, each in sorted(told.items()):
-            base = self._base.get(node)
-            if base is None or base[0] != each.look.after_s:
-                self._base[node] = (each.look.after_s, each.checked)
-                return None
-            if each.checked <= base[1]:
+            if not ended and not self._is_seen_again(node, each):
                 return None
             seen |= {stand.rank for stand in each.look.stands}
             looks.append(replace(each.look, node=node))
@@ -94,6 +92,14 @@ class Exchange:
             return None
         mine = next(node for node in range(len(looks) + 1) if node not in told)
         return replace(join_nodes([replace(own, node=mine), *looks]), joined=True)
+
+    def _is_seen_again(self, node: int, told: Told) -> bool:
+        """Whether a node has been seen not to move since its look was first read here."""
+        base = self._base.get(node)
+        if base is None or base[0] != told.look.after_s:
+            self._base[node] = (told.look.after_s, told.checked)
+            return False
+        return told.checked > base[1]
 
     def stop(self, text: str) -> None:
         """Let the other nodes know that the job is to be ended."""
