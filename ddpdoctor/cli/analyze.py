@@ -216,7 +216,13 @@ def read_stack_files(sources: Sources, lost: list[str]) -> Evidence | None:
                 frames = tuple(dataclasses.replace(f, file=shorten(f.file)) for f in each.frames)
                 call = dataclasses.replace(call, frames=frames) if call is not None else None
                 stands[each.rank] = Stand(
-                    each.rank, each.pid, call=call, frames=frames, frames_before=frames, watched=False
+                    each.rank,
+                    each.pid,
+                    call=call,
+                    frames=frames,
+                    frames_before=frames,
+                    native=each.native,
+                    watched=False,
                 )
     if not stands:
         return None

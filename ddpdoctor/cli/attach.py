@@ -64,6 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_option(
         group,
+        "--native",
+        action="store_true",
+        help="native frames too: each rank is stopped for up to a second",
+    )
+    add_option(
+        group,
         "--dump",
         action="store_true",
         help="let the supervisor of a live `run` look and keep it in RUN_DIR/looks; the job goes on",
@@ -110,6 +116,10 @@ def run(options: argparse.Namespace) -> int:
         Display.of(sys.stdout, no_color=getattr(options, "no_color", False)),
     )
     if tools.given("dump"):
+        if tools.given("native"):
+            raise UsageError(
+                "--dump takes no --native", hint=f"ddpdoctor attach {target or 'RUN_DIR'} --native"
+            )
         return _dump(target, tools)
     jobs = find_targets(target, everything=tools.given("all"))
     if len(jobs) > 1 and tools.outputs:
@@ -303,12 +313,16 @@ def _look_at(job: FoundJob, tools: _Tools, *, several: bool) -> int:
 def _observe(job: FoundJob, tools: _Tools) -> Standstill | None:
     from ddpdoctor.cli.progress import make_progress
     from ddpdoctor.watch.attaching.sight import STILL_S, Sight, wait_for
+    from ddpdoctor.watch.native import LIMIT_S, look_inside
 
     sight = Sight(job, pause=tools.given("pause"))
     progress = make_progress(sys.stderr, color=tools.display.color, quiet=tools.given("quiet"))
     try:
         progress.stage(f"looking at {_count(len(job.ranks), 'rank')}", STILL_S)
         look = sight.observe(wait_for, lambda seen: _is_settled(seen, tools))
+        if look is not None and tools.given("native"):
+            progress.stage("native frames", LIMIT_S)
+            look = look_inside(look)
     finally:
         progress.close()
     return look if look is not None and any(stand.alive for stand in look.stands) else None

@@ -121,4 +121,5 @@ def judge_look(look: Standstill, registry: Registry) -> Ruling:
         return Ruling()
     first = active[0]
     proved = bool(first.details.get("proof"))
-    return Ruling(proved, not proved, first.code, first.message, tuple(first.ranks))
+    unclear = tuple(first.details.get("unclear", ()))
+    return Ruling(proved, not proved, first.code, first.message, tuple(first.ranks), unclear)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ddpdoctor.evidence.job import Moment
+from ddpdoctor.evidence.native import NativeFrame
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.stages import Frame
 
@@ -138,6 +139,9 @@ class Stand:
     """Its main thread, innermost first, at the last look; empty where it could not be read."""
     frames_before: tuple[Frame, ...] = ()
     """The same one sample earlier."""
+    native: tuple[NativeFrame, ...] = ()
+    """Where its main thread stood below its innermost Python line, innermost first: taken where somebody asked for it,
+    or where the Python lines of a rank that stalls do not say what it does."""
     conditions: tuple[Frame, ...] = ()
     """What decides whether the lines run on which it stands (its call's, else its stack's), the innermost first, then
     those of the callers: the function of each is its kind (if, else, for, while, except, case, unless: an earlier test
@@ -209,7 +213,8 @@ def join_nodes(looks: Sequence[Standstill]) -> Standstill:
         for stand in look.stands
         if stand.rank >= 0
     ]
-    by_rank = {stand.rank: stand for stand in reversed(stands)}
+    # A node looks deeper at its own ranks only.
+    by_rank = {stand.rank: stand for stand in sorted(reversed(stands), key=lambda stand: bool(stand.native))}
     return dataclasses.replace(
         first,
         still_s=min(look.still_s for look in looks),

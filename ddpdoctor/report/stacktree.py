@@ -6,8 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence.native import leave_interpreter
 from ddpdoctor.evidence.standstill import Stand
 
+NATIVE_SHOWN = 8
+"""Native frames of a rank, the innermost."""
 _FOREIGN = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ", "<string>", "torch/")
 
 
@@ -24,11 +27,23 @@ class Branch:
 
 def is_foreign(frame: Frame) -> bool:
     """Whether a frame lies in an installed package or the standard library."""
-    return frame.source is None and any(part in frame.file for part in _FOREIGN)
+    return frame.source is None and (not frame.line or any(part in frame.file for part in _FOREIGN))
 
 
 def list_frames(stand: Stand) -> list[Frame]:
-    """Return what is shown of a rank's stack, outermost first: its own lines, and what the innermost of them called."""
+    """Return what is shown of a rank's stack, outermost first: its own lines, and what the innermost of them called.
+
+    Native frames stand in their library, at line 0.
+    """
+    return [*_list_python(stand), *_list_native(stand)]
+
+
+def _list_native(stand: Stand) -> list[Frame]:
+    frames = leave_interpreter(stand.native)[:NATIVE_SHOWN]
+    return [Frame(frame.library, 0, frame.function) for frame in reversed(frames)]
+
+
+def _list_python(stand: Stand) -> list[Frame]:
     frames = list(stand.frames)
     own = [frame for frame in frames if not is_foreign(frame)]
     if not own:
@@ -47,7 +62,9 @@ def list_frames(stand: Stand) -> list[Frame]:
 
 def build_tree(stands: Sequence[Stand]) -> Branch:
     """Return the tree of the living ranks whose stacks were read."""
-    paths = [(stand.rank, list_frames(stand)) for stand in stands if stand.alive and stand.frames]
+    paths = [
+        (stand.rank, list_frames(stand)) for stand in stands if stand.alive and (stand.frames or stand.native)
+    ]
     return _grow(None, paths, 0)
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence.native import name_native, telling_frame
 from ddpdoctor.evidence.standstill import BUSY_SHARE, Stand, Standstill
 from ddpdoctor.report.html.text import count, format_ranks, format_seconds
 from ddpdoctor.report.stacktree import Branch, build_tree, is_foreign, walk
@@ -78,7 +79,8 @@ def _group(stands: Sequence[Stand]) -> list[list[Stand]]:
         own = next((frame for frame in stand.frames if not is_foreign(frame)), None)
         call = (stand.call.op, stand.call.ordinal, stand.call.group) if stand.call is not None else None
         line = (own.file, own.line) if own is not None else None
-        groups.setdefault((stand.alive, call, line, stand.state, stand.note), []).append(stand)
+        inside = telling_frame(stand.native) if stand.call is None else None
+        groups.setdefault((stand.alive, call, line, inside, stand.state, stand.note), []).append(stand)
     return sorted(groups.values(), key=lambda group: (-len(group), group[0].rank))
 
 
@@ -109,7 +111,10 @@ def _describe(group: Sequence[Stand]) -> str:
     channels = {stand.wait_channel for stand in group if stand.wait_channel}
     if len(channels) == 1:
         parts.append(channels.pop())
-    if not first.frames:
+    native = telling_frame(first.native)
+    if native is not None and first.call is None:
+        parts.append(f"in {name_native(native)}")
+    if not first.frames and native is None:
         parts.append("stack not readable")
     pids = [stand.pid for stand in group]
     if len(pids) <= 4:
@@ -172,7 +177,9 @@ def _say_ranks(ranks: RankSet, missing: RankSet | None = None) -> str:
 
 
 def _say_place(frame: Frame) -> str:
-    """Return ``train.py:88``; of an installed package its name and the file."""
+    """Return ``train.py:88``; of an installed package its name and the file, of native code its library."""
+    if not frame.line:
+        return frame.file
     if not is_foreign(frame):
         return f"{frame.file}:{frame.line}"
     file = frame.file

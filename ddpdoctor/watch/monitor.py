@@ -14,6 +14,7 @@ from ddpdoctor.evidence.codec import encode
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Standstill
 from ddpdoctor.watch.look import TICKS, Looker, Pulse, open_call, read_pulse
+from ddpdoctor.watch.native import Insight
 from ddpdoctor.watch.pace import HANG_S, Glance, Pace, median_step
 from ddpdoctor.watch.ranks import RankFinder
 from ddpdoctor.watch.rings import Ring, Row
@@ -67,6 +68,8 @@ class Ruling:
     headline: str = ""
     ranks: tuple[int, ...] = ()
     """Those at fault."""
+    unclear: tuple[int, ...] = ()
+    """Those of them whose Python lines do not say what they do."""
 
 
 @dataclass(slots=True)
@@ -102,6 +105,7 @@ class Monitor:
         self._looker = Looker(root, read_node(os.environ), time.monotonic_ns())
         self._ranks = RankFinder(run / "processes", self._looker.read_tables)
         self._pace = Pace()
+        self._insight = Insight()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="ddpdoctor-monitor", daemon=True)
         self._exchange = Exchange(run)
@@ -332,7 +336,7 @@ class Monitor:
     def _rule(self, seen: Standstill, stall_after: float, glances: Sequence[Glance] = ()) -> None:
         policy = self._policy
         seen = replace(seen, hang_timeout_s=policy.hang_timeout_s)
-        ruling = self._judge(seen)
+        seen, ruling = self._look_inside(seen, self._judge(seen))
         if ruling.proved:
             ends = policy.on_hang != "report"
             self._save(replace(seen, stage="proved", stopped=ends))
@@ -357,6 +361,14 @@ class Monitor:
         if ends:
             self._ended = ruling
 
+    def _look_inside(self, seen: Standstill, ruling: Ruling) -> tuple[Standstill, Ruling]:
+        """Take the native frames of ranks that stall for good where their Python lines do not say in what."""
+        if not ruling.unclear or not (ruling.proved or seen.still_s >= self._policy.hang_timeout_s):
+            return seen, ruling
+        here = {(ring.rank, ring.pid) for ring in self._ranks.find() if ring.rank in ruling.unclear}
+        deeper = self._insight.add(seen, here)
+        return deeper, self._judge(deeper)
+
     def _say(self, stage: str, sentence: str) -> None:
         self.said = stage, sentence
         self._tell(sentence)
@@ -364,6 +376,7 @@ class Monitor:
     def _withdraw(self) -> None:
         assert self._suspicion is not None
         self._tell("withdrawn: it goes on")
+        self._insight.forget()
         self._save(self._date(self._suspicion, "withdrawn"))
         self._suspicion = None
 

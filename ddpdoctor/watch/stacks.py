@@ -64,6 +64,11 @@ def take_stacks(
         return {stack.pid: stack for stack in pool.map(lambda pid: _dump(program, pid, limit_s, pause), pids)}
 
 
+def is_refused(text: str) -> bool:
+    """Whether py-spy says that it may not read a process."""
+    return "ermission" in text or "Operation not permitted" in text
+
+
 def merge_stacks(stacks: Mapping[int, Stack]) -> tuple[StackClass, ...]:
     """Join ranks that stand at the same place.
 
@@ -101,7 +106,7 @@ def _dump(program: str, pid: int, limit_s: float, pause: bool) -> Stack:
                 return stack
             continue
         text = done.stderr.decode(errors="replace").strip()
-        if "ermission" in text or "Operation not permitted" in text:
+        if is_refused(text):
             return _unreadable(pid, PERMISSION_HINT)
         stack = _unreadable(pid, f"py-spy: {text.splitlines()[0] if text else 'failed'}")
         if stack.state is None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence.native import NativeFrame
 from ddpdoctor.evidence.standstill import ChildStand, Stand
 from tests.checks.standing import at, backward, collective, forward, judge, stand
 
@@ -183,3 +184,48 @@ def test_many_ranks_are_judged_at_once() -> None:
     found = judge([held, *stands], still=43.0)
     assert found is not None
     assert (found.ranks, len(found.victims)) == (RankSet([0]), world - 1)
+
+
+FFI = NativeFrame("ffi_call", "libffi.so.8.1.2")
+INSIDE = (NativeFrame("pause", "libc.so.6"), NativeFrame("do_work", "libfoo.so"), FFI)
+
+
+def test_of_a_rank_whose_lines_say_nothing_it_is_said_that_native_frames_would() -> None:
+    decode = at(61, "decode", "native.decode(batch)")
+    found = judge([*waiting(0, 2), holding(1, decode)], still=43.0)
+    assert found is not None
+    assert found.details["unclear"] == [1]
+    assert found.fix[0].command == "ddpdoctor attach --native 1001"
+    sleeps = judge([*waiting(0, 2), holding(1, at(61, "load", "time.sleep(9)"))], still=43.0)
+    assert sleeps is not None
+    assert "unclear" not in sleeps.details
+
+
+def test_native_frames_say_in_which_function_of_which_library_a_rank_stands() -> None:
+    decode = at(61, "decode", "native.decode(batch)")
+    found = judge([*waiting(0, 2), holding(1, decode, native=INSIDE)], still=43.0)
+    assert found is not None
+    assert found.message.endswith("where it stands in do_work() of libfoo.so.")
+    (item,) = [each for each in found.evidence if each.kind == "native"]
+    assert (item.text, item.ranks) == (
+        "native frames, innermost first: pause (libc.so.6), do_work (libfoo.so)",
+        RankSet([1]),
+    )
+    assert "do_work() of libfoo.so" in found.fix[0].text
+    assert found.fix[0].command is None
+
+
+def test_native_frames_are_all_there_is_of_a_rank_that_has_left_python() -> None:
+    found = judge([*waiting(0, 2), holding(1, native=INSIDE)], still=43.0)
+    assert found is not None
+    assert found.ranks == RankSet([1])
+    assert (
+        "it has been outside of every collective, where it stands in do_work() of libfoo.so" in found.message
+    )
+
+
+def test_a_rank_that_computes_past_the_time_out_is_said_to_compute_in_its_native_function() -> None:
+    busy = holding(1, at(61, "clean", "f(text)"), cpu_share=0.99, native=INSIDE)
+    found = judge([*waiting(0, 2), busy], still=43.0, hang_timeout_s=30.0)
+    assert found is not None
+    assert "where it computes on one line, in do_work() of libfoo.so, and does not come back" in found.message

@@ -10,6 +10,7 @@ import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, Launch, RankSet
 from ddpdoctor.evidence.job import Moment
+from ddpdoctor.evidence.native import NativeFrame
 from ddpdoctor.evidence.standstill import Call, Stand, Standstill
 from ddpdoctor.judge import CannotLook, Finding, NotApplicable
 from ddpdoctor_checks.hangs.findings import find_progress, judge_look
@@ -216,3 +217,17 @@ def test_sixteen_thousand_ranks_are_judged_in_seconds() -> None:
     assert found.ranks == RankSet([77])
     assert time.monotonic() - began < 60
     assert len(found.message) < 300
+
+
+def test_a_rank_outside_of_python_is_told_by_its_native_frames() -> None:
+    inside = (NativeFrame("pause", "libc.so.6"), NativeFrame("ncclCommAbort", "libnccl.so.2"))
+    left = make(1, (), native=inside)
+    found = judge(waits(0), left, waits(2))
+    assert found is not None
+    assert (found.code, found.ranks) == ("COL009", RankSet([1]))
+    assert "rank 1 stands outside of Python" in found.message
+    assert "it stands in ncclCommAbort() of libnccl.so.2" in found.message
+    assert any(
+        each.kind == "native" and "ncclCommAbort (libnccl.so.2)" in each.text for each in found.evidence
+    )
+    assert judge(waits(0), make(1, ()), waits(2)) is None

@@ -22,6 +22,7 @@ from ddpdoctor.errors import DoctorError, UsageError
 from ddpdoctor.report.schema import load_schema
 from ddpdoctor.watch.attaching.jobs import FoundJob, find_jobs
 from ddpdoctor.watch.attaching.processes import Seen, read_process
+from ddpdoctor.watch.native import take_native
 from ddpdoctor.watch.stacks import find_py_spy
 
 pytestmark = pytest.mark.skipif(find_py_spy() is None, reason="no py-spy")
@@ -116,6 +117,29 @@ def test_that_a_rank_with_an_accelerator_runs_is_no_sign_that_it_gets_on(
     monkeypatch.setattr("ddpdoctor.watch.attaching.sight.BUSY_SHARE", 0.01)  # on whatever machine
     _, text, _ = run(capsys, str(pids[0]))
     assert text.startswith(f"ddpdoctor {word}")
+
+
+def test_native_frames_are_shown_where_they_are_asked_for(
+    start: Start, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pids = start(2, {1: "read"})
+    if not readable(pids[0]) or take_native(pids[:1])[pids[0]].problem:
+        pytest.skip("py-spy may not read processes here, or takes no native frames")
+    code, text, _ = run(capsys, str(pids[0]), "--native", "--json", str(tmp_path / "report.json"))
+    assert code == 1
+    assert "native frames, innermost first:" in text
+    assert "nanosleep" in text
+    report = json.loads((tmp_path / "report.json").read_text())
+    jsonschema.Draft202012Validator(load_schema()).validate(report)
+    (look,) = report["evidence"]["standstills"]
+    assert all(stand["native"] for stand in look["stands"])
+    assert {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids} == {"S"}
+
+
+def test_a_look_of_a_supervisor_has_no_native_frames(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "somewhere", "--dump", "--native")
+    assert code == 2
+    assert "--dump takes no --native" in err
 
 
 def test_a_stopped_rank_is_found(start: Start, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,3 +78,25 @@ def test_a_folder_of_stacks_is_sorted_as_such() -> None:
     sources = Sources()
     sources.add(RECORDED / "spy", named=True)
     assert {source.kind for source in sources.found} == {"stacks"}
+
+
+def test_native_frames_are_no_files_of_the_user(tmp_path: Path) -> None:
+    frames = [
+        "    pause (libc.so.6)",
+        "    Decoder::decode(int) (libfoo.so)",
+        "    0x7f3a6f7c3f7a (libffi.so.8.1.2)",
+        "    _call_function_pointer (callproc.c:943)",
+        "    decode (codec.py:5)",
+        "    <module> (train.py:13)",
+        "    0x7fce03e4524a (libc.so.6)",
+    ]
+    text = ["Process 5: python a.py", "", 'Thread 2 (idle): "MainThread"', *frames]
+    (tmp_path / "rank0.txt").write_text("\n".join(text))
+    stack = read_stacks(tmp_path / "rank0.txt", "x")[0]
+    assert [frame.file for frame in stack.frames] == ["codec.py", "train.py"]
+    assert [(frame.function, frame.library) for frame in stack.native] == [
+        ("pause", "libc.so.6"),
+        ("Decoder::decode", "libfoo.so"),
+        ("?", "libffi.so.8.1.2"),
+        ("_call_function_pointer", "callproc.c"),
+    ]

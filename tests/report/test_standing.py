@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.job import Moment
+from ddpdoctor.evidence.native import NativeFrame
 from ddpdoctor.evidence.standstill import Call, Stand, Standstill
 from ddpdoctor.report.stacktree import build_tree, list_frames, walk
 from ddpdoctor.report.standing import describe_movement, put_stands
@@ -107,3 +108,24 @@ def test_a_rank_that_spins_in_a_call_waits_whatever_it_uses() -> None:
     spins = replace(spins, frames_before=spins.frames, state="R", cpu_share=1.0, watched=True)
     computes = replace(reads(1), state="R", cpu_share=1.0)
     assert describe_movement(look(spins, computes)).startswith("rank 1 moved")
+
+
+def test_native_frames_end_the_stack_and_fold_over_ranks() -> None:
+    inside = (
+        NativeFrame("pause", "libc.so.6"),
+        NativeFrame("do_work", "libfoo.so"),
+        NativeFrame("ffi_call", "libffi.so.8"),
+    )
+    stuck = [replace(reads(rank), native=inside) for rank in (1, 2)]
+    gone = replace(reads(3), frames=(), native=inside)
+    rows = [
+        (branch.frame.function if branch.frame else None, str(branch.ranks))
+        for _, branch, _ in walk(build_tree([waits(0), *stuck, gone]), 6)
+    ]
+    assert rows[1:4] == [("read", "1-2"), ("do_work", "1-2"), ("pause", "1-2")]
+    assert rows[-2:] == [("do_work", "3"), ("pause", "3")]
+    text = show(look(waits(0), *stuck, gone))
+    assert "libfoo.so" in text
+    assert "libfoo.so:0" not in text
+    assert "in do_work() of libfoo.so, pid 1001, 1002" in text
+    assert "stack not readable" not in text

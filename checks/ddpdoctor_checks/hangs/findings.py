@@ -169,7 +169,9 @@ def find_stalled(evidence: Evidence) -> Iterable[Finding]:
         after ``--hang-timeout``, where it is still on the same line of its own. Only ranks are named that others wait
         for, by the numbers of their calls, and nobody while another such rank moves. What a rank does is read from its
         process state (stopped, uninterruptible), its innermost frames (loader, lock, subprocess, network, checkpoint)
-        and its own source line. It is *suspected* first, *confirmed* after ``--hang-timeout`` (300 s), and *withdrawn*
+        and its own source line. Where these say nothing (a call into a library), the native frames of the stalled rank
+        are taken once the stall is confirmed: the innermost function that is no system library's is named, with its
+        library. It is *suspected* first, *confirmed* after ``--hang-timeout`` (300 s), and *withdrawn*
         when it moves.
 
     Known false alarms:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ddpdoctor.evidence import Frame
+from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence.native import NativeFrame, leave_interpreter, name_native, telling_frame
 from ddpdoctor.evidence.standstill import ChildStand
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
 from ddpdoctor_checks.crash.frames import user_frames, user_line
@@ -94,6 +95,11 @@ _READ = re.compile(
 )
 _LOCK = re.compile(r"\.(acquire|wait|join|get)\s*\(|^with \w*lock")
 _STORE = re.compile(r"store\w*\.(get|wait|multi_get)\s*\(", re.I)
+UNCLEAR = ("native", "compute")
+"""What a rank does where its Python lines do not say it: then native frames do."""
+MOST_UNCLEAR = 64
+MOST_NATIVE = 6
+"""Native frames that a line of evidence shows."""
 WITH_CHILDREN = ("loader", "process", "subprocess")
 """What a rank does that waits for a child: where the child stands is what counts."""
 MOST_SIDES, MOST_CALLERS = 3, 2
@@ -147,13 +153,14 @@ def find_stall(reading: Reading, stage: str) -> Finding | None:
         victims=ranks_of(main),
         nodes=(host,) if host else (),
         where=tuple(where),
-        evidence=(*what_was_seen(reading), *_children(stand.children)),
+        evidence=(*what_was_seen(reading), *show_native(still), *_children(stand.children)),
         fix=(doing.fix,),
         details={
             "doing": doing.kind,
             "still_s": round(stand.still_s or 0.0, 1),
             "proof": False,
             "stage": stage,
+            **list_unclear(still),
         },
         confidence="high" if stage == "confirmed" or doing.kind == "stopped" else "medium",
         decisive=True,
@@ -248,10 +255,12 @@ def describe_doing(place: Place) -> Doing:
         for kind, pattern, what, fix in _BY_FRAME:
             if pattern.search(text):
                 return Doing(kind, what, Fix(fix))
+    native = telling_frame(stand.native)
     if place.moved:
+        inside = f", in {name_native(native)}," if native is not None else ""
         return Doing(
             "compute",
-            "computes on one line and does not come back",
+            f"computes on one line{inside} and does not come back",
             Fix("see what it computes", command=f"py-spy dump --native --locals --pid {stand.pid}"),
         )
     own = user_line(stand.frames)
@@ -273,11 +282,41 @@ def describe_doing(place: Place) -> Doing:
     if _LOCK.search(source):
         return Doing("lock", "waits for a lock, a queue or a thread of its own",
                      Fix("look at who holds it, and give the wait a time limit"))  # fmt: skip
+    if native is not None:
+        return Doing(
+            "native",
+            f"stands in {name_native(native)}",
+            Fix(f"look at what {name_native(native)} waits for, and give it a time limit"),
+        )
     return Doing(
         "native",
         "does not move",
-        Fix("look at its native stack", command=f"py-spy dump --native --pid {stand.pid}"),
+        Fix("look at its native stack", command=f"ddpdoctor attach --native {stand.pid}"),
     )
+
+
+def list_unclear(places: Sequence[Place]) -> dict[str, list[int]]:
+    """Return the details of a finding on ranks whose Python lines do not say what they do."""
+    ranks = [place.rank for place in places if describe_doing(place).kind in UNCLEAR]
+    return {"unclear": ranks[:MOST_UNCLEAR]} if ranks else {}
+
+
+def show_native(places: Sequence[Place]) -> list[EvidenceItem]:
+    """Return a line for the native frames of each rank that has some, innermost first; equal ones are one."""
+    groups: dict[tuple[NativeFrame, ...], list[int]] = {}
+    for place in places:
+        if place.stand.native:
+            frames = leave_interpreter(place.stand.native)[:MOST_NATIVE]
+            groups.setdefault(frames, []).append(place.rank)
+    return [
+        EvidenceItem(
+            "native",
+            "native frames, innermost first: "
+            + ", ".join(f"{frame.function} ({frame.library})" for frame in frames),
+            RankSet(ranks),
+        )
+        for frames, ranks in list(groups.items())[:MOST_SIDES]
+    ]
 
 
 def _worker_line(children: Sequence[ChildStand]) -> tuple[ChildStand, Frame] | None:

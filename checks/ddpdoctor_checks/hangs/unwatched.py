@@ -9,7 +9,7 @@ from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
 from ddpdoctor_checks.crash.frames import user_frames
 from ddpdoctor_checks.hangs.reading import INIT, MAKERS, Place, Reading, name_call, name_line, ranks_of
-from ddpdoctor_checks.hangs.stalls import describe_doing
+from ddpdoctor_checks.hangs.stalls import describe_doing, list_unclear, show_native
 from ddpdoctor_checks.wording import capitalise, choose_form, count_of, format_age, join_words, name_set
 
 WAITED_S = 10.0
@@ -31,7 +31,7 @@ def judge_stacks(reading: Reading) -> Finding | None:
     """
     waiting = [place for place in reading.places if place.waits]
     outside = [place for place in reading.places if place.kind == "outside"]
-    blind = [place for place in outside if not place.stand.frames]
+    blind = [place for place in outside if not place.stand.frames and not place.stand.native]
     if not waiting or blind or any(place.moved for place in outside):
         return None
     given = reading.look.given
@@ -128,12 +128,13 @@ def say_side(side: Sequence[Place], hosts: Mapping[int, str] | None = None) -> s
     if first.kind == "gone":
         return f"{name} {choose_form(len(side), 'is', 'are')} gone"
     if first.kind == "outside":
+        stands = choose_form(len(side), "stands", "stand")
         if not first.stand.frames:
-            return f"where {name} {choose_form(len(side), 'stands', 'stand')} could not be read"
+            if first.stand.native:
+                return f"{name} {stands} outside of Python"
+            return f"where {name} {stands} could not be read"
         line = first.line or first.stand.frames[0]
-        return (
-            f"{name} {choose_form(len(side), 'stands', 'stand')} in {line.function} ({line.file}:{line.line})"
-        )
+        return f"{name} {stands} in {line.function} ({line.file}:{line.line})"
     return (
         f"{name} {choose_form(len(side), 'waits', 'wait')} in {name_call(first.call)}{name_line(first.line)}"
     )
@@ -173,7 +174,9 @@ def _find_outside(
     spent = f" for {format_age(still)}" if still >= WAITED_S else ""
     fix = doing.fix
     does = f": it {doing.text}" if len(outside) == 1 else ""
-    if reading.look.given and doing.kind == "native":  # one stack alone does not tell that nothing moved
+    if (
+        reading.look.given and doing.kind == "native" and not outside[0].stand.native
+    ):  # one stack alone does not tell that nothing moved
         does, fix = "", Fix("look what that line waits for, and give it a time limit")
     return _make(
         reading,
@@ -183,7 +186,7 @@ def _find_outside(
         waiting,
         waited,
         (fix,),
-        {"doing": doing.kind},
+        {"doing": doing.kind, **list_unclear(outside)},
     )
 
 
@@ -338,6 +341,7 @@ def _what_was_seen(reading: Reading, culprits: Sequence[Place]) -> list[Evidence
         if stand.wait_channel:
             parts.append(f"in the kernel: {stand.wait_channel}")
         seen.append(EvidenceItem("process", ", ".join(parts), RankSet([place.rank])))
+    seen += show_native(culprits)
     if reading.unseen:
         seen.append(EvidenceItem("stack", f"nothing was seen of {name_set(reading.unseen)}", reading.unseen))
     return seen

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddpdoctor.evidence import Frame
+from ddpdoctor.evidence.native import NativeFrame, shorten_name
 from ddpdoctor.gather.aftermath.lines import plain
 from ddpdoctor.gather.files import open_log, read_some
 from ddpdoctor.gather.recorder.read import read_rank
@@ -21,6 +23,8 @@ _SPY_THREAD = re.compile(
     r'^Thread (?:\d{1,20}|0x[0-9A-Fa-f]{1,16}) \((?P<state>[^)]{1,40})\)(?:: "(?P<name>[^"]{0,200})")?$'
 )
 _SPY_FRAME = re.compile(r"^ {4}(?P<function>.{1,300}) \((?P<file>[^()]{1,1000}):(?P<line>\d{1,9})\)$")
+_SPY_NATIVE = re.compile(r"^ {4}(?P<function>.{1,1000}) \((?P<file>[^():]{1,1000})\)$")
+_NATIVE_SOURCE = re.compile(r"\.(c|cc|cpp|cxx|cu|h|hh|hpp|cuh|inc|rs|pyx)$")
 _FAULT_THREAD = re.compile(
     r"^(?P<current>Current thread|Thread) 0x[0-9a-f]{1,16}(?: \[.{0,100}\])? \(most recent call first\):"
 )
@@ -54,6 +58,8 @@ class StackFile:
     """Innermost first."""
     before: tuple[Frame, ...] = ()
     """The same in the dump before, where the file has several."""
+    native: tuple[NativeFrame, ...] = ()
+    """Below the innermost line of Python, from ``py-spy dump --native``."""
 
 
 def looks_like_stacks(head: bytes) -> bool:
@@ -73,13 +79,20 @@ def read_stacks(path: Path, name: str) -> list[StackFile]:
     with open_log(path) as stream:
         text = _plain_lines(read_some(stream, SIZE_LIMIT))
     dumps = _read_processes(text)
-    by_process: dict[int, list[tuple[Frame, ...]]] = {}
-    for pid, frames in dumps:
-        if frames:
-            by_process.setdefault(pid, []).append(frames)
+    by_process: dict[int, list[_Thread]] = {}
+    for pid, thread in dumps:
+        if thread.frames or thread.native:
+            by_process.setdefault(pid, []).append(thread)
     rank = read_rank(path) if len(by_process) == 1 else None
     return [
-        StackFile(name, rank, pid, samples[-1], samples[-2] if len(samples) > 1 else ())
+        StackFile(
+            name,
+            rank,
+            pid,
+            tuple(samples[-1].frames),
+            tuple(samples[-2].frames) if len(samples) > 1 else (),
+            tuple(samples[-1].native),
+        )
         for pid, samples in by_process.items()
     ]
 
@@ -92,20 +105,34 @@ def _plain_lines(data: bytes) -> list[str]:
 @dataclass(slots=True)
 class _Thread:
     main: bool
-    frames: list[Frame]
+    frames: list[Frame] = field(default_factory=list)
+    native: list[NativeFrame] = field(default_factory=list)
+
+    def add(self, line: str) -> None:
+        """Take a line that may be a frame."""
+        native = _SPY_NATIVE.match(line)
+        frame = _FAULT_FRAME.match(line) or _SPY_FRAME.match(line)
+        if native is None and frame is not None and _NATIVE_SOURCE.search(frame["file"]):
+            native = frame
+        if native is not None:
+            if not self.frames:  # what stands below Python's own lines started it
+                library = os.path.basename(native["file"])
+                self.native.append(NativeFrame(shorten_name(native["function"]), library))
+        elif frame is not None:
+            file = frame["file"] if frame.re is _FAULT_FRAME else _lengthen(frame["file"])
+            self.frames.append(Frame(file, int(frame["line"]), frame["function"]))
 
 
-def _read_processes(lines: list[str]) -> list[tuple[int, tuple[Frame, ...]]]:
+def _read_processes(lines: list[str]) -> list[tuple[int, _Thread]]:
     """Return process id (0 where none is told) and main thread of each dump, in order."""
-    found: list[tuple[int, tuple[Frame, ...]]] = []
+    found: list[tuple[int, _Thread]] = []
     threads: list[_Thread] = []
     pid = 0
 
     def close() -> None:
         if threads and len(found) < MOST_PROCESSES:
             # faulthandler lists the main thread last, py-spy names it.
-            main = next((each for each in threads if each.main), threads[-1])
-            found.append((pid, tuple(main.frames)))
+            found.append((pid, next((each for each in threads if each.main), threads[-1])))
         threads.clear()
 
     for line in lines:
@@ -114,14 +141,11 @@ def _read_processes(lines: list[str]) -> list[tuple[int, tuple[Frame, ...]]]:
             close()
             pid = int(process["pid"]) if process is not None else pid
         elif fault := _FAULT_THREAD.match(line):
-            threads.append(_Thread(fault["current"] == "Current thread", []))
+            threads.append(_Thread(fault["current"] == "Current thread"))
         elif spy := _SPY_THREAD.match(line):
-            threads.append(_Thread(spy["name"] == "MainThread", []))
-        elif threads and len(threads[-1].frames) < MOST_FRAMES:
-            frame = _FAULT_FRAME.match(line) or _SPY_FRAME.match(line)
-            if frame is not None:
-                file = frame["file"] if frame.re is _FAULT_FRAME else _lengthen(frame["file"])
-                threads[-1].frames.append(Frame(file, int(frame["line"]), frame["function"]))
+            threads.append(_Thread(spy["name"] == "MainThread"))
+        elif threads and max(len(threads[-1].frames), len(threads[-1].native)) < MOST_FRAMES:
+            threads[-1].add(line)
     close()
     return found
 

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
+from ddpdoctor.evidence.native import leave_interpreter, name_native, telling_frame
 from ddpdoctor.evidence.standstill import Call, Stand, Standstill, last_looks
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.svg import Drawing
 from ddpdoctor.report.html.text import count, format_ranks, format_seconds
+from ddpdoctor.report.stacktree import NATIVE_SHOWN
 
 CLASSES_SHOWN = 12
 """Ranks that stand at one place are one class."""
@@ -125,7 +127,9 @@ def _classes(stands: Sequence[Stand]) -> list[ClassView]:
     groups: dict[tuple[object, ...], list[Stand]] = {}
     for stand in stands:
         call = stand.call
-        key = (stand.alive, _name(call), _spot(call.frames if call else stand.frames), _spot(stand.frames))
+        inside = telling_frame(stand.native) if call is None else None
+        spots = _spot(call.frames if call else stand.frames), _spot(stand.frames)
+        key = (stand.alive, _name(call), *spots, inside)
         groups.setdefault(key, []).append(stand)
     ordered = sorted(groups.values(), key=lambda group: (-len(group), group[0].rank))
     return [_class(group) for group in ordered]
@@ -143,7 +147,9 @@ def _class(group: Sequence[Stand]) -> ClassView:
             doing = f"gone: exit code {first.exit_code}"
         own = _own(first.exit_frames)
     else:
-        doing = f"in {_name(call)}" if call is not None else "outside of every call"
+        native = telling_frame(first.native)
+        inside = f", in {name_native(native)}" if native is not None else ""
+        doing = f"in {_name(call)}" if call is not None else f"outside of every call{inside}"
     known = [stand.still_s if stand.watched else stand.asleep_s for stand in group]
     still = [seconds for seconds in known if seconds is not None]
     shares = [stand.cpu_share for stand in group if stand.cpu_share is not None]
@@ -164,9 +170,16 @@ def _class(group: Sequence[Stand]) -> ClassView:
         own.source if own is not None else None,
         format_seconds(min(still)) if still else "–",
         process or "–",
-        tuple((frame.function, f"{frame.file}:{frame.line}") for frame in first.frames[:FRAMES_SHOWN]),
+        _list_frames(first),
         call is not None,
     )
+
+
+def _list_frames(stand: Stand) -> tuple[tuple[str, str], ...]:
+    """Return function and place of the frames that are shown, the native ones first."""
+    native = [(frame.function, frame.library) for frame in leave_interpreter(stand.native)[:NATIVE_SHOWN]]
+    python = [(frame.function, f"{frame.file}:{frame.line}") for frame in stand.frames[:FRAMES_SHOWN]]
+    return (*native, *python)
 
 
 def _own(frames: Sequence[Frame]) -> Frame | None:
