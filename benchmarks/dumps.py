@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,8 @@ USER = (
     ("/job/train.py", 260, "main"),
     ("/job/train.py", 264, "<module>"),
 )
+TIMEOUT_MS = 600_000
+"""Torch's default with NCCL."""
 STARTED_NS = 1_795_294_343_312_371_103
 
 
@@ -155,7 +158,7 @@ def make_entry(
         "time_discovered_started_ns": created + 1_000_000 if state != "scheduled" else None,
         "time_discovered_completed_ns": created + 2_000_000 if over else None,
         "retired": over,
-        "timeout_ms": 600000,
+        "timeout_ms": TIMEOUT_MS,
         "is_p2p": False,
     }
 
@@ -200,10 +203,13 @@ def write_dumps(folder: Path, ranks: int, rows: int, culprit: int, prefix: str =
     missing = pickle_dump(make_dump(make_steps(rows, drop_last=True), members))
     known = [struct.unpack_from("<q", whole, place)[0] for place in writer.times]
     total = 0
+    written = max(known) + (TIMEOUT_MS + 5_000) * 1_000_000  # a time-out makes them
     for rank in members:
         for place, time in zip(writer.times, known, strict=True):
             struct.pack_into("<q", whole, place, time + rank * 7919)
         data = missing if rank == culprit else whole
-        (folder / f"{prefix}{rank}").write_bytes(data)
+        path = folder / f"{prefix}{rank}"
+        path.write_bytes(data)
+        os.utime(path, ns=(written, written))
         total += len(data)
     return total

@@ -71,6 +71,8 @@ class RecordedCall:
     tag: int | None = None
     p2p: bool = False
     asynchronous: bool | None = None
+    timeout_ms: int | None = None
+    """After which the backend gives it up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,10 @@ class RankCalls:
     """Earlier calls that the recorder had no room for."""
     groups: tuple[int, ...] = ()
     """Places in `CallLog.groups` of those that this rank says it knows; empty where it does not say."""
+    written_ns: int | None = None
+    """When its dump was written, since the epoch, by the time of the file; a copy may have a later one."""
+    still_ns: int | None = None
+    """For so long, by the times of the files, it had called nothing: an earlier dump has the same last call."""
 
 
 @dataclass(frozen=True, slots=True)

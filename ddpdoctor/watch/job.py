@@ -190,7 +190,9 @@ def run_job(
         relay.close()
     gone = run.restore()
     if monitor is not None and monitor.decided and child.returncode != 0:
-        stopped = True  # the other nodes were told first; where they were quick, the launcher here ended with them
+        stopped = (
+            True  # the other nodes were told first; where they were quick, the launcher here ended with them
+        )
     return JobResult(
         child.returncode,
         time.monotonic() - started,

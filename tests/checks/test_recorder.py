@@ -30,6 +30,7 @@ from ddpdoctor.testing import STARTED as BEGAN
 from ddpdoctor_checks.calls.matching import match_calls
 from tests.checks.jobs import Job
 
+CREATED_NS = 1_795_000_000_000_000_000
 Row = tuple[str, int]
 """Operation and line; the shape follows from the line unless a row has one of its own."""
 DONE = [("all_reduce", 10), ("all_reduce", 11), ("barrier", 12)]
@@ -43,6 +44,8 @@ class Made:
     table: CallTable = dataclasses.field(default_factory=CallTable)
     rows: dict[int, list[tuple[int, int, int]]] = dataclasses.field(default_factory=dict)
     changes: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    written_ns: int | None = CREATED_NS + 603 * 10**9
+    """When the dumps were: the time limit of the calls is 600 s, and the watchdog has written them."""
 
     def call(
         self, ranks: Sequence[int], op: str, line: int, number: int, state: int = COMPLETED + RETIRED, *,
@@ -57,7 +60,7 @@ class Made:
         )
         place = self.table.group(group, "default_pg" if group == "0" else "", members)
         kept = () if op == "barrier" else (shape,)
-        made = RecordedCall(op, place, kept, kept, (dtype,), (dtype,), stack, **more)
+        made = RecordedCall(op, place, kept, kept, (dtype,), (dtype,), stack, timeout_ms=600_000, **more)
         for rank in ranks:
             self.rows.setdefault(rank, []).append((self.table.call(made), number, state))
         return self
@@ -73,7 +76,11 @@ class Made:
         ranks = []
         for rank, rows in self.rows.items():
             calls, numbers, states = zip(*rows, strict=True) if rows else ((), (), ())
-            made = RankCalls(rank, calls=Numbers(calls), sequences=Numbers(numbers), states=Numbers(states))
+            begun = Numbers(CREATED_NS + number * 10_000_000 for number in numbers)
+            made = RankCalls(
+                rank, calls=Numbers(calls), sequences=Numbers(numbers), states=Numbers(states), begun_ns=begun,
+                written_ns=self.written_ns,
+            )  # fmt: skip
             ranks.append(dataclasses.replace(made, **self.changes.get(rank, {})))
         return self.table.log(ranks)
 
@@ -336,9 +343,11 @@ def test_ranks_without_a_dump_are_looked_for() -> None:
 
 
 def test_all_ranks_in_one_call_are_nobodys_fault() -> None:
-    found = first(Made(4).together().call(range(4), "all_reduce", 88, 4, STARTED))
-    assert (found.code, str(found.ranks), found.confidence) == ("COL005", "", "low")
-    assert found.severity == "warning", "nobody said that it timed out"
+    made = Made(4).together().call(range(4), "all_reduce", 88, 4, STARTED)
+    found = first(made)
+    assert (found.code, str(found.ranks), found.confidence, found.severity) == ("COL005", "", "low", "error")
+    made.written_ns = None
+    assert first(made).severity == "warning", "nothing says that it timed out"
 
 
 def test_a_rank_whose_device_has_not_come_to_the_call_is_named() -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -175,6 +176,17 @@ def test_a_run_directory_is_judged_again_with_its_report_and_without(run: Run, t
 
 
 DUMPS = Path(__file__).parents[1] / "gather" / "recorder"
+BEGUN_NS = 1_795_295_520 * 10**9
+"""Second in which the calls of the recorded dumps were made; their time limit is 60 s."""
+
+
+def copy_dumps(name: str, folder: Path, *, after_s: float = 62.0) -> Path:
+    """Copy recorded dumps as if they had been written so many seconds after the calls: by the time-out."""
+    shutil.copytree(DUMPS / name, folder)
+    written = BEGUN_NS + int(after_s * 1e9)
+    for path in folder.iterdir():
+        os.utime(path, ns=(written, written))
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -189,9 +201,9 @@ DUMPS = Path(__file__).parents[1] / "gather" / "recorder"
     ],
 )
 def test_recorder_dumps_name_the_rank_and_both_lines(
-    run: Run, name: str, code: str, ranks: list[int], lines: list[int]
+    run: Run, name: str, code: str, ranks: list[int], lines: list[int], tmp_path: Path
 ) -> None:
-    report = verdict(run, DUMPS / name)
+    report = verdict(run, copy_dumps(name, tmp_path / "dumps"))
     first = report["findings"][0]
     assert (first["code"], first["ranks"], report["world"]["size"]) == (code, ranks, 3)
     assert [place["line"] for place in first["where"]] == lines
@@ -227,7 +239,7 @@ def test_dumps_tell_more_than_the_log_of_those_who_waited(run: Run, tmp_path: Pa
 
 
 def test_dumps_that_cannot_be_read_are_named_beside_the_verdict(run: Run, tmp_path: Path) -> None:
-    shutil.copytree(DUMPS / "missing", tmp_path / "job")
+    copy_dumps("missing", tmp_path / "job")
     whole = (tmp_path / "job" / "rank_2").read_bytes()
     (tmp_path / "job" / "rank_2").write_bytes(whole[:1500])
     result = run("analyze", "job")
@@ -236,8 +248,36 @@ def test_dumps_that_cannot_be_read_are_named_beside_the_verdict(run: Run, tmp_pa
     assert "COL002" in result.out
 
 
-def test_a_report_on_dumps_holds_their_calls_and_is_shown_again(run: Run) -> None:
-    assert verdict(run, DUMPS / "missing")["findings"][0]["code"] == "COL002"
+def test_dumps_of_a_moment_name_the_rank_and_leave_open_whether_it_was_a_hang(
+    run: Run, tmp_path: Path
+) -> None:
+    copy_dumps("missing", tmp_path / "dumps", after_s=3600.0)
+    result = run("analyze", "dumps")
+    assert (result.code, "! COL002" in result.out) == (0, True)
+    text = " ".join(result.out.split())
+    assert "At the moment of the dumps ranks 0,2 wait in all_reduce #7" in text
+    assert "whether that was a hang nothing tells" in text
+
+
+def test_dumps_of_a_job_that_was_getting_on_are_fine(run: Run, tmp_path: Path) -> None:
+    copy_dumps("missing", tmp_path / "dumps", after_s=1.0)
+    result = run("analyze", "dumps")
+    assert (result.code, "✓ healthy" in result.out) == (0, True)
+
+
+def test_later_dumps_of_the_same_calls_show_that_nothing_moved(run: Run, tmp_path: Path) -> None:
+    copy_dumps("missing", tmp_path / "dumps", after_s=3600.0)
+    copy_dumps("missing", tmp_path / "later", after_s=4200.0)
+    first = verdict(run, "dumps", "later")["findings"][0]
+    assert (first["code"], first["ranks"]) == ("COL002", [1])
+    assert any(
+        "rank 1 called nothing between two dumps 10 min apart" in each["text"] for each in first["evidence"]
+    )
+
+
+def test_a_report_on_dumps_holds_their_calls_and_is_shown_again(run: Run, tmp_path: Path) -> None:
+    copy_dumps("missing", tmp_path / "dumps")
+    assert verdict(run, "dumps")["findings"][0]["code"] == "COL002"
     shutil.move("report.json", "saved.json")
     data = json.loads(Path("saved.json").read_text())
     assert Evidence.from_dict(data["evidence"]).calls[0].ranks[0].sequences[6] == 7

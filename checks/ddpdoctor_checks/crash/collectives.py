@@ -120,6 +120,11 @@ def find_collective_missing(evidence: Evidence) -> Iterable[Finding]:
         numbers prove nothing. Else by torch's own text, "Rank 1 failed to pass monitoredBarrier": rank 0 counted who
         had come.
 
+        A dump is of one moment, and of a job that gets on a rank that is only late looks the same. It is an error where
+        something tells of a hang: a log of the failure, a dump that was written within two minutes after the time limit
+        of the call, a call that failed, several dumps or further calls over five minutes. Where ranks had waited for
+        less than ten seconds, it is only mentioned. Where nothing tells, it is a warning.
+
         Under ``run``, while the job stands still: a rank that waits needs those that have not begun its call, and can
         never go on where one of them is gone or waits for it in turn. That is proof, and ends the job (``--on-hang``).
         It is none, and only a suspicion, where threads of a rank make calls, a call had raised before, a group's ranks
@@ -127,9 +132,8 @@ def find_collective_missing(evidence: Evidence) -> Iterable[Finding]:
         size the one under a test on the rank, or on a line that it has not called before, else neither.
 
     Known false alarms:
-        A rank that died says nothing either; where its end is known, that is the finding and not this. Dumps of a job
-        that was not stuck: a rank that was only late looks the same. gloo forgets a call when it ends, well or not:
-        where nothing but that is known, confidence is medium.
+        A rank that died says nothing either; where its end is known, that is the finding and not this. gloo forgets a
+        call when it ends, well or not: where nothing but that is known, confidence is medium.
 
     Fix:
         Make the call on all ranks, in the same order.

@@ -21,10 +21,8 @@ def failed_itself(diagnosis: Diagnosis | None) -> bool:
     return cause is not None and cause.level <= Level.STATUS and cause.code not in WAITED
 
 
-def left_early(diagnosis: Diagnosis | None, ranks: RankSet) -> RankSet:
+def ended_well(diagnosis: Diagnosis, ranks: RankSet) -> RankSet:
     """Return those of some ranks that had ended well."""
-    if diagnosis is None:
-        return RankSet()
     return RankSet(
         view.rank
         for view in diagnosis.views.ranks

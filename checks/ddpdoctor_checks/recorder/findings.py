@@ -12,7 +12,8 @@ from ddpdoctor_checks.calls.sequences import conflicting_groups
 from ddpdoctor_checks.crash import collectives as ended
 from ddpdoctor_checks.crash.telling import JOB
 from ddpdoctor_checks.hangs import findings as looked
-from ddpdoctor_checks.recorder.ends import diagnose_ends, failed_itself, left_early
+from ddpdoctor_checks.recorder.ends import diagnose_ends, ended_well, failed_itself
+from ddpdoctor_checks.recorder.moment import judge_moment, weaken
 from ddpdoctor_checks.recorder.telling import Told, tell, tell_early
 from ddpdoctor_checks.wording import join_words, name_set
 
@@ -39,20 +40,19 @@ def _judge(evidence: Evidence) -> Told | None:
         return None
     matching, difference = found
     diagnosis = diagnose_ends(evidence)
-    early = left_early(diagnosis, difference.behind) if difference.kind == "missing" else RankSet()
-    if early and len(early) == len(difference.behind):
-        return tell_early(matching, difference, early)
-    return tell(matching, difference)
+    if diagnosis is not None and difference.kind == "missing":
+        early = ended_well(diagnosis, difference.behind)
+        others = ended_well(diagnosis, difference.waiting)
+        if len(early) == len(difference.behind) and len(others) < len(difference.waiting):
+            return tell_early(matching, difference, early)
+    return weaken(tell(matching, difference), judge_moment(matching, difference, diagnosis))
 
 
 def _tell(evidence: Evidence, code: str) -> Iterable[Finding]:
     told = _judge(evidence)
     if told is None or told.code != code:
         return
-    ends = diagnose_ends(evidence)
-    follows = failed_itself(ends)
-    # Without a word on a time-out the dumps may be of a job that was getting on.
-    unsaid = told.details["kind"] == "together" and ends is None
+    follows = failed_itself(diagnose_ends(evidence))
     yield Finding(
         message=told.message,
         ranks=told.ranks,
@@ -63,8 +63,8 @@ def _tell(evidence: Evidence, code: str) -> Iterable[Finding]:
         details=told.details,
         confidence=told.confidence,
         role="consequence" if follows else "cause",
-        severity="warning" if unsaid else None,
-        decisive=not follows,
+        severity=told.severity,
+        decisive=not follows and told.severity is None,
     )
 
 

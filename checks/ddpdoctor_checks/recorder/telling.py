@@ -48,6 +48,7 @@ class Told:
     where: tuple[Where, ...] = ()
     seen: tuple[EvidenceItem, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
+    severity: str | None = None
 
 
 def tell(matching: Matching, difference: Difference) -> Told:

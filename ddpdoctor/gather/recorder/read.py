@@ -125,7 +125,9 @@ def _read_chunk(files: Sequence[tuple[Path, str]]) -> _Part:
             ]
             if rows.odd:
                 table.lost.append(f"{name}: {rows.odd} entries could not be understood")
-            row = rows.finish(rank, name, groups=groups)
+            row = dataclasses.replace(
+                rows.finish(rank, name, groups=groups), written_ns=path.stat().st_mtime_ns
+            )
             ranks.append(row)
             largest = max((max(each[1], default=0) for each in rows.members.values()), default=0)
             # Where two dumps are of one rank, the one with call sites and more rows is used.
@@ -186,19 +188,34 @@ _Row = tuple[RankCalls, tuple[int, str, int, int]]
 
 
 def _choose(parts: Sequence[_Row], lost: list[str]) -> list[_Row]:
-    """Keep one dump for each rank: the one that tells most."""
+    """Keep one dump for each rank: the latest, and of several up to the same call the one that tells most."""
     best: dict[int, _Row] = {}
     for row in parts:
-        rank, _, _, weight = row[1]
+        rank = row[1][0]
         known = best.get(rank)
         if known is None:
             best[rank] = row
             continue
-        better = weight > known[1][3]
+        last, other = _last_begun(row[0]), _last_begun(known[0])
+        alike = last == other
+        better = row[1][3] > known[1][3] if alike else last > other
         kept, left = (row, known) if better else (known, row)
-        best[rank] = kept
+        best[rank] = (_join_times(kept[0], left[0]), kept[1]) if alike else kept
         lost.append(f"there are several dumps of rank {rank}: {kept[1][1]} is used and not {left[1][1]}")
     return [best[rank] for rank in sorted(best)]
+
+
+def _last_begun(row: RankCalls) -> int:
+    return max(row.begun_ns, default=0) if row.begun_ns else 0
+
+
+def _join_times(row: RankCalls, other: RankCalls) -> RankCalls:
+    """Return a rank's calls with how long it had called nothing, where another dump of it has the same last call."""
+    times = [each.written_ns for each in (row, other) if each.written_ns is not None]
+    if len(times) < 2 or not row.begun_ns:
+        return row
+    still = max(times) - min(times) + max(row.still_ns or 0, other.still_ns or 0)
+    return dataclasses.replace(row, written_ns=max(times), still_ns=still)
 
 
 def _unify_groups(log: CallLog) -> CallLog:

@@ -152,6 +152,7 @@ class Rows:
             stack=self._stack(entry.get("frames")),
             peer=peer,
             p2p=p2p,
+            timeout_ms=_integer(entry.get("timeout_ms")) or None,
         )
 
     def _global_rank(self, group: str, rank: int) -> int:
