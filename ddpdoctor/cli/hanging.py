@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from ddpdoctor.evidence.standstill import Standstill
     from ddpdoctor.judge.registry import Registry
     from ddpdoctor.watch.asking import Reception
-    from ddpdoctor.watch.monitor import Monitor, Ruling
+    from ddpdoctor.watch.monitor import Monitor
+    from ddpdoctor.watch.policy import Ruling
     from ddpdoctor.watch.rundir import RunDirectory
 
 ON_HANG = ("auto", "report", "abort")
@@ -72,8 +73,9 @@ def make_monitor(
     from pathlib import Path
 
     from ddpdoctor.cli.display import complain
-    from ddpdoctor.watch.monitor import Monitor, Policy
+    from ddpdoctor.watch.monitor import Monitor
     from ddpdoctor.watch.pace import HANG_S
+    from ddpdoctor.watch.policy import Policy
 
     if getattr(options, "no_watch", False):
         return None
@@ -88,6 +90,7 @@ def make_monitor(
         lambda look: judge_look(look, checks()),
         policy,
         lambda text: complain(f"ddpdoctor: {text}"),
+        directory.private,
     )
 
 
@@ -111,7 +114,7 @@ def judge_look(look: Standstill, registry: Registry) -> Ruling:
     from ddpdoctor.evidence import Evidence, Launch
     from ddpdoctor.judge.runner import run_checks
     from ddpdoctor.judge.verdict import order_findings
-    from ddpdoctor.watch.monitor import Ruling
+    from ddpdoctor.watch.policy import Ruling
 
     checks = [each for each in registry.checks_of("run") if each.needs == ("standstills",)]
     evidence = Evidence(launch=Launch(command="run"), standstills=(look,))

@@ -43,6 +43,8 @@ class Call:
     """Whether the call has come back; None where it cannot be seen (isend, irecv)."""
     raised: bool = False
     """It came back with an exception."""
+    over: bool | None = None
+    """Whether it is over, as torch's Flight Recorder tells; None where that was not asked, or cannot tell."""
     age_s: float | None = None
     """Seconds from its beginning to the look."""
     took_s: float | None = None
@@ -76,6 +78,36 @@ MAKERS = ("new_group", "split_group", "shrink_group")
 def name_points(sends: bool, peer: int | None, tag: int, group: str) -> str:
     """Return the series of sends to a rank, or of receives from it (None: from any)."""
     return f"{'send' if sends else 'recv'} {'any' if peer is None else peer} {tag} {group}"
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A collective that torch's Flight Recorder of a rank holds, whoever called it."""
+
+    op: str
+    sequence: int
+    """Its number in its group, those counted that C++ calls by itself: not the ordinal of a `Call`."""
+    group: str = ""
+    members: RankSet = field(default_factory=RankSet)
+    """Global ranks of the group; empty where that is not known."""
+    elements: int | None = None
+    """Values of its inputs."""
+    dtype: str | None = None
+    state: str = "unknown"
+    """unknown, scheduled, started or completed; gloo's never get further than scheduled."""
+    own: bool | None = None
+    """Whether the rank wrote it down as a call of its own; False: C++ called it, as the reducer does with its buckets.
+    None: it cannot be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """What torch's Flight Recorder of a rank told at a look."""
+
+    problem: str | None = None
+    """Why it told nothing."""
+    open: tuple[Recorded, ...] = ()
+    """The first of those that are not over, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +193,8 @@ class Stand:
     """It wrote its calls down itself; else ``call`` is read from its stack and has no number, group or arguments."""
     asleep_s: float | None = None
     """Seconds for which its main thread had not run, where the kernel tells."""
+    recorder: Recorder | None = None
+    """What torch's own recorder told; None where it was not to be asked."""
 
 
 BUSY_SHARE = 0.1

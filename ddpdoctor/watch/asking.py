@@ -20,6 +20,7 @@ from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.watch.listening import Listener
 from ddpdoctor.watch.look import Looker
 from ddpdoctor.watch.ranks import RankFinder
+from ddpdoctor.watch.recorders import Recorders
 from ddpdoctor.watch.rundir import RunDirectory
 from ddpdoctor.watch.stillness import read_node
 
@@ -54,6 +55,7 @@ class Reception:
         self._directory, self._tell = directory, tell
         self._looker = Looker(root, read_node(os.environ), time.monotonic_ns())
         self._ranks = RankFinder(directory.processes, self._looker.read_tables)
+        self._recorders = Recorders(directory.path, directory.private)
         self._taking = threading.Lock()
         self._count = 0
         self._stop = threading.Event()
@@ -126,8 +128,10 @@ class Reception:
             self._count += 1
             folder = self._directory.path / "looks"
             folder.mkdir(mode=0o700, exist_ok=True)
-            path = folder / f"asked-{self._count:04d}.json"
-            asked = replace(seen, asked=True, stage="moving" if moved else "look")
+            name = f"asked-{self._count:04d}"
+            path = folder / f"{name}.json"
+            told = self._recorders.tell(seen, rings, name)
+            asked = replace(told, asked=True, stage="moving" if moved else "look")
             path.write_text(json.dumps(encode(asked)))
             return path
 

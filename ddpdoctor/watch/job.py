@@ -223,7 +223,7 @@ def _follow_us(mask: set[signal.Signals] | set[int]) -> Callable[[], None]:
     return prepare
 
 
-AFTER_US = 'read _; rm -f "$0/streams" "$0/node" "$0/asked"; rmdir "$0"'
+AFTER_US = 'read _; rm -f "$0/streams" "$0/node" "$0/asked" "$0"/fr-*; rmdir "$0"'
 """What the witness does: `close` kills it, so the rest only comes when nobody is left to do it."""
 
 

@@ -15,8 +15,10 @@ from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Standstill
 from ddpdoctor.watch.look import TICKS, Looker, Pulse, open_call, read_pulse
 from ddpdoctor.watch.native import Insight
-from ddpdoctor.watch.pace import HANG_S, Glance, Pace, median_step
+from ddpdoctor.watch.pace import Glance, Pace, median_step
+from ddpdoctor.watch.policy import Policy, Ruling
 from ddpdoctor.watch.ranks import RankFinder
+from ddpdoctor.watch.recorders import Recorders
 from ddpdoctor.watch.rings import Ring, Row
 from ddpdoctor.watch.stillness import Exchange, read_node
 
@@ -45,33 +47,6 @@ MOST_SHARE, FREE_S = 0.01, 30.0
 """Of the time of the job that may be spent in looks, and seconds that are free."""
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What to do about a job that stands still."""
-
-    on_hang: str = "auto"
-    """auto: end it on proof, report a confirmed stall; report: end nothing; abort: end it on both."""
-    hang_timeout_s: float = HANG_S
-    stall_after_s: float | None = None
-    """None: the longer of `STALL_S` and `STALL_STEPS` median steps."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ruling:
-    """What the checks say of a look."""
-
-    proved: bool = False
-    """It cannot get on, however long one waits."""
-    stalled: bool = False
-    """A rank stands outside of every collective and does not move, or all wait in the same one."""
-    code: str | None = None
-    headline: str = ""
-    ranks: tuple[int, ...] = ()
-    """Those at fault."""
-    unclear: tuple[int, ...] = ()
-    """Those of them whose Python lines do not say what they do."""
-
-
 @dataclass(slots=True)
 class _Known:
     """What was seen of one ring before."""
@@ -90,6 +65,7 @@ class Monitor:
         judge: says what a look means; called in the thread.
         policy: when to suspect, confirm and end.
         tell: shows one line to the person; called in the thread.
+        private: folder in which torch's recorders answer; None where they are not to be asked.
     """
 
     def __init__(
@@ -99,11 +75,13 @@ class Monitor:
         judge: Callable[[Standstill], Ruling],
         policy: Policy,
         tell: Callable[[str], object],
+        private: Path | None = None,
     ) -> None:
         self._run, self._judge, self._policy, self._tell = run, judge, policy, tell
         self._known: dict[int, _Known] = {}
         self._looker = Looker(root, read_node(os.environ), time.monotonic_ns())
         self._ranks = RankFinder(run / "processes", self._looker.read_tables)
+        self._recorders = Recorders(run, private) if private is not None else None
         self._pace = Pace()
         self._insight = Insight()
         self._stop = threading.Event()
@@ -293,8 +271,11 @@ class Monitor:
         """Another node ends the job; what all nodes have told until now is kept, for it may have seen less."""
         assert self._shared is not None
         joined = self._exchange.join(self._shared, ended=True)
-        if joined is not None:
+        if joined is None:
+            self._save(self._ask_recorders(self._shared, ends=True))
+        else:
             seen = replace(joined, hang_timeout_s=self._policy.hang_timeout_s, stopped=True)
+            seen = self._ask_recorders(seen, ends=True)
             ruling = self._judge(seen)
             if ruling.proved or ruling.stalled:
                 self._save(replace(seen, stage="proved" if ruling.proved else "confirmed"))
@@ -334,32 +315,45 @@ class Monitor:
         return min(max(STALL_S, STALL_STEPS * median_step(rings[0].read_rows(STEPS))), LONGEST_STALL_S)
 
     def _rule(self, seen: Standstill, stall_after: float, glances: Sequence[Glance] = ()) -> None:
-        policy = self._policy
-        seen = replace(seen, hang_timeout_s=policy.hang_timeout_s)
+        seen = replace(seen, hang_timeout_s=self._policy.hang_timeout_s)
         seen, ruling = self._look_inside(seen, self._judge(seen))
-        if ruling.proved:
-            ends = policy.on_hang != "report"
-            self._save(replace(seen, stage="proved", stopped=ends))
+        said_s = self._suspicion.still_s if self._suspicion is not None else None
+        stage = self._policy.choose_stage(seen, ruling, stall_after, said_s)
+        if stage is None:
+            return
+        seen = self._ask_recorders(seen, ends=self._policy.ends(stage))
+        ruling = self._judge(seen)
+        stage = self._policy.choose_stage(seen, ruling, stall_after, said_s)
+        if stage is None:
+            return
+        ends = self._policy.ends(stage)
+        seen = replace(seen, stage=stage, stopped=ends)
+        self._save(seen)
+        if stage == "proved":
             more = "" if ends else " (--on-hang report: it goes on)"
-            self._say("proved", f"{ruling.code}: {ruling.headline}{more}")
-            if ends:
-                self._ended = ruling
-            return
-        if not ruling.stalled or seen.still_s < stall_after:
-            return
-        stage = "suspected" if self._suspicion is None else "reminded"
-        if seen.still_s >= policy.hang_timeout_s:
-            stage = "confirmed"
-        elif self._suspicion is not None and seen.still_s < 1.9 * self._suspicion.still_s:
-            return  # said already
-        ends = stage == "confirmed" and policy.on_hang == "abort"
-        self._suspicion = replace(seen, stage=stage, stopped=ends)
-        self._marks = {glance.rank: (glance.count, glance.changed_ns) for glance in glances}
-        self._suspects = set(ruling.ranks) & self._marks.keys()
-        self._save(self._suspicion)
-        self._say(stage, f"{stage} after {seen.still_s:.0f} s: {ruling.headline}")
+            self._say(stage, f"{ruling.code}: {ruling.headline}{more}")
+        else:
+            self._suspicion = seen
+            self._marks = {glance.rank: (glance.count, glance.changed_ns) for glance in glances}
+            self._suspects = set(ruling.ranks) & self._marks.keys()
+            self._say(stage, f"{stage} after {seen.still_s:.0f} s: {ruling.headline}")
         if ends:
             self._ended = ruling
+
+    def _ask_recorders(self, seen: Standstill, *, ends: bool) -> Standstill:
+        """Return a look with what torch's recorders on this node say.
+
+        Args:
+            seen: the look, which is to be kept next.
+            ends: the job is to be ended.
+        """
+        if self._recorders is None:
+            return seen
+        try:
+            return self._recorders.tell(seen, self._ranks.find(), f"{self._saved + 1:04d}", ends=ends)
+        except Exception as problem:  # ours; what was seen without them holds
+            self.lost.append(f"torch's recorders were not asked: {type(problem).__name__}: {problem}")
+            return seen
 
     def _look_inside(self, seen: Standstill, ruling: Ruling) -> tuple[Standstill, Ruling]:
         """Take the native frames of ranks that stall for good where their Python lines do not say in what."""

@@ -78,6 +78,10 @@ class Ring:
     status: int | None = None
     """With which it said that it ends; 1 where an exception came out of it."""
     main_thread: int = 0
+    accelerated: bool = False
+    """Its torch was built for a device beside the processor."""
+    no_recorder: str | None = None
+    """Why torch's recorder cannot be asked."""
     _wrappers: dict[int, tuple[int, list[int] | None]] = field(default_factory=dict)
     """Number of a wrapper in its process -> the how-manyth of its group it is, and the ranks of the group."""
     _offset: int = 0
@@ -164,6 +168,10 @@ class Ring:
             self.sites[int(event["number"])] = shorten.frames(event["frames"])
         elif kind == "group":
             self.groups[int(event["number"])] = event
+        elif kind == "torch":
+            self.accelerated = bool(event.get("cuda") or event.get("hip"))
+        elif kind == "recorder":
+            self.no_recorder = str(event["problem"])[:500] if event.get("problem") else None
         elif kind == "start":
             self.host = str(event.get("host") or self.host)
             self.attempt = int(event.get("attempt") or 0)

@@ -28,7 +28,8 @@ from ddpdoctor.text.characters import width_of
 from ddpdoctor.text.paper import Paper
 from ddpdoctor.watch.live import LiveView, describe_last, describe_phase, fold, make_lines
 from ddpdoctor.watch.memory import MemoryWatch
-from ddpdoctor.watch.monitor import Monitor, Policy, Ruling
+from ddpdoctor.watch.monitor import Monitor
+from ddpdoctor.watch.policy import Policy, Ruling
 from ddpdoctor.watch.progress import (
     BETWEEN,
     ENDED,

@@ -342,7 +342,8 @@ def test_the_witness_tells_a_signal_for_the_group_from_one_for_us() -> None:
 def test_the_witness_tidies_up_after_one_who_was_killed(tmp_path: Path) -> None:
     private = tmp_path / "private"
     private.mkdir()
-    (private / "streams").touch()
+    for name in ("streams", "fr-17-4711"):
+        (private / name).touch()
     program = (
         "import os, sys; from pathlib import Path; from ddpdoctor.watch.job import _Witness\n"
         "witness = _Witness(['torchrun'], Path(sys.argv[1]))\n"

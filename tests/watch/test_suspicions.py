@@ -8,8 +8,9 @@ import pytest
 
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Stand, Standstill
-from ddpdoctor.watch.monitor import Monitor, Policy, Ruling
+from ddpdoctor.watch.monitor import Monitor
 from ddpdoctor.watch.pace import Glance
+from ddpdoctor.watch.policy import Policy, Ruling
 
 LOOK = Standstill(Moment(0), 20.0, 12.0, tuple(Stand(rank) for rank in range(3)), 3)
 

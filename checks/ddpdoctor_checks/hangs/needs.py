@@ -93,7 +93,11 @@ class Ranks:
     def list_open(self, place: Place) -> tuple[Call, ...]:
         """Return the calls that a rank has asked for and may wait for: those that not all ranks have gone past."""
         calls = list_pending(place)
-        return tuple(call for call in calls if call.point_to_point or call.ordinal >= self._lowest(call))
+        return tuple(
+            call
+            for call in calls
+            if not call.over and (call.point_to_point or call.ordinal >= self._lowest(call))
+        )
 
     def _lowest(self, call: Call) -> int:
         """Return how far the last of the ranks has come in the series of a call."""
@@ -117,6 +121,8 @@ class Ranks:
         """Return whom a rank needs to come back from a call."""
         if call.point_to_point:
             return _find_other_side(place, call, self.by_rank, self.unseen)
+        if call.over:
+            return Need()  # torch's own recorder says so
         series = call.series
         key = (series, call.ordinal, call.members, *essence(call))
         need = self._known.get(key)

@@ -10,6 +10,7 @@ from ddpdoctor.evidence.standstill import Call
 from ddpdoctor.judge import EvidenceItem
 from ddpdoctor_checks.crash.frames import user_frames, user_line
 from ddpdoctor_checks.hangs.reading import FORWARD, INIT, WRAP, Place, name_call, name_line, ranks_of
+from ddpdoctor_checks.hangs.recorded import name_wait
 from ddpdoctor_checks.wording import capitalise, count_of, join_words, name_set
 
 _RANK_WORDS = re.compile(
@@ -94,7 +95,7 @@ def name_ranks(places: Sequence[Place]) -> str:
 def say_wait(places: Sequence[Place]) -> str:
     """Return ``wait in all_reduce #8 (train.py:88)``."""
     verb = "waits" if len(places) == 1 else "wait"
-    return f"{verb} in {name_call(places[0].call)}{name_line(places[0].line)}"
+    return f"{verb} in {name_wait(places)}{name_line(places[0].line)}"
 
 
 def say_place(place: Place, *, bare: bool = False) -> str:

@@ -17,10 +17,10 @@ from ddpdoctor_checks.hangs.reading import (
     Place,
     Reading,
     largest,
-    name_call,
     name_line,
     ranks_of,
 )
+from ddpdoctor_checks.hangs.recorded import name_wait
 from ddpdoctor_checks.hangs.waits import what_was_seen
 from ddpdoctor_checks.wording import capitalise, choose_form, format_age, join_words, name_set
 
@@ -144,7 +144,7 @@ def find_stall(reading: Reading, stage: str) -> Finding | None:
         how = choose_form(len(ranks), "holds them", "hold them")
     elif main[0].call is not None and main[0].call.op != BACKWARD:
         how = "never called it"
-    where_they_wait = f"{verb} in {name_call(main[0].call)}{name_line(first)}"
+    where_they_wait = f"{verb} in {name_wait(main)}{name_line(first)}"
     message = f"{capitalise(waiting)} {where_they_wait}; {name} {how}: {told}."
     return Finding(
         message=message,
@@ -348,9 +348,9 @@ def _find_symmetric(reading: Reading, stage: str) -> Finding | None:
     sides = _part_by_call(living)
     age = format_age(reading.look.still_s)
     if len(sides) == 1:
-        call, line = living[0].call, living[0].line
+        name = f"{name_wait(living)}{name_line(living[0].line)}"
         message = (
-            f"All {len(living)} ranks have been in {name_call(call)}{name_line(line)} for {age}, with equal counts of "
+            f"All {len(living)} ranks have been in {name} for {age}, with equal counts of "
             "calls: no rank is at fault, and nothing moves between them."
         )
     else:
@@ -389,4 +389,4 @@ def _part_by_call(places: Sequence[Place]) -> list[list[Place]]:
 
 def _say_waiting(side: Sequence[Place]) -> str:
     verb = choose_form(len(side), "waits", "wait")
-    return f"{name_set(ranks_of(side))} {verb} in {name_call(side[0].call)}{name_line(side[0].line)}"
+    return f"{name_set(ranks_of(side))} {verb} in {name_wait(side)}{name_line(side[0].line)}"

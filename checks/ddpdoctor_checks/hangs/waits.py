@@ -10,6 +10,7 @@ from ddpdoctor.judge import EvidenceItem, Finding, Where
 from ddpdoctor_checks.crash.frames import user_frames
 from ddpdoctor_checks.hangs.needs import call_at
 from ddpdoctor_checks.hangs.reading import MAKERS, Place, Reading, largest, lines_called, ranks_of
+from ddpdoctor_checks.hangs.recorded import list_recorded
 from ddpdoctor_checks.hangs.sides import called_at, guard_of, op_of, site_of, spot_of
 from ddpdoctor_checks.hangs.verdicts import (
     Deadlock,
@@ -223,6 +224,7 @@ def what_was_seen(reading: Reading) -> list[EvidenceItem]:
             f"{look.interval_s:.1f} s apart; nothing had moved for {still}",
         )
     ]
+    seen += list_recorded(reading)
     if reading.unseen:
         seen.append(EvidenceItem("ring", f"nothing was seen of {name_set(reading.unseen)}", reading.unseen))
     return seen

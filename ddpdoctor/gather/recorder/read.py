@@ -155,16 +155,29 @@ def _read_file(path: Path, table: CallTable) -> Rows:
     if head.startswith(_PICKLED):
         read_pickle(data, rows)
         return rows
-    whole = json.loads(data)
-    if not looks_like_dump(whole):
+    take_entries(json.loads(data), rows)
+    return rows
+
+
+def take_entries(whole: object, rows: Rows, last: int | None = None) -> None:
+    """Take what a dump says that was read from JSON.
+
+    Args:
+        whole: the dump.
+        rows: gets its groups and entries.
+        last: take this many of the newest entries.
+
+    Raises:
+        NotPlain: it is none.
+    """
+    if not isinstance(whole, dict) or not looks_like_dump(whole):
         raise NotPlain("is no dump of the Flight Recorder")
     rows.set_groups(whole["pg_config"])
-    for entry in whole["entries"]:
+    for entry in whole["entries"][-last:] if last else whole["entries"]:
         if isinstance(entry, dict):
             rows.take(entry)
         else:
             rows.odd += 1
-    return rows
 
 
 def read_rank(path: Path) -> int | None:

@@ -1,8 +1,8 @@
 """What ``ddpdoctor run`` puts into every Python process of a job.
 
 Runs inside other people's programs, under whatever interpreter they use, so: the standard library only,
-syntax of Python 3.8, no thread (but for an elastic agent's, see `nodes`), no signal handler, nothing printed,
-nothing raised. What it sees goes as one JSON object per line to
+syntax of Python 3.8, no thread of Python's (but for an elastic agent's, see `nodes`), no signal handler, nothing
+printed, nothing raised. What it sees goes as one JSON object per line to
 ``$DDPDOCTOR_RUN/processes/<pid>-<start ticks>.jsonl``. Beside it Python's fault handler writes to the ``.fault``
 file, and calls of torch.distributed go into the ``.ring`` file (`calls`).
 
@@ -17,6 +17,7 @@ Events (each with ``event``, ``wall_ns`` and ``mono_ns``):
 * ``ddp``: the parameters behind an error of DistributedDataParallel.
 * ``signature``, ``site``, ``group``: what numbers in the ring mean.
 * ``loader``: a DataLoader begins to be iterated.
+* ``recorder``: where torch's Flight Recorder answers, or why it does not.
 * ``node``, ``peer``, ``sent``: of an elastic agent, see `nodes`.
 * ``trouble``: a failure of ours.
 """

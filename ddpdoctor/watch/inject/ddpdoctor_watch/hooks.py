@@ -107,6 +107,9 @@ def _note_end() -> None:
     finally:
         journal.write("end", {})
     try:
+        recorder = sys.modules.get(f"{__package__}.recorder")
+        if recorder is not None:
+            recorder.close()
         journal.dispose("exit-call")
     except Exception as error:
         journal.failed("atexit", error)

@@ -31,6 +31,7 @@ LIMITS = {
     "trouble": 20,
     "setting": 100,
     "loader": 2_000,
+    "recorder": 20,
     "signature": 4_000,
     "site": 4_000,
     "group": 1_000,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import calls, ddp, decorators, describe, hooks, journal, process, settings
+from . import calls, ddp, decorators, describe, hooks, journal, process, recorder, settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -200,6 +200,7 @@ def _note_group(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
         },
     )
     journal.write("milestone", {"name": "init", "detail": None})
+    recorder.start()
 
 
 def _note_wrapping(result: Any, frame: FrameType, args: tuple[Any, ...]) -> None:

@@ -1,0 +1,204 @@
+"""Asking torch's Flight Recorder of each rank, through the worker server that the hook has started in it.
+
+The server answers from threads of its own, so also for a rank that holds the interpreter's lock. What it says is kept
+as dumps, and added to what the ranks wrote down themselves (`recording`).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import pickle
+import selectors
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ddpdoctor.evidence.collectives import CallLog, CallTable
+from ddpdoctor.evidence.standstill import Standstill
+from ddpdoctor.gather.recorder.pickles import NotPlain
+from ddpdoctor.gather.recorder.read import take_entries
+from ddpdoctor.gather.recorder.rows import Rows
+from ddpdoctor.watch.recording import join_recorder
+from ddpdoctor.watch.rings import Ring
+
+LIMIT_S = 2.0
+"""For all ranks together: nothing is held up for longer."""
+LARGEST = 16 << 20
+"""Bytes of one answer; torch's default of 2,000 entries takes 1.2 MB."""
+LAST = 500
+"""Entries of a rank that are looked at; the dump has all."""
+FOLDER = "recorder"
+"""Below the run directory: a folder for each look."""
+_QUESTION = b"POST /handler/fr_trace_json HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_HEAD = 4096
+"""Bytes of an answer's head."""
+
+
+def name_socket(private: Path, ring: Ring) -> Path:
+    """Return where the server of a rank listens: told by its process, never by what that wrote."""
+    return private / f"fr-{ring.pid}-{ring.ticks}"
+
+
+@dataclass(slots=True)
+class _Asked:
+    """One rank that has been asked, and what has come so far."""
+
+    ring: Ring
+    socket: socket.socket
+    data: bytearray = field(default_factory=bytearray)
+
+
+class Recorders:
+    """Asks the ranks of this node.
+
+    Args:
+        run: the run directory, which gets the dumps.
+        private: folder of the sockets.
+    """
+
+    def __init__(self, run: Path, private: Path) -> None:
+        self._run, self._private = run, private
+
+    def tell(self, look: Standstill, rings: Sequence[Ring], name: str, *, ends: bool = False) -> Standstill:
+        """Return a look with what the recorders of its ranks say now.
+
+        Args:
+            look: at the ranks.
+            rings: of those of this node.
+            name: of the folder for the dumps.
+            ends: the job is to be ended: then the state of a device's queue may be asked for too.
+        """
+        deadline = time.monotonic() + LIMIT_S
+        here = {(ring.rank, ring.pid): ring for ring in rings}  # of other nodes' ranks some have the same id
+        living = [here.get((stand.rank, stand.pid)) if stand.alive else None for stand in look.stands]
+        asked = [ring for ring in living if ring is not None]
+        told = self._ask(asked, self._run / FOLDER / name, deadline, ends=ends)
+        stands = [
+            join_recorder(stand, told[ring.pid], look.at) if ring is not None else stand
+            for stand, ring in zip(look.stands, living, strict=True)
+        ]
+        return replace(look, stands=tuple(stands))
+
+    def _ask(
+        self, rings: Sequence[Ring], folder: Path, deadline: float, *, ends: bool
+    ) -> dict[int, CallLog | str]:
+        """Return what each rank's recorder holds, or why it told nothing."""
+        told: dict[int, CallLog | str] = {}
+        with selectors.DefaultSelector() as selector:
+            for ring in rings:
+                why = ring.no_recorder if ends else ring.no_recorder or _refrain(ring)
+                try:
+                    if why is None:
+                        asked = _Asked(ring, _connect(name_socket(self._private, ring)))
+                        selector.register(asked.socket, selectors.EVENT_READ, asked)
+                        continue
+                except OSError as problem:
+                    why = _explain(problem)
+                told[ring.pid] = why or "it was not asked"
+            try:
+                while selector.get_map() and (left := deadline - time.monotonic()) > 0:
+                    for key, _ in selector.select(left):
+                        asked = key.data
+                        answer = _receive(asked)
+                        if answer is not None:
+                            selector.unregister(asked.socket)
+                            asked.socket.close()
+                            told[asked.ring.pid] = _read(answer, asked.ring, folder, deadline)
+            finally:
+                for key in list(selector.get_map().values()):
+                    key.data.socket.close()
+                    told[key.data.ring.pid] = f"it did not answer within {LIMIT_S:.0f} s"
+        return told
+
+
+def _refrain(ring: Ring) -> str | None:
+    """Return why a rank that is to go on is not asked; None where it may be.
+
+    For a device's calls torch asks the device how far they are, from the server's thread. That may make a context on
+    the first device, which takes memory there.
+    """
+    backend = (ring.backend or "none").lower()
+    if backend == "gloo" or (not ring.accelerated and backend in ("none", "undefined", "cpu:gloo")):
+        return None
+    return "it is asked only before a job is ended: its answer may take memory of a GPU"
+
+
+def _connect(path: Path) -> socket.socket:
+    asking = socket.socket(socket.AF_UNIX)
+    try:
+        asking.setblocking(False)
+        asking.connect(str(path))
+        asking.send(_QUESTION)
+    except OSError:
+        asking.close()
+        raise
+    return asking
+
+
+def _explain(problem: OSError) -> str:
+    if problem.errno in (errno.ENOENT, errno.ECONNREFUSED):
+        return "it does not listen"
+    return f"it cannot be asked: {problem.strerror or problem}"
+
+
+def _receive(asked: _Asked) -> bytes | str | None:
+    """Return the answer once it is whole, or what is wrong with it; None while more has to come."""
+    try:
+        part = asked.socket.recv(1 << 20)
+    except (BlockingIOError, InterruptedError):
+        return None
+    except OSError as problem:
+        return f"it broke off: {problem.strerror or problem}"
+    asked.data += part
+    if len(asked.data) > LARGEST + _HEAD:
+        return f"its answer is larger than {LARGEST >> 20} MiB"
+    return None if part else bytes(asked.data)
+
+
+def _read(answer: bytes | str, ring: Ring, folder: Path, deadline: float) -> CallLog | str:
+    """Keep an answer as a dump, and return what it says, or why it says nothing."""
+    if isinstance(answer, str):
+        return answer
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status = head[:_HEAD].split(b"\r\n", 1)[0].split()
+    if len(status) < 2 or not status[0].startswith(b"HTTP/1."):
+        return "its answer is none of a worker server"
+    if status[1] != b"200":
+        return f"this torch's recorder does not tell (HTTP status {status[1][:3].decode('ascii', 'replace')})"
+    if time.monotonic() > deadline:
+        return (
+            _keep(folder, ring, ".json", lambda: body) or "its answer was kept, and came too late to be read"
+        )
+    try:
+        whole = json.loads(body)
+        rows = Rows(CallTable())
+        take_entries(whole, rows, LAST)
+    except (ValueError, RecursionError, NotPlain):
+        return "its answer is no dump of the Flight Recorder"
+    # As a pickle, which is what torch's own tool reads.
+    lost = _keep(folder, ring, "", lambda: _pickle(whole))
+    if lost is not None:
+        return lost
+    return rows.table.log([rows.finish(ring.rank or 0)])
+
+
+def _pickle(whole: dict[str, object]) -> bytes:
+    entries = whole["entries"]
+    assert isinstance(entries, list)
+    for entry in entries:
+        if isinstance(entry, dict):
+            entry.setdefault("frames", [])
+    return pickle.dumps(whole, protocol=2)
+
+
+def _keep(folder: Path, ring: Ring, ending: str, make: Callable[[], bytes]) -> str | None:
+    """Write a dump; return why it could not be kept."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / f"rank_{ring.rank or 0}{ending}").write_bytes(make())
+    except (OSError, RecursionError) as problem:
+        return f"its answer could not be kept: {getattr(problem, 'strerror', None) or problem}"
+    return None
