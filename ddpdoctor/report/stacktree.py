@@ -30,6 +30,11 @@ def is_foreign(frame: Frame) -> bool:
     return frame.source is None and (not frame.line or any(part in frame.file for part in _FOREIGN))
 
 
+def is_in_backward(stand: Stand) -> bool:
+    """Whether a rank stands in the autograd engine, which calls the reducer's collectives by itself."""
+    return stand.call is None and bool(stand.frames) and stand.frames[0].function == "_engine_run_backward"
+
+
 def list_frames(stand: Stand) -> list[Frame]:
     """Return what is shown of a rank's stack, outermost first: its own lines, and what the innermost of them called.
 

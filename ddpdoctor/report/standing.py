@@ -9,7 +9,7 @@ from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.native import name_native, telling_frame
 from ddpdoctor.evidence.standstill import BUSY_SHARE, Stand, Standstill
 from ddpdoctor.report.html.text import count, format_ranks, format_seconds
-from ddpdoctor.report.stacktree import Branch, build_tree, is_foreign, walk
+from ddpdoctor.report.stacktree import Branch, build_tree, is_foreign, is_in_backward, walk
 from ddpdoctor.text.paper import Paper
 
 LABEL = 9
@@ -95,7 +95,7 @@ def _describe(group: Sequence[Stand]) -> str:
         number = f" #{first.call.ordinal}" if first.call.ordinal else ""
         parts.append(f"in {first.call.op}{number}")
     elif first.frames:
-        parts.append("outside of every call")
+        parts.append("in backward" if is_in_backward(first) else "outside of every call")
     states = Counter(stand.state for stand in group if stand.state is not None)
     if states:
         parts.append(STATES.get(states.most_common(1)[0][0] or "", "state unknown"))

@@ -24,6 +24,8 @@ MOST_FRAMES = 24
 _UNSUPPORTED = re.compile(
     r"not supported on your platform|(unexpected|wasn't expected).*--native|--native.*wasn't"
 )
+_BUILT_FOR = re.compile(r"\.(cpython-[\w-]+|abi3)(?=\.so$)")
+"""What Python puts into the names of its extensions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,10 @@ def _read_frames(rows: Iterable[dict[str, Any]]) -> Iterable[NativeFrame]:
         module = row.get("module")
         if not module or number >= MOST_FRAMES:  # Python's own frames have none
             return
-        library, file, line = os.path.basename(str(module)), str(row.get("filename", "")), row.get("line")
+        library, file, line = (
+            _BUILT_FOR.sub("", os.path.basename(str(module))),
+            str(row.get("filename", "")),
+            row.get("line"),
+        )
         place = f"{os.path.basename(file)}:{int(line)}" if line and file != module else None
         yield NativeFrame(shorten_name(str(row.get("name", UNKNOWN))), library[:NAME_LIMIT], place)

@@ -137,8 +137,10 @@ def advance_process(record: ProcessRecord, event: dict[str, Any], shorten: Short
         )
     if kind == "exit-call":
         text = event.get("text")
+        called = Milestone("exit-call", read_moment(event))
         return dataclasses.replace(
             record,
+            milestones=(*record.milestones, called),
             exit_call=shorten.frames(event.get("frames")),
             exit_how=str(event.get("how")),
             exit_text=scrub(str(text))[:MESSAGE_LIMIT] if text else None,

@@ -348,6 +348,31 @@ def test_rank_that_says_itself_that_it_ended_later_did_not_end_early() -> None:
     assert judge(job)[0] == []
 
 
+LEFT = Frame("train.py", 40, "stop", "os._exit(0)")
+
+
+def leaves(seconds: float, *, how: str = "os._exit") -> Job:
+    """Rank 1 calls os._exit(0); ranks 0 and 2 lose it at 10.4 s."""
+    job = Job(3).set(1, ended=at(10.9), clean_end=False, exit_code=0, exit_how=how, exit_call=(LEFT,))
+    called = Milestone("exit-call", at(seconds))
+    return job.set(1, milestones=(*job.processes[1].milestones, called)).complains([0, 2], 10.4)
+
+
+def test_a_rank_that_left_without_the_end_of_its_interpreter_finished_early() -> None:
+    found = cause_of(leaves(10.3))
+    assert (found.code, found.ranks, found.victims) == ("COL008", RankSet([1]), RankSet([0, 2]))
+    assert [(place.role, place.file, place.line, str(place.ranks)) for place in found.where][:1] == [
+        ("culprit", "train.py", 40, "1")
+    ]
+
+
+def test_a_rank_that_leaves_because_it_lost_the_others_did_not_finish_early() -> None:
+    assert judge(leaves(10.8))[0] == []
+    unknown = leaves(10.3)
+    unknown.set(1, exit_how=None)  # an exit in C, of which nothing is known but its status
+    assert judge(unknown)[0] == []
+
+
 def test_children_of_spawn_are_ranks_once_they_have_joined() -> None:
     job = Job(2).raises(1, "KeyError", "'x'").complains([0])
     job.set(0, role="child").set(1, role="child")

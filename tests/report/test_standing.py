@@ -98,6 +98,12 @@ def test_who_moves_and_who_waits_is_said() -> None:
     assert describe_movement(look(alike, replace(alike, rank=1))) == "all 2 ranks get on"
 
 
+def test_a_rank_in_backward_is_not_said_to_be_outside_of_every_call() -> None:
+    engine = Frame("/venv/lib/python3.11/site-packages/torch/autograd/graph.py", 869, "_engine_run_backward")
+    text = show(look(waits(0), replace(reads(1), frames=(engine, STEP, MAIN))))
+    assert "rank 1: in backward, sleeping" in text
+
+
 def test_the_tree_has_only_the_living() -> None:
     assert build_tree([waits(0), replace(waits(1), alive=False)]).ranks == RankSet([0])
 

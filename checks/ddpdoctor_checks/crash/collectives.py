@@ -10,6 +10,7 @@ from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
 from ddpdoctor_checks.crash.again import Again, look_again, place_failures
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
+from ddpdoctor_checks.crash.ends import list_exits
 from ddpdoctor_checks.crash.lagging import Lag, find_lag
 from ddpdoctor_checks.crash.launching import rerun
 from ddpdoctor_checks.crash.telling import JOB, Clause, tell
@@ -398,6 +399,7 @@ def _describe_early(diagnosis: Diagnosis, group: Group) -> Clause:
         whole=True,
         ranks=early,
         seen=(EvidenceItem("exit", "ended well, with status 0", early),),
+        places=list_exits(diagnosis.views.ranks, early),
     )
 
 

@@ -157,13 +157,17 @@ def _finished_early(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> list[Vi
         process = view.process
         if process is None or view.attempt != diagnosis.attempt or process.ended is None:
             continue
-        if not process.clean_end or process.exit_code not in (0, None) or view.exceptions:
+        if process.exit_code not in (0, None) or view.exceptions:
+            continue
+        # os._exit ends a process at once, without the end of its interpreter.
+        last = "exit-call" if process.exit_how == "os._exit" else "end"
+        own = next((each.at for each in reversed(process.milestones) if each.name == last), None)
+        if not process.clean_end and (last == "end" or own is None):
             continue
         if start is None or start.at is None:
             found.append(view)
             continue
         # The interpreter's own word is exact; the launcher notices an end some time after it.
-        own = next((each.at for each in process.milestones if each.name == "end"), None)
         late = NOTICED_S if own is None else 0.0
         limit = start.at + late + diagnosis.clock.tolerance(view.node, start.view.node)
         if diagnosis.clock.seconds(view.node, own or process.ended) <= limit:

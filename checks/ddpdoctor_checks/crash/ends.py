@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.job import Moment, ProcessRecord, TextMatch
 from ddpdoctor.evidence.texts import CONSEQUENCE, TextEntry, choose_entry
+from ddpdoctor.judge import Where
 from ddpdoctor_checks.crash.conditions import (
     ABRT,
     BUS,
@@ -19,6 +22,7 @@ from ddpdoctor_checks.crash.conditions import (
 )
 from ddpdoctor_checks.crash.exceptions import judge_exceptions
 from ddpdoctor_checks.crash.failures import OWN, SOFT, WAITING, Failure, Level, choose_level, quote_line
+from ddpdoctor_checks.crash.frames import user_line
 from ddpdoctor_checks.crash.views import View
 from ddpdoctor_checks.stage_evidence import name_signal
 
@@ -228,3 +232,16 @@ def _judge_status(view: View, status: int, context: Context) -> Failure:
     if process.exit_how is not None and status != USAGE:
         failure.sure = "medium"  # it was printed some time before the exit
     return failure
+
+
+def list_exits(views: Sequence[View], ranks: RankSet) -> list[Where]:
+    """Return the lines on which some ranks called sys.exit or os._exit, one place for each line."""
+    found: dict[Frame, list[int]] = {}
+    for view in views:
+        line = user_line(view.process.exit_call) if view.process is not None else None
+        if line is not None and view.rank is not None and view.rank in ranks:
+            found.setdefault(line, []).append(view.rank)
+    return [
+        Where(RankSet(who), "culprit", line.file, line.line, line.function, line.source)
+        for line, who in found.items()
+    ]

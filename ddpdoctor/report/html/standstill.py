@@ -14,7 +14,7 @@ from ddpdoctor.evidence.standstill import Call, Stand, Standstill, last_looks
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.svg import Drawing
 from ddpdoctor.report.html.text import count, format_ranks, format_seconds
-from ddpdoctor.report.stacktree import NATIVE_SHOWN
+from ddpdoctor.report.stacktree import NATIVE_SHOWN, is_in_backward
 
 CLASSES_SHOWN = 12
 """Ranks that stand at one place are one class."""
@@ -150,6 +150,7 @@ def _class(group: Sequence[Stand]) -> ClassView:
         native = telling_frame(first.native)
         inside = f", in {name_native(native)}" if native is not None else ""
         doing = f"in {_name(call)}" if call is not None else f"outside of every call{inside}"
+        doing = "in backward" if is_in_backward(first) else doing
     known = [stand.still_s if stand.watched else stand.asleep_s for stand in group]
     still = [seconds for seconds in known if seconds is not None]
     shares = [stand.cpu_share for stand in group if stand.cpu_share is not None]
@@ -171,7 +172,7 @@ def _class(group: Sequence[Stand]) -> ClassView:
         format_seconds(min(still)) if still else "–",
         process or "–",
         _list_frames(first),
-        call is not None,
+        call is not None or is_in_backward(first),
     )
 
 
