@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.native import NativeFrame
 from ddpdoctor.evidence.ranks import RankSet
+from ddpdoctor.evidence.sockets import NodeNetwork, RasAnswer
 from ddpdoctor.evidence.stages import Frame
 
 
@@ -227,6 +228,10 @@ class Standstill:
     """It is of several nodes: each stand has its own."""
     given: bool = False
     """The stacks were read from files: that nothing moved is what those meant who took them."""
+    network: tuple[NodeNetwork, ...] = ()
+    """The connections of its ranks, for each node."""
+    ras: tuple[RasAnswer, ...] = ()
+    """What NCCL's own service said, where there is one."""
 
 
 STAGES = ("withdrawn", "moving", "brief", "look", "waiting", "suspected", "reminded", "confirmed", "proved")
@@ -249,6 +254,13 @@ def join_nodes(looks: Sequence[Standstill]) -> Standstill:
     ]
     # A node looks deeper at its own ranks only.
     by_rank = {stand.rank: stand for stand in sorted(reversed(stands), key=lambda stand: bool(stand.native))}
+    network = {
+        each.node if look.joined else look.node: each
+        if look.joined
+        else dataclasses.replace(each, node=look.node)
+        for look in reversed(looks)
+        for each in look.network
+    }
     return dataclasses.replace(
         first,
         still_s=min(look.still_s for look in looks),
@@ -257,6 +269,8 @@ def join_nodes(looks: Sequence[Standstill]) -> Standstill:
         world_size=max((look.world_size or 0 for look in looks), default=0) or None,
         stage=max((look.stage for look in looks), key=STAGES.index),
         joined=len(looks) > 1 or first.joined,
+        network=tuple(network[node] for node in sorted(network)),
+        ras=tuple(dict.fromkeys(each for look in looks for each in look.ras)),
     )
 
 

@@ -67,11 +67,12 @@ _MAPPED = "0000000000000000FFFF0000"
 def list_connections(pid: int, proc: Path = PROC) -> Iterator[Connection]:
     """Yield the TCP sockets of the network namespace of a process."""
     for fields in _read_rows(proc / str(pid) / "net"):
-        near, far = (_read_end(field) for field in fields[1:3])
+        near, far = (read_end(field) for field in fields[1:3])
         yield Connection(*near, *far, _STATES.get(fields[3], "other"), int(fields[9]))
 
 
-def _read_end(text: str) -> tuple[str, int]:
+def read_end(text: str) -> tuple[str, int]:
+    """Return address and port of one end as the tables of /proc print it."""
     address, _, port = text.rpartition(":")
     address = address.removeprefix(_MAPPED)
     if len(address) == 8:

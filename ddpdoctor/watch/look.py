@@ -16,6 +16,7 @@ from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Call, ChildStand, Stand, Standstill
 from ddpdoctor.gather.scrub import scrub, scrub_argv
 from ddpdoctor.source import find_conditions
+from ddpdoctor.watch import network
 from ddpdoctor.watch.records import SOURCE_LIMIT, Shortener
 from ddpdoctor.watch.rings import RAISED, Ring, Row
 from ddpdoctor.watch.stacks import Stack, take_stacks
@@ -124,6 +125,8 @@ class Looker:
             None where it was told to stop.
         """
         first = time.monotonic()
+        ranks = {ring.pid: ring.rank for ring in rings}
+        traffic = network.take_sample(list(ranks))
         before = self._sample(rings)
         began = time.monotonic()
         if wait(interval_s):
@@ -131,6 +134,7 @@ class Looker:
         unchanged = resting(time.monotonic() - first) if resting is not None else ()
         after = self._sample(rings, {pid: before[pid][1] for pid in unchanged if pid in before})
         spent = time.monotonic() - began
+        paths = network.describe(ranks, traffic, network.take_sample(list(ranks)), self._node)
         self._families = None
         self.read_tables(rings)
         now = time.monotonic_ns()
@@ -147,6 +151,7 @@ class Looker:
             stands=tuple(sorted(stands, key=lambda stand: stand.rank)),
             world_size=max(sizes, default=None),
             interval_s=spent,
+            network=(paths,),
         )
 
     def _sample(

@@ -340,3 +340,51 @@ def test_store_within_stores_is_found(sockets: ModuleType) -> None:
 )
 def test_ends_are_named_alike_in_both_tables(sockets: ModuleType, text: str, end: str) -> None:
     assert sockets._format(text) == end
+
+
+def test_what_is_long_is_told_in_small_pieces_that_make_the_same(world: World) -> None:
+    """Where packets above some size vanish, small ones pass."""
+    stillness = importlib.import_module("ddpdoctor_watch.stillness")
+    sizes: list[int] = []
+
+    class Small(Store):
+        def set(self, key: str, value: str) -> None:
+            sizes.append(len(value))
+            super().set(key, value)
+
+    store = Small()
+    one = stillness.Stillness(store, 1, [0], False)
+    head = stillness.Stillness(store, 0, [1], True)
+    for text in ("short", "ab" * 5000, "cd" * 4000, "-"):
+        one._put("ddpdoctor/still/1", text)
+        assert head._get("ddpdoctor/still/1") == text.encode()
+    assert max(sizes) <= stillness.PIECE
+    one._put("ddpdoctor/still/1", "ef" * 300_000)
+    assert head._get("ddpdoctor/still/1") == b"ef" * 300_000
+    assert len([key for key in store.data if key.startswith("ddpdoctor/still/1/1/")]) <= 2 * stillness.PIECES
+
+
+@pytest.mark.parametrize("value", ["pieces 0 5", "pieces 0 99999999", "pieces x 2", "pieces 1"])
+def test_pieces_that_are_not_there_are_nothing(world: World, value: str) -> None:
+    stillness = importlib.import_module("ddpdoctor_watch.stillness")
+    store = Store()
+    store.set("ddpdoctor/still/1", value)
+    head = stillness.Stillness(store, 0, [1], True)
+    assert head._get("ddpdoctor/still/1") in (b"-", value.encode())
+
+
+def test_signs_of_life_have_a_connection_of_their_own(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is large may be stuck on the other one."""
+    pulse = Store()
+    clones = iter([world.store, pulse])
+    origin = SimpleNamespace(clone=lambda: next(clones))
+    world.module._meeting = None
+    world.module.look(None, None, (world.agent(1, store=origin),))
+    meeting = world.module._meeting
+    assert b"running" in pulse.data["ddpdoctor/alive/1"]
+    meeting.busy.acquire()  # something is asked of the store, and never answered
+    monkeypatch.setattr(meeting, "next_beat", 0.0)
+    pulse.data.clear()
+    world.module.look(None, None, (world.agent(1, store=origin),))
+    assert "ddpdoctor/alive/1" in pulse.data
+    meeting.busy.release()

@@ -58,6 +58,10 @@ class Clause:
 
 
 TIMEOUT = "COL005"
+NETWORK = ("NET011", "NET014")
+"""Codes of the network that a look at connections settles."""
+UNHEARD = (TIMEOUT, "NET011", "NET015")
+"""Codes of those who gave up, or heard nothing any more, which a look explains."""
 _CALLED = {"agent": "the agent", "its parent": "its parent"}
 """How the line on victims calls those of `LAUNCHERS`."""
 
@@ -94,23 +98,31 @@ def tell(evidence: Evidence, code: str, describe: Describe) -> Iterator[Finding]
     if code in WAITED and knows_better(evidence, code):
         return
     if diagnosis.cause is not None and diagnosis.cause.code == code:
-        finding = make_finding(diagnosis, diagnosis.cause, describe)
-        if code == TIMEOUT and _was_seen_waiting(evidence):
-            finding = replace(finding, role="consequence", decisive=False)
-        yield finding
+        seen = _find_in_look(evidence) if code in UNHEARD else None
+        told = seen is not None and seen.code in NETWORK and not _has_closed(diagnosis)
+        if not told or code not in NETWORK:
+            finding = make_finding(diagnosis, diagnosis.cause, describe)
+            if told or (code == TIMEOUT and seen is not None and seen.ranks):
+                finding = replace(finding, role="consequence", decisive=False)
+            yield finding
     for group in diagnosis.others[:MOST_LATER]:
         if group.code == code:
             yield make_finding(diagnosis, group, describe)
 
 
-def _was_seen_waiting(evidence: Evidence) -> bool:
-    """Whether a look at the ranks had named those for whom the others waited until they gave up."""
+def _find_in_look(evidence: Evidence) -> Finding | None:
+    """Return what a look had shown of those who waited until they gave up: it says more of what is told here."""
     if not evidence.standstills:
-        return False
-    from ddpdoctor_checks.hangs.findings import judge_look  # which says more of what is told here
+        return None
+    from ddpdoctor_checks.hangs.findings import judge_look
 
     found = judge_look(evidence)
-    return found is not None and found.state == "active" and bool(found.ranks)
+    return found if found is not None and found.state == "active" else None
+
+
+def _has_closed(diagnosis: Diagnosis) -> bool:
+    """Whether the connection of a node ended: then its processes had, and the network is not the cause."""
+    return any(member.state == "closed" for member in diagnosis.evidence.members)
 
 
 def make_finding(diagnosis: Diagnosis, group: Group, describe: Describe) -> Finding:

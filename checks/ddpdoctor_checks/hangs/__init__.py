@@ -8,6 +8,8 @@ outside of every collective that does not move.
 from ddpdoctor_checks.hangs.findings import (
     find_early_exit,
     find_group_mismatch,
+    find_lost_large_packets,
+    find_lost_link,
     find_missing_call,
     find_other_call,
     find_progress,
@@ -20,6 +22,8 @@ from ddpdoctor_checks.hangs.findings import (
 __all__ = [
     "find_early_exit",
     "find_group_mismatch",
+    "find_lost_large_packets",
+    "find_lost_link",
     "find_missing_call",
     "find_other_call",
     "find_progress",

@@ -8,12 +8,15 @@ from collections.abc import Iterable
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, check, check_also
 from ddpdoctor_checks.crash import collectives as ended
+from ddpdoctor_checks.crash import network as lost
 from ddpdoctor_checks.crash.telling import JOB
+from ddpdoctor_checks.hangs.links import find_network
 from ddpdoctor_checks.hangs.loaders import explain_by_batches
 from ddpdoctor_checks.hangs.reading import Reading, last_look, read_look
 from ddpdoctor_checks.hangs.stalls import find_stall
 from ddpdoctor_checks.hangs.unwatched import describe_standing, find_busy, judge_stacks
 from ddpdoctor_checks.hangs.waits import find_deadlock, to_finding
+from ddpdoctor_checks.network import links as examined
 
 NEEDS = ("standstills",)
 
@@ -37,7 +40,10 @@ def judge_look(evidence: Evidence) -> Finding | None:
         told = dataclasses.replace(to_finding(deadlock, reading), code=deadlock.code)
         found: Finding | None = explain_by_batches(told, reading)
     else:
-        found = _behind_thread(find_stall(reading, look.stage), evidence)
+        others = {member.node: member.host for member in evidence.members}
+        found = find_network(reading, look.stage, others)
+        if found is None:
+            found = _behind_thread(find_stall(reading, look.stage), evidence)
     if found is not None and look.stage == "withdrawn":
         return dataclasses.replace(found, state="withdrawn", severity="info", decisive=False)
     return found
@@ -101,6 +107,25 @@ def find_early_exit(evidence: Evidence) -> Iterable[Finding]:
 def find_symmetric(evidence: Evidence) -> Iterable[Finding]:
     """All ranks have been in the same call for long."""
     yield from _tell(evidence, "COL005")
+
+
+@check_also(lost.find_link_lost, id="hangs.link", family="hangs", needs=NEEDS, required=False, commands=JOB)
+def find_lost_link(evidence: Evidence) -> Iterable[Finding]:
+    """All ranks wait, and nothing gets through between two hosts, or an interface is down."""
+    yield from _tell(evidence, "NET011")
+
+
+@check_also(
+    examined.find_large_packets_lost,
+    id="hangs.large_packets",
+    family="hangs",
+    needs=NEEDS,
+    required=False,
+    commands=JOB,
+)
+def find_lost_large_packets(evidence: Evidence) -> Iterable[Finding]:
+    """All ranks wait, and between two hosts only small packets get through."""
+    yield from _tell(evidence, "NET014")
 
 
 @check(

@@ -11,6 +11,8 @@ from ddpdoctor.evidence.native import NativeFrame, leave_interpreter, name_nativ
 from ddpdoctor.evidence.standstill import ChildStand
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
 from ddpdoctor_checks.crash.frames import user_frames, user_line
+from ddpdoctor_checks.hangs.paths import describe_sockets, flows
+from ddpdoctor_checks.hangs.ras import quote_ras
 from ddpdoctor_checks.hangs.reading import (
     BACKWARD,
     STOPPED,
@@ -345,6 +347,8 @@ def _find_symmetric(reading: Reading, stage: str) -> Finding | None:
         return None
     if reading.look.still_s < DEVICE_S and any(place.kind == "device" for place in living):
         return None
+    if flows(reading):
+        return None  # slow, and not still
     sides = _part_by_call(living)
     age = format_age(reading.look.still_s)
     if len(sides) == 1:
@@ -368,7 +372,11 @@ def _find_symmetric(reading: Reading, stage: str) -> Finding | None:
             for side in sides
             if (line := side[0].line) is not None
         ),
-        evidence=tuple(what_was_seen(reading)),
+        evidence=(
+            *what_was_seen(reading),
+            *(EvidenceItem("socket", text) for text in describe_sockets(reading)),
+            *quote_ras(reading.look),
+        ),
         fix=(
             Fix("examine the network between the nodes", command="ddpdoctor check --nproc 2"),
             Fix("a call on very much data takes long on a slow link: compare with what check measures"),

@@ -361,8 +361,6 @@ def _describe_lost(
     source, target = lost[0]
     facts = places.facts.get(source)
     interface = choose_interface(facts) if facts is not None else None
-    name = interface.name if interface is not None else "eth0"
-    size = max(min(mtus.values(), default=1500) - 28, 472)
     return Finding(
         message=f"Large packets vanish from {_describe_pairs(places, lost)}: {sizes}"
         f"{f' (MTU: {shown})' if shown else ''}.",
@@ -370,17 +368,11 @@ def _describe_lost(
         nodes=places.hosts(guilty),
         pairs=_name_pairs(places, lost),
         evidence=tuple(_quote_links(places, paths, lost)),
-        fix=(
-            Fix(
-                f"on {places.host(source)}, find the largest packet that passes (28 bytes are headers; "
-                "lower the number until it answers)",
-                f"ping -c 2 -M do -s {size} {links[0].address or places.host(target)}",
-            ),
-            Fix(
-                "until the path is mended, make the interfaces of all nodes that small",
-                f"sudo ip link set dev {name} mtu 1400",
-            ),
-            Fix("or let TCP find the size by itself", "sudo sysctl -w net.ipv4.tcp_mtu_probing=1"),
+        fix=advise_smaller_packets(
+            places.host(source),
+            links[0].address or places.host(target),
+            interface.name if interface is not None else "eth0",
+            min(mtus.values(), default=1500),
         ),
         details={
             "pairs": [list(pair) for pair in lost],
@@ -388,6 +380,29 @@ def _describe_lost(
             "bytes_failed": failed,
             "mtu": {places.host(node): mtu for node, mtu in mtus.items()},
         },
+    )
+
+
+def advise_smaller_packets(host: str, far: str, interface: str, mtu: int) -> tuple[Fix, ...]:
+    """Return what to do where packets above some size vanish on the way from a host.
+
+    Args:
+        host: from which they are sent.
+        far: address or name of the other one.
+        interface: of the former.
+        mtu: the smaller one of both ends.
+    """
+    return (
+        Fix(
+            f"on {host}, find the largest packet that passes (28 bytes are headers; "
+            "lower the number until it answers)",
+            f"ping -c 2 -M do -s {max(mtu - 28, 472)} {far}",
+        ),
+        Fix(
+            "until the path is mended, make the interfaces of all nodes that small",
+            f"sudo ip link set dev {interface} mtu 1400",
+        ),
+        Fix("or let TCP find the size by itself", "sudo sysctl -w net.ipv4.tcp_mtu_probing=1"),
     )
 
 

@@ -65,8 +65,12 @@ class _Meeting:
         self.origin: Any = agent._store
         self.store: Any = None
         """Ours, once the meeting has begun."""
+        self.pulse: Any = None
+        """One more, of the signs of life alone: they are small, and where large packets vanish they still pass."""
+        self.pulse_end: str | None = None
+        """Our end of it."""
         self.busy = threading.Lock()
-        """Held while something is asked of it: for ever, where it never answers."""
+        """Held while something is asked of the store: for ever, where it never answers."""
         self.node = int(group.group_rank)
         self.count = int(group.group_world_size)
         self.ranks = [int(worker.global_rank) for worker in group.workers]
@@ -84,9 +88,19 @@ class _Meeting:
         """Take a connection of our own: the agent's would be blocked for it while ours waits for an answer."""
         try:
             self.store = self.origin.clone()
+            self._open_pulse()
         except Exception:  # an older torch, or a store that cannot
-            self.store = self.origin
+            self.store = self.store or self.origin
         self.stillness = stillness.Stillness(self.store, self.node, self.others(), self.is_head)
+
+    def _open_pulse(self) -> None:
+        known = sockets.list_connections(self.port) if self.port is not None else []
+        pulse = self.origin.clone()
+        if self.port is not None:
+            pulse.check([key_of("head")])  # it is connected when it has answered
+            new = [end for end in sockets.list_connections(self.port) if end not in known]
+            self.pulse_end = new[0] if len(new) == 1 else None
+        self.pulse = pulse
 
     def others(self) -> list[int]:
         return [node for node in range(self.count) if node != self.node]
@@ -150,15 +164,20 @@ def _read_wait() -> float:
 
 def _beat(meeting: _Meeting, state: str) -> None:
     meeting.next_beat = time.monotonic() + BEAT_S + meeting.count / 100
-    if meeting.mute or meeting.store is None or not meeting.busy.acquire(False):
+    if meeting.mute or meeting.store is None:
+        return
+    alone = meeting.pulse is not None
+    if not alone and not meeting.busy.acquire(False):
         return
     try:
         # The store does not answer this, so nothing is waited for.
-        meeting.store.set(key_of("alive", meeting.node), f"{state} {time.time_ns()}")
+        store = meeting.pulse if alone else meeting.store
+        store.set(key_of("alive", meeting.node), f"{state} {time.time_ns()}")
     except RuntimeError:
         meeting.mute = True  # the head is gone; how the sending goes at the end tells it
     finally:
-        meeting.busy.release()
+        if not alone:
+            meeting.busy.release()
 
 
 def _meet(meeting: _Meeting, again: bool) -> None:
@@ -284,7 +303,7 @@ def _send(meeting: _Meeting) -> None:
     _within(meeting, SEND_S, "sending", send)
     connection = None
     if not any(arrived) and meeting.port is not None:
-        connection = sockets.judge_connection(meeting.port)
+        connection = sockets.judge_connection(meeting.port, meeting.pulse_end)
     head = (
         {name: meeting.head.get(name) for name in ("node", "host", "ranks", "run")} if meeting.head else None
     )

@@ -39,26 +39,36 @@ def listens(port: int) -> bool:
     )
 
 
-def find_connection(port: int) -> str | None:
-    """Return this process's end, as ``address:port``, of its connection to a port; None where it has none."""
+def list_connections(port: int) -> list[str]:
+    """Return this process's ends, as ``address:port``, of its connections to a port."""
     own = _own_sockets()
-    found = [
+    return [
         local
         for local, remote, state, inode, _ in _list_rows()
         if state == _ESTABLISHED and inode in own and remote.endswith(f":{port}")
     ]
-    return found[0] if found else None
 
 
-def judge_connection(port: int) -> str:
+def find_connection(port: int) -> str | None:
+    """Return this process's end of its connection to a port; None where it has none."""
+    return next(iter(list_connections(port)), None)
+
+
+def judge_connection(port: int, end: str | None = None) -> str:
     """Say how this process's connection to a port stands.
+
+    Args:
+        port: the far one.
+        end: its own end of the one that is meant; any of them where that is not known.
 
     Returns:
         open, closed, or unacknowledged: the kernel has sent what is under way again, and nobody has confirmed it.
     """
     own = _own_sockets()
     found = "closed"
-    for _, remote, state, inode, again in _list_rows():
+    for local, remote, state, inode, again in _list_rows():
+        if end is not None and local != end:
+            continue
         if state == _ESTABLISHED and inode in own and remote.endswith(f":{port}"):
             found = "unacknowledged" if again >= _AGAIN or found == "unacknowledged" else "open"
     return found

@@ -23,6 +23,12 @@ ANSWER_S = 1.0
 """How long the store may take to answer."""
 LARGEST = 1 << 20
 """Bytes that are passed on, compressed."""
+PIECE, PIECES = 400, 256
+"""Bytes of a piece, and about how many there are where it is more than fits into as many: where packets above some size
+vanish between two hosts, small ones pass, and so does what is told of that. Every host takes 576 (RFC 1122)."""
+
+JOINED = "pieces"
+"""Before turn and number of the pieces of which a value is made; no value that is base64 has a blank."""
 
 
 class Stillness:
@@ -41,6 +47,7 @@ class Stillness:
         self._next = 0.0
         self._told: object = None
         self._kept: dict[int, bytes] = {}
+        self._turn = 0
         self._stopped = False
 
     def look(self, within: Callable[[float, str, Callable[[], None]], bool]) -> None:
@@ -71,7 +78,7 @@ class Stillness:
             self._told = mark
             self._gather()
         elif mark != self._told:
-            self._store.set(key_of("still", self._node), self._read() if mark is not None else "-")
+            self._put(key_of("still", self._node), self._read() if mark is not None else "-")
             self._told = mark
         if not self._stopped:
             self._pass_stop()
@@ -79,11 +86,36 @@ class Stillness:
     def _gather(self) -> None:
         for node in self._others:
             key = key_of("still", node)
-            data = bytes(self._store.get(key))[: 2 * LARGEST] if self._store.check([key]) else b"-"
+            data = self._get(key) if self._store.check([key]) else b"-"
             if self._kept.get(node) == data:
                 continue
             self._kept[node] = data
             self._write(f"still-{node}", data)
+
+    def _put(self, key: str, text: str) -> None:
+        """Set a key, in pieces of which each waits for the one before: together they would be one large packet."""
+        if len(text) <= PIECE:
+            self._store.set(key, text)
+            return
+        size = max(PIECE, -(-len(text) // PIECES))
+        self._turn = 1 - self._turn  # the pieces that somebody reads are not overwritten meanwhile
+        starts = range(0, len(text), size)
+        for number, start in enumerate(starts):
+            name = f"{key}/{self._turn}/{number}"
+            self._store.set(name, text[start : start + size])
+            self._store.check([name])
+        self._store.set(key, f"{JOINED} {self._turn} {len(starts)}")
+
+    def _get(self, key: str) -> bytes:
+        data = bytes(self._store.get(key))[: 2 * LARGEST]
+        words = data.split()
+        if len(words) != 3 or words[0] != JOINED.encode() or not (words[1] + words[2]).isdigit():
+            return data
+        turn, count = int(words[1]), min(int(words[2]), 2 * LARGEST // PIECE)
+        names = [f"{key}/{turn}/{number}" for number in range(count)]
+        if not self._store.check(names):
+            return b"-"
+        return b"".join(bytes(self._store.get(name))[:LARGEST] for name in names)[: 2 * LARGEST]
 
     def _pass_stop(self) -> None:
         """Tell the others that the job is ended here, or hear it."""
