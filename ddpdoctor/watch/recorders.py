@@ -12,12 +12,12 @@ import pickle
 import selectors
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ddpdoctor.evidence.collectives import CallLog, CallTable
-from ddpdoctor.evidence.standstill import Standstill
+from ddpdoctor.evidence.standstill import Stand, Standstill
 from ddpdoctor.gather.recorder.pickles import NotPlain
 from ddpdoctor.gather.recorder.read import take_entries
 from ddpdoctor.gather.recorder.rows import Rows
@@ -30,6 +30,10 @@ LARGEST = 16 << 20
 """Bytes of one answer; torch's default of 2,000 entries takes 1.2 MB."""
 LAST = 500
 """Entries of a rank that are looked at; the dump has all."""
+KEPT_BYTES = 64 << 20
+"""Of the dumps of one run, but for those taken before it is ended."""
+STOPPED = ("T", "t")
+"""States of /proc in which no thread of a process runs."""
 FOLDER = "recorder"
 """Below the run directory: a folder for each look."""
 _QUESTION = b"POST /handler/fr_trace_json HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -51,6 +55,28 @@ class _Asked:
     data: bytearray = field(default_factory=bytearray)
 
 
+@dataclass(slots=True)
+class _Store:
+    """Where the dumps of one look are kept."""
+
+    folder: Path
+    room: int | None
+    """Bytes; None: as many as there are."""
+    written: int = 0
+
+    def keep(self, name: str, data: bytes) -> str | None:
+        """Write a dump, where there is room; return why it could not be kept."""
+        if self.room is not None and self.written + len(data) > self.room:
+            return None  # dumps of this run are kept already
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self.folder / name).write_bytes(data)
+        except OSError as problem:
+            return f"its answer could not be kept: {problem.strerror or problem}"
+        self.written += len(data)
+        return None
+
+
 class Recorders:
     """Asks the ranks of this node.
 
@@ -61,6 +87,7 @@ class Recorders:
 
     def __init__(self, run: Path, private: Path) -> None:
         self._run, self._private = run, private
+        self._kept = 0
 
     def tell(self, look: Standstill, rings: Sequence[Ring], name: str, *, ends: bool = False) -> Standstill:
         """Return a look with what the recorders of its ranks say now.
@@ -74,54 +101,64 @@ class Recorders:
         deadline = time.monotonic() + LIMIT_S
         here = {(ring.rank, ring.pid): ring for ring in rings}  # of other nodes' ranks some have the same id
         living = [here.get((stand.rank, stand.pid)) if stand.alive else None for stand in look.stands]
-        asked = [ring for ring in living if ring is not None]
-        told = self._ask(asked, self._run / FOLDER / name, deadline, ends=ends)
+        told: dict[int, CallLog | str] = {}
+        asked = []
+        for stand, ring in zip(look.stands, living, strict=True):
+            if ring is not None:
+                why = _refrain(ring, stand, ends=ends)
+                if why is None:
+                    asked.append(ring)
+                else:
+                    told[ring.pid] = why
+        room = None if ends else max(0, KEPT_BYTES - self._kept)
+        store = _Store(self._run / FOLDER / name, room)
+        _ask(asked, self._private, store, deadline, told)
+        self._kept += store.written
         stands = [
             join_recorder(stand, told[ring.pid], look.at) if ring is not None else stand
             for stand, ring in zip(look.stands, living, strict=True)
         ]
         return replace(look, stands=tuple(stands))
 
-    def _ask(
-        self, rings: Sequence[Ring], folder: Path, deadline: float, *, ends: bool
-    ) -> dict[int, CallLog | str]:
-        """Return what each rank's recorder holds, or why it told nothing."""
-        told: dict[int, CallLog | str] = {}
-        with selectors.DefaultSelector() as selector:
-            for ring in rings:
-                why = ring.no_recorder if ends else ring.no_recorder or _refrain(ring)
-                try:
-                    if why is None:
-                        asked = _Asked(ring, _connect(name_socket(self._private, ring)))
-                        selector.register(asked.socket, selectors.EVENT_READ, asked)
-                        continue
-                except OSError as problem:
-                    why = _explain(problem)
-                told[ring.pid] = why or "it was not asked"
+
+def _ask(
+    rings: Sequence[Ring], private: Path, store: _Store, deadline: float, told: dict[int, CallLog | str]
+) -> None:
+    """Find out what each rank's recorder holds, or why it tells nothing."""
+    with selectors.DefaultSelector() as selector:
+        for ring in rings:
             try:
-                while selector.get_map() and (left := deadline - time.monotonic()) > 0:
-                    for key, _ in selector.select(left):
-                        asked = key.data
-                        answer = _receive(asked)
-                        if answer is not None:
-                            selector.unregister(asked.socket)
-                            asked.socket.close()
-                            told[asked.ring.pid] = _read(answer, asked.ring, folder, deadline)
-            finally:
-                for key in list(selector.get_map().values()):
-                    key.data.socket.close()
-                    told[key.data.ring.pid] = f"it did not answer within {LIMIT_S:.0f} s"
-        return told
+                asked = _Asked(ring, _connect(name_socket(private, ring)))
+                selector.register(asked.socket, selectors.EVENT_READ, asked)
+            except OSError as problem:
+                told[ring.pid] = _explain(problem)
+        try:
+            while selector.get_map() and (left := deadline - time.monotonic()) > 0:
+                for key, _ in selector.select(left):
+                    asked = key.data
+                    answer = _receive(asked)
+                    if answer is not None:
+                        selector.unregister(asked.socket)
+                        asked.socket.close()
+                        told[asked.ring.pid] = _read(answer, asked.ring, store, deadline)
+        finally:
+            for key in list(selector.get_map().values()):
+                key.data.socket.close()
+                told[key.data.ring.pid] = f"it did not answer within {LIMIT_S:.0f} s"
 
 
-def _refrain(ring: Ring) -> str | None:
-    """Return why a rank that is to go on is not asked; None where it may be.
+def _refrain(ring: Ring, stand: Stand, *, ends: bool) -> str | None:
+    """Return why a rank is not asked; None where it is.
 
     For a device's calls torch asks the device how far they are, from the server's thread. That may make a context on
-    the first device, which takes memory there.
+    the first device, which takes memory there: a rank that is to go on is not asked then.
     """
+    if ring.no_recorder is not None:
+        return ring.no_recorder
+    if stand.state in STOPPED:
+        return "its process is stopped"
     backend = (ring.backend or "none").lower()
-    if backend == "gloo" or (not ring.accelerated and backend in ("none", "undefined", "cpu:gloo")):
+    if ends or backend == "gloo" or (not ring.accelerated and backend in ("none", "undefined", "cpu:gloo")):
         return None
     return "it is asked only before a job is ended: its answer may take memory of a GPU"
 
@@ -158,7 +195,7 @@ def _receive(asked: _Asked) -> bytes | str | None:
     return None if part else bytes(asked.data)
 
 
-def _read(answer: bytes | str, ring: Ring, folder: Path, deadline: float) -> CallLog | str:
+def _read(answer: bytes | str, ring: Ring, store: _Store, deadline: float) -> CallLog | str:
     """Keep an answer as a dump, and return what it says, or why it says nothing."""
     if isinstance(answer, str):
         return answer
@@ -170,35 +207,24 @@ def _read(answer: bytes | str, ring: Ring, folder: Path, deadline: float) -> Cal
         return f"this torch's recorder does not tell (HTTP status {status[1][:3].decode('ascii', 'replace')})"
     if time.monotonic() > deadline:
         return (
-            _keep(folder, ring, ".json", lambda: body) or "its answer was kept, and came too late to be read"
+            store.keep(f"rank_{ring.rank or 0}.json", body)
+            or "its answer was kept, and came too late to be read"
         )
     try:
         whole = json.loads(body)
         rows = Rows(CallTable())
         take_entries(whole, rows, LAST)
+        dump = _pickle(whole)
     except (ValueError, RecursionError, NotPlain):
         return "its answer is no dump of the Flight Recorder"
-    # As a pickle, which is what torch's own tool reads.
-    lost = _keep(folder, ring, "", lambda: _pickle(whole))
-    if lost is not None:
-        return lost
-    return rows.table.log([rows.finish(ring.rank or 0)])
+    return store.keep(f"rank_{ring.rank or 0}", dump) or rows.table.log([rows.finish(ring.rank or 0)])
 
 
 def _pickle(whole: dict[str, object]) -> bytes:
+    """Return a dump in the form that torch's own tool reads."""
     entries = whole["entries"]
     assert isinstance(entries, list)
     for entry in entries:
         if isinstance(entry, dict):
             entry.setdefault("frames", [])
     return pickle.dumps(whole, protocol=2)
-
-
-def _keep(folder: Path, ring: Ring, ending: str, make: Callable[[], bytes]) -> str | None:
-    """Write a dump; return why it could not be kept."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (folder / f"rank_{ring.rank or 0}{ending}").write_bytes(make())
-    except (OSError, RecursionError) as problem:
-        return f"its answer could not be kept: {getattr(problem, 'strerror', None) or problem}"
-    return None

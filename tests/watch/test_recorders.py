@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,31 @@ def test_a_device_is_asked_only_when_the_job_is_to_end(
     assert bool(servers.questions) == asked
     if not asked:
         assert servers.problems(ends=True) == [None]
+
+
+def test_a_rank_that_is_stopped_is_not_waited_for(servers: Servers) -> None:
+    ring = servers.add(None)
+    look = Standstill(AT, 20.0, 12.0, (Stand(0, ring.pid, state="T"),), 1)
+    began = time.monotonic()
+    told = Recorders(servers.run, servers.private).tell(look, servers.rings, "0001", ends=True)
+    assert time.monotonic() - began < LIMIT_S
+    assert told.stands[0].recorder == Recorder("its process is stopped")
+
+
+def test_only_so_many_dumps_are_kept_of_a_job_that_goes_on(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorders, "KEPT_BYTES", 1)
+    ring = servers.add(WELL)
+    look = Standstill(AT, 20.0, 12.0, (Stand(0, ring.pid),), 1)
+    asking = Recorders(servers.run, servers.private)
+    told = asking.tell(look, servers.rings, "0001").stands[0].recorder
+    assert told is not None
+    assert [each.sequence for each in told.open] == [2]
+    assert not (servers.run / "recorder").exists()
+    other = servers.add(WELL)
+    asking.tell(replace(look, stands=(Stand(1, other.pid),)), servers.rings, "0002", ends=True)
+    assert [path.name for path in (servers.run / "recorder" / "0002").iterdir()] == ["rank_1"]
 
 
 def test_only_ranks_of_this_node_that_live_are_asked(servers: Servers) -> None:
