@@ -76,3 +76,23 @@ def test_a_rank_that_sleeps_while_others_wait_for_their_device_is_suspected() ->
     assert found is not None
     assert (found.code, list(found.ranks)) == ("COL009", [1])
     assert "all_reduce #2" in found.message
+
+
+def test_the_recorder_tells_which_of_the_queued_calls_does_not_end() -> None:
+    """All ranks have queued three calls, and the second one does not end: the network, or the library."""
+    first = [queued("all_reduce", 1, 10), queued("all_reduce", 2, 11), queued("all_reduce", 3, 12)]
+    known = [replace(call, over=call.ordinal == 1) for call in first]
+    for calls, number in ((first, 3), (known, 2)):
+        stands = (stand(0, calls, (FETCH,)), stand(1, calls, (FETCH,)))
+        look = Standstill(Moment(1, 1), 400.0, 130.0, stands, 2, 0.7, "suspected")
+        found = judge_look(Evidence(launch=Launch(command="run"), standstills=(look,)))
+        assert found is not None
+        assert found.code == "COL005"
+        assert f"all_reduce #{number} " in found.message
+
+
+def test_a_call_that_the_recorder_says_is_over_holds_nobody() -> None:
+    calls = [queued("all_reduce", 1, 10), queued("all_reduce", 2, 10)]
+    over = [replace(call, over=True) for call in calls]
+    sleeper = replace(stand(1, calls[:1], (at(40, source="time.sleep(600)"),)), cpu_share=0.0, state="S")
+    assert judge(stand(0, over, (FETCH,)), sleeper, stage="suspected") is None

@@ -92,11 +92,14 @@ class Ranks:
 
     def list_open(self, place: Place) -> tuple[Call, ...]:
         """Return the calls that a rank has asked for and may wait for: those that not all ranks have gone past."""
-        calls = list_pending(place)
+        calls = [call for call in list_pending(place) if not call.over]
+        queued = place.kind == "device"
         return tuple(
             call
             for call in calls
-            if not call.over and (call.point_to_point or call.ordinal >= self._lowest(call))
+            if call.point_to_point
+            or call.ordinal >= self._lowest(call)
+            or (queued and call.over is False)  # all have queued it, and it does not end
         )
 
     def _lowest(self, call: Call) -> int:

@@ -197,6 +197,8 @@ def _name_work(place: Place, ranks: Ranks) -> Place:
     pending = ranks.list_open(place)
     missing = (call for call in pending if ranks.find_need(place, call).ranks)
     last = pending[-1] if pending else list_pending(place)[-1]
+    if place.kind == "device":  # which does what was queued in order
+        last = next((call for call in pending if call.over is False), last)
     return replace(place, call=next(missing, last), pending=pending)
 
 
