@@ -14,6 +14,10 @@ NATIVE_SHOWN = 8
 _FOREIGN = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ", "<string>", "torch/")
 
 
+_WATCHER = "ddpdoctor_watch/"
+"""What `run` puts into the processes of a job."""
+
+
 @dataclass(slots=True)
 class Branch:
     """A place and what was called from it."""
@@ -27,6 +31,8 @@ class Branch:
 
 def is_foreign(frame: Frame) -> bool:
     """Whether a frame lies in an installed package or the standard library."""
+    if _WATCHER in frame.file:
+        return True
     return frame.source is None and (not frame.line or any(part in frame.file for part in _FOREIGN))
 
 
@@ -103,3 +109,19 @@ def _walk(branch: Branch, depth: int, everybody: RankSet, most: int) -> Iterator
     rest = branch.children[most:]
     if rest:
         yield depth, Branch(None, RankSet().union(*(child.ranks for child in rest)), rest), RankSet()
+
+
+def name_place(frame: Frame) -> str:
+    """Return ``train.py:88``; of an installed package its name and the file, of native code its library."""
+    if not frame.line:
+        return frame.file
+    if not is_foreign(frame):
+        return f"{frame.file}:{frame.line}"
+    file = frame.file
+    for part in ("/site-packages/", "/dist-packages/"):
+        file = file.rpartition(part)[2]
+    if "/lib/python3" in file:
+        file = file.partition("/lib/python3")[2].partition("/")[2]
+    package, _, rest = file.partition("/")
+    folder, _, name = rest.rpartition("/")
+    return f"{package}/…/{name}:{frame.line}" if folder else f"{file}:{frame.line}"

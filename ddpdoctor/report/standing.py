@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.native import name_native, telling_frame
 from ddpdoctor.evidence.standstill import BUSY_SHARE, Stand, Standstill
 from ddpdoctor.report.html.text import count, format_ranks, format_seconds
-from ddpdoctor.report.stacktree import Branch, build_tree, is_foreign, is_in_backward, walk
+from ddpdoctor.report.stacktree import Branch, build_tree, is_foreign, is_in_backward, name_place, walk
 from ddpdoctor.text.paper import Paper
 
 LABEL = 9
@@ -135,7 +135,7 @@ def _put_tree(paper: Paper, tree: Branch, *, verbose: bool) -> None:
         here = "" if branch.ranks == before and not missing else _say_ranks(branch.ranks, missing)
         before = branch.ranks
         frame = branch.frame
-        row = (here, "  " * depth + frame.function, _say_place(frame))
+        row = (here, "  " * depth + frame.function, name_place(frame))
         rows.append((row, frame.source or "", not is_foreign(frame)))
     shown = rows if verbose else rows[:ROWS_SHOWN]
     here_size, function_size, place_size = _measure(paper, shown)
@@ -174,19 +174,3 @@ def _clip_start(place: str, columns: int) -> str:
 def _say_ranks(ranks: RankSet, missing: RankSet | None = None) -> str:
     both = f"here: {ranks} | not here: {missing}"
     return both if missing and len(both) <= HERE else f"here: {ranks}"
-
-
-def _say_place(frame: Frame) -> str:
-    """Return ``train.py:88``; of an installed package its name and the file, of native code its library."""
-    if not frame.line:
-        return frame.file
-    if not is_foreign(frame):
-        return f"{frame.file}:{frame.line}"
-    file = frame.file
-    for part in ("/site-packages/", "/dist-packages/"):
-        file = file.rpartition(part)[2]
-    if "/lib/python3" in file:
-        file = file.partition("/lib/python3")[2].partition("/")[2]
-    package, _, rest = file.partition("/")
-    folder, _, name = rest.rpartition("/")
-    return f"{package}/…/{name}:{frame.line}" if folder else f"{file}:{frame.line}"

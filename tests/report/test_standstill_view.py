@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ddpdoctor.evidence import Evidence, Frame, Launch, RankSet
 from ddpdoctor.evidence.job import Moment
+from ddpdoctor.evidence.native import NativeFrame
 from ddpdoctor.evidence.standstill import Call, Stand, Standstill
 from ddpdoctor.report.html.caps import Caps
+from ddpdoctor.report.html.stacks import FORKS_SHOWN
 from ddpdoctor.report.html.standstill import LANES_SHOWN, view_standstill
 
 HOSTILE = "<script>alert(1)</script>"
@@ -125,8 +129,6 @@ def test_hostile_text_stays_text() -> None:
 
 def test_the_first_difference_counts_ranks_whose_column_is_not_shown() -> None:
     """Seven sequences, six columns: the seventh parts earlier than the others do."""
-    from dataclasses import replace
-
     from ddpdoctor.report.html.standstill import COLUMNS_SHOWN
 
     size = COLUMNS_SHOWN + 1
@@ -142,3 +144,52 @@ def test_the_first_difference_counts_ranks_whose_column_is_not_shown() -> None:
     assert view.table is not None
     assert len(view.table.columns) == COLUMNS_SHOWN
     assert [row.ordinal for row in view.table.rows if row.first] == ["#2"]
+
+
+def test_the_stacks_are_one_tree_with_source_lines() -> None:
+    evidence = make_evidence(4, odd=None)
+    (_, look) = evidence.standstills
+    main = Frame("train.py", 40, "main", "step(batch)")
+    read = (Frame("data.py", 61, "read", "sock.recv(9)"), main)
+    inside = (NativeFrame("recv", "libc.so.6"), NativeFrame("decode", "libfoo.so"))
+    stands = [replace(stand, frames=(*stand.frames, main)) for stand in look.stands]
+    stands[2] = replace(stands[2], call=None, frames=read, native=inside)
+    view = view_standstill(Evidence(standstills=(replace(look, stands=tuple(stands)),)), Caps())
+    assert view is not None
+    assert [(row.here, row.missing, row.depth, row.function, row.place, row.source) for row in view.tree] == [
+        ("ranks 0-3", "", 0, "main", "train.py:40", "step(batch)"),
+        ("ranks 0-1, 3", "rank 2", 1, "step", "train.py:10", "dist.barrier()"),
+        ("rank 2", "ranks 0-1, 3", 1, "read", "data.py:61", "sock.recv(9)"),
+        ("", "", 1, "decode", "libfoo.so", None),
+        ("", "", 1, "recv", "libc.so.6", None),
+    ]
+
+
+def test_a_tree_of_many_places_is_cut_and_says_so() -> None:
+    (_, look) = make_evidence(300, odd=None).standstills
+    stands = [replace(stand, frames=(Frame("a.py", stand.rank, "f", "x"),)) for stand in look.stands]
+    view = view_standstill(Evidence(standstills=(replace(look, stands=tuple(stands)),)), Caps())
+    assert view is not None
+    assert len(view.tree) == FORKS_SHOWN + 1
+    assert (view.tree[-1].function, view.tree[-1].here) == ("… 294 more places", "ranks 6-299")
+
+
+def test_a_call_that_has_not_returned_is_red_though_it_is_kept_with_fewer_frames() -> None:
+    (_, look) = make_evidence(2).standstills
+    stands = [
+        replace(stand, call=replace(stand.call, frames=(*stand.call.frames, Frame("train.py", 40, "main"))))
+        for stand in look.stands
+        if stand.call is not None
+    ]
+    view = view_standstill(Evidence(standstills=(replace(look, stands=tuple(stands)),)), Caps())
+    assert view is not None
+    assert view.timeline is not None
+    assert view.timeline.count('class="op-open"') == 2
+
+
+def test_a_lane_of_many_ranks_is_named_by_how_many_they_are() -> None:
+    view = view_standstill(make_evidence(1024, odd=517), Caps())
+    assert view is not None
+    assert view.timeline is not None
+    assert ">1,023 ranks<" in view.timeline
+    assert ">rank 517<" in view.timeline

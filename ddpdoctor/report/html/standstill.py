@@ -12,6 +12,7 @@ from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.native import leave_interpreter, name_native, telling_frame
 from ddpdoctor.evidence.standstill import Call, Stand, Standstill, last_looks
 from ddpdoctor.report.html.caps import Caps
+from ddpdoctor.report.html.stacks import TreeRow, view_tree
 from ddpdoctor.report.html.svg import Drawing
 from ddpdoctor.report.html.text import count, format_ranks, format_seconds
 from ddpdoctor.report.stacktree import NATIVE_SHOWN, is_in_backward
@@ -88,6 +89,7 @@ class StandstillView:
     """Operation and its colour."""
     span: str
     table: TableView | None
+    tree: tuple[TreeRow, ...]
     ladder: tuple[tuple[str, str, str], ...]
     """When (since the job began), what was known, for how long nothing had moved."""
 
@@ -108,6 +110,7 @@ def view_standstill(evidence: Evidence, caps: Caps) -> StandstillView | None:
         tuple(colours.items()),
         format_seconds(span),
         _table(look.stands, caps),
+        view_tree(look.stands, caps),
         caps.take(
             [
                 (
@@ -208,6 +211,12 @@ def _choose_colours(look: Standstill) -> dict[str, int]:
 class _Lane:
     label: str
     stand: Stand
+    size: int = 1
+
+    @property
+    def name(self) -> str:
+        """What stands beside it, where there is little room."""
+        return self.label if len(self.label) <= LABEL else count(self.size, "rank")
 
 
 def _fold_lanes(stands: Sequence[Stand]) -> list[_Lane]:
@@ -219,9 +228,13 @@ def _fold_lanes(stands: Sequence[Stand]) -> list[_Lane]:
         calls = tuple((call.op, call.ordinal, _spot(call.frames)) for call in stand.recent[-ROWS_SHOWN:])
         groups.setdefault((stand.alive, _name(stand.call), calls), []).append(stand)
     ordered = sorted(groups.values(), key=lambda group: (-len(group), group[0].rank))
-    return [_Lane(format_ranks(RankSet(each.rank for each in group)), group[0]) for group in ordered]
+    return [
+        _Lane(format_ranks(RankSet(each.rank for each in group)), group[0], len(group)) for group in ordered
+    ]
 
 
+LABEL = 15
+"""Characters that fit beside a lane."""
 LEFT, RIGHT, LANE, TOP = 120.0, 900.0, 22.0, 8.0
 
 
@@ -243,13 +256,13 @@ def _draw(lanes: Sequence[_Lane], colours: dict[str, int], span: float, caps: Ca
 
     for number, lane in enumerate(shown):
         y = TOP + LANE * number
-        drawing.text(LEFT - 8, y + 13, lane.label[:18], "lane-name", "end")
+        drawing.text(LEFT - 8, y + 13, lane.name, "lane-name", "end")
         drawing.rect(LEFT, y + 3, RIGHT - LEFT, LANE - 8, "lane-back")
         for call in lane.stand.recent:
             age = call.age_s or 0.0
             if age - (call.took_s or 0.0) > span and call.returned:
                 continue
-            is_open = lane.stand.call is not None and call == lane.stand.call
+            is_open = _is_open(call, lane.stand)
             end = 0.0 if is_open else max(0.0, age - (call.took_s or 0.0))
             x = place(age)
             width = max(place(end) - x, 1.5)
@@ -263,6 +276,17 @@ def _draw(lanes: Sequence[_Lane], colours: dict[str, int], span: float, caps: Ca
         text = "look" if share == 0.0 else f"-{format_seconds(span * share)}"
         drawing.text(place(span * share), bottom, text, "lane-tick", "start" if share == 1.0 else "end")
     return drawing.markup()
+
+
+def _is_open(call: Call, stand: Stand) -> bool:
+    """Whether a rank stands in one of its last calls, which are kept with fewer frames than the one it stands in."""
+    last = stand.call
+    return last is not None and (call.op, call.series, call.ordinal, call.age_s) == (
+        last.op,
+        last.series,
+        last.ordinal,
+        last.age_s,
+    )
 
 
 def _where(call: Call) -> str:
