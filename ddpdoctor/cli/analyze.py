@@ -34,6 +34,10 @@ REASONS_SHOWN = 5
 """Reasons in a message about paths that could not be read; the report has all of them."""
 
 
+_OF_RUNS = ("wrappers", "standstills", "training")
+"""Kinds of evidence that only the directory of a run holds."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``analyze``."""
     parser.add_argument(
@@ -380,6 +384,7 @@ def _collect(source: Source, lost: list[str]) -> Evidence | None:
         texts=tuple(found.texts),
         job=(JobEnd(exit_code=None, restarts=restarts, lost=said),),
         standstills=tuple(found.standstills),
-        absent={kind: why for kind, why in make_absent().items() if kind not in ("wrappers", "standstills")},
+        training=tuple(found.training),
+        absent={kind: why for kind, why in make_absent().items() if kind not in _OF_RUNS},
     )
     return add_nodes(source.path, evidence)

@@ -26,6 +26,7 @@ from ddpdoctor.evidence.network import HostMatch, Link, PortProbe, Rendezvous, R
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.stages import RankError, RankExit, SmokeResult, StageRecord
 from ddpdoctor.evidence.standstill import Standstill
+from ddpdoctor.evidence.training import Training
 from ddpdoctor.evidence.world import (
     BackendResult,
     BandwidthRow,
@@ -87,6 +88,7 @@ class Evidence:
     members: tuple[JobNode, ...] = ()
     calls: tuple[CallLog, ...] = ()
     standstills: tuple[Standstill, ...] = ()
+    training: tuple[Training, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
     """What gatherers of third parties saw: ``<distribution>/<gatherer>`` -> node, as text -> plain data."""
     absent: dict[str, Absent] = field(default_factory=dict)
@@ -111,7 +113,7 @@ KINDS = tuple(f.name for f in dataclasses.fields(Evidence) if f.name not in ("la
 """Names of the evidence kinds."""
 JOB_KINDS = (
     "processes", "exceptions", "crashes", "wrappers", "texts", "memory", "job", "reruns", "members", "calls",
-    "standstills",
+    "standstills", "training",
 )  # fmt: skip
 """Those of a watched job, of which `check` has none; the others are of the tiny world and its machine."""
 

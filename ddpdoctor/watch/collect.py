@@ -21,6 +21,7 @@ from ddpdoctor.evidence.job import (
     WrapperFacts,
 )
 from ddpdoctor.evidence.standstill import Stand, Standstill
+from ddpdoctor.evidence.training import Training
 from ddpdoctor.gather.logs import read_last_words
 from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.gather.scrub import scrub
@@ -37,6 +38,8 @@ from ddpdoctor.watch.records import (
     start_process,
 )
 from ddpdoctor.watch.senders import ITSELF, Kill, name_senders
+from ddpdoctor.watch.training import KINDS as TRAINING
+from ddpdoctor.watch.training import TrainingReader
 
 EVENTS_LIMIT = 64 << 20
 """Bytes of one process's events that are read; the hook itself stops long before."""
@@ -57,6 +60,7 @@ class Collected:
     wrappers: list[WrapperFacts] = field(default_factory=list)
     texts: list[TextMatch] = field(default_factory=list)
     standstills: list[Standstill] = field(default_factory=list)
+    training: list[Training] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
 
 
@@ -69,6 +73,8 @@ class _Seen:
     agents: list[int] = field(default_factory=list)
     exits: dict[int, dict[str, Any]] = field(default_factory=dict)
     """The last call of an exit, where no exception came later."""
+    training: dict[Path, tuple[ProcessRecord, list[dict[str, Any]]]] = field(default_factory=dict)
+    """What processes wrote of the steps that they made."""
 
 
 def collect_run(
@@ -98,7 +104,22 @@ def collect_run(
         found.texts.extend(match_exception(exception, by_pid.get(exception.pid)))
     for file in sorted((path / "looks").glob("*.json")):
         _read_look(file, node, found, by_pid)
+    _fold_training(node, shorten, found, seen)
     return found
+
+
+def _fold_training(node: int, shorten: Shortener, found: Collected, seen: _Seen) -> None:
+    """Compare what the ranks of the last attempt wrote of their training."""
+    last = max((process.attempt for process, _ in seen.training.values()), default=0)
+    reader = TrainingReader(shorten)
+    for path, (process, events) in seen.training.items():
+        if process.attempt == last and process.rank is not None and process.is_rank:
+            reader.add(process.rank, path, events)
+    training = reader.fold(node)
+    if training is not None:
+        found.training.append(training)
+    if reader.damaged:
+        found.lost.append(f"{reader.damaged} events of the training are damaged")
 
 
 def _read_look(path: Path, node: int, found: Collected, processes: Mapping[int, ProcessRecord]) -> None:
@@ -133,6 +154,7 @@ def _read_events(path: Path) -> Iterator[dict[str, Any]]:
 def _read_process(path: Path, node: int, shorten: Shortener, found: Collected, seen: _Seen) -> None:
     record: ProcessRecord | None = None
     told: list[dict[str, Any]] = []
+    trained: list[dict[str, Any]] = []
     damaged = 0
     try:
         for event in _read_events(path):
@@ -147,6 +169,8 @@ def _read_process(path: Path, node: int, shorten: Shortener, found: Collected, s
                 damaged += 1
             if kind in ("exception", "ddp"):
                 told.append(event)
+            elif kind in TRAINING:
+                trained.append(event)
             elif kind == "trouble":
                 said = f"{event.get('where')}: {event.get('text')}"[:MESSAGE_LIMIT]
                 found.lost.append(f"watching process {path.stem}: {said}")
@@ -164,6 +188,8 @@ def _read_process(path: Path, node: int, shorten: Shortener, found: Collected, s
     if wrong:
         found.lost.append(f"{path.name} is damaged: {', '.join(wrong)}")
     found.processes.append(process)
+    if trained and process.rank is not None:
+        seen.training[path] = process, trained
     for event in told:
         try:
             if event["event"] == "exception":

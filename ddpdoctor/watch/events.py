@@ -23,6 +23,11 @@ _BOUNDS = {
     **dict.fromkeys(
         ("number", "index", "length", "batch_size", "forwards", "open_files"), (-1, (1 << 63) - 1)
     ),
+    **dict.fromkeys(
+        ("optimizer", "table", "step", "count", "loader", "place", "epoch", "batches", "samples", "compared", "steps"),
+        (-1, (1 << 63) - 1),
+    ),
+    "model": (-1000, 1000),
 }
 """Numbers that are counted up to, or that name something. One that is none of them is as if it were not there."""
 _GROUPS = ("variables", "exception", "parent")

@@ -67,6 +67,7 @@ def make_evidence(
         memory=(result.memory.record(0, host),),
         job=(end,),
         standstills=tuple(found.standstills),
+        training=tuple(found.training),
         absent=_absent(),
     )
 

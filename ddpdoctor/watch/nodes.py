@@ -40,7 +40,17 @@ WORDS = 2000
 EVENTS_BYTES = 64 << 20
 NODES = 16_384
 RANKS = 1 << 20
-BY_NODE = ("processes", "exceptions", "crashes", "wrappers", "texts", "memory", "ranks", "standstills")
+BY_NODE = (
+    "processes",
+    "exceptions",
+    "crashes",
+    "wrappers",
+    "texts",
+    "memory",
+    "ranks",
+    "standstills",
+    "training",
+)
 """Kinds of evidence whose rows say of which node they are: those that travel."""
 
 

@@ -41,6 +41,11 @@ _wrapped: list[_Wrapped] = []
 _by_id: dict[int, _Wrapped] = {}
 _count = 0
 _handle: Any = None
+forwards: dict[int, tuple[int, int, int]] = {}
+"""Number of a wrapper -> its forwards in training whose backward reduces, those whose backward does not, and of which kind the last
+one was (1, 0; -1: none)."""
+inside = 0
+"""How many forwards of wrappers are being made."""
 
 
 def remember(wrapper: Any, parameters: list[Any]) -> None:
@@ -51,6 +56,55 @@ def remember(wrapper: Any, parameters: list[Any]) -> None:
     _wrapped.append(_Wrapped(wrapper, list(parameters), _count))
     _by_id.clear()
     _by_id.update((id(entry.wrapper()), entry) for entry in _wrapped)
+
+
+def note_forward(number: int, reduces: bool) -> None:
+    """Count a forward in training."""
+    synced, alone, _ = forwards.get(number, (0, 0, -1))
+    forwards[number] = (synced + reduces, alone + (not reduces), int(reduces))
+
+
+def list_wrappers() -> list[tuple[int, Any, set[int], set[int]]]:
+    """Return the living wrappers: number, wrapper, and the ids of the parameters it reduces and of those it ignores."""
+    found = []
+    for entry in _wrapped:
+        wrapper = entry.wrapper()
+        if wrapper is None:
+            continue
+        alive = [reference() for reference in entry.parameters]
+        ignored = getattr(wrapper, "parameters_to_ignore", None) or ()
+        left = (
+            {id(each) for name, each in wrapper.module.named_parameters() if name in ignored}
+            if ignored
+            else set()
+        )
+        found.append((entry.number, wrapper, {id(each) for each in alive if each is not None}, left))
+    return found
+
+
+def describe_wrapper(number: int, wrapper: Any) -> dict[str, object]:
+    """Return what a wrapper was told."""
+    from . import calls
+
+    hooks = getattr(wrapper, "_comm_hooks", None) or ()
+    return {
+        "number": number,
+        "class": describe.name_type(type(wrapper.module)),
+        "ranks": calls.list_members(getattr(wrapper, "process_group", None)),
+        "find_unused_parameters": bool(getattr(wrapper, "find_unused_parameters", False)),
+        "static_graph": bool(getattr(wrapper, "static_graph", False)),
+        "broadcast_buffers": bool(getattr(wrapper, "broadcast_buffers", False)),
+        "hooks": [str(getattr(each[0], "__qualname__", each[0]))[:100] for each in hooks][:4],
+        "seen": not (
+            getattr(wrapper, "_delay_all_reduce_all_params", False)
+            or getattr(wrapper, "_use_python_reducer", False)
+        ),
+    }
+
+
+def is_compiling() -> bool:
+    """Whether torch.compile is in use, as far as the wrapped models tell."""
+    return any(_compiles(wrapper) for _, wrapper, _, _ in list_wrappers())
 
 
 def number(wrapper: Any) -> int:

@@ -93,6 +93,9 @@ def after_fork() -> None:
     calls = sys.modules.get(f"{__package__}.calls")
     if calls is not None:
         calls.after_fork()
+    steps = sys.modules.get(f"{__package__}.steps")
+    if steps is not None:
+        steps.after_fork()
 
 
 def _arm(spec: ModuleSpec, name: str) -> None:

@@ -102,6 +102,9 @@ def _note_end() -> None:
     try:
         faults.note_late()
         settings.note_end()
+        steps = sys.modules.get(f"{__package__}.steps")
+        if steps is not None:
+            steps.note_end()
     except Exception as error:
         journal.failed("atexit", error)
     finally:

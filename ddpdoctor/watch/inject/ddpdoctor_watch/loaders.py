@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 
 from . import calls, describe, hooks, journal
+from .steps import count_steps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,8 +17,98 @@ EACH = 50
 """Iterations of one loader that are written down; after these only those of another length."""
 _FRAMES = 6
 
+COMPARED = 8
+"""Batches of an epoch whose indices are compared with those of the epoch before."""
+_LISTED = 32
+"""Indices that are written down."""
+
 _seen: dict[object, list[int]] = {}
-"""Place -> how often a loader was iterated from there, and its length the last time."""
+"""Place -> how often a loader was iterated from there, its length the last time, and the number of the place."""
+_epochs: dict[int, _Epoch] = {}
+"""Number of a place -> the epoch that is being read there."""
+_current: list[_Epoch] = []
+"""The one that began last."""
+
+
+class _Epoch:
+    """One iteration of a loader: which indices its sampler gives."""
+
+    def __init__(self, place: int, number: int) -> None:
+        self.place = place
+        self.number = number
+        self.batches = 0
+        self.total = 0
+        self.compared = 0
+        self.print = 0
+        self.first: list[int] = []
+        self.last = -1
+        self.ascending = True
+        self.readable = True
+        self.began = count_steps()
+        self.written = 0
+
+    def take(self, indices: Any) -> Any:
+        """Note a batch of indices, and give it back."""
+        try:
+            self.batches += 1
+            many = indices if type(indices) is list else [indices]
+            self.total += len(many)
+            if self.batches <= COMPARED:
+                self._compare(many)
+        except Exception as error:
+            journal.failed("indices", error)
+        return indices
+
+    def _compare(self, many: list[Any]) -> None:
+        if any(type(index) is not int for index in many):
+            self.readable = False
+            return
+        self.compared += len(many)
+        self.print = hash((self.print, *many)) & 0xFFFFFFFFFFFFFFFF
+        self.first += many[: _LISTED - len(self.first)]
+        for index in many:
+            self.ascending = self.ascending and index > self.last
+            self.last = index
+        if self.batches == COMPARED:
+            self.write()
+
+    def write(self) -> None:
+        """Write down what was seen, once more where there is more by now."""
+        if self.batches == self.written:
+            return
+        self.written = self.batches
+        journal.write(
+            "epoch",
+            {
+                "loader": self.place,
+                "number": self.number,
+                "batches": self.batches,
+                "samples": self.total,
+                "compared": self.compared if self.readable else 0,
+                "print": f"{self.print:x}",
+                "first": self.first,
+                "ascending": self.ascending,
+                "steps": count_steps() - self.began,
+            },
+        )
+
+
+class _Indices:
+    """Stands before a loader's sampler of indices: gives the same, each batch seen by an `_Epoch`.
+
+    Its special methods are found by descriptors that give functions written in C, so that no frame of ours is on the stack
+    while the program's sampler runs.
+    """
+
+    def __init__(self, real: Any, epoch: _Epoch) -> None:
+        self._real = real
+        self._epoch = epoch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    __iter__ = property(lambda self: functools.partial(map, self._epoch.take, self._real))
+    __len__ = property(lambda self: functools.partial(len, self._real))
 
 
 def patch_dataloader(module: ModuleType) -> None:
@@ -48,9 +140,10 @@ def note(frame: FrameType) -> None:
     if own is None:
         return
     length = _measure(loader)
-    place = (own.f_code, own.f_lasti)
-    known = _seen.setdefault(place, [0, -2])
+    place = (own.f_code, own.f_lineno)
+    known = _seen.setdefault(place, [0, -2, len(_seen) + 1])
     known[0] += 1
+    _begin(known[2], known[0], frame.f_locals.get("self"), loader)
     told = -1 if length is None else length
     if known[0] > EACH and known[1] == told:
         return
@@ -60,14 +153,55 @@ def note(frame: FrameType) -> None:
         "loader",
         {
             "number": known[0],
+            "place": known[2],
             "length": length,
             "batch_size": getattr(loader, "batch_size", None),
             "drop_last": bool(getattr(loader, "drop_last", False)),
             "workers": int(getattr(loader, "num_workers", 0)),
             "sampler": describe.name_type(type(sampler)) if sampler is not None else None,
+            **_describe_sampler(sampler, getattr(loader, "batch_sampler", None)),
             "frames": describe.list_stack(own)[:_FRAMES],
         },
     )
+
+
+def current() -> tuple[int, int]:
+    """Return the place and the number of the epoch that began last; zeros where no loader was iterated."""
+    return (_current[0].place, _current[0].number) if _current else (0, 0)
+
+
+def note_end() -> None:
+    """Write down what is left to be said of epochs."""
+    for epoch in _epochs.values():
+        epoch.write()
+
+
+def _begin(place: int, number: int, iterator: Any, loader: Any) -> None:
+    before = _epochs.get(place)
+    if before is not None:
+        before.write()
+    epoch = _epochs[place] = _Epoch(place, number)
+    _current[:] = [epoch]
+    data = sys.modules.get("torch.utils.data")
+    real = getattr(iterator, "_index_sampler", None)
+    if data is None or real is None or isinstance(loader.dataset, data.IterableDataset) or number > EACH:
+        return
+    iterator._index_sampler = _Indices(real, epoch)
+
+
+def _describe_sampler(*samplers: Any) -> dict[str, object]:
+    """Return what a sampler says of itself, by attributes of torch's DistributedSampler and of what is made after it."""
+    told: dict[str, object] = {"sets_epoch": False}
+    for sampler in samplers:
+        if sampler is None:
+            continue
+        told["sets_epoch"] = told["sets_epoch"] or callable(getattr(sampler, "set_epoch", None))
+        held = getattr(sampler, "__dict__", {})
+        for name in ("shuffle", "epoch", "seed", "num_replicas", "rank"):
+            value = held.get(name)
+            if isinstance(value, (int, bool)):
+                told.setdefault(name, value)
+    return told
 
 
 def _measure(loader: Any) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import calls, ddp, decorators, describe, hooks, journal, process, recorder, settings
+from . import batches, calls, ddp, decorators, describe, hooks, journal, process, recorder, settings, steps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -184,6 +184,7 @@ def _note_group(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     calls.forget_groups()
     calls.end_other(_begun.pop(("init", 0), 0))
     if group is None:
+        steps.note_end()
         journal.write("milestone", {"name": "destroy", "frames": describe.list_stack(frame)[:_FRAMES]})
         return
     seen = frame.f_locals if frame.f_code.co_name == "init_process_group" else {}
@@ -201,6 +202,8 @@ def _note_group(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     )
     journal.write("milestone", {"name": "init", "detail": None})
     recorder.start()
+    if group.size() > 1:
+        steps.install(os.environ.get("DDPDOCTOR_WATCH_LEVEL", "normal"))
 
 
 def _note_wrapping(result: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
@@ -237,13 +240,22 @@ def _see_forwards(owner: Any) -> None:
         return
     begun: dict[int, int] = {}
     number_of, begin, end, frame_of = ddp.number, calls.begin_other, calls.end_other, sys._getframe
+    is_training, note, take_batch = (
+        sys.modules["torch"].is_grad_enabled,
+        ddp.note_forward,
+        batches.take_forward,
+    )
 
     def _check_sync_bufs_pre_fwd(self: Any) -> Any:
         syncs = real_pre(self)
         try:
             number = number_of(self)
-            reduces = getattr(self, "require_backward_grad_sync", True)  # not within no_sync
-            begun[number] = begin(_FORWARD, number, frame_of(1), syncs=bool(syncs), reduces=bool(reduces))
+            reduces = bool(getattr(self, "require_backward_grad_sync", True))  # not within no_sync
+            begun[number] = begin(_FORWARD, number, frame_of(1), syncs=bool(syncs), reduces=reduces)
+            ddp.inside += 1
+            if self.training and is_training():
+                note(number, reduces)
+                take_batch(number, frame_of(1))
         except Exception as error:
             journal.failed("forward", error)
         return syncs
@@ -251,6 +263,7 @@ def _see_forwards(owner: Any) -> None:
     def _check_sync_bufs_post_fwd(self: Any) -> Any:
         try:
             end(begun.pop(number_of(self), 0))
+            ddp.inside = max(0, ddp.inside - 1)
         except Exception as error:
             journal.failed("forward", error)
         return real_post(self)

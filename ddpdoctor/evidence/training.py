@@ -1,0 +1,201 @@
+"""What ranks held and were given while they trained: fingerprints, folded to who agrees with whom.
+
+Made by the watcher of a job from what each rank wrote down; see ``ddpdoctor_watch/steps.py`` for when it does. A digest means
+nothing by itself: equal digests are equal bits. Looks at one step, batch or epoch on several nodes are several entries, whose shares
+belong together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ddpdoctor.evidence.ranks import RankSet
+from ddpdoctor.evidence.stages import Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Ranks that have the same."""
+
+    digest: str
+    ranks: RankSet
+    norm: float | None = None
+    """Euclidean norm, of one floating-point tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorLook:
+    """One tensor at one step, where ranks differ in it or some have no gradient of it."""
+
+    name: str
+    """Qualified, e.g. ``encoder.fc.weight``; ``parameter 3 of the optimizer`` where no model is known that has it."""
+    model: int = 0
+    """Number of the wrapper whose model has it; below 0 a model that is not wrapped, 0 none that is known."""
+    kind: str = "parameter"
+    """parameter (of the optimizer) or other (parameters that it has not, and buffers)."""
+    shape: tuple[int, ...] = ()
+    trainable: RankSet = field(default_factory=RankSet)
+    values: tuple[Share, ...] = ()
+    """Before the step."""
+    gradients: tuple[Share, ...] = ()
+    """That the step used."""
+    missing: RankSet = field(default_factory=RankSet)
+    """Ranks on which it had no gradient."""
+    reduced: RankSet = field(default_factory=RankSet)
+    """Ranks on which DistributedDataParallel reduces its gradient."""
+    ignored: RankSet = field(default_factory=RankSet)
+    """Ranks on which DistributedDataParallel was told to leave it alone."""
+    idle: RankSet = field(default_factory=RankSet)
+    """Ranks on which no forward of the module that has it was made; empty also where that was not looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrapperLook:
+    """What the ranks did with a DistributedDataParallel since the last look."""
+
+    number: int
+    ranks: RankSet
+    synced: int
+    """Forwards in training whose backward reduces; -1 where they are not counted."""
+    alone: int
+    """Forwards under no_sync."""
+    last_synced: bool | None = None
+    """Of which kind the last one was; None where there was none."""
+    bypassed: str | None = None
+    """Class of a part of the model that ran in training, and not within the wrapper's forward."""
+    bypass: tuple[Frame, ...] = ()
+    """Where that was called, innermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepLook:
+    """One step of one optimizer."""
+
+    optimizer: int
+    step: int
+    """From 1. Of the last look, at the end, one more than were made."""
+    final: bool = False
+    values: tuple[Share, ...] = ()
+    """Of all parameters of the optimizer."""
+    gradients: tuple[Share, ...] = ()
+    rates: tuple[Share, ...] = ()
+    """Learning rates; the digest is their text."""
+    wrappers: tuple[WrapperLook, ...] = ()
+    tensors: tuple[TensorLook, ...] = ()
+    """The first of those that tell something, and only of some steps."""
+    differing: int = 0
+    """How many tensors differ, those that are not listed included."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrapperSetup:
+    """How a DistributedDataParallel was made."""
+
+    number: int
+    model: str
+    """Class of the wrapped module."""
+    group: RankSet = field(default_factory=RankSet)
+    """Ranks among which it reduces; empty where that is not known."""
+    find_unused_parameters: bool = False
+    static_graph: bool = False
+    hooks: tuple[str, ...] = ()
+    """Communication hooks."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSetup:
+    """An optimizer and what it steps."""
+
+    number: int
+    """In order of the first step."""
+    kind: str
+    """Its class."""
+    ranks: RankSet
+    parameters: int = 0
+    frames: tuple[Frame, ...] = ()
+    """Of the call of its step, innermost first."""
+    models: dict[str, str] = field(default_factory=dict)
+    """Number of a model, as in `TensorLook.model` -> its class."""
+    wrappers: tuple[WrapperSetup, ...] = ()
+    uniform: bool = True
+    """Its tensors have the same names and shapes on all ranks."""
+    unfrozen: tuple[str, ...] = ()
+    """Parameters that required no gradient at the first step and do later."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Name of a tensor of which there are no fingerprints -> why; the first few."""
+    steps: tuple[Share, ...] = ()
+    """How many steps were made; the digest is the number. Empty for ranks that did not come to the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLook:
+    """One of the first batches of an epoch, as the model was given it."""
+
+    model: int
+    """As in `TensorLook.model`."""
+    loader: str
+    """File and line where its loader was iterated; empty where there was none."""
+    epoch: int
+    """How-manyth iteration from there, from 1."""
+    index: int
+    """From 1."""
+    batches: tuple[Share, ...]
+    shape: tuple[int, ...] = ()
+    frames: tuple[Frame, ...] = ()
+    """Where the model was called; of the first one only."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochLook:
+    """The indices that a sampler gave on one rank, or on several that were given the same."""
+
+    loader: str
+    number: int
+    ranks: RankSet
+    digest: str
+    """Of the first indices."""
+    compared: int
+    """How many those are; 0 where they are no integers."""
+    batches: int = 0
+    samples: int = 0
+    first: tuple[int, ...] = ()
+    ascending: bool = False
+    steps: int = 0
+    """Steps of optimizers that were made meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderSetup:
+    """A loader that was iterated."""
+
+    loader: str
+    ranks: RankSet
+    frames: tuple[Frame, ...] = ()
+    length: int | None = None
+    batch_size: int | None = None
+    sampler: str | None = None
+    """Class."""
+    sets_epoch: bool = False
+    """The sampler has a method set_epoch."""
+    shuffle: bool | None = None
+    epochs: tuple[int, ...] = ()
+    """Values of the sampler's attribute ``epoch``, at the beginning of the first iterations; empty where it has none."""
+    replicas: int | None = None
+    """What the sampler was told of the size of the world."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What was seen of the training on one node."""
+
+    node: int = 0
+    ranks: RankSet = field(default_factory=RankSet)
+    optimizers: tuple[OptimizerSetup, ...] = ()
+    steps: tuple[StepLook, ...] = ()
+    batches: tuple[BatchLook, ...] = ()
+    epochs: tuple[EpochLook, ...] = ()
+    loaders: tuple[LoaderSetup, ...] = ()
+    abstained: dict[str, RankSet] = field(default_factory=dict)
+    """Why something was not looked at -> by which ranks."""
+    share: float | None = None
+    """Of the time of the training that looking took, on the rank where it took most."""

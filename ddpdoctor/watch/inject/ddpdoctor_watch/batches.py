@@ -1,0 +1,80 @@
+"""What the model is given: fingerprints of the first batches of an epoch, taken at the door of its forward.
+
+There, and not at the loader's, because whatever makes batches ends there: loaders of any kind, generators, tensors made by hand.
+"""
+
+from __future__ import annotations
+
+import time
+
+from . import calls, describe, journal, loaders, prints, steps
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
+
+FIRST = 3
+"""Batches of an epoch that are looked at."""
+EPOCHS = 3
+"""Epochs that are looked at, and those whose number is a power of two."""
+_FRAMES = 6
+
+_counts: dict[tuple[int, int, int], int] = {}
+"""Model, place of the loader and epoch -> batches seen."""
+_MOST = 1000
+
+
+def take_forward(model: int, frame: FrameType) -> None:
+    """Look at what a wrapper's forward is given, where it is time for it.
+
+    Args:
+        model: The wrapper's number.
+        frame: Of DistributedDataParallel._pre_forward.
+    """
+    place, epoch = loaders.current()
+    if not _is_due(model, place, epoch):
+        return
+    seen = frame.f_locals
+    _take(model, place, epoch, (seen.get("inputs"), seen.get("kwargs")), frame)
+
+
+def take_call(model: int, given: Any, frame: FrameType) -> None:
+    """Look at what a model that is not wrapped is given."""
+    place, epoch = loaders.current()
+    if _is_due(model, place, epoch):
+        _take(model, place, epoch, given, frame)
+
+
+def _is_due(model: int, place: int, epoch: int) -> bool:
+    if epoch > EPOCHS and epoch & (epoch - 1):
+        return False
+    key = (model, place, epoch)
+    count = _counts.get(key, 0)
+    if count >= FIRST or (not count and len(_counts) >= _MOST):
+        return False
+    _counts[key] = count + 1
+    return True
+
+
+def _take(model: int, place: int, epoch: int, given: Any, frame: FrameType) -> None:
+    if prints.explain_busy() is not None or not steps.affordable():
+        return
+    began = time.monotonic_ns()
+    tensors = prints.find_tensors(given)
+    shapes: list[object] = [[int(size) for size in each.shape] for each in tensors]
+    measured = prints.measure(tensors)
+    index = _counts[model, place, epoch]
+    fields: dict[str, object] = {
+        "model": model,
+        "loader": place,
+        "epoch": epoch,
+        "index": index,
+        "print": prints.fold(measured, shapes) if any(each is not None for each in measured) else None,
+        "shapes": shapes[:4],
+    }
+    if index == 1:
+        own = calls.find_own_frame(frame)
+        fields["frames"] = describe.list_stack(own)[:_FRAMES] if own is not None else []
+    journal.write("batch", fields)
+    steps.spend(began)

@@ -1,0 +1,132 @@
+"""Fingerprints of tensors: what a rank holds, in a few numbers that other ranks' can be compared with.
+
+A fingerprint has the sum of the tensor's bits, read as integers (exact, whatever the order of the sum and the layout of
+the memory), and its Euclidean norm, which tells a difference in the last bits from a real one. They are computed where the tensor
+lies, and come to the host in one piece for each device.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_WORD = 0xFFFFFFFFFFFFFFFF
+MOST_TENSORS = 64
+"""Tensors of one batch that are looked at."""
+_DEPTH = 5
+_INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
+"""Bytes of an element -> the integers that its bits are read as."""
+
+
+def explain_unreadable(tensor: Any) -> str | None:
+    """Return why a tensor has no fingerprint; None where it has one."""
+    torch: Any = sys.modules["torch"]
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and type(tensor).__name__ != "Buffer":
+        return f"it is a {type(tensor).__name__}"
+    if tensor.layout is not torch.strided:
+        return f"its layout is {tensor.layout}"
+    if tensor.is_quantized:
+        return "it is quantised"
+    if tensor.device.type not in ("cpu", "cuda", "xpu", "hpu"):
+        return f"it is on device {tensor.device.type}"
+    if tensor.is_conj() or tensor.is_neg() or tensor.element_size() not in _INTEGERS:
+        return f"its type is {tensor.dtype}"
+    return None
+
+
+def explain_busy() -> str | None:
+    """Return why nothing may be computed now: the program watches, records or compiles what is computed."""
+    torch: Any = sys.modules["torch"]
+    dispatch = getattr(torch._C, "_len_torch_dispatch_stack", None)
+    functions = getattr(torch._C, "_len_torch_function_stack", None)
+    if (dispatch is not None and dispatch()) or (functions is not None and functions()):
+        return "a mode of torch sees all that is computed"
+    cuda = getattr(torch, "cuda", None)
+    if cuda is not None and cuda.is_initialized() and cuda.is_current_stream_capturing():
+        return "a CUDA graph is being recorded"
+    compiler = getattr(torch, "compiler", None)
+    if compiler is not None and compiler.is_compiling():
+        return "the step is compiled"
+    return None
+
+
+def is_settled(tensors: list[Any]) -> bool:
+    """Whether nothing is to be waited for on the devices of tensors: at its end a rank must not wait for a kernel that hangs."""
+    torch: Any = sys.modules["torch"]
+    devices = {tensor.device for tensor in tensors}
+    return all(
+        device.type == "cpu" or (device.type == "cuda" and torch.cuda.current_stream(device).query())
+        for device in devices
+    )
+
+
+def measure(tensors: list[Any]) -> list[list[object] | None]:
+    """Return a fingerprint of each tensor.
+
+    Args:
+        tensors: Any; one that has no fingerprint gives None.
+
+    Returns:
+        For each the sum of its bits (modulo 2**64, hexadecimal) and its norm, None where it is no floating-point tensor.
+    """
+    torch: Any = sys.modules["torch"]
+    found: list[list[object] | None] = [None] * len(tensors)
+    by_device: dict[Any, tuple[list[int], list[Any], list[Any]]] = {}
+    with torch.no_grad():
+        for place, tensor in enumerate(tensors):
+            if tensor is None or explain_unreadable(tensor) is not None:
+                continue
+            plain = tensor.detach()
+            if plain.is_complex():
+                plain = torch.view_as_real(plain)
+            plain = plain if plain.dim() else plain.reshape(1)
+            bits = plain.view(getattr(torch, _INTEGERS[plain.element_size()]))
+            places, sums, norms = by_device.setdefault(tensor.device, ([], [], []))
+            places.append(place)
+            sums.append(bits.sum(dtype=torch.int64))
+            floating = plain.is_floating_point() and plain.element_size() > 1
+            norms.append(torch.linalg.vector_norm(plain).double() if floating else None)
+        for places, sums, norms in by_device.values():
+            totals = torch.stack(sums).tolist()
+            sized = [norm for norm in norms if norm is not None]
+            values = iter(torch.stack(sized).tolist() if sized else ())
+            for place, total, norm in zip(places, totals, norms):  # noqa: B905  # jobs run this under 3.8 too
+                found[place] = [f"{total & _WORD:x}", None if norm is None else next(values)]
+    return found
+
+
+def fold(prints: list[list[object] | None], shapes: list[object] | None = None) -> str:
+    """Return one number for many fingerprints, the same in every process that has the same."""
+    import zlib
+
+    told = repr([each[0] if each is not None else None for each in prints])
+    return f"{zlib.crc32(f'{told}{shapes}'.encode()):08x}{len(prints):x}"
+
+
+def find_tensors(value: Any) -> list[Any]:
+    """Return the tensors in what a forward is given: alone, or in lists, tuples, dictionaries, dataclasses."""
+    torch: Any = sys.modules["torch"]
+    found: list[Any] = []
+    _collect(value, torch.Tensor, found, 0)
+    return found
+
+
+def _collect(value: Any, kind: type, found: list[Any], depth: int) -> None:
+    if len(found) >= MOST_TENSORS or depth > _DEPTH:
+        return
+    if isinstance(value, kind):
+        found.append(value)
+    elif isinstance(value, (list, tuple)):
+        for each in value[:MOST_TENSORS]:
+            _collect(each, kind, found, depth + 1)
+    elif isinstance(value, dict):
+        for each in list(value.values())[:MOST_TENSORS]:
+            _collect(each, kind, found, depth + 1)
+    elif hasattr(type(value), "__dataclass_fields__"):
+        for name in list(type(value).__dataclass_fields__)[:MOST_TENSORS]:
+            _collect(getattr(value, name, None), kind, found, depth + 1)
+    elif isinstance(getattr(value, "data", None), dict):  # transformers.BatchEncoding and its like
+        _collect(value.data, kind, found, depth + 1)
