@@ -25,6 +25,7 @@ FAMILIES = (
     "bandwidth",
     "hangs",
     "recorder",
+    "training",
     "crash",
 )
 """Modules of this package in report order."""

@@ -1,8 +1,8 @@
 """What ranks held and were given while they trained: fingerprints, folded to who agrees with whom.
 
-Made by the watcher of a job from what each rank wrote down; see ``ddpdoctor_watch/steps.py`` for when it does. A digest means
-nothing by itself: equal digests are equal bits. Looks at one step, batch or epoch on several nodes are several entries, whose shares
-belong together.
+Made by the watcher of a job from what each rank wrote down; see ``ddpdoctor_watch/steps.py`` for when it does.
+A digest means nothing by itself: equal digests are equal bits. Looks at one step, batch or epoch on several
+nodes are several entries, whose shares belong together.
 """
 
 from __future__ import annotations
@@ -100,6 +100,8 @@ class WrapperSetup:
     static_graph: bool = False
     hooks: tuple[str, ...] = ()
     """Communication hooks."""
+    frames: tuple[Frame, ...] = ()
+    """Of the wrap, innermost first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,8 @@ class LoaderSetup:
     """The sampler has a method set_epoch."""
     shuffle: bool | None = None
     epochs: tuple[int, ...] = ()
-    """Values of the sampler's attribute ``epoch``, at the beginning of the first iterations; empty where it has none."""
+    """Values of the sampler's attribute ``epoch``, at the beginning of the first iterations; empty where it has
+    none."""
     replicas: int | None = None
     """What the sampler was told of the size of the world."""
 

@@ -24,7 +24,19 @@ _BOUNDS = {
         ("number", "index", "length", "batch_size", "forwards", "open_files"), (-1, (1 << 63) - 1)
     ),
     **dict.fromkeys(
-        ("optimizer", "table", "step", "count", "loader", "place", "epoch", "batches", "samples", "compared", "steps"),
+        (
+            "optimizer",
+            "table",
+            "step",
+            "count",
+            "loader",
+            "place",
+            "epoch",
+            "batches",
+            "samples",
+            "compared",
+            "steps",
+        ),
         (-1, (1 << 63) - 1),
     ),
     "model": (-1000, 1000),

@@ -170,7 +170,13 @@ class TrainingReader:
             ),
             frames=self._shorten.frames(first.get("frames")),
             models={str(key): str(name) for key, name in dict(first["models"]).items()},
-            wrappers=tuple(_read_wrapper(each) for each in first.get("wrappers") or ()),
+            wrappers=tuple(
+                dict.fromkeys(
+                    _read_wrapper(each, self._shorten)
+                    for table in known.values()
+                    for each in table.get("wrappers") or ()
+                )
+            ),
             uniform=len(shapes) == 1,
             unfrozen=tuple(_find_unfrozen(ranks, number))[:LISTED],
             unreadable={
@@ -442,7 +448,7 @@ def _find_unfrozen(ranks: list[_Rank], number: int) -> list[str]:
     return list(found)
 
 
-def _read_wrapper(row: dict[str, Any]) -> WrapperSetup:
+def _read_wrapper(row: dict[str, Any], shorten: Shortener) -> WrapperSetup:
     return WrapperSetup(
         number=int(row["number"]),
         model=str(row["class"]),
@@ -450,6 +456,7 @@ def _read_wrapper(row: dict[str, Any]) -> WrapperSetup:
         find_unused_parameters=bool(row.get("find_unused_parameters")),
         static_graph=bool(row.get("static_graph")),
         hooks=tuple(str(each) for each in row.get("hooks") or ()),
+        frames=shorten.frames(row.get("frames")),
     )
 
 

@@ -1,6 +1,7 @@
 """What the model is given: fingerprints of the first batches of an epoch, taken at the door of its forward.
 
-There, and not at the loader's, because whatever makes batches ends there: loaders of any kind, generators, tensors made by hand.
+There, and not at the loader's, because whatever makes batches ends there: loaders of any kind, generators,
+tensors made by hand.
 """
 
 from __future__ import annotations

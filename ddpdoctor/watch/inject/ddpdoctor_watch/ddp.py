@@ -29,6 +29,7 @@ class _Wrapped:
 
     def __init__(self, wrapper: Any, parameters: list[Any], number: int) -> None:
         self.number = number
+        self.frames: list[list[object]] = []
         self.wrapper = weakref.ref(wrapper)
         self.parameters = [weakref.ref(parameter) for parameter in parameters]
         self.calls = 0
@@ -42,18 +43,19 @@ _by_id: dict[int, _Wrapped] = {}
 _count = 0
 _handle: Any = None
 forwards: dict[int, tuple[int, int, int]] = {}
-"""Number of a wrapper -> its forwards in training whose backward reduces, those whose backward does not, and of which kind the last
-one was (1, 0; -1: none)."""
+"""Number of a wrapper -> its forwards in training whose backward reduces, those whose backward does not, and of
+which kind the last one was (1, 0; -1: none)."""
 inside = 0
 """How many forwards of wrappers are being made."""
 
 
-def remember(wrapper: Any, parameters: list[Any]) -> None:
+def remember(wrapper: Any, parameters: list[Any], frames: list[list[object]]) -> None:
     """Remember a wrapper and its parameters in the reducer's order, which is that of the indices in its errors."""
     global _count
     _wrapped[:] = [entry for entry in _wrapped if entry.wrapper() not in (None, wrapper)][-_WRAPPERS + 1 :]
     _count += 1
     _wrapped.append(_Wrapped(wrapper, list(parameters), _count))
+    _wrapped[-1].frames = frames
     _by_id.clear()
     _by_id.update((id(entry.wrapper()), entry) for entry in _wrapped)
 
@@ -65,7 +67,7 @@ def note_forward(number: int, reduces: bool) -> None:
 
 
 def list_wrappers() -> list[tuple[int, Any, set[int], set[int]]]:
-    """Return the living wrappers: number, wrapper, and the ids of the parameters it reduces and of those it ignores."""
+    """Return the living wrappers: number, wrapper, ids of the parameters it reduces, and of those it ignores."""
     found = []
     for entry in _wrapped:
         wrapper = entry.wrapper()
@@ -86,11 +88,13 @@ def describe_wrapper(number: int, wrapper: Any) -> dict[str, object]:
     """Return what a wrapper was told."""
     from . import calls
 
+    entry = _by_id.get(id(wrapper))
     hooks = getattr(wrapper, "_comm_hooks", None) or ()
     return {
         "number": number,
         "class": describe.name_type(type(wrapper.module)),
         "ranks": calls.list_members(getattr(wrapper, "process_group", None)),
+        "frames": entry.frames if entry is not None else [],
         "find_unused_parameters": bool(getattr(wrapper, "find_unused_parameters", False)),
         "static_graph": bool(getattr(wrapper, "static_graph", False)),
         "broadcast_buffers": bool(getattr(wrapper, "broadcast_buffers", False)),

@@ -96,8 +96,8 @@ class _Epoch:
 class _Indices:
     """Stands before a loader's sampler of indices: gives the same, each batch seen by an `_Epoch`.
 
-    Its special methods are found by descriptors that give functions written in C, so that no frame of ours is on the stack
-    while the program's sampler runs.
+    Its special methods are found by descriptors that give functions written in C, so that no frame of ours is
+    on the stack while the program's sampler runs.
     """
 
     def __init__(self, real: Any, epoch: _Epoch) -> None:
@@ -190,7 +190,7 @@ def _begin(place: int, number: int, iterator: Any, loader: Any) -> None:
 
 
 def _describe_sampler(*samplers: Any) -> dict[str, object]:
-    """Return what a sampler says of itself, by attributes of torch's DistributedSampler and of what is made after it."""
+    """Return what a sampler says of itself, by the attributes that torch's DistributedSampler has."""
     told: dict[str, object] = {"sets_epoch": False}
     for sampler in samplers:
         if sampler is None:

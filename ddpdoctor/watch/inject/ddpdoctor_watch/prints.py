@@ -1,8 +1,8 @@
 """Fingerprints of tensors: what a rank holds, in a few numbers that other ranks' can be compared with.
 
-A fingerprint has the sum of the tensor's bits, read as integers (exact, whatever the order of the sum and the layout of
-the memory), and its Euclidean norm, which tells a difference in the last bits from a real one. They are computed where the tensor
-lies, and come to the host in one piece for each device.
+A fingerprint has the sum of the tensor's bits, read as integers (exact, whatever the order of the sum and the
+layout of the memory), and its Euclidean norm, which tells a difference in the last bits from a real one. They
+are computed where the tensor lies, and come to the host in one piece for each device.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def explain_busy() -> str | None:
 
 
 def is_settled(tensors: list[Any]) -> bool:
-    """Whether nothing is to be waited for on the devices of tensors: at its end a rank must not wait for a kernel that hangs."""
+    """Whether nothing is to be waited for on the tensors' devices: a rank must not wait at its end."""
     torch: Any = sys.modules["torch"]
     devices = {tensor.device for tensor in tensors}
     return all(
@@ -70,7 +70,8 @@ def measure(tensors: list[Any]) -> list[list[object] | None]:
         tensors: Any; one that has no fingerprint gives None.
 
     Returns:
-        For each the sum of its bits (modulo 2**64, hexadecimal) and its norm, None where it is no floating-point tensor.
+        For each the sum of its bits (modulo 2**64, hexadecimal) and its norm, None where it is no
+        floating-point tensor.
     """
     torch: Any = sys.modules["torch"]
     found: list[list[object] | None] = [None] * len(tensors)

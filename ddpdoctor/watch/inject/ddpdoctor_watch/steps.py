@@ -1,12 +1,13 @@
-"""Steps of optimizers: what parameters and gradients a rank has, written down now and then, to be compared from beside.
+"""Steps of optimizers: which parameters and gradients a rank has, written down now and then.
 
-Before step 1, 2, 4, 8 … of an optimizer, and before multiples of a distance that the cost decides, fingerprints are taken of
-its parameters and of the buffers of the model, and after it of the gradients that it used. The numbers of the steps are
-the same on every rank, whatever each of them costs, so what ranks wrote down can be compared. Nothing is asked of other ranks.
+Before step 1, 2, 4, 8 … of an optimizer, and before multiples of a distance that the cost decides, fingerprints
+are taken of its parameters and of the buffers of the model, and after it of the gradients that it used. The
+numbers of the steps are the same on every rank, whatever each of them costs, so what ranks wrote down can be
+compared. Nothing is asked of other ranks.
 
 "Before the step" and not after the last one: where ranks average their parameters between steps, they are equal again
-by then. In the steps that are looked at (and no others) a hook on all modules tells which of them ran, and whether within a forward
-of DistributedDataParallel.
+by then. In the steps that are looked at (and no others) a hook on all modules tells which of them ran, and
+whether within a forward of DistributedDataParallel.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _FREE = 4
 """Steps that are looked at whatever that costs."""
 _SITE_FRAMES = 8
 UNKNOWN, REDUCED, IGNORED = 0, 1, 2
-"""Whether DistributedDataParallel knows a tensor: not, as one whose gradient it reduces, as one it was told to leave alone."""
+"""Whether DistributedDataParallel knows a tensor: not, as one whose gradient it reduces, as one it was told to
+leave alone."""
 
 
 class _Optimizer:
@@ -145,7 +147,7 @@ def count_steps() -> int:
 
 
 def note_end() -> None:
-    """Write down how many steps were made, and what the ranks hold now: before the groups are destroyed, or at the end."""
+    """Write down how many steps were made and what this rank holds now: when groups are destroyed, or at the end."""
     from . import loaders
 
     loaders.note_end()
@@ -401,7 +403,7 @@ def _plain(value: Any) -> float | None:
 
 
 def _count_forwards(entry: _Optimizer) -> list[tuple[int, list[int]]]:
-    """Return for each wrapper its forwards since the last look: that reduce, that do not, and whether the last one reduced."""
+    """Return for each wrapper its forwards since the last look: reducing, not reducing, kind of the last one."""
     found = []
     for number, _, _, _ in ddp.list_wrappers():
         synced, alone, last = ddp.forwards.get(number, (0, 0, -1))
@@ -478,7 +480,7 @@ def _take_batch(module: Any, given: Any) -> None:
 
 
 def _meet_root(module: Any, given: Any) -> None:
-    """A module that is part of none that is known: a model of its own, or one that was wrapped after the window was opened."""
+    """Take a module that is part of none that is known: a model of its own, or one that was wrapped since."""
     if type(module).__name__ == "OptimizedModule":
         _abstain("torch.compile: modules are not looked at")
         for number in list(_state.wanted):

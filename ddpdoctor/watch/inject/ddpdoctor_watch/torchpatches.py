@@ -207,7 +207,8 @@ def _note_group(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
 
 
 def _note_wrapping(result: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
-    ddp.remember(args[0], result[0])
+    frames = describe.list_stack(frame)[:_FRAMES]
+    ddp.remember(args[0], result[0], frames)
     number = ddp.number(args[0])
     members = calls.list_members(getattr(args[0], "process_group", None))
     _begun["wrap", number] = calls.begin_other(_DDP, number, frame, ranks=members)
@@ -216,7 +217,7 @@ def _note_wrapping(result: Any, frame: FrameType, args: tuple[Any, ...]) -> None
         {
             "name": "wrap-begin",
             "detail": describe.name_type(type(args[0].module)),
-            "frames": describe.list_stack(frame)[:_FRAMES],
+            "frames": frames,
         },
     )
 

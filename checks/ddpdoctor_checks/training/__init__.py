@@ -1,0 +1,32 @@
+"""Checks of jobs that train something else than they seem to, and end with exit code 0.
+
+Made of what ranks wrote down of their steps and batches (`ddpdoctor.evidence.training`). A finding of severity
+error means that the wrong was seen: parameters that differ, batches that are equal; what the hooks saw only
+says why.
+"""
+
+from ddpdoctor_checks.training.findings import (
+    find_bypassed,
+    find_changed,
+    find_epoch_unset,
+    find_parted,
+    find_rates,
+    find_unsharded,
+    find_unsynced,
+    find_unused,
+    find_unused_somewhere,
+    find_unwrapped,
+)
+
+__all__ = [
+    "find_bypassed",
+    "find_changed",
+    "find_epoch_unset",
+    "find_parted",
+    "find_rates",
+    "find_unsharded",
+    "find_unsynced",
+    "find_unused",
+    "find_unused_somewhere",
+    "find_unwrapped",
+]

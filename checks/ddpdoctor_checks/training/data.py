@@ -1,0 +1,145 @@
+"""What ranks were given: the same batches on several of them, the same order in two epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddpdoctor.evidence import Evidence, Frame, RankSet
+from ddpdoctor.evidence.training import BatchLook, EpochLook, LoaderSetup
+
+FEWEST_BATCHES = 2
+"""Different batches in a row that two ranks must have alike."""
+FEWEST_INDICES = 8
+"""Indices in the same order by chance: one in 40,000 for eight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """Ranks that were given the same batches."""
+
+    ranks: RankSet
+    model: int
+    loader: LoaderSetup | None
+    batches: int
+    """How many in a row."""
+    epoch: int
+    shape: tuple[int, ...]
+    frames: tuple[Frame, ...]
+    """Where the model was called."""
+
+
+@dataclass(frozen=True, slots=True)
+class SameOrder:
+    """A loader that gives the same order in two epochs that follow each other."""
+
+    loader: LoaderSetup
+    ranks: RankSet
+    epoch: int
+    """The second of them."""
+    compared: int
+    first: tuple[int, ...]
+
+
+def find_repeated(evidence: Evidence) -> list[Repeated]:
+    """Return which ranks of one replica were given the same batches, one entry for each model and loader."""
+    groups: dict[tuple[int, str, int], dict[int, list[BatchLook]]] = {}
+    for node in evidence.training:
+        for look in node.batches:
+            groups.setdefault((look.model, look.loader, look.epoch), {}).setdefault(look.index, []).append(
+                look
+            )
+    found: dict[tuple[int, str, RankSet], Repeated] = {}
+    for (model, loader, epoch), looks in sorted(groups.items()):
+        for peers in _list_peers(evidence, model):
+            for ranks in _share_all(looks, peers):
+                first = looks[min(looks)][0]
+                found.setdefault(
+                    (model, loader, ranks),
+                    Repeated(
+                        ranks,
+                        model,
+                        _find_loader(evidence, loader),
+                        len(looks),
+                        epoch,
+                        first.shape,
+                        first.frames,
+                    ),
+                )
+    return list(found.values())
+
+
+def _list_peers(evidence: Evidence, model: int) -> list[RankSet]:
+    """Return the groups of ranks that train one model with different data: those of a wrapper, else all."""
+    setups = [setup for node in evidence.training for setup in node.optimizers]
+    groups = {
+        wrapper.group: None
+        for setup in setups
+        for wrapper in setup.wrappers
+        if wrapper.number == model and wrapper.group
+    }
+    everyone = RankSet().union(*(node.ranks for node in evidence.training))
+    return list(groups) if groups else [everyone]
+
+
+def _share_all(looks: dict[int, list[BatchLook]], peers: RankSet) -> list[RankSet]:
+    """Return sets of ranks whose batches are equal at every index, and are not one batch over and over."""
+    digests: dict[int, list[str]] = {}
+    for index in sorted(looks):
+        for look in looks[index]:
+            for share in look.batches:
+                for rank in share.ranks:
+                    if rank in peers:
+                        digests.setdefault(rank, []).append(share.digest)
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for rank, row in digests.items():
+        if len(row) == len(looks) and len(set(row)) == len(row) >= FEWEST_BATCHES:
+            groups.setdefault(tuple(row), []).append(rank)
+    return [RankSet(ranks) for ranks in groups.values() if len(ranks) > 1]
+
+
+def _find_loader(evidence: Evidence, name: str) -> LoaderSetup | None:
+    loaders = (loader for node in evidence.training for loader in node.loaders)
+    return next((loader for loader in loaders if loader.loader == name), None)
+
+
+def find_same_order(evidence: Evidence) -> list[SameOrder]:
+    """Return the loaders that shuffle, and give the same order again in the next epoch, in training."""
+    rows: dict[str, dict[int, dict[int, EpochLook]]] = {}
+    for node in evidence.training:
+        for look in node.epochs:
+            for rank in look.ranks:
+                rows.setdefault(look.loader, {}).setdefault(rank, {})[look.number] = look
+    found = []
+    for name, ranks in sorted(rows.items()):
+        loader = _find_loader(evidence, name)
+        if loader is None:
+            continue
+        same = {rank: again for rank, epochs in ranks.items() if (again := _repeats(epochs)) is not None}
+        moved = any(_moves(epochs) for epochs in ranks.values())
+        if same and not moved:
+            first = same[min(same)]
+            found.append(SameOrder(loader, RankSet(same), first.number, first.compared, first.first))
+    return found
+
+
+def _repeats(epochs: dict[int, EpochLook]) -> EpochLook | None:
+    """Return the first epoch in training whose order is that of the one before."""
+    for number, look in sorted(epochs.items()):
+        before = epochs.get(number - 1)
+        if before is not None and _alike(before, look):
+            return look
+    return None
+
+
+def _alike(one: EpochLook, other: EpochLook) -> bool:
+    if one.ascending or not one.steps or not other.steps:
+        return False
+    shared = min(one.compared, other.compared)
+    return one.digest == other.digest and one.compared == other.compared and shared >= FEWEST_INDICES
+
+
+def _moves(epochs: dict[int, EpochLook]) -> bool:
+    """Whether the order changed between any two epochs: then somebody takes care of it."""
+    digests: Sequence[str] = [look.digest for look in epochs.values() if look.compared >= FEWEST_INDICES]
+    return len(set(digests)) > 1

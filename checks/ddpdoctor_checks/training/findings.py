@@ -1,0 +1,459 @@
+"""DDP, NUM and DAT: what ranks wrote down of their training shows, one check for each code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check, check_also
+from ddpdoctor_checks.crash import wrapper as crashed
+from ddpdoctor_checks.crash.frames import user_line
+from ddpdoctor_checks.crash.judging import diagnose
+from ddpdoctor_checks.crash.telling import JOB
+from ddpdoctor_checks.ddp import experiments, unused
+from ddpdoctor_checks.training.data import Repeated, SameOrder, find_repeated, find_same_order
+from ddpdoctor_checks.training.replicas import judge_replicas
+from ddpdoctor_checks.training.telling import tell_parting
+from ddpdoctor_checks.wording import capitalise, count_of, name_set
+
+NEEDS = ("training",)
+
+
+def _tell(evidence: Evidence, code: str) -> Iterable[Finding]:
+    """Yield what parted replicas of one code show; in a job that failed of something else, beside that."""
+    if not any(node.steps for node in evidence.training):
+        raise NotApplicable("no step of an optimizer was seen on several ranks")
+    failed = bool(evidence.job) and evidence.job[0].exit_code != 0 and diagnose(evidence).cause is not None
+    for parting in judge_replicas(evidence):
+        if parting.code != code or (failed and code in ("DDP001", "DDP002")):
+            continue
+        doubtful = parting.confidence == "low" or parting.slight
+        found = tell_parting(parting, "warning" if doubtful else None)
+        yield Finding(
+            **{
+                **{name: getattr(found, name) for name in Finding.__slots__},
+                "role": "advice" if failed else "cause",
+            }
+        )
+
+
+@check_also(
+    unused.find_parameters_unused,
+    id="training.unused",
+    family="training",
+    needs=NEEDS,
+    required=False,
+    commands=JOB,
+)
+def find_unused(evidence: Evidence) -> Iterable[Finding]:
+    """Parameters got no gradient on any rank, and what shares their bucket was not reduced."""
+    yield from _tell(evidence, "DDP001")
+
+
+@check_also(
+    crashed.find_unused_somewhere,
+    id="training.unused_somewhere",
+    family="training",
+    needs=NEEDS,
+    required=False,
+    commands=JOB,
+)
+def find_unused_somewhere(evidence: Evidence) -> Iterable[Finding]:
+    """Parameters got no gradient on some ranks, and nothing complained."""
+    yield from _tell(evidence, "DDP002")
+
+
+@check(
+    "DDP005",
+    name="wrapper-bypassed",
+    title="Training goes around the wrapper, so gradients are never reduced",
+    severity="error",
+    family="training",
+    needs=NEEDS,
+    since="0.1.0",
+    id="training.wrapper_used",
+    required=False,
+    commands=JOB,
+    explains=("NUM001",),
+)
+def find_bypassed(evidence: Evidence) -> Iterable[Finding]:
+    """The model inside DistributedDataParallel is trained without a forward of the wrapper.
+
+    What it looks for:
+        Steps of an optimizer on parameters of a wrapped model between which the wrapper made no forward in training,
+        and gradients that differ over ranks.
+
+    Why it matters:
+        DistributedDataParallel prepares the reduction in its own forward. ``model.module(x)``,
+        ``model.module.loss(batch)`` or a reference to the bare model skip that: every rank trains a model of
+        its own, nothing complains, and only rank 0's is saved.
+
+    How it decides:
+        It is raised only where gradients were seen to differ, and parameters after them. The line is where a
+        part of the model was called, in training, outside of the wrapper's forward; where that was not looked
+        at, the line of the step.
+
+    Known false alarms:
+        None known: evaluation through ``.module`` makes no gradients, and gradients that are reduced by hand
+        are equal.
+
+    Fix:
+        Call the wrapper in training. What else the step needs from the model goes into the wrapped module's forward.
+
+    References:
+        https://docs.pytorch.org/docs/stable/notes/ddp.html
+    """
+    yield from _tell(evidence, "DDP005")
+
+
+@check(
+    "DDP006",
+    name="parameters-changed-after-wrap",
+    title="Parameters were replaced, added or unfrozen after the wrap",
+    severity="error",
+    family="training",
+    needs=NEEDS,
+    since="0.1.0",
+    id="training.parameters_known",
+    required=False,
+    commands=JOB,
+    explains=("NUM001",),
+)
+def find_changed(evidence: Evidence) -> Iterable[Finding]:
+    """Parameters are trained that DistributedDataParallel did not know when it wrapped the model.
+
+    What it looks for:
+        Parameters of a wrapped model whose gradients differ over ranks and that were not among those that
+        required a gradient at the wrap.
+
+    Why it matters:
+        The wrapper puts its hooks on the parameters that it finds. A new head, a layer that is unfrozen in the
+        third epoch or a resized embedding has none: its gradient stays each rank's own, without a word.
+
+    How it decides:
+        By the parameters themselves, compared with those of the wrap, and only where their gradients were seen
+        to differ. Those that the wrapper was told to ignore are left out.
+
+    Known false alarms:
+        None known.
+
+    Fix:
+        Change the model first and wrap it last; wrap it again after a change.
+
+    References:
+        https://github.com/pytorch/pytorch/issues/12603
+        https://github.com/pytorch/pytorch/issues/104336
+    """
+    yield from _tell(evidence, "DDP006")
+
+
+@check(
+    "DDP008",
+    name="no-sync-before-step",
+    title="The micro-batch before the optimizer's step ran under no_sync",
+    severity="error",
+    family="training",
+    needs=NEEDS,
+    since="0.1.0",
+    id="training.synced_before_step",
+    required=False,
+    commands=JOB,
+    explains=("NUM001",),
+)
+def find_unsynced(evidence: Evidence) -> Iterable[Finding]:
+    """The last forward before a step of the optimizer was made under no_sync, so its gradients were not reduced.
+
+    What it looks for:
+        Steps at which gradients differ over ranks and before which the wrapper's last forward did not reduce.
+
+    Why it matters:
+        Gradient accumulation with a condition that is off by one: each rank steps with gradients of its own.
+        Nothing complains.
+
+    How it decides:
+        By ``require_backward_grad_sync`` at each forward, and only where gradients were seen to differ at the step.
+
+    Known false alarms:
+        Gradients that are reduced by hand after the step's last backward are equal and are not named.
+
+    Fix:
+        Let the last micro-batch before the step run outside of ``no_sync()``.
+
+    References:
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
+    """
+    yield from _tell(evidence, "DDP008")
+
+
+@check(
+    "DDP015",
+    name="model-unwrapped",
+    title="Several ranks train one model and nothing reduces its gradients",
+    severity="error",
+    family="training",
+    needs=NEEDS,
+    since="0.1.0",
+    id="training.model_wrapped",
+    required=False,
+    commands=JOB,
+    explains=("NUM001",),
+)
+def find_unwrapped(evidence: Evidence) -> Iterable[Finding]:
+    """Several ranks step an optimizer on the same model, each with gradients of its own.
+
+    What it looks for:
+        A model that no DistributedDataParallel wraps, equal on all ranks before the first step, whose gradients
+        and then whose parameters differ and do not become equal again.
+
+    Why it matters:
+        The job costs as much as a distributed one and gives the model of one GPU. Mostly the wrap was forgotten
+        in one of several branches, or averaging by hand works on a copy of the gradients.
+
+    How it decides:
+        By the parameters before the step, where ranks that average them between steps have them equal again.
+        Tensors of DTensor, FSDP and the like, and parameters that belong to no module that was seen, are passed
+        over. A model that differs over ranks from the beginning may be meant to: then it is a warning of low
+        confidence.
+
+    Known false alarms:
+        Ranks that train models of their own on purpose from the same seed (ensembles, searches).
+
+    Fix:
+        Wrap the model and call the wrapper, or average ``.grad`` itself between backward and step.
+
+    References:
+        https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html
+    """
+    yield from _tell(evidence, "DDP015")
+
+
+@check_also(
+    experiments.find_replicas_diverged,
+    id="training.replicas",
+    family="training",
+    needs=NEEDS,
+    required=False,
+    commands=JOB,
+)
+def find_parted(evidence: Evidence) -> Iterable[Finding]:
+    """Parameters of one model differ over ranks, and no narrower cause was seen."""
+    yield from _tell(evidence, "NUM001")
+
+
+@check(
+    "NUM006",
+    name="optimizer-diverged",
+    title="Optimizers differ over ranks",
+    severity="warning",
+    family="training",
+    needs=NEEDS,
+    since="0.1.0",
+    id="training.rates",
+    required=False,
+    commands=JOB,
+)
+def find_rates(evidence: Evidence) -> Iterable[Finding]:
+    """Ranks step one model with different learning rates.
+
+    What it looks for:
+        Learning rates of one optimizer that differ over ranks, before parameters part whose gradients are equal.
+
+    Why it matters:
+        A scheduler that follows a rank's own loss (ReduceLROnPlateau), or one that is stepped on one rank only,
+        makes replicas part slowly. Nothing complains.
+
+    How it decides:
+        By the learning rates at the steps that are looked at. The state of the optimizer itself is not compared.
+
+    Known false alarms:
+        None known.
+
+    Fix:
+        Reduce what the scheduler decides by, and step it on every rank.
+
+    References:
+        https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.ReduceLROnPlateau.html
+    """
+    yield from _tell(evidence, "NUM006")
+
+
+@check(
+    "DAT001",
+    name="data-not-sharded",
+    title="Ranks read the same batches",
+    severity="error",
+    family="training",
+    needs=NEEDS,
+    since="0.1.0",
+    id="training.data_sharded",
+    required=False,
+    commands=JOB,
+)
+def find_unsharded(evidence: Evidence) -> Iterable[Finding]:
+    """Ranks that train one model are given the same batches.
+
+    What it looks for:
+        The first batches of an epoch, as the model is given them, that are equal on ranks of one wrapper.
+
+    Why it matters:
+        Without a DistributedSampler each GPU sees the whole data set in the same order: N times the cost for
+        the gradients of one. With streams that are not split by rank and worker it is the same.
+
+    How it decides:
+        By fingerprints of the tensors at the model's door, for the first three batches of an epoch. Ranks of
+        different groups (tensor parallel ranks) are not compared, one batch that comes again and again
+        (overfitting on purpose) does not count, and batches that no DataLoader gave are an advice only: made-up
+        data is often equal on purpose.
+
+    Known false alarms:
+        Data that is meant to be equal on all ranks and goes through a DataLoader.
+
+    Fix:
+        Give the loader a DistributedSampler; split streams by rank and worker.
+
+    References:
+        https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
+        https://github.com/huggingface/datasets/issues/5360
+    """
+    if not any(node.batches for node in evidence.training):
+        raise NotApplicable("no batch was seen that a model was given in training")
+    for repeated in find_repeated(evidence):
+        yield _tell_repeated(repeated)
+
+
+def _tell_repeated(repeated: Repeated) -> Finding:
+    loader, call = repeated.loader, user_line(repeated.frames)
+    line = user_line(loader.frames) if loader is not None else None
+    where = tuple(
+        Where(repeated.ranks, role, frame.file, frame.line, frame.function, frame.source)
+        for role, frame in (("culprit", line), ("caller", call))
+        if frame is not None
+    )
+    source = f"from the loader at {line.file}:{line.line}" if line is not None else "that no DataLoader gave"
+    shape = "x".join(map(str, repeated.shape))
+    evidence = [
+        EvidenceItem(
+            "batches",
+            f"the first {count_of(repeated.batches, 'batch', 'batches')} of epoch {repeated.epoch} ({shape}) "
+            "are equal to the bit",
+            repeated.ranks,
+        )
+    ]
+    if loader is not None and loader.sampler is not None:
+        told = (
+            f", which was told of {count_of(loader.replicas, 'rank')}" if loader.replicas is not None else ""
+        )
+        evidence.append(EvidenceItem("sampler", f"the sampler is {loader.sampler}{told}"))
+    return Finding(
+        message=f"{capitalise(name_set(repeated.ranks))} train on the same batches {source}: each sample is seen "
+        f"{len(repeated.ranks)} times and the ranks add nothing to each other.",
+        ranks=repeated.ranks,
+        where=where,
+        evidence=tuple(evidence),
+        fix=(
+            Fix(
+                "give each rank its own part of the data",
+                code="sampler = DistributedSampler(dataset, shuffle=True)\n"
+                "loader = DataLoader(dataset, batch_size, sampler=sampler)\n"
+                "for epoch in range(epochs):\n    sampler.set_epoch(epoch)",
+            ),
+            Fix("a stream has to be split by rank and by worker",
+                code="shard, shards = rank * workers + worker, world_size * workers\n"
+                "for sample in itertools.islice(stream, shard, None, shards):"),
+        ),
+        details={"batches": repeated.batches, "epoch": repeated.epoch, "sampler": loader.sampler if loader else None},
+        severity=None if loader is not None else "info",
+        confidence="high" if loader is not None and repeated.batches > 2 else "medium",
+    )  # fmt: skip
+
+
+@check(
+    "DAT002",
+    name="epoch-not-set",
+    title="Every epoch has the same order",
+    severity="warning",
+    family="training",
+    needs=NEEDS,
+    since="0.1.0",
+    id="training.epoch_set",
+    required=False,
+    commands=JOB,
+)
+def find_epoch_unset(evidence: Evidence) -> Iterable[Finding]:
+    """A sampler that shuffles gives the same order in each epoch.
+
+    What it looks for:
+        Indices that a loader's sampler gives in training: the same order, and not an ascending one, in two
+        epochs that follow each other, and in no epoch another.
+
+    Why it matters:
+        ``DistributedSampler`` shuffles by seed and epoch. Without ``set_epoch`` every epoch has the order of
+        the first one, and the model sees the same batches again and again; accuracy suffers without a word.
+
+    How it decides:
+        By the first eight batches of indices of each epoch, whatever the sampler's class. A sampler without
+        ``set_epoch`` may mean its order: then it is an advice. Fewer than eight indices, and loaders without
+        indices (streams), are not judged.
+
+    Known false alarms:
+        A fixed order that is meant and that a sampler with ``set_epoch`` gives.
+
+    Fix:
+        Call ``sampler.set_epoch(epoch)`` before each epoch; a sampler of your own has to use it.
+
+    References:
+        https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
+        https://github.com/pytorch/pytorch/issues/31771
+    """
+    if not any(node.epochs for node in evidence.training):
+        raise NotApplicable("no epoch of a loader with indices was seen")
+    for same in find_same_order(evidence):
+        if same.loader.shuffle is not False:
+            yield _tell_order(same)
+
+
+def _tell_order(same: SameOrder) -> Finding:
+    loader = same.loader
+    line = user_line(loader.frames)
+    name = (loader.sampler or "the sampler").rpartition(".")[2]
+    told = len(set(loader.epochs)) > 1
+    why = (
+        "set_epoch is called, and the sampler does not use it"
+        if told
+        else "set_epoch is not called"
+        if loader.epochs
+        else "set_epoch is not called, or the sampler does not use it"
+        if loader.sets_epoch
+        else "the sampler has no set_epoch"
+    )
+    place = f" of the loader at {line.file}:{line.line}" if line is not None else ""
+    first = ", ".join(map(str, same.first[:6]))
+    return Finding(
+        message=f"Every epoch{place} has the same order on {name_set(same.ranks)}: {why} ({name}).",
+        ranks=same.ranks,
+        where=(Where(same.ranks, "culprit", line.file, line.line, line.function, line.source),)
+        if line
+        else (),
+        evidence=(
+            EvidenceItem(
+                "indices",
+                f"epochs {same.epoch - 1} and {same.epoch} both begin with {first}, … "
+                f"({count_of(same.compared, 'index', 'indices')} compared)",
+                same.ranks,
+            ),
+        ),
+        fix=(
+            Fix(
+                "set the epoch before the loader is iterated",
+                code="for epoch in range(epochs):\n    sampler.set_epoch(epoch)\n    for batch in loader:\n        …",
+            ),
+            *(
+                (Fix("let the sampler use the epoch", code="generator.manual_seed(self.seed + self.epoch)"),)
+                if told
+                else ()
+            ),
+        ),
+        details={"sampler": loader.sampler, "epochs": list(loader.epochs), "compared": same.compared},
+        severity=None if loader.sets_epoch else "info",
+        confidence="high" if loader.sets_epoch else "medium",
+    )

@@ -1,0 +1,327 @@
+"""Where replicas part, and why: from who agrees with whom at each step to one cause for each model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence.training import (
+    OptimizerSetup,
+    Share,
+    StepLook,
+    TensorLook,
+    WrapperLook,
+    WrapperSetup,
+)
+
+LAST_BITS = 1e-6
+"""Relative difference of norms up to which parameters count as equal but for their last bits, where the
+gradients agree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One model over the ranks that should hold the same: a group of its wrapper, or all where nothing wraps it."""
+
+    setup: OptimizerSetup
+    model: int
+    name: str
+    """Its class."""
+    ranks: RankSet
+    looks: tuple[StepLook, ...]
+    """Of these ranks and this model alone, in order."""
+    wrapper: WrapperSetup | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """How the replicas of one model parted."""
+
+    code: str
+    replica: Replica
+    first: StepLook | None
+    """The first look at which parameters differ; None where there was none after the gradients did."""
+    gradients: StepLook | None = None
+    """The first look at which gradients differ; None where they never do."""
+    tensors: tuple[TensorLook, ...] = ()
+    """Those that the cause is about."""
+    ranks: RankSet = field(default_factory=RankSet)
+    way: WrapperLook | None = None
+    """What was done with the wrapper."""
+    at_start: bool = False
+    """They differ before the first step."""
+    slight: bool = False
+    """They differ in their last bits only."""
+    confidence: str = "high"
+
+
+def judge_replicas(evidence: Evidence) -> list[Parting]:
+    """Return for each model whose replicas parted how and why."""
+    found = []
+    for replica in list_replicas(evidence):
+        parting = _judge(replica)
+        if parting is not None:
+            found.append(parting)
+    return found
+
+
+def list_replicas(evidence: Evidence) -> list[Replica]:
+    """Return the models that several ranks train, as far as it is known which ranks should hold the same."""
+    setups: dict[int, OptimizerSetup] = {}
+    looks: dict[int, dict[int, StepLook]] = {}
+    for node in evidence.training:
+        for setup in node.optimizers:
+            known = setups.get(setup.number)
+            setups[setup.number] = setup if known is None else _join_setups(known, setup)
+        for look in node.steps:
+            steps = looks.setdefault(look.optimizer, {})
+            before = steps.get(look.step)
+            steps[look.step] = look if before is None else _join_looks(before, look)
+    replicas: list[Replica] = []
+    for number, setup in sorted(setups.items()):
+        replicas += _split(setup, [look for _, look in sorted(looks.get(number, {}).items())])
+    return replicas
+
+
+def _split(setup: OptimizerSetup, looks: Sequence[StepLook]) -> list[Replica]:
+    """Return the models of one optimizer, each over the ranks of its group."""
+    models = {int(model): name for model, name in setup.models.items() if model.lstrip("-").isdigit()}
+    wrapped = {each.number for each in setup.wrappers}
+    parts: list[tuple[int, str, RankSet, WrapperSetup | None]] = []
+    for each in setup.wrappers:
+        if each.number in models:
+            group = RankSet(rank for rank in each.group if rank in setup.ranks) if each.group else setup.ranks
+            parts.append((each.number, each.model, group, each))
+    parts += [(model, name, setup.ranks, None) for model, name in models.items() if model not in wrapped]
+    return [
+        Replica(
+            setup,
+            model,
+            name.removeprefix("__main__."),
+            ranks,
+            _restrict(looks, ranks, model, alone=len(models) == 1),
+            wrapper,
+        )
+        for model, name, ranks, wrapper in parts
+        if len(ranks) > 1
+    ]
+
+
+def _join_setups(one: OptimizerSetup, other: OptimizerSetup) -> OptimizerSetup:
+    return replace(
+        one,
+        ranks=one.ranks.union(other.ranks),
+        wrappers=tuple(dict.fromkeys((*one.wrappers, *other.wrappers))),
+        uniform=one.uniform and other.uniform and one.models == other.models,
+        unfrozen=tuple(dict.fromkeys((*one.unfrozen, *other.unfrozen))),
+        steps=_join_shares(one.steps, other.steps),
+    )
+
+
+def _join_looks(one: StepLook, other: StepLook) -> StepLook:
+    if one.final != other.final:
+        return other if one.final else one
+    tensors = {(each.model, each.name): each for each in one.tensors}
+    for each in other.tensors:
+        known = tensors.get((each.model, each.name))
+        tensors[each.model, each.name] = each if known is None else _join_tensors(known, each)
+    return replace(
+        one,
+        values=_join_shares(one.values, other.values),
+        gradients=_join_shares(one.gradients, other.gradients),
+        rates=_join_shares(one.rates, other.rates),
+        wrappers=(*one.wrappers, *other.wrappers),
+        tensors=tuple(tensors.values()),
+    )
+
+
+def _join_tensors(one: TensorLook, other: TensorLook) -> TensorLook:
+    return replace(
+        one,
+        values=_join_shares(one.values, other.values),
+        gradients=_join_shares(one.gradients, other.gradients),
+        trainable=one.trainable.union(other.trainable),
+        missing=one.missing.union(other.missing),
+        reduced=one.reduced.union(other.reduced),
+        ignored=one.ignored.union(other.ignored),
+        idle=one.idle.union(other.idle),
+    )
+
+
+def _join_shares(one: Sequence[Share], other: Sequence[Share]) -> tuple[Share, ...]:
+    joined = {share.digest: share for share in one}
+    for share in other:
+        known = joined.get(share.digest)
+        joined[share.digest] = (
+            share if known is None else replace(known, ranks=known.ranks.union(share.ranks))
+        )
+    return tuple(sorted(joined.values(), key=lambda share: (-len(share.ranks), share.ranks.ranges)))
+
+
+def _restrict(looks: Iterable[StepLook], ranks: RankSet, model: int, *, alone: bool) -> tuple[StepLook, ...]:
+    """Return what looks say of some ranks and one model, which may be its optimizer's only one."""
+    kept = set(ranks)
+
+    def shares(given: Sequence[Share]) -> tuple[Share, ...]:
+        cut = (replace(share, ranks=RankSet(rank for rank in share.ranks if rank in kept)) for share in given)
+        return tuple(share for share in cut if share.ranks)
+
+    def only(given: RankSet) -> RankSet:
+        return RankSet(rank for rank in given if rank in kept)
+
+    def tensor(given: TensorLook) -> TensorLook:
+        return replace(
+            given,
+            values=shares(given.values),
+            gradients=shares(given.gradients),
+            trainable=only(given.trainable),
+            missing=only(given.missing),
+            reduced=only(given.reduced),
+            ignored=only(given.ignored),
+            idle=only(given.idle),
+        )
+
+    found = []
+    for look in looks:
+        tensors = tuple(tensor(each) for each in look.tensors if each.model == model)
+        wrappers = tuple(
+            replace(each, ranks=only(each.ranks)) for each in look.wrappers if each.number == model
+        )
+        found.append(
+            replace(
+                look,
+                values=shares(look.values) if alone else _sum_up(tensors, "values"),
+                gradients=shares(look.gradients) if alone else _sum_up(tensors, "gradients"),
+                rates=shares(look.rates),
+                tensors=tensors,
+                wrappers=tuple(each for each in wrappers if each.ranks),
+            )
+        )
+    return tuple(found)
+
+
+def _sum_up(tensors: Sequence[TensorLook], name: str) -> tuple[Share, ...]:
+    """Return the shares of the first tensor in which ranks differ; none where nothing is known or nothing differs."""
+    return next((getattr(each, name) for each in tensors if len(getattr(each, name)) > 1), ())
+
+
+def _judge(replica: Replica) -> Parting | None:
+    parted = [look for look in replica.looks if len(look.values) > 1]
+    unequal = [look for look in replica.looks if len(look.gradients) > 1 or _partly_missing(look)]
+    if not parted and not unequal:
+        return None
+    first, gradients = next(iter(parted), None), next(iter(unequal), None)
+    began = min(look.step for look in (*parted[:1], *unequal[:1]))
+    later = [look for look in replica.looks if look.step > began and len(look.values) == 1]
+    if later and (first is None or any(look.step > first.step for look in later)):
+        return None  # equal again: averaged between steps, or broadcast
+    if first is None and (gradients is None or any(look.step > gradients.step for look in replica.looks)):
+        return None  # gradients differ, and what was made of them does not
+    at_start = first is not None and first.step == 1
+    if replica.wrapper is None:
+        return _judge_unwrapped(replica, first, gradients, at_start)
+    confidence = "high" if first is not None else "medium"
+    if gradients is not None and (first is None or gradients.step <= first.step) and not at_start:
+        return replace(_explain(replica, replica.wrapper, first, gradients), confidence=confidence)
+    if first is None:
+        return None
+    differing = tuple(each for each in first.tensors if len(each.values) > 1)
+    rated = any(len(look.rates) > 1 for look in replica.looks if look.step <= first.step)
+    return Parting(
+        "NUM006" if rated and not at_start else "NUM001",
+        replica,
+        first,
+        gradients,
+        differing,
+        _minority(first.values),
+        at_start=at_start,
+        slight=_is_slight(replica, first, gradients),
+    )
+
+
+def _judge_unwrapped(
+    replica: Replica, first: StepLook | None, gradients: StepLook | None, at_start: bool
+) -> Parting | None:
+    """A model that nothing reduces; one that differs from the beginning may be meant to: another one on each rank."""
+    if not replica.setup.uniform or gradients is None or first is None:
+        return None
+    if any(each.reduced for each in (*first.tensors, *gradients.tensors)):
+        return None
+    return Parting(
+        "DDP015",
+        replica,
+        first,
+        gradients,
+        tuple(each for each in gradients.tensors if len(each.gradients) > 1),
+        replica.ranks,
+        at_start=at_start,
+        confidence="low" if at_start else "high",
+    )
+
+
+def _explain(replica: Replica, wrapper: WrapperSetup, first: StepLook | None, gradients: StepLook) -> Parting:
+    """Return why gradients differ of a model that is wrapped."""
+    tensors = tuple(
+        each for each in gradients.tensors if len(each.gradients) > 1 or _differs_in_missing(each)
+    )
+    told = Parting("NUM001", replica, first, gradients, tensors, _minority((first or gradients).values))
+    around = [way for way in gradients.wrappers if way.synced == 0 and way.alone == 0]
+    if around:
+        ranks = RankSet().union(*(way.ranks for way in around))
+        seen = next((way for way in around if way.bypassed), around[0])
+        return replace(told, code="DDP005", ranks=ranks, way=seen)
+    unsynced = [way for way in gradients.wrappers if way.last_synced is False and way.alone > 0]
+    if unsynced:
+        ranks = RankSet().union(*(way.ranks for way in unsynced))
+        return replace(told, code="DDP008", ranks=ranks, way=unsynced[0])
+    unknown = tuple(each for each in tensors if not each.reduced and not each.ignored)
+    if unknown and len(unknown) == len(tensors):
+        return replace(told, code="DDP006", ranks=replica.ranks, tensors=unknown)
+    lacking = tuple(
+        each
+        for each in gradients.tensors
+        if any(rank in each.reduced and rank in each.trainable for rank in each.missing)
+    )
+    if lacking and not wrapper.find_unused_parameters and not wrapper.hooks:
+        everywhere = any(len(each.missing) == len(replica.ranks) for each in lacking)
+        ranks = replica.ranks if everywhere else RankSet().union(*(each.missing for each in lacking))
+        return replace(told, code="DDP001" if everywhere else "DDP002", ranks=ranks, tensors=lacking)
+    return told
+
+
+def _differs_in_missing(tensor: TensorLook) -> bool:
+    """Some ranks have a gradient of it and others that train it have none."""
+    return bool(tensor.missing) and bool(tensor.gradients)
+
+
+def _partly_missing(look: StepLook) -> bool:
+    return any(_differs_in_missing(each) for each in look.tensors)
+
+
+def _minority(shares: Sequence[Share]) -> RankSet:
+    """Return the ranks that differ from the most; all where no part is larger than the others."""
+    everyone = RankSet().union(*(share.ranks for share in shares)) if shares else RankSet()
+    if len(shares) < 2 or len(shares[0].ranks) == len(shares[1].ranks):
+        return everyone
+    return everyone.minus(shares[0].ranks)
+
+
+def _is_slight(replica: Replica, first: StepLook, gradients: StepLook | None) -> bool:
+    """Whether ranks differ in the last bits only, as far as the last look with norms tells."""
+    if gradients is not None:
+        return False
+    listed = [look for look in replica.looks if look.step >= first.step and look.tensors]
+    norms = [
+        [share.norm for share in each.values]
+        for each in (listed[-1].tensors if listed else ())
+        if len(each.values) > 1
+    ]
+    return bool(norms) and all(
+        all(norm is not None for norm in row) and _spread(row) <= LAST_BITS for row in norms
+    )
+
+
+def _spread(norms: Sequence[float | None]) -> float:
+    known = [norm for norm in norms if norm is not None]
+    return (max(known) - min(known)) / max(max(known), 1e-30)

@@ -1,0 +1,293 @@
+"""Sentences about replicas that parted: what is wrong, where, what was seen, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence.training import Share, StepLook, TensorLook
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
+from ddpdoctor_checks.crash.frames import user_frames, user_line
+from ddpdoctor_checks.training.replicas import Parting
+from ddpdoctor_checks.wording import capitalise, count_of, join_words, name_set
+
+MOST_SHARES = 4
+"""Values of one tensor that a sentence names."""
+_NAMES = 3
+"""Parameters that a sentence names."""
+
+
+def tell_parting(parting: Parting, severity: str | None = None) -> Finding:
+    """Return the finding for replicas that parted."""
+    say, fixes = _WAYS[parting.code]
+    steps = parting.replica.setup.frames
+    call = user_line(parting.way.bypass) if parting.way is not None else None
+    line = call or user_line(steps)
+    return Finding(
+        message=f"{say(parting, line)} {_say_consequence(parting)}",
+        ranks=parting.ranks,
+        victims=parting.replica.ranks.minus(parting.ranks),
+        where=_list_places(parting, call, steps),
+        evidence=tuple(_list_evidence(parting)),
+        fix=fixes,
+        details=_detail(parting),
+        confidence=parting.confidence,
+        severity=severity,
+        code=parting.code,
+    )
+
+
+def _place(line: Frame | None) -> str:
+    return f" at {line.file}:{line.line}" if line is not None else ""
+
+
+def _find_wrap(parting: Parting) -> Frame | None:
+    return user_line(parting.replica.wrapper.frames) if parting.replica.wrapper is not None else None
+
+
+def _names(tensors: Sequence[TensorLook]) -> str:
+    noun = "Parameter" if len(tensors) == 1 else "Parameters"
+    return f"{noun} {join_words((each.name for each in tensors), few=_NAMES)}"
+
+
+def _say_bypassed(parting: Parting, line: Frame | None) -> str:
+    who = capitalise(name_set(parting.ranks))
+    seen = parting.way is not None and parting.way.bypassed is not None
+    if seen:
+        return (
+            f"{who} train {parting.replica.name} around DistributedDataParallel{_place(line)}: no "
+            "gradient is reduced."
+        )
+    return (
+        f"{who} step the parameters of {parting.replica.name}{_place(line)}, whose DistributedDataParallel "
+        "made no forward "
+        "in training: no gradient is reduced."
+    )
+
+
+def _say_changed(parting: Parting, line: Frame | None) -> str:
+    unfrozen = [each.name for each in parting.tensors if each.name in parting.replica.setup.unfrozen]
+    what = (
+        "required no gradient"
+        if unfrozen
+        else "was not there"
+        if len(parting.tensors) == 1
+        else "were not there"
+    )
+    return (
+        f"{_names(parting.tensors)} of {parting.replica.name} {what} when the model was wrapped"
+        f"{_place(_find_wrap(parting))}: "
+        "DistributedDataParallel does not reduce the gradient."
+    )
+
+
+def _say_unsynced(parting: Parting, line: Frame | None) -> str:
+    return (
+        f"{capitalise(name_set(parting.ranks))} step the optimizer{_place(line)} after a forward under "
+        "no_sync(): the gradients "
+        f"of {parting.replica.name} are not reduced."
+    )
+
+
+def _say_unused(parting: Parting, line: Frame | None) -> str:
+    idle = all(each.idle for each in parting.tensors)
+    why = " (its forward was never made)" if idle else ""
+    return (
+        f"{_names(parting.tensors)} of {parting.replica.name}{why} got no gradient on "
+        f"{name_set(parting.ranks)}: "
+        "DistributedDataParallel waits for it, and does not reduce what shares its bucket."
+    )
+
+
+def _say_unwrapped(parting: Parting, line: Frame | None) -> str:
+    return (
+        f"{capitalise(name_set(parting.ranks))} each step {parting.replica.name}{_place(line)} with gradients "
+        "of their own: "
+        "nothing wraps the model, and nothing reduces them."
+    )
+
+
+def _say_diverged(parting: Parting, line: Frame | None) -> str:
+    name = parting.replica.name
+    everyone = parting.ranks == parting.replica.ranks
+    who = "the ranks" if everyone else name_set(parting.ranks)
+    if parting.at_start:
+        return (
+            f"{capitalise(who)} hold other parameters of {name} before the first step, though "
+            "DistributedDataParallel made them equal "
+            "at the wrap: they were changed after it."
+        )
+    if parting.gradients is not None:
+        return (
+            f"The gradients of {name} differ over {name_set(parting.replica.ranks)}, although its "
+            "DistributedDataParallel ran."
+        )
+    bits = " in their last bits" if parting.slight else ""
+    return (
+        f"Parameters of {name} part over {name_set(parting.replica.ranks)}{bits} with equal "
+        "gradients: something else changes them."
+    )
+
+
+def _say_rates(parting: Parting, line: Frame | None) -> str:
+    rates = next(look.rates for look in parting.replica.looks if len(look.rates) > 1)
+    told = join_words(
+        f"{share.digest.strip('[]')} on {name_set(share.ranks)}" for share in rates[:MOST_SHARES]
+    )
+    return f"The learning rates of {parting.replica.setup.kind.rpartition('.')[2]} differ over ranks: {told}."
+
+
+def _say_consequence(parting: Parting) -> str:
+    if parting.first is None:
+        return (
+            f"Its gradients differ at step {parting.gradients.step if parting.gradients is not None else 1}."
+        )
+    step = parting.first.step
+    tensor = next((each for each in parting.first.tensors if len(each.values) > 1), None)
+    which = f"{tensor.name} first" if tensor is not None and not parting.at_start else ""
+    if parting.first.final:
+        return f"The replicas differ at the end{', ' + which if which else ''}."
+    if parting.at_start:
+        return "They differ from the beginning."
+    return f"The replicas differ from step {step} on{', ' + which if which else ''}."
+
+
+def _list_places(parting: Parting, call: Frame | None, steps: Sequence[Frame]) -> tuple[Where, ...]:
+    places = []
+    if call is not None:
+        places.append(Where(parting.ranks, "culprit", call.file, call.line, call.function, call.source))
+    for place, frame in enumerate(user_frames(steps)[:3]):
+        first = not places and not place
+        role = "culprit" if first else "noticed" if not place else "caller"
+        places.append(
+            Where(parting.replica.ranks, role, frame.file, frame.line, frame.function, frame.source)
+        )
+    wrap = _find_wrap(parting)
+    if wrap is not None and parting.code == "DDP006":
+        places.insert(0, Where(parting.ranks, "culprit", wrap.file, wrap.line, wrap.function, wrap.source))
+        places[1:2] = [replace(each, role="noticed") for each in places[1:2]]
+    return tuple(places)
+
+
+def _list_evidence(parting: Parting) -> list[EvidenceItem]:
+    items = []
+    if parting.gradients is not None:
+        items.append(EvidenceItem("gradients", _tell_look(parting.gradients, "gradients", "at")))
+    if parting.first is not None:
+        items.append(EvidenceItem("replicas", _tell_look(parting.first, "values", "before")))
+    equal = [look.step for look in parting.replica.looks if len(look.values) == 1]
+    if equal:
+        items.append(EvidenceItem("replicas", f"equal on all ranks before step {equal[-1]}"))
+    looked = [str(look.step) for look in parting.replica.looks if not look.final]
+    if looked:
+        items.append(EvidenceItem("looks", f"looked at steps {join_words(looked, few=10)}"))
+    return items
+
+
+def _tell_look(look: StepLook, name: str, when: str) -> str:
+    shares: Callable[[TensorLook], Sequence[Share]] = lambda each: getattr(each, name)  # noqa: E731  # typed
+    tensor = next((each for each in look.tensors if len(shares(each)) > 1), None)
+    place = "at the end" if look.final else f"{when} step {look.step}"
+    what = "gradients" if name == "gradients" else "parameters"
+    if tensor is None:
+        parts = [str(share.ranks) for share in getattr(look, name)[:MOST_SHARES]]
+        return (
+            f"{place}: {what} agree within ranks {join_words(parts)} only"
+            if parts
+            else f"{place}: {what} differ"
+        )
+    noun = "the gradient of " if name == "gradients" else ""
+    told = join_words(
+        f"{share.norm:.7g} on {name_set(share.ranks)}" if share.norm is not None else name_set(share.ranks)
+        for share in shares(tensor)[:MOST_SHARES]
+    )
+    more = f"; {count_of(look.differing, 'tensor')} differ" if look.differing > 1 else ""
+    return f"{place}: norm of {noun}{tensor.name} is {told}{more}"
+
+
+def _detail(parting: Parting) -> dict[str, Any]:
+    def row(tensor: TensorLook) -> dict[str, Any]:
+        return {
+            "name": tensor.name,
+            "shape": list(tensor.shape),
+            "missing": str(tensor.missing),
+            "values": [{"ranks": str(share.ranks), "norm": share.norm} for share in tensor.values],
+        }
+
+    return {
+        "model": parting.replica.name,
+        "optimizer": parting.replica.setup.kind,
+        "first_step": parting.first.step if parting.first is not None else None,
+        "gradients_step": parting.gradients.step if parting.gradients is not None else None,
+        "parameters": [row(tensor) for tensor in parting.tensors],
+    }
+
+
+_REWRAP = (
+    Fix(
+        "change the model first and wrap it last",
+        code="model.fc = torch.nn.Linear(512, classes)   # or requires_grad_(True)\n"
+        "model = DistributedDataParallel(model)     # after it, and again after each later change",
+    ),
+    Fix("a layer that is unfrozen later can be wrapped unfrozen, with its learning rate at 0 until then"),
+)
+_UNUSED = (
+    Fix("take out what the forward does not use, or use it"),
+    Fix(
+        "or let DistributedDataParallel look for it, which costs a walk through the graph in each step",
+        code="model = DistributedDataParallel(model, find_unused_parameters=True)",
+    ),
+)
+_DIVERGED = (
+    Fix("load checkpoints and initialise before the wrap, or on all ranks alike"),
+    Fix(
+        "or make the ranks equal where they are changed",
+        code="for tensor in model.state_dict().values():\n    dist.broadcast(tensor, src=0)",
+    ),
+)
+_WAYS: dict[str, tuple[Callable[[Parting, Frame | None], str], tuple[Fix, ...]]] = {
+    "DDP001": (_say_unused, _UNUSED),
+    "DDP002": (_say_unused, _UNUSED),
+    "DDP005": (
+        _say_bypassed,
+        (
+            Fix(
+                "call the wrapper in training; what else the step needs belongs into the wrapped module's forward",
+                code="loss = criterion(model(x), y)   # not model.module(x)",
+            ),
+        ),
+    ),
+    "DDP006": (_say_changed, _REWRAP),
+    "DDP008": (
+        _say_unsynced,
+        (
+            Fix(
+                "let the last micro-batch before the step run outside of no_sync()",
+                code="last = (i + 1) % accumulate == 0\n"
+                "with contextlib.nullcontext() if last else model.no_sync():\n"
+                "    loss = criterion(model(x), y) / accumulate\n    loss.backward()\n"
+                "if last:\n    optimizer.step()\n    optimizer.zero_grad()",
+            ),
+        ),
+    ),
+    "DDP015": (
+        _say_unwrapped,
+        (
+            Fix("wrap the model, and call the wrapper", code="model = DistributedDataParallel(model)"),
+            Fix("averaging by hand has to change .grad itself, on every rank, between backward and step",
+                code="for p in model.parameters():\n    dist.all_reduce(p.grad)\n    p.grad /= dist.get_world_size()"),
+        ),
+    ),
+    "NUM001": (_say_diverged, _DIVERGED),
+    "NUM006": (
+        _say_rates,
+        (Fix("let every rank make the same steps of the same schedule: decide by values that are reduced first"),),
+    ),
+}  # fmt: skip
+
+
+def ranks_of(partings: Sequence[Parting]) -> RankSet:
+    """Return all ranks that findings speak of."""
+    return RankSet().union(*(each.replica.ranks for each in partings))
