@@ -95,6 +95,13 @@ DDP017 nothing-trainable error
 CKP002 checkpoint-read-early error
 CKP004 wrapper-prefix error
 CKP005 directory-raced warning
+DDP005 wrapper-bypassed error
+DDP006 parameters-changed-after-wrap error
+DDP008 no-sync-before-step error
+DDP015 model-unwrapped error
+DAT001 data-not-sharded error
+DAT002 epoch-not-set warning
+NUM006 optimizer-diverged warning
 """
 # Codes that need no `check`, but that its experiments with the user's model can see as well.
 ALSO = """\
@@ -149,6 +156,7 @@ def test_declaration_names_only_what_exists(declared: Check) -> None:
         "ddp",
         "bandwidth",
         "hangs",
+        "training",
         "crash",
     )
 
