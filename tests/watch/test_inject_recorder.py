@@ -179,6 +179,18 @@ def test_where_neither_is_allowed_there_is_no_server(tmp_path: Path, private: Pa
     assert not any(line in stderr for line in LINES)
 
 
+def test_where_there_is_no_room_for_threads_there_is_no_server(tmp_path: Path, private: Path) -> None:
+    """C++ would end the process: it cannot tell anybody that a thread could not be had."""
+    spoil = (
+        "import resource; pages = int(open('/proc/self/statm').read().split()[0]);"
+        "resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + (40 << 20), -1))"
+    )
+    rank, told = start_again(tmp_path, private, spoil)
+    assert told[1]["problem"] == "there is no room for its threads"
+    rank.communicate("")
+    assert rank.returncode in (0, -signal.SIGABRT)
+
+
 def _tasks(pid: int) -> list[Path]:
     return [
         task

@@ -24,6 +24,9 @@ LONGEST = 107
 """Bytes of the path of a socket (unix(7))."""
 FEW_CPUS = 8
 """The server starts as many threads as there are processors that its maker may use, 8 at least."""
+THREADS = 16
+"""That must be to be had: the server starts 9, and C++ ends the process where it cannot."""
+_NAP_US = 3000
 _CLOSE_RANGE = 436
 """The number of close_range(2), the same on all machines since it came with Linux 5.9; Python knows no such call."""
 _CLOSE_RANGE_UNSHARE = 2
@@ -96,6 +99,9 @@ def _start(path: str) -> str | None:
         try:
             _block_signals(signal)
             _choose_cpu()
+            if not _has_room(ctypes, library):
+                problems.append("there is no room for its threads")
+                return
             shared = [int(name) for name in os.listdir("/proc/thread-self/fd")]
             collects = gc.isenabled()
             gc.disable()  # A file of the program's that is freed here would never be closed.
@@ -131,6 +137,21 @@ def _choose_cpu() -> None:
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) > FEW_CPUS + 1:
         os.sched_setaffinity(0, {allowed[os.getpid() % len(allowed)]})
+
+
+def _has_room(ctypes: Any, library: Any) -> bool:
+    """Try whether as many threads can be had, by memory and by limits of processes."""
+    threads = (ctypes.c_ulong * THREADS)()
+    nap = ctypes.cast(library.usleep, ctypes.c_void_p)
+    started = 0
+    for place in range(THREADS):
+        thread = ctypes.byref(threads, place * ctypes.sizeof(ctypes.c_ulong))
+        if library.pthread_create(thread, None, nap, ctypes.c_void_p(_NAP_US)) != 0:
+            break
+        started += 1
+    for place in range(started):
+        library.pthread_join(ctypes.c_ulong(threads[place]), None)
+    return started == THREADS
 
 
 def _part_descriptors(ctypes: Any, library: Any, shared: list[int]) -> bool:
