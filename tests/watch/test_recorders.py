@@ -134,6 +134,15 @@ def test_strange_entries_are_left_out(servers: Servers) -> None:
     assert [each.sequence for each in told.open] == [3]
 
 
+def test_a_recorder_that_holds_nothing_says_so(servers: Servers) -> None:
+    servers.add(
+        frame(b'{"comm_lib_version":"","nccl_comm_state":{},"pg_config":{},"pg_status":{},"version":"2.10"}')
+    )
+    (problem,) = servers.problems()
+    assert problem is not None
+    assert "holds no collective" in problem
+
+
 def test_an_answer_without_end_is_given_up(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorders, "LARGEST", 100_000)
     servers.add(frame(b" " * 2_000_000))
