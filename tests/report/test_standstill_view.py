@@ -8,9 +8,10 @@ from ddpdoctor.evidence import Evidence, Frame, Launch, RankSet
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.native import NativeFrame
 from ddpdoctor.evidence.standstill import Call, Stand, Standstill
+from ddpdoctor.report.html.calls import COLUMNS_SHOWN, LANES_SHOWN
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.stacks import FORKS_SHOWN
-from ddpdoctor.report.html.standstill import LANES_SHOWN, view_standstill
+from ddpdoctor.report.html.standstill import view_standstill
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -95,17 +96,17 @@ def test_a_thousand_ranks_are_a_few_lanes() -> None:
     caps = Caps()
     view = view_standstill(make_evidence(1024, odd=517), caps)
     assert view is not None
-    assert view.timeline is not None
-    assert view.timeline.count('class="lane-name"') == 2
-    assert len(view.timeline) < 100_000
+    assert view.timeline.drawing is not None
+    assert view.timeline.drawing.count('class="lane-name"') == 2
+    assert len(view.timeline.drawing) < 100_000
     assert view.classes[1].ranks == "rank 517"
 
 
 def test_sixteen_ranks_have_a_lane_each() -> None:
     view = view_standstill(make_evidence(LANES_SHOWN), Caps())
     assert view is not None
-    assert view.timeline is not None
-    assert view.timeline.count('class="lane-name"') == LANES_SHOWN
+    assert view.timeline.drawing is not None
+    assert view.timeline.drawing.count('class="lane-name"') == LANES_SHOWN
 
 
 def test_hostile_text_stays_text() -> None:
@@ -123,14 +124,12 @@ def test_hostile_text_stays_text() -> None:
     stand = Stand(0, 1, recent=(call,), still_s=1.0, frames=(Frame(HOSTILE, 1, HOSTILE, HOSTILE),))
     view = view_standstill(Evidence(standstills=(Standstill(look.at, 1.0, 1.0, (stand,)),)), Caps())
     assert view is not None
-    assert view.timeline is not None
-    assert "<script" not in view.timeline
+    assert view.timeline.drawing is not None
+    assert "<script" not in view.timeline.drawing
 
 
 def test_the_first_difference_counts_ranks_whose_column_is_not_shown() -> None:
     """Seven sequences, six columns: the seventh parts earlier than the others do."""
-    from ddpdoctor.report.html.standstill import COLUMNS_SHOWN
-
     size = COLUMNS_SHOWN + 1
     stands = []
     for rank in range(size):
@@ -183,13 +182,13 @@ def test_a_call_that_has_not_returned_is_red_though_it_is_kept_with_fewer_frames
     ]
     view = view_standstill(Evidence(standstills=(replace(look, stands=tuple(stands)),)), Caps())
     assert view is not None
-    assert view.timeline is not None
-    assert view.timeline.count('class="op-open"') == 2
+    assert view.timeline.drawing is not None
+    assert view.timeline.drawing.count('class="op-open"') == 2
 
 
 def test_a_lane_of_many_ranks_is_named_by_how_many_they_are() -> None:
     view = view_standstill(make_evidence(1024, odd=517), Caps())
     assert view is not None
-    assert view.timeline is not None
-    assert ">1,023 ranks<" in view.timeline
-    assert ">rank 517<" in view.timeline
+    assert view.timeline.drawing is not None
+    assert ">1,023 ranks<" in view.timeline.drawing
+    assert ">rank 517<" in view.timeline.drawing

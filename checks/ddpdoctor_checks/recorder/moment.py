@@ -28,6 +28,7 @@ MOMENTARY = ("missing", "absent", "unstarted", "together")
 """Differences that are none a moment later where the job gets on; of the others no time makes calls fit."""
 
 
+AGAIN = Fix("where it does hang, make the dumps then")
 LATER = Fix(
     "add what tells whether it hung: the log of the job, or dumps that were made some minutes later",
     "ddpdoctor analyze DUMPS LATER_DUMPS train.log",
@@ -63,7 +64,7 @@ def weaken(told: Told, moment: Moment) -> Told:
     else:
         told.severity = "warning"
         told.message = f"{sentence.removesuffix('.')}; whether that was a hang nothing tells."
-    told.fix = (LATER, *told.fix)
+    told.fix = (AGAIN,) if moment.stage == "passing" else (LATER, *told.fix)
     return told
 
 

@@ -15,6 +15,7 @@ from ddpdoctor.report.html.checks import ChecksView, describe_counts, view_check
 from ddpdoctor.report.html.findings import FindingView, view_findings
 from ddpdoctor.report.html.links import LinksView, view_links
 from ddpdoctor.report.html.matrix import EnvironmentView, view_environment
+from ddpdoctor.report.html.recorded import RecordedView, view_recorded
 from ddpdoctor.report.html.results import ResultsView, view_results
 from ddpdoctor.report.html.stages import StagesView, view_stages
 from ddpdoctor.report.html.standstill import StandstillView, view_standstill
@@ -77,6 +78,7 @@ class PageView:
     links: LinksView
     stages: StagesView
     standstill: StandstillView | None
+    recorded: RecordedView | None
     commands: tuple[tuple[str, str], ...]
     absent: tuple[tuple[str, str, bool], ...]
     """Evidence that is missing: kind, reason, and whether it was wanted."""
@@ -110,6 +112,7 @@ def build_view(report: Report, options: RenderOptions) -> PageView:
         links=view_links(report.evidence, caps),
         stages=view_stages(report.evidence, report.timings, report.duration_s, caps),
         standstill=view_standstill(report.evidence, caps),
+        recorded=view_recorded(report.evidence, caps),
         commands=_commands(report),
         absent=_absent(report.evidence),
         caps=tuple(dict.fromkeys(caps.notes)),
