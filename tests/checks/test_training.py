@@ -1,0 +1,282 @@
+"""Replicas that part and data that repeats: the cause, the ranks, the line; and what is no fault at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import ddpdoctor_checks
+from ddpdoctor.evidence import Evidence, Launch, RankSet
+from ddpdoctor.judge import Finding, Registry
+from ddpdoctor.report.build import build_report
+from ddpdoctor.testing import STARTED
+from tests.checks.training import CALL, LOOP, STEP, WRAP, Made, tensor
+
+
+def judge(made: Made | Evidence) -> list[Finding]:
+    registry = Registry()
+    ddpdoctor_checks.register(registry)
+    evidence = made if isinstance(made, Evidence) else made.evidence()
+    evidence = dataclasses.replace(evidence, launch=Launch(command="run", world_size=2))
+    report = build_report(evidence, registry=registry, started_at=STARTED, duration_s=1.0)
+    assert [row.reason for row in report.checks if row.status == "error"] == []
+    return list(report.findings)
+
+
+def only(made: Made | Evidence) -> Finding:
+    found = judge(made)
+    assert len(found) == 1, [each.code for each in found]
+    return found[0]
+
+
+def test_equal_replicas_are_no_finding() -> None:
+    assert judge(Made(4).look(1).look(2).look(4).look(7, final=True)) == []
+
+
+def test_training_around_the_wrapper_is_named_by_the_call() -> None:
+    made = Made(2)
+    made.look(1, "", "0|1", synced=0, last=None, bypassed=True).look(
+        2, "0|1", "0|1", synced=0, last=None, bypassed=True
+    )
+    found = only(made)
+    assert (found.code, found.ranks, found.severity) == ("DDP005", RankSet([0, 1]), "error")
+    assert (found.where[0].role, found.where[0].line) == ("culprit", CALL.line)
+    assert "from step 2 on, fc.weight first" in found.message
+    assert found.confidence == "high"
+
+
+def test_wrapper_without_a_forward_is_named_by_the_step_where_modules_were_not_looked_at() -> None:
+    made = Made(2).look(1, "", "0|1", synced=0, last=None).look(2, "0|1", "0|1", synced=0, last=None)
+    found = only(made)
+    assert (found.code, found.where[0].line) == ("DDP005", STEP.line)
+
+
+def test_step_after_a_forward_under_no_sync() -> None:
+    made = (
+        Made(2)
+        .look(1)
+        .look(2, "", "0|1", synced=1, alone=1, last=False)
+        .look(4, "0|1", "0|1", alone=2, last=False)
+    )
+    assert only(made).code == "DDP008"
+
+
+def test_correct_accumulation_is_no_finding() -> None:
+    assert (
+        judge(Made(2).look(1, synced=1, alone=3).look(2, synced=1, alone=3).look(4, synced=2, alone=6)) == []
+    )
+
+
+def test_unfrozen_and_new_parameters_are_named_with_the_wrap() -> None:
+    made = Made(2)
+    made.unfrozen = ("head.bias",)
+    head = tensor("head.bias", 2, "0|1", "0|1", reduced=False)
+    found = only(made.look(1).look(2).look(4, "0|1", "0|1", head))
+    assert found.code == "DDP006"
+    assert "head.bias" in found.message
+    assert "required no gradient" in found.message
+    assert [(place.role, place.line) for place in found.where] == [
+        ("culprit", WRAP.line),
+        ("noticed", STEP.line),
+    ]
+
+
+def test_parameters_that_the_wrapper_ignores_on_purpose_are_not_called_new() -> None:
+    made = Made(2).look(1, "", "0|1", tensor("adapter", 2, "", "0|1", ignored=True))
+    made.look(2, "0|1", "0|1", tensor("adapter", 2, "0|1", "0|1", ignored=True))
+    assert only(made).code == "NUM001"
+
+
+def test_unused_on_all_ranks_and_on_some() -> None:
+    used = tensor("fc.weight", 4, "", "0|1|2|3")
+    everywhere = tensor("aux.weight", 4, missing="0-3", idle="0-3")
+    found = only(Made(4).look(1, "", "0|1|2|3", used, everywhere).look(2, "0|1|2|3", final=True))
+    assert (found.code, found.ranks) == ("DDP001", RankSet.span(4))
+    assert "aux.weight" in found.message
+    assert "its forward was never made" in found.message
+    somewhere = tensor("aux.weight", 4, "", "0,2-3", missing="1")
+    found = only(Made(4).look(1, "", "0|1|2|3", used, somewhere).look(2, "0|1|2|3", final=True))
+    assert (found.code, found.ranks, found.victims) == ("DDP002", RankSet([1]), RankSet([0, 2, 3]))
+
+
+def test_unused_parameters_that_the_wrapper_looks_for_are_no_cause() -> None:
+    made = Made(2)
+    made.find_unused = True
+    lacking = tensor("aux.weight", 2, missing="0-1")
+    assert judge(made.look(1, "", "", lacking).look(2)) == []
+
+
+def test_model_that_nothing_wraps() -> None:
+    found = only(Made(2, wrapped=False).look(1, "", "0|1").look(2, "0|1", "0|1").look(3, "0|1", final=True))
+    assert (found.code, found.severity, found.confidence) == ("DDP015", "error", "high")
+    assert found.where[0].line == STEP.line
+
+
+def test_unwrapped_models_that_differ_from_the_beginning_may_be_meant_to() -> None:
+    found = only(Made(2, wrapped=False).look(1, "0|1", "0|1").look(2, "0|1", "0|1"))
+    assert (found.code, found.severity, found.confidence) == ("DDP015", "warning", "low")
+
+
+def test_unwrapped_models_of_other_shapes_are_parts_of_one() -> None:
+    made = Made(2, wrapped=False)
+    made.uniform = False
+    assert judge(made.look(1, "0|1", "0|1").look(2, "0|1", "0|1")) == []
+
+
+def test_parameters_that_are_averaged_between_steps_heal() -> None:
+    every_step = Made(2, wrapped=False).look(1, "", "0|1").look(2, "", "0|1").look(4, "", "0|1")
+    now_and_then = (
+        Made(2, wrapped=False)
+        .look(1, "", "0|1")
+        .look(2, "0|1", "0|1")
+        .look(4, "0|1", "0|1")
+        .look(11, "", "0|1")
+    )
+    assert judge(every_step) == judge(now_and_then) == []
+
+
+def test_groups_of_a_wrapper_are_compared_each_for_itself() -> None:
+    made = Made(4)
+    made.groups = ["0-1", "2-3"]
+    assert judge(made.look(1, "0-1|2-3", "0-1|2-3").look(2, "0-1|2-3", "0-1|2-3")) == []
+
+
+def test_weights_changed_after_the_wrap_on_one_rank() -> None:
+    found = only(Made(4).look(1, "1-3|0", "0-3").look(2, "1-3|0", "0-3"))
+    assert (found.code, found.ranks) == ("NUM001", RankSet([0]))
+    assert "changed after it" in found.message
+
+
+def test_two_ranks_are_not_told_apart() -> None:
+    found = only(Made(2).look(1).look(2).look(4, "0|1"))
+    assert (found.code, found.ranks) == ("NUM001", RankSet([0, 1]))
+    assert "equal gradients" in found.message
+
+
+def test_learning_rates_that_differ() -> None:
+    made = Made(2).look(1).look(2, "", "", rates="0|1").look(4, "0|1", "", rates="0|1")
+    found = only(made)
+    assert (found.code, found.severity) == ("NUM006", "warning")
+
+
+def test_last_bits_are_a_warning() -> None:
+    close = tensor("fc.weight", 2, "0|1", norms=(1.0, 1.0 + 1e-9))
+    found = only(Made(2).look(1).look(2, "0|1", "", close).look(4, "0|1", "", close))
+    assert (found.code, found.severity) == ("NUM001", "warning")
+
+
+def test_hooked_wrapper_is_not_blamed_for_what_its_hook_does() -> None:
+    lacking = tensor("aux.weight", 2, missing="0-1")
+    made = Made(2, hooks=("post_localSGD_hook",))
+    made.look(1, "", "0|1", tensor("fc.weight", 2, "", "0|1"), lacking).look(2, "0|1", "0|1")
+    assert only(made).code == "NUM001"
+
+
+def test_nodes_are_joined_by_digest() -> None:
+    one, other = Made(1).look(1).look(2), Made(1).look(1).look(2)
+    nodes = []
+    for place, made in enumerate((one, other)):
+        row = made.training()
+        steps = tuple(
+            dataclasses.replace(
+                look,
+                values=tuple(
+                    dataclasses.replace(
+                        s, ranks=RankSet([place]), digest=f"{s.digest}{place if look.step > 1 else ''}"
+                    )
+                    for s in look.values
+                ),
+                gradients=tuple(
+                    dataclasses.replace(s, ranks=RankSet([place]), digest=f"{s.digest}{place}")
+                    for s in look.gradients
+                ),
+                wrappers=tuple(
+                    dataclasses.replace(w, ranks=RankSet([place]), synced=0, last_synced=None)
+                    for w in look.wrappers
+                ),
+            )
+            for look in row.steps
+        )
+        setups = tuple(
+            dataclasses.replace(
+                s,
+                ranks=RankSet([place]),
+                wrappers=tuple(dataclasses.replace(w, group=RankSet([0, 1])) for w in s.wrappers),
+            )
+            for s in row.optimizers
+        )
+        nodes.append(
+            dataclasses.replace(row, node=place, ranks=RankSet([place]), steps=steps, optimizers=setups)
+        )
+    found = only(Evidence(training=tuple(nodes)))
+    assert (found.code, found.ranks) == ("DDP005", RankSet([0, 1]))
+
+
+def test_same_batches_are_named_by_their_loader() -> None:
+    made = Made(2).look(1).look(2).loader()
+    found = only(made.batch(1, "0-1").batch(2, "0-1").batch(3, "0-1"))
+    assert (found.code, found.severity, found.ranks) == ("DAT001", "error", RankSet([0, 1]))
+    assert (found.where[0].role, found.where[0].line) == ("culprit", LOOP.line)
+
+
+def test_some_of_the_ranks_may_share_their_batches() -> None:
+    made = Made(4).look(1).loader().batch(1, "0,2|1|3").batch(2, "0,2|1|3").batch(3, "0,2|1|3")
+    assert only(made).ranks == RankSet([0, 2])
+
+
+def test_what_is_no_missing_shard() -> None:
+    own = Made(2).look(1).loader().batch(1, "0|1").batch(2, "0|1").batch(3, "0|1")
+    once = Made(2).look(1).loader().batch(1, "0-1").batch(2, "0|1").batch(3, "0-1")
+    over = (
+        Made(2).look(1).loader().batch(1, "0-1", salt="x").batch(2, "0-1", salt="x").batch(3, "0-1", salt="x")
+    )
+    alone = Made(2).look(1).loader().batch(1, "0-1")
+    assert judge(own) == judge(once) == judge(over) == judge(alone) == []
+    parallel = Made(4).look(1).loader()
+    parallel.groups = ["0,2", "1,3"]
+    assert judge(parallel.batch(1, "0-1|2-3").batch(2, "0-1|2-3").batch(3, "0-1|2-3")) == []
+
+
+def test_made_up_data_is_an_advice() -> None:
+    made = Made(2).look(1).batch(1, "0-1", loader="").batch(2, "0-1", loader="").batch(3, "0-1", loader="")
+    found = only(made)
+    assert (found.code, found.severity) == ("DAT001", "info")
+
+
+def test_same_order_in_each_epoch() -> None:
+    made = Made(2).look(1).loader().epoch(1, {0: "a", 1: "b"}).epoch(2, {0: "a", 1: "b"})
+    found = only(made)
+    assert (found.code, found.severity, found.ranks) == ("DAT002", "warning", RankSet([0, 1]))
+    assert "set_epoch is not called (DistributedSampler)" in found.message
+    ignored = Made(2).look(1).loader(epochs=(0, 1)).epoch(1, {0: "a", 1: "b"}).epoch(2, {0: "a", 1: "b"})
+    assert "does not use it" in only(ignored).message
+    own = Made(2).look(1).loader(sets_epoch=False, shuffle=None, epochs=(), sampler="shop.Fixed")
+    assert only(own.epoch(1, {0: "a"}).epoch(2, {0: "a"})).severity == "info"
+
+
+def test_what_is_no_forgotten_epoch() -> None:
+    two = {0: "a", 1: "b"}
+    cases = [
+        Made(2).look(1).loader().epoch(1, two).epoch(2, {0: "c", 1: "d"}),
+        Made(2).look(1).loader().epoch(1, two, ascending=True).epoch(2, two, ascending=True),
+        Made(2).look(1).loader().epoch(1, two, steps=0).epoch(2, two, steps=0),
+        Made(2).look(1).loader().epoch(1, two, compared=4).epoch(2, two, compared=4),
+        Made(2).look(1).loader(shuffle=False).epoch(1, two).epoch(2, two),
+        Made(2).look(1).loader().epoch(1, two).epoch(3, two),
+        Made(2).look(1).loader().epoch(1, two).epoch(2, two).epoch(3, {0: "e", 1: "f"}),
+    ]
+    assert [judge(made) for made in cases] == [[]] * len(cases)
+
+
+def test_sixteen_thousand_ranks_are_judged_in_bounded_time() -> None:
+    world = 16_384
+    made = Made(world)
+    odd = f"0-{world // 2 - 1},{world // 2 + 1}-{world - 1}|{world // 2}"
+    for step in (1, 2, 4, 8, 16, 32):
+        made.look(step, odd if step > 4 else "", odd if step >= 4 else "")
+    for index in (1, 2, 3):
+        made.batch(index, "|".join(map(str, range(world))))
+    began = time.monotonic()
+    found = only(made)
+    assert (found.code, found.ranks) == ("NUM001", RankSet([world // 2]))
+    assert time.monotonic() - began < 120  # speed is the benchmarks'; this only bounds it
