@@ -18,6 +18,7 @@ from ddpdoctor.watch.native import Insight
 from ddpdoctor.watch.pace import Glance, Pace, median_step
 from ddpdoctor.watch.policy import Policy, Ruling
 from ddpdoctor.watch.ranks import RankFinder
+from ddpdoctor.watch.ras import ask_ras
 from ddpdoctor.watch.recorders import Recorders
 from ddpdoctor.watch.rings import Ring, Row
 from ddpdoctor.watch.stillness import Exchange, read_node
@@ -327,6 +328,8 @@ class Monitor:
         if stage is None:
             return
         ends = self._policy.ends(stage)
+        if stage in ("proved", "confirmed"):
+            seen = self._ask_ras(seen)
         seen = replace(seen, stage=stage, stopped=ends)
         self._save(seen)
         if stage == "proved":
@@ -354,6 +357,15 @@ class Monitor:
         except Exception as problem:  # ours; what was seen without them holds
             self.lost.append(f"torch's recorders were not asked: {type(problem).__name__}: {problem}")
             return seen
+
+    def _ask_ras(self, seen: Standstill) -> Standstill:
+        """Return a look with what NCCL's own service says of the job, where there is one."""
+        try:
+            answer = ask_ras(seen, self._run)
+        except Exception as problem:  # ours; what was seen without it holds
+            self.lost.append(f"NCCL's RAS service was not asked: {type(problem).__name__}: {problem}")
+            return seen
+        return replace(seen, ras=(answer,)) if answer is not None else seen
 
     def _look_inside(self, seen: Standstill, ruling: Ruling) -> tuple[Standstill, Ruling]:
         """Take the native frames of ranks that stall for good where their Python lines do not say in what."""

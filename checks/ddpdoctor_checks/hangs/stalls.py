@@ -12,7 +12,6 @@ from ddpdoctor.evidence.standstill import ChildStand
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
 from ddpdoctor_checks.crash.frames import user_frames, user_line
 from ddpdoctor_checks.hangs.paths import describe_sockets, flows
-from ddpdoctor_checks.hangs.ras import quote_ras
 from ddpdoctor_checks.hangs.reading import (
     BACKWARD,
     STOPPED,
@@ -375,7 +374,6 @@ def _find_symmetric(reading: Reading, stage: str) -> Finding | None:
         evidence=(
             *what_was_seen(reading),
             *(EvidenceItem("socket", text) for text in describe_sockets(reading)),
-            *quote_ras(reading.look),
         ),
         fix=(
             Fix("examine the network between the nodes", command="ddpdoctor check --nproc 2"),

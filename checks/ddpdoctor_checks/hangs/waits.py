@@ -9,6 +9,7 @@ from dataclasses import replace
 from ddpdoctor.judge import EvidenceItem, Finding, Where
 from ddpdoctor_checks.crash.frames import user_frames
 from ddpdoctor_checks.hangs.needs import call_at
+from ddpdoctor_checks.hangs.ras import quote_ras
 from ddpdoctor_checks.hangs.reading import MAKERS, Place, Reading, largest, lines_called, ranks_of
 from ddpdoctor_checks.hangs.recorded import list_recorded
 from ddpdoctor_checks.hangs.sides import called_at, guard_of, op_of, site_of, spot_of
@@ -227,6 +228,7 @@ def what_was_seen(reading: Reading) -> list[EvidenceItem]:
     seen += list_recorded(reading)
     if reading.unseen:
         seen.append(EvidenceItem("ring", f"nothing was seen of {name_set(reading.unseen)}", reading.unseen))
+    seen += quote_ras(look)
     return seen
 
 

@@ -1,0 +1,193 @@
+"""Asking NCCL's own service (RAS, NCCL 2.24 and later) how it sees a job that stands still.
+
+It speaks lines of text on a TCP port of the host, as the client ``ncclras`` does (src/ras/client.cc of NCCL): both
+sides say their protocol, the client may set a time limit, and ``STATUS`` is answered with a page until the connection
+ends.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+import time
+from pathlib import Path
+
+from ddpdoctor.evidence.sockets import RasAnswer
+from ddpdoctor.evidence.standstill import Standstill
+from ddpdoctor.gather.netlink import in_network_of
+from ddpdoctor.gather.scrub import scrub
+
+DEFAULT = "localhost:28028"
+"""NCCL_RAS_CLIENT_PORT of src/ras/ras_internal.h."""
+PROTOCOL = 2
+"""NCCL_RAS_CLIENT_PROTOCOL there; a service of another one is asked all the same, as NCCL's client does."""
+LIMIT_S = 3.0
+"""For the whole conversation: the job is about to be ended."""
+WAIT_S = 2
+"""What the service may wait for other processes; it gathers from all of them."""
+MOST_BYTES = 1 << 20
+MOST_LINES, LINE = 20, 300
+FOLDER = "ras"
+ENVIRON_BYTES = 1 << 20
+SECTIONS = ("Errors", "Warnings")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def ask_ras(look: Standstill, run: Path) -> RasAnswer | None:
+    """Return what the service says of the job of a look; None where there is none, or the job does not use NCCL.
+
+    Args:
+        look: of the ranks of this node; those of others are not asked.
+        run: the run directory, where the whole answer is kept.
+    """
+    own = [stand for stand in look.stands if stand.alive and _uses_nccl(stand.backend)]
+    here = socket.gethostname()
+    own = [stand for stand in own if stand.host in ("", here)]
+    if not own:
+        return None
+    given = _read_variables(own[0].pid)
+    if given.get("NCCL_RAS_ENABLE") == "0":
+        return None
+    address = given.get("NCCL_RAS_ADDR") or DEFAULT
+    shown = scrub(address)[:255]
+    try:
+        text = _talk_within(own[0].pid, address)
+    except ConnectionRefusedError:
+        if address == DEFAULT:
+            return None  # an older NCCL, or one that was built without it
+        return RasAnswer(shown, look.node, here, note="nobody listens there")
+    except (OSError, ValueError) as problem:
+        return RasAnswer(shown, look.node, here, note=f"it gave no answer: {problem}"[:LINE])
+    return RasAnswer(shown, look.node, here, summarise(text), _keep(text, run))
+
+
+def _uses_nccl(backend: str | None) -> bool:
+    return backend is not None and "nccl" in backend.lower()
+
+
+def _read_variables(pid: int) -> dict[str, str]:
+    """Return the variables of a rank that concern the service, and no others."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            rows = file.read(ENVIRON_BYTES).split(b"\0")
+    except OSError:
+        return {}
+    wanted = (b"NCCL_RAS_ADDR=", b"NCCL_RAS_ENABLE=")
+    pairs = (row.decode(errors="replace").partition("=") for row in rows if row.startswith(wanted))
+    return {name: value for name, _, value in pairs}
+
+
+def _talk_within(pid: int, address: str) -> str:
+    """Talk to the service in the network of a rank; a name that nobody resolves must not hold us up."""
+    results: list[str] = []
+    problems: list[Exception] = []
+
+    def talk() -> None:
+        try:
+            results.append(in_network_of(pid, lambda: converse(address)))
+        except (OSError, ValueError) as problem:
+            problems.append(problem)
+
+    thread = threading.Thread(target=talk, name="ddpdoctor-ras", daemon=True)
+    thread.start()
+    thread.join(LIMIT_S + 0.5)
+    if results:
+        return results[0]
+    raise problems[0] if problems else TimeoutError(f"no end within {LIMIT_S:.0f} s")
+
+
+def converse(address: str) -> str:
+    """Ask for the status and return the page.
+
+    Args:
+        address: ``host:port``.
+
+    Raises:
+        OSError: nobody listens, or he does not answer in time.
+        ValueError: it is no such service, or no such address.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError(f"{address} is no host:port")
+    deadline = time.monotonic() + LIMIT_S
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=1.0) as peer:
+        reader = _Reader(peer, deadline)
+        peer.sendall(f"CLIENT PROTOCOL {PROTOCOL}\n".encode())
+        hello = reader.line()
+        if not hello.upper().startswith("SERVER PROTOCOL "):
+            raise ValueError(f"what listens there does not answer as NCCL's RAS service: {hello[:60]!r}")
+        peer.sendall(f"TIMEOUT {WAIT_S}\n".encode())
+        if reader.line().upper() != "OK":
+            raise ValueError("it did not take a time limit")
+        peer.sendall(b"STATUS\n")
+        return reader.rest()
+
+
+class _Reader:
+    """Reads within a time limit and a number of bytes."""
+
+    def __init__(self, peer: socket.socket, deadline: float) -> None:
+        self._peer, self._deadline, self._data = peer, deadline, b""
+
+    def _more(self) -> bool:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"no end within {LIMIT_S:.0f} s")
+        self._peer.settimeout(left)
+        part = self._peer.recv(1 << 16)
+        self._data += part
+        return bool(part) and len(self._data) <= MOST_BYTES
+
+    def line(self) -> str:
+        """Return the next line.
+
+        Raises:
+            ConnectionResetError: there is none.
+        """
+        while b"\n" not in self._data:
+            if not self._more():
+                raise ConnectionResetError("it ended the connection")
+        line, _, self._data = self._data.partition(b"\n")
+        return line.decode(errors="replace").strip()
+
+    def rest(self) -> str:
+        """Return what comes until the end of the connection, or of the time: half a page tells something."""
+        try:
+            while self._more():
+                pass
+        except TimeoutError:
+            if not self._data:
+                raise
+        return self._data[:MOST_BYTES].decode(errors="replace")
+
+
+def summarise(page: str) -> tuple[str, ...]:
+    """Return the lines of a page that say what is wrong: those of its errors and warnings."""
+    rows = [_CONTROL.sub("", row).rstrip()[:LINE] for row in page.splitlines()]
+    found: list[str] = []
+    seen, section = False, ""
+    for row, after in zip(rows, [*rows[1:], ""], strict=True):
+        if after and set(after) == {"="}:
+            section = row.strip()
+            seen = seen or section in SECTIONS
+        elif section in SECTIONS and row.strip() and set(row) != {"="}:
+            found.append(scrub(row.strip()))
+    if not seen:
+        return ("its answer has neither errors nor warnings to read",)
+    return tuple(found[:MOST_LINES]) or ("it reports no errors and no warnings",)
+
+
+def _keep(page: str, run: Path) -> str | None:
+    """Write the whole answer below the run directory; return its name there."""
+    folder = run / FOLDER
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        name = f"{FOLDER}/{len(list(folder.glob('*.txt'))) + 1:04d}.txt"
+        handle = os.open(run / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "w", errors="replace") as file:
+            file.write("\n".join(scrub(_CONTROL.sub("", row)) for row in page.splitlines()))
+    except OSError:
+        return None
+    return name
