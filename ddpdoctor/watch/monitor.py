@@ -20,7 +20,7 @@ from ddpdoctor.watch.policy import Policy, Ruling
 from ddpdoctor.watch.ranks import RankFinder
 from ddpdoctor.watch.ras import ask_ras
 from ddpdoctor.watch.recorders import Recorders
-from ddpdoctor.watch.rings import Ring, Row
+from ddpdoctor.watch.rings import RAISED, Ring, Row
 from ddpdoctor.watch.stillness import Exchange, read_node
 
 TICK_S = 0.5
@@ -100,6 +100,8 @@ class Monitor:
         self._suspects: set[int] = set()
         self._marks: dict[int, tuple[int, int]] = {}
         """How many calls ranks had begun when some were suspected, and when the last had begun or ended."""
+        self._seen: dict[int, tuple[int, int]] = {}
+        """The same when the look was taken that other nodes are told of."""
         self._saved = 0
         self._began = time.monotonic()
         self.cost_s = 0.0
@@ -175,7 +177,7 @@ class Monitor:
         if self._pace.moved:
             self._move(glances)
         elif self._shared is not None:
-            self._share(stall_after)
+            self._share(stall_after, glances)
         if not due or self._ended is not None:
             return
         began = time.monotonic()
@@ -189,7 +191,7 @@ class Monitor:
             self._save(replace(seen, stage="waiting"))
             if self._shared is None:
                 self._since = time.monotonic()
-            self._shared, self._checked = seen, 0
+            self._shared, self._checked, self._seen = seen, 0, _mark(glances)
             if time.monotonic() - self._since < JOIN_S:
                 return  # all nodes together say more
         self._rule(seen, stall_after, glances)
@@ -198,7 +200,7 @@ class Monitor:
         """Something happened: what was said before may not hold any more."""
         if self._suspicion is not None and self._has_moved(glances):
             self._withdraw()
-        elif self._suspicion is None and self._shared is not None:
+        elif self._suspicion is None and self._shared is not None and self._went_on(self._seen, glances):
             self._save(self._date(self._shared, "withdrawn"))
         if self._shared is not None:
             self._shared, self._alone = None, False
@@ -222,17 +224,23 @@ class Monitor:
         """Whether those that are suspected have moved, or have left while others still waited.
 
         Where only the others have moved it is as it was: without them these can but give up, at the time limit of
-        their group, after which the launcher ends all.
+        their group, after which the launcher ends all. So it is where nobody is suspected, and calls have raised.
         """
-        marks = {glance.rank: (glance.count, glance.changed_ns) for glance in glances}
+        marks = _mark(glances)
         moved = {rank for rank, mark in self._marks.items() if marks.get(rank) != mark}
-        if not self._suspects:
-            return bool(moved) or not self._marks  # of a look at several nodes
+        if not self._suspects:  # nobody, or ranks of other nodes
+            return self._went_on(self._marks, glances) or not self._marks
         if moved & self._suspects:
             return True
         dead = {glance.rank for glance in glances if not glance.alive}
         gave_up = bool(moved) or bool(dead - self._suspects - self._were_gone())
         return bool(dead & self._suspects) and not gave_up
+
+    @staticmethod
+    def _went_on(marks: dict[int, tuple[int, int]], glances: Sequence[Glance]) -> bool:
+        """Whether ranks have moved otherwise than by giving up."""
+        now = _mark([glance for glance in glances if not glance.gave_up])
+        return any(rank in now and now[rank] != mark for rank, mark in marks.items())
 
     def _were_gone(self) -> set[int]:
         """Return the ranks that were gone when the others were suspected."""
@@ -240,7 +248,7 @@ class Monitor:
             {stand.rank for stand in self._suspicion.stands if not stand.alive} if self._suspicion else set()
         )
 
-    def _share(self, stall_after: float) -> None:
+    def _share(self, stall_after: float, glances: Sequence[Glance] = ()) -> None:
         """Tell the other nodes that nothing has moved, and judge what all of them tell together."""
         assert self._shared is not None
         self._checked += 1
@@ -258,7 +266,7 @@ class Monitor:
         if joined is None:
             if not self._alone and time.monotonic() - self._since >= JOIN_S:
                 self._alone = True
-                self._rule(self._shared, stall_after)
+                self._rule(self._shared, stall_after, glances)
             return
         still_s = joined.still_s + (time.monotonic_ns() - (self._shared.at.mono_ns or 0)) / 1e9
         rungs = (stall_after, self._policy.hang_timeout_s)
@@ -266,7 +274,7 @@ class Monitor:
         if judged == self._judged:
             return
         self._judged = judged
-        self._rule(replace(joined, still_s=still_s), stall_after)
+        self._rule(replace(joined, still_s=still_s), stall_after, glances)
 
     def _end_with_others(self, stop: str) -> None:
         """Another node ends the job; what all nodes have told until now is kept, for it may have seen less."""
@@ -304,6 +312,8 @@ class Monitor:
             rank=ring.rank or 0,
             alive=pulse.alive,
             idle=known.idle,
+            gave_up=(bool(rows) and bool(rows[-1].flags & RAISED))
+            or (not pulse.alive and ring.status is not None and ring.status != 0),
             count=rows[-1].number if rows else 0,
             changed_ns=max(
                 (max(row.begin_ns, row.end_ns) for row in rows), default=int(ring.ticks / TICKS * 1e9)
@@ -337,7 +347,7 @@ class Monitor:
             self._say(stage, f"{ruling.code}: {ruling.headline}{more}")
         else:
             self._suspicion = seen
-            self._marks = {glance.rank: (glance.count, glance.changed_ns) for glance in glances}
+            self._marks = _mark(glances)
             self._suspects = set(ruling.ranks) & self._marks.keys()
             self._say(stage, f"{stage} after {seen.still_s:.0f} s: {ruling.headline}")
         if ends:
@@ -403,6 +413,11 @@ class Monitor:
             (folder / f"{self._saved:04d}.json").write_text(json.dumps(encode(seen)))
         except OSError as problem:
             self.lost.append(f"a look at the ranks could not be kept: {problem.strerror or problem}")
+
+
+def _mark(glances: Sequence[Glance]) -> dict[int, tuple[int, int]]:
+    """Return how far ranks are: what changes when one moves."""
+    return {glance.rank: (glance.count, glance.changed_ns) for glance in glances}
 
 
 def _identify(ring: Ring, row: Row | None) -> tuple[object, ...] | None:

@@ -33,6 +33,8 @@ class Glance:
     """What the call is that it has not come back from: equal for ranks that stand in the same one."""
     since_ns: int = 0
     """When that call began."""
+    gave_up: bool = False
+    """Its newest call has raised, or it has ended with an error."""
 
     def waits(self, now_ns: int) -> bool:
         """Whether it has been in a call for longer than calls take."""

@@ -54,26 +54,27 @@ def test_head_that_is_killed_is_not_guessed_from_elsewhere_but_told_by_its_files
 def test_host_whose_link_is_down_is_named_from_both_ends(tmp_path: Path) -> None:
     with Hosts(2) as hosts:
         jobs = Jobs(tmp_path, hosts)
-        # The ranks wait for 12 s, by which time the silence says enough; nothing more comes of waiting longer.
-        started = jobs.start("--nodes-wait", "3", env={**ENDLESS, "LIMIT": "12"})
+        # The ranks give up after 20 s, by which time the silence says enough; nothing more comes of waiting longer.
+        started = jobs.start("--nodes-wait", "3", env={**ENDLESS, "LIMIT": "20"})
         jobs.await_steps(started)
         hosts[1].link_down()
         head, other = jobs.finish(started)
         analyzed = analyze(jobs, head.directory, other.directory)
     require_silent(head)
     first = other.first
-    assert (first["code"], first["ranks"], first["nodes"]) == ("NET015", [0], ["node-a"])
-    assert first["details"]["state"] == "cut"
-    # Both ends together show that all processes went on.
+    assert (first["code"], first["ranks"], first["nodes"]) == ("NET011", [], ["node-b"])
+    assert "eth0 on node-b has lost its carrier" in first["message"]
+    lost = [each for each in other.report["findings"] if each["code"] == "NET015"] if other.report else []
+    assert [(each["details"]["state"], each["role"]) for each in lost] == [("cut", "consequence")]
     assert analyzed["findings"][0]["code"] == "NET011", analyzed["findings"]
-    assert sorted(analyzed["findings"][0]["nodes"]) == ["node-a", "node-b"]
+    assert analyzed["findings"][0]["nodes"] == ["node-b"]
 
 
 def test_host_whose_link_is_down_is_named_under_c10d(tmp_path: Path) -> None:
     """By the head: on the other host torch's own agent waits for the rendezvous for minutes."""
     with Hosts(2) as hosts:
         jobs = Jobs(tmp_path, hosts, rendezvous="c10d")
-        started = jobs.start("--nodes-wait", "3", env={**ENDLESS, "LIMIT": "12"})
+        started = jobs.start("--nodes-wait", "3", env={**ENDLESS, "LIMIT": "20"})
         jobs.await_steps(started)
         hosts[1].link_down()
         (head,) = jobs.finish(started[:1])
@@ -81,9 +82,12 @@ def test_host_whose_link_is_down_is_named_under_c10d(tmp_path: Path) -> None:
 
 
 def require_silent(head: Ran) -> None:
-    """Assert that the head names the second host, as one that said nothing any more."""
+    """Assert that the head names the link first, and the second host as one that said nothing any more after it."""
     first = head.first
-    assert (first["code"], first["ranks"], first["nodes"]) == ("NET015", [1], ["node-b"])
-    assert first["details"]["state"] == "silent"
-    assert first["details"]["silent_s"] > 8
-    assert "gone or cut off" in first["message"]
+    assert (first["code"], first["ranks"], first["pairs"]) == ("NET011", [], [["node-a", "node-b"]])
+    assert first["confidence"] == "medium"
+    assert "the link is cut, or that host is without power" in first["message"]
+    assert head.report is not None
+    (lost,) = [each for each in head.report["findings"] if each["code"] == "NET015"]
+    assert (lost["role"], lost["nodes"], lost["details"]["state"]) == ("consequence", ["node-b"], "silent")
+    assert lost["details"]["silent_s"] > 8

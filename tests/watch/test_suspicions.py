@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,12 @@ def test_a_suspicion_of_nobody_is_withdrawn_when_anything_moves(tmp_path: Path) 
     made._rule(LOOK, 10.0, [glance(rank) for rank in range(3)])
     assert not made._has_moved([glance(rank) for rank in range(3)])
     assert made._has_moved([glance(0, changed=6), glance(1), glance(2)])
+
+
+def test_a_suspicion_of_nobody_stands_where_all_that_moved_gave_up(tmp_path: Path) -> None:
+    """At the time limit of their group: it then says why."""
+    made = Monitor(tmp_path, tmp_path, lambda look: Ruling(stalled=True), Policy(), lambda text: None)
+    made._rule(LOOK, 10.0, [glance(rank) for rank in range(3)])
+    failed = replace(glance(0, changed=6), gave_up=True)
+    assert not made._has_moved([failed, glance(1), glance(2)])
+    assert made._has_moved([failed, glance(1, changed=6), glance(2)])
