@@ -157,10 +157,18 @@ def _refrain(ring: Ring, stand: Stand, *, ends: bool) -> str | None:
         return ring.no_recorder
     if stand.state in STOPPED:
         return "its process is stopped"
-    backend = (ring.backend or "none").lower()
-    if ends or backend == "gloo" or (not ring.accelerated and backend in ("none", "undefined", "cpu:gloo")):
+    if ends or not _may_use_device(ring):
         return None
     return "it is asked only before a job is ended: its answer may take memory of a GPU"
+
+
+def _may_use_device(ring: Ring) -> bool:
+    """Whether a rank may have calls of another backend than gloo."""
+    backend = (ring.backend or "none").lower()
+    if not ring.accelerated:
+        return backend not in ("gloo", "none", "undefined", "cpu:gloo")
+    groups = (str(group.get("backend") or "gloo").lower() for group in ring.groups.values())
+    return any(each != "gloo" for each in (backend, *groups))
 
 
 def _connect(path: Path) -> socket.socket:

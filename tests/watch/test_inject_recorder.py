@@ -191,6 +191,20 @@ def test_where_there_is_no_room_for_threads_there_is_no_server(tmp_path: Path, p
     assert rank.returncode in (0, -signal.SIGABRT)
 
 
+def test_on_a_large_machine_it_makes_no_more_threads_than_on_a_small_one(
+    tmp_path: Path, private: Path
+) -> None:
+    """The server makes as many as the processors that its maker may use."""
+    spoil = (
+        "os.sched_getaffinity = lambda _: set(range(64));"
+        "os.sched_setaffinity = lambda who, cpus: print('bound to', len(cpus), file=sys.stderr, flush=True)"
+    )
+    rank, told = start_again(tmp_path, private, spoil)
+    _, stderr = rank.communicate("")
+    assert [event.get("problem") for event in told] == [None, None]
+    assert "bound to 1\n" in stderr
+
+
 def _tasks(pid: int) -> list[Path]:
     return [
         task

@@ -188,6 +188,16 @@ def test_a_device_is_asked_only_when_the_job_is_to_end(
         assert servers.problems(ends=True) == [None]
 
 
+def test_one_group_on_a_device_is_enough(servers: Servers) -> None:
+    ring = servers.add(WELL)
+    ring.accelerated = True
+    ring.groups = {1: {"name": "0", "backend": "gloo"}, 2: {"name": "1", "backend": "nccl"}}
+    (problem,) = servers.problems()
+    assert problem is not None
+    assert "GPU" in problem
+    assert not servers.questions
+
+
 def test_a_rank_that_is_stopped_is_not_waited_for(servers: Servers) -> None:
     ring = servers.add(None)
     look = Standstill(AT, 20.0, 12.0, (Stand(0, ring.pid, state="T"),), 1)
