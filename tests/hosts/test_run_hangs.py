@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,46 @@ def test_stalled_rank_of_the_far_host_is_suspected_on_the_head(tmp_path: Path) -
         "node-b",
     )
     assert "suspected after" in head.result.stderr
+
+
+AHEAD_S = 37.0
+SKEWED = f"""\
+import socket
+import time
+
+if socket.gethostname() == "node-b":
+    exact, exact_ns = time.time, time.time_ns
+    time.time = lambda: exact() + {AHEAD_S}
+    time.time_ns = lambda: exact_ns() + int({AHEAD_S} * 1e9)
+"""
+"""The hosts share the kernel's clock, so that of every Python process of one is set ahead as it starts."""
+
+
+@pytest.mark.parametrize("stalls", [False, True], ids=["deadlock", "stall"])
+def test_clocks_that_differ_by_seconds_change_nothing_and_are_told(tmp_path: Path, stalls: bool) -> None:
+    (tmp_path / "clock").mkdir()
+    (tmp_path / "clock" / "sitecustomize.py").write_text(SKEWED)
+    source, options = GUARDED, ()
+    if stalls:
+        source, options = STALLED, ("--stall-after", "3", "--hang-timeout", "8", "--on-hang", "abort")
+    with Hosts(2) as hosts:
+        jobs = Jobs(tmp_path, hosts)
+        (tmp_path / "train.py").write_text(source)
+        paths = (str(tmp_path / "clock"), os.environ.get("PYTHONPATH", ""))
+        env = {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+        ran = jobs.finish(jobs.start(*options, env=env))
+    head = ran[0]
+    assert [each.result.returncode for each in ran] == [1, 1], head.result.describe()
+    first = head.first
+    assert (first["code"], first["ranks"], first["nodes"]) == (
+        "COL009" if stalls else "COL002",
+        [1],
+        ["node-b"],
+    )
+    assert first["where"][0]["line"] == line_of(source, "SLEEPS" if stalls else "GUARDED")
+    member = head.member(1)
+    assert abs(member["clock_offset_s"] - AHEAD_S) <= member["clock_error_s"] + 1e-3
+    assert head.report is not None
+    (skew,) = [each for each in head.report["findings"] if each["code"] == "ENV015"]
+    assert (skew["nodes"], skew["severity"]) == (["node-b"], "warning")
+    assert abs(skew["details"]["offsets_s"]["node-b"] - AHEAD_S) < AHEAD_S / 2

@@ -365,7 +365,12 @@ def find_timeout(evidence: Evidence) -> Iterable[Finding]:
         A rank with an exception, a fatal signal, an exit or an early end goes before every time-out. What is left are
         ranks that waited; ranks that did not complain at all are named as the place to look, with medium confidence.
 
-        Under ``run``, while the job stands still: all ranks have been in one call for longer than ``--stall-after``.
+        Under ``run``, while the job stands still: all ranks have been in one call for longer than ``--stall-after``,
+        and their connections show neither a lost link (NET011) nor large packets that vanish (NET014). What they show
+        is told: who has bytes for whom that are not confirmed or not read, or that nothing is in flight, which leaves
+        the library or a rank. While more than 10 kB pass between two ranks from one sample to the next, the call is
+        slow, and nothing is said. What goes over RDMA, NVLink or shared memory is not seen. With NCCL its RAS service
+        is asked (NCCL 2.24 and later), and its errors and warnings stand beside.
 
     Known false alarms:
         A rank that is merely slow (compiling, evaluating, writing) is at fault only as far as the limit is short.

@@ -316,7 +316,8 @@ def find_link_lost(evidence: Evidence) -> Iterable[Finding]:
 
     What it looks for:
         Jobs on several nodes in which no rank failed on its own account and every rank timed out, and the errors
-        that InfiniBand reports of a peer.
+        that InfiniBand reports of a peer. Under ``run``, while the job stands still: connections of the ranks over
+        which nothing passes any more, and interfaces under them that are down or have no carrier.
 
     Why it matters:
         Each rank blames another one. No program is at fault; the cable, the switch, the card or the driver is.
@@ -326,6 +327,13 @@ def find_link_lost(evidence: Evidence) -> Iterable[Finding]:
         several nodes, in one line of the script, so that nobody can have been elsewhere (medium). A rank with an
         error of its own, or one that said nothing, speaks against it; so does a node that could still tell the
         others through the rendezvous when its ranks had given up. Silence there speaks for it.
+
+        At a standstill in which every rank waits, by the kernel's account of the connections (sock_diag), twice: data
+        that was sent again at least twice in a row and not confirmed for 5 s, to a host of which nothing has come over
+        any connection, or which has heard nothing from here, for 6 s. Where the looks of both hosts have come
+        together over a third, their processes run (high confidence); from one side a host without power looks the
+        same (medium). An interface that is down or without carrier, and that holds an address of these connections,
+        settles it (high).
 
     Known false alarms:
         Ranks that all wait in different collectives time out alike; then COL003 or COL002 is the truth, and the

@@ -315,8 +315,15 @@ def find_large_packets_lost(evidence: Evidence) -> Iterable[Finding]:
         connection came to be and a larger message never arrived. The sizes between which it breaks are
         reported. A smaller MTU that both ends know is fine and is not reported.
 
+        Under ``run``, at a standstill in which every rank waits: a connection between ranks of two hosts holds as much
+        as half a full packet that the kernel has sent again at least twice in a row, nothing of it was confirmed for
+        5 s, and both hosts have heard of each other over some connection within the last 3 s, be it a sign of life
+        (high confidence). Between two hosts that exchange no signs of life: both reach a third one, and over the
+        connections that are stuck not as much as a full packet has ever passed (medium).
+
     Known false alarms:
-        A link so slow that the large message does not fit the limit looks the same; compare PRF002.
+        A link so slow that the large message does not fit the limit looks the same; compare PRF002. A link that is cut
+        at the very moment of the first large message, between two hosts that both reach a third.
 
     Fix:
         Set the same MTU on both interfaces, small enough for the path, or let ICMP type 3 code 4 (IPv6:
