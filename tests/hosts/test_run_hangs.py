@@ -95,9 +95,8 @@ if socket.gethostname() == "node-b":
 def test_clocks_that_differ_by_seconds_change_nothing_and_are_told(tmp_path: Path, stalls: bool) -> None:
     (tmp_path / "clock").mkdir()
     (tmp_path / "clock" / "sitecustomize.py").write_text(SKEWED)
-    source, options = GUARDED, ()
-    if stalls:
-        source, options = STALLED, ("--stall-after", "3", "--hang-timeout", "8", "--on-hang", "abort")
+    source = STALLED if stalls else GUARDED
+    options = ("--stall-after", "3", "--hang-timeout", "8", "--on-hang", "abort" if stalls else "auto")
     with Hosts(2) as hosts:
         jobs = Jobs(tmp_path, hosts)
         (tmp_path / "train.py").write_text(source)
