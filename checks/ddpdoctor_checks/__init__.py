@@ -27,5 +27,6 @@ FAMILIES = (
     "recorder",
     "training",
     "crash",
+    "silent",
 )
 """Modules of this package in report order."""

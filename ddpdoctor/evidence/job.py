@@ -35,9 +35,39 @@ class Milestone:
     """Something that a rank reached."""
 
     name: str
-    """start, import, init, wrap, first-forward, collective or end; told-to-end, when its launcher sent it a signal."""
+    """start, import, init, wrap, first-forward, collective, destroy or end; told-to-end, when its launcher sent it a
+    signal."""
     at: Moment
     detail: str | None = None
+    frames: tuple[Frame, ...] = ()
+    """Where, innermost first; of destroy only."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnwaitedWork:
+    """Asynchronous work that one line of a process began, and that nobody has asked anything."""
+
+    op: str
+    """As torch spells it: ``all_reduce``, ``isend``."""
+    begun: int = 1
+    """How often the line began work, waited for or not."""
+    dropped: int = 0
+    """Of these, those that were forgotten without anybody having waited."""
+    kept: int = 0
+    """Of these, those that the process still held at its end, and had not waited for."""
+    first: int = 0
+    """Number of the first such call among all calls of the process, from 1."""
+    last: int = 0
+    calls: int = 0
+    """Calls that the process had made when this was written."""
+    group: str | None = None
+    """torch's name of the process group."""
+    device: str | None = None
+    """Type of the device that the tensor is on."""
+    frames: tuple[Frame, ...] = ()
+    """Where, innermost first."""
+    blind: bool = False
+    """The program waits in a way that cannot be seen: nothing may be concluded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +139,7 @@ class ProcessRecord:
     init_method: str | None = None
     """What init_process_group was given, e.g. ``env://`` or ``file:///tmp/x``."""
     settings: tuple[SettingChange, ...] = ()
+    unwaited: tuple[UnwaitedWork, ...] = ()
     last_words: str | None = None
     """The end of its stderr, scrubbed."""
 

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from ddpdoctor.evidence import Frame
+from ddpdoctor.evidence.codec import LATEST_NS
 from ddpdoctor.evidence.job import (
     ExceptionRecord,
     Milestone,
     Moment,
     ProcessRecord,
     SettingChange,
+    UnwaitedWork,
     WrappedParameter,
     WrapperFacts,
 )
@@ -25,6 +27,7 @@ from ddpdoctor.source import is_source
 
 ANOMALY = "anomaly mode"
 """Of autograd: a setting that is no variable."""
+_COUNTS = ("begun", "dropped", "kept", "first", "last", "calls")
 MESSAGE_LIMIT = 4000
 SOURCE_LIMIT = 200
 """Characters of a source line that are shown."""
@@ -116,7 +119,8 @@ def advance_process(record: ProcessRecord, event: dict[str, Any], shorten: Short
     if kind == "torch":
         return dataclasses.replace(record, torch=str(event.get("version")))
     if kind == "milestone":
-        made = Milestone(str(event["name"]), read_moment(event))
+        frames = shorten.frames(event.get("frames")) if event["name"] == "destroy" else ()
+        made = Milestone(str(event["name"]), read_moment(event), frames=frames)
         record = dataclasses.replace(record, milestones=(*record.milestones, made))
         return _begin_group(record, event) if made.name == "init-begin" else record
     if kind == "init":
@@ -135,6 +139,10 @@ def advance_process(record: ProcessRecord, event: dict[str, Any], shorten: Short
         return (
             record if made_by is None else dataclasses.replace(record, settings=(*record.settings, made_by))
         )
+    if kind == "work":
+        work = _read_work(event, shorten)
+        others = (each for each in record.unwaited if (each.op, each.frames) != (work.op, work.frames))
+        return dataclasses.replace(record, unwaited=(*others, work))
     if kind == "exit-call":
         text = event.get("text")
         called = Milestone("exit-call", read_moment(event))
@@ -168,6 +176,19 @@ def _read_setting(event: dict[str, Any], shorten: Shortener) -> SettingChange | 
         frames=shorten.frames(event.get("frames")),
         count=int(event.get("count") or 1),
         cuda=bool(event.get("cuda")),
+    )
+
+
+def _read_work(event: dict[str, Any], shorten: Shortener) -> UnwaitedWork:
+    """Return what is known of the asynchronous work of one line."""
+    group, device = event.get("group"), event.get("device")
+    return UnwaitedWork(
+        op=str(event["op"])[:SOURCE_LIMIT],
+        **{name: min(max(0, int(event.get(name) or 0)), LATEST_NS) for name in _COUNTS},
+        group=str(group)[:SOURCE_LIMIT] if group is not None else None,
+        device=str(device)[:SOURCE_LIMIT] if device is not None else None,
+        frames=shorten.frames(event.get("frames")),
+        blind=bool(event.get("blind")),
     )
 
 

@@ -81,9 +81,11 @@ COL003 collective-mismatch error
 COL004 collective-order-swapped error
 COL005 collective-timeout error
 COL006 group-creation-mismatch error
+COL007 work-not-waited error
 COL008 rank-finished-early error
 COL009 rank-stalled error
 COL011 point-to-point-unmatched error
+COL012 teardown-unmatched warning
 DAT003 batches-uneven error
 DDP003 parameter-ready-twice error
 DDP004 static-graph-violated error
@@ -158,6 +160,7 @@ def test_declaration_names_only_what_exists(declared: Check) -> None:
         "hangs",
         "training",
         "crash",
+        "silent",
     )
 
 

@@ -57,7 +57,7 @@ class Clause:
     """The true line and its callers, where the line that the failure named is only where it was noticed."""
 
 
-TIMEOUT = "COL005"
+TIMEOUT, EARLY = "COL005", "COL008"
 NETWORK = ("NET011", "NET014")
 """Codes of the network that a look at connections settles."""
 UNHEARD = (TIMEOUT, "NET011", "NET015")
@@ -102,7 +102,8 @@ def tell(evidence: Evidence, code: str, describe: Describe) -> Iterator[Finding]
         told = seen is not None and seen.code in NETWORK and not _has_closed(diagnosis)
         if not told or code not in NETWORK:
             finding = make_finding(diagnosis, diagnosis.cause, describe)
-            if told or (code == TIMEOUT and seen is not None and seen.ranks):
+            unsent = code == EARLY and _left_unsent(evidence, finding)
+            if told or unsent or (code == TIMEOUT and seen is not None and seen.ranks):
                 finding = replace(finding, role="consequence", decisive=False)
             yield finding
     for group in diagnosis.others[:MOST_LATER]:
@@ -123,6 +124,13 @@ def _find_in_look(evidence: Evidence) -> Finding | None:
 def _has_closed(diagnosis: Diagnosis) -> bool:
     """Whether the connection of a node ended: then its processes had, and the network is not the cause."""
     return any(member.state == "closed" for member in diagnosis.evidence.members)
+
+
+def _left_unsent(evidence: Evidence, early: Finding) -> bool:
+    """Whether all who left early had begun something last that they did not wait for, which says more."""
+    from ddpdoctor_checks.silent.work import left_unsent
+
+    return bool(early.ranks) and not early.ranks.minus(left_unsent(evidence))
 
 
 def make_finding(diagnosis: Diagnosis, group: Group, describe: Describe) -> Finding:

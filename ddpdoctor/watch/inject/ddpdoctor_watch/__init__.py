@@ -18,6 +18,7 @@ Events (each with ``event``, ``wall_ns`` and ``mono_ns``):
 * ``signature``, ``site``, ``group``: what numbers in the ring mean.
 * ``loader``: a DataLoader begins to be iterated.
 * ``recorder``: where torch's Flight Recorder answers, or why it does not.
+* ``work``: asynchronous work of one call site that nobody has waited for so far; the last one of a site counts.
 * ``node``, ``peer``, ``sent``: of an elastic agent, see `nodes`.
 * ``trouble``: a failure of ours.
 """

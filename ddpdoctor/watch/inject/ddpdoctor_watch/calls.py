@@ -16,6 +16,7 @@ from . import journal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType, FrameType, ModuleType
     from typing import Any
 
@@ -65,8 +66,9 @@ _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}",
 class _Ring:
     """The mapped file of this process and what its numbers mean."""
 
-    def __init__(self, view: Any, pack: Any, pack_number: Any) -> None:
+    def __init__(self, view: Any, pack: Any, pack_number: Any, unpack: Any) -> None:
         self.view = view
+        self.unpack = unpack
         self.pack = pack
         self.pack_number = pack_number
         self.count = 0
@@ -88,6 +90,8 @@ class _Ring:
 _ring: _Ring | None = None
 _failed = False
 _depth: Any = _local()
+settle: Callable[[int, int], object] | None = None
+"""Told of each barrier that is waited for: its number and its group."""
 _module: Any = None
 _own: dict[int, tuple[CodeType, bool]] = {}
 """Whether a code object is the user's, by its id: the hash of one is made anew each time, from all of its names."""
@@ -111,6 +115,7 @@ class Spec:
         self.sends = "send" in name
         self.makes = name in _MAKERS
         self.compared = name not in _UNEQUAL
+        self.settles = name == "barrier"
 
 
 def read_spec(func: Any) -> Spec:
@@ -135,12 +140,20 @@ def take_module(module: ModuleType) -> None:
 def note_beginning(spec: Spec, frame: FrameType) -> None:
     """Write down a call of a function of which only the beginning is seen, from its own frame."""
     try:
+        _depth.token = 0
         if getattr(_depth, "value", 0):
             return  # Part of a call that is written down already.
         seen = frame.f_locals
-        _write(spec, (), seen, END_UNKNOWN, frame.f_back)
+        _depth.token = _write(spec, (), seen, END_UNKNOWN, frame.f_back)
     except Exception as error:
         journal.failed("calls", error)
+
+
+def take_token() -> int:
+    """Return what `end` would want for the call whose beginning this thread saw last; 0 where there is none."""
+    token: int = getattr(_depth, "token", 0)
+    _depth.token = 0
+    return token
 
 
 def begin(spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
@@ -267,7 +280,57 @@ def _write(
     if get("async_op"):
         flags |= ASYNC
     ordinal = ring.ordinals[kind] = ring.ordinals.get(kind, 0) + 1
-    return _append(ring, ordinal, signature, _find_site(ring, frame), group, peer, tag, flags)
+    token = _append(ring, ordinal, signature, _find_site(ring, frame), group, peer, tag, flags)
+    if spec.settles and settle is not None and not flags & ASYNC:
+        settle(ring.count, group)
+    return token
+
+
+def count() -> int:
+    """Return how many calls have been written down."""
+    return _ring.count if _ring is not None else 0
+
+
+def read_record(token: int) -> tuple[int, int, int, int]:
+    """Return number, signature, call site and group of a call that `begin` gave this for."""
+    ring = _ring
+    if ring is None:
+        return 0, 0, 0, 0
+    number, _, _, _, signature, site, group = ring.unpack(ring.view, token)
+    return number, signature, site, group
+
+
+def describe_signature(number: int) -> tuple[str, str | None]:
+    """Return operation and device of a signature; no words where it has no number."""
+    for key, known in _ring.signatures.items() if _ring is not None else ():
+        if known == number and isinstance(key, tuple) and len(key) > 3:
+            return str(key[0]), getattr(key[3], "type", None)
+    return "", None
+
+
+def name_group(number: int) -> str | None:
+    """Return torch's name of a group."""
+    names = (
+        [name for name, known in _ring.groups.items() if known == number and name]
+        if _ring is not None
+        else []
+    )
+    return str(names[0]) if names else None
+
+
+def is_coalescing() -> bool:
+    """Whether calls are being collected to be made as one: what each gives back is nothing to wait for."""
+    return bool(getattr(getattr(_module, "_world", None), "pg_coalesce_state", None))
+
+
+def is_own(frame: FrameType) -> bool:
+    """Whether a frame is the user's."""
+    ring = _ring
+    if ring is None:
+        return False
+    code = frame.f_code
+    known = _own.get(id(code))
+    return known[1] if known is not None and known[0] is code else _is_own(ring, code.co_filename)
 
 
 def _write_maker(ring: _Ring, name: str, given: dict[Any, Any], frame: FrameType | None) -> int:
@@ -335,7 +398,12 @@ def _open() -> _Ring | None:
 
         thread = hooks.main_thread & _WORD
         struct.pack_into(HEAD_FORMAT, view, 0, MAGIC, CAPACITY, RECORD, os.getpid(), ticks, thread)
-        _ring = _Ring(view, struct.Struct(FORMAT).pack_into, struct.Struct("<Q").pack_into)
+        _ring = _Ring(
+            view,
+            struct.Struct(FORMAT).pack_into,
+            struct.Struct("<Q").pack_into,
+            struct.Struct(FORMAT[:8]).unpack_from,
+        )
     except (OSError, ValueError, ImportError, AttributeError) as error:
         journal.trouble("calls", error)
         return None

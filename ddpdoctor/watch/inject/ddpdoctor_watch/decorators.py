@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-from . import calls, hooks, journal
+from . import calls, hooks, journal, works
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def _make_decorator(module: ModuleType, original: Any, source: str) -> Any:
         "begin": calls.begin,
         "end": calls.end,
         "failed": calls.failed,
+        "took": works.took,
         "Counting": _Counting,
         "module": module,
     }
@@ -72,19 +73,24 @@ def _make_decorator(module: ModuleType, original: Any, source: str) -> Any:
 _PASSED_OVER = ("init_process_group", "_store_based_barrier")
 """What is decorated and no call on a group."""
 _CALL_LINE = 6
-"""Line of the call in the texts below; its indentation is that of torch's, for the marks under it in tracebacks."""
+"""Line of the call in the texts below; it stands in the columns of torch's (`value =func` for `return func`), for the
+marks under it in tracebacks."""
 _EXCEPTION_LOGGER = """def make(func, spec):
     @wraps(func)
     def wrapper(*args, **kwargs):
         token = begin(spec, args, kwargs)
         try:
-            return func(*args, **kwargs)
+            value =func(*args, **kwargs)
         except Exception as error:
             failed(token)
             msg_dict = module._get_msg_dict(func.__name__, *args, **kwargs)
             msg_dict["error"] = f"{error}"
             module._c10d_logger.debug(msg_dict)
             raise
+        else:
+            if value is not None:
+                took(token, value)
+            return value
         finally:
             end(token)
     return wrapper
@@ -98,7 +104,7 @@ _TIME_LOGGER = """def make(func, spec):
         return func_return
     return wrapper
 """
-"""torch/distributed/c10d_logger.py (2.3 to 2.13), with `begin` and `end`."""
+"""torch/distributed/c10d_logger.py (2.3 to 2.13), with `begin`, `took` and `end`."""
 
 
 class _Counting:

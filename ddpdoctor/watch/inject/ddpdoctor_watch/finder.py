@@ -90,12 +90,10 @@ def after_fork() -> None:
     patches = sys.modules.get(f"{__package__}.torchpatches")
     if patches is not None:
         patches.allow_tracing()
-    calls = sys.modules.get(f"{__package__}.calls")
-    if calls is not None:
-        calls.after_fork()
-    steps = sys.modules.get(f"{__package__}.steps")
-    if steps is not None:
-        steps.after_fork()
+    for name in ("calls", "works", "steps"):
+        part = sys.modules.get(f"{__package__}.{name}")
+        if part is not None:
+            part.after_fork()
 
 
 def _arm(spec: ModuleSpec, name: str) -> None:

@@ -98,6 +98,12 @@ def _is_fatal(value: BaseException) -> bool:
     return last and _thread.get_ident() == main_thread
 
 
+def _note_works() -> None:
+    works = sys.modules.get(f"{__package__}.works")
+    if works is not None:
+        works.note_end()
+
+
 def _note_end() -> None:
     try:
         faults.note_late()
@@ -105,6 +111,7 @@ def _note_end() -> None:
         steps = sys.modules.get(f"{__package__}.steps")
         if steps is not None:
             steps.note_end()
+        _note_works()
     except Exception as error:
         journal.failed("atexit", error)
     finally:
@@ -147,6 +154,7 @@ def _hook_exits() -> None:
         try:
             faults.note_late()
             faults.note_exit("os._exit", status, sys._getframe(1), sys.exc_info()[1])
+            _note_works()
             if status == 0:
                 journal.dispose()
         except BaseException as error:  # Nothing comes between a program and its end.

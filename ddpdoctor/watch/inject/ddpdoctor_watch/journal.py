@@ -40,6 +40,7 @@ LIMITS = {
     "signature": 4_000,
     "site": 4_000,
     "group": 1_000,
+    "work": 2_000,
 }
 """Events per process and kind: threads may die by the thousand; 50 MB of evidence an hour is the whole budget."""
 

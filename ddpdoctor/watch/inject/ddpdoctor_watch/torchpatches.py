@@ -9,7 +9,20 @@ from __future__ import annotations
 import os
 import sys
 
-from . import batches, calls, ddp, decorators, describe, hooks, journal, process, recorder, settings, steps
+from . import (
+    batches,
+    calls,
+    ddp,
+    decorators,
+    describe,
+    hooks,
+    journal,
+    process,
+    recorder,
+    settings,
+    steps,
+    works,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,6 +64,7 @@ def patch_c10d(module: ModuleType) -> None:
     allow_tracing()
     _wrap(module, "_check_valid_timeout", before=_note_init_begin)
     _wrap(module, "_update_default_pg", after=_note_group)
+    works.install(module)  # which gives isend and irecv another code
     decorators.watch_undecorated(module)
 
 

@@ -1,0 +1,6 @@
+"""Checks of what a job does wrong without anybody complaining: it may end with exit code 0 all the same."""
+
+from ddpdoctor_checks.silent.teardown import find_teardown
+from ddpdoctor_checks.silent.work import find_unwaited
+
+__all__ = ["find_teardown", "find_unwaited"]

@@ -1,0 +1,120 @@
+"""COL012: process groups that are destroyed on some ranks only, or never."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence.job import Milestone, ProcessRecord
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
+from ddpdoctor_checks.crash.frames import user_frames
+from ddpdoctor_checks.crash.telling import JOB
+from ddpdoctor_checks.silent.ranks import ended_well, find_ranks, job_ended_well, ranks_of
+from ddpdoctor_checks.wording import capitalise, choose_form, name_set
+
+EVERYWHERE = Fix(
+    "destroy it on every rank, in a finally that is around all of the program",
+    code="dist.init_process_group()\ntry:\n    main()\nfinally:\n    dist.destroy_process_group()",
+)
+MOST_LINES = 4
+
+
+@check(
+    "COL012",
+    name="teardown-unmatched",
+    title="destroy_process_group is called on some ranks only, or never",
+    severity="warning",
+    family="silent",
+    needs=("processes",),
+    since="0.1.0",
+    id="silent.teardown",
+    required=False,
+    commands=JOB,
+)
+def find_teardown(evidence: Evidence) -> Iterable[Finding]:
+    """The process group is destroyed on some ranks only, or, with NCCL, on none.
+
+    What it looks for:
+        Ranks that made the default process group, ended well, and never called ``destroy_process_group``, while others
+        did, or with the NCCL backend none did.
+
+    Why it matters:
+        With NCCL destroying is a collective: ranks that call it alone may wait for those that never do, and where
+        nobody calls it, torch itself warns that resources may leak or that the exit may hang. With gloo a rank that is
+        still at work sees the connections of the others close: ``Connection closed by peer``.
+
+    How it decides:
+        By what each rank wrote down of its own process group: made, destroyed. Only jobs that ended well, on all ranks,
+        are judged: after a failure a missing destroy is a consequence, and torch's message about it noise. Some ranks
+        only is a warning. Never, on any rank, is a remark with NCCL and nothing otherwise: gloo asks for no teardown,
+        and very many healthy scripts do without.
+
+    Known false alarms:
+        A rank that leaves by ``os._exit`` on purpose, while the others destroy their group.
+
+    Fix:
+        ``destroy_process_group()`` on all ranks, in a ``finally``, outside of any test of the rank.
+
+    References:
+        https://docs.pytorch.org/docs/stable/distributed.html (Shutdown)
+        https://github.com/pytorch/pytorch/issues/75097
+    """
+    ranks = [each for each in find_ranks(evidence) if _last(each, "init") is not None]
+    if not ranks:
+        raise NotApplicable("no rank made a process group")
+    if not job_ended_well(evidence) or not all(ended_well(each, evidence) for each in ranks):
+        raise NotApplicable("a job that did not end well is torn down as it comes")
+    left = [each for each in ranks if not _is_destroyed(each)]
+    if not left:
+        return
+    if len(left) < len(ranks):
+        yield _tell_some(left, [each for each in ranks if _is_destroyed(each)])
+    elif any("nccl" in (each.backend or "") for each in ranks):
+        everybody = ranks_of(ranks)
+        yield Finding(
+            message="No rank calls destroy_process_group before the program ends.",
+            ranks=everybody,
+            evidence=(EvidenceItem("milestone", "made a process group and never destroyed it", everybody),),
+            fix=(EVERYWHERE,),
+            details={"kind": "never"},
+            severity="info",
+            role="advice",
+        )
+
+
+def _last(process: ProcessRecord, name: str) -> int | None:
+    """Return the place of the last milestone of a name; None where it was not reached."""
+    places = [number for number, each in enumerate(process.milestones) if each.name == name]
+    return places[-1] if places else None
+
+
+def _is_destroyed(process: ProcessRecord) -> bool:
+    return (_last(process, "destroy") or -1) > (_last(process, "init") or 0)
+
+
+def _tell_some(left: list[ProcessRecord], done: list[ProcessRecord]) -> Finding:
+    never, others = ranks_of(left), ranks_of(done)
+    lines: dict[tuple[str, int], tuple[Milestone, list[int]]] = {}
+    for process in done:
+        milestone = process.milestones[_last(process, "destroy") or 0]
+        own = user_frames(milestone.frames)
+        if own:
+            lines.setdefault((own[0].file, own[0].line), (milestone, []))[1].append(process.rank or 0)
+    where = []
+    for milestone, ranks in list(lines.values())[:MOST_LINES]:
+        frame = user_frames(milestone.frames)[0]
+        where.append(Where(RankSet(ranks), "culprit", frame.file, frame.line, frame.function, frame.source))
+    at = f" ({where[0].file}:{where[0].line})" if where else ""
+    calls, ends = choose_form(len(others), "calls", "call"), choose_form(len(never), "ends", "end")
+    done_by = f"{capitalise(name_set(others))} {calls} destroy_process_group{at}"
+    return Finding(
+        message=f"{done_by}; {name_set(never)} {ends} without it.",
+        ranks=never,
+        where=tuple(where),
+        evidence=(
+            EvidenceItem("milestone", "made a process group and never destroyed it", never),
+            EvidenceItem("milestone", "destroyed the process group", others),
+        ),
+        fix=(EVERYWHERE,),
+        details={"kind": "some", "never": str(never), "destroyed": str(others)},
+    )
