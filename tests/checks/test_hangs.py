@@ -543,3 +543,21 @@ def test_who_makes_a_group_alone_and_who_leaves_it_out_is_said_alike_everywhere(
     blamed = RankSet().union(*(place.ranks for place in found.where if place.role == "culprit"))
     assert (found.code, found.ranks, blamed) == ("COL006", RankSet(ranks), RankSet(ranks))
     assert not set(found.victims) & set(found.ranks)
+
+
+def test_a_send_that_was_asked_for_and_is_never_received_names_who_went_past_it() -> None:
+    """A ring in which rank 2 leaves its receive out, and comes to the barrier."""
+    wait = at(9, "shift", "work.wait()")
+    sends = replace(point("isend", 2, 6, 8), asynchronous=True)
+    held = replace(stand(1, sends, frames=(wait,), frames_before=(wait,)), call=None)
+    passed = [
+        stand(rank, collective("barrier", 1, 15), counts={"recv 1 0 0": 5} if rank == 2 else {})
+        for rank in (0, 2, 3)
+    ]
+    found = proved([passed[0], held, *passed[1:]])
+    assert (found.code, found.ranks, found.victims) == ("COL011", RankSet([2]), RankSet([1]))
+    assert "rank 1 waits for isend to rank 2" in found.message.lower()
+    assert any(
+        "rank 1 has begun 6 sends to rank 2, and rank 2 5 receives from it" in each.text
+        for each in found.evidence
+    )

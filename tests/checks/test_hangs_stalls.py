@@ -9,8 +9,8 @@ import pytest
 
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.native import NativeFrame
-from ddpdoctor.evidence.standstill import ChildStand, Stand
-from tests.checks.standing import at, backward, collective, forward, judge, stand
+from ddpdoctor.evidence.standstill import ChildStand, Recorded, Recorder, Stand
+from tests.checks.standing import TORCH, at, backward, collective, forward, judge, stand
 
 PYTHON = "/usr/lib/python3.11/"
 
@@ -229,3 +229,58 @@ def test_a_rank_that_computes_past_the_time_out_is_said_to_compute_in_its_native
     found = judge([*waiting(0, 2), busy], still=43.0, hang_timeout_s=30.0)
     assert found is not None
     assert "where it computes on one line, in do_work() of libfoo.so, and does not come back" in found.message
+
+
+FUNCTIONAL = Frame(f"{TORCH}distributed/_functional_collectives.py", 132, "wait_tensor")
+
+
+def in_functional(rank: int, op: str | None = None) -> Stand:
+    """A rank that waits for a functional collective on line 30."""
+    told = None if op is None else Recorder(open=(Recorded(op, 4, "0", own=False),))
+    return holding(rank, FUNCTIONAL, at(30, source="funcol.wait_tensor(y)"), recorder=told)
+
+
+def in_barrier(rank: int, told: bool = False) -> Stand:
+    made = Recorder(open=(Recorded("barrier", 4, "0", RankSet.span(3), own=True),)) if told else None
+    return replace(stand(rank, collective("barrier", 1, 50, 3), still_s=43.0), recorder=made)
+
+
+def test_a_rank_in_a_functional_collective_waits_and_is_not_blamed() -> None:
+    found = judge([in_functional(0), in_barrier(1), in_functional(2)], still=43.0, stage="confirmed")
+    assert found is not None
+    assert (found.code, found.ranks, found.confidence) == ("COL005", RankSet(), "low")
+    assert "functional collectives have no numbers that tell who has left one out" in found.message
+
+
+def test_the_recorder_tells_who_passed_a_functional_collective_by() -> None:
+    stands = [in_functional(0, "all_reduce"), in_barrier(1, told=True), in_functional(2, "all_reduce")]
+    found = judge(stands, still=43.0, stage="confirmed")
+    assert found is not None
+    assert (found.code, found.ranks, found.victims, found.confidence) == (
+        "COL002",
+        RankSet([1]),
+        RankSet([0, 2]),
+        "medium",
+    )
+    assert found.message == (
+        "Ranks 0,2 wait in all_reduce #4 (train.py:30, train) and rank 1 waits in barrier #4 (train.py:50, train): to "
+        "torch these are one call."
+    )
+    assert [(place.role, place.line) for place in found.where] == [("culprit", 50), ("victim", 30)]
+
+
+def test_of_two_ranks_that_passed_each_other_by_neither_is_named() -> None:
+    found = judge([in_functional(0, "all_reduce"), in_barrier(1, told=True)], still=43.0, stage="confirmed")
+    assert found is not None
+    assert (found.code, found.ranks) == ("COL002", RankSet())
+
+
+def test_all_ranks_in_one_functional_collective_are_said_to_have_no_numbers() -> None:
+    found = judge([in_functional(rank, "all_reduce") for rank in range(3)], still=43.0, stage="confirmed")
+    assert found is not None
+    assert (found.code, found.ranks, found.confidence, found.details["symmetric"]) == (
+        "COL005",
+        RankSet(),
+        "low",
+        False,
+    )

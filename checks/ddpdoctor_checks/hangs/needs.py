@@ -118,7 +118,9 @@ class Ranks:
             needs = [self.find_need(place, call) for call in place.pending]
             # Nothing here tells which of the calls on a device are over.
             return [replace(need, sure=need.sure and place.kind == "work") for need in needs if need.ranks]
-        return [self.find_need(place, place.call)] if place.call is not None else []
+        if place.call is None or place.kind == "functional":
+            return []
+        return [self.find_need(place, place.call)]
 
     def find_need(self, place: Place, call: Call) -> Need:
         """Return whom a rank needs to come back from a call."""

@@ -26,6 +26,8 @@ __all__ = ["BACKWARD", "FORWARD", "INIT", "MAKERS", "WRAP", "Place", "Reading", 
 INIT, WRAP = "init_process_group", "DistributedDataParallel"
 STILL_S = 0.5
 """A rank that made a call more recently moves, though both samples may have met it on one line of its loop."""
+FUNCTIONAL, DEEP = "torch/distributed/_functional_collectives.py", 12
+"""Where functional collectives, DTensor's and FSDP's too, are waited for; frames in which it is looked for."""
 STOPPED = ("T", "t")
 """States of /proc in which a process runs no further, whatever it is in: stopped by a signal, or traced."""
 
@@ -37,7 +39,8 @@ class Place:
     stand: Stand
     kind: str
     """gone, collective, point (send or receive), wrapper (initialisation, wrap, forward, backward), work (waits for
-    something asked for earlier), device (waits for what it has queued on a device) or outside."""
+    something asked for earlier), functional (in a functional collective, of which no numbers are written
+    down), device (waits for what it has queued on a device) or outside."""
     call: Call | None = None
     moved: bool = False
     """Outside: its stack changed between the samples, or it computes."""
@@ -70,6 +73,8 @@ class Place:
         call = self.call
         if self.kind in ("collective", "wrapper") and call is not None:
             return (call.series, call.ordinal, call.members, *essence(call))
+        if self.kind == "functional" and call is not None:
+            return (self.kind, call.op, call.members)
         if self.kind in ("work", "device"):
             return (self.kind, *((each.series, each.ordinal) for each in self.pending))
         return (self.kind, self.rank)
@@ -161,9 +166,20 @@ def _place(stand: Stand) -> Place:
         place = Place(stand, "work")
         if list_pending(place):
             return place
+    if any(FUNCTIONAL in frame.file for frame in stand.frames[:DEEP]) and _still(stand):
+        return Place(stand, "functional", _read_functional(stand))
     if _waits_for_device(stand):
         return Place(stand, "device")
     return Place(stand, "outside", None, not _still(stand))
+
+
+def _read_functional(stand: Stand) -> Call:
+    """Return the functional collective in which a rank stands, as far as torch's recorder tells."""
+    told = stand.recorder.open if stand.recorder is not None else ()
+    first = next((each for each in told if each.own is False), None)
+    if first is None:
+        return Call("a functional collective", frames=stand.frames)
+    return Call(first.op, members=first.members, frames=stand.frames)
 
 
 def _still(stand: Stand) -> bool:

@@ -11,6 +11,7 @@ from ddpdoctor.evidence.native import NativeFrame, leave_interpreter, name_nativ
 from ddpdoctor.evidence.standstill import ChildStand
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
 from ddpdoctor_checks.crash.frames import user_frames, user_line
+from ddpdoctor_checks.hangs.functional import find_apart
 from ddpdoctor_checks.hangs.paths import describe_sockets, flows
 from ddpdoctor_checks.hangs.reading import (
     BACKWARD,
@@ -350,7 +351,11 @@ def _find_symmetric(reading: Reading, stage: str) -> Finding | None:
         return None  # slow, and not still
     sides = _part_by_call(living)
     age = format_age(reading.look.still_s)
-    if len(sides) == 1:
+    numbered = not any(place.kind == "functional" for place in living)
+    apart = None if numbered else find_apart(reading, stage)
+    if apart is not None:
+        return apart
+    if len(sides) == 1 and numbered:
         name = f"{name_wait(living)}{name_line(living[0].line)}"
         message = (
             f"All {len(living)} ranks have been in {name} for {age}, with equal counts of "
@@ -358,10 +363,10 @@ def _find_symmetric(reading: Reading, stage: str) -> Finding | None:
         )
     else:
         told = join_words((_say_waiting(side) for side in sides), few=MOST_SIDES)
-        message = (
-            f"{capitalise(told)}. Nothing has moved for {age}, and by the numbers of their calls nobody has "
-            "left one out: no rank can be named."
-        )
+        why = "by the numbers of their calls nobody has left one out"
+        if not numbered:
+            why = "functional collectives have no numbers that tell who has left one out"
+        message = f"{capitalise(told)}. Nothing has moved for {age}, and {why}: no rank can be named."
     return Finding(
         message=message,
         code="COL005",
@@ -379,8 +384,8 @@ def _find_symmetric(reading: Reading, stage: str) -> Finding | None:
             Fix("examine the network between the nodes", command="ddpdoctor check --nproc 2"),
             Fix("a call on very much data takes long on a slow link: compare with what check measures"),
         ),
-        details={"proof": False, "stage": stage, "symmetric": len(sides) == 1},
-        confidence="high" if stage == "confirmed" and len(sides) == 1 else "low",
+        details={"proof": False, "stage": stage, "symmetric": numbered and len(sides) == 1},
+        confidence="high" if stage == "confirmed" and len(sides) == 1 and numbered else "low",
         decisive=True,
     )
 

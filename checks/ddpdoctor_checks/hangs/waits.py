@@ -53,7 +53,7 @@ def _judge(reading: Reading, stuck: Sequence[Place]) -> Deadlock | None:
         main = largest(for_gone)
         return judge_gone(main, [place for place in _list_needed(reading, main[0]) if _is_gone(place)])
     stuck = _find_core(reading, stuck)
-    points = [place for place in stuck if place.kind == "point"]
+    points = [place for place in stuck if _is_point(place)]
     if points:
         return judge_points(reading, points)
     main = _go_back(reading, largest(stuck), stuck)
@@ -75,6 +75,12 @@ def _judge(reading: Reading, stuck: Sequence[Place]) -> Deadlock | None:
     if differing and not _is_missing(joined, differing):
         return judge_mismatch(joined, differing)
     return judge_missing(joined, waiting)
+
+
+def _is_point(place: Place) -> bool:
+    """Whether a rank waits in a send or receive, or for one that it asked for earlier."""
+    call = place.call
+    return place.kind == "point" or (place.kind == "work" and call is not None and call.point_to_point)
 
 
 def _is_gone(place: Place) -> bool:
