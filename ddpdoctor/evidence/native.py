@@ -14,7 +14,7 @@ _ADDRESS = re.compile(r"^0x[0-9a-fA-F]+$")
 _SYSTEM = re.compile(
     r"^((libc|libpthread|librt|libdl|libm|libgcc_s|libstdc\+\+)[.-]|ld-(linux|musl)|linux-vdso|\[vdso\])"
 )
-_INTERPRETER = re.compile(r"^(python[\d.]*$|libpython|libffi|_ctypes\.|_cffi_backend\.)")
+_INTERPRETER = re.compile(r"^(python[\d.]*$|python/|libpython|libffi|_ctypes\.|_cffi_backend\.)")
 """What everybody's code goes through: it does not tell whose it is."""
 
 

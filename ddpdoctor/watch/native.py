@@ -131,10 +131,12 @@ def _read_frames(rows: Iterable[dict[str, Any]]) -> Iterable[NativeFrame]:
         module = row.get("module")
         if not module or number >= MOST_FRAMES:  # Python's own frames have none
             return
-        library, file, line = (
-            _BUILT_FOR.sub("", os.path.basename(str(module))),
-            str(row.get("filename", "")),
-            row.get("line"),
-        )
+        file, line = str(row.get("filename", "")), row.get("line")
         place = f"{os.path.basename(file)}:{int(line)}" if line and file != module else None
-        yield NativeFrame(shorten_name(str(row.get("name", UNKNOWN))), library[:NAME_LIMIT], place)
+        yield NativeFrame(shorten_name(str(row.get("name", UNKNOWN))), _name_library(str(module)), place)
+
+
+def _name_library(module: str) -> str:
+    """Return the file name of a library; ``python/fcntl.so`` for the extensions of Python itself."""
+    name = _BUILT_FOR.sub("", os.path.basename(module))[:NAME_LIMIT]
+    return f"python/{name}" if "/lib-dynload/" in module else name

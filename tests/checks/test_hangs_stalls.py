@@ -32,6 +32,7 @@ def holding(rank: int, *frames: Frame, **more: Any) -> Stand:
         ([at(61, "read_shard", "time.sleep(3600)")], "sleep"),
         ([at(61, "log", "with lock:")], "lock"),
         ([at(61, "log", "done.wait()")], "lock"),
+        ([at(61, "cache", "fcntl.flock(f, fcntl.LOCK_EX)")], "lock"),
         ([at(61, "load", "store.get('plan')")], "store"),
         ([at(61, "load", "for line in open(path):")], "read"),
         ([at(61, "decode", "native.decode(batch)")], "native"),

@@ -21,6 +21,7 @@ PYTHON = NativeFrame("Py_RunMain", "python3.11")
         ((PAUSE, STRIPPED, WORK, FFI), WORK),
         ((PAUSE, STRIPPED, FFI, CTYPES), STRIPPED),
         ((PAUSE, FFI, CTYPES), PAUSE),
+        ((NativeFrame("flock", "libc.so.6"), NativeFrame("fcntl_flock", "python/fcntl.so")), NativeFrame("flock", "libc.so.6")),
         ((NativeFrame("?", "libc.so.6"), PAUSE), PAUSE),
         ((NativeFrame("?", "libc.so.6"),), NativeFrame("?", "libc.so.6")),
         ((NativeFrame("c10d::Work::wait", "libtorch_cpu.so"), PYTHON), NativeFrame("c10d::Work::wait", "libtorch_cpu.so")),

@@ -82,6 +82,7 @@ def test_frames_are_taken_down_to_the_innermost_line_of_python(
         row("0x7f3a6f7c3f7a", "/usr/lib/libfoo.so"),
         row("Decoder::decode(int, char const*)", "/usr/lib/libfoo.so", "/build/src/decode.cc", 12),
         row("call", "/usr/lib/_foo.cpython-311-x86_64-linux-gnu.so"),
+        row("flock", "/usr/lib/python3.11/lib-dynload/fcntl.cpython-311-x86_64-linux-gnu.so"),
         row("work", None, "/home/me/train.py", 5),
         row("main", "/usr/bin/python3.11"),
     )
@@ -92,6 +93,7 @@ def test_frames_are_taken_down_to_the_innermost_line_of_python(
             NativeFrame("?", "libfoo.so"),
             NativeFrame("Decoder::decode", "libfoo.so", "decode.cc:12"),
             NativeFrame("call", "_foo.so"),
+            NativeFrame("flock", "python/fcntl.so"),
         ),
     )
 

@@ -95,7 +95,7 @@ _SLEEP = re.compile(r"\bsleep\s*\(")
 _READ = re.compile(
     r"\b(open|read|readline|readlines|recv|accept|load|input)\s*\(|\bstdin\b|for \w+ in \w*(file|fifo|stdin)"
 )
-_LOCK = re.compile(r"\.(acquire|wait|join|get)\s*\(|^with \w*lock")
+_LOCK = re.compile(r"\.(acquire|wait|join|get)\s*\(|^with \w*lock|\b(flock|lockf)\s*\(")
 _STORE = re.compile(r"store\w*\.(get|wait|multi_get)\s*\(", re.I)
 UNCLEAR = ("native", "compute")
 """What a rank does where its Python lines do not say it: then native frames do."""
