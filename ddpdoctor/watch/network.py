@@ -11,8 +11,9 @@ from ddpdoctor.evidence.sockets import Connection, LinkState, NodeNetwork
 from ddpdoctor.gather.netlink import TcpSocket, in_network_of, list_links, list_tcp, list_tcp_from_proc
 from ddpdoctor.gather.sockets import open_targets, socket_inodes
 
-MOST_CONNECTIONS = 4096
-"""Of one node that are kept: 64 ranks with 64 peers each. Those on which something is stuck go first."""
+MOST_CONNECTIONS = 1024
+"""Of one node that are kept, a third of a megabyte in a look: those on which something waits first, then those to other
+hosts."""
 Ends = tuple[tuple[str, int], tuple[str, int]]
 
 
@@ -77,7 +78,14 @@ def describe(ranks: Mapping[int, int | None], before: Sample, after: Sample, nod
         owners.update(dict.fromkeys(socket_inodes(targets), rank))
     own = [each for each in after.sockets.values() if each.inode in owners]
     rows = [_connect(each, before.sockets.get((each.near, each.far)), owners[each.inode]) for each in own]
-    rows.sort(key=lambda row: (not (row.unacknowledged or row.unread), row.rank is None, row.rank or 0))
+    local = {address for link in after.links for address in link.addresses}
+
+    def order(row: Connection) -> tuple[bool, bool, int]:
+        address = row.far.rpartition(":")[0].strip("[]")
+        waits = bool(row.unacknowledged or row.unread)
+        return not waits, address in local or address.startswith("127."), -1 if row.rank is None else row.rank
+
+    rows.sort(key=order)
     note = after.note or before.note
     if unread:
         note = f"the sockets of {unread} of {len(ranks)} ranks may not be listed"

@@ -33,7 +33,7 @@ def end(node: int, port: int) -> str:
 def link(near: int, far: int, **more: Any) -> Connection:
     """The connection between the ranks of two nodes, as the first sees it."""
     given: dict[str, Any] = {
-        "rank": near, "near": end(near, 4000 + far), "far": end(far, 4000 + near), "heard_s": 30.0,
+        "rank": near, "near": end(near, 40_000 + far), "far": end(far, 40_000 + near), "heard_s": 30.0,
         "acked_bytes": 1280, "acked_segments": 27, "segment_bytes": 1448,
     }  # fmt: skip
     return Connection(**{**given, **more})
@@ -42,14 +42,14 @@ def link(near: int, far: int, **more: Any) -> Connection:
 def beat(node: int, head: int = 0, **more: Any) -> Connection:
     """The connection of an agent with the store."""
     given: dict[str, Any] = {
-        "rank": None, "near": end(node, 5000), "far": end(head, STORE), "moved": True, "heard_s": 0.4,
+        "rank": None, "near": end(node, 50_000), "far": end(head, STORE), "moved": True, "heard_s": 0.4,
     }  # fmt: skip
     return Connection(**{**given, **more})
 
 
 def hears(node: int, **more: Any) -> Connection:
     """The same as the head's agent sees it."""
-    return beat(0, **{"near": end(0, STORE), "far": end(node, 5000), **more})
+    return beat(0, **{"near": end(0, STORE), "far": end(node, 50_000), **more})
 
 
 STUCK: dict[str, Any] = {"unacknowledged": 44_888, "repeats": 5}
@@ -148,6 +148,15 @@ def test_network_is_not_blamed_for_less(changes: dict[str, Any]) -> None:
     found = find(network(0, link(0, 1, **{**STUCK, **changes}), hears(1)), network(1, link(1, 0), beat(1)))
     assert found is not None
     assert found.code == "COL005"
+
+
+def test_service_outside_of_the_job_is_not_its_network() -> None:
+    """A rank uploads something, and a firewall swallows it."""
+    upload = replace(link(0, 1, **STUCK), far="52.216.0.1:443")
+    found = find(network(0, link(0, 1), hears(1), upload), network(1, link(1, 0), beat(1)))
+    assert found is not None
+    assert found.code == "COL005"
+    assert find(network(0, upload), ranks=(0,)) is None
 
 
 def test_without_times_of_the_kernel_the_network_is_not_blamed() -> None:

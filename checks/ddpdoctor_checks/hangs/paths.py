@@ -21,6 +21,9 @@ SILENT_S = 6.0
 """From a host of which nothing has come for so long, on any connection, nothing gets through."""
 FLOWS = 10_000
 """Bytes that pass between two ranks between the samples: a transfer that goes on, and no sign of life."""
+SERVICES = 10_000
+"""Ports below are services' (HTTP, S3, databases), which a rank may talk to as well; gloo and NCCL listen on ports that
+the kernel chooses (from 32,768), and torch's stores on 29400 and 29500 unless told otherwise."""
 SENDING = ("established", "syn_sent", "fin_wait1", "close_wait", "last_ack")
 
 
@@ -78,6 +81,11 @@ class _Hosts:
 def address_of(end: str) -> str:
     """Return the address of ``address:port``."""
     return end.rpartition(":")[0].strip("[]")
+
+
+def _port_of(end: str) -> int:
+    port = end.rpartition(":")[2]
+    return int(port) if port.isdecimal() else 0
 
 
 def _is_loopback(address: str) -> bool:
@@ -146,7 +154,9 @@ def list_routes(networks: Sequence[NodeNetwork]) -> Iterator[Route]:
         found: dict[str, list[Connection]] = {}
         for each in network.connections:
             address = address_of(each.far)
-            if not _is_loopback(address) and address not in own:
+            if _is_loopback(address) or address in own:
+                continue
+            if address in owners.nodes or _port_of(each.far) >= SERVICES:
                 found.setdefault(address, []).append(each)
         for address, connections in found.items():
             far = owners.nodes.get(address)
@@ -260,6 +270,8 @@ def describe_sockets(reading: Reading) -> list[str]:
         ]
     ranks = {rank for _, rank, _ in pairs}
     idle = f"nothing is in flight on the {count_of(len(pairs), 'connection')} between ranks"
+    if any(each.left_out for each in networks):
+        idle += " that were kept"
     if len(ranks) < len(reading.places):
         idle += f" (of {count_of(len(ranks), 'rank')})"
     return [f"{idle}: the library or a rank holds it, and not the network", *notes]

@@ -8,6 +8,7 @@ from dataclasses import replace
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
 from ddpdoctor_checks.crash.frames import user_frames
+from ddpdoctor_checks.hangs.paths import describe_sockets
 from ddpdoctor_checks.hangs.reading import INIT, MAKERS, Place, Reading, name_call, name_line, ranks_of
 from ddpdoctor_checks.hangs.stalls import describe_doing, list_unclear, show_native
 from ddpdoctor_checks.wording import capitalise, choose_form, count_of, format_age, join_words, name_set
@@ -262,7 +263,8 @@ def _find_together(reading: Reading, waiting: Sequence[Place], waited: float) ->
         ),
         {"symmetric": True},
     )
-    return replace(finding, confidence="low")
+    sockets = tuple(EvidenceItem("socket", text) for text in describe_sockets(reading))
+    return replace(finding, confidence="low", evidence=(*finding.evidence, *sockets))
 
 
 def _make(
