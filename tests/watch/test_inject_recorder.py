@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -203,6 +204,12 @@ def test_on_a_large_machine_it_makes_no_more_threads_than_on_a_small_one(
     _, stderr = rank.communicate("")
     assert [event.get("problem") for event in told] == [None, None]
     assert "bound to 1\n" in stderr
+
+
+def test_where_it_would_make_too_many_threads_there_is_no_server(tmp_path: Path, private: Path) -> None:
+    rank, told = start_again(tmp_path, private, "recorder.MOST_THREADS = 4")
+    rank.communicate("")
+    assert re.fullmatch(r"the worker server would start \d+ threads here", str(told[1]["problem"]))
 
 
 def _tasks(pid: int) -> list[Path]:

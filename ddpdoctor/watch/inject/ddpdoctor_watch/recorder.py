@@ -23,10 +23,14 @@ WAIT_S = 2.0
 LONGEST = 107
 """Bytes of the path of a socket (unix(7))."""
 FEW_CPUS = 8
-"""The server starts as many threads as there are processors that its maker may use, 8 at least."""
-THREADS = 16
-"""That must be to be had: the server starts 9, and C++ ends the process where it cannot."""
-_NAP_US = 3000
+"""The server starts as many threads as there are processors that its maker may use, 8 at least, and one more."""
+MOST_THREADS = 32
+"""Older C libraries count all processors."""
+SPARE = 6
+"""Threads that must be to be had beyond those that it starts: C++ ends the process where one cannot be had."""
+_NO_ROOM = "there is no room for its threads"
+_SEMAPHORE = 8
+"""Words; a sem_t has 4."""
 _CLOSE_RANGE = 436
 """The number of close_range(2), the same on all machines since it came with Linux 5.9; Python knows no such call."""
 _CLOSE_RANGE_UNSHARE = 2
@@ -99,8 +103,12 @@ def _start(path: str) -> str | None:
         try:
             _block_signals(signal)
             _choose_cpu()
-            if not _has_room(ctypes, library):
-                problems.append("there is no room for its threads")
+            threads = max(FEW_CPUS, library.get_nprocs() - 1) + 1
+            if threads > MOST_THREADS:
+                problems.append(f"the worker server would start {threads} threads here")
+                return
+            if not _has_room(ctypes, library, threads + SPARE):
+                problems.append(_NO_ROOM)
                 return
             shared = [int(name) for name in os.listdir("/proc/thread-self/fd")]
             collects = gc.isenabled()
@@ -120,7 +128,10 @@ def _start(path: str) -> str | None:
         finally:
             done.release()
 
-    start_new_thread(make, ())
+    try:
+        start_new_thread(make, ())
+    except RuntimeError:
+        return _NO_ROOM
     if not done.acquire(True, WAIT_S):
         return f"the worker server did not start within {WAIT_S:.0f} s"
     return problems[0] if problems else None
@@ -139,19 +150,24 @@ def _choose_cpu() -> None:
         os.sched_setaffinity(0, {allowed[os.getpid() % len(allowed)]})
 
 
-def _has_room(ctypes: Any, library: Any) -> bool:
-    """Try whether as many threads can be had, by memory and by limits of processes."""
-    threads = (ctypes.c_ulong * THREADS)()
-    nap = ctypes.cast(library.usleep, ctypes.c_void_p)
+def _has_room(ctypes: Any, library: Any, count: int) -> bool:
+    """Try whether so many threads can be had at once, by memory and by limits of processes: each waits for all."""
+    threads = (ctypes.c_ulong * count)()
+    gate = (ctypes.c_ulong * _SEMAPHORE)()
+    if library.sem_init(ctypes.byref(gate), 0, 0) != 0:
+        return False
+    wait = ctypes.cast(library.sem_wait, ctypes.c_void_p)
     started = 0
-    for place in range(THREADS):
+    for place in range(count):
         thread = ctypes.byref(threads, place * ctypes.sizeof(ctypes.c_ulong))
-        if library.pthread_create(thread, None, nap, ctypes.c_void_p(_NAP_US)) != 0:
+        if library.pthread_create(thread, None, wait, ctypes.byref(gate)) != 0:
             break
         started += 1
+    for _ in range(started):
+        library.sem_post(ctypes.byref(gate))
     for place in range(started):
         library.pthread_join(ctypes.c_ulong(threads[place]), None)
-    return started == THREADS
+    return started == count
 
 
 def _part_descriptors(ctypes: Any, library: Any, shared: list[int]) -> bool:
