@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "analyze": ("ddpdoctor.cli.analyze", "say what ended a job from its logs, error files or run directory"),
     "explain": ("ddpdoctor.cli.explain", "show the page of a finding"),
     "list": ("ddpdoctor.cli.listing", "show all checks and where each comes from"),
+    "demo": ("ddpdoctor.cli.demo", "run a small broken job, to see a diagnosis and the corrected code"),
     "report": ("ddpdoctor.cli.report", "render a saved report again"),
 }
 """Name -> (module, summary), in the order of the help."""

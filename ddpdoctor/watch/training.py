@@ -145,9 +145,10 @@ class TrainingReader:
             return None
 
     def _fold_setup(self, number: int, ranks: list[_Rank]) -> OptimizerSetup:
-        tables = {rank.rank: _last_table(rank, number) for rank in ranks}
-        known = {rank: table for rank, table in tables.items() if table is not None}
-        first = next(iter(known.values()))
+        tables = {rank.rank: _list_tables(rank, number) for rank in ranks}
+        known = {rank: found[0] for rank, found in tables.items() if found}
+        every = [table for found in tables.values() for table in found]
+        first = every[0]
         made = {
             rank.rank: str(step["step"] - 1)
             for rank in ranks
@@ -169,11 +170,11 @@ class TrainingReader:
                 default=0,
             ),
             frames=self._shorten.frames(first.get("frames")),
-            models={str(key): str(name) for key, name in dict(first["models"]).items()},
+            models={str(key): str(name) for table in every for key, name in dict(table["models"]).items()},
             wrappers=tuple(
                 dict.fromkeys(
                     _read_wrapper(each, self._shorten)
-                    for table in known.values()
+                    for table in every
                     for each in table.get("wrappers") or ()
                 )
             ),
@@ -433,15 +434,15 @@ def _read_step(path: Path, optimizer: int, step: int) -> dict[str, Any] | None:
     return None
 
 
-def _last_table(rank: _Rank, number: int) -> dict[str, Any] | None:
-    tables = [table for (optimizer, _), table in sorted(rank.tables.items()) if optimizer == number]
-    return {**tables[-1], "frames": tables[0].get("frames")} if tables else None
+def _list_tables(rank: _Rank, number: int) -> list[dict[str, Any]]:
+    """Return the tables of one optimizer as they changed; its models may be gone in the last one."""
+    return [table for (optimizer, _), table in sorted(rank.tables.items()) if optimizer == number]
 
 
 def _find_unfrozen(ranks: list[_Rank], number: int) -> list[str]:
     found: dict[str, None] = {}
     for rank in ranks:
-        tables = [table for (optimizer, _), table in sorted(rank.tables.items()) if optimizer == number]
+        tables = _list_tables(rank, number)
         frozen = {row[0] for table in tables[:1] for row in table["rows"] if not row[5]}
         for table in tables[1:]:
             found.update((str(row[0]), None) for row in table["rows"] if row[5] and row[0] in frozen)

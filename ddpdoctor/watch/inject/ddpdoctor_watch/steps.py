@@ -51,6 +51,7 @@ class _Optimizer:
         self.next = 1
         self.distance = LEAST_DISTANCE
         self.rows: list[tuple[int, int]] = []
+        self.named: dict[int, tuple[str, int, int]] = {}
         self.table = 0
         self.tensors: list[Any] = []
         self.parameters = 0
@@ -282,8 +283,12 @@ def _look_at(entry: _Optimizer, optimizer: Any, frame: FrameType | None) -> None
     known = dict.fromkeys((key for _, _, ids, _ in wrappers for key in ids), REDUCED)
     known.update((key, IGNORED) for _, _, _, ids in wrappers for key in ids)
     for place, each in enumerate(parameters):
-        name, model = names.get(id(each), (f"parameter {place} of the optimizer", 0))
-        rows.append(_row(each, name, model, "parameter", known.get(id(each), UNKNOWN)))
+        told = names.get(id(each))
+        if told is not None:
+            entry.named[id(each)] = (*told, known.get(id(each), UNKNOWN))
+        # The model may be gone by now: at the end, in most scripts.
+        name, model, knows = entry.named.get(id(each), (f"parameter {place} of the optimizer", 0, UNKNOWN))
+        rows.append(_row(each, name, model, "parameter", knows))
     tensors = list(parameters)
     for tensor, name, model in extra[: max(0, TENSORS - len(tensors))]:
         rows.append(_row(tensor, name, model, "other", known.get(id(tensor), UNKNOWN)))

@@ -1,0 +1,184 @@
+"""``ddpdoctor demo [FAULT]``: a small broken job under `run`, its diagnosis, and the corrected code."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddpdoctor.cli import options as common
+from ddpdoctor.cli.parsing import add_option
+from ddpdoctor.errors import EXIT_FINDINGS, EXIT_OK, DoctorError, UsageError
+
+if TYPE_CHECKING:
+    from ddpdoctor.text.paper import Paper
+
+EXAMPLES = (
+    ("ddpdoctor demo", "list the demonstrations"),
+    ("ddpdoctor demo guarded-collective", "run one: the verdict, and the corrected code"),
+    ("ddpdoctor demo unsharded-data --fixed", "the corrected script: nothing to find"),
+)
+SCRIPTS = Path(__file__).with_name("demos")
+BROKEN, FIXED = "train.py", "fixed.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """One broken script."""
+
+    name: str
+    about: str
+    code: str
+    """What `run` finds in it."""
+    nproc: int
+    options: tuple[str, ...] = ()
+    """Of `run`."""
+
+
+DEMOS = (
+    Demo("hidden-exception", "one rank fails, and the others only say that their peer has gone", "ERR001", 3),
+    Demo("guarded-collective", "a collective below `if rank == 0`: the others wait elsewhere", "COL002", 4),
+    Demo("uneven-batches", "loaders of different lengths: one rank leaves the loop early", "DAT003", 3),
+    Demo(
+        "stalled-loader",
+        "one rank waits for a file that nobody writes",
+        "COL009",
+        3,
+        ("--stall-after", "4", "--hang-timeout", "8", "--on-hang", "abort"),
+    ),
+    Demo("bypassed-wrapper", "training calls model.module: no gradient is reduced", "DDP005", 2),
+    Demo("unfrozen-layer", "a layer that is unfrozen after the wrap is never reduced", "DDP006", 2),
+    Demo("unused-layer", "a layer that the forward leaves out, in a job of one step", "DDP001", 2),
+    Demo("unsharded-data", "every rank reads the whole data set", "DAT001", 2),
+    Demo("epoch-not-set", "every epoch has the same order", "DAT002", 2),
+)
+"""In the order of the list: failures, hangs, and what ends with exit code 0."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``demo``."""
+    parser.add_argument("fault", nargs="?", metavar="FAULT", help="one of the list that is shown without it")
+    add_option(parser, "--fixed", action="store_true", help="run the corrected script instead")
+    add_option(
+        parser, "--directory", metavar="DIR", help="where script and run directory go (a temporary one)"
+    )
+    common.add_verbosity_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """List the demonstrations, or run one.
+
+    Returns:
+        0 where the diagnosis is as it should be, 1 where it is another one.
+
+    Raises:
+        UsageError: there is no such demonstration.
+        DoctorError: the directory cannot be used.
+    """
+    from ddpdoctor.cli.display import Display, print_text
+
+    paper = Display.of(sys.stdout, no_color=getattr(options, "no_color", False)).paper()
+    if getattr(options, "fault", None) is None:
+        _put_list(paper)
+        print_text(paper.text())
+        return EXIT_OK
+    demo = _find(options.fault)
+    fixed = bool(getattr(options, "fixed", False))
+    folder = _lay_out(demo, getattr(options, "directory", None))
+    command = _make_command(demo, fixed=fixed, plain=bool(getattr(options, "no_color", False)))
+    print_text(f"{demo.name}: {demo.about}\n$ cd {folder}; ddpdoctor {' '.join(command)}\n\n")
+    sys.stdout.flush()
+    code = subprocess.run([sys.executable, "-m", "ddpdoctor", *command], cwd=folder, check=False).returncode
+    if code == 130:
+        raise KeyboardInterrupt
+    found = _read_code(folder / "run")
+    expected = None if fixed else demo.code
+    _put_end(paper, demo, found, fixed=fixed)
+    print_text("\n" + paper.text())
+    return EXIT_OK if found == expected else EXIT_FINDINGS
+
+
+def _find(name: str) -> Demo:
+    from ddpdoctor.cli.suggest import closest
+
+    word = name.strip().lower()
+    for demo in DEMOS:
+        if word in (demo.name, demo.code.lower()):
+            return demo
+    near = closest(word, [demo.name for demo in DEMOS])
+    raise UsageError(
+        f"there is no demonstration {name!r}", hint=f"ddpdoctor demo {near}" if near else "ddpdoctor demo"
+    )
+
+
+def _lay_out(demo: Demo, directory: str | None) -> Path:
+    """Copy both scripts to a directory of their own: what lies below site-packages is not taken for the user's."""
+    try:
+        if directory is None:
+            folder = Path(tempfile.mkdtemp(prefix=f"ddpdoctor-demo-{demo.name}-"))
+        else:
+            folder = Path(directory)
+            folder.mkdir(parents=True, exist_ok=True)
+            if any(folder.iterdir()):
+                raise UsageError(f"{folder} is not empty", hint=f"ddpdoctor demo {demo.name} --directory NEW")
+        for name in (BROKEN, FIXED):
+            (folder / name).write_text(_read(demo, name), encoding="utf-8")
+    except OSError as problem:
+        raise DoctorError(
+            f"the scripts cannot be put into {directory or tempfile.gettempdir()}: {problem.strerror or problem}",
+            hint=f"ddpdoctor demo {demo.name} --directory DIR",
+        ) from problem
+    return folder
+
+
+def _read(demo: Demo, name: str) -> str:
+    return (SCRIPTS / demo.name / name).read_text(encoding="utf-8")
+
+
+def _make_command(demo: Demo, *, fixed: bool, plain: bool) -> list[str]:
+    color = ["--no-color"] if plain else []
+    words = ["--run-dir", "run", *color, *demo.options, "--nproc", str(demo.nproc)]
+    return ["run", *words, FIXED if fixed else BROKEN]
+
+
+def _read_code(run: Path) -> str | None:
+    """Return the code of the verdict; None for a healthy job.
+
+    Raises:
+        DoctorError: there is no report.
+    """
+    try:
+        data = json.loads((run / "report.json").read_bytes())
+        code = data["verdict"]["code"]
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise DoctorError("the run wrote no report", hint="the same command with -vv") from problem
+    return None if code is None else str(code)
+
+
+def _put_list(paper: Paper) -> None:
+    for demo in DEMOS:
+        paper.put(demo.about, label=f"{demo.name} [{demo.code}]", indent=2, hang=6)
+    paper.gap()
+    paper.put("ddpdoctor demo NAME runs one, ddpdoctor demo NAME --fixed the corrected script")
+
+
+def _put_end(paper: Paper, demo: Demo, found: str | None, *, fixed: bool) -> None:
+    expected = None if fixed else demo.code
+    if found != expected:
+        paper.put(
+            f"this should have been {expected or 'healthy'}, and is {found or 'healthy'}", style="yellow"
+        )
+    if fixed:
+        return
+    paper.put("the corrected code", style="bold")
+    lines = difflib.unified_diff(
+        _read(demo, BROKEN).splitlines(), _read(demo, FIXED).splitlines(), BROKEN, FIXED, n=2, lineterm=""
+    )
+    for line in lines:
+        paper.put_verbatim(line, indent=2, style={"-": "red", "+": "green"}.get(line[:1]))
