@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ddpdoctor.evidence.numerics import Numerics
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.stages import Frame
 
@@ -198,6 +199,7 @@ class Training:
     batches: tuple[BatchLook, ...] = ()
     epochs: tuple[EpochLook, ...] = ()
     loaders: tuple[LoaderSetup, ...] = ()
+    numerics: Numerics = field(default_factory=Numerics)
     abstained: dict[str, RankSet] = field(default_factory=dict)
     """Why something was not looked at -> by which ranks."""
     share: float | None = None

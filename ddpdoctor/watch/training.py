@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence.numerics import Numerics
 from ddpdoctor.evidence.training import (
     BatchLook,
     EpochLook,
@@ -24,9 +25,11 @@ from ddpdoctor.evidence.training import (
 )
 from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.watch.events import DAMAGED, read_events
+from ddpdoctor.watch.numerics import KINDS as NUMBERS
+from ddpdoctor.watch.numerics import RankNumbers, fold_numbers
 from ddpdoctor.watch.records import Shortener
 
-KINDS = frozenset({"tensors", "step", "batch", "epoch", "loader", "abstained", "watching"})
+KINDS = frozenset({"tensors", "step", "batch", "epoch", "loader", "abstained", "watching"}) | NUMBERS
 """Events that tell of the training."""
 LISTED = 48
 """Tensors of one step that are listed."""
@@ -52,6 +55,7 @@ class _Rank:
     batches: list[dict[str, Any]] = field(default_factory=list)
     epochs: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
     loaders: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    numbers: RankNumbers = field(default_factory=RankNumbers)
     abstained: list[str] = field(default_factory=list)
     share: float | None = None
 
@@ -68,10 +72,17 @@ class _Rank:
             self.epochs[int(event["loader"]), int(event["number"])] = event
         elif kind == "loader":
             self.loaders.setdefault(int(event.get("place") or 0), []).append(event)
+        elif kind in NUMBERS:
+            self.numbers.take(event)
         elif kind == "abstained":
             self.abstained.append(str(event["reason"]))
         elif event["elapsed_ns"] > 0:
             self.share = max(0.0, float(event["spent_ns"]) / float(event["elapsed_ns"]))
+
+    def tells(self) -> bool:
+        """Whether it says anything of a training."""
+        numbers = self.numbers
+        return bool(self.steps or self.batches or self.epochs or numbers.losses or numbers.count)
 
     def name_loader(self, place: int, shorten: Shortener) -> tuple[str, tuple[Frame, ...]]:
         for event in self.loaders.get(place, ()):
@@ -109,7 +120,7 @@ class TrainingReader:
     def fold(self, node: int) -> Training | None:
         """Return what was seen; None where nothing was, or where it cannot be told which rank is which."""
         ranks = [self._ranks[rank] for rank in sorted(self._ranks)]
-        if self._twice or not any(rank.steps or rank.batches or rank.epochs for rank in ranks):
+        if self._twice or not any(rank.tells() for rank in ranks):
             return None
         setups: list[OptimizerSetup] = []
         steps: list[StepLook] = []
@@ -127,6 +138,7 @@ class TrainingReader:
             batches=tuple(self._try(lambda: self._fold_batches(ranks)) or ()),
             epochs=tuple(self._try(lambda: self._fold_epochs(ranks)) or ()),
             loaders=tuple(self._try(lambda: self._fold_loaders(ranks)) or ()),
+            numerics=self._try(lambda: self._fold_numbers(ranks)) or Numerics(),
             abstained={
                 reason: RankSet(who)
                 for reason, who in _group(
@@ -294,6 +306,14 @@ class TrainingReader:
             )
             for key, who in sorted(groups.items())
         ]  # fmt: skip
+
+    def _fold_numbers(self, ranks: list[_Rank]) -> Numerics:
+        by_rank = {rank.rank: rank for rank in ranks}
+        return fold_numbers(
+            {rank.rank: rank.numbers for rank in ranks},
+            self._shorten.frames,
+            lambda rank, place: by_rank[rank].name_loader(place, self._shorten)[0],
+        )
 
     def _fold_loaders(self, ranks: list[_Rank]) -> list[LoaderSetup]:
         groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)

@@ -104,6 +104,8 @@ DDP015 model-unwrapped error
 DAT001 data-not-sharded error
 DAT002 epoch-not-set warning
 NUM006 optimizer-diverged warning
+NUM003 non-finite-origin error
+NUM004 scaler-diverged error
 """
 # Codes that need no `check`, but that its experiments with the user's model can see as well.
 ALSO = """\

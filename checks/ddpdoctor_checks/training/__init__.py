@@ -17,13 +17,16 @@ from ddpdoctor_checks.training.findings import (
     find_unused_somewhere,
     find_unwrapped,
 )
+from ddpdoctor_checks.training.numerics import find_nonfinite, find_scalers
 
 __all__ = [
     "find_bypassed",
     "find_changed",
     "find_epoch_unset",
+    "find_nonfinite",
     "find_parted",
     "find_rates",
+    "find_scalers",
     "find_unsharded",
     "find_unsynced",
     "find_unused",

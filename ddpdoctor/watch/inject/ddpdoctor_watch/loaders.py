@@ -46,6 +46,8 @@ class _Epoch:
         self.readable = True
         self.began = count_steps()
         self.written = 0
+        self.latest: list[Any] = []
+        self.ahead = True
 
     def take(self, indices: Any) -> Any:
         """Note a batch of indices, and give it back."""
@@ -53,6 +55,7 @@ class _Epoch:
             self.batches += 1
             many = indices if type(indices) is list else [indices]
             self.total += len(many)
+            self.latest = many
             if self.batches <= COMPARED:
                 self._compare(many)
         except Exception as error:
@@ -170,6 +173,17 @@ def current() -> tuple[int, int]:
     return (_current[0].place, _current[0].number) if _current else (0, 0)
 
 
+def latest() -> tuple[int, list[int]]:
+    """Return which batch the epoch that began last has given last, and its indices.
+
+    Zero and none where that cannot be told: workers fetch ahead of the program, and streams have no indices.
+    """
+    epoch = _current[0] if _current else None
+    if epoch is None or epoch.ahead or any(type(index) is not int for index in epoch.latest):
+        return 0, []
+    return epoch.batches, epoch.latest
+
+
 def note_end() -> None:
     """Write down what is left to be said of epochs."""
     for epoch in _epochs.values():
@@ -186,6 +200,7 @@ def _begin(place: int, number: int, iterator: Any, loader: Any) -> None:
     real = getattr(iterator, "_index_sampler", None)
     if data is None or real is None or isinstance(loader.dataset, data.IterableDataset) or number > EACH:
         return
+    epoch.ahead = bool(getattr(loader, "num_workers", 0))
     iterator._index_sampler = _Indices(real, epoch)
 
 

@@ -103,6 +103,10 @@ def install(level: str) -> None:
         return
     before(before_step)
     after(after_step)
+    from . import backwards, scalers
+
+    backwards.install()
+    scalers.install()
     _open_window(0)
 
 
@@ -149,12 +153,14 @@ def count_steps() -> int:
 
 def note_end() -> None:
     """Write down how many steps were made and what this rank holds now: when groups are destroyed, or at the end."""
-    from . import loaders
+    from . import backwards, loaders, scalers
 
     loaders.note_end()
-    if _state.finished or not _state.known:
+    if _state.finished or not (_state.known or backwards.count()):
         return
     _state.finished = True
+    backwards.note_end()
+    scalers.note_end()
     for entry in list(_state.known.values()):
         optimizer = entry.ref()
         if optimizer is None:
@@ -177,6 +183,11 @@ def after_fork() -> None:
     handle, _state = _state.handle, _State()
     if handle is not None:
         handle.remove()
+    if _installed:
+        from . import backwards, scalers
+
+        backwards.after_fork()
+        scalers.after_fork()
 
 
 def note_bypass(wrapper_number: int, module: Any, frame: FrameType | None) -> None:

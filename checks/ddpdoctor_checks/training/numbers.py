@@ -1,0 +1,129 @@
+"""Which rank spoils the others' numbers: whose loss is not finite first, whose scale of gradients is another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence.numerics import LossLook, ScaleLook
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where losses that are not finite come from."""
+
+    look: LossLook
+    """Of the first of those ranks."""
+    ranks: RankSet
+    """Whose loss was the first."""
+    spread: RankSet
+    """Whose losses are not finite since then, without those."""
+    finite: RankSet
+    """Whose losses are finite all the time."""
+    first_after: int
+    """Of those that it spread to, the first backward; 0 where there are none."""
+    aligned: bool
+    """All ranks made as many backwards, as far as is known."""
+
+    @property
+    def everywhere(self) -> bool:
+        """It began on all ranks at once: then it came from something that they have in common."""
+        return not self.spread and not self.finite and len(self.ranks) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """A GradScaler whose scales differ over ranks that hold one model."""
+
+    scaler: int
+    ranks: RankSet
+    first: int
+    """Step with it, from 1."""
+    values: dict[float, RankSet]
+    """At that step."""
+    last: int
+    last_values: dict[float, RankSet]
+    frames: tuple[ScaleLook, ...] = field(default=())
+
+
+def find_origin(evidence: Evidence) -> Origin | None:
+    """Return where losses became not finite that stayed so; None where none did."""
+    looks = [look for node in evidence.training for look in node.numerics.losses if look.lasts]
+    if not looks:
+        return None
+    by_rank = {look.rank: look for look in looks}
+    first = min(look.backward for look in looks)
+    ranks = RankSet(rank for rank, look in by_rank.items() if look.backward == first)
+    spread = RankSet(rank for rank, look in by_rank.items() if look.backward > first)
+    counts = [count for node in evidence.training for count in node.numerics.counts]
+    reading = RankSet().union(*(count.ranks for count in counts if count.checked))
+    totals = {count.backwards for count in counts if count.checked}
+    return Origin(
+        look=next(by_rank[rank] for rank in ranks),
+        ranks=ranks,
+        spread=spread,
+        finite=RankSet(
+            rank
+            for count in counts
+            if count.checked == count.backwards >= first
+            for rank in count.ranks
+            if rank not in by_rank
+        ),
+        first_after=min((by_rank[rank].backward for rank in spread), default=0),
+        aligned=len(totals) == 1 and set(by_rank) <= set(reading),
+    )
+
+
+def find_scales(evidence: Evidence) -> list[Scales]:
+    """Return the scalers whose scales part and do not become equal again, for each group of a wrapper."""
+    groups = {
+        wrapper.group
+        for node in evidence.training
+        for setup in node.optimizers
+        for wrapper in setup.wrappers
+        if len(wrapper.group) > 1
+    }
+    looks: dict[int, dict[int, list[ScaleLook]]] = {}
+    for node in evidence.training:
+        for look in node.numerics.scales:
+            looks.setdefault(look.scaler, {}).setdefault(look.rank, []).append(look)
+    found = []
+    for scaler, ranks in sorted(looks.items()):
+        for group in sorted(groups, key=lambda each: each.ranges):
+            known = {rank: ranks[rank] for rank in group if rank in ranks}
+            scales = _compare(scaler, known) if len(known) > 1 else None
+            if scales is not None:
+                found.append(scales)
+    return found
+
+
+def _compare(scaler: int, looks: dict[int, list[ScaleLook]]) -> Scales | None:
+    reached = min(max(look.step - look.final for look in rows) for rows in looks.values())
+    steps = sorted({look.step for rows in looks.values() for look in rows if not look.final})
+    common = [step for step in steps if step <= reached]
+    parted = [step for step in common if len(_at(looks, step)) > 1]
+    if not parted or parted[-1] != common[-1]:
+        return None
+    first = parted[0]
+    while parted and common[-len(parted) :] != parted:
+        parted = parted[1:]  # equal again meanwhile: the last parting counts
+        first = parted[0]
+    return Scales(
+        scaler,
+        RankSet(looks),
+        first,
+        _at(looks, first),
+        common[-1],
+        _at(looks, common[-1]),
+        tuple(rows[0] for rows in looks.values() if rows[0].frames),
+    )
+
+
+def _at(looks: dict[int, list[ScaleLook]], step: int) -> dict[float, RankSet]:
+    """Return the scales at a step: what was written last up to it, since changes are written."""
+    values: dict[float, list[int]] = {}
+    for rank, rows in looks.items():
+        before = [look for look in rows if look.step <= step and not look.final]
+        if before:
+            values.setdefault(max(before, key=lambda look: look.step).scale, []).append(rank)
+    return {value: RankSet(ranks) for value, ranks in values.items()}

@@ -1,0 +1,252 @@
+"""NUM003 and NUM004: one rank's numbers that spoil the others'."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ddpdoctor.evidence import Evidence, Frame, RankSet
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
+from ddpdoctor_checks.crash.frames import user_line
+from ddpdoctor_checks.crash.telling import JOB
+from ddpdoctor_checks.training.findings import NEEDS
+from ddpdoctor_checks.training.numbers import Origin, Scales, find_origin, find_scales
+from ddpdoctor_checks.wording import choose_form, format_number, join_words, name_set
+
+_FEW = 8
+"""Samples that a sentence names."""
+
+
+@check(
+    "NUM003",
+    name="non-finite-origin",
+    title="A NaN or Inf appears on one rank and spreads to all",
+    severity="error",
+    family="training",
+    needs=NEEDS,
+    since="0.1.0",
+    id="training.finite",
+    required=False,
+    commands=JOB,
+    explains=("NUM001",),
+)
+def find_nonfinite(evidence: Evidence) -> Iterable[Finding]:
+    """The loss of one rank is NaN or Inf before that of any other, and no loss is finite again.
+
+    What it looks for:
+        The loss at the beginning of each backward, on each rank: the first that is not finite and that no
+        finite one follows.
+
+    Why it matters:
+        The all-reduce of gradients adds one rank's NaN to all: a step later every rank's loss is NaN, and every
+        log shows the same. Only before the reduction can it be told whose batch it was.
+
+    How it decides:
+        By the number of the backward, the same on every rank. Where the losses of all ranks stop being finite
+        at the same backward there is no such rank: it came from the parameters, so from a gradient or a step
+        before. Then it is a warning and says so. Losses that become finite again (a GradScaler skips such steps) are
+        no fault. Not seen are losses of several elements, of tensor subclasses and within compiled steps, and the
+        gradients themselves: a NaN that arises in a backward is not traced to its rank.
+
+    Known false alarms:
+        None known.
+
+    Fix:
+        Look at the named batch. Where such batches are to be passed over, let all ranks agree to do so: a rank
+        that skips its backward alone makes the others wait.
+
+    References:
+        https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection
+    """
+    if not any(count.checked for node in evidence.training for count in node.numerics.counts) and not any(
+        node.numerics.losses for node in evidence.training
+    ):
+        raise NotApplicable("no loss was seen that could be read")
+    origin = find_origin(evidence)
+    if origin is not None:
+        yield _tell_everywhere(origin) if origin.everywhere else _tell_origin(origin)
+
+
+def _tell_origin(origin: Origin) -> Finding:
+    look, line = origin.look, user_line(origin.look.frames)
+    noun = choose_form(len(origin.ranks), "loss", "losses")
+    if origin.spread:
+        then = (
+            f"that of {name_set(origin.spread)} since backward {origin.first_after}: "
+            "the all-reduce of the gradients spread it."
+        )
+    elif origin.finite:
+        then = f"those of {name_set(origin.finite)} stayed finite."
+    else:
+        then = "what the others had is not known."
+    return Finding(
+        message=f"The {noun} of {name_set(origin.ranks)} {choose_form(len(origin.ranks), 'is', 'are')} {look.value} "
+        f"since step {look.step}{_say_batch(origin)}; {then}",
+        ranks=origin.ranks,
+        victims=origin.spread,
+        where=_places(origin.ranks, line),
+        evidence=tuple(_list_losses(origin)),
+        fix=(
+            Fix(
+                "look at the samples of that batch, and keep what is not finite out of the data",
+                code="assert torch.isfinite(x).all() and torch.isfinite(y).all()",
+            ),
+            Fix(
+                "to pass over such batches let all ranks decide alike",
+                code="bad = (~torch.isfinite(loss.detach())).float()\ndist.all_reduce(bad)\n"
+                "if bad > 0:\n    continue   # before the backward: all ranks, or none",
+            ),
+        ),
+        details=_detail(origin),
+        confidence="high" if origin.aligned and (origin.spread or origin.finite) else "medium",
+    )  # fmt: skip
+
+
+def _tell_everywhere(origin: Origin) -> Finding:
+    look = origin.look
+    return Finding(
+        message=f"The losses of {name_set(origin.ranks)} are {look.value} since step {look.step}, on all at once: "
+        f"it came from what they have in common, the parameters{'' if look.backward > 1 else ' or the data'}.",
+        ranks=origin.ranks,
+        where=_places(origin.ranks, user_line(look.frames)),
+        evidence=tuple(_list_losses(origin)),
+        fix=(
+            Fix(
+                "let autograd say which function makes it, around the steps before",
+                code=f"with torch.autograd.set_detect_anomaly({max(0, look.step - 2)} < step < {look.step + 1}):\n"
+                "    loss = criterion(model(x), y)\n    loss.backward()",
+            ),
+            Fix("lower the learning rate, warm it up, clip gradients",
+                code="torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)"),
+        ),
+        details=_detail(origin),
+        severity="warning",
+        confidence="medium",
+    )  # fmt: skip
+
+
+def _say_batch(origin: Origin) -> str:
+    look = origin.look
+    if not look.epoch:
+        return ""
+    what = "batch" if look.samples else "backward"
+    source = f" of the loader at {look.loader}" if look.loader else ""
+    return f", at {what} {look.index} of epoch {look.epoch}{source}"
+
+
+def _list_losses(origin: Origin) -> list[EvidenceItem]:
+    look = origin.look
+    before = (
+        f", and finite at backward {look.backward - 1}" if look.backward > 1 else ", the first of the job"
+    )
+    items = [EvidenceItem("loss", f"{look.value} at backward {look.backward}{before}", origin.ranks)]
+    if look.samples and len(origin.ranks) == 1:
+        more = " …" if len(look.samples) > _FEW else ""
+        told = ", ".join(map(str, look.samples[:_FEW]))
+        items.append(EvidenceItem("samples", f"indices of the batch: {told}{more}", origin.ranks))
+    if origin.spread:
+        items.append(EvidenceItem("loss", f"not finite since backward {origin.first_after}", origin.spread))
+    if not origin.aligned:
+        items.append(
+            EvidenceItem("backwards", "not all ranks made, or told of, the same number of backwards")
+        )
+    return items
+
+
+def _detail(origin: Origin) -> dict[str, object]:
+    look = origin.look
+    return {
+        "value": look.value,
+        "step": look.step,
+        "backward": look.backward,
+        "loader": look.loader or None,
+        "epoch": look.epoch or None,
+        "index": look.index or None,
+        "samples": list(look.samples),
+    }
+
+
+def _places(ranks: RankSet, line: Frame | None) -> tuple[Where, ...]:
+    if line is None:
+        return ()
+    return (Where(ranks, "noticed", line.file, line.line, line.function, line.source),)
+
+
+@check(
+    "NUM004",
+    name="scaler-diverged",
+    title="GradScaler scales differ over ranks",
+    severity="error",
+    family="training",
+    needs=NEEDS,
+    since="0.1.0",
+    id="training.scales",
+    required=False,
+    commands=JOB,
+    explains=("NUM001",),
+)
+def find_scalers(evidence: Evidence) -> Iterable[Finding]:
+    """The scale of a GradScaler is another on some ranks of one model, and stays so.
+
+    What it looks for:
+        Scales at the same step with a scaler, on ranks of one DistributedDataParallel.
+
+    Why it matters:
+        Each rank multiplies its loss by its scale, the all-reduce adds what comes of it, and each rank divides by its
+        own: gradients, and so replicas, differ by the ratio, and ranks skip different steps. Nothing complains.
+
+    How it decides:
+        By the scales themselves, at the first 16 steps, each 16th and powers of two. Scales that become equal
+        again are no fault, nor are those of models that nothing wraps.
+
+    Known false alarms:
+        None known.
+
+    Fix:
+        Make the same ``update`` on every rank, load the scaler's state on all ranks, and let no rank skip a step alone.
+
+    References:
+        https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling
+        https://github.com/pytorch/pytorch/issues/136009
+    """
+    if not any(node.numerics.scales for node in evidence.training):
+        raise NotApplicable("no GradScaler was seen")
+    for scales in find_scales(evidence):
+        yield _tell_scales(scales)
+
+
+def _tell_scales(scales: Scales) -> Finding:
+    odd = _find_odd(list(scales.values.values()), scales.ranks)
+    line = user_line(scales.frames[0].frames) if scales.frames else None
+    steps = f"step {scales.first}" if scales.first > 1 else "the first step"
+    return Finding(
+        message=f"The scale of GradScaler differs over {name_set(scales.ranks)} from {steps} on: "
+        f"{_join_scales(scales.values)}; each rank divides the common gradient by its own.",
+        ranks=odd,
+        victims=scales.ranks.minus(odd),
+        where=_places(scales.ranks, line),
+        evidence=(
+            EvidenceItem("scales", f"at step {scales.first}: {_join_scales(scales.values)}"),
+            EvidenceItem("scales", f"at step {scales.last}: {_join_scales(scales.last_values)}"),
+        ),
+        fix=(
+            Fix("call scaler.step and scaler.update on every rank in every step, with the same arguments"),
+            Fix(
+                "load the scaler's state on all ranks, not on one",
+                code='scaler.load_state_dict(torch.load(path, map_location="cpu")["scaler"])   # on every rank',
+            ),
+        ),
+        details={
+            "first_step": scales.first,
+            "scales": [{"scale": value, "ranks": str(ranks)} for value, ranks in scales.values.items()],
+        },
+    )  # fmt: skip
+
+
+def _join_scales(values: dict[float, RankSet]) -> str:
+    return join_words(f"{format_number(value)} on {name_set(ranks)}" for value, ranks in values.items())
+
+
+def _find_odd(shares: Sequence[RankSet], everyone: RankSet) -> RankSet:
+    """Return the ranks that differ from the most; all where no part is larger than the others."""
+    most = sorted(shares, key=len, reverse=True)
+    return everyone if len(most[0]) == len(most[1]) else everyone.minus(most[0])

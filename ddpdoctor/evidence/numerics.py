@@ -1,0 +1,71 @@
+"""Numbers that one rank alone can spoil: losses that are not finite, scales of gradients.
+
+Made by the watcher of a job from what each rank wrote down; see ``ddpdoctor_watch/backwards.py`` and
+``ddpdoctor_watch/scalers.py`` for when it does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddpdoctor.evidence.ranks import RankSet
+from ddpdoctor.evidence.stages import Frame
+
+
+@dataclass(frozen=True, slots=True)
+class LossLook:
+    """The beginning of a run of losses that are not finite, on one rank."""
+
+    rank: int
+    backward: int
+    """How-manyth backward of the rank, from 1."""
+    value: str
+    """nan, inf or -inf."""
+    step: int = 0
+    """How-manyth step of the optimizers was to follow, from 1."""
+    lasts: bool = True
+    """No loss after it was finite."""
+    loader: str = ""
+    """File and line where the loader was iterated that began last; empty where there was none."""
+    epoch: int = 0
+    """How-manyth iteration from there, from 1; 0 where there was none."""
+    index: int = 0
+    """How-manyth batch of it, from 1, or how-manyth backward since it began where batches are fetched ahead."""
+    samples: tuple[int, ...] = ()
+    """First indices of that batch; empty where batches are fetched ahead, or have no indices."""
+    frames: tuple[Frame, ...] = ()
+    """Of the backward, innermost first; empty where the loss was on a device."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossCount:
+    """Backwards of ranks, and of how many the loss was read."""
+
+    ranks: RankSet
+    backwards: int
+    checked: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleLook:
+    """The scale of a GradScaler on one rank, at a step with it at which it had changed, or that is a power of two."""
+
+    scaler: int
+    """In order of their first steps."""
+    rank: int
+    step: int
+    """From 1. Of the last look, at the end, one more than were made."""
+    scale: float
+    final: bool = False
+    frames: tuple[Frame, ...] = ()
+    """Of the first step, innermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """What was seen on one node."""
+
+    losses: tuple[LossLook, ...] = ()
+    counts: tuple[LossCount, ...] = ()
+    """Of the ranks that came to their end."""
+    scales: tuple[ScaleLook, ...] = ()

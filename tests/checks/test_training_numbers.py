@@ -1,0 +1,156 @@
+"""Losses that are not finite and scales that differ: whose they are, and what is no fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from ddpdoctor.evidence import Evidence, Frame, RankSet
+from ddpdoctor.evidence.numerics import LossCount, LossLook, Numerics, ScaleLook
+from ddpdoctor.evidence.training import OptimizerSetup, Training, WrapperSetup
+from ddpdoctor.judge import Finding, NotApplicable
+from ddpdoctor.watch.numerics import RankNumbers, fold_numbers
+from ddpdoctor_checks.training import find_nonfinite, find_scalers
+
+LINE = (Frame("train.py", 7, "main", "loss.backward()"),)
+Look = Callable[[Evidence], Iterable[Finding]]
+
+
+def judge(
+    look: Look, *nodes: Numerics, groups: tuple[tuple[int, ...], ...] = ((0, 1, 2, 3),)
+) -> list[Finding]:
+    wrappers = tuple(WrapperSetup(number, "Net", RankSet(group)) for number, group in enumerate(groups, 1))
+    setup = OptimizerSetup(1, "torch.optim.SGD", RankSet(range(4)), wrappers=wrappers)
+    training = tuple(
+        Training(node, RankSet(range(4)), optimizers=(setup,), numerics=numerics)
+        for node, numerics in enumerate(nodes)
+    )
+    return list(look(Evidence(training=training)))
+
+
+def losses(first: dict[int, int], *, of: int = 20, ranks: int = 4, **more: Any) -> Numerics:
+    return Numerics(
+        losses=tuple(
+            LossLook(rank, backward, "nan", step=backward, frames=LINE, **more)
+            for rank, backward in first.items()
+        ),
+        counts=(LossCount(RankSet(range(ranks)), of, of),),
+    )
+
+
+def test_the_rank_whose_loss_was_first_is_the_origin() -> None:
+    (found,) = judge(find_nonfinite, losses({0: 6, 1: 6, 2: 5, 3: 6}))
+    assert found.ranks == RankSet([2])
+    assert found.victims == RankSet([0, 1, 3])
+    assert found.severity is None
+    assert found.confidence == "high"
+    assert found.where[0].line == 7
+    assert found.details["step"] == 5
+
+
+def test_the_origin_is_found_over_nodes() -> None:
+    one = Numerics((LossLook(0, 6, "nan"), LossLook(1, 6, "nan")), (LossCount(RankSet([0, 1]), 9, 9),))
+    two = Numerics((LossLook(2, 6, "nan"), LossLook(3, 5, "inf")), (LossCount(RankSet([2, 3]), 9, 9),))
+    (found,) = judge(find_nonfinite, one, two)
+    assert found.ranks == RankSet([3])
+    assert "inf" in found.message
+
+
+def test_the_batch_and_its_samples_are_named_where_they_are_known() -> None:
+    look = LossLook(1, 5, "nan", step=5, loader="train.py:3", epoch=2, index=4, samples=(87, 8), frames=LINE)
+    after = LossLook(0, 6, "nan", step=6, frames=LINE)
+    (found,) = judge(find_nonfinite, Numerics((look, after), (LossCount(RankSet([0, 1]), 9, 9),)))
+    assert "batch 4 of epoch 2 of the loader at train.py:3" in found.message
+    assert any("87, 8" in item.text for item in found.evidence)
+
+
+def test_a_loss_that_stays_on_one_rank_is_told_as_that() -> None:
+    (found,) = judge(find_nonfinite, losses({1: 5}))
+    assert found.ranks == RankSet([1])
+    assert not found.victims
+    assert "stayed finite" in found.message
+
+
+def test_all_ranks_at_once_blame_no_rank() -> None:
+    (found,) = judge(find_nonfinite, losses(dict.fromkeys(range(4), 6)))
+    assert found.severity == "warning"
+    assert "on all at once" in found.message
+
+
+def test_losses_that_become_finite_again_are_no_fault() -> None:
+    assert judge(find_nonfinite, losses({0: 6, 1: 5}, lasts=False)) == []
+
+
+def test_ranks_that_made_other_numbers_of_backwards_make_it_less_sure() -> None:
+    numerics = Numerics(
+        (LossLook(0, 6, "nan"), LossLook(1, 5, "nan")),
+        (LossCount(RankSet([0]), 20, 20), LossCount(RankSet([1]), 17, 17)),
+    )
+    (found,) = judge(find_nonfinite, numerics)
+    assert found.confidence == "medium"
+
+
+def test_no_loss_that_could_be_read_is_not_applicable() -> None:
+    with pytest.raises(NotApplicable):
+        judge(find_nonfinite, Numerics(counts=(LossCount(RankSet([0, 1]), 20, 0),)))
+
+
+def scale(
+    rank: int, *values: tuple[int, float], end: tuple[int, float] | None = None
+) -> tuple[ScaleLook, ...]:
+    rows = [ScaleLook(1, rank, step, value, frames=LINE if step == 1 else ()) for step, value in values]
+    return (*rows, *([ScaleLook(1, rank, *end, final=True)] if end is not None else []))
+
+
+def test_scales_that_part_are_named_with_the_odd_rank() -> None:
+    same = [scale(rank, (1, 1024.0), (2, 1024.0), (4, 1024.0), (8, 1024.0)) for rank in (0, 2, 3)]
+    odd = scale(1, (1, 1024.0), (2, 1024.0), (4, 1024.0), (6, 512.0), (8, 512.0))
+    (found,) = judge(find_scalers, Numerics(scales=sum([*same, odd], ())))
+    assert found.ranks == RankSet([1])
+    assert found.details["first_step"] == 6
+    assert "512 on rank 1" in found.message
+
+
+def test_scales_that_follow_each_other_are_no_fault() -> None:
+    rows = [scale(rank, (1, 1024.0), (3, 512.0), (4, 512.0), (7, 1024.0), (8, 1024.0)) for rank in range(4)]
+    assert judge(find_scalers, Numerics(scales=sum(rows, ()))) == []
+
+
+def test_a_rank_that_is_a_step_behind_is_compared_at_the_same_step() -> None:
+    ahead = scale(0, (1, 8.0), (2, 8.0), (4, 8.0), (5, 4.0))
+    behind = scale(1, (1, 8.0), (2, 8.0), (4, 8.0))
+    assert judge(find_scalers, Numerics(scales=ahead + behind)) == []
+
+
+def test_scales_that_become_equal_again_are_no_fault() -> None:
+    one, other = scale(0, (1, 8.0), (2, 8.0), (4, 8.0)), scale(1, (1, 8.0), (2, 4.0), (4, 8.0))
+    assert judge(find_scalers, Numerics(scales=one + other)) == []
+
+
+def test_scales_of_ranks_that_hold_other_models_are_not_compared() -> None:
+    rows = [scale(rank, (1, 8.0), (2, 8.0 if rank < 2 else 4.0)) for rank in range(4)]
+    assert judge(find_scalers, Numerics(scales=sum(rows, ())), groups=((0, 1), (2, 3))) == []
+    assert judge(find_scalers, Numerics(scales=sum(rows, ())), groups=()) == []
+    assert len(judge(find_scalers, Numerics(scales=sum(rows, ())))) == 1
+
+
+def fold(*events: dict[str, Any]) -> Numerics:
+    numbers = RankNumbers()
+    for event in events:
+        numbers.take(event)
+    return fold_numbers(
+        {3: numbers}, lambda _: (), lambda rank, place: f"train.py:{rank}{place}" if place else ""
+    )
+
+
+def test_a_run_of_losses_lasts_until_a_finite_one() -> None:
+    bad = {"event": "nonfinite", "number": 5, "value": "nan", "step": 5, "loader": 1, "epoch": 2, "index": 4}
+    again = {**bad, "number": 9}
+    (first, second) = fold(bad, {"event": "finite", "number": 7}, again).losses
+    assert (first.lasts, second.lasts) == (False, True)
+    assert first.loader == "train.py:31"
+    healed = fold(bad, {"event": "losses", "count": 20, "checked": 20, "bad": 3, "since": 0})
+    assert not healed.losses[0].lasts
+    assert healed.counts == (LossCount(RankSet([3]), 20, 20),)
