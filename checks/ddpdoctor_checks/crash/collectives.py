@@ -430,8 +430,8 @@ def find_finished_early(evidence: Evidence) -> Iterable[Finding]:
         The rank that is at fault looks as if all were well with it; the others raise errors of the network.
 
     How it decides:
-        By the order of events: a clean end, then the first complaint, on one node by its monotonic clock, over
-        nodes by wall clocks within the tolerance.
+        By the order of events: a clean end or ``os._exit(0)``, then the first complaint, on one node by its monotonic
+        clock, over nodes by wall clocks within the tolerance.
 
         Under ``run``, while the job stands still: others wait in a call that a rank which is gone had not begun. One
         that failed, or that is gone without a word, is left to its launcher for 45 s, which may start all anew.

@@ -11,8 +11,9 @@ from ddpdoctor.report.html.calls import ROWS_SHOWN, TableView, Timeline, draw_ti
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.stacktree import is_foreign
 
-KEPT, MOST_KEPT = 4 * ROWS_SHOWN, 100_000
-"""Newest calls of each rank that are looked at, which may be of several groups, and those of all ranks."""
+KEPT, MOST_KEPT, LEAST_KEPT = 4 * ROWS_SHOWN, 50_000, 4
+"""Newest calls of each rank that are looked at, which may be of several groups; those of all ranks; and of many ranks
+at least of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ def view_recorded(evidence: Evidence, caps: Caps) -> RecordedView | None:
     log = next((each for each in evidence.calls if len(each.ranks) > 1), None)
     if log is None or evidence.standstills:
         return None
-    kept = max(ROWS_SHOWN, min(KEPT, MOST_KEPT // len(log.ranks)))
+    kept = max(LEAST_KEPT, min(KEPT, MOST_KEPT // len(log.ranks)))
     last = max(
         (max(row.begun_ns.part(max(0, len(row.begun_ns) - kept)), default=0) for row in log.ranks), default=0
     )
