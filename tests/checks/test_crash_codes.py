@@ -815,3 +815,11 @@ def test_console_script_of_a_launcher_is_nobodys_line() -> None:
     script = Frame("/venv/bin/torchrun", 8, "<module>", "sys.exit(main())")
     own = Frame("/home/someone/bin/train", 3, "<module>")
     assert user_frames((script, own)) == (own,)
+
+
+def test_a_rank_that_gets_the_wrong_size_need_not_be_the_odd_one() -> None:
+    found = cause_of(Job(3).dies(1, 6).says_example(1, "mismatch-of-sizes").complains([0, 2]))
+    assert (found.code, found.confidence) == ("COL003", "medium")
+    assert "who notices it need not be the one that differs" in found.message
+    two = cause_of(Job(2).dies(1, 6).says_example(1, "mismatch-of-sizes").complains([0]))
+    assert "who notices it" not in two.message

@@ -176,6 +176,11 @@ def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
         told += f"; {name_set(odd)} {choose_form(len(odd), 'differs', 'differ')} from most"
         details["odd"] = list(odd)
         places, ranks = place_failures(compared, odd), odd
+    guessed = (
+        not both and not odd and "own" not in groups
+    )  # gloo's ring brings data from a neighbour of the odd rank
+    if guessed:
+        told += "; who notices it need not be the one that differs"
     untold = "own" not in groups and (again is None or again.details["rerun"] == "skipped")
     if untold and not _detail_crashes(diagnosis):
         fixes.insert(
@@ -191,6 +196,7 @@ def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
         details,
         ranks=diagnosis.world if both else ranks if ranks != group.ranks else None,
         seen=again.seen if again is not None else (),
+        confidence="medium" if guessed else None,
         places=places,
     )
 
@@ -271,7 +277,9 @@ def find_mismatch(evidence: Evidence) -> Iterable[Finding]:
     How it decides:
         By the text; where ``--rerun detail`` ran the job once more with TORCH_DISTRIBUTED_DEBUG=DETAIL, by the two
         calls that torch named there. Where torch's words name a call of more than half of the ranks, those that made
-        another are at fault; else nothing is said of that: of two ranks nobody can tell.
+        another are at fault; else nothing is said of that: of two ranks nobody can tell. Where gloo alone speaks, the
+        rank is named that got the wrong size, with medium confidence: what goes round a ring of ranks may reach a
+        neighbour of the odd one first.
 
         Under ``run``, while the job stands still: by the calls that ranks wrote down at one number of a group. Op,
         number of elements, type, reduction and root have to agree; the fewer ranks are named.
