@@ -186,8 +186,13 @@ def fold_frames(frames: Sequence[Frame]) -> tuple[tuple[Frame, ...], int]:
 
 def find_user_line(frames: Sequence[Frame]) -> Frame | None:
     """Return the innermost frame of the user's own code; None where there is none."""
+    return next(iter(find_user_lines(frames)), None)
+
+
+def find_user_lines(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """Return the frames of the user's own code, in the order given."""
     shown, _ = fold_frames(frames)
-    return next((frame for frame in shown if not _OURS.search(frame.file)), None)
+    return tuple(frame for frame in shown if not _OURS.search(frame.file))
 
 
 def find_line(frames: Sequence[Frame]) -> Frame | None:

@@ -11,9 +11,12 @@ from ddpdoctor.cli.parsing import add_option
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ddpdoctor.evidence.collectives import CallLog
     from ddpdoctor.evidence.standstill import Standstill
+    from ddpdoctor.judge.finding import Finding
     from ddpdoctor.judge.registry import Registry
     from ddpdoctor.watch.asking import Reception
+    from ddpdoctor.watch.comparing import CallWatch
     from ddpdoctor.watch.monitor import Monitor
     from ddpdoctor.watch.policy import Ruling
     from ddpdoctor.watch.rundir import RunDirectory
@@ -92,6 +95,45 @@ def make_monitor(
         lambda text: complain(f"ddpdoctor: {text}"),
         directory.private,
     )
+
+
+def make_comparing(
+    options: argparse.Namespace, directory: RunDirectory, checks: Callable[[], Registry]
+) -> CallWatch | None:
+    """Return what compares the calls of ranks while they run; None where nothing is watched.
+
+    Args:
+        options: of the command.
+        directory: of the run.
+        checks: gives the checks; called in the watch's thread.
+    """
+    from pathlib import Path
+
+    from ddpdoctor.cli.display import complain
+    from ddpdoctor.watch.comparing import CallComparer, CallWatch
+
+    if getattr(options, "no_watch", False):
+        return None
+
+    def tell(log: CallLog) -> None:
+        first = judge_calls(log, checks())
+        if first is not None:
+            complain(f"ddpdoctor: {first.code}: {first.message} The job goes on.")
+
+    comparer = CallComparer(
+        directory.processes, Path.cwd(), lambda log: judge_calls(log, checks()) is not None
+    )
+    return CallWatch(comparer, tell)
+
+
+def judge_calls(log: CallLog, registry: Registry) -> Finding | None:
+    """Return what the checks of recorded calls find in those of a live job; None for nothing."""
+    from ddpdoctor.evidence import Evidence, Launch
+    from ddpdoctor.judge.runner import run_checks
+
+    chosen = [each for each in registry.checks_of("run") if each.needs == ("calls",)]
+    _, findings = run_checks(chosen, Evidence(launch=Launch(command="run"), calls=(log,)))
+    return next((each for each in findings if each.state == "active" and each.severity != "info"), None)
 
 
 def make_reception(options: argparse.Namespace, directory: RunDirectory) -> Reception | None:

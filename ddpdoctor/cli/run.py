@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ddpdoctor.cli import options as common
-from ddpdoctor.cli.hanging import add_hang_options, make_monitor, make_reception
+from ddpdoctor.cli.hanging import add_hang_options, make_comparing, make_monitor, make_reception
 from ddpdoctor.cli.hidden import (
     First,
     add_hidden_options,
@@ -154,6 +154,9 @@ def run(options: argparse.Namespace) -> int:
                     options, directory, lambda: preparation.finish().plugins.checks
                 ),
                 viewing=choose_viewing(options, directory),
+                comparing=lambda: make_comparing(
+                    options, directory, lambda: preparation.finish().plugins.checks
+                ),
             )
             first = First(
                 command, directory, applied, stdin, result, lambda: preparation.finish().plugins.checks

@@ -30,6 +30,8 @@ RETIRED = 4
 """Added to the state where the backend has forgotten the call: it ended, well or not. gloo knows nothing else."""
 
 Shapes = tuple[tuple[int, ...], ...]
+RING = "ring"
+"""Source of calls that a watched rank wrote down itself before it made them."""
 SAVED_ROWS = 20_000
 """Rows of all ranks that a report keeps: 300 kB of JSON."""
 SAVED_LEAST = 4
@@ -71,6 +73,9 @@ class RecordedCall:
     tag: int | None = None
     p2p: bool = False
     asynchronous: bool | None = None
+    conditions: tuple[Frame, ...] = ()
+    """What decides whether its lines run, where the source was there: the function of each is its kind (if, else, for,
+    while, except, case, unless: an earlier test that leaves)."""
     timeout_ms: int | None = None
     """After which the backend gives it up."""
 
@@ -85,7 +90,7 @@ class RankCalls:
     pid: int | None = None
     attempt: int = 0
     source: str = "recorder"
-    """What told of them."""
+    """What told of them: recorder, or ring (`RING`)."""
     file: str | None = None
     """Dump that it was read from."""
     calls: Numbers = field(default_factory=Numbers)

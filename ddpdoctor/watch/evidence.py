@@ -66,6 +66,7 @@ def make_evidence(
         texts=tuple(found.texts),
         memory=(result.memory.record(0, host),),
         job=(end,),
+        calls=(result.calls,) if result.calls is not None else (),
         standstills=tuple(found.standstills),
         training=tuple(found.training),
         absent=_absent(),

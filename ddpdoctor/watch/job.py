@@ -26,6 +26,8 @@ from ddpdoctor.watch.signals import SignalWait
 from ddpdoctor.watch.waiting import RendezvousWatch
 
 if TYPE_CHECKING:
+    from ddpdoctor.evidence.collectives import CallLog
+    from ddpdoctor.watch.comparing import CallWatch
     from ddpdoctor.watch.live import LiveView
     from ddpdoctor.watch.monitor import Monitor
 
@@ -64,6 +66,8 @@ class JobResult:
     """It was told to end because it stood still."""
     stopped_elsewhere: str | None = None
     """What was found on another node, where that was seen."""
+    calls: CallLog | None = None
+    """What its ranks called, where some of it is worth keeping."""
 
     @property
     def exit_code(self) -> int:
@@ -117,6 +121,7 @@ def run_job(
     reception: Reception | None = None,
     waiting: RendezvousWatch | None = None,
     viewing: Callable[[MemoryWatch, Monitor | None], LiveView | None] | None = None,
+    comparing: Callable[[], CallWatch | None] | None = None,
 ) -> JobResult:
     """Run the command to its end, its output carried and kept, its signals passed on.
 
@@ -134,6 +139,8 @@ def run_job(
         waiting: says when the rendezvous does not come about.
         viewing: makes what shows the ranks on the terminal; called when the command has been started; must not raise.
 
+        comparing: makes what compares the calls of ranks; called when the command has been started.
+
     Raises:
         OSError: the command cannot be started.
     """
@@ -149,6 +156,7 @@ def run_job(
     witness = _Witness(command, run.private)
     monitor: Monitor | None = None
     view: LiveView | None = None
+    calls: CallWatch | None = None
     try:
         child = subprocess.Popen(command, env=dict(environment), preexec_fn=_follow_us(before))
         relay.start()
@@ -164,6 +172,9 @@ def run_job(
         if monitor is not None:
             monitor.tell_after(relay.end_line)
             monitor.start()
+        calls = guard("comparing the calls of ranks", comparing) if comparing is not None else None
+        if calls is not None:
+            calls.start()
         view = (
             guard("the live view", functools.partial(viewing, memory, monitor))
             if viewing is not None
@@ -180,6 +191,8 @@ def run_job(
             view.close()
         if monitor is not None:
             monitor.close()
+        if calls is not None:
+            calls.close()
         if desk is not None:
             desk.close()
         if reception is not None:
@@ -203,12 +216,14 @@ def run_job(
             *relay.lost,
             *(desk.lost if desk is not None else ()),
             *(monitor.lost if monitor is not None else ()),
+            *(calls.lost if calls is not None else ()),
             *(reception.lost if reception is not None else ()),
             *([gone] if gone is not None else ()),
         ],
         limit.over and not stopped,
         stopped,
         monitor.elsewhere if monitor is not None else None,
+        calls.log if calls is not None else None,
     )
 
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 import threading
 
 from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.collectives import RING, CallLog
 from ddpdoctor_checks.calls.matching import Difference, Matching, match_calls
 
 WAITED = frozenset({"COL002", "COL003", "COL005", "COL008", "NET011"})
 """Codes of jobs in which ranks waited for others, as far as texts tell: recorded calls tell more."""
 TOLD = frozenset({"mismatch", "apart", "skipped", "extra", "swapped", "missing"})
 """Kinds of differences that name what is wrong."""
+
+
+def is_ring(log: CallLog) -> bool:
+    """Whether the ranks of a watched job wrote these calls down: they are compared for their order only."""
+    return any(row.source == RING for row in log.ranks)
+
 
 _lock = threading.Lock()
 _last: list[tuple[Evidence, list[Matching]]] = []
@@ -20,7 +27,8 @@ def match_evidence(evidence: Evidence) -> list[Matching]:
     """Return each log of calls matched over ranks; that of the same evidence is made once."""
     with _lock:
         if not _last or _last[0][0] is not evidence:
-            _last[:] = [(evidence, [match_calls(log) for log in evidence.calls])]
+            logs = [log for log in evidence.calls if not is_ring(log)]
+            _last[:] = [(evidence, [match_calls(log) for log in logs])]
         return _last[0][1]
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.collectives import RETIRED, SCHEDULED, STARTED, CallLog
+from ddpdoctor.evidence.collectives import RETIRED, SCHEDULED, STARTED, CallLog, RecordedCall
 from ddpdoctor_checks.calls.sequences import MEETING, Essences, GroupCalls, Line, read_groups
 
 AHEAD = 64
@@ -116,6 +116,23 @@ def _compare(
     return _find_swap(group, list(classes.values()), start, stop, essences)
 
 
+def find_swap(group: GroupCalls, essences: Essences) -> Difference | None:
+    """Return the first place at which two calls of a group have changed places on some ranks; None where none have.
+
+    Args:
+        group: with the calls of each rank.
+        essences: of its log.
+    """
+    lines = [line for _, line in sorted(group.lines.items()) if line.numbers]
+    if len(lines) < 2:
+        return None
+    start, stop = max(line.first for line in lines), min(line.last for line in lines) + 1
+    classes: dict[bytes, list[Line]] = {}
+    for line in lines:
+        classes.setdefault(line.part(start, stop), []).append(line)
+    return _find_swap(group, list(classes.values()), start, stop, essences) if len(classes) > 1 else None
+
+
 def _vote(
     lines: Sequence[Line], number: int, key: Callable[[tuple[int, ...]], Hashable], essences: Essences
 ) -> list[tuple[Side, list[Line]]]:
@@ -204,8 +221,15 @@ def _find_swap(
     lines = [line for each in classes for line in each]
 
     def vote(number: int) -> tuple[Side, ...]:
-        found = _vote(lines, number, lambda calls: _place(essences.site(calls)), essences)
-        return tuple(side for side, _ in found)
+        voted = _vote(lines, number, lambda calls: _way(essences.path(calls)), essences)
+        paths = [essences.path(members[0].at(number)) for _, members in voted]
+        depth = next(
+            (n for n, frames in enumerate(zip(*paths, strict=False)) if len(set(map(_place, frames))) > 1), 0
+        )
+        return tuple(
+            replace(side, site=path[depth] if path else side.site)
+            for (side, _), path in zip(voted, paths, strict=True)
+        )
 
     for members in classes:
         places = _swapped_at(usual[0], members[0], start, stop, essences) if members is not usual else None
@@ -224,18 +248,31 @@ def _place(site: Frame | None) -> tuple[str, int] | None:
     return (site.file, site.line) if site is not None else None
 
 
+def _way(path: Sequence[Frame]) -> tuple[tuple[str, int] | None, ...]:
+    return tuple(_place(frame) for frame in path)
+
+
+def _are_exclusive(one: RecordedCall, other: RecordedCall) -> bool:
+    """Whether two calls stand on the two sides of one test: then a rank makes the one or the other, never both."""
+    kinds = {(frame.file, frame.line): frame.function for frame in one.conditions}
+    pairs = ({kinds.get((frame.file, frame.line)), frame.function} for frame in other.conditions)
+    return any(pair in ({"if", "else"}, {"if", "unless"}) for pair in pairs)
+
+
 def _swapped_at(usual: Line, odd: Line, start: int, stop: int, essences: Essences) -> tuple[int, int] | None:
     """Return the two sequence numbers at which two lines have changed places."""
     for number in range(start, stop):
         one, other = usual.at(number), odd.at(number)
-        first, second = _place(essences.site(one)), _place(essences.site(other))
-        if first == second or first is None or second is None:
+        first, second = _way(essences.path(one)), _way(essences.path(other))
+        if first == second or not first or not second:
             continue
         call = essences.log.calls[one[0]]
-        if call.op not in MEETING or call.op == "barrier":
+        if (call.op not in MEETING and call.root is None) or call.op == "barrier":
+            continue
+        if _are_exclusive(call, essences.log.calls[other[0]]):
             continue
         for later in range(number + 1, min(stop, number + 1 + AHEAD)):
-            back = _place(essences.site(usual.at(later))), _place(essences.site(odd.at(later)))
+            back = _way(essences.path(usual.at(later))), _way(essences.path(odd.at(later)))
             if back == (second, first) and essences.of(usual.at(later)) == essences.of(one):
                 return number, later
             if back[0] == first or back[1] == second:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.collectives import COMPLETED, RETIRED, CallLog, RankCalls, RecordedCall, Shapes
+from ddpdoctor.evidence.collectives import COMPLETED, RETIRED, RING, CallLog, RankCalls, RecordedCall, Shapes
 from ddpdoctor.evidence.numbers import Numbers
-from ddpdoctor_checks.stage_evidence import find_user_line
+from ddpdoctor_checks.stage_evidence import find_user_line, find_user_lines
 
 UNEVEN = frozenset(
     {"all_to_all", "all_to_all_single", "gather", "scatter", "all_gather_object", "gather_object", "barrier"}
@@ -24,6 +24,8 @@ MEETING = frozenset({
 })  # fmt: skip
 """Collectives that end on no rank before all have called them; a broadcast may end on its root."""
 
+CALLERS = 3
+"""The user's lines by which calls of watched ranks are told apart."""
 WRAPPER = "torch/nn/parallel/distributed.py"
 """File of DistributedDataParallel."""
 
@@ -207,6 +209,8 @@ class Essences:
         self.log = log
         self._essences: dict[int, Essence] = {}
         self._sites: dict[int, Frame | None] = {}
+        self._paths: dict[int, tuple[Frame, ...]] = {}
+        self._deep = any(row.source == RING for row in log.ranks)
 
     def of(self, numbers: tuple[int, ...]) -> tuple[Essence, ...]:
         """Return what must agree in the calls at one sequence number."""
@@ -220,6 +224,17 @@ class Essences:
         if number not in self._sites:
             self._sites[number] = find_user_line(self.log.frames_of(self.log.calls[number]))
         return self._sites[number]
+
+    def path(self, numbers: tuple[int, ...]) -> tuple[Frame, ...]:
+        """Return the user's lines that a call came from, innermost first: one, or of a watched rank up to `CALLERS`."""
+        if not numbers:
+            return ()
+        number = numbers[0]
+        if number not in self._paths:
+            site = self.site(numbers)
+            own = find_user_lines(self.log.frames_of(self.log.calls[number]))[:CALLERS] if self._deep else ()
+            self._paths[number] = own or ((site,) if site is not None else ())
+        return self._paths[number]
 
     def origin(self, numbers: tuple[int, ...]) -> str:
         """Return what of DistributedDataParallel makes a call: ``forward``, ``backward``, ``wrap``, or nothing."""

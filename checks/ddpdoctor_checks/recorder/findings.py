@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check, check_also
-from ddpdoctor_checks.calls.judging import first_difference, match_evidence
+from ddpdoctor_checks.calls.judging import first_difference, is_ring, match_evidence
 from ddpdoctor_checks.calls.matching import find_unexplained
 from ddpdoctor_checks.calls.sequences import conflicting_groups
 from ddpdoctor_checks.crash import collectives as ended
@@ -29,11 +29,12 @@ def _judge(evidence: Evidence) -> Told | None:
         NotApplicable: no calls were recorded, or the ranks were looked at while they stood still, which tells more.
         CannotLook: only one rank's calls are known.
     """
-    if not evidence.calls:
+    recorded = [log for log in evidence.calls if not is_ring(log)]
+    if not recorded:
         raise NotApplicable("no calls were recorded")
     if evidence.standstills:
         raise NotApplicable("the ranks themselves were looked at")
-    if max(len(log.ranks) for log in evidence.calls) < 2:
+    if max(len(log.ranks) for log in recorded) < 2:
         raise CannotLook("the calls of one rank alone tell nothing")
     found = first_difference(evidence)
     if found is None:
@@ -113,12 +114,18 @@ def find_order_swapped(evidence: Evidence) -> Iterable[Finding]:
 
     How it decides:
         By the call sites of the recorder, rank by rank: line A stands where the others have line B, and B within the
-        next 64 calls where they have A. Branches on the rank that make one call from two lines do not change places.
+        next 64 calls where they have A. Under ``run`` the calls that each rank wrote down before it made them are
+        compared in the same way while the job runs, with up to three of the user's lines for each (a helper that is
+        called from two lines is two places), and lines of which one belongs to an ``if`` and the other to its ``else``
+        count as one. The ranks of each node are compared by themselves. One line that takes its tensors in another
+        order, such as a loop over a set, cannot be told from a right one. Branches on the rank that make one call from
+        two lines do not change places.
         The smaller part of the ranks is named; of two ranks it cannot be told.
 
     Known false alarms:
         Ranks that take turns in giving a value to an all_reduce while the others give zeros, from two lines, in a world
-        of two. Broadcasts in turn are left out, as the recorder does not know their root.
+        of two, where these lines are not the two sides of one test. Broadcasts in turn are left out where, as in dumps,
+        their root is not known.
 
     Fix:
         Sort what is iterated over, or reduce it in one call.

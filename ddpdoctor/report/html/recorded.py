@@ -26,7 +26,7 @@ class RecordedView:
 
 def view_recorded(evidence: Evidence, caps: Caps) -> RecordedView | None:
     """Return the view of recorded calls; None where there are none, or where the ranks themselves were looked at."""
-    log = next((each for each in evidence.calls if len(each.ranks) > 1), None)
+    log = next((each for each in evidence.calls if len(each.ranks) > 1 and each.calls), None)
     if log is None or evidence.standstills:
         return None
     kept = max(LEAST_KEPT, min(KEPT, MOST_KEPT // len(log.ranks)))
