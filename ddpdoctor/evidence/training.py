@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.numerics import Numerics
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.stages import Frame
@@ -189,6 +190,40 @@ class LoaderSetup:
 
 
 @dataclass(frozen=True, slots=True)
+class FileUse:
+    """What one rank did with a file or a directory."""
+
+    rank: int
+    operation: str
+    """write (over what was there), replace (rename another file to it), read, or remove (a directory, whole)."""
+    at: Moment
+    phase: tuple[int, ...] = ()
+    """How often the rank had met others by then: public collectives called, groups and wrappers made, steps. Uses on
+    two ranks with equal phases are in no order."""
+    size: int | None = None
+    """Bytes of the file that was renamed; of a directory 1 where it was there, 0 where not."""
+    locked: bool = False
+    """The rank held a lock of some file."""
+    via: str | None = None
+    """What wrote it: torch.save, safetensors, numpy.save, zipfile, tarfile, urllib and the like."""
+    near: bool = True
+    """The user's own code did, through nothing but the standard library, torch and what `via` names."""
+    frames: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFile:
+    """A file or a directory that several ranks of a node used, one of which at least wrote it or removed it."""
+
+    path: str
+    uses: tuple[FileUse, ...]
+    size: int | None = None
+    """Bytes at the end, on the ranks that wrote it; None where it is gone, or where nobody came to his end."""
+    written_ns: int | None = None
+    """When it was written to last, by the wall clock."""
+
+
+@dataclass(frozen=True, slots=True)
 class Training:
     """What was seen of the training on one node."""
 
@@ -200,6 +235,7 @@ class Training:
     epochs: tuple[EpochLook, ...] = ()
     loaders: tuple[LoaderSetup, ...] = ()
     numerics: Numerics = field(default_factory=Numerics)
+    files: tuple[SharedFile, ...] = ()
     abstained: dict[str, RankSet] = field(default_factory=dict)
     """Why something was not looked at -> by which ranks."""
     share: float | None = None

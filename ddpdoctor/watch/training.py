@@ -28,8 +28,10 @@ from ddpdoctor.watch.events import DAMAGED, read_events
 from ddpdoctor.watch.numerics import KINDS as NUMBERS
 from ddpdoctor.watch.numerics import RankNumbers, fold_numbers
 from ddpdoctor.watch.records import Shortener
+from ddpdoctor.watch.sharing import KINDS as FILES
+from ddpdoctor.watch.sharing import RankFiles, fold_files
 
-KINDS = frozenset({"tensors", "step", "batch", "epoch", "loader", "abstained", "watching"}) | NUMBERS
+KINDS = frozenset({"tensors", "step", "batch", "epoch", "loader", "abstained", "watching"}) | NUMBERS | FILES
 """Events that tell of the training."""
 LISTED = 48
 """Tensors of one step that are listed."""
@@ -58,6 +60,7 @@ class _Rank:
     numbers: RankNumbers = field(default_factory=RankNumbers)
     abstained: list[str] = field(default_factory=list)
     share: float | None = None
+    files: RankFiles = field(default_factory=RankFiles)
 
     def take(self, event: dict[str, Any]) -> None:
         kind = event["event"]
@@ -76,13 +79,17 @@ class _Rank:
             self.numbers.take(event)
         elif kind == "abstained":
             self.abstained.append(str(event["reason"]))
+        elif kind in FILES:
+            self.files.take(event)
         elif event["elapsed_ns"] > 0:
             self.share = max(0.0, float(event["spent_ns"]) / float(event["elapsed_ns"]))
 
     def tells(self) -> bool:
         """Whether it says anything of a training."""
         numbers = self.numbers
-        return bool(self.steps or self.batches or self.epochs or numbers.losses or numbers.count)
+        return bool(
+            self.steps or self.batches or self.epochs or numbers.losses or numbers.count or self.files.uses
+        )
 
     def name_loader(self, place: int, shorten: Shortener) -> tuple[str, tuple[Frame, ...]]:
         for event in self.loaders.get(place, ()):
@@ -139,6 +146,8 @@ class TrainingReader:
             epochs=tuple(self._try(lambda: self._fold_epochs(ranks)) or ()),
             loaders=tuple(self._try(lambda: self._fold_loaders(ranks)) or ()),
             numerics=self._try(lambda: self._fold_numbers(ranks)) or Numerics(),
+            files=self._try(lambda: fold_files({rank.rank: rank.files for rank in ranks}, self._shorten))
+            or (),
             abstained={
                 reason: RankSet(who)
                 for reason, who in _group(

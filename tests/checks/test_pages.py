@@ -106,6 +106,8 @@ DAT002 epoch-not-set warning
 NUM006 optimizer-diverged warning
 NUM003 non-finite-origin error
 NUM004 scaler-diverged error
+CKP001 checkpoint-raced error
+DAT008 download-raced warning
 """
 # Codes that need no `check`, but that its experiments with the user's model can see as well.
 ALSO = """\

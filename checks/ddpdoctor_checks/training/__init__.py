@@ -18,10 +18,20 @@ from ddpdoctor_checks.training.findings import (
     find_unwrapped,
 )
 from ddpdoctor_checks.training.numerics import find_nonfinite, find_scalers
+from ddpdoctor_checks.training.races import (
+    find_checkpoint_raced,
+    find_checkpoint_read_early,
+    find_directories_raced,
+    find_download_raced,
+)
 
 __all__ = [
     "find_bypassed",
     "find_changed",
+    "find_checkpoint_raced",
+    "find_checkpoint_read_early",
+    "find_directories_raced",
+    "find_download_raced",
     "find_epoch_unset",
     "find_nonfinite",
     "find_parted",

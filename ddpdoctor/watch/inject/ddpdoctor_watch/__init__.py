@@ -17,6 +17,7 @@ Events (each with ``event``, ``wall_ns`` and ``mono_ns``):
 * ``ddp``: the parameters behind an error of DistributedDataParallel.
 * ``signature``, ``site``, ``group``: what numbers in the ring mean.
 * ``loader``: a DataLoader begins to be iterated.
+* ``file``, ``files``: what a rank did with files, and how large those are in the end.
 * ``recorder``: where torch's Flight Recorder answers, or why it does not.
 * ``work``: asynchronous work of one call site that nobody has waited for so far; the last one of a site counts.
 * ``node``, ``peer``, ``sent``: of an elastic agent, see `nodes`.
@@ -55,6 +56,13 @@ def begin() -> None:
             streams.attach(None, 0, command=True)
     except Exception as error:
         journal.failed("streams", error)
+    try:
+        if place["role"] == "rank" and place["world_size"] != 1:
+            from . import files
+
+            files.install()
+    except Exception as error:
+        journal.failed("files", error)
     if place["role"] == "other":
         journal.note_helper()
     hooks.install()

@@ -491,6 +491,16 @@ def public_count() -> int:
     return _ring.public if _ring is not None else 0
 
 
+def made_count(ops: frozenset[str]) -> int:
+    """Return how often something began that is no public collective, by its name."""
+    ring = _ring
+    if ring is None:
+        return 0
+    return sum(
+        count for key, count in list(ring.ordinals.items()) if isinstance(key, tuple) and key[0] in ops
+    )
+
+
 def find_own_frame(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame that is the user's, from one outwards; None where there is none."""
     ring = _ring

@@ -24,6 +24,8 @@ TARGETS = {
     "torch.distributed.distributed_c10d": "patch_c10d",
     "torch.nn.parallel.distributed": "patch_ddp",
     "torch.utils.data.dataloader": "patch_dataloader",
+    "torch.serialization": "patch_serialization",
+    "safetensors.torch": "patch_safetensors",
     "torch.autograd.anomaly_mode": "patch_anomaly",
     "torch.distributed.elastic.agent.server.api": "patch_agent",
     "torch.distributed.elastic.agent.server.local_elastic_agent": "patch_local_agent",
@@ -90,7 +92,7 @@ def after_fork() -> None:
     patches = sys.modules.get(f"{__package__}.torchpatches")
     if patches is not None:
         patches.allow_tracing()
-    for name in ("calls", "works", "steps"):
+    for name in ("calls", "works", "steps", "files"):
         part = sys.modules.get(f"{__package__}.{name}")
         if part is not None:
             part.after_fork()
@@ -117,7 +119,7 @@ def _arm(spec: ModuleSpec, name: str) -> None:
 
 def _patch(name: str, module: ModuleType) -> None:
     try:
-        if name.startswith("torch"):
+        if name.startswith(("torch", "safetensors")):
             from . import torchpatches
 
             getattr(torchpatches, TARGETS[name])(module)

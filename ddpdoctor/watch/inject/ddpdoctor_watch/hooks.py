@@ -112,6 +112,9 @@ def _note_end() -> None:
         if steps is not None:
             steps.note_end()
         _note_works()
+        files = sys.modules.get(f"{__package__}.files")
+        if files is not None:
+            files.note_end()
     except Exception as error:
         journal.failed("atexit", error)
     finally:

@@ -36,6 +36,7 @@ LIMITS = {
     "step": 2_000,
     "epoch": 2_000,
     "batch": 500,
+    "file": 1_500,
     "abstained": 50,
     "nonfinite": 40,
     "finite": 40,

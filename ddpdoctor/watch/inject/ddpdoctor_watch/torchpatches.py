@@ -15,6 +15,7 @@ from . import (
     ddp,
     decorators,
     describe,
+    files,
     hooks,
     journal,
     process,
@@ -106,6 +107,16 @@ def patch_dataloader(module: ModuleType) -> None:
     from . import loaders
 
     loaders.patch_dataloader(module)
+
+
+def patch_serialization(module: ModuleType) -> None:
+    """See files that torch.save writes."""
+    files.patch_serialization(module)
+
+
+def patch_safetensors(module: ModuleType) -> None:
+    """See files that safetensors writes."""
+    files.patch_safetensors(module)
 
 
 def patch_spawn(module: ModuleType) -> None:
@@ -217,6 +228,7 @@ def _note_group(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     journal.write("milestone", {"name": "init", "detail": None})
     recorder.start()
     if group.size() > 1:
+        files.install()
         steps.install(os.environ.get("DDPDOCTOR_WATCH_LEVEL", "normal"))
 
 

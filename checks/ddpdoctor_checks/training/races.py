@@ -1,0 +1,286 @@
+"""CKP and DAT008: files and directories over which ranks race, in jobs that mostly end well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence.training import FileUse
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check, check_also
+from ddpdoctor_checks.crash import files as crashed
+from ddpdoctor_checks.crash.frames import user_line
+from ddpdoctor_checks.crash.judging import diagnose
+from ddpdoctor_checks.crash.telling import JOB
+from ddpdoctor_checks.training.files import (
+    Race,
+    find_overwritten,
+    find_read_early,
+    find_removed,
+    find_replaced,
+)
+from ddpdoctor_checks.wording import capitalise, count_of, join_words, name_set
+
+NEEDS = ("training",)
+_PATHS = 3
+"""Paths that are named."""
+_GUARD = Fix(
+    "write on one rank, under another name first, and let the others wait where they need it",
+    code='if dist.get_rank() == 0:\n    torch.save(state, path + ".tmp")\n    os.replace(path + ".tmp", path)\n'
+    "dist.barrier()",
+)
+
+
+@check(
+    "CKP001",
+    name="checkpoint-raced",
+    title="Several ranks write one file",
+    severity="error",
+    family="training",
+    needs=NEEDS,
+    since="0.1.0",
+    id="training.checkpoints",
+    required=False,
+    commands=JOB,
+)
+def find_checkpoint_raced(evidence: Evidence) -> Iterable[Finding]:
+    """Several ranks write one path, with nothing that puts them in order.
+
+    What it looks for:
+        Ranks of one node that open the same real path to write it anew (torch.save, safetensors, numpy, plain
+        ``open``) with no collective, group, wrapper or step of an optimizer in between. Also ranks that rename files of
+        their own to one name where the files differ in size: only the last one stays.
+
+    Why it matters:
+        Each truncates what the other has written so far. The file can be torn, or a mix of two ranks, and who kills
+        the job at that moment has no checkpoint at all. Mostly nobody notices until it is loaded.
+
+    How it decides:
+        By the files that ranks open, and by how often each had met the others by then: equal counts mean that
+        nothing made one wait for the other. Ranks that take turns with barriers, that hold a lock of a file, that
+        append, or that rename whole files of equal size are left alone; so are empty files. Checkpoints are an error,
+        other files a warning, texts (logs, configurations) an advice: ranks mostly write the same there.
+        ``torch.distributed.checkpoint`` writes a file for each rank.
+
+    Known false alarms:
+        Ranks that agree by other means than torch.distributed (a flag file, a server of their own).
+
+    Fix:
+        Save on rank 0 only, under another name, and rename; or put the rank into the name.
+
+    References:
+        https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html (Save and Load Checkpoints)
+        https://github.com/NVIDIA/apex/issues/629
+    """
+    _require_files(evidence)
+    for race in find_overwritten(evidence):
+        if race.kind == "download" or not (race.kind == "checkpoint" or all(use.near for use in race.uses)):
+            continue
+        severity = {"checkpoint": None, "other": "warning"}.get(race.kind, "info")
+        if {use.via for use in race.uses} == {"safetensors"}:
+            severity = "warning"  # late versions of it write another file and rename it
+        yield _tell(
+            evidence, race, f"{capitalise(name_set(race.ranks))} all write {_names(race)}{_place(race.uses[0])}, "
+            f"{_apart(race)}, and nothing puts them in order: the file can be torn, or a mix of their data.",
+            (_GUARD,), severity, "high" if race.kind == "checkpoint" else "medium",
+        )  # fmt: skip
+    for race in find_replaced(evidence):
+        sizes = join_words(str(use.size) for use in race.uses)
+        yield _tell(
+            evidence, race, f"{capitalise(name_set(race.ranks))} each rename a file of their own to {_names(race)}"
+            f"{_place(race.uses[0])} ({sizes} bytes): only that of the last one stays.",
+            (Fix("put the rank into the name of what differs over ranks",
+                 code='torch.save(state, f"{path}.rank{dist.get_rank()}")'), _GUARD), None, "high",
+        )  # fmt: skip
+
+
+@check_also(
+    crashed.find_read_early,
+    id="training.checkpoint_order",
+    family="training",
+    needs=NEEDS,
+    required=False,
+    commands=JOB,
+)
+def find_checkpoint_read_early(evidence: Evidence) -> Iterable[Finding]:
+    """A rank read a checkpoint with nothing that made it wait for the rank that writes it, and nothing complained."""
+    _require_files(evidence)
+    for race in find_read_early(evidence):
+        writer, readers = race.uses[0], race.uses[1:]
+        names = name_set(race.ranks.minus(_only(writer)))
+        line = user_line(readers[0].frames)
+        where = f" at {line.file}:{line.line}" if line is not None else ""
+        how = (
+            "while it was still being written"
+            if race.seen
+            else f"{_seconds(readers[0].at.wall_ns - writer.at.wall_ns)} after the writing began, and nothing makes "
+            "a reader wait for the end of it"
+        )
+        yield _tell(
+            evidence, race, f"{capitalise(names)} read {_names(race)}{where} {how}; rank {writer.rank} writes it"
+            f"{_place(writer)}.",
+            (Fix("let all ranks wait between writing and reading",
+                 code="if rank == 0:\n    torch.save(state, path)\ndist.barrier()\n"
+                 'state = torch.load(path, map_location="cpu")'),),
+            None if race.seen else "warning", "high" if race.seen else "medium", culprits=readers,
+        )  # fmt: skip
+
+
+@check_also(
+    crashed.find_directory_raced,
+    id="training.directories",
+    family="training",
+    needs=NEEDS,
+    required=False,
+    commands=JOB,
+)
+def find_directories_raced(evidence: Evidence) -> Iterable[Finding]:
+    """Several ranks delete one directory, or one deletes it while others write into it."""
+    _require_files(evidence)
+    for race in find_removed(evidence):
+        others = [use for use in race.uses if use.operation != "remove"]
+        if others:
+            writers = name_set(RankSet(use.rank for use in others))
+            what = (
+                f"Rank {race.uses[0].rank} deletes the directory {_names(race)}{_place(race.uses[0])}, and "
+                f"nothing puts it in order with {writers}, who write there{_place(others[0])}: that may be gone."
+            )
+        else:
+            what = (
+                f"{capitalise(name_set(race.ranks))} all delete the directory {_names(race)}{_place(race.uses[0])}, "
+                f"{_apart(race)}: the later ones delete what the first has already put there."
+            )
+        yield _tell(
+            evidence, race, what,
+            (Fix("let one rank do it, and the others wait",
+                 code="if rank == 0:\n    shutil.rmtree(path, ignore_errors=True)\n"
+                 "    os.makedirs(path)\ndist.barrier()"),),
+            None, "high" if not others else "medium",
+        )  # fmt: skip
+
+
+@check(
+    "DAT008",
+    name="download-raced",
+    title="Every rank downloads or extracts to one path",
+    severity="warning",
+    family="training",
+    needs=NEEDS,
+    since="0.1.0",
+    id="training.downloads",
+    required=False,
+    commands=JOB,
+)
+def find_download_raced(evidence: Evidence) -> Iterable[Finding]:
+    """Several ranks fetch or unpack the same files to one place, with nothing that puts them in order.
+
+    What it looks for:
+        Ranks of one node that write one path through zipfile, tarfile, urllib and the like, or that write an archive,
+        with no collective, group, wrapper or step of an optimizer in between.
+
+    Why it matters:
+        A rank that is done early reads files that another has just emptied to write them once more. It shows as a
+        broken image or a short file, once in many starts, and never again when the files are there.
+
+    How it decides:
+        As CKP001 does. Files that are renamed into their place, and ranks that hold a lock of a file, are fine.
+
+    Known false alarms:
+        Ranks that agree by other means than torch.distributed.
+
+    Fix:
+        Fetch on one rank of each node, then a barrier.
+
+    References:
+        https://docs.pytorch.org/docs/stable/distributed.html
+        https://github.com/pytorch/examples/issues/969
+    """
+    _require_files(evidence)
+    for race in find_overwritten(evidence):
+        if race.kind == "download":
+            via = next((use.via for use in race.uses if use.via is not None), None)
+            through = f" through {via}" if via is not None else ""
+            yield _tell(
+                evidence, race, f"{capitalise(name_set(race.ranks))} all write {_names(race)}{through}"
+                f"{_place(race.uses[0])}, {_apart(race)}: who is done early reads what another writes once more.",
+                (Fix("fetch on one rank of each node, then let the others go on",
+                     code='if int(os.environ["LOCAL_RANK"]) == 0:\n    download()\ndist.barrier()'),),
+                None, "high",
+            )  # fmt: skip
+
+
+def _require_files(evidence: Evidence) -> None:
+    if not any(node.files for node in evidence.training):
+        raise NotApplicable("no file was seen that several ranks used and one wrote")
+
+
+def _tell(
+    evidence: Evidence,
+    race: Race,
+    message: str,
+    fixes: tuple[Fix, ...],
+    severity: str | None,
+    confidence: str,
+    culprits: Iterable[FileUse] = (),
+) -> Finding:
+    named = tuple(culprits) or race.uses
+    places: dict[tuple[str, int], Where] = {}
+    for use in named:
+        line = user_line(use.frames)
+        if line is not None:
+            known = places.get((line.file, line.line))
+            ranks = _only(use) if known is None else known.ranks.union(_only(use))
+            places[line.file, line.line] = Where(
+                ranks, "culprit", line.file, line.line, line.function, line.source
+            )
+    failed = bool(evidence.job) and evidence.job[0].exit_code != 0 and diagnose(evidence).cause is not None
+    first = race.uses[0].at.wall_ns
+    ranks = race.ranks if named == race.uses else race.ranks.minus(_only(race.uses[0]))
+    return Finding(
+        message=message,
+        ranks=ranks,
+        where=tuple(places.values()),
+        evidence=tuple(
+            EvidenceItem("file", f"{_DID[use.operation]} {race.files[0].path}"
+                         + (f", {_seconds(use.at.wall_ns - first)} after rank {race.uses[0].rank}" if place else "")
+                         + (f", through {use.via}" if use.via else ""), _only(use))
+            for place, use in enumerate(race.uses[:6])
+        ),
+        fix=fixes,
+        details={"paths": [file.path for file in race.files[:20]], "count": len(race.files), "kind": race.kind},
+        severity=severity,
+        confidence=confidence,
+        role="advice" if failed or severity == "info" else "cause",
+    )  # fmt: skip
+
+
+_DID = {
+    "write": "opened to write",
+    "replace": "renamed to",
+    "read": "opened to read",
+    "remove": "began to delete",
+}
+
+
+def _only(use: FileUse) -> RankSet:
+    return RankSet((use.rank,))
+
+
+def _names(race: Race) -> str:
+    paths = [file.path for file in race.files]
+    if len(paths) > _PATHS:
+        return f"{paths[0]} and {count_of(len(paths) - 1, 'more file')}"
+    return join_words(paths)
+
+
+def _place(use: FileUse) -> str:
+    line = user_line(use.frames)
+    return f" at {line.file}:{line.line}" if line is not None else ""
+
+
+def _apart(race: Race) -> str:
+    return f"{_seconds(race.uses[-1].at.wall_ns - race.uses[0].at.wall_ns)} apart"
+
+
+def _seconds(nanoseconds: int) -> str:
+    seconds = nanoseconds / 1e9
+    return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"

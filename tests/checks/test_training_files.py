@@ -1,0 +1,123 @@
+"""Files over which ranks race, and the many ways in which several ranks may use one path and be right."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddpdoctor.evidence import Evidence, Frame, RankSet
+from ddpdoctor.evidence.job import Moment
+from ddpdoctor.evidence.training import FileUse, SharedFile, Training
+from tests.checks.test_training import judge, only
+
+SAVE = Frame("train.py", 40, "save", "torch.save(state, path)")
+LOAD = Frame("train.py", 50, "load", "state = torch.load(path)")
+PHASE = (3, 2, 40)
+SECOND = 1_000_000_000
+
+
+def use(rank: int, operation: str = "write", seconds: float = 0.0, phase: tuple[int, ...] = PHASE, *,
+        size: int | None = None, locked: bool = False, via: str | None = "torch.save", near: bool = True,
+        line: Frame = SAVE) -> FileUse:  # fmt: skip
+    """Return what a rank did so many seconds after the first."""
+    at = Moment(1_000 * SECOND + int(seconds * SECOND), int(seconds * SECOND))
+    return FileUse(rank, operation, at, phase, size, locked, via, near, (line,))
+
+
+def files(*shared: SharedFile) -> Evidence:
+    return Evidence(training=(Training(ranks=RankSet.span(2), files=shared),))
+
+
+def shared(
+    *uses: FileUse, path: str = "out/last.pt", size: int | None = 4096, written: float | None = None
+) -> Evidence:
+    ended = None if written is None else 1_000 * SECOND + int(written * SECOND)
+    return files(SharedFile(path, uses, size, ended))
+
+
+def test_a_checkpoint_that_two_ranks_write_is_an_error_at_the_users_line() -> None:
+    found = only(shared(use(0), use(1, seconds=0.002)))
+    assert (found.code, found.severity, found.ranks) == ("CKP001", "error", RankSet([0, 1]))
+    assert (found.where[0].line, found.where[0].ranks) == (40, RankSet([0, 1]))
+    assert "out/last.pt" in found.message
+    assert "2.0 ms" in found.message
+
+
+@pytest.mark.parametrize(
+    ("path", "severity"),
+    [("out/state.dat", "warning"), ("out/model.npy", "error"), ("out/args.json", "info")],
+)
+def test_how_bad_it_is_follows_from_what_the_file_is(path: str, severity: str) -> None:
+    found = only(shared(use(0, via=None), use(1, via=None), path=path))
+    assert (found.code, found.severity) == ("CKP001", severity)
+
+
+def test_files_of_one_line_are_one_finding() -> None:
+    found = only(files(*(SharedFile(f"out/{n}.pt", (use(0), use(1)), 10) for n in range(5))))
+    assert "out/0.pt and 4 more files" in found.message
+    assert found.details["count"] == 5
+
+
+@pytest.mark.parametrize(
+    "uses",
+    [
+        (use(0), use(1, phase=(4, 2, 40))),  # a barrier between
+        (use(0), use(1, phase=(3, 2, 41))),  # a step between
+        (use(0, locked=True), use(1, locked=True)),
+        (use(0), use(0, seconds=1)),
+        (use(0, "replace", size=10), use(1, "replace", size=10)),
+        (use(0), use(1, "read", phase=(4, 2, 40))),
+        (use(0, "read"), use(1, seconds=1)),  # the state of the run before is read, then written over
+        (use(0, phase=()), use(1, phase=())),
+        (use(0, "remove", size=0), use(1, "remove", size=0)),
+    ],
+)
+def test_what_is_in_order_or_loses_nothing_is_no_finding(uses: tuple[FileUse, ...]) -> None:
+    assert judge(shared(*uses)) == []
+
+
+def test_flags_locks_and_what_a_library_keeps_are_left_alone() -> None:
+    assert judge(shared(use(0, via=None), use(1, via=None), path="out/done", size=0)) == []
+    assert judge(shared(use(0, via=None), use(1, via=None), path="cache/x.lock")) == []
+    assert (
+        judge(shared(use(0, via=None, near=False), use(1, via=None, near=False), path="cache/refs/main"))
+        == []
+    )
+
+
+def test_renaming_files_of_other_sizes_to_one_name_loses_all_but_one() -> None:
+    found = only(shared(use(0, "replace", size=10), use(1, "replace", 0.1, size=12)))
+    assert (found.code, found.severity) == ("CKP001", "error")
+    assert "10 and 12 bytes" in found.message
+
+
+def test_a_rank_that_reads_what_is_still_being_written() -> None:
+    found = only(shared(use(0), use(1, "read", 0.5, line=LOAD), written=0.9))
+    assert (found.code, found.severity, found.ranks) == ("CKP002", "error", RankSet([1]))
+    assert found.where[0].line == LOAD.line
+    assert "while it was still being written" in found.message
+
+
+def test_a_rank_that_reads_with_nothing_to_wait_for_is_a_warning() -> None:
+    found = only(shared(use(0), use(1, "read", 0.5, line=LOAD), written=0.1))
+    assert (found.code, found.severity) == ("CKP002", "warning")
+
+
+def test_a_directory_that_two_ranks_delete() -> None:
+    found = only(shared(use(0, "remove", size=1), use(1, "remove", 0.01, size=0), path="out", size=None))
+    assert (found.code, found.severity, found.ranks) == ("CKP005", "warning", RankSet([0, 1]))
+
+
+def test_a_directory_that_one_rank_deletes_while_another_writes_into_it() -> None:
+    folder = SharedFile("out", (use(0, "remove", size=1),))
+    found = only(files(folder, SharedFile("out/a.pt", (use(1),), 10)))
+    assert (found.code, found.ranks) == ("CKP005", RankSet([0, 1]))
+    apart = SharedFile("out/a.pt", (use(1, phase=(4, 2, 40)),), 10)
+    assert judge(files(folder, apart)) == []
+
+
+def test_what_is_fetched_or_unpacked_by_all_is_named_as_such() -> None:
+    found = only(
+        shared(use(0, via="zipfile", near=False), use(1, via="zipfile", near=False), path="data/0.png")
+    )
+    assert (found.code, found.severity) == ("DAT008", "warning")
+    assert only(shared(use(0, via=None), use(1, via=None), path="data.zip")).code == "DAT008"
