@@ -87,6 +87,9 @@ class StepLook:
     """The first of those that tell something, and only of some steps."""
     differing: int = 0
     """How many tensors differ, those that are not listed included."""
+    carried: float = 0.0
+    """How many times as many elements as the optimizer's parameters have the program's own collectives were given
+    since the last look, on the rank where it is most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +190,8 @@ class LoaderSetup:
     none."""
     replicas: int | None = None
     """What the sampler was told of the size of the world."""
+    shuffles: bool = True
+    """The code of the sampler reads an epoch or makes a random order, as far as the names in it tell."""
 
 
 @dataclass(frozen=True, slots=True)

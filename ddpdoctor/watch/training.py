@@ -234,6 +234,7 @@ class TrainingReader:
                     }
                 ),
                 wrappers=self._fold_wrappers(events),
+                carried=max(float(event.get("carried") or 0) for event in events.values()),
             )
         for step in _choose(looks, ranks, number):
             looks[step] = self._drill(looks[step], ranks)
@@ -339,14 +340,14 @@ class TrainingReader:
                     loader, _number(first.get("length")), _number(first.get("batch_size")), first.get("sampler"),
                     bool(first.get("sets_epoch")), None if shuffle is None else bool(shuffle),
                     tuple(int(event["epoch"]) for event in events[:8] if _number(event.get("epoch")) is not None),
-                    _number(first.get("num_replicas")),
+                    _number(first.get("num_replicas")), first.get("shuffles") is not False,
                 )  # fmt: skip
                 groups[key].append(rank.rank)
         return [
             LoaderSetup(
                 loader=key[0], ranks=RankSet(who), frames=frames_of[key[0]], length=key[1], batch_size=key[2],
                 sampler=None if key[3] is None else str(key[3]), sets_epoch=key[4], shuffle=key[5], epochs=key[6],
-                replicas=key[7],
+                replicas=key[7], shuffles=key[8],
             )
             for key, who in groups.items()
         ]  # fmt: skip

@@ -81,10 +81,27 @@ def test_unfrozen_and_new_parameters_are_named_with_the_wrap() -> None:
     ]
 
 
-def test_parameters_that_the_wrapper_ignores_on_purpose_are_not_called_new() -> None:
+def test_parameters_that_the_wrapper_ignores_on_purpose_may_differ() -> None:
     made = Made(2).look(1, "", "0|1", tensor("adapter", 2, "", "0|1", ignored=True))
-    made.look(2, "0|1", "0|1", tensor("adapter", 2, "0|1", "0|1", ignored=True))
-    assert only(made).code == "NUM001"
+    assert judge(made.look(2, "0|1", "0|1", tensor("adapter", 2, "0|1", "0|1", ignored=True))) == []
+    other = tensor("fc.weight", 2, "0|1", "")
+    found = only(made.look(4, "0|1", "0|1", tensor("adapter", 2, "0|1", "0|1", ignored=True), other))
+    assert found.code == "NUM001"
+    assert "fc.weight" in found.message
+
+
+def test_optimizers_that_have_other_parameters_on_each_rank_are_compared_by_name() -> None:
+    made = Made(2)
+    made.uniform = False
+    same = tensor("fc.weight", 2)
+    assert judge(made.look(1, "0|1", "0|1", same).look(2, "0|1", "0|1", same)) == []
+
+
+def test_buffers_are_no_parameters_where_an_optimizer_has_two_models() -> None:
+    statistics = tensor("bn.running_mean", 2, "0|1", kind="other")
+    made = Made(2).look(1).look(2, "0|1", "", statistics).look(4, "0|1", "", statistics)
+    made.models = {"1": "Net", "2": "Head"}
+    assert judge(made) == []
 
 
 def test_unused_on_all_ranks_and_on_some() -> None:
@@ -106,15 +123,36 @@ def test_unused_parameters_that_the_wrapper_looks_for_are_no_cause() -> None:
     assert judge(made.look(1, "", "", lacking).look(2)) == []
 
 
+def unwrapped(start: str = "", *, carried: float = 0.0, rates: str = "") -> Made:
+    made = Made(2, wrapped=False).look(1, start, "0|1", rates=rates)
+    return made.look(2, "0|1", "0|1", carried=carried).look(3, "0|1", final=True)
+
+
 def test_model_that_nothing_wraps() -> None:
-    found = only(Made(2, wrapped=False).look(1, "", "0|1").look(2, "0|1", "0|1").look(3, "0|1", final=True))
+    found = only(unwrapped().loader())
     assert (found.code, found.severity, found.confidence) == ("DDP015", "error", "high")
     assert found.where[0].line == STEP.line
+    found = only(unwrapped("0|1").loader())
+    assert (found.code, found.severity, found.confidence) == ("DDP015", "error", "medium")
 
 
-def test_unwrapped_models_that_differ_from_the_beginning_may_be_meant_to() -> None:
-    found = only(Made(2, wrapped=False).look(1, "0|1", "0|1").look(2, "0|1", "0|1"))
-    assert (found.code, found.severity, found.confidence) == ("DDP015", "warning", "low")
+def test_averaging_that_does_nothing() -> None:
+    found = only(unwrapped(carried=1.0).batch(1, "0|1").batch(2, "0|1"))
+    assert (found.code, found.severity, found.confidence) == ("DDP015", "error", "medium")
+
+
+def test_unwrapped_models_may_be_meant_to_be_several() -> None:
+    folds = unwrapped(carried=0.01).batch(1, "0|1").batch(2, "0|1")
+    ensemble = unwrapped("0|1")
+    search = unwrapped(carried=1.0, rates="0|1").batch(1, "0|1")
+    for made in (folds, ensemble, search):
+        found = only(made)
+        assert (found.code, found.severity, found.confidence) == ("DDP015", "info", "low")
+
+
+def test_parts_of_one_model_read_the_same() -> None:
+    for start in ("", "0|1"):
+        assert judge(unwrapped(start, carried=1.0).batch(1, "0-1").batch(2, "0-1").batch(3, "0-1")) == []
 
 
 def test_unwrapped_models_of_other_shapes_are_parts_of_one() -> None:
@@ -237,6 +275,12 @@ def test_what_is_no_missing_shard() -> None:
     assert judge(parallel.batch(1, "0-1|2-3").batch(2, "0-1|2-3").batch(3, "0-1|2-3")) == []
 
 
+def test_equal_noise_beside_a_loader_that_is_sharded_is_an_advice() -> None:
+    made = Made(2).look(1).loader().epoch(1, {0: "a", 1: "b"})
+    found = only(made.batch(1, "0-1").batch(2, "0-1").batch(3, "0-1"))
+    assert (found.code, found.severity) == ("DAT001", "info")
+
+
 def test_made_up_data_is_an_advice() -> None:
     made = Made(2).look(1).batch(1, "0-1", loader="").batch(2, "0-1", loader="").batch(3, "0-1", loader="")
     found = only(made)
@@ -252,6 +296,8 @@ def test_same_order_in_each_epoch() -> None:
     assert "does not use it" in only(ignored).message
     own = Made(2).look(1).loader(sets_epoch=False, shuffle=None, epochs=(), sampler="shop.Fixed")
     assert only(own.epoch(1, {0: "a"}).epoch(2, {0: "a"})).severity == "info"
+    by_length = Made(2).look(1).loader(sampler="shop.ByLength", shuffles=False)
+    assert only(by_length.epoch(1, {0: "a"}).epoch(2, {0: "a"})).severity == "info"
 
 
 def test_what_is_no_forgotten_epoch() -> None:
@@ -260,6 +306,7 @@ def test_what_is_no_forgotten_epoch() -> None:
         Made(2).look(1).loader().epoch(1, two).epoch(2, {0: "c", 1: "d"}),
         Made(2).look(1).loader().epoch(1, two, ascending=True).epoch(2, two, ascending=True),
         Made(2).look(1).loader().epoch(1, two, steps=0).epoch(2, two, steps=0),
+        Made(2).look(1).loader().epoch(1, two, batches=1).epoch(2, two, batches=1),
         Made(2).look(1).loader().epoch(1, two, compared=4).epoch(2, two, compared=4),
         Made(2).look(1).loader(shuffle=False).epoch(1, two).epoch(2, two),
         Made(2).look(1).loader().epoch(1, two).epoch(3, two),

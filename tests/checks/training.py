@@ -78,7 +78,7 @@ class Made:
 
     def look(
         self, step: int, values: str = "", gradients: str = "", *tensors: TensorLook, synced: int = 1, alone: int = 0,
-        last: bool | None = True, bypassed: bool = False, final: bool = False, rates: str = "",
+        last: bool | None = True, bypassed: bool = False, final: bool = False, rates: str = "", carried: float = 0.0,
     ) -> Made:  # fmt: skip
         """Add a look; without tensors and with ``values`` or ``gradients`` given one tensor is made for them."""
         if not tensors and (values or gradients):
@@ -105,6 +105,7 @@ class Made:
                 wrappers=(way,) if self.model > 0 else (),
                 tensors=tensors,
                 differing=len(tensors),
+                carried=carried,
             )
         )
         return self
@@ -120,7 +121,7 @@ class Made:
         return self
 
     def epoch(self, number: int, digests: Mapping[int, str], *, compared: int = 64, ascending: bool = False,
-              steps: int = 8) -> Made:  # fmt: skip
+              steps: int = 8, batches: int = 8) -> Made:  # fmt: skip
         """Add an epoch: rank -> digest of its order."""
         self.epochs += [
             EpochLook(
@@ -129,7 +130,7 @@ class Made:
                 RankSet([rank]),
                 digest,
                 compared,
-                8,
+                batches,
                 64,
                 (5, 3, 9, 1),
                 ascending,
@@ -140,12 +141,22 @@ class Made:
         return self
 
     def loader(self, *, sets_epoch: bool = True, shuffle: bool | None = True, epochs: tuple[int, ...] = (0, 0),
-               sampler: str = "torch.utils.data.distributed.DistributedSampler") -> Made:  # fmt: skip
+               sampler: str = "torch.utils.data.distributed.DistributedSampler", shuffles: bool = True) -> Made:  # fmt: skip
         """Add the loader of batches and epochs."""
         everyone = RankSet.span(self.world)
         self.loaders.append(
             LoaderSetup(
-                "train.py:25", everyone, (LOOP,), 8, 8, sampler, sets_epoch, shuffle, epochs, self.world
+                "train.py:25",
+                everyone,
+                (LOOP,),
+                8,
+                8,
+                sampler,
+                sets_epoch,
+                shuffle,
+                epochs,
+                self.world,
+                shuffles,
             )
         )
         return self

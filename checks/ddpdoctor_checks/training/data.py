@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.training import BatchLook, EpochLook, LoaderSetup
+from ddpdoctor_checks.training.replicas import list_replicas
 
 FEWEST_BATCHES = 2
 """Different batches in a row that two ranks must have alike."""
@@ -50,7 +51,12 @@ def find_repeated(evidence: Evidence) -> list[Repeated]:
                 look
             )
     found: dict[tuple[int, str, RankSet], Repeated] = {}
+    single = {model for model in {key[0] for key in groups} if model > 0 or _is_one(evidence, model)}
     for (model, loader, epoch), looks in sorted(groups.items()):
+        if model not in single:
+            continue
+        if loader and _is_apart(evidence, loader, epoch):
+            loader = ""  # it gave each rank its own; what is equal comes from somewhere else
         for peers in _list_peers(evidence, model):
             for ranks in _share_all(looks, peers):
                 first = looks[min(looks)][0]
@@ -67,6 +73,19 @@ def find_repeated(evidence: Evidence) -> list[Repeated]:
                     ),
                 )
     return list(found.values())
+
+
+def _is_one(evidence: Evidence, model: int) -> bool:
+    """Whether a model that nothing wraps is known to be kept equal on its ranks: parts of a model read the same."""
+    replicas = [each for each in list_replicas(evidence) if each.model == model]
+    return any(each.setup.uniform and all(len(look.values) == 1 for look in each.looks) for each in replicas)
+
+
+def _is_apart(evidence: Evidence, loader: str, epoch: int) -> bool:
+    """Whether a loader's sampler gave the ranks different indices."""
+    epochs = [look for node in evidence.training for look in node.epochs if look.loader == loader]
+    digests = {look.digest for look in epochs if look.number == epoch and look.compared}
+    return len(digests) > 1
 
 
 def _list_peers(evidence: Evidence, model: int) -> list[RankSet]:
@@ -133,7 +152,7 @@ def _repeats(epochs: dict[int, EpochLook]) -> EpochLook | None:
 
 
 def _alike(one: EpochLook, other: EpochLook) -> bool:
-    if one.ascending or not one.steps or not other.steps:
+    if one.ascending or not one.steps or not other.steps or one.batches < 2:  # one batch has no order
         return False
     shared = min(one.compared, other.compared)
     return one.digest == other.digest and one.compared == other.compared and shared >= FEWEST_INDICES

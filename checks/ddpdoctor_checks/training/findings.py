@@ -28,7 +28,7 @@ def _tell(evidence: Evidence, code: str) -> Iterable[Finding]:
         if parting.code != code or (failed and code in ("DDP001", "DDP002")):
             continue
         doubtful = parting.confidence == "low" or parting.slight
-        found = tell_parting(parting, "warning" if doubtful else None)
+        found = tell_parting(parting, "info" if parting.advice else "warning" if doubtful else None)
         yield Finding(
             **{
                 **{name: getattr(found, name) for name in Finding.__slots__},
@@ -212,11 +212,13 @@ def find_unwrapped(evidence: Evidence) -> Iterable[Finding]:
     How it decides:
         By the parameters before the step, where ranks that average them between steps have them equal again.
         Tensors of DTensor, FSDP and the like, and parameters that belong to no module that was seen, are passed
-        over. A model that differs over ranks from the beginning may be meant to: then it is a warning of low
-        confidence.
+        over. It is an error only where the ranks are seen to train one model together: by a sampler that cuts the
+        data into as many parts as there are ranks, or by collectives that carry as much as the parameters in each
+        step. Else (members of an ensemble, folds, trials of a search) it is an advice, and where ranks are given
+        the same batches (parts of one model) nothing is said.
 
     Known false alarms:
-        Ranks that train models of their own on purpose from the same seed (ensembles, searches).
+        Members of an ensemble whose data is cut up by a DistributedSampler.
 
     Fix:
         Wrap the model and call the wrapper, or average ``.grad`` itself between backward and step.
@@ -301,9 +303,10 @@ def find_unsharded(evidence: Evidence) -> Iterable[Finding]:
 
     How it decides:
         By fingerprints of the tensors at the model's door, for the first three batches of an epoch. Ranks of
-        different groups (tensor parallel ranks) are not compared, one batch that comes again and again
+        different groups (tensor parallel ranks) are not compared, nor are those of a model that nothing wraps
+        and nothing keeps equal; one batch that comes again and again
         (overfitting on purpose) does not count, and batches that no DataLoader gave are an advice only: made-up
-        data is often equal on purpose.
+        data is often equal on purpose. So are equal batches while the sampler gives each rank other indices.
 
     Known false alarms:
         Data that is meant to be equal on all ranks and goes through a DataLoader.
@@ -392,11 +395,12 @@ def find_epoch_unset(evidence: Evidence) -> Iterable[Finding]:
 
     How it decides:
         By the first eight batches of indices of each epoch, whatever the sampler's class. A sampler without
-        ``set_epoch`` may mean its order: then it is an advice. Fewer than eight indices, and loaders without
+        ``set_epoch``, or one whose code neither reads an epoch nor makes a random order (by length, say), may
+        mean its order: then it is an advice. Fewer than eight indices, epochs of one batch, and loaders without
         indices (streams), are not judged.
 
     Known false alarms:
-        A fixed order that is meant and that a sampler with ``set_epoch`` gives.
+        A random order that is meant to be the same in each epoch.
 
     Fix:
         Call ``sampler.set_epoch(epoch)`` before each epoch; a sampler of your own has to use it.
@@ -454,6 +458,6 @@ def _tell_order(same: SameOrder) -> Finding:
             ),
         ),
         details={"sampler": loader.sampler, "epochs": list(loader.epochs), "compared": same.compared},
-        severity=None if loader.sets_epoch else "info",
-        confidence="high" if loader.sets_epoch else "medium",
+        severity=None if loader.sets_epoch and loader.shuffles else "info",
+        confidence="high" if loader.sets_epoch and loader.shuffles else "medium",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -18,6 +19,8 @@ from ddpdoctor.evidence.training import (
 LAST_BITS = 1e-6
 """Relative difference of norms up to which parameters count as equal but for their last bits, where the
 gradients agree."""
+MOST_STEPS = 0.5
+"""Of the parameters' elements, that collectives carry in each step where gradients are averaged by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +57,17 @@ class Parting:
     slight: bool = False
     """They differ in their last bits only."""
     confidence: str = "high"
+    advice: bool = False
+    """It may well be meant."""
 
 
 def judge_replicas(evidence: Evidence) -> list[Parting]:
     """Return for each model whose replicas parted how and why."""
     found = []
     for replica in list_replicas(evidence):
-        parting = _judge(replica)
+        parting = _judge(_without_ignored(replica))
+        if parting is not None and parting.code == "DDP015":
+            parting = _weigh_unwrapped(evidence, parting)
         if parting is not None:
             found.append(parting)
     return found
@@ -100,7 +107,7 @@ def _split(setup: OptimizerSetup, looks: Sequence[StepLook]) -> list[Replica]:
             model,
             name.removeprefix("__main__."),
             ranks,
-            _restrict(looks, ranks, model, alone=len(models) == 1),
+            _restrict(looks, ranks, model, alone=len(models) == 1 and setup.uniform),
             wrapper,
         )
         for model, name, ranks, wrapper in parts
@@ -191,8 +198,10 @@ def _restrict(looks: Iterable[StepLook], ranks: RankSet, model: int, *, alone: b
         found.append(
             replace(
                 look,
-                values=shares(look.values) if alone else _sum_up(tensors, "values"),
-                gradients=shares(look.gradients) if alone else _sum_up(tensors, "gradients"),
+                values=shares(look.values) if alone else _sum_up(tensors, "values", shares(look.values)),
+                gradients=shares(look.gradients)
+                if alone
+                else _sum_up(tensors, "gradients", shares(look.gradients)),
                 rates=shares(look.rates),
                 tensors=tensors,
                 wrappers=tuple(each for each in wrappers if each.ranks),
@@ -201,9 +210,33 @@ def _restrict(looks: Iterable[StepLook], ranks: RankSet, model: int, *, alone: b
     return tuple(found)
 
 
-def _sum_up(tensors: Sequence[TensorLook], name: str) -> tuple[Share, ...]:
-    """Return the shares of the first tensor in which ranks differ; none where nothing is known or nothing differs."""
-    return next((getattr(each, name) for each in tensors if len(getattr(each, name)) > 1), ())
+def _sum_up(tensors: Sequence[TensorLook], name: str, whole: tuple[Share, ...]) -> tuple[Share, ...]:
+    """Return the shares of the first parameter in which ranks differ; those of all parameters where these agree.
+
+    None where nothing is known, or where only other tensors differ.
+    """
+    listed = (
+        getattr(each, name) for each in tensors if each.kind == "parameter" and len(getattr(each, name)) > 1
+    )
+    return next(listed, whole if len(whole) == 1 else ())
+
+
+def _without_ignored(replica: Replica) -> Replica:
+    """Leave out parameters that DistributedDataParallel was told to leave to each rank."""
+    if not any(each.ignored for look in replica.looks for each in look.tensors):
+        return replica
+    looks = []
+    for look in replica.looks:
+        tensors = tuple(each for each in look.tensors if not each.ignored)
+        looks.append(
+            replace(
+                look,
+                tensors=tensors,
+                values=_sum_up(tensors, "values", look.values),
+                gradients=_sum_up(tensors, "gradients", look.gradients),
+            )
+        )
+    return replace(replica, looks=tuple(looks))
 
 
 def _judge(replica: Replica) -> Parting | None:
@@ -213,7 +246,11 @@ def _judge(replica: Replica) -> Parting | None:
         return None
     first, gradients = next(iter(parted), None), next(iter(unequal), None)
     began = min(look.step for look in (*parted[:1], *unequal[:1]))
-    later = [look for look in replica.looks if look.step > began and len(look.values) == 1]
+    later = [
+        look
+        for look in replica.looks
+        if look.step > began and len(look.values) == 1 and len(look.values[0].ranks) > 1
+    ]
     if later and (first is None or any(look.step > first.step for look in later)):
         return None  # equal again: averaged between steps, or broadcast
     if first is None and (gradients is None or any(look.step > gradients.step for look in replica.looks)):
@@ -256,7 +293,34 @@ def _judge_unwrapped(
         tuple(each for each in gradients.tensors if len(each.gradients) > 1),
         replica.ranks,
         at_start=at_start,
-        confidence="low" if at_start else "high",
+    )
+
+
+def _weigh_unwrapped(evidence: Evidence, parting: Parting) -> Parting | None:
+    """Say how sure it is that the ranks' models are meant to be one; None for parts of a model.
+
+    A sampler that cuts the data into as many parts as there are ranks tells that they are, and so do collectives that
+    carry as much as the parameters in each step. Folds, members of an ensemble and trials of a search have neither.
+    """
+    replica, world = parting.replica, len(parting.replica.ranks)
+    loaders = [loader for node in evidence.training for loader in node.loaders]
+    sharded = any(loader.replicas == world for loader in loaders)
+    batches = [look for node in evidence.training for look in node.batches if look.model == replica.model]
+    if not sharded and any(len(share.ranks) > 1 for look in batches for share in look.batches):
+        return None
+    if sharded:
+        return replace(parting, confidence="medium" if parting.at_start else "high")
+    rates = any(len(look.rates) > 1 for look in replica.looks)
+    if _is_carried(replica) and batches and not parting.at_start and not rates:
+        return replace(parting, confidence="medium")
+    return replace(parting, confidence="low", advice=True)
+
+
+def _is_carried(replica: Replica) -> bool:
+    """Whether collectives of the program carry all of the parameters or gradients in most steps."""
+    looks = [look for look in replica.looks if not look.final]
+    return any(
+        look.carried >= (look.step - before.step) * MOST_STEPS for before, look in itertools.pairwise(looks)
     )
 
 

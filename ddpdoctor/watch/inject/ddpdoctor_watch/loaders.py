@@ -19,6 +19,11 @@ _FRAMES = 6
 
 COMPARED = 8
 """Batches of an epoch whose indices are compared with those of the epoch before."""
+_FUNCTIONS = 20
+"""Of a sampler, that are looked through."""
+_SHUFFLING = ("epoch", "perm", "shuffl", "rand")
+_CHOOSING = frozenset({"sample", "choice", "choices", "multinomial"})
+"""Parts of names, and names, by which code that makes random orders is known."""
 _LISTED = 32
 """Indices that are written down."""
 
@@ -151,7 +156,7 @@ def note(frame: FrameType) -> None:
     if known[0] > EACH and known[1] == told:
         return
     known[1] = told
-    sampler = getattr(loader, "sampler", None)
+    sampler, batches = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
     journal.write(
         "loader",
         {
@@ -162,7 +167,7 @@ def note(frame: FrameType) -> None:
             "drop_last": bool(getattr(loader, "drop_last", False)),
             "workers": int(getattr(loader, "num_workers", 0)),
             "sampler": describe.name_type(type(sampler)) if sampler is not None else None,
-            **_describe_sampler(sampler, getattr(loader, "batch_sampler", None)),
+            **_describe_sampler(sampler, batches, getattr(batches, "sampler", None)),
             "frames": describe.list_stack(own)[:_FRAMES],
         },
     )
@@ -206,17 +211,42 @@ def _begin(place: int, number: int, iterator: Any, loader: Any) -> None:
 
 def _describe_sampler(*samplers: Any) -> dict[str, object]:
     """Return what a sampler says of itself, by the attributes that torch's DistributedSampler has."""
-    told: dict[str, object] = {"sets_epoch": False}
+    told: dict[str, object] = {"sets_epoch": False, "shuffles": False}
     for sampler in samplers:
         if sampler is None:
             continue
         told["sets_epoch"] = told["sets_epoch"] or callable(getattr(sampler, "set_epoch", None))
+        told["shuffles"] = told["shuffles"] or _shuffles(type(sampler))
         held = getattr(sampler, "__dict__", {})
         for name in ("shuffle", "epoch", "seed", "num_replicas", "rank"):
             value = held.get(name)
             if isinstance(value, (int, bool)):
                 told.setdefault(name, value)
     return told
+
+
+def _shuffles(kind: type) -> bool:
+    """Whether the code of a sampler has to do with epochs or random orders, by the names in it."""
+
+    def find(name: str) -> Any:
+        return next((each.__dict__[name] for each in kind.__mro__ if name in each.__dict__), None)
+
+    begun = find("__init__")
+    own = begun is not None and not str(getattr(begun, "__module__", "")).startswith("torch.")
+    waiting = [find("__iter__"), begun if own else None]
+    done: set[int] = set()
+    while waiting and len(done) < _FUNCTIONS:
+        code = getattr(waiting.pop(), "__code__", None)
+        if code is None or id(code) in done:
+            continue
+        done.add(id(code))
+        names = {*code.co_names, *(name for each in code.co_consts for name in getattr(each, "co_names", ()))}
+        if names & _CHOOSING or any(word in name for name in names for word in _SHUFFLING):
+            return True
+        if "super" in names:
+            waiting += [each.__dict__.get("__iter__") for each in kind.__mro__[1:]]
+        waiting += [find(name) for name in names if not name.startswith("__")]
+    return False
 
 
 def _measure(loader: Any) -> int | None:

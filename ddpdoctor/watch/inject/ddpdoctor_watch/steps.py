@@ -16,7 +16,7 @@ import sys
 import time
 import weakref
 
-from . import calls, ddp, describe, journal, prints
+from . import calls, ddp, describe, journal, prints, rounds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,8 +56,7 @@ class _Optimizer:
         self.tensors: list[Any] = []
         self.parameters = 0
         self.before: list[list[object] | None] | None = None
-        self.collectives = 0
-        self.rounds = 0
+        self.rounds = rounds.Rounds([each for group in optimizer.param_groups for each in group["params"]])
         self.last_seen: dict[int, tuple[int, int, int]] = {}
 
 
@@ -120,12 +119,8 @@ def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
                 return
         entry.steps = step = entry.steps + 1
         ddp.inside = 0  # also where a forward raised
-        count = calls.public_count()
-        if count != entry.collectives:
-            entry.collectives = count
-            entry.rounds += 1
-            if not entry.rounds & (entry.rounds - 1) and entry.rounds <= 64:
-                entry.next = step  # ranks may have averaged what they have just now
+        if entry.rounds.is_telling():
+            entry.next = step  # ranks may have averaged what they have just now
         if step == entry.next or _level == "deep":
             _take_before(entry, optimizer, sys._getframe(1))
     except Exception as error:
@@ -193,11 +188,22 @@ def after_fork() -> None:
 def note_bypass(wrapper_number: int, module: Any, frame: FrameType | None) -> None:
     """Remember that a part of a wrapped model ran in training, but not within the wrapper's forward."""
     if wrapper_number not in _state.bypassed:
-        own = calls.find_own_frame(frame)
+        outside = frame
+        while outside is not None and _is_of_model(outside, wrapper_number):
+            outside = outside.f_back
+        own = calls.find_own_frame(outside) or calls.find_own_frame(frame)
         _state.bypassed[wrapper_number] = {
             "module": describe.name_type(type(module)),
             "frames": describe.list_stack(own)[:_SITE_FRAMES] if own is not None else [],
         }
+
+
+def _is_of_model(frame: FrameType, wrapper_number: int) -> bool:
+    """Whether a frame is torch's, or of a method of the model: what called that is what goes around the wrapper."""
+    if calls.find_own_frame(frame) is not frame:
+        return True
+    owner = frame.f_locals.get("self") if "self" in frame.f_code.co_varnames[:1] else None
+    return owner is not None and _state.owners.get(id(owner)) == wrapper_number
 
 
 def _meet(optimizer: Any) -> _Optimizer | None:
@@ -211,7 +217,6 @@ def _meet(optimizer: Any) -> _Optimizer | None:
         _state.began_ns = time.monotonic_ns()
     _state.count += 1
     entry = _state.known[id(optimizer)] = _Optimizer(optimizer, _state.count)
-    entry.collectives = calls.public_count()
     return entry
 
 
@@ -410,7 +415,7 @@ def _write_step(
     ]
     if whole and _state.ran:
         fields["idle"] = _list_idle(entry)
-    fields["rounds"] = entry.rounds
+    fields["carried"] = entry.rounds.tell()
     journal.write("step", fields)
 
 
