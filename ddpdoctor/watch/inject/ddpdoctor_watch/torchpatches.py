@@ -320,9 +320,11 @@ def _leave_uncompiled() -> None:
         if not name.startswith(f"{__package__}."):
             continue
         for value in list(vars(module).values()):
-            code = getattr(value, "__code__", None)
-            if code is not None:
-                _skip_code(code)
+            own = isinstance(value, type) and value.__module__ == name
+            for each in list(vars(value).values()) if own else [value]:
+                code = getattr(each, "__code__", None)
+                if code is not None:
+                    _skip_code(code)
 
 
 def _skip_code(code: CodeType) -> None:
