@@ -77,7 +77,18 @@ setup_plugins() {
     fingerprint plugins/*/pyproject.toml >"$STAMP-plugins"
 }
 
-# Tests that need these skip without them, so nothing here may fail the run.
+# Tests that need these, or what the next function installs, skip without them: nothing here may fail the run.
+setup_frameworks() {
+    [ "$(cat "$STAMP-frameworks" 2>/dev/null)" = "$(fingerprint pyproject.toml constraints.txt)" ] && return
+    say "installing Accelerate, Lightning and transformers"
+    if "$VENV/bin/python" -m pip install -q -c constraints.txt --no-build-isolation -e '.[frameworks]'; then
+        fingerprint pyproject.toml constraints.txt >"$STAMP-frameworks"
+    else
+        say "the frameworks could not be installed; their tests are skipped"
+    fi
+    return 0
+}
+
 install_debian_packages() {
     missing=
     command -v ip >/dev/null 2>&1 && command -v tc >/dev/null 2>&1 || missing="$missing iproute2"
@@ -152,6 +163,7 @@ case $command in
     test)
         setup
         setup_plugins
+        setup_frameworks
         install_debian_packages
         lint
         # A part of the tests cannot cover what all of them do.

@@ -105,7 +105,7 @@ def _split(setup: OptimizerSetup, looks: Sequence[StepLook]) -> list[Replica]:
         Replica(
             setup,
             model,
-            name.removeprefix("__main__."),
+            name.rpartition(".")[2],
             ranks,
             _restrict(looks, ranks, model, alone=len(models) == 1 and setup.uniform),
             wrapper,
