@@ -1,12 +1,12 @@
-"""Numbers that one rank alone can spoil: losses that are not finite, scales of gradients.
+"""Numbers that one rank alone can spoil: losses that are not finite, scales of gradients, buffers.
 
-Made by the watcher of a job from what each rank wrote down; see ``ddpdoctor_watch/backwards.py`` and
-``ddpdoctor_watch/scalers.py`` for when it does.
+Made by the watcher of a job from what each rank wrote down; see ``backwards.py``, ``scalers.py`` and
+``evaluations.py`` of ``ddpdoctor_watch`` for when it does.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.stages import Frame
@@ -62,6 +62,38 @@ class ScaleLook:
 
 
 @dataclass(frozen=True, slots=True)
+class BufferShare:
+    """Ranks whose buffer is the same."""
+
+    digest: str
+    ranks: RankSet
+    norm: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BufferLook:
+    """Buffers of a wrapped model at the first forward of an evaluation."""
+
+    wrapper: int
+    """As in `WrapperSetup.number`."""
+    evaluation: int
+    """How-manyth of that model, from 1."""
+    step: int
+    """Steps of optimizers that were made before."""
+    door: str
+    """What was called: module (without the wrapper) or wrapper (which does not broadcast)."""
+    ranks: RankSet
+    broadcasts: bool = True
+    """The wrapper broadcasts buffers before its own forwards."""
+    buffers: dict[str, tuple[BufferShare, ...]] = field(default_factory=dict)
+    """Name -> who has the same, the most first; first those that differ; some of them only."""
+    differing: int = 0
+    """How many differ on this node."""
+    frames: tuple[Frame, ...] = ()
+    """Of the call, innermost first."""
+
+
+@dataclass(frozen=True, slots=True)
 class Numerics:
     """What was seen on one node."""
 
@@ -69,3 +101,4 @@ class Numerics:
     counts: tuple[LossCount, ...] = ()
     """Of the ranks that came to their end."""
     scales: tuple[ScaleLook, ...] = ()
+    evaluations: tuple[BufferLook, ...] = ()

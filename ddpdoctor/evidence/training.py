@@ -107,6 +107,8 @@ class WrapperSetup:
     """Communication hooks."""
     frames: tuple[Frame, ...] = ()
     """Of the wrap, innermost first."""
+    batch_norms: int = 0
+    """Modules that normalise, in training, over the samples of one rank."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What ranks wrote down of losses and scales, folded to `ddpdoctor.evidence.numerics`."""
+"""What ranks wrote down of losses, scales and buffers, folded to `ddpdoctor.evidence.numerics`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.numerics import LossCount, LossLook, Numerics, ScaleLook
+from ddpdoctor.evidence.numerics import BufferLook, BufferShare, LossCount, LossLook, Numerics, ScaleLook
 
-KINDS = frozenset({"nonfinite", "finite", "losses", "scale"})
+KINDS = frozenset({"nonfinite", "finite", "losses", "scale", "evaluation"})
 """Events that tell of it."""
 KEPT = 20
 """Runs of losses that are not finite, of one rank: the first ones and the last."""
+LISTED = 24
+"""Buffers of one evaluation that are listed."""
 SCALES = 200
 """Looks at scales, of one rank."""
 
@@ -26,6 +28,7 @@ class RankNumbers:
     losses: list[dict[str, Any]] = field(default_factory=list)
     healed: list[int] = field(default_factory=list)
     scales: list[dict[str, Any]] = field(default_factory=list)
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
     count: dict[str, Any] | None = None
 
     def take(self, event: dict[str, Any]) -> None:
@@ -35,6 +38,8 @@ class RankNumbers:
             self.losses.append(event)
         elif kind == "finite":
             self.healed.append(int(event["number"]))
+        elif kind == "evaluation":
+            self.evaluations.append(event)
         elif kind == "losses":
             self.count = event
         else:
@@ -80,6 +85,52 @@ def fold_numbers(
         losses=tuple(losses),
         counts=tuple(LossCount(RankSet(who), *key) for key, who in sorted(counts.items())),
         scales=tuple(scales),
+        evaluations=tuple(_fold_evaluations(ranks, frames)),
+    )
+
+
+def _fold_evaluations(ranks: dict[int, RankNumbers], frames: Frames) -> list[BufferLook]:
+    groups: dict[tuple[int, int, int, str], dict[int, dict[str, Any]]] = {}
+    for rank, numbers in ranks.items():
+        for event in numbers.evaluations:
+            key = int(event["number"]), int(event["index"]), int(event["step"]), str(event["door"])
+            groups.setdefault(key, {})[rank] = event
+    return [
+        _fold_evaluation(key, events, frames)
+        for key, events in sorted(groups.items(), key=lambda group: group[0])
+    ]
+
+
+def _fold_evaluation(
+    key: tuple[int, int, int, str], events: dict[int, dict[str, Any]], frames: Frames
+) -> BufferLook:
+    buffers: dict[str, dict[str, tuple[list[int], float | None]]] = {}
+    for rank, event in events.items():
+        for name, print_ in zip(event["names"], event["each"], strict=True):
+            if print_ is not None:
+                norm = float(print_[1]) if print_[1] is not None else None
+                buffers.setdefault(str(name), {}).setdefault(str(print_[0]), ([], norm))[0].append(rank)
+    differing = [name for name, values in buffers.items() if len(values) > 1]
+    equal = [name for name, values in buffers.items() if len(values) == 1]
+    first = next(iter(events.values()))
+    return BufferLook(
+        *key,
+        ranks=RankSet(events),
+        broadcasts=bool(first.get("broadcasts")),
+        buffers={
+            name: tuple(
+                sorted(
+                    (
+                        BufferShare(digest, RankSet(who), norm)
+                        for digest, (who, norm) in buffers[name].items()
+                    ),
+                    key=lambda share: (-len(share.ranks), share.ranks.ranges),
+                )
+            )
+            for name in [*differing[:LISTED], *equal[:LISTED]]
+        },
+        differing=len(differing),
+        frames=frames(first.get("frames")),
     )
 
 

@@ -487,6 +487,7 @@ def _read_wrapper(row: dict[str, Any], shorten: Shortener) -> WrapperSetup:
         find_unused_parameters=bool(row.get("find_unused_parameters")),
         static_graph=bool(row.get("static_graph")),
         hooks=tuple(str(each) for each in row.get("hooks") or ()),
+        batch_norms=int(row.get("batch_norms") or 0),
         frames=shorten.frames(row.get("frames")),
     )
 

@@ -108,6 +108,8 @@ NUM003 non-finite-origin error
 NUM004 scaler-diverged error
 CKP001 checkpoint-raced error
 DAT008 download-raced warning
+NUM002 buffers-diverged warning
+DDP013 batch-norm-unsynchronised warning
 """
 # Codes that need no `check`, but that its experiments with the user's model can see as well.
 ALSO = """\

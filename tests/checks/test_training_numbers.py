@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
-from ddpdoctor.evidence.numerics import LossCount, LossLook, Numerics, ScaleLook
-from ddpdoctor.evidence.training import OptimizerSetup, Training, WrapperSetup
+from ddpdoctor.evidence.numerics import BufferLook, BufferShare, LossCount, LossLook, Numerics, ScaleLook
+from ddpdoctor.evidence.training import BatchLook, OptimizerSetup, Training, WrapperSetup
 from ddpdoctor.judge import Finding, NotApplicable
 from ddpdoctor.watch.numerics import RankNumbers, fold_numbers
-from ddpdoctor_checks.training import find_nonfinite, find_scalers
+from ddpdoctor_checks.training import find_batch_norm, find_buffers, find_nonfinite, find_scalers
 
 LINE = (Frame("train.py", 7, "main", "loss.backward()"),)
 Look = Callable[[Evidence], Iterable[Finding]]
@@ -154,3 +154,74 @@ def test_a_run_of_losses_lasts_until_a_finite_one() -> None:
     healed = fold(bad, {"event": "losses", "count": 20, "checked": 20, "bad": 3, "since": 0})
     assert not healed.losses[0].lasts
     assert healed.counts == (LossCount(RankSet([3]), 20, 20),)
+
+
+def buffers(first: tuple[float, float], *, door: str = "module", broadcasts: bool = True, name: str = "bn.running_mean",
+            steps: tuple[int, int] = (6, 6)) -> list[Numerics]:  # fmt: skip
+    """One evaluation on two nodes of one rank each."""
+    return [
+        Numerics(
+            evaluations=(
+                BufferLook(1, 1, step, door, RankSet([rank]), broadcasts,
+                           {name: (BufferShare(f"{norm}", RankSet([rank]), norm),)}, frames=LINE),
+            )
+        )
+        for rank, (norm, step) in enumerate(zip(first, steps, strict=True))
+    ]  # fmt: skip
+
+
+def test_buffers_that_differ_at_an_evaluation_around_the_wrapper_are_named() -> None:
+    (found,) = judge(find_buffers, *buffers((1.0, 2.0)))
+    assert found.ranks == RankSet([0, 1])
+    assert "bn.running_mean" in found.message
+    assert "without its wrapper" in found.message
+    assert found.where[0].line == 7
+
+
+def test_a_wrapper_that_does_not_broadcast_is_told_as_that() -> None:
+    (found,) = judge(find_buffers, *buffers((1.0, 2.0), door="wrapper", broadcasts=False))
+    assert "not to broadcast" in found.message
+    assert not any("through the wrapper" in fix.text for fix in found.fix)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        buffers((1.0, 1.0)),
+        buffers((1.0, 1.0000001)),
+        buffers((3.0, 4.0), name="bn.num_batches_tracked"),
+        buffers((1.0, 2.0), steps=(6, 9)),
+        buffers((1.0, 2.0))[:1],
+    ],
+    ids=["equal", "last bits", "counter", "other steps", "one rank"],
+)
+def test_evaluations_that_are_no_fault(made: list[Numerics]) -> None:
+    assert judge(find_buffers, *made) == []
+
+
+def test_buffers_of_ranks_that_hold_other_models_are_not_compared() -> None:
+    assert judge(find_buffers, *buffers((1.0, 2.0)), groups=((0, 2), (1, 3))) == []
+
+
+@pytest.mark.parametrize(
+    ("modules", "sizes", "count"), [(3, (4, 4), 1), (3, (4, 8), 0), (0, (4, 4), 0), (3, (), 0)]
+)
+def test_batch_norm_over_few_samples(modules: int, sizes: tuple[int, ...], count: int) -> None:
+    wrapper = WrapperSetup(1, "Net", RankSet([0, 1]), frames=LINE, batch_norms=modules)
+    setup = OptimizerSetup(1, "torch.optim.SGD", RankSet([0, 1]), wrappers=(wrapper,))
+    batches = tuple(BatchLook(1, "", 1, index, (), (size, 3)) for index, size in enumerate(sizes, 1))
+    found = list(find_batch_norm(Evidence(training=(Training(optimizers=(setup,), batches=batches),))))
+    assert len(found) == count
+    assert all(each.role == "advice" for each in found)
+
+
+def test_buffers_of_an_evaluation_are_folded_to_who_has_the_same() -> None:
+    event = {"event": "evaluation", "number": 1, "index": 2, "step": 8, "door": "module", "broadcasts": True,
+             "names": ["mean", "odd"], "each": [["a", 1.0], None]}  # fmt: skip
+    ranks = {rank: RankNumbers() for rank in range(3)}
+    for rank, numbers in ranks.items():
+        numbers.take({**event, "each": [["b" if rank == 1 else "a", 1.0], None]})
+    (look,) = fold_numbers(ranks, lambda _: (), lambda rank, place: "").evaluations
+    assert look.ranks == RankSet(range(3))
+    assert [share.ranks for share in look.buffers["mean"]] == [RankSet([0, 2]), RankSet([1])]
+    assert look.differing == 1

@@ -5,6 +5,7 @@ error means that the wrong was seen: parameters that differ, batches that are eq
 says why.
 """
 
+from ddpdoctor_checks.training.buffers import find_batch_norm, find_buffers
 from ddpdoctor_checks.training.findings import (
     find_bypassed,
     find_changed,
@@ -26,6 +27,8 @@ from ddpdoctor_checks.training.races import (
 )
 
 __all__ = [
+    "find_batch_norm",
+    "find_buffers",
     "find_bypassed",
     "find_changed",
     "find_checkpoint_raced",

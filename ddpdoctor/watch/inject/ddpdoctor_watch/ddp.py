@@ -98,12 +98,22 @@ def describe_wrapper(number: int, wrapper: Any) -> dict[str, object]:
         "find_unused_parameters": bool(getattr(wrapper, "find_unused_parameters", False)),
         "static_graph": bool(getattr(wrapper, "static_graph", False)),
         "broadcast_buffers": bool(getattr(wrapper, "broadcast_buffers", False)),
+        "batch_norms": _count_batch_norms(wrapper.module),
         "hooks": [str(getattr(each[0], "__qualname__", each[0]))[:100] for each in hooks][:4],
         "seen": not (
             getattr(wrapper, "_delay_all_reduce_all_params", False)
             or getattr(wrapper, "_use_python_reducer", False)
         ),
     }
+
+
+def _count_batch_norms(module: Any) -> int:
+    """Return how many modules normalise over the samples of this rank alone."""
+    kinds = sys.modules["torch.nn"].modules.batchnorm
+    return sum(
+        isinstance(each, kinds._BatchNorm) and not isinstance(each, kinds.SyncBatchNorm) and each.training
+        for each in module.modules()
+    )
 
 
 def is_compiling() -> bool:

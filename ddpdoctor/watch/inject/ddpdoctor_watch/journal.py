@@ -42,6 +42,7 @@ LIMITS = {
     "finite": 40,
     "losses": 4,
     "scale": 500,
+    "evaluation": 60,
     "signature": 4_000,
     "site": 4_000,
     "group": 1_000,

@@ -147,6 +147,9 @@ def note(frame: FrameType) -> None:
     own = calls.find_own_frame(frame)
     if own is None:
         return
+    from . import evaluations
+
+    evaluations.note_loader()
     length = _measure(loader)
     place = (own.f_code, own.f_lineno)
     known = _seen.setdefault(place, [0, -2, len(_seen) + 1])

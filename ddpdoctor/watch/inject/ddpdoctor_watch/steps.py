@@ -36,6 +36,8 @@ FEWEST_SECONDS = 2.0
 _FREE = 4
 """Steps that are looked at whatever that costs."""
 _SITE_FRAMES = 8
+EVALUATION = -1
+"""Among the numbers of optimizers that want to see modules: the beginning of an evaluation."""
 UNKNOWN, REDUCED, IGNORED = 0, 1, 2
 """Whether DistributedDataParallel knows a tensor: not, as one whose gradient it reduces, as one it was told to
 leave alone."""
@@ -106,7 +108,7 @@ def install(level: str) -> None:
 
     backwards.install()
     scalers.install()
-    _open_window(0)
+    open_window(0)
 
 
 def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -135,8 +137,10 @@ def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             return
         if entry.before is not None:
             _take_after(entry)
+        if EVALUATION in _state.wanted:
+            close_window(EVALUATION)
         if entry.steps + 1 == entry.next:
-            _open_window(entry.number)
+            open_window(entry.number)
     except Exception as error:
         journal.failed("steps", error)
 
@@ -179,10 +183,10 @@ def after_fork() -> None:
     if handle is not None:
         handle.remove()
     if _installed:
-        from . import backwards, scalers
+        from . import backwards, evaluations, scalers
 
-        backwards.after_fork()
-        scalers.after_fork()
+        for each in (backwards, evaluations, scalers):
+            each.after_fork()
 
 
 def note_bypass(wrapper_number: int, module: Any, frame: FrameType | None) -> None:
@@ -237,7 +241,7 @@ def _take_before(entry: _Optimizer, optimizer: Any, frame: FrameType) -> None:
     if busy is not None:
         _abstain(busy)
     if busy is not None or (step > _FREE and not affordable()):
-        _close_window(entry.number)
+        close_window(entry.number)
         return
     began = time.monotonic_ns()
     _look_at(entry, optimizer, frame)
@@ -254,7 +258,7 @@ def _take_after(entry: _Optimizer) -> None:
     ]
     _write_step(entry, entry.steps, values, gradients)
     _spend(entry, began)
-    _close_window(entry.number)
+    close_window(entry.number)
 
 
 def affordable() -> bool:
@@ -449,11 +453,14 @@ def _list_idle(entry: _Optimizer) -> list[int]:
     return idle
 
 
-def _open_window(number: int) -> None:
-    """See which modules run until the step that is looked at."""
+def open_window(number: int) -> None:
+    """See which modules run until the step that is looked at, or whoever else wants to see them has seen enough."""
     if _level == "light" or ddp.is_compiling():
         return
+    others = bool(_state.wanted)
     _state.wanted.add(number)
+    if number == EVALUATION and others:
+        return  # what they have seen so far is to stay
     _state.ran.clear()
     _state.bypassed.clear()
     _state.owners = {
@@ -466,7 +473,8 @@ def _open_window(number: int) -> None:
         _state.handle = register(_note_module)
 
 
-def _close_window(number: int) -> None:
+def close_window(number: int) -> None:
+    """Look at modules no longer, where nobody else wants to."""
     _state.wanted.discard(number)
     _state.wanted.discard(0)
     if not _state.wanted and _state.handle is not None:
@@ -484,10 +492,18 @@ def _note_module(module: Any, given: Any) -> None:
             _meet_root(module, given)
         elif number < 0:
             _take_batch(module, given)
-        elif module.training and sys.modules["torch"].is_grad_enabled():
+        elif not module.training:
+            _take_evaluation(number, sys._getframe(1))
+        elif sys.modules["torch"].is_grad_enabled():
             note_bypass(number, module, sys._getframe(1))
     except Exception as error:
         journal.failed("modules", error)
+
+
+def _take_evaluation(number: int, frame: FrameType) -> None:
+    from . import evaluations
+
+    evaluations.take_module(number, frame)
 
 
 def _take_batch(module: Any, given: Any) -> None:
@@ -505,7 +521,7 @@ def _meet_root(module: Any, given: Any) -> None:
     if type(module).__name__ == "OptimizedModule":
         _abstain("torch.compile: modules are not looked at")
         for number in list(_state.wanted):
-            _close_window(number)
+            close_window(number)
         return
     for number, wrapper, _, _ in ddp.list_wrappers():
         for each in wrapper.module.modules():

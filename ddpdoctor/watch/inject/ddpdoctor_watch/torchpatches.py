@@ -15,6 +15,7 @@ from . import (
     ddp,
     decorators,
     describe,
+    evaluations,
     files,
     hooks,
     journal,
@@ -283,6 +284,8 @@ def _see_forwards(owner: Any) -> None:
             if self.training and is_training():
                 note(number, reduces)
                 take_batch(number, frame_of(1))
+            elif not self.training:
+                evaluations.take_forward(number, self, bool(syncs), frame_of(1))
         except Exception as error:
             journal.failed("forward", error)
         return syncs

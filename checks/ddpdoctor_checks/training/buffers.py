@@ -1,0 +1,258 @@
+"""NUM002 and DDP013: buffers that differ where they are used, statistics of a few samples each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence.numerics import BufferLook, BufferShare
+from ddpdoctor.evidence.training import WrapperSetup
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
+from ddpdoctor_checks.crash.frames import user_line
+from ddpdoctor_checks.crash.telling import JOB
+from ddpdoctor_checks.training.findings import NEEDS
+from ddpdoctor_checks.training.replicas import LAST_BITS
+from ddpdoctor_checks.wording import capitalise, choose_form, count_of, join_words, name_set
+
+FEW_SAMPLES = 8
+"""Samples of a rank below which the mean and variance of a batch are too noisy: the error of BatchNorm rises steeply
+below 8 in https://arxiv.org/abs/1803.08494, figure 1."""
+_NAMES = 3
+_COUNTERS = ("num_batches_tracked",)
+"""Buffers of torch's BatchNorm that no evaluation uses."""
+_THROUGH = Fix(
+    "evaluate through the wrapper",
+    code="model.eval()\nwith torch.no_grad():\n    out = model(x)   # not model.module(x)",
+)
+_EQUAL = (
+    Fix(
+        "make buffers equal before the evaluation",
+        code="for buffer in model.module.buffers():\n    dist.broadcast(buffer, src=0)",
+    ),
+    Fix(
+        "on GPUs let BatchNorm count over all ranks",
+        code="model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)   # before the wrap",
+    ),
+)
+Shares = tuple[BufferShare, ...]
+
+
+@check(
+    "NUM002",
+    name="buffers-diverged",
+    title="Ranks evaluate one model with different buffers",
+    severity="warning",
+    family="training",
+    needs=NEEDS,
+    since="0.1.0",
+    id="training.buffers",
+    required=False,
+    commands=JOB,
+)
+def find_buffers(evidence: Evidence) -> Iterable[Finding]:
+    """Buffers of a wrapped model (BatchNorm's running statistics) differ over ranks where several evaluate with them.
+
+    What it looks for:
+        Buffers at the first forward of an evaluation that follows training, on ranks that evaluate after the same
+        step: of the wrapped module called without its wrapper, or of a wrapper that does not broadcast.
+
+    Why it matters:
+        Each rank's BatchNorm counts its own batches. The wrapper broadcasts rank 0's before its next forward;
+        ``model.module(x)`` goes without that, so that metrics over ranks mix several models, and what is saved by
+        rank 0 is none that was measured.
+
+    How it decides:
+        By fingerprints of the buffers. Differences in the last bits, counters that no evaluation uses, and evaluations
+        on one rank are passed over, and so is a forward of a wrapper that broadcasts: there buffers are equal
+        again. Seen are evaluations of a model in eval mode that go through the wrapper or iterate a DataLoader.
+
+    Known false alarms:
+        Buffers that are meant to differ.
+
+    Fix:
+        Evaluate through the wrapper, broadcast the buffers first, or use SyncBatchNorm.
+
+    References:
+        https://github.com/pytorch/pytorch/issues/13711
+        https://github.com/facebookresearch/detectron2/issues/5409
+    """
+    if not any(node.numerics.evaluations for node in evidence.training):
+        raise NotApplicable("no evaluation was seen that uses buffers which the wrapper does not broadcast")
+    wrappers = _list_wrappers(evidence)
+    told: set[int] = set()
+    for look in _join(evidence):
+        if look.wrapper in told:
+            continue
+        setup = wrappers.get(look.wrapper)
+        ranks = look.ranks
+        if setup is not None and setup.group:
+            ranks = RankSet(rank for rank in ranks if rank in setup.group)
+        differing = _list_differing(look.buffers, ranks)
+        if differing:
+            told.add(look.wrapper)
+            yield _tell_buffers(look, setup, ranks, differing)
+
+
+def _list_wrappers(evidence: Evidence) -> dict[int, WrapperSetup]:
+    return {
+        wrapper.number: wrapper
+        for node in evidence.training
+        for setup in node.optimizers
+        for wrapper in setup.wrappers
+    }
+
+
+def _join(evidence: Evidence) -> list[BufferLook]:
+    """Return the looks at evaluations, those of several nodes in one."""
+    joined: dict[tuple[int, int, int, str], BufferLook] = {}
+    for node in evidence.training:
+        for look in node.numerics.evaluations:
+            key = look.wrapper, look.evaluation, look.step, look.door
+            known = joined.get(key)
+            joined[key] = look if known is None else _join_looks(known, look)
+    return [look for _, look in sorted(joined.items())]
+
+
+def _join_looks(one: BufferLook, other: BufferLook) -> BufferLook:
+    names = [name for name in one.buffers if name in other.buffers]
+    return replace(
+        one,
+        ranks=one.ranks.union(other.ranks),
+        buffers={name: (*one.buffers[name], *other.buffers[name]) for name in names},
+    )
+
+
+def _list_differing(buffers: Mapping[str, Shares], ranks: RankSet) -> dict[str, Shares]:
+    found = {}
+    for name, shares in buffers.items():
+        by_digest: dict[str, BufferShare] = {}
+        for share in shares:
+            who = RankSet(rank for rank in share.ranks if rank in ranks)
+            if who:
+                known = by_digest.get(share.digest)
+                by_digest[share.digest] = replace(share, ranks=known.ranks.union(who) if known else who)
+        if (
+            len(by_digest) > 1
+            and name.rpartition(".")[2] not in _COUNTERS
+            and not _is_slight(tuple(by_digest.values()))
+        ):
+            found[name] = tuple(by_digest.values())
+    return found
+
+
+def _is_slight(shares: Shares) -> bool:
+    norms = [share.norm for share in shares if share.norm is not None]
+    return (
+        len(norms) == len(shares)
+        and len(set(norms)) > 1
+        and max(norms) - min(norms) <= LAST_BITS * max(max(norms), 1e-30)
+    )
+
+
+def _tell_buffers(
+    look: BufferLook, setup: WrapperSetup | None, ranks: RankSet, differing: Mapping[str, Shares]
+) -> Finding:
+    line = user_line(look.frames)
+    model = setup.model.removeprefix("__main__.") if setup is not None else "the model"
+    how = (
+        ": it is called without its wrapper, which would broadcast them"
+        if look.door == "module" and look.broadcasts
+        else ", and its DistributedDataParallel was told not to broadcast them"
+    )
+    place = f" at {line.file}:{line.line}" if line is not None else ""
+    names = list(differing)
+    first = differing[names[0]]
+    norms = join_words(
+        f"{share.norm:.5g} on {name_set(share.ranks)}" if share.norm is not None else name_set(share.ranks)
+        for share in first[:4]
+    )
+    return Finding(
+        message=f"{capitalise(name_set(ranks))} evaluate {model}{place} with different buffers "
+        f"({join_words(names, few=_NAMES)}){how}.",
+        ranks=ranks,
+        where=(Where(ranks, "culprit", line.file, line.line, line.function, line.source),) if line else (),
+        evidence=(
+            EvidenceItem("buffers", f"after step {look.step}: norm of {names[0]} is {norms}"),
+            EvidenceItem("buffers", f"{count_of(max(look.differing, len(names)), 'buffer')} differ"),
+        ),
+        fix=(_THROUGH, *_EQUAL) if look.broadcasts else _EQUAL,
+        details={"step": look.step, "evaluation": look.evaluation, "door": look.door, "buffers": names},
+        confidence="high" if look.broadcasts else "medium",
+    )  # fmt: skip
+
+
+@check(
+    "DDP013",
+    name="batch-norm-unsynchronised",
+    title="BatchNorm with few samples on each rank, not synchronised",
+    severity="warning",
+    family="training",
+    needs=NEEDS,
+    since="0.1.0",
+    id="training.batch_norm",
+    required=False,
+    commands=JOB,
+)
+def find_batch_norm(evidence: Evidence) -> Iterable[Finding]:
+    """BatchNorm in a wrapped model normalises over fewer than 8 samples of each rank.
+
+    What it looks for:
+        Modules of BatchNorm in training mode, other than SyncBatchNorm, in a wrapped model whose batches on
+        each rank have fewer than 8 samples.
+
+    Why it matters:
+        DistributedDataParallel averages gradients, not the statistics of BatchNorm: each rank normalises by its
+        own few samples. What trained well on one GPU with 32 samples trains worse on eight with 4 each.
+
+    How it decides:
+        By the first size of the first tensor that the model is given, the largest one seen. BatchNorm that is
+        frozen (in eval mode) does not count. It is an advice: that training suffers is not seen.
+
+    Known false alarms:
+        Models whose batch is not in the first size, and large images or sequences, where a few samples have many
+        positions each.
+
+    Fix:
+        Use SyncBatchNorm (on GPUs), GroupNorm or LayerNorm, or larger batches.
+
+    References:
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html
+        https://arxiv.org/abs/1803.08494
+    """
+    wrappers = {number: setup for number, setup in _list_wrappers(evidence).items() if len(setup.group) != 1}
+    if not wrappers:
+        raise NotApplicable("no DistributedDataParallel was seen")
+    for number, setup in sorted(wrappers.items()):
+        sizes = [
+            look.shape[0]
+            for node in evidence.training
+            for look in node.batches
+            if look.model == number and look.shape
+        ]
+        if setup.batch_norms and sizes and max(sizes) < FEW_SAMPLES:
+            yield _tell_batch_norm(setup, max(sizes))
+
+
+def _tell_batch_norm(setup: WrapperSetup, size: int) -> Finding:
+    line = user_line(setup.frames)
+    model = setup.model.removeprefix("__main__.")
+    samples = count_of(size, "sample")
+    verb = choose_form(setup.batch_norms, "normalises", "normalise")
+    return Finding(
+        message=f"{count_of(setup.batch_norms, 'BatchNorm')} of {model} {verb} over the {samples} of each rank, "
+        "not over those of all.",
+        ranks=setup.group,
+        where=(Where(setup.group, "noticed", line.file, line.line, line.function, line.source),) if line else (),
+        evidence=(EvidenceItem("batches", f"the largest batch that a rank was seen with has {samples}"),),
+        fix=(
+            Fix(
+                "on GPUs count over all ranks",
+                code="model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)   # before the wrap",
+            ),
+            Fix("or take GroupNorm or LayerNorm, which need no other samples"),
+        ),
+        details={"modules": setup.batch_norms, "samples": size},
+        role="advice",
+        confidence="medium",
+    )  # fmt: skip
