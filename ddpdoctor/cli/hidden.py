@@ -231,6 +231,7 @@ def make_job_environment(
         directory,
         watch=not getattr(options, "no_watch", False),
         record=not getattr(options, "no_record", False),
+        level=getattr(options, "watch_level", None),
     )
     if getattr(options, "nodes_wait", None) is not None:
         made["DDPDOCTOR_NODES_WAIT"] = str(options.nodes_wait)

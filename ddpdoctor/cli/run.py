@@ -55,6 +55,8 @@ EXAMPLES = (
         "the same, but only after such an error, and once more",
     ),
 )
+WATCH_LEVELS = ("off", "light", "normal", "deep")
+"""As the start-up hook names them (``ddpdoctor_watch/budget.py``)."""
 LOST_SHOWN = 5
 """Sentences on lost evidence; with a full disk every stream of every rank has one."""
 
@@ -79,6 +81,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long a failed job waits for what other nodes saw (3)",
     )
     add_live_option(group)
+    add_option(
+        group,
+        "--watch-level",
+        type=common.one_of("level", WATCH_LEVELS),
+        metavar="LEVEL",
+        help="how much of the training is looked at: off, light, normal, or deep (normal)",
+    )
     add_option(group, "--no-watch", action="store_true", help="only launch; for comparison")
     add_option(
         group,

@@ -87,9 +87,18 @@ def _say_nothing_found(paper: Paper, report: Report, options: RenderOptions, sto
         paper.put_parts(f"{NAME} ? {stop}", ["nothing had failed", *parts], hang=HANG, style="yellow")
     else:
         paper.put_parts(f"{NAME} ✓ nothing found", parts, hang=HANG, style="green")
+    cost = _describe_cost(report)
     for path in options.written:
-        paper.put_verbatim(f"report {path}", indent=0)
+        paper.put_verbatim(f"report {path}{cost}", indent=0)
     return paper.text()
+
+
+def _describe_cost(report: Report) -> str:
+    """Return what looking at steps and batches took, on the rank where it took most; nothing where none was made."""
+    shares = [each.share for each in report.evidence.training if each.share is not None]
+    if not shares:
+        return ""
+    return f" · watching cost {format_share(max(shares))}"
 
 
 def _put_verdict(paper: Paper, report: Report, problems: Sequence[Finding]) -> None:
@@ -120,6 +129,11 @@ def _put_verdict(paper: Paper, report: Report, problems: Sequence[Finding]) -> N
     word, style = ("failed", "red") if verdict.status == "error" else ("could not tell", "yellow")
     paper.put_parts(f"{NAME} ? {word}", [stopped, looked, took], hang=HANG, style=style)
     paper.put(verdict.headline, indent=2)
+
+
+def format_share(share: float) -> str:
+    """Return a part of the time in per cent, in two digits."""
+    return f"{share * 100:.2g} %" if share >= 1e-4 else "less than 0.01 %"
 
 
 def describe_unknown(report: Report) -> str | None:
@@ -284,6 +298,11 @@ def _put_remarks(paper: Paper, report: Report, notes: Sequence[Finding], *, verb
             style = None if status == "skipped" else "yellow"
             reasons = count_reasons(rows, most=None if verbose else REASONS_SHOWN)
             paper.put(reasons, label=f"{len(rows)} {words}:", indent=2, hang=4, label_style=style)
+    if verbose:
+        for node in report.evidence.training:
+            for reason, ranks in node.abstained.items():
+                who = format_ranks(ranks, report.world.size)
+                paper.put(f"{who}: {reason}", label="not looked at", indent=2, hang=4, label_style="yellow")
     hosts = [node.host for node in report.world.nodes]
     if len(hosts) > 1:
         paper.put(fold_hosts(hosts), label="nodes", indent=2)

@@ -85,7 +85,12 @@ def make_command(split: Split) -> list[str]:
 
 
 def make_environment(
-    environ: Mapping[str, str], run: RunDirectory, *, watch: bool, record: bool = True
+    environ: Mapping[str, str],
+    run: RunDirectory,
+    *,
+    watch: bool,
+    record: bool = True,
+    level: str | None = None,
 ) -> dict[str, str]:
     """Return the job's environment: the user's and the documented variables.
 
@@ -94,6 +99,7 @@ def make_environment(
         run: where the processes write what they see.
         watch: whether they do.
         record: whether ranks that are not decorated with ``record`` write torch's error file all the same.
+        level: how much is looked at in steps and batches; None leaves it to the environment.
     """
     made = dict(environ)
     if not watch:
@@ -105,6 +111,8 @@ def make_environment(
     made["DDPDOCTOR_SUPERVISOR"] = str(os.getpid())
     if not record:
         made["DDPDOCTOR_RECORD"] = "0"
+    if level is not None:
+        made["DDPDOCTOR_WATCH_LEVEL"] = level
     return made
 
 

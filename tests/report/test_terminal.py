@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence.training import Training
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, Where, check
 from ddpdoctor.judge.finding import CONFIDENCES
 from ddpdoctor.report import RenderOptions, Report
@@ -322,3 +323,13 @@ def test_sixteen_thousand_ranks_are_a_screenful() -> None:
 
 def test_empty_evidence_can_be_shown() -> None:
     assert render(make_report(Evidence())).startswith("ddpdoctor ? ")
+
+
+def test_what_the_watcher_left_out_is_told_with_verbose() -> None:
+    training = Training(ranks=RankSet([0, 1]), abstained={"the step is compiled": RankSet([1])}, share=0.004)
+    report = make_report(make_world(1, 4, training=(training,)), *CHECKS)
+    quiet, told = (
+        TextRenderer().render(report, RenderOptions(width=120, verbosity=level)) for level in (0, 1)
+    )
+    assert "not looked at" not in quiet
+    assert "not looked at rank 1: the step is compiled" in told

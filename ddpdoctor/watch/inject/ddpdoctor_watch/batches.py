@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from . import calls, describe, journal, loaders, prints, steps
+from . import budget, calls, describe, journal, loaders, prints
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ def take_call(model: int, given: Any, frame: FrameType) -> None:
 
 
 def _is_due(model: int, place: int, epoch: int) -> bool:
+    if budget.level == budget.LIGHT:
+        return False
     if epoch > EPOCHS and epoch & (epoch - 1):
         return False
     key = (model, place, epoch)
@@ -59,7 +61,7 @@ def _is_due(model: int, place: int, epoch: int) -> bool:
 
 
 def _take(model: int, place: int, epoch: int, given: Any, frame: FrameType) -> None:
-    if prints.explain_busy() is not None or not steps.affordable():
+    if prints.explain_busy() is not None or not budget.affordable():
         return
     began = time.monotonic_ns()
     tensors = prints.find_tensors(given)
@@ -77,5 +79,5 @@ def _take(model: int, place: int, epoch: int, given: Any, frame: FrameType) -> N
     if index == 1:
         own = calls.find_own_frame(frame)
         fields["frames"] = describe.list_stack(own)[:_FRAMES] if own is not None else []
-    journal.write("batch", fields)
-    steps.spend(began)
+    budget.note_written(journal.write("batch", fields))
+    budget.spend(began)

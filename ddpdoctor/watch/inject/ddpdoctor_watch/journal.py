@@ -214,16 +214,19 @@ def folder() -> str:
     return _journal.folder if _journal is not None else ""
 
 
-def write(event: str, fields: dict[str, object]) -> None:
+def write(event: str, fields: dict[str, object]) -> int:
     """Append an event; what cannot be written is lost without a word.
 
     Args:
         event: Its name.
         fields: What it says: JSON values.
+
+    Returns:
+        Bytes of its line; 0 where there is none.
     """
     journal = _journal
     if journal is None:
-        return
+        return 0
     count = journal.counts[event] = journal.counts.get(event, 0) + 1
     limit = LIMITS.get(event)
     if limit is not None and count > limit:
@@ -232,10 +235,12 @@ def write(event: str, fields: dict[str, object]) -> None:
                 "trouble",
                 {"where": "journal", "text": f"more than {limit} events {event}: the rest is not kept"},
             )
-        return
+        return 0
     head = f'{{"event":{_quote(event)},"wall_ns":{time.time_ns()},"mono_ns":{time.monotonic_ns()}'
     body = "".join([f",{_quote(name)}:{_encode(value)}" for name, value in fields.items()])
-    _append(journal, f"{head}{body}}}\n".encode("ascii"))
+    line = f"{head}{body}}}\n".encode("ascii")
+    _append(journal, line)
+    return len(line)
 
 
 def trouble(where: str, error: object) -> None:

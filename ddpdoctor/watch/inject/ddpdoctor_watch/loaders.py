@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 
-from . import calls, describe, hooks, journal
+from . import budget, calls, describe, hooks, journal
 from .steps import count_steps
 
 TYPE_CHECKING = False
@@ -85,7 +85,7 @@ class _Epoch:
         if self.batches == self.written:
             return
         self.written = self.batches
-        journal.write(
+        written = journal.write(
             "epoch",
             {
                 "loader": self.place,
@@ -99,6 +99,7 @@ class _Epoch:
                 "steps": count_steps() - self.began,
             },
         )
+        budget.note_written(written)
 
 
 class _Indices:
@@ -199,6 +200,8 @@ def note_end() -> None:
 
 
 def _begin(place: int, number: int, iterator: Any, loader: Any) -> None:
+    if budget.level == budget.OFF:
+        return
     before = _epochs.get(place)
     if before is not None:
         before.write()

@@ -16,7 +16,7 @@ import sys
 import time
 import weakref
 
-from . import calls, ddp, describe, journal, prints, rounds
+from . import budget, calls, ddp, describe, journal, prints, rounds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ OPTIMIZERS = 8
 """Optimizers of a process that are looked at: some programs have one for each parameter."""
 TENSORS = 3000
 """Tensors of one optimizer and its models that are looked at."""
-SHARE = 0.01
-"""Of the time since the first step that looking may take."""
 LEAST_DISTANCE, MOST_DISTANCE = 16, 1 << 20
 """Steps between two looks that are no powers of two."""
-FEWEST_SECONDS = 2.0
+FEWEST_SECONDS = 5.0
 """Between two such looks."""
+LOOKS = 1500
+"""Looks of a process after which only powers of two are left."""
 _FREE = 4
 """Steps that are looked at whatever that costs."""
 _SITE_FRAMES = 8
@@ -54,7 +54,8 @@ class _Optimizer:
         self.distance = LEAST_DISTANCE
         self.rows: list[tuple[int, int]] = []
         self.named: dict[int, tuple[str, int, int]] = {}
-        self.table = 0
+        self.table = self.written = 0
+        """Number of the list of tensors, and of the last one that was written down."""
         self.tensors: list[Any] = []
         self.parameters = 0
         self.before: list[list[object] | None] | None = None
@@ -68,8 +69,7 @@ class _State:
     def __init__(self) -> None:
         self.known: dict[int, _Optimizer] = {}
         self.count = 0
-        self.spent_ns = 0
-        self.began_ns = 0
+        self.looks = 0
         self.handle: Any = None
         self.wanted: set[int] = set()
         self.roots: list[Any] = []
@@ -81,21 +81,20 @@ class _State:
 
 
 _state = _State()
-_level = "normal"
 _installed = False
 
 
-def install(level: str) -> None:
+def install(ranks: int) -> None:
     """Look at the steps of all optimizers from now on; called when a group of several ranks has been made.
 
     Args:
-        level: light (no look at modules), normal, or deep (each step).
+        ranks: How many there are.
     """
-    global _level, _installed
-    if _installed:
+    global _installed
+    if _installed or budget.level == budget.OFF:
         return
     _installed = True
-    _level = level
+    budget.ranks = ranks
     optim: Any = sys.modules.get("torch.optim.optimizer")
     before = getattr(optim, "register_optimizer_step_pre_hook", None)
     after = getattr(optim, "register_optimizer_step_post_hook", None)
@@ -123,7 +122,7 @@ def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         ddp.inside = 0  # also where a forward raised
         if entry.rounds.is_telling():
             entry.next = step  # ranks may have averaged what they have just now
-        if step == entry.next or _level == "deep":
+        if step == entry.next or (budget.level == budget.DEEP and _state.looks < LOOKS):
             _take_before(entry, optimizer, sys._getframe(1))
     except Exception as error:
         journal.failed("steps", error)
@@ -139,7 +138,7 @@ def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             _take_after(entry)
         if EVALUATION in _state.wanted:
             close_window(EVALUATION)
-        if entry.steps + 1 == entry.next:
+        if entry.steps + 1 == entry.next or (budget.level == budget.DEEP and _state.looks < LOOKS):
             open_window(entry.number)
     except Exception as error:
         journal.failed("steps", error)
@@ -165,14 +164,18 @@ def note_end() -> None:
         if optimizer is None:
             continue
         values = None
-        if prints.explain_busy() is None and affordable():
+        if prints.explain_busy() is None and budget.affordable():
             _look_at(entry, optimizer, None)
             if prints.is_settled(entry.tensors):
                 values = prints.measure(entry.tensors)
         _write_step(entry, entry.steps + 1, values, None, final=True)
     journal.write(
         "watching",
-        {"spent_ns": _state.spent_ns, "elapsed_ns": time.monotonic_ns() - _state.began_ns, "level": _level},
+        {
+            "spent_ns": budget.spent_ns,
+            "elapsed_ns": time.monotonic_ns() - budget.began_ns,
+            "level": budget.level,
+        },
     )
 
 
@@ -180,6 +183,7 @@ def after_fork() -> None:
     """A forked child starts anew; what hooks it has inherited stay."""
     global _state
     handle, _state = _state.handle, _State()
+    budget.restart()
     if handle is not None:
         handle.remove()
     if _installed:
@@ -217,8 +221,7 @@ def _meet(optimizer: Any) -> _Optimizer | None:
     if _state.count >= OPTIMIZERS:
         _abstain(f"more than {OPTIMIZERS} optimizers: the others are not looked at")
         return None
-    if not _state.began_ns:
-        _state.began_ns = time.monotonic_ns()
+    budget.begin()
     _state.count += 1
     entry = _state.known[id(optimizer)] = _Optimizer(optimizer, _state.count)
     return entry
@@ -235,12 +238,17 @@ def _take_before(entry: _Optimizer, optimizer: Any, frame: FrameType) -> None:
     step = entry.steps
     entry.next = 1 << step.bit_length()  # the next power of two, unless the distance comes first
     following = (step // entry.distance + 1) * entry.distance
-    if step >= LEAST_DISTANCE:
+    if step >= LEAST_DISTANCE and _state.looks < LOOKS and budget.has_room(0.9):
         entry.next = min(entry.next, following)
     busy = prints.explain_busy()
     if busy is not None:
         _abstain(busy)
-    if busy is not None or (step > _FREE and not affordable()):
+    if busy is None and step > _FREE and not budget.affordable():
+        busy = (
+            f"looks had taken more than {budget.SHARE:.0%} of the time: later steps were looked at less often"
+        )
+        _abstain(busy)
+    if busy is not None:
         close_window(entry.number)
         return
     began = time.monotonic_ns()
@@ -261,28 +269,14 @@ def _take_after(entry: _Optimizer) -> None:
     close_window(entry.number)
 
 
-def affordable() -> bool:
-    """Whether looking has taken little enough time so far."""
-    if not _state.began_ns:
-        return True
-    return _level == "deep" or _state.spent_ns <= SHARE * (time.monotonic_ns() - _state.began_ns) + 2e8
-
-
-def spend(began: int) -> int:
-    """Note what a look has cost that began then; return the time."""
-    now = time.monotonic_ns()
-    _state.spent_ns += now - began
-    return now
-
-
 def _spend(entry: _Optimizer, began: int) -> None:
     """Note what a look has cost; the next multiples are as far away as that asks for."""
-    now = spend(began)
+    now = budget.spend(began)
     spent = now - began
     if entry.steps < 2:
         return
-    step_ns = max(1.0, (now - _state.began_ns) / entry.steps)
-    wanted = max(2 * spent / (SHARE * step_ns), FEWEST_SECONDS * 1e9 / step_ns)
+    step_ns = max(1.0, (now - budget.began_ns) / entry.steps)
+    wanted = max(2 * spent / (budget.SHARE * step_ns), FEWEST_SECONDS * 1e9 / step_ns)
     while entry.distance < min(wanted, MOST_DISTANCE):
         entry.distance *= 2
 
@@ -319,8 +313,11 @@ def _look_at(entry: _Optimizer, optimizer: Any, frame: FrameType | None) -> None
         return
     entry.rows = key
     entry.table += 1
+    if entry.table > 2 and not budget.has_room():
+        return  # what this step holds of each tensor is not written either
+    entry.written = entry.table
     own = calls.find_own_frame(frame)
-    journal.write(
+    _write(
         "tensors",
         {
             "optimizer": entry.number,
@@ -390,7 +387,10 @@ def _write_step(
     final: bool = False,
 ) -> None:
     """Write what was seen of one step; every number for the first few and powers of two, else one for all."""
-    whole = final or not step & (step - 1)
+    _state.looks += 1
+    whole = entry.written == entry.table and (
+        budget.has_room(1.0) if final else not step & (step - 1) and budget.has_room()
+    )
     fields: dict[str, object] = {
         "optimizer": entry.number,
         "table": entry.table,
@@ -420,7 +420,11 @@ def _write_step(
     if whole and _state.ran:
         fields["idle"] = _list_idle(entry)
     fields["carried"] = entry.rounds.tell()
-    journal.write("step", fields)
+    _write("step", fields)
+
+
+def _write(event: str, fields: dict[str, object]) -> None:
+    budget.note_written(journal.write(event, fields))
 
 
 def _plain(value: Any) -> float | None:
@@ -455,7 +459,7 @@ def _list_idle(entry: _Optimizer) -> list[int]:
 
 def open_window(number: int) -> None:
     """See which modules run until the step that is looked at, or whoever else wants to see them has seen enough."""
-    if _level == "light" or ddp.is_compiling():
+    if budget.level in (budget.OFF, budget.LIGHT) or ddp.is_compiling():
         return
     others = bool(_state.wanted)
     _state.wanted.add(number)

@@ -11,6 +11,7 @@ import sys
 
 from . import (
     batches,
+    budget,
     calls,
     ddp,
     decorators,
@@ -229,8 +230,9 @@ def _note_group(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     journal.write("milestone", {"name": "init", "detail": None})
     recorder.start()
     if group.size() > 1:
-        files.install()
-        steps.install(os.environ.get("DDPDOCTOR_WATCH_LEVEL", "normal"))
+        if budget.level != budget.OFF:
+            files.install()
+        steps.install(group.size())
 
 
 def _note_wrapping(result: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
@@ -274,6 +276,8 @@ def _see_forwards(owner: Any) -> None:
         batches.take_forward,
     )
 
+    looks = budget.level != budget.OFF
+
     def _check_sync_bufs_pre_fwd(self: Any) -> Any:
         syncs = real_pre(self)
         try:
@@ -281,7 +285,7 @@ def _see_forwards(owner: Any) -> None:
             reduces = bool(getattr(self, "require_backward_grad_sync", True))  # not within no_sync
             begun[number] = begin(_FORWARD, number, frame_of(1), syncs=bool(syncs), reduces=reduces)
             ddp.inside += 1
-            if self.training and is_training():
+            if looks and self.training and is_training():
                 note(number, reduces)
                 take_batch(number, frame_of(1))
             elif not self.training:

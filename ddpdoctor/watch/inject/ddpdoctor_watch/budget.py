@@ -1,0 +1,75 @@
+"""How much may be looked at: the level, the time that looking may take, and the bytes that it may write."""
+
+from __future__ import annotations
+
+import os
+import time
+
+OFF, LIGHT, NORMAL, DEEP = "off", "light", "normal", "deep"
+LEVELS = (OFF, LIGHT, NORMAL, DEEP)
+"""Nothing of steps and batches; no look at modules and batches; all at some steps; all at each step."""
+SHARE = 0.01
+"""Of the time since the first step that looking may take."""
+GRACE_NS = 200_000_000
+"""That looking may take at first: the first steps tell most."""
+JOB_BYTES = 45 << 20
+"""That the looks of all ranks may write in an hour, and as much at once at the beginning, which tells most."""
+FEWEST_RANKS, MOST_RANKS = 8, 256
+"""Ranks that this is divided by, at least and at most: a rank of a small job needs no more than an eighth."""
+_HOUR_NS = 3600 * 1_000_000_000
+
+began_ns = 0
+"""When the first step was made."""
+spent_ns = 0
+written = 0
+ranks = 1
+"""Of the job."""
+
+
+def read_level() -> str:
+    """Return the level that was asked for; one that nobody knows is the usual one."""
+    told = os.environ.get("DDPDOCTOR_WATCH_LEVEL", NORMAL)
+    return told if told in LEVELS else NORMAL
+
+
+level = read_level()
+
+
+def begin() -> None:
+    """Count the time from now on, unless that was begun."""
+    global began_ns
+    if not began_ns:
+        began_ns = time.monotonic_ns()
+
+
+def restart() -> None:
+    """Begin anew, in a forked child."""
+    global began_ns, spent_ns, written
+    began_ns = spent_ns = written = 0
+
+
+def spend(began: int) -> int:
+    """Note what a look has cost that began then; return the time."""
+    global spent_ns
+    now = time.monotonic_ns()
+    spent_ns += now - began
+    return now
+
+
+def affordable() -> bool:
+    """Whether looking has taken little enough time so far."""
+    if not began_ns or level == DEEP:
+        return True
+    return spent_ns <= SHARE * (time.monotonic_ns() - began_ns) + GRACE_NS
+
+
+def has_room(share: float = 0.7) -> bool:
+    """Whether a long line may be written: what is left of the bytes is for short ones, and for the last look."""
+    hours = 1 + (time.monotonic_ns() - began_ns) / _HOUR_NS if began_ns else 1
+    return written < share * hours * JOB_BYTES / min(max(ranks, FEWEST_RANKS), MOST_RANKS)
+
+
+def note_written(count: int) -> None:
+    """Count the bytes of a line."""
+    global written
+    written += count
