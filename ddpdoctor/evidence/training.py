@@ -246,4 +246,4 @@ class Training:
     abstained: dict[str, RankSet] = field(default_factory=dict)
     """Why something was not looked at -> by which ranks."""
     share: float | None = None
-    """Of the time of the training that looking took, on the rank where it took most."""
+    """Of the time since the process group was made that looking took, on the rank where it took most."""

@@ -18,6 +18,8 @@ FEWEST_RANKS, MOST_RANKS = 8, 256
 """Ranks that this is divided by, at least and at most: a rank of a small job needs no more than an eighth."""
 _HOUR_NS = 3600 * 1_000_000_000
 
+ready_ns = 0
+"""When the group of all ranks was made: what looking took is told as a part of the time since then."""
 began_ns = 0
 """When the first step was made."""
 spent_ns = 0

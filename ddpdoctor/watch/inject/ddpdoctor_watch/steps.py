@@ -94,7 +94,7 @@ def install(ranks: int) -> None:
     if _installed or budget.level == budget.OFF:
         return
     _installed = True
-    budget.ranks = ranks
+    budget.ranks, budget.ready_ns = ranks, time.monotonic_ns()
     optim: Any = sys.modules.get("torch.optim.optimizer")
     before = getattr(optim, "register_optimizer_step_pre_hook", None)
     after = getattr(optim, "register_optimizer_step_post_hook", None)
@@ -173,7 +173,7 @@ def note_end() -> None:
         "watching",
         {
             "spent_ns": budget.spent_ns,
-            "elapsed_ns": time.monotonic_ns() - budget.began_ns,
+            "elapsed_ns": time.monotonic_ns() - budget.ready_ns,
             "level": budget.level,
         },
     )
