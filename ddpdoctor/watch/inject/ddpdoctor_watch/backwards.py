@@ -12,7 +12,7 @@ import math
 import sys
 import time
 
-from . import calls, ddp, describe, hooks, journal, loaders, prints, steps
+from . import budget, calls, ddp, describe, hooks, journal, loaders, prints, steps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _note_backward(frame: FrameType) -> None:
     if type(given) is tuple and len(given) == 1 and prints.explain_busy() is None:
         _look(state, given[0], frame)
     if began:
-        steps.spend(time.monotonic_ns() - _EACH * (time.monotonic_ns() - began))
+        budget.spend(time.monotonic_ns() - _EACH * (time.monotonic_ns() - began))
 
 
 def _look(state: _Losses, loss: Any, frame: FrameType) -> None:
