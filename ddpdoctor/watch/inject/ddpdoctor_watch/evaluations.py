@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 
-from . import calls, ddp, describe, journal, prints, steps
+from . import budget, calls, ddp, describe, journal, prints, steps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,7 +81,11 @@ def _mark(number: int) -> int:
 
 def _take(number: int, wrapper: Any, door: str, frame: FrameType) -> None:
     index = _mark(number)
-    if (index > FIRST and index & (index - 1)) or prints.explain_busy() is not None or not steps.affordable():
+    if (
+        (index > FIRST and index & (index - 1))
+        or prints.explain_busy() is not None
+        or not budget.affordable()
+    ):
         return
     began = time.monotonic_ns()
     named = [(name, each) for name, each in wrapper.module.named_buffers() if each is not None][:BUFFERS]
@@ -102,4 +106,4 @@ def _take(number: int, wrapper: Any, door: str, frame: FrameType) -> None:
             "frames": describe.list_stack(own)[:_FRAMES] if own is not None else [],
         },
     )
-    steps.spend(began)
+    budget.spend(began)
