@@ -259,7 +259,8 @@ def test_same_batches_are_named_by_their_loader() -> None:
 
 def test_some_of_the_ranks_may_share_their_batches() -> None:
     made = Made(4).look(1).loader().batch(1, "0,2|1|3").batch(2, "0,2|1|3").batch(3, "0,2|1|3")
-    assert only(made).ranks == RankSet([0, 2])
+    found = only(made.epoch(1, {0: "a", 1: "b", 2: "a", 3: "c"}))
+    assert (found.ranks, found.severity) == (RankSet([0, 2]), "error")
 
 
 def test_what_is_no_missing_shard() -> None:

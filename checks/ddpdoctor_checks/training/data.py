@@ -55,17 +55,17 @@ def find_repeated(evidence: Evidence) -> list[Repeated]:
     for (model, loader, epoch), looks in sorted(groups.items()):
         if model not in single:
             continue
-        if loader and _is_apart(evidence, loader, epoch):
-            loader = ""  # it gave each rank its own; what is equal comes from somewhere else
         for peers in _list_peers(evidence, model):
             for ranks in _share_all(looks, peers):
                 first = looks[min(looks)][0]
+                # Where it gave each rank its own, what is equal comes from somewhere else.
+                source = "" if _is_apart(evidence, loader, epoch, ranks) else loader
                 found.setdefault(
-                    (model, loader, ranks),
+                    (model, source, ranks),
                     Repeated(
                         ranks,
                         model,
-                        _find_loader(evidence, loader),
+                        _find_loader(evidence, source),
                         len(looks),
                         epoch,
                         first.shape,
@@ -81,10 +81,14 @@ def _is_one(evidence: Evidence, model: int) -> bool:
     return any(each.setup.uniform and all(len(look.values) == 1 for look in each.looks) for each in replicas)
 
 
-def _is_apart(evidence: Evidence, loader: str, epoch: int) -> bool:
-    """Whether a loader's sampler gave the ranks different indices."""
+def _is_apart(evidence: Evidence, loader: str, epoch: int, ranks: RankSet) -> bool:
+    """Whether a loader's sampler gave ranks different indices."""
     epochs = [look for node in evidence.training for look in node.epochs if look.loader == loader]
-    digests = {look.digest for look in epochs if look.number == epoch and look.compared}
+    digests = {
+        look.digest
+        for look in epochs
+        if look.number == epoch and look.compared and any(rank in ranks for rank in look.ranks)
+    }
     return len(digests) > 1
 
 
