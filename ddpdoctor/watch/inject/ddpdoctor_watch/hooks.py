@@ -51,6 +51,11 @@ def take_excepthooks() -> None:
         replace(sys, name, _hooks[id(hook)])
 
 
+def leave_uncompiled(function: Any) -> None:
+    """Mark a function as torch.compiler.disable does: else the compiler traces what is called below a compiled one."""
+    function._torchdynamo_disable = True
+
+
 def replace(owner: object, name: str, wrapper: Any) -> None:
     """Put a wrapper in the place of a function, looking like it as far as Python lets it.
 
@@ -65,6 +70,8 @@ def replace(owner: object, name: str, wrapper: Any) -> None:
         if value is not None:
             setattr(wrapper, attribute, value)
     wrapper.__module__ = getattr(owner, "__name__", None) if not isinstance(owner, type) else owner.__module__
+    if str(wrapper.__module__).partition(".")[0] == "torch":
+        leave_uncompiled(wrapper)
     setattr(owner, name, wrapper)
     replaced.append((owner, name, original, wrapper))
 

@@ -332,6 +332,8 @@ def _leave_uncompiled() -> None:
                 code = getattr(each, "__code__", None)
                 if code is not None:
                     _skip_code(code)
+                    if type(each) is type(_skip_code) and each.__module__.startswith(f"{__package__}."):
+                        hooks.leave_uncompiled(each)
 
 
 def _skip_code(code: CodeType) -> None:
