@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpdoctor.cli import options as common
+from ddpdoctor.cli.parsing import add_option
 from ddpdoctor.errors import EXIT_FAILED, EXIT_OK, DoctorError, UsageError
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     ("ddpdoctor report report.json", "show it in the terminal"),
     ("ddpdoctor report report.json --html report.html", "and make the page"),
+    ("ddpdoctor report before.json --compare after.json", "two runs: what is gone, and what is new"),
     ("ssh node cat report.json | ddpdoctor report - --html report.html", "from a pipe"),
 )
 SIZE_LIMIT = 4 << 30
@@ -26,6 +28,9 @@ SIZE_LIMIT = 4 << 30
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``report``."""
     parser.add_argument("file", metavar="FILE.json", help="what --json wrote; - is stdin")
+    add_option(
+        parser, "--compare", metavar="OTHER.json", help="say what is gone and what is new in another report"
+    )
     common.add_output_options(parser)
     common.add_verbosity_options(parser)
 
@@ -36,6 +41,8 @@ def run(options: argparse.Namespace) -> int:
     from ddpdoctor.cli.outputs import deliver, render_options
     from ddpdoctor.plugins import load_plugins
 
+    if getattr(options, "compare", None) is not None:
+        return _compare(options)
     plugins = load_plugins()
     outputs = common.pair_outputs(options, plugins.renderers.names)
     report = read_report(options.file)
@@ -43,6 +50,30 @@ def run(options: argparse.Namespace) -> int:
     display = Display.of(sys.stdout, no_color=getattr(options, "no_color", False))
     shown = render_options(display, verbosity=level, pages=plugins.checks.pages)
     return EXIT_FAILED if deliver(report, outputs, plugins.renderers, shown) else EXIT_OK
+
+
+def _compare(options: argparse.Namespace) -> int:
+    """Say what differs between two reports.
+
+    Raises:
+        UsageError: outputs were asked for, which only one report can be rendered to, or both are stdin.
+    """
+    from ddpdoctor.cli.display import Display, print_text
+    from ddpdoctor.cli.outputs import render_options
+    from ddpdoctor.report.compare import compare_reports
+
+    again = f"ddpdoctor report {options.file} --compare {options.compare}"
+    if any(getattr(options, name, None) for name in ("formats", "outputs")):
+        raise UsageError("a comparison is shown in the terminal and has no other form", hint=again)
+    if options.file == options.compare == "-":
+        raise UsageError(
+            "both reports cannot come from stdin", hint="ddpdoctor report - --compare OTHER.json"
+        )
+    display = Display.of(sys.stdout, no_color=getattr(options, "no_color", False))
+    shown = render_options(display, verbosity=common.verbosity(options))
+    before, after = read_report(options.file), read_report(options.compare)
+    print_text(compare_reports(before, after, (options.file, options.compare), shown))
+    return EXIT_OK
 
 
 def read_report(name: str) -> Report:

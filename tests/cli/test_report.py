@@ -74,3 +74,27 @@ def test_directory_is_no_report(run: Run) -> None:
     result = run("report", ".")
     assert result.code == 2
     assert "Is a directory" in result.err
+
+
+def test_two_reports_are_compared(run: Run, stage: Stage, saved: Path, tmp_path: Path) -> None:
+    stage.evidence = make_world()
+    run("check", "--json", "after.json")
+    fixed = run("report", "saved.json", "--compare", "after.json")
+    assert fixed.code == 0
+    assert fixed.out.startswith("ddpdoctor compared · nothing new · 1 gone · ")
+    assert "  gone      NET001 port-in-use: " in fixed.out
+    broken = run("report", "after.json", "--compare", "saved.json").out
+    assert "1 new" in broken.splitlines()[0]
+    assert "  new       NET001 port-in-use: " in broken
+    assert "net.port.free" in broken
+    same = run("report", "saved.json", "--compare", "saved.json").out
+    assert "no finding is gone or new" in same
+    assert "  in both   NET001" in same
+
+
+def test_comparison_has_no_other_form_and_reads_stdin_once(run: Run, saved: Path) -> None:
+    refused = run("report", "saved.json", "--compare", "saved.json", "--html", "x.html")
+    assert refused.code == 2
+    assert "no other form" in refused.err
+    assert run("report", "-", "--compare", "-").code == 2
+    assert run("report", "saved.json", "--compare", "nowhere.json").code == 2

@@ -1,0 +1,136 @@
+"""Two reports side by side: what is gone, what is new, and what else is different."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ddpdoctor.judge.finding import Finding
+from ddpdoctor.report.html.text import format_seconds
+from ddpdoctor.report.model import Report
+from ddpdoctor.report.registry import RenderOptions
+from ddpdoctor.text.paper import Paper
+
+LABEL = 12
+"""Columns of the words before a row."""
+CHANGED = 1.1
+"""Ratio of two bandwidths from which on they are shown."""
+
+
+def compare_reports(before: Report, after: Report, names: tuple[str, str], options: RenderOptions) -> str:
+    """Return the text for a terminal.
+
+    Args:
+        before: the one that the other is compared with.
+        after: the other one.
+        names: how each is called, e.g. the names of their files.
+        options: width and colours.
+    """
+    paper = Paper(width=options.width, color=options.color, ascii=options.ascii)
+    gone = _without(before.findings, after.findings)
+    new = _without(after.findings, before.findings)
+    _put_answer(paper, after, gone, new)
+    paper.gap()
+    for name, report in zip(names, (before, after), strict=True):
+        paper.put(f"{report.verdict.headline}", label=f"{name}:", indent=2, hang=6)
+    paper.gap()
+    for word, findings, style in (("gone", gone, "green"), ("new", new, "red")):
+        for each in findings:
+            paper.put(
+                f"{each.code} {each.name}: {each.message}",
+                label=word,
+                indent=2,
+                hang=LABEL,
+                label_style=style,
+            )
+    for each in after.findings:
+        if each not in new and each.state == "active":
+            paper.put(f"{each.code} {each.name}", label="in both", indent=2, hang=LABEL, label_style="yellow")
+    paper.gap()
+    for label, one, other in _list_differences(before, after):
+        paper.put(f"{one} → {other}", label=label, indent=2, hang=LABEL + 12)
+    paper.gap()
+    for line in _list_bandwidths(before, after):
+        paper.put(line, label="bandwidth", indent=2, hang=LABEL)
+    return paper.text()
+
+
+def _put_answer(paper: Paper, after: Report, gone: Sequence[Finding], new: Sequence[Finding]) -> None:
+    if new:
+        word, style = f"{len(new)} new", "red"
+    elif gone:
+        word, style = "nothing new", "green"
+    else:
+        word, style = "no finding is gone or new", None
+    parts = [f"{len(gone)} gone"] if gone else []
+    paper.put_parts(f"ddpdoctor compared · {word}", [*parts, after.verdict.status], hang=12, style=style)
+
+
+def _identify(finding: Finding) -> tuple[object, ...]:
+    """What makes a finding of one run that of another: code, culprits and their place; a line may have moved."""
+    place = finding.where[0] if finding.where else None
+    return finding.code, finding.ranks, place.file if place else None, place.function if place else None
+
+
+def _without(findings: Sequence[Finding], others: Sequence[Finding]) -> list[Finding]:
+    known = {_identify(each) for each in others if each.state == "active"}
+    return [each for each in findings if each.state == "active" and _identify(each) not in known]
+
+
+def _list_differences(before: Report, after: Report) -> Iterator[tuple[str, str, str]]:
+    """Yield what differs of the two runs themselves: label and both values."""
+    for label, one, other in (
+        ("status", before.verdict.status, after.verdict.status),
+        ("exit code", _describe_end(before), _describe_end(after)),
+        ("command", " ".join(before.invocation), " ".join(after.invocation)),
+        ("ranks", str(before.world.size), str(after.world.size)),
+        ("nodes", str(len(before.world.nodes)), str(len(after.world.nodes))),
+        ("backend", str(before.world.backend), str(after.world.backend)),
+        ("torch", str(before.world.torch), str(after.world.torch)),
+        ("python", str(before.world.python), str(after.world.python)),
+        ("launcher", str(before.world.launcher), str(after.world.launcher)),
+        ("steps", _describe_steps(before), _describe_steps(after)),
+    ):
+        if one != other:
+            yield label, one, other
+    yield "took", format_seconds(before.duration_s), format_seconds(after.duration_s)
+    statuses = {row.id: row.status for row in before.checks}
+    for row in after.checks:
+        known = statuses.get(row.id, "not there")
+        if known != row.status and "fail" in (known, row.status):
+            yield row.id, known, row.status
+
+
+def _describe_end(report: Report) -> str:
+    if report.job is None:
+        return "none"
+    if report.job.stopped_by is not None:
+        return f"stopped by {report.job.stopped_by}"
+    return f"signal {report.job.signal}" if report.job.signal is not None else str(report.job.exit_code)
+
+
+def _describe_steps(report: Report) -> str:
+    """Return how many steps each optimizer made, where that was seen."""
+    made = [
+        f"{share.digest}"
+        for node in report.evidence.training
+        for setup in node.optimizers
+        for share in setup.steps
+    ]
+    return ", ".join(dict.fromkeys(made)) or "not seen"
+
+
+def _list_bandwidths(before: Report, after: Report) -> Iterator[str]:
+    """Yield for each operation and backend the best bus bandwidth of both, where it has changed."""
+    one, other = _find_best(before), _find_best(after)
+    for key, rate in one.items():
+        now = other.get(key)
+        if now is not None and rate > 0 and now > 0 and max(now / rate, rate / now) >= CHANGED:
+            yield f"{' '.join(key)}: {rate:.3g} GB/s → {now:.3g} GB/s ({now / rate:.2f} times)"
+
+
+def _find_best(report: Report) -> dict[tuple[str, str], float]:
+    best: dict[tuple[str, str], float] = {}
+    for row in report.evidence.bandwidth:
+        key = row.op, row.backend
+        best[key] = max(best.get(key, 0.0), row.busbw)
+    return best
