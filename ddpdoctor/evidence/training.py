@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.numerics import Numerics
 from ddpdoctor.evidence.ranks import RankSet
+from ddpdoctor.evidence.sampling import Sampling
 from ddpdoctor.evidence.stages import Frame
 
 
@@ -242,6 +243,7 @@ class Training:
     epochs: tuple[EpochLook, ...] = ()
     loaders: tuple[LoaderSetup, ...] = ()
     numerics: Numerics = field(default_factory=Numerics)
+    samplings: tuple[Sampling, ...] = ()
     files: tuple[SharedFile, ...] = ()
     abstained: dict[str, RankSet] = field(default_factory=dict)
     """Why something was not looked at -> by which ranks."""

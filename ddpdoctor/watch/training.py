@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.numerics import Numerics
+from ddpdoctor.evidence.sampling import Sampling
 from ddpdoctor.evidence.training import (
     BatchLook,
     EpochLook,
@@ -28,6 +29,7 @@ from ddpdoctor.watch.events import DAMAGED, read_events
 from ddpdoctor.watch.numerics import KINDS as NUMBERS
 from ddpdoctor.watch.numerics import RankNumbers, fold_numbers
 from ddpdoctor.watch.records import Shortener
+from ddpdoctor.watch.samplings import RankLoaders, fold_samplings
 from ddpdoctor.watch.sharing import KINDS as FILES
 from ddpdoctor.watch.sharing import RankFiles, fold_files
 
@@ -146,6 +148,7 @@ class TrainingReader:
             epochs=tuple(self._try(lambda: self._fold_epochs(ranks)) or ()),
             loaders=tuple(self._try(lambda: self._fold_loaders(ranks)) or ()),
             numerics=self._try(lambda: self._fold_numbers(ranks)) or Numerics(),
+            samplings=self._try(lambda: self._fold_samplings(ranks)) or (),
             files=self._try(lambda: fold_files({rank.rank: rank.files for rank in ranks}, self._shorten))
             or (),
             abstained={
@@ -297,6 +300,10 @@ class TrainingReader:
             )
             for key, events in sorted(groups.items())
         ]
+
+    def _fold_samplings(self, ranks: list[_Rank]) -> tuple[Sampling, ...]:
+        rows = (RankLoaders(rank.rank, rank.loaders, rank.epochs, rank.batches) for rank in ranks)
+        return fold_samplings(rows, self._shorten)
 
     def _fold_epochs(self, ranks: list[_Rank]) -> list[EpochLook]:
         groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)

@@ -110,6 +110,9 @@ CKP001 checkpoint-raced error
 DAT008 download-raced warning
 NUM002 buffers-diverged warning
 DDP013 batch-norm-unsynchronised warning
+DAT004 split-differs error
+DAT005 sampler-differs error
+DAT007 evaluation-padded warning
 """
 # Codes that need no `check`, but that its experiments with the user's model can see as well.
 ALSO = """\

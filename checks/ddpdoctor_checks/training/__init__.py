@@ -25,6 +25,11 @@ from ddpdoctor_checks.training.races import (
     find_directories_raced,
     find_download_raced,
 )
+from ddpdoctor_checks.training.sampling import (
+    find_evaluation_padded,
+    find_sampler_differs,
+    find_split_differs,
+)
 
 __all__ = [
     "find_batch_norm",
@@ -36,10 +41,13 @@ __all__ = [
     "find_directories_raced",
     "find_download_raced",
     "find_epoch_unset",
+    "find_evaluation_padded",
     "find_nonfinite",
     "find_parted",
     "find_rates",
+    "find_sampler_differs",
     "find_scalers",
+    "find_split_differs",
     "find_unsharded",
     "find_unsynced",
     "find_unused",

@@ -12,7 +12,7 @@ import os
 import stat
 import sys
 
-from . import calls, describe, journal, steps
+from . import budget, calls, describe, journal, steps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ _library = os.path.dirname(os.__file__) + os.sep
 
 
 def install() -> None:
-    """See what this rank does with files from now on."""
+    """See what this rank does with files from now on, but at level off."""
+    if budget.level == budget.OFF:
+        return
     global _installed, _active, _ours
     _ours = os.path.realpath(os.path.dirname(journal.folder())) + os.sep
     _active = True

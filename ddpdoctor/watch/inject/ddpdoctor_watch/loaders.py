@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 
-from . import budget, calls, describe, hooks, journal
+from . import budget, calls, describe, hooks, journal, splits
 from .steps import count_steps
 
 TYPE_CHECKING = False
@@ -53,6 +53,9 @@ class _Epoch:
         self.written = 0
         self.latest: list[Any] = []
         self.ahead = True
+        self.sorted = False
+        self.top = -1
+        self.padded = 0
 
     def take(self, indices: Any) -> Any:
         """Note a batch of indices, and give it back."""
@@ -61,11 +64,24 @@ class _Epoch:
             many = indices if type(indices) is list else [indices]
             self.total += len(many)
             self.latest = many
+            if self.sorted and many:
+                self._find_padding(many)
             if self.batches <= COMPARED:
                 self._compare(many)
         except Exception as error:
             journal.failed("indices", error)
         return indices
+
+    def _find_padding(self, many: list[Any]) -> None:
+        """Count the samples that a sampler which does not shuffle gives once more, to fill up the last batches."""
+        if type(many[-1]) is not int:
+            self.sorted = False
+        elif many[-1] > self.top and many[-1] >= many[0]:
+            self.top = many[-1]
+        else:
+            for index in many:
+                self.padded += index <= self.top
+                self.top = max(self.top, index)
 
     def _compare(self, many: list[Any]) -> None:
         if any(type(index) is not int for index in many):
@@ -97,6 +113,7 @@ class _Epoch:
                 "first": self.first,
                 "ascending": self.ascending,
                 "steps": count_steps() - self.began,
+                "padded": self.padded if self.sorted else None,
             },
         )
         budget.note_written(written)
@@ -172,6 +189,7 @@ def note(frame: FrameType) -> None:
             "workers": int(getattr(loader, "num_workers", 0)),
             "sampler": describe.name_type(type(sampler)) if sampler is not None else None,
             **_describe_sampler(sampler, batches, getattr(batches, "sampler", None)),
+            **_describe_split(loader, sampler, known[0]),
             "frames": describe.list_stack(own)[:_FRAMES],
         },
     )
@@ -212,6 +230,8 @@ def _begin(place: int, number: int, iterator: Any, loader: Any) -> None:
     if data is None or real is None or isinstance(loader.dataset, data.IterableDataset) or number > EACH:
         return
     epoch.ahead = bool(getattr(loader, "num_workers", 0))
+    told = getattr(getattr(loader, "sampler", None), "__dict__", {})
+    epoch.sorted = told.get("shuffle") is False and "total_size" in told
     iterator._index_sampler = _Indices(real, epoch)
 
 
@@ -224,10 +244,10 @@ def _describe_sampler(*samplers: Any) -> dict[str, object]:
         told["sets_epoch"] = told["sets_epoch"] or callable(getattr(sampler, "set_epoch", None))
         told["shuffles"] = told["shuffles"] or _shuffles(type(sampler))
         held = getattr(sampler, "__dict__", {})
-        for name in ("shuffle", "epoch", "seed", "num_replicas", "rank"):
+        for name in ("shuffle", "epoch", "seed", "num_replicas", "rank", "total_size"):
             value = held.get(name)
             if isinstance(value, (int, bool)):
-                told.setdefault(name, value)
+                told.setdefault("shard" if name == "rank" else name, value)
     return told
 
 
@@ -253,6 +273,14 @@ def _shuffles(kind: type) -> bool:
             waiting += [each.__dict__.get("__iter__") for each in kind.__mro__[1:]]
         waiting += [find(name) for name in names if not name.startswith("__")]
     return False
+
+
+def _describe_split(loader: Any, sampler: Any, number: int) -> dict[str, object]:
+    try:
+        return splits.describe_split(loader, sampler, number)
+    except Exception as error:
+        journal.failed("splits", error)
+        return {}
 
 
 def _measure(loader: Any) -> int | None:

@@ -1,0 +1,252 @@
+"""DAT004, DAT005 and DAT007: samplers that do not fit each other, splits that differ, evaluation that counts twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.sampling import Sampling
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
+from ddpdoctor_checks.crash.frames import user_line
+from ddpdoctor_checks.crash.telling import JOB
+from ddpdoctor_checks.training.samplers import (
+    Differing,
+    Leak,
+    Padded,
+    find_differing,
+    find_leaks,
+    find_padded,
+)
+from ddpdoctor_checks.wording import capitalise, count_of, join_words, name_set
+
+NEEDS = ("training",)
+LITTLE = 0.05
+"""Share of samples that count twice, below which that is an advice."""
+
+
+@check(
+    "DAT004",
+    name="split-differs",
+    title="Ranks split training and validation data differently",
+    severity="error",
+    family="training",
+    needs=NEEDS,
+    since="0.1.0",
+    id="training.splits",
+    required=False,
+    commands=JOB,
+)
+def find_split_differs(evidence: Evidence) -> Iterable[Finding]:
+    """What one rank validates on is in the training set of another.
+
+    What it looks for:
+        Loaders over a ``Subset`` (also of ``random_split``) or with a ``SubsetRandomSampler``: indices that a rank's
+        evaluation reads and that are in the part that another rank of the same wrapper trains on.
+
+    Why it matters:
+        A split that is drawn by each rank's own random numbers differs over ranks. The model has seen the
+        validation data through the other ranks' gradients, and validation looks better than it is.
+
+    How it decides:
+        By sketches of the sets of indices (the 128 smallest hashes of each), so the share is an estimate. Only
+        where the data sets under the subsets hold the same by their attributes, and where no rank's own parts
+        overlap. Training is what a model in training was given.
+
+    Known false alarms:
+        Ranks whose data sets hold different samples behind equal attributes.
+
+    Fix:
+        Split with a generator of one seed on all ranks.
+
+    References:
+        https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.random_split
+    """
+    if not any(sampling.split for node in evidence.training for sampling in node.samplings):
+        raise NotApplicable("no loader was seen that reads an explicit part of a data set")
+    for leak in find_leaks(evidence):
+        yield _tell_leak(leak)
+
+
+def _tell_leak(leak: Leak) -> Finding:
+    validation, training = leak.validation, leak.training
+    share = f"{leak.share:.0%}" if leak.share >= 0.01 else "some"
+    return Finding(
+        message=f"{capitalise(name_set(leak.ranks))} have split the data set differently: about {share} of what rank "
+        f"{leak.reader} validates on{_place(validation)} is in the part that rank {leak.trainer} trains on"
+        f"{_place(training)}.",
+        ranks=leak.ranks,
+        where=_wheres((validation, "culprit"), (training, "caller")),
+        evidence=(
+            EvidenceItem("validation", f"reads {count_of(validation.split_size or 0, 'sample')} of a "
+                         f"{validation.dataset}", validation.ranks),
+            EvidenceItem("training", f"reads {count_of(training.split_size or 0, 'sample')} of it", training.ranks),
+        ),
+        fix=(
+            Fix("let all ranks draw the split by one seed",
+                code="generator = torch.Generator().manual_seed(0)\n"
+                "train, validation = random_split(dataset, lengths, generator=generator)"),
+        ),
+        details={"share": round(leak.share, 3), "reader": leak.reader, "trainer": leak.trainer},
+        confidence="high" if leak.share >= 0.05 else "medium",
+    )  # fmt: skip
+
+
+@check(
+    "DAT005",
+    name="sampler-differs",
+    title="Samplers of ranks do not fit each other",
+    severity="error",
+    family="training",
+    needs=NEEDS,
+    since="0.1.0",
+    id="training.samplers",
+    required=False,
+    commands=JOB,
+    explains=("DAT001",),
+)
+def find_sampler_differs(evidence: Evidence) -> Iterable[Finding]:
+    """Samplers that share a data set were told different seeds, epochs, lengths or sizes, or the same number.
+
+    What it looks for:
+        Attributes of samplers like torch's ``DistributedSampler`` (seed, epoch, num_replicas, total_size, rank), at
+        the first iterations of a loader, compared over the ranks of one wrapper.
+
+    Why it matters:
+        Each rank takes every N-th sample of what it believes to be the common order. Where seeds or epochs differ
+        there is no common order: some samples are read several times and some never. Where two ranks have one number
+        they read the same.
+
+    How it decides:
+        Seeds and epochs count only where the sampler shuffles and ranks take different parts. Samplers of one replica
+        are left alone. It is an error for torch's own class in training; for other classes, which may use the
+        value in another way, and in evaluation, a warning.
+
+    Known false alarms:
+        A sampler of your own, with these attributes, that means them differently.
+
+    Fix:
+        Give all ranks one seed and the same data set, and the rank and size of the group that shares it.
+
+    References:
+        https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
+    """
+    if not any(sampling.replicas for node in evidence.training for sampling in node.samplings):
+        raise NotApplicable("no sampler was seen that takes a part of the data for each rank")
+    for differing in find_differing(evidence):
+        yield _tell_differing(differing)
+
+
+def _tell_differing(differing: Differing) -> Finding:
+    sampling = differing.sampling
+    values = join_words(f"{value} on {name_set(ranks)}" for value, ranks in differing.values)
+    name = (sampling.sampler or "the sampler").rpartition(".")[2]
+    first = differing.values[0][1]
+    ranks = first.union(*(ranks for _, ranks in differing.values))
+    said = {
+        "seed": f"shuffles by another seed on each rank ({values}): there is no common order to take parts of",
+        "epoch": f"shuffles by another epoch on some ranks ({values}): set_epoch is not called on all of them",
+        "total_size": f"shares out another number of samples ({values}): the data sets differ in length",
+        "num_replicas": f"was told different sizes of the group ({values})",
+        "rank": f"was told the same rank several times (rank {values}): these ranks read the same part",
+        "missing": f"was told of {differing.values[0][0]} replicas, and there are {len(ranks)} ranks: the other parts "
+        "are never read",
+    }[differing.what]
+    return Finding(
+        message=f"The {name}{_place(sampling, ' of the loader')} {said}.",
+        ranks=ranks,
+        where=_wheres((sampling, "culprit")),
+        evidence=tuple(
+            EvidenceItem("sampler", f"{differing.what} {value} in iteration {sampling.number}", who)
+            for value, who in differing.values
+            if differing.what != "missing"
+        ),
+        fix=(
+            Fix("let torch take rank and size from the group, and give all ranks one seed",
+                code="sampler = DistributedSampler(dataset, shuffle=True, seed=0)\n"
+                "for epoch in range(epochs):\n    sampler.set_epoch(epoch)"),
+        ),
+        details={"what": differing.what, "values": {value: str(who) for value, who in differing.values}},
+        severity=None if differing.certain else "warning",
+        confidence="high" if differing.certain else "medium",
+    )  # fmt: skip
+
+
+@check(
+    "DAT007",
+    name="evaluation-padded",
+    title="Evaluation counts some samples twice",
+    severity="warning",
+    family="training",
+    needs=NEEDS,
+    since="0.1.0",
+    id="training.evaluation",
+    required=False,
+    commands=JOB,
+)
+def find_evaluation_padded(evidence: Evidence) -> Iterable[Finding]:
+    """A sampler gives samples once more in an evaluation, so that all ranks have equally many.
+
+    What it looks for:
+        Indices that a sampler like torch's ``DistributedSampler``, not shuffling, gives below those that it has
+        given before, in iterations of a loader that no model was trained with.
+
+    Why it matters:
+        The first samples of the data set are added at the end. An accuracy that is reduced over ranks counts them
+        twice, and its value depends on the number of GPUs.
+
+    How it decides:
+        By the indices themselves. Under 5 % of the samples it is an advice.
+
+    Known false alarms:
+        Results that are cut to the length of the data set after they were gathered.
+
+    Fix:
+        Evaluate without padding, or cut the gathered results to ``len(dataset)``.
+
+    References:
+        https://github.com/pytorch/pytorch/issues/25162
+    """
+    if not any(sampling.padded is not None for node in evidence.training for sampling in node.samplings):
+        raise NotApplicable("no evaluation was seen whose sampler shares out its data in order")
+    for padded in find_padded(evidence):
+        yield _tell_padded(padded)
+
+
+def _tell_padded(padded: Padded) -> Finding:
+    sampling = padded.sampling
+    length = padded.samples - padded.padded
+    few = padded.padded < LITTLE * padded.samples
+    return Finding(
+        message=f"Evaluation with the loader{_place(sampling)} reads {count_of(padded.padded, 'sample')} of {length} "
+        f"twice: the sampler fills up, so that {name_set(padded.ranks)} have equally many.",
+        ranks=padded.ranks,
+        where=_wheres((sampling, "culprit")),
+        evidence=(
+            EvidenceItem("indices", f"{count_of(padded.samples, 'index', 'indices')} given, {padded.padded} of them "
+                         "once more", padded.ranks),
+        ),
+        fix=(
+            Fix("cut what was gathered to the length of the data set",
+                code="results = torch.cat(gathered)[: len(dataset)]  # after putting them in order again"),
+            Fix("or let each rank evaluate its own part, without padding",
+                code="part = Subset(dataset, range(rank, len(dataset), world_size))"),
+        ),
+        details={"samples": padded.samples, "padded": padded.padded},
+        severity="info" if few else None,
+        role="advice" if few else "cause",
+        confidence="medium",
+    )  # fmt: skip
+
+
+def _place(sampling: Sampling, before: str = "") -> str:
+    line = user_line(sampling.frames)
+    return f"{before} at {line.file}:{line.line}" if line is not None else ""
+
+
+def _wheres(*named: tuple[Sampling, str]) -> tuple[Where, ...]:
+    rows = ((sampling, role, user_line(sampling.frames)) for sampling, role in named)
+    return tuple(
+        Where(sampling.ranks, role, line.file, line.line, line.function, line.source)
+        for sampling, role, line in rows
+        if line is not None
+    )

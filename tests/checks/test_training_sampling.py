@@ -1,0 +1,163 @@
+"""Samplers that do not fit each other, splits that differ, evaluation that counts twice; and what is no fault."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+
+from ddpdoctor.evidence import Evidence, Frame, RankSet
+from ddpdoctor.evidence.sampling import Sampling
+from ddpdoctor_checks.training.samplers import estimate_overlap
+from tests.checks.jobs import Job
+from tests.checks.test_training import judge, only
+from tests.checks.training import Made
+
+TRAIN = Frame("train.py", 25, "train", "for batch in loader:")
+EVALUATE = Frame("train.py", 60, "evaluate", "for batch in validation:")
+SAMPLER = "torch.utils.data.distributed.DistributedSampler"
+
+
+def told(
+    rank: int, *, line: Frame = TRAIN, trained: bool = True, shard: int | None = None, **more: object
+) -> Sampling:
+    """Return what a healthy rank of two has, but for what is given."""
+    base = Sampling(
+        loader=f"train.py:{line.line}",
+        number=1,
+        ranks=RankSet([rank]),
+        frames=(line,),
+        length=10,
+        sampler=SAMPLER,
+        shuffle=True,
+        seed=0,
+        epoch=0,
+        replicas=2,
+        total=100,
+        shards={str(rank): rank if shard is None else shard},
+        trained=trained,
+        samples=50,
+    )
+    return dataclasses.replace(base, **more)  # type: ignore[arg-type]
+
+
+def evidence(*samplings: Sampling, wrapped: bool = True, group: str = "") -> Evidence:
+    made = Made(2, wrapped=wrapped, group=group).look(1).training()
+    return Evidence(training=(dataclasses.replace(made, samplings=samplings),))
+
+
+def part(rank: int, numbers: Sequence[int], *, trained: bool = True, origin: str | None = "a") -> Sampling:
+    line = TRAIN if trained else EVALUATE
+    return told(
+        rank, line=line, trained=trained, dataset="__main__.Pictures", origin=origin, split_size=len(numbers),
+        split=tuple(sorted(numbers)[:128]),
+    )  # fmt: skip
+
+
+def test_samplers_that_fit_are_no_finding() -> None:
+    assert judge(evidence(told(0), told(1))) == []
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (told(1, seed=1), "another seed"),
+        (told(1, epoch=3), "set_epoch is not called on all"),
+        (told(1, total=102), "differ in length"),
+        (told(1, replicas=4), "different sizes of the group"),
+        (told(1, shard=0), "rank 0 on ranks 0-1"),
+    ],
+)
+def test_what_differs_is_named_with_the_line(other: Sampling, says: str) -> None:
+    found = only(evidence(told(0), other))
+    assert (found.code, found.severity, found.ranks) == ("DAT005", "error", RankSet([0, 1]))
+    assert (found.where[0].line, found.where[0].role) == (TRAIN.line, "culprit")
+    assert says in found.message
+
+
+def test_parts_that_nobody_reads() -> None:
+    job = dataclasses.replace(
+        Job(world=2, exit_code=0).evidence(),
+        training=evidence(told(0, replicas=4), told(1, replicas=4)).training,
+    )
+    assert "the other parts are never read" in only(job).message
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        (told(0, shuffle=False), told(1, shuffle=False, seed=1)),  # the seed is not used
+        (told(0, replicas=1, shard=0), told(1, replicas=1, shard=0, seed=1)),  # draws from the whole
+        (told(0, shard=0), told(1, shard=0, seed=1)),  # the same part in another order
+        (told(0, replicas=None), told(1, replicas=None, seed=5)),
+        (told(0), told(1, number=2, epoch=1)),
+    ],
+)
+def test_what_may_be_meant_is_no_finding(pair: tuple[Sampling, Sampling]) -> None:
+    assert judge(evidence(*pair)) == []
+
+
+def test_a_class_of_the_users_own_is_a_warning() -> None:
+    found = only(evidence(told(0, sampler="__main__.Mine"), told(1, sampler="__main__.Mine", seed=1)))
+    assert found.severity == "warning"
+
+
+def test_validation_that_another_rank_trains_on() -> None:
+    rows = (
+        part(0, range(0, 80)), part(0, range(80, 100), trained=False),
+        part(1, range(20, 100)), part(1, range(0, 20), trained=False),
+    )  # fmt: skip
+    found = only(evidence(*rows))
+    assert (found.code, found.severity, found.ranks) == ("DAT004", "error", RankSet([0, 1]))
+    assert "100%" in found.message
+    assert [(place.role, place.line) for place in found.where] == [("culprit", 60), ("caller", 25)]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        # one split for all
+        (part(0, range(80)), part(0, range(80, 100), trained=False), part(1, range(80)),
+         part(1, range(80, 100), trained=False)),
+        # parts of the training set for each rank
+        (part(0, range(0, 80, 2)), part(0, range(80, 100), trained=False), part(1, range(1, 80, 2)),
+         part(1, range(80, 100), trained=False)),
+        # files of their own, split each in its own way
+        (part(0, range(80), origin="a"), part(0, range(80, 100), trained=False, origin="a"),
+         part(1, range(20, 100), origin="b"), part(1, range(20), trained=False, origin="b")),
+        # a part of the training set is evaluated, on purpose
+        (part(0, range(80)), part(0, range(10), trained=False), part(1, range(80)), part(1, range(20), trained=False)),
+    ],
+)  # fmt: skip
+def test_splits_that_are_right(rows: tuple[Sampling, ...]) -> None:
+    assert judge(evidence(*rows)) == []
+
+
+def test_models_of_their_own_may_have_splits_of_their_own() -> None:
+    rows = (part(0, range(80)), part(1, range(80, 100), trained=False))
+    assert judge(evidence(*rows, wrapped=False)) == []
+
+
+def test_the_overlap_of_large_sets_is_estimated() -> None:
+    scramble = [(number * 7919) % 100_003 for number in range(100_003)]
+    half = part(0, scramble[:50_000])
+    third = part(1, scramble[25_000:75_000])
+    assert 0.3 < estimate_overlap(half, third) < 0.7
+    assert estimate_overlap(half, part(1, scramble[50_000:])) == 0.0
+
+
+def test_evaluation_that_counts_samples_twice() -> None:
+    rows = (
+        told(0, line=EVALUATE, trained=False, shuffle=False, samples=5, padded=0),
+        told(1, line=EVALUATE, trained=False, shuffle=False, samples=5, padded=1),
+    )
+    found = only(evidence(*rows))
+    assert (found.code, found.severity, found.where[0].line) == ("DAT007", "warning", 60)
+    assert "1 sample of 9 twice" in found.message
+
+
+def test_little_padding_is_an_advice_and_padding_in_training_is_nothing() -> None:
+    few = told(1, line=EVALUATE, trained=False, shuffle=False, samples=50, padded=1)
+    assert only(evidence(few)).severity == "info"
+    assert judge(evidence(dataclasses.replace(few, trained=True))) == []
