@@ -1,6 +1,6 @@
 """A job whose steps are timed with the hooks of `run` on and off in turn; each rank writes what it measured.
 
-    stepping.py FOLDER MILLISECONDS ROUNDS STEPS
+    stepping.py FOLDER MILLISECONDS ROUNDS STEPS [PARAMETERS]
 
 Takes DDP steps of a small model on gloo, made as long as asked for by a loop that counts: one that waited for the clock
 would hide what the hooks cost within it. Each step sums its loss over the ranks and prints it now and then, as training
@@ -45,10 +45,18 @@ def measure_folder(path: str | None) -> int:
     return sum(os.stat(each).st_blocks * 512 for each in found if f"{os.sep}logs{os.sep}" not in each)
 
 
-def make_step(torch: Any, dist: Any) -> Callable[[int], None]:
-    """Return a training step; it gets the length of its loop."""
+def read_looks() -> float:
+    """Return the seconds that the looks at steps have taken, as the watcher itself measures them."""
+    budget = sys.modules.get("ddpdoctor_watch.budget")
+    return getattr(budget, "spent_ns", 0) / 1e9
+
+
+def make_step(torch: Any, dist: Any, parameters: int) -> Callable[[int], None]:
+    """Return a training step of a model with so many parameters; it gets the length of its loop."""
     torch.manual_seed(0)
-    layers = [torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)]
+    layers = [torch.nn.Linear(64, 64), torch.nn.ReLU()]
+    layers += [torch.nn.Linear(64, 64) for _ in range(parameters // 2 - 2)]
+    layers.append(torch.nn.Linear(64, 10))
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     batch, labels = torch.randn(16, 64), torch.randint(0, 10, (16,))
@@ -119,7 +127,7 @@ def main() -> None:
     rounds, steps = int(sys.argv[3]), int(sys.argv[4])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    step = make_step(torch, dist)
+    step = make_step(torch, dist, int(sys.argv[5]) if len(sys.argv) > 5 else 4)
     loops = calibrate(step, wanted_s, torch, dist)
     calls: dict[str, dict[str, int]] = {}
     turn: Callable[[bool], None] = _leave
@@ -134,6 +142,7 @@ def main() -> None:
     beside = {"supervisor": int(os.environ.get("DDPDOCTOR_SUPERVISOR", 0)), "agent": os.getppid()}
     before = {name: read_processor(pid) for name, pid in beside.items() if pid}
     written = measure_folder(os.environ.get("DDPDOCTOR_RUN"))
+    looks = read_looks()
     began = time.perf_counter()
     found = take_rounds(step, turn, rounds, steps, loops)
     seconds = time.perf_counter() - began
@@ -143,6 +152,7 @@ def main() -> None:
         "seconds": seconds,
         "beside": {name: (read_processor(beside[name]) - used) / seconds for name, used in before.items()},
         "written": measure_folder(os.environ.get("DDPDOCTOR_RUN")) - written,
+        "looks": read_looks() - looks,
     }
     turn(True)
     (folder / f"rank-{dist.get_rank()}.json").write_text(json.dumps(result))

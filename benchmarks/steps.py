@@ -20,6 +20,8 @@ RANKS = 2
 LENGTHS_MS = {10: (4, 1), 1: (10, 4)}
 """Length of a step -> steps of one turn, and how many times as many rounds. Short turns: what else a machine does lasts
 longer and meets all states."""
+LEVELS = ((10, 10, "light"), (10, 10, "normal"), (10, 10, "deep"), (100, 10, "normal"), (100, 1000, "normal"))
+"""Length of a step, parameters of the model, and how much is looked at: what `--watch-level` costs."""
 BAR_MS = 0.1
 """1 % of a step of 10 ms, and as much of one of 1 ms (table "Speed and scale" of the design)."""
 BAR_MB = 50.0
@@ -37,17 +39,24 @@ def measure(folder: Path, rounds: int = 200) -> list[Figure]:
         watched = _run(True, length, rounds * times, steps, folder)
         plain = _run(False, length, max(1, rounds * times // 3), steps, folder)
         figures += judge(length, steps, watched, plain)
+    for length, parameters, level in LEVELS:
+        watched = _run(True, length, max(6, rounds * 10 // length), 4, folder, parameters, level)
+        figures += judge_level(f"{length} ms step, {parameters} parameters, {level}: ", length, watched)
     return figures
 
 
-def _run(watched: bool, length: int, rounds: int, steps: int, folder: Path) -> list[dict[str, Any]]:
+def _run(
+    watched: bool, length: int, rounds: int, steps: int, folder: Path, parameters: int = 4, level: str = ""
+) -> list[dict[str, Any]]:
     name = f"{'ddpdoctor run' if watched else 'torchrun'}, steps of {length} ms"
-    out = folder / f"{'run' if watched else 'torchrun'}-{length}"
+    out = folder / f"{'run' if watched else 'torchrun'}-{length}-{parameters}{level}"
     out.mkdir()
-    arguments = [str(out), str(length), str(rounds), str(steps)]
+    arguments = [str(out), str(length), str(rounds), str(steps), str(parameters)]
     # The script imports its neighbours; OMP_NUM_THREADS as torchrun itself would set it, without its warning.
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     environ = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    if level:
+        environ["DDPDOCTOR_WATCH_LEVEL"] = level
     run_once(Command(name, make_command(watched, str(SCRIPT), folder, RANKS, *arguments), environ), folder)
     return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(RANKS)]
 
@@ -97,6 +106,22 @@ def judge(
         ),
         Figure(NAME, f"{what}agent, more than torchrun's", agent, "% of a core", None, "in steps of 10 ms of time"),
         Figure(NAME, f"{what}evidence of an hour", hourly, "MB", BAR_MB, "at what was written in these steps"),
+    ]  # fmt: skip
+
+
+def judge_level(what: str, length: int, watched: Sequence[dict[str, Any]]) -> list[Figure]:
+    """Make figures of one level: what it adds to a step, its looks apart, and the share that these took."""
+    wall, spread, taken = _differ(watched, "on", "wall")
+    used, used_spread, _ = _differ(watched, "on", "processor")
+    gap, gap_spread, _ = _differ(watched, "again", "wall")
+    steps = len(watched[0]["states"]["on"]["wall"])
+    bar = None if "deep" in what else max(BAR_MS, length / 100)
+    share = max(rank["looks"] / rank["seconds"] for rank in watched) * 3  # on in a third of the time
+    return [
+        Figure(NAME, f"{what}more with hooks", wall, "ms", bar, f"{steps} rounds, {spread}; it takes {taken:.3g} ms"),
+        Figure(NAME, f"{what}off against off", gap, "ms", None, f"A/A gap, {gap_spread}"),
+        Figure(NAME, f"{what}more processor time", used, "ms", bar, used_spread),
+        Figure(NAME, f"{what}looks", share * 100, "%", None if "deep" in what else 1.0, "of the time, as told"),
     ]  # fmt: skip
 
 

@@ -33,11 +33,39 @@ class Switch:
         self._places = [place for place in replaced if getattr(place[0], place[1], None) is place[3]]
         plain = {id(wrapper): original for _, _, original, wrapper in replaced}
         self._places += _find_imported(plain, {name: original for _, name, original, _ in replaced})
+        self._places += _find_descriptors()
+        self._taken: list[tuple[dict[int, object], int, object]] = []
 
     def turn(self, on: bool) -> None:
         """Put the hooks in, or what stood in their places before."""
         for owner, name, plain, hooked in self._places:
             setattr(owner, name, hooked if on else plain)
+        if on:
+            for registry, key, hook in self._taken:
+                registry[key] = hook
+            self._taken = []
+            return
+        for registry in _list_registries():
+            for key, hook in list(registry.items()):
+                if str(getattr(hook, "__module__", "")).startswith(f"{PACKAGE}."):
+                    self._taken.append((registry, key, registry.pop(key)))
+
+
+def _find_descriptors() -> list[Place]:
+    """Return what stands in the places of methods of Work."""
+    kind = getattr(sys.modules.get("torch.distributed"), "Work", None)
+    return [
+        (kind, name, value._real, value)
+        for name, value in list(vars(kind or object).items())
+        if str(type(value).__module__).startswith(f"{PACKAGE}.")
+    ]
+
+
+def _list_registries() -> list[dict[int, object]]:
+    """Return where torch keeps what it calls around each step of an optimizer, and before each module's forward."""
+    optim, module = (sys.modules.get(f"torch.{name}") for name in ("optim.optimizer", "nn.modules.module"))
+    kept = [getattr(optim, f"_global_optimizer_{name}_hooks", {}) for name in ("pre", "post")]
+    return [*kept, getattr(module, "_global_forward_pre_hooks", {})]
 
 
 def _find_imported(plain: dict[int, object], decorators: dict[str, Any]) -> list[Place]:

@@ -169,6 +169,7 @@ def note_end() -> None:
             if prints.is_settled(entry.tensors):
                 values = prints.measure(entry.tensors)
         _write_step(entry, entry.steps + 1, values, None, final=True)
+        entry.tensors = []
     journal.write(
         "watching",
         {
@@ -265,6 +266,7 @@ def _take_after(entry: _Optimizer) -> None:
         for place, tensor in enumerate(entry.tensors)
     ]
     _write_step(entry, entry.steps, values, gradients)
+    entry.tensors = []  # not to be kept alive by us
     _spend(entry, began)
     close_window(entry.number)
 
