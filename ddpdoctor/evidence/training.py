@@ -14,6 +14,7 @@ from ddpdoctor.evidence.numerics import Numerics
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.sampling import Sampling
 from ddpdoctor.evidence.stages import Frame
+from ddpdoctor.evidence.syncs import Syncs
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +245,7 @@ class Training:
     loaders: tuple[LoaderSetup, ...] = ()
     numerics: Numerics = field(default_factory=Numerics)
     samplings: tuple[Sampling, ...] = ()
+    syncs: Syncs = field(default_factory=Syncs)
     files: tuple[SharedFile, ...] = ()
     abstained: dict[str, RankSet] = field(default_factory=dict)
     """Why something was not looked at -> by which ranks."""

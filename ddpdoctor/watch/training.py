@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.numerics import Numerics
 from ddpdoctor.evidence.sampling import Sampling
+from ddpdoctor.evidence.syncs import Syncs
 from ddpdoctor.evidence.training import (
     BatchLook,
     EpochLook,
@@ -32,8 +33,15 @@ from ddpdoctor.watch.records import Shortener
 from ddpdoctor.watch.samplings import RankLoaders, fold_samplings
 from ddpdoctor.watch.sharing import KINDS as FILES
 from ddpdoctor.watch.sharing import RankFiles, fold_files
+from ddpdoctor.watch.syncs import KINDS as SYNCS
+from ddpdoctor.watch.syncs import fold_syncs
 
-KINDS = frozenset({"tensors", "step", "batch", "epoch", "loader", "abstained", "watching"}) | NUMBERS | FILES
+KINDS = (
+    frozenset({"tensors", "step", "batch", "epoch", "loader", "abstained", "watching"})
+    | NUMBERS
+    | SYNCS
+    | FILES
+)
 """Events that tell of the training."""
 LISTED = 48
 """Tensors of one step that are listed."""
@@ -60,6 +68,7 @@ class _Rank:
     epochs: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
     loaders: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     numbers: RankNumbers = field(default_factory=RankNumbers)
+    syncs: list[dict[str, Any]] = field(default_factory=list)
     abstained: list[str] = field(default_factory=list)
     share: float | None = None
     files: RankFiles = field(default_factory=RankFiles)
@@ -79,6 +88,8 @@ class _Rank:
             self.loaders.setdefault(int(event.get("place") or 0), []).append(event)
         elif kind in NUMBERS:
             self.numbers.take(event)
+        elif kind in SYNCS:
+            self.syncs.append(event)
         elif kind == "abstained":
             self.abstained.append(str(event["reason"]))
         elif kind in FILES:
@@ -151,6 +162,10 @@ class TrainingReader:
             samplings=self._try(lambda: self._fold_samplings(ranks)) or (),
             files=self._try(lambda: fold_files({rank.rank: rank.files for rank in ranks}, self._shorten))
             or (),
+            syncs=self._try(
+                lambda: fold_syncs({rank.rank: rank.syncs for rank in ranks}, self._shorten.frames)
+            )
+            or Syncs(),
             abstained={
                 reason: RankSet(who)
                 for reason, who in _group(

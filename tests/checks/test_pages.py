@@ -113,6 +113,9 @@ DDP013 batch-norm-unsynchronised warning
 DAT004 split-differs error
 DAT005 sampler-differs error
 DAT007 evaluation-padded warning
+DDP007 no-sync-around-backward-only warning
+DDP012 data-parallel-mixed warning
+PRF005 gradient-sync-redundant warning
 """
 # Codes that need no `check`, but that its experiments with the user's model can see as well.
 ALSO = """\

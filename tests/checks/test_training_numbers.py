@@ -212,7 +212,7 @@ def test_batch_norm_over_few_samples(modules: int, sizes: tuple[int, ...], count
     batches = tuple(BatchLook(1, "", 1, index, (), (size, 3)) for index, size in enumerate(sizes, 1))
     found = list(find_batch_norm(Evidence(training=(Training(optimizers=(setup,), batches=batches),))))
     assert len(found) == count
-    assert all(each.role == "advice" for each in found)
+    assert all((each.role, each.severity) == ("advice", "info") for each in found)
 
 
 def test_buffers_of_an_evaluation_are_folded_to_who_has_the_same() -> None:

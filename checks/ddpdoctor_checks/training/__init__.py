@@ -30,6 +30,7 @@ from ddpdoctor_checks.training.sampling import (
     find_sampler_differs,
     find_split_differs,
 )
+from ddpdoctor_checks.training.usage import find_data_parallel, find_redundant, find_search, find_unenclosed
 
 __all__ = [
     "find_batch_norm",
@@ -38,6 +39,7 @@ __all__ = [
     "find_changed",
     "find_checkpoint_raced",
     "find_checkpoint_read_early",
+    "find_data_parallel",
     "find_directories_raced",
     "find_download_raced",
     "find_epoch_unset",
@@ -45,9 +47,12 @@ __all__ = [
     "find_nonfinite",
     "find_parted",
     "find_rates",
+    "find_redundant",
     "find_sampler_differs",
     "find_scalers",
+    "find_search",
     "find_split_differs",
+    "find_unenclosed",
     "find_unsharded",
     "find_unsynced",
     "find_unused",

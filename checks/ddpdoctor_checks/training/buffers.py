@@ -18,6 +18,8 @@ from ddpdoctor_checks.wording import capitalise, choose_form, count_of, join_wor
 FEW_SAMPLES = 8
 """Samples of a rank below which the mean and variance of a batch are too noisy: the error of BatchNorm rises steeply
 below 8 in https://arxiv.org/abs/1803.08494, figure 1."""
+VERY_FEW = 4
+"""Below which it is a warning; from which on it is a hint."""
 _NAMES = 3
 _COUNTERS = ("num_batches_tracked",)
 """Buffers of torch's BatchNorm that no evaluation uses."""
@@ -207,7 +209,8 @@ def find_batch_norm(evidence: Evidence) -> Iterable[Finding]:
 
     How it decides:
         By the first size of the first tensor that the model is given, the largest one seen. BatchNorm that is
-        frozen (in eval mode) does not count. It is an advice: that training suffers is not seen.
+        frozen (in eval mode) does not count. That training suffers is not seen: from 4 samples on it is a
+        hint only.
 
     Known false alarms:
         Models whose batch is not in the first size, and large images or sequences, where a few samples have many
@@ -254,5 +257,6 @@ def _tell_batch_norm(setup: WrapperSetup, size: int) -> Finding:
         ),
         details={"modules": setup.batch_norms, "samples": size},
         role="advice",
+        severity=None if size < VERY_FEW else "info",
         confidence="medium",
     )  # fmt: skip

@@ -12,7 +12,7 @@ import math
 import sys
 import time
 
-from . import budget, calls, ddp, describe, hooks, journal, loaders, prints, steps
+from . import budget, calls, ddp, describe, hooks, journal, loaders, prints, steps, syncs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ def _note_backward(frame: FrameType) -> None:
     state.index += 1
     if state.slots is not None:
         _read_slots(state)
+    syncs.note_backward(frame)
     given = frame.f_locals.get("tensors")
     if type(given) is tuple and len(given) == 1 and prints.explain_busy() is None:
         _look(state, given[0], frame)

@@ -66,6 +66,11 @@ def note_forward(number: int, reduces: bool) -> None:
     forwards[number] = (synced + reduces, alone + (not reduces), int(reduces))
 
 
+def list_entries() -> list[_Wrapped]:
+    """Return what is remembered of wrappers, those included that are gone."""
+    return _wrapped
+
+
 def list_wrappers() -> list[tuple[int, Any, set[int], set[int]]]:
     """Return the living wrappers: number, wrapper, ids of the parameters it reduces, and of those it ignores."""
     found = []

@@ -23,6 +23,7 @@ TARGETS = {
     "torch.distributed.c10d_logger": "patch_logger",
     "torch.distributed.distributed_c10d": "patch_c10d",
     "torch.nn.parallel.distributed": "patch_ddp",
+    "torch.nn.parallel.data_parallel": "patch_data_parallel",
     "torch.utils.data.dataloader": "patch_dataloader",
     "torch.serialization": "patch_serialization",
     "safetensors.torch": "patch_safetensors",

@@ -188,9 +188,9 @@ def after_fork() -> None:
     if handle is not None:
         handle.remove()
     if _installed:
-        from . import backwards, evaluations, scalers
+        from . import backwards, evaluations, scalers, syncs
 
-        for each in (backwards, evaluations, scalers):
+        for each in (backwards, evaluations, scalers, syncs):
             each.after_fork()
 
 
@@ -423,6 +423,10 @@ def _write_step(
         fields["idle"] = _list_idle(entry)
     fields["carried"] = entry.rounds.tell()
     _write("step", fields)
+    if whole and not final:
+        from . import backwards, syncs
+
+        syncs.note_look(entry.number, _state.count, step, backwards.count())
 
 
 def _write(event: str, fields: dict[str, object]) -> None:

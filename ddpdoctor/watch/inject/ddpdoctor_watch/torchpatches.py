@@ -24,6 +24,7 @@ from . import (
     recorder,
     settings,
     steps,
+    syncs,
     works,
 )
 
@@ -78,6 +79,11 @@ def patch_ddp(module: ModuleType) -> None:
     _wrap(wrapper, "_ddp_init_helper", after=_note_wrapped)
     _wrap(wrapper, "_lazy_init", before=_note_first_forward)
     _see_forwards(wrapper)
+
+
+def patch_data_parallel(module: ModuleType) -> None:
+    """See models given to nn.DataParallel."""
+    _wrap(module, "_get_available_device_type", after=syncs.note_data_parallel)
 
 
 def patch_worker_signals(module: ModuleType) -> None:

@@ -1,0 +1,326 @@
+"""DDP007, DDP011, DDP012 and PRF005: what costs and gives nothing, or works otherwise than it looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ddpdoctor.evidence import Evidence, Frame, RankSet
+from ddpdoctor.evidence.syncs import PaceLook, Replicated, SearchLook, Unenclosed
+from ddpdoctor.evidence.training import WrapperSetup
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check, check_also
+from ddpdoctor_checks.crash.frames import user_line
+from ddpdoctor_checks.crash.telling import JOB
+from ddpdoctor_checks.ddp import unused
+from ddpdoctor_checks.training.findings import NEEDS
+from ddpdoctor_checks.wording import capitalise, count_of, join_words, name_set
+
+FEWEST_LOOKS = 3
+"""Looks that must all show the same number of reductions for each step."""
+FEWEST_SEARCHES = 4
+"""Iterations in which nothing was unused."""
+
+
+def _find_wrapper(evidence: Evidence, number: int) -> WrapperSetup | None:
+    setups = (setup for node in evidence.training for setup in node.optimizers)
+    wrappers = (wrapper for setup in setups for wrapper in setup.wrappers)
+    return next((wrapper for wrapper in wrappers if wrapper.number == number), None)
+
+
+def _name(wrapper: WrapperSetup | None) -> str:
+    return wrapper.model.removeprefix("__main__.") if wrapper is not None else "the model"
+
+
+def _where(ranks: RankSet, role: str, *lines: Frame | None) -> tuple[Where, ...]:
+    return tuple(
+        Where(ranks, role if not place else "caller", line.file, line.line, line.function, line.source)
+        for place, line in enumerate(line for line in lines if line is not None)
+    )
+
+
+@check(
+    "DDP007",
+    name="no-sync-around-backward-only",
+    title="no_sync encloses the backward and not the forward",
+    severity="warning",
+    family="training",
+    needs=NEEDS,
+    since="0.1.0",
+    id="training.no_sync_whole",
+    required=False,
+    commands=JOB,
+    explains=("PRF005",),
+)
+def find_unenclosed(evidence: Evidence) -> Iterable[Finding]:
+    """A backward runs under no_sync, but the forward before it did not: gradients are reduced all the same.
+
+    What it looks for:
+        Backwards that begin under the ``no_sync`` of a wrapper whose last forward in training was outside of it.
+
+    Why it matters:
+        DistributedDataParallel decides in the forward whether the backward reduces. Around the backward alone
+        ``no_sync`` does nothing: each micro-batch is reduced, and accumulation is as slow as without it.
+
+    How it decides:
+        By the wrapper's own switch at each backward and at the forward before.
+
+    Known false alarms:
+        The backward of another loss, made under the ``no_sync`` of a wrapper that has no part in it.
+
+    Fix:
+        Let ``no_sync`` enclose the forward too.
+
+    References:
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
+    """
+    if not any(node.steps or node.numerics.counts for node in evidence.training):
+        raise NotApplicable("no backward was seen on several ranks")
+    told: dict[tuple[int, str, int], list[Unenclosed]] = {}
+    for node in evidence.training:
+        for each in node.syncs.unenclosed:
+            line = user_line(each.frames)
+            key = each.wrapper, line.file if line else "", line.line if line else 0
+            told.setdefault(key, []).append(each)
+    for rows in told.values():
+        yield _tell_unenclosed(evidence, rows)
+
+
+def _tell_unenclosed(evidence: Evidence, rows: Sequence[Unenclosed]) -> Finding:
+    ranks = RankSet().union(*(row.ranks for row in rows))
+    line = user_line(rows[0].frames)
+    place = f" at {line.file}:{line.line}" if line is not None else ""
+    model = _name(_find_wrapper(evidence, rows[0].wrapper))
+    count = max(row.count for row in rows)
+    return Finding(
+        message=f"The backward{place} is under no_sync() and the forward of {model} before it was not: "
+        "its gradients are reduced all the same.",
+        ranks=ranks,
+        where=_where(ranks, "culprit", line),
+        evidence=(
+            EvidenceItem("backwards", f"at least {count_of(count, 'such backward')} on a rank", ranks),
+        ),
+        fix=(
+            Fix(
+                "enclose the forward too",
+                code="with model.no_sync():\n    loss = criterion(model(x), y) / accumulate\n    loss.backward()",
+            ),
+        ),
+        details={"count": count},
+    )
+
+
+@check_also(
+    unused.find_search_unneeded,
+    id="training.search",
+    family="training",
+    needs=NEEDS,
+    required=False,
+    commands=JOB,
+)
+def find_search(evidence: Evidence) -> Iterable[Finding]:
+    """The search for unused parameters has found none in the iterations that were looked at."""
+    joined: dict[int, list[SearchLook]] = {}
+    for node in evidence.training:
+        for look in node.syncs.searches:
+            joined.setdefault(look.wrapper, []).append(look)
+    if not joined:
+        raise NotApplicable("no DistributedDataParallel that searches for unused parameters was seen")
+    for number, looks in sorted(joined.items()):
+        fewest = min(look.looks for look in looks)
+        if fewest >= FEWEST_SEARCHES and not any(look.found for look in looks):
+            yield _tell_search(_find_wrapper(evidence, number), looks, fewest)
+
+
+def _tell_search(wrapper: WrapperSetup | None, looks: Sequence[SearchLook], fewest: int) -> Finding:
+    ranks = RankSet().union(*(look.ranks for look in looks))
+    line = user_line(wrapper.frames) if wrapper is not None else None
+    return Finding(
+        message=f"DistributedDataParallel searches for unused parameters of {_name(wrapper)} in each step, and in "
+        f"{count_of(fewest, 'iteration')} that {'was' if fewest == 1 else 'were'} looked at none was unused.",
+        ranks=ranks,
+        where=_where(ranks, "culprit", line),
+        evidence=(
+            EvidenceItem("search", f"looked at up to iteration {max(look.last for look in looks)}", ranks),
+        ),
+        fix=(
+            Fix(
+                "leave the search out, unless some batches take another way through the model",
+                code="model = DistributedDataParallel(model)",
+            ),
+        ),
+        details={"iterations": fewest},
+        severity="info",
+        role="advice",
+        confidence="medium",
+    )
+
+
+@check(
+    "DDP012",
+    name="data-parallel-mixed",
+    title="nn.DataParallel inside of a distributed rank",
+    severity="warning",
+    family="training",
+    needs=NEEDS,
+    since="0.1.0",
+    id="training.data_parallel",
+    required=False,
+    commands=JOB,
+)
+def find_data_parallel(evidence: Evidence) -> Iterable[Finding]:
+    """A rank of a distributed job puts a model into nn.DataParallel, which spreads it over all GPUs of the machine.
+
+    What it looks for:
+        nn.DataParallel that is made in a job of several ranks.
+
+    Why it matters:
+        Every rank then copies its model to every GPU in each forward: ranks compete for memory and time, and
+        gradients are reduced by DistributedDataParallel, if at all, for one of the copies.
+
+    How it decides:
+        By the devices that it is given. Where there is one, or none, it does nothing, and it is a hint only.
+
+    Known false alarms:
+        Ranks that each own several GPUs on purpose, one model spread over them.
+
+    Fix:
+        Take nn.DataParallel out; one process for each GPU and DistributedDataParallel replace it.
+
+    References:
+        https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-nn-ddp-instead
+    """
+    ranks = RankSet().union(*(node.ranks for node in evidence.training))
+    if len(ranks) < 2:
+        raise NotApplicable("it is no job of several ranks")
+    joined: dict[tuple[str, int | None, str], list[Replicated]] = {}
+    for node in evidence.training:
+        for each in node.syncs.replicated:
+            line = user_line(each.frames)
+            joined.setdefault((each.model, each.devices, str(line)), []).append(each)
+    for rows in joined.values():
+        yield _tell_data_parallel(rows)
+
+
+def _tell_data_parallel(rows: Sequence[Replicated]) -> Finding:
+    first = rows[0]
+    ranks = RankSet().union(*(row.ranks for row in rows))
+    line = user_line(first.frames)
+    place = f" at {line.file}:{line.line}" if line is not None else ""
+    idle = first.devices is not None and first.devices < 2
+    over = (
+        "several GPUs"
+        if first.devices is None
+        else f"{first.devices} GPUs"
+        if not idle
+        else "one device: it does nothing"
+        if first.devices
+        else "no GPU: it does nothing"
+    )
+    return Finding(
+        message=f"{capitalise(name_set(ranks))} {'puts' if len(ranks) == 1 else 'put'} "
+        f"{first.model.removeprefix('__main__.')} into nn.DataParallel{place}, each over {over}.",
+        ranks=ranks,
+        where=_where(ranks, "culprit", line),
+        fix=(
+            Fix(
+                "take nn.DataParallel out and let one process drive one GPU",
+                code='local = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(local)\n'
+                "model = DistributedDataParallel(model.to(local), device_ids=[local])",
+            ),
+        ),
+        details={"devices": first.devices, "model": first.model},
+        severity="info" if idle else None,
+        role="advice",
+    )
+
+
+@check(
+    "PRF005",
+    name="gradient-sync-redundant",
+    title="Every micro-batch is reduced while gradients accumulate",
+    severity="warning",
+    family="training",
+    needs=NEEDS,
+    since="0.1.0",
+    id="training.reductions",
+    required=False,
+    commands=JOB,
+)
+def find_redundant(evidence: Evidence) -> Iterable[Finding]:
+    """Gradients of several micro-batches accumulate for one step of the optimizer, and each of them is reduced.
+
+    What it looks for:
+        The same number of backwards, above one, before every step, each of them reduced by the wrapper, and all but
+        the first adding to gradients that are there.
+
+    Why it matters:
+        One reduction for each step is enough: the others cost their time and change nothing.
+
+    How it decides:
+        Only in programs with one optimizer and one wrapper, and where every look (at steps 1, 2, 4, 8 …) shows
+        the same. Backwards before which gradients were set to None (SAM, L-BFGS, several losses) do not count; where
+        gradients are set to zero instead it cannot be told, and nothing is said.
+
+    Known false alarms:
+        Memory: under ``no_sync`` gradients are kept beside the buckets, where ``gradient_as_bucket_view`` is off.
+
+    Fix:
+        Run all micro-batches but the last under ``no_sync()``, forward and backward.
+
+    References:
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html ;
+        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+    """
+    looks = [look for node in evidence.training for look in node.syncs.paces]
+    if not looks:
+        raise NotApplicable("no steps of one optimizer and one DistributedDataParallel were seen")
+    for number in sorted({look.wrapper for look in looks}):
+        own = [look for look in looks if look.wrapper == number]
+        each = _count_reductions(own)
+        if each is not None:
+            yield _tell_redundant(evidence, number, own, each)
+
+
+def _count_reductions(looks: Sequence[PaceLook]) -> int | None:
+    """Return how many reductions each step takes where one would do; None where that does not hold of every look."""
+    if len({look.step for look in looks}) < FEWEST_LOOKS or any(look.steps < 1 for look in looks):
+        return None
+    counts = {look.synced / look.steps for look in looks}
+    each = int(next(iter(counts)))
+    accumulates = all(
+        not look.alone
+        and look.backwards == look.synced == each * look.steps
+        and look.kept == (each - 1) * look.steps
+        for look in looks
+    )
+    return each if len(counts) == 1 and each > 1 and accumulates else None
+
+
+def _tell_redundant(evidence: Evidence, number: int, looks: Sequence[PaceLook], each: int) -> Finding:
+    wrapper = _find_wrapper(evidence, number)
+    ranks = RankSet().union(*(look.ranks for look in looks))
+    setup = next((setup for node in evidence.training for setup in node.optimizers), None)
+    line = user_line(setup.frames) if setup is not None else None
+    place = f" at {line.file}:{line.line}" if line is not None else ""
+    steps = sorted({look.step for look in looks})
+    return Finding(
+        message=f"Each step of the optimizer{place} follows {each} backwards of {_name(wrapper)}, and each of them "
+        f"reduces the gradients: {each - 1} of {each} reductions are wasted.",
+        ranks=ranks,
+        where=_where(ranks, "noticed", line),
+        evidence=(
+            EvidenceItem(
+                "reductions",
+                f"{each} for each step, none under no_sync(), at steps up to {join_words(map(str, steps), few=8)}",
+            ),
+        ),
+        fix=(
+            Fix(
+                "reduce with the last micro-batch only",
+                code="last = (i + 1) % accumulate == 0\n"
+                "with contextlib.nullcontext() if last else model.no_sync():\n"
+                "    loss = criterion(model(x), y) / accumulate\n    loss.backward()",
+            ),
+        ),
+        details={"reductions": each, "looks": len(steps)},
+        role="advice",
+    )  # fmt: skip

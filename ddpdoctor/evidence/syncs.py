@@ -1,0 +1,79 @@
+"""How ranks use DistributedDataParallel: what each step reduces, what no_sync encloses, what is searched for.
+
+Made by the watcher of a job from what each rank wrote down; see ``ddpdoctor_watch/syncs.py`` for when it does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddpdoctor.evidence.ranks import RankSet
+from ddpdoctor.evidence.stages import Frame
+
+
+@dataclass(frozen=True, slots=True)
+class PaceLook:
+    """What the steps between two looks took, in a program with one optimizer and one wrapper."""
+
+    wrapper: int
+    """As in `WrapperSetup.number`."""
+    ranks: RankSet
+    step: int
+    """The last of them."""
+    steps: int
+    backwards: int
+    kept: int
+    """Of these, how many added to gradients that were there."""
+    synced: int
+    """Forwards in training whose backward reduces."""
+    alone: int
+    """Forwards under no_sync."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchLook:
+    """What searches of a wrapper for unused parameters have found."""
+
+    wrapper: int
+    ranks: RankSet
+    looks: int
+    """Iterations that were looked at."""
+    found: int
+    """Of these, in how many there was an unused parameter on a rank."""
+    last: int
+    """Number of the last one, from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unenclosed:
+    """Backwards under no_sync whose forward was not, from one line."""
+
+    wrapper: int
+    ranks: RankSet
+    count: int
+    """At least so many on a rank."""
+    frames: tuple[Frame, ...] = ()
+    """Of the backward, innermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replicated:
+    """A model given to nn.DataParallel in a process of the job."""
+
+    ranks: RankSet
+    model: str
+    """Its class."""
+    devices: int | None
+    """How many it is spread over; 0 where there is none, and it does nothing."""
+    frames: tuple[Frame, ...] = ()
+    """Where, innermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Syncs:
+    """What was seen on one node."""
+
+    paces: tuple[PaceLook, ...] = ()
+    searches: tuple[SearchLook, ...] = ()
+    unenclosed: tuple[Unenclosed, ...] = ()
+    replicated: tuple[Replicated, ...] = ()

@@ -1,0 +1,137 @@
+"""How a program uses its wrapper: reductions for each step, no_sync, the search for unused parameters, DataParallel."""
+
+from __future__ import annotations
+
+import sys
+
+from . import calls, ddp, describe, journal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
+
+_FRAMES = 8
+_EACH_LINE = 3
+"""Backwards of one wrapper that are written down."""
+
+
+class _State:
+    """Of this process."""
+
+    def __init__(self) -> None:
+        self.kept = 0
+        self.seen: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
+        self.unenclosed: dict[int, int] = {}
+
+
+_state = _State()
+
+
+def after_fork() -> None:
+    """A forked child starts anew."""
+    global _state
+    _state = _State()
+
+
+def note_backward(frame: FrameType) -> None:
+    """Count a backward that adds to gradients that are there, and see one that no_sync encloses but not its forward."""
+    for entry in ddp.list_entries():
+        wrapper = entry.wrapper()
+        if wrapper is None:
+            continue
+        if not getattr(wrapper, "require_backward_grad_sync", True):
+            _note_unenclosed(entry.number, frame)
+        first = entry.parameters[0]() if entry.parameters else None
+        if first is not None and first.grad is not None:
+            _state.kept += 1
+
+
+def note_look(optimizer: int, optimizers: int, step: int, backwards: int) -> None:
+    """Write down how many backwards and reductions the steps since the last look took, after a step.
+
+    Args:
+        optimizer: Its number.
+        optimizers: How many there are.
+        step: From 1.
+        backwards: That were begun so far.
+    """
+    entries = [entry for entry in ddp.list_entries() if entry.wrapper() is not None]
+    if len(entries) == optimizers == 1:
+        synced, alone, _ = ddp.forwards.get(entries[0].number, (0, 0, -1))
+        seen = (step, backwards, _state.kept, synced, alone)
+        counts = [now - before for now, before in zip(seen, _state.seen)]  # noqa: B905  # 3.8
+        _state.seen = seen
+        journal.write(
+            "pace",
+            {
+                "number": entries[0].number,
+                "step": step,
+                **dict(zip(("steps", "backwards", "kept", "synced", "alone"), counts)),  # noqa: B905  # 3.8
+            },
+        )
+    for entry in entries:
+        _note_search(entry.number, entry.wrapper(), step)
+
+
+def note_data_parallel(device_type: Any, frame: FrameType, args: Any) -> None:
+    """Write down that a DataParallel is made."""
+    if frame.f_code.co_name != "__init__":
+        return
+    torch: Any = sys.modules["torch"]
+    seen = frame.f_locals
+    given = seen.get("device_ids")
+    count = len(given) if isinstance(given, (list, tuple)) else None
+    if device_type is None:
+        count = 0
+    elif count is None and device_type == "cuda":
+        count = torch.cuda.device_count()
+    own = calls.find_own_frame(frame)
+    journal.write(
+        "data-parallel",
+        {
+            "class": describe.name_type(type(seen.get("module"))),
+            "count": count,
+            "frames": describe.list_stack(own)[:_FRAMES] if own is not None else [],
+        },
+    )
+
+
+def _note_unenclosed(number: int, frame: FrameType) -> None:
+    if ddp.forwards.get(number, (0, 0, -1))[2] != 1:
+        return  # its forward was under no_sync too
+    count = _state.unenclosed[number] = _state.unenclosed.get(number, 0) + 1
+    if count & (count - 1) or count >> _EACH_LINE > 1:
+        return
+    own = calls.find_own_frame(frame)
+    journal.write(
+        "unenclosed",
+        {
+            "number": number,
+            "count": count,
+            "frames": describe.list_stack(own)[:_FRAMES] if own is not None else [],
+        },
+    )
+
+
+def _note_search(number: int, wrapper: Any, step: int) -> None:
+    """Write down what a wrapper that searches for unused parameters has found, by what it logs of itself.
+
+    It logs the first ten iterations and each hundredth (torch/csrc/distributed/c10d/logger.cpp).
+    """
+    if not getattr(wrapper, "find_unused_parameters", False) or getattr(wrapper, "static_graph", False):
+        return
+    logged = getattr(getattr(wrapper, "logger", None), "_get_ddp_logging_data", None)
+    if logged is None:
+        return
+    numbers = logged().ints_map
+    if numbers.get("iteration", 0) > 0:
+        journal.write(
+            "search",
+            {
+                "number": number,
+                "step": step,
+                "iteration": numbers["iteration"],
+                "unused": numbers.get("unused_parameter_size"),
+            },
+        )

@@ -1,0 +1,83 @@
+"""What ranks wrote down of how they use DistributedDataParallel, folded to `ddpdoctor.evidence.syncs`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence.syncs import PaceLook, Replicated, SearchLook, Syncs, Unenclosed
+
+KINDS = frozenset({"pace", "search", "unenclosed", "data-parallel"})
+"""Events that tell of it."""
+KEPT = 40
+"""Looks at the pace."""
+_PACE = ("number", "step", "steps", "backwards", "kept", "synced", "alone")
+
+Frames = Callable[[Any], tuple[Frame, ...]]
+Events = dict[int, list[dict[str, Any]]]
+"""Rank -> its events of `KINDS`."""
+
+
+def fold_syncs(ranks: Events, frames: Frames) -> Syncs:
+    """Return what the ranks of a node wrote.
+
+    Args:
+        ranks: Their events.
+        frames: Names files and reads source lines.
+    """
+    return Syncs(
+        paces=tuple(_fold_paces(ranks))[:KEPT],
+        searches=tuple(_fold_searches(ranks)),
+        unenclosed=tuple(_fold_unenclosed(ranks, frames)),
+        replicated=tuple(_fold_replicated(ranks, frames)),
+    )
+
+
+def _fold_paces(ranks: Events) -> list[PaceLook]:
+    rows: dict[tuple[int, ...], list[int]] = {}
+    for rank, events in ranks.items():
+        for event in events:
+            if event["event"] == "pace":
+                rows.setdefault(tuple(int(event[name]) for name in _PACE), []).append(rank)
+    return [
+        PaceLook(row[0], RankSet(who), *row[1:])
+        for row, who in sorted(rows.items(), key=lambda each: (each[0][1], each[0]))
+    ]
+
+
+def _fold_searches(ranks: Events) -> list[SearchLook]:
+    seen: dict[int, dict[int, bool]] = {}
+    who: dict[int, set[int]] = {}
+    for rank, events in ranks.items():
+        for event in events:
+            if event["event"] == "search" and event.get("unused") is not None:
+                number, iteration = int(event["number"]), int(event["iteration"])
+                found = seen.setdefault(number, {})
+                found[iteration] = found.get(iteration, False) or int(event["unused"]) > 0
+                who.setdefault(number, set()).add(rank)
+    return [
+        SearchLook(number, RankSet(who[number]), len(found), sum(found.values()), max(found))
+        for number, found in sorted(seen.items())
+    ]
+
+
+def _fold_unenclosed(ranks: Events, frames: Frames) -> list[Unenclosed]:
+    rows: dict[tuple[int, tuple[Frame, ...]], dict[int, int]] = {}
+    for rank, events in ranks.items():
+        for event in events:
+            if event["event"] == "unenclosed":
+                counts = rows.setdefault((int(event["number"]), frames(event.get("frames"))), {})
+                counts[rank] = max(counts.get(rank, 0), int(event["count"]))
+    return [Unenclosed(key[0], RankSet(counts), max(counts.values()), key[1]) for key, counts in rows.items()]
+
+
+def _fold_replicated(ranks: Events, frames: Frames) -> list[Replicated]:
+    rows: dict[tuple[str, int | None, tuple[Frame, ...]], list[int]] = {}
+    for rank, events in ranks.items():
+        for event in events:
+            if event["event"] == "data-parallel":
+                count = event.get("count")
+                key = str(event["class"]), None if count is None else int(count), frames(event.get("frames"))
+                rows.setdefault(key, []).append(rank)
+    return [Replicated(RankSet(who), *key) for key, who in rows.items()]

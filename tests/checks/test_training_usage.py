@@ -1,0 +1,144 @@
+"""How DistributedDataParallel is used: reductions that are wasted, no_sync, needless searches, DataParallel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from ddpdoctor.evidence import Evidence, Frame, RankSet
+from ddpdoctor.evidence.syncs import PaceLook, Replicated, SearchLook, Syncs, Unenclosed
+from ddpdoctor.evidence.training import OptimizerSetup, StepLook, Training, WrapperSetup
+from ddpdoctor.judge import Finding, NotApplicable
+from ddpdoctor.watch.syncs import fold_syncs
+from ddpdoctor_checks.training import find_data_parallel, find_redundant, find_search, find_unenclosed
+
+LINE = (Frame("train.py", 7, "main", "optimizer.step()"),)
+BOTH = RankSet([0, 1])
+
+
+def training(*syncs: Syncs) -> Evidence:
+    wrapper = WrapperSetup(1, "__main__.Net", BOTH, find_unused_parameters=True, frames=LINE)
+    setup = OptimizerSetup(1, "torch.optim.SGD", BOTH, frames=LINE, wrappers=(wrapper,))
+    return Evidence(
+        training=tuple(
+            Training(node, BOTH, optimizers=(setup,), steps=(StepLook(1, 1),), syncs=each)
+            for node, each in enumerate(syncs)
+        )
+    )
+
+
+def list_found(findings: Iterable[Finding]) -> list[Finding]:
+    return list(findings)
+
+
+def paces(*rows: tuple[int, int, int, int, int, int]) -> Evidence:
+    """Rows of step, steps, backwards, kept, synced, alone."""
+    return training(Syncs(paces=tuple(PaceLook(1, BOTH, *row) for row in rows)))
+
+
+def accumulating(each: int) -> list[tuple[int, int, int, int, int, int]]:
+    return [
+        (step, steps, each * steps, (each - 1) * steps, each * steps, 0)
+        for step, steps in ((1, 1), (2, 1), (4, 2), (8, 4))
+    ]
+
+
+def test_micro_batches_that_are_all_reduced_are_named() -> None:
+    (found,) = list_found(find_redundant(paces(*accumulating(4))))
+    assert found.details["reductions"] == 4
+    assert "3 of 4 reductions are wasted" in found.message
+    assert found.where[0].line == 7
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        accumulating(1),
+        accumulating(4)[:2],
+        [(step, steps, 4 * steps, 3 * steps, steps, 3 * steps) for step, steps, *_ in accumulating(4)],
+        [(step, steps, 2 * steps, 0, 2 * steps, 0) for step, steps, *_ in accumulating(2)],
+        [(step, steps, 2 * steps, 2 * steps, 2 * steps, 0) for step, steps, *_ in accumulating(2)],
+        [(step, steps, steps, steps, 2 * steps, 0) for step, steps, *_ in accumulating(2)],
+        [*accumulating(2), (16, 8, 9, 1, 9, 0)],
+    ],
+    ids=["one", "few looks", "no_sync", "set to none between", "set to zero", "two forwards", "now and then"],
+)
+def test_paces_that_waste_nothing_as_far_as_is_known(rows: list[tuple[int, int, int, int, int, int]]) -> None:
+    assert list_found(find_redundant(paces(*rows))) == []
+
+
+def test_ranks_that_differ_are_not_told_to_waste() -> None:
+    rows = accumulating(2)
+    other = tuple(PaceLook(1, RankSet([1]), step, steps, steps, 0, steps, 0) for step, steps, *_ in rows)
+    own = tuple(PaceLook(1, RankSet([0]), *row) for row in rows)
+    assert list_found(find_redundant(training(Syncs(paces=own + other)))) == []
+
+
+def test_a_backward_alone_under_no_sync_is_named_once_for_its_line() -> None:
+    row = Unenclosed(1, RankSet([0]), 4, LINE)
+    (found,) = list_found(
+        find_unenclosed(
+            training(Syncs(unenclosed=(row,)), Syncs(unenclosed=(Unenclosed(1, RankSet([1]), 8, LINE),)))
+        )
+    )
+    assert found.ranks == BOTH
+    assert found.details["count"] == 8
+    assert list_found(find_unenclosed(training(Syncs()))) == []
+
+
+@pytest.mark.parametrize(("looks", "found", "count"), [(4, 0, 1), (3, 0, 0), (6, 1, 0)])
+def test_a_search_that_finds_nothing(looks: int, found: int, count: int) -> None:
+    told = list_found(find_search(training(Syncs(searches=(SearchLook(1, BOTH, looks, found, 9),)))))
+    assert len(told) == count
+    assert all((each.severity, each.role) == ("info", "advice") for each in told)
+
+
+def test_a_search_that_finds_something_on_another_node_is_needed() -> None:
+    one, other = SearchLook(1, RankSet([0]), 6, 0, 9), SearchLook(1, RankSet([1]), 6, 2, 9)
+    assert list_found(find_search(training(Syncs(searches=(one,)), Syncs(searches=(other,))))) == []
+
+
+@pytest.mark.parametrize(("devices", "severity"), [(8, None), (None, None), (1, "info"), (0, "info")])
+def test_data_parallel_in_a_rank(devices: int | None, severity: str | None) -> None:
+    (found,) = list_found(
+        find_data_parallel(training(Syncs(replicated=(Replicated(BOTH, "Net", devices, LINE),))))
+    )
+    assert found.severity == severity
+    assert found.where[0].line == 7
+
+
+def test_data_parallel_in_a_job_of_one_rank_is_not_applicable() -> None:
+    alone = Training(0, RankSet([0]), syncs=Syncs(replicated=(Replicated(RankSet([0]), "Net", 8, LINE),)))
+    with pytest.raises(NotApplicable):
+        list_found(find_data_parallel(Evidence(training=(alone,))))
+
+
+def test_events_of_ranks_are_folded() -> None:
+    pace = {
+        "event": "pace",
+        "number": 1,
+        "step": 2,
+        "steps": 1,
+        "backwards": 2,
+        "kept": 1,
+        "synced": 2,
+        "alone": 0,
+    }
+    search = {"event": "search", "number": 1, "step": 2, "iteration": 1, "unused": 0}
+    events: dict[int, list[dict[str, Any]]] = {
+        0: [pace, search, {**search, "iteration": 4}],
+        1: [
+            pace,
+            search,
+            {**search, "iteration": 4, "unused": 68},
+            {"event": "unenclosed", "number": 1, "count": 2},
+        ],
+        2: [{"event": "data-parallel", "class": "Net", "count": None}],
+    }
+    folded = fold_syncs(events, lambda _: ())
+    assert folded.paces == (PaceLook(1, BOTH, 2, 1, 2, 1, 2, 0),)
+    assert folded.searches == (SearchLook(1, BOTH, 2, 1, 4),)
+    assert folded.unenclosed == (Unenclosed(1, RankSet([1]), 2),)
+    assert folded.replicated == (Replicated(RankSet([2]), "Net", None),)
