@@ -92,6 +92,8 @@ class StepLook:
     carried: float = 0.0
     """How many times as many elements as the optimizer's parameters have the program's own collectives were given
     since the last look, on the rank where it is most."""
+    exchanged: float = 0.0
+    """The same of sends and receives."""
 
 
 @dataclass(frozen=True, slots=True)

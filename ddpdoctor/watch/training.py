@@ -253,6 +253,7 @@ class TrainingReader:
                 ),
                 wrappers=self._fold_wrappers(events),
                 carried=max(float(event.get("carried") or 0) for event in events.values()),
+                exchanged=max(float(event.get("exchanged") or 0) for event in events.values()),
             )
         for step in _choose(looks, ranks, number):
             looks[step] = self._drill(looks[step], ranks)

@@ -123,17 +123,48 @@ def test_unused_parameters_that_the_wrapper_looks_for_are_no_cause() -> None:
     assert judge(made.look(1, "", "", lacking).look(2)) == []
 
 
-def unwrapped(start: str = "", *, carried: float = 0.0, rates: str = "") -> Made:
-    made = Made(2, wrapped=False).look(1, start, "0|1", rates=rates)
-    return made.look(2, "0|1", "0|1", carried=carried).look(3, "0|1", final=True)
+def unwrapped(
+    start: str = "", *, carried: float = 0.0, exchanged: float = 0.0, rates: str = "", equal: int = 0
+) -> Made:
+    """Return two ranks whose models part; some of the four parameters have equal gradients."""
+    made = Made(2, wrapped=False)
+    rows = [
+        tensor(f"layer{n}.weight", 2, start, "" if n < equal else "0|1", model=-1, reduced=False)
+        for n in range(4)
+    ]
+    made.look(1, start, "0|1", *rows[equal:], rates=rates)
+    made.look(2, "0|1", "0|1", *rows[equal:], carried=carried, exchanged=exchanged)
+    return made.look(3, "0|1", final=True)
+
+
+def sharded(made: Made) -> Made:
+    return made.loader().epoch(1, {0: "a", 1: "b"})
 
 
 def test_model_that_nothing_wraps() -> None:
-    found = only(unwrapped().loader())
+    found = only(sharded(unwrapped()))
     assert (found.code, found.severity, found.confidence) == ("DDP015", "error", "high")
     assert found.where[0].line == STEP.line
-    found = only(unwrapped("0|1").loader())
+    found = only(sharded(unwrapped("0|1")))
     assert (found.code, found.severity, found.confidence) == ("DDP015", "error", "medium")
+
+
+def test_sampler_of_what_is_only_evaluated_tells_nothing_of_the_training() -> None:
+    made = unwrapped().loader().epoch(1, {0: "a", 1: "b"}, steps=0)
+    assert only(made).severity == "info"
+
+
+def test_rounds_of_local_training_are_averaged_in_between() -> None:
+    made = sharded(unwrapped())
+    training = made.training()
+    again = dataclasses.replace(training.optimizers[0], number=2)
+    begin = dataclasses.replace(Made(2, wrapped=False).look(1).looks[0], optimizer=2)
+    parted = dataclasses.replace(made.looks[1], optimizer=2, step=1)
+    for look, expected in ((begin, "info"), (parted, "error")):
+        seen = dataclasses.replace(
+            training, optimizers=(*training.optimizers, again), steps=(*training.steps, look)
+        )
+        assert judge(Evidence(training=(seen,)))[0].severity == expected
 
 
 def test_averaging_that_does_nothing() -> None:
@@ -145,7 +176,9 @@ def test_unwrapped_models_may_be_meant_to_be_several() -> None:
     folds = unwrapped(carried=0.01).batch(1, "0|1").batch(2, "0|1")
     ensemble = unwrapped("0|1")
     search = unwrapped(carried=1.0, rates="0|1").batch(1, "0|1")
-    for made in (folds, ensemble, search):
+    experts = sharded(unwrapped("0|1", carried=1.0, equal=2))
+    gossip = sharded(unwrapped(exchanged=2.0))
+    for made in (folds, ensemble, search, experts, gossip):
         found = only(made)
         assert (found.code, found.severity, found.confidence) == ("DDP015", "info", "low")
 
@@ -299,6 +332,14 @@ def test_same_order_in_each_epoch() -> None:
     assert only(own.epoch(1, {0: "a"}).epoch(2, {0: "a"})).severity == "info"
     by_length = Made(2).look(1).loader(sampler="shop.ByLength", shuffles=False)
     assert only(by_length.epoch(1, {0: "a"}).epoch(2, {0: "a"})).severity == "info"
+
+
+def test_validation_may_go_through_the_same_loop() -> None:
+    made = Made(2).look(1).loader()
+    for number in range(1, 6):
+        trains = number % 2
+        made.epoch(number, {0: "a", 1: "b"} if trains else {0: "v", 1: "w"}, steps=8 * trains)
+    assert only(made).code == "DAT002"
 
 
 def test_what_is_no_forgotten_epoch() -> None:

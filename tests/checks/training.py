@@ -78,7 +78,7 @@ class Made:
 
     def look(
         self, step: int, values: str = "", gradients: str = "", *tensors: TensorLook, synced: int = 1, alone: int = 0,
-        last: bool | None = True, bypassed: bool = False, final: bool = False, rates: str = "", carried: float = 0.0,
+        last: bool | None = True, bypassed: bool = False, final: bool = False, rates: str = "", carried: float = 0.0, exchanged: float = 0.0,
     ) -> Made:  # fmt: skip
         """Add a look; without tensors and with ``values`` or ``gradients`` given one tensor is made for them."""
         if not tensors and (values or gradients):
@@ -106,6 +106,7 @@ class Made:
                 tensors=tensors,
                 differing=len(tensors),
                 carried=carried,
+                exchanged=exchanged,
             )
         )
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -138,31 +139,42 @@ def find_same_order(evidence: Evidence) -> list[SameOrder]:
         loader = _find_loader(evidence, name)
         if loader is None:
             continue
-        same = {rank: again for rank, epochs in ranks.items() if (again := _repeats(epochs)) is not None}
-        moved = any(_moves(epochs) for epochs in ranks.values())
+        trained = {rank: _list_trained(epochs) for rank, epochs in ranks.items()}
+        same = {rank: again for rank, epochs in trained.items() if (again := _repeats(epochs)) is not None}
+        moved = any(_moves(epochs) for epochs in trained.values())
         if same and not moved:
             first = same[min(same)]
             found.append(SameOrder(loader, RankSet(same), first.number, first.compared, first.first))
     return found
 
 
-def _repeats(epochs: dict[int, EpochLook]) -> EpochLook | None:
-    """Return the first epoch in training whose order is that of the one before."""
+def _list_trained(epochs: dict[int, EpochLook]) -> list[list[EpochLook]]:
+    """Return the epochs in training, in runs: validation may go through the same loop, others may be unknown."""
+    runs: list[list[EpochLook]] = [[]]
+    last = 0
     for number, look in sorted(epochs.items()):
-        before = epochs.get(number - 1)
-        if before is not None and _alike(before, look):
-            return look
-    return None
+        if number != last + 1 and runs[-1]:
+            runs.append([])
+        last = number
+        if look.steps:
+            runs[-1].append(look)
+    return runs
+
+
+def _repeats(runs: Sequence[Sequence[EpochLook]]) -> EpochLook | None:
+    """Return the first epoch in training whose order is that of the one before."""
+    pairs = (pair for run in runs for pair in itertools.pairwise(run))
+    return next((look for before, look in pairs if _alike(before, look)), None)
 
 
 def _alike(one: EpochLook, other: EpochLook) -> bool:
-    if one.ascending or not one.steps or not other.steps or one.batches < 2:  # one batch has no order
+    if one.ascending or one.batches < 2:  # one batch has no order
         return False
     shared = min(one.compared, other.compared)
     return one.digest == other.digest and one.compared == other.compared and shared >= FEWEST_INDICES
 
 
-def _moves(epochs: dict[int, EpochLook]) -> bool:
+def _moves(runs: Sequence[Sequence[EpochLook]]) -> bool:
     """Whether the order changed between any two epochs: then somebody takes care of it."""
-    digests: Sequence[str] = [look.digest for look in epochs.values() if look.compared >= FEWEST_INDICES]
-    return len(set(digests)) > 1
+    digests = {look.digest for run in runs for look in run if look.compared >= FEWEST_INDICES}
+    return len(digests) > 1

@@ -214,8 +214,10 @@ def find_unwrapped(evidence: Evidence) -> Iterable[Finding]:
         Tensors of DTensor, FSDP and the like, and parameters that belong to no module that was seen, are passed
         over. It is an error only where the ranks are seen to train one model together: by a sampler that cuts the
         data into as many parts as there are ranks, or by collectives that carry as much as the parameters in each
-        step. Else (members of an ensemble, folds, trials of a search) it is an advice, and where ranks are given
-        the same batches (parts of one model) nothing is said.
+        step. Else (members of an ensemble, folds, trials of a search) it is an advice; so it is where learning rates
+        differ, where ranks send each other their parameters (gossip), where they are equal again when the next
+        optimizer begins (federated rounds), and where models differ from the beginning in a part only (experts).
+        Where ranks are given the same batches (parts of one model) nothing is said.
 
     Known false alarms:
         Members of an ensemble whose data is cut up by a DistributedSampler.
@@ -394,7 +396,7 @@ def find_epoch_unset(evidence: Evidence) -> Iterable[Finding]:
         the first one, and the model sees the same batches again and again; accuracy suffers without a word.
 
     How it decides:
-        By the first eight batches of indices of each epoch, whatever the sampler's class. A sampler without
+        By the first eight batches of indices of each epoch in training, whatever the sampler's class. A sampler without
         ``set_epoch``, or one whose code neither reads an epoch nor makes a random order (by length, say), may
         mean its order: then it is an advice. Fewer than eight indices, epochs of one batch, and loaders without
         indices (streams), are not judged.

@@ -94,6 +94,7 @@ def list_replicas(evidence: Evidence) -> list[Replica]:
 def _split(setup: OptimizerSetup, looks: Sequence[StepLook]) -> list[Replica]:
     """Return the models of one optimizer, each over the ranks of its group."""
     models = {int(model): name for model, name in setup.models.items() if model.lstrip("-").isdigit()}
+    others = {*models, *(each.model for look in looks for each in look.tensors)}
     wrapped = {each.number for each in setup.wrappers}
     parts: list[tuple[int, str, RankSet, WrapperSetup | None]] = []
     for each in setup.wrappers:
@@ -107,7 +108,7 @@ def _split(setup: OptimizerSetup, looks: Sequence[StepLook]) -> list[Replica]:
             model,
             name.rpartition(".")[2],
             ranks,
-            _restrict(looks, ranks, model, alone=len(models) == 1 and setup.uniform),
+            _restrict(looks, ranks, model, alone=setup.uniform and not others - {model}),
             wrapper,
         )
         for model, name, ranks, wrapper in parts
@@ -304,23 +305,53 @@ def _weigh_unwrapped(evidence: Evidence, parting: Parting) -> Parting | None:
     """
     replica, world = parting.replica, len(parting.replica.ranks)
     loaders = [loader for node in evidence.training for loader in node.loaders]
-    sharded = any(loader.replicas == world for loader in loaders)
+    trained = {look.loader for node in evidence.training for look in node.epochs if look.steps}
+    sharded = any(loader.replicas == world and loader.loader in trained for loader in loaders)
     batches = [look for node in evidence.training for look in node.batches if look.model == replica.model]
     if not sharded and any(len(share.ranks) > 1 for look in batches for share in look.batches):
         return None
+    rates = any(len(look.rates) > 1 for look in replica.looks)
+    partly = parting.at_start and not _differs_throughout(parting)
+    if rates or partly or _is_moved(replica, "exchanged") or _has_rounds(evidence, replica):
+        return replace(parting, confidence="low", advice=True)
     if sharded:
         return replace(parting, confidence="medium" if parting.at_start else "high")
-    rates = any(len(look.rates) > 1 for look in replica.looks)
-    if _is_carried(replica) and batches and not parting.at_start and not rates:
+    if _is_moved(replica, "carried") and batches and not parting.at_start:
         return replace(parting, confidence="medium")
     return replace(parting, confidence="low", advice=True)
 
 
-def _is_carried(replica: Replica) -> bool:
-    """Whether collectives of the program carry all of the parameters or gradients in most steps."""
+def _has_rounds(evidence: Evidence, replica: Replica) -> bool:
+    """Whether the ranks part under one optimizer and are equal where the next one begins: averaged in between."""
+    rows = [
+        each
+        for each in list_replicas(evidence)
+        if each.name == replica.name
+        and each.ranks == replica.ranks
+        and each.setup.parameters == replica.setup.parameters
+    ]
+    return any(
+        _is_parted(before) and any(look.step == 1 and len(look.values) == 1 for look in after.looks)
+        for before, after in itertools.pairwise(rows)
+    )
+
+
+def _is_parted(replica: Replica) -> bool:
+    return any(len(look.values) > 1 for look in replica.looks)
+
+
+def _differs_throughout(parting: Parting) -> bool:
+    """Whether all that the optimizer steps differs; where a part is kept equal, the rest may be a rank's own."""
+    setup, gradients = parting.replica.setup, parting.gradients
+    return gradients is not None and not setup.wrappers and gradients.differing >= setup.parameters
+
+
+def _is_moved(replica: Replica, name: str) -> bool:
+    """Whether the program's own calls carry all of the parameters or gradients in most steps."""
     looks = [look for look in replica.looks if not look.final]
     return any(
-        look.carried >= (look.step - before.step) * MOST_STEPS for before, look in itertools.pairwise(looks)
+        getattr(look, name) >= (look.step - before.step) * MOST_STEPS
+        for before, look in itertools.pairwise(looks)
     )
 
 

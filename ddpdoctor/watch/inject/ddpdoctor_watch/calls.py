@@ -74,6 +74,7 @@ class _Ring:
         self.count = 0
         self.public = 0
         self.elements = 0
+        self.exchanged = 0
         self.signatures: dict[object, int] = {}
         self.sites: dict[object, int] = {}
         self.groups: dict[object, int] = {}
@@ -248,7 +249,9 @@ def _write(
     get = given.get
     tensor = get(spec.tensor)
     shape = getattr(tensor, "shape", None)
-    if not spec.two_sided:
+    if spec.two_sided:
+        ring.exchanged += _count(tensor)
+    else:
         ring.elements += _count(tensor)
     reduction = get("op")
     key = (
@@ -512,9 +515,9 @@ def made_count(ops: frozenset[str]) -> int:
     )
 
 
-def count_elements() -> int:
-    """Return how many elements of tensors they were given, sends and receives left out."""
-    return _ring.elements if _ring is not None else 0
+def count_elements() -> tuple[int, int]:
+    """Return how many elements of tensors they were given: collectives, and sends and receives."""
+    return (_ring.elements, _ring.exchanged) if _ring is not None else (0, 0)
 
 
 def find_own_frame(frame: FrameType | None) -> FrameType | None:

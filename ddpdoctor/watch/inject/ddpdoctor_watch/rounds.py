@@ -30,7 +30,7 @@ class Rounds:
     def __init__(self, parameters: list[Any]) -> None:
         self.elements = max(1, sum(int(each.numel()) for each in parameters))
         self.calls = calls.public_count()
-        self.carried = self.told = calls.count_elements()
+        self.carried, _ = self.told = calls.count_elements()
         self.kinds: dict[int, int] = {}
 
     def is_telling(self) -> bool:
@@ -38,13 +38,14 @@ class Rounds:
         count = calls.public_count()
         if count == self.calls:
             return False
-        carried = calls.count_elements()
+        carried, _ = calls.count_elements()
         kind = min(_KINDS, _PARTS * (carried - self.carried) // self.elements)
         self.calls, self.carried = count, carried
         seen = self.kinds[kind] = self.kinds.get(kind, 0) + 1
         return not seen & (seen - 1) and seen <= _MOST
 
-    def tell(self) -> float:
-        """Return how often all parameters were carried since this was asked last."""
-        carried, self.told = self.carried - self.told, self.carried
-        return round(carried / self.elements, 3)
+    def tell(self) -> tuple[float, float]:
+        """Return how often all parameters were carried, and sent or received, since this was asked last."""
+        before, self.told = self.told, calls.count_elements()
+        carried, exchanged = (now - then for now, then in zip(self.told, before))  # noqa: B905  # 3.8
+        return round(carried / self.elements, 3), round(exchanged / self.elements, 3)

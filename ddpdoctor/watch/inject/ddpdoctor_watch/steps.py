@@ -421,7 +421,7 @@ def _write_step(
     ]
     if whole and _state.ran:
         fields["idle"] = _list_idle(entry)
-    fields["carried"] = entry.rounds.tell()
+    fields["carried"], fields["exchanged"] = entry.rounds.tell()
     _write("step", fields)
     if whole and not final:
         from . import backwards, syncs
