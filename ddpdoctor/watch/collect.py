@@ -38,6 +38,7 @@ from ddpdoctor.watch.records import (
     start_process,
 )
 from ddpdoctor.watch.senders import ITSELF, Kill, name_senders
+from ddpdoctor.watch.slimming import Slimmer
 from ddpdoctor.watch.training import KINDS as TRAINING
 from ddpdoctor.watch.training import TrainingReader
 
@@ -75,6 +76,7 @@ class _Seen:
     """The last call of an exit, where no exception came later."""
     training: dict[Path, tuple[ProcessRecord, list[dict[str, Any]]]] = field(default_factory=dict)
     """What processes wrote of the steps that they made."""
+    slimmer: Slimmer = field(default_factory=Slimmer)
 
 
 def collect_run(
@@ -155,6 +157,7 @@ def _read_process(path: Path, node: int, shorten: Shortener, found: Collected, s
     record: ProcessRecord | None = None
     told: list[dict[str, Any]] = []
     trained: list[dict[str, Any]] = []
+    slim = seen.slimmer.open()
     damaged = 0
     try:
         for event in _read_events(path):
@@ -170,7 +173,10 @@ def _read_process(path: Path, node: int, shorten: Shortener, found: Collected, s
             if kind in ("exception", "ddp"):
                 told.append(event)
             elif kind in TRAINING:
-                trained.append(event)
+                try:
+                    trained.append(slim.take(event))
+                except DAMAGED:
+                    damaged += 1
             elif kind == "trouble":
                 said = f"{event.get('where')}: {event.get('text')}"[:MESSAGE_LIMIT]
                 found.lost.append(f"watching process {path.stem}: {said}")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.numerics import Numerics
@@ -26,7 +26,7 @@ from ddpdoctor.evidence.training import (
     WrapperSetup,
 )
 from ddpdoctor.gather.regular import open_regular
-from ddpdoctor.watch.events import DAMAGED, read_events
+from ddpdoctor.watch.events import DAMAGED, LONGEST, read_events
 from ddpdoctor.watch.numerics import KINDS as NUMBERS
 from ddpdoctor.watch.numerics import RankNumbers, fold_numbers
 from ddpdoctor.watch.records import Shortener
@@ -78,8 +78,7 @@ class _Rank:
         if kind == "tensors":
             self.tables[int(event["optimizer"]), int(event["table"])] = event
         elif kind == "step":
-            kept = {name: value for name, value in event.items() if name not in ("each", "each_gradient")}
-            self.steps[int(event["optimizer"]), int(event["step"])] = kept
+            self.steps[int(event["optimizer"]), int(event["step"])] = event
         elif kind == "batch":
             self.batches.append(event)
         elif kind == "epoch":
@@ -448,7 +447,14 @@ def _choose(looks: Mapping[int, StepLook], ranks: list[_Rank], number: int) -> l
     """Return the steps whose tensors are to be listed: where something shows first, and the last ones."""
 
     def first(holds: Callable[[int], bool]) -> int | None:
-        return next((step for step in looks if not step & (step - 1) and holds(step)), None)
+        return next((step for step in looks if step in listed and holds(step)), None)
+
+    listed = {
+        step
+        for rank in ranks
+        for (optimizer, step), event in rank.steps.items()
+        if optimizer == number and event.get("whole")
+    }
 
     lacking = {
         step
@@ -457,7 +463,7 @@ def _choose(looks: Mapping[int, StepLook], ranks: list[_Rank], number: int) -> l
         if optimizer == number and event.get("missing")
     }
     finals = [step for step in looks if looks[step].final and len(looks[step].values) > 1]
-    whole = [step for step in looks if not step & (step - 1) and len(looks[step].values) > 1]
+    whole = [step for step in looks if step in listed and len(looks[step].values) > 1]
     chosen = [
         first(lambda step: len(looks[step].values) > 1),
         first(lambda step: len(looks[step].gradients) > 1),
@@ -472,19 +478,24 @@ def _read_step(path: Path, optimizer: int, step: int) -> dict[str, Any] | None:
     """Read one event of a step once more, with the numbers of each tensor."""
     try:
         with open_regular(path) as file:
-            data = file.read(FILE_LIMIT)
+            for line in _find_lines(file, b'"event":"step"', f'"optimizer":{optimizer},', f'"step":{step},'):
+                for event in read_events(line):
+                    told = event.get("event"), event.get("optimizer"), event.get("step")
+                    if told == ("step", optimizer, step):
+                        return event
     except OSError:
         return None
-    marks = f'"optimizer":{optimizer},'.encode(), f'"step":{step},'.encode()
-    lines = [
-        line
-        for line in data.splitlines()
-        if b'"event":"step"' in line and all(mark in line for mark in marks)
-    ]
-    for event in read_events(b"\n".join(lines) + b"\n"):
-        if event.get("event") == "step" and event.get("optimizer") == optimizer and event.get("step") == step:
-            return event
     return None
+
+
+def _find_lines(file: BinaryIO, kind: bytes, *marks: str) -> Iterator[bytes]:
+    """Yield the lines that have all marks; the file may be long, and so may a line."""
+    wanted = [kind, *(mark.encode() for mark in marks)]
+    left = FILE_LIMIT
+    while left > 0 and (line := file.readline(LONGEST)):
+        left -= len(line)
+        if all(mark in line for mark in wanted):
+            yield line
 
 
 def _list_tables(rank: _Rank, number: int) -> list[dict[str, Any]]:
