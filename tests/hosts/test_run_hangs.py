@@ -91,7 +91,9 @@ if socket.gethostname() == "node-b":
 """The hosts share the kernel's clock, so that of every Python process of one is set ahead as it starts."""
 
 
-@pytest.mark.parametrize("stalls", [False, True], ids=["deadlock", "stall"])
+@pytest.mark.parametrize(
+    "stalls", [False, pytest.param(True, marks=pytest.mark.long)], ids=["deadlock", "stall"]
+)
 def test_clocks_that_differ_by_seconds_change_nothing_and_are_told(tmp_path: Path, stalls: bool) -> None:
     (tmp_path / "clock").mkdir()
     (tmp_path / "clock" / "sitecustomize.py").write_text(SKEWED)

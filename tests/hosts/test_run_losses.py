@@ -70,6 +70,7 @@ def test_host_whose_link_is_down_is_named_from_both_ends(tmp_path: Path) -> None
     assert analyzed["findings"][0]["nodes"] == ["node-b"]
 
 
+@pytest.mark.long
 def test_host_whose_link_is_down_is_named_under_c10d(tmp_path: Path) -> None:
     """By the head: on the other host torch's own agent waits for the rendezvous for minutes."""
     with Hosts(2) as hosts:

@@ -81,6 +81,7 @@ def test_large_packets_that_vanish_are_named_with_the_pair_by_both_hosts(tmp_pat
     assert ran[0].first["confidence"] == "high"
 
 
+@pytest.mark.long
 def test_large_packets_that_vanish_between_two_of_three_hosts_are_told_by_the_head(tmp_path: Path) -> None:
     """Between these two there are no signs of life; that both reach the head, and no full packet ever passed, tells."""
     with Hosts(3) as hosts:
@@ -112,6 +113,7 @@ def test_cable_that_is_pulled_in_mid_run_is_a_lost_link_from_both_ends(tmp_path:
     assert {place["line"] for place in first["where"]} == {line_of("WAITING")}
 
 
+@pytest.mark.long
 def test_interface_that_is_taken_down_is_named(tmp_path: Path) -> None:
     with Hosts(2) as hosts:
         _, (head, other) = run(tmp_path, hosts, lambda: hosts[1].link_down(cable=False))
@@ -120,6 +122,7 @@ def test_interface_that_is_taken_down_is_named(tmp_path: Path) -> None:
     assert "eth0 on node-b is switched off" in other.first["message"]
 
 
+@pytest.mark.long
 def test_two_of_three_hosts_that_lose_each_other_are_named_while_their_processes_run(tmp_path: Path) -> None:
     with Hosts(3) as hosts:
         options = (*PATIENCE[:3], "60", "--on-hang", "report", "--nodes-wait", "20")
