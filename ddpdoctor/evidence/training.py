@@ -156,6 +156,8 @@ class BatchLook:
     shape: tuple[int, ...] = ()
     frames: tuple[Frame, ...] = ()
     """Where the model was called; of the first one only."""
+    draws: tuple[Share, ...] = ()
+    """How far the random numbers of the CPU were, on ranks whose batches are there too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class _Group:
     ranks: list[int] = field(default_factory=list)
     shards: dict[str, int] = field(default_factory=dict)
     trained: bool = False
+    joining: bool = False
     samples: int = 0
     padded: int | None = None
 
@@ -46,7 +47,9 @@ def fold_samplings(ranks: Iterable[RankLoaders], shorten: Shortener) -> tuple[Sa
     """Return the first iterations of each loader; ranks that were told the same are one entry."""
     groups: dict[_Key, _Group] = {}
     for rank in ranks:
-        trained = {(int(event["loader"]), int(event["epoch"])) for event in rank.batches}
+        trained = {
+            (int(event["loader"]), int(event["epoch"])): bool(event.get("joining")) for event in rank.batches
+        }
         for place, events in rank.loaders.items():
             name = _name_place(events, shorten)
             if not name:
@@ -54,7 +57,7 @@ def fold_samplings(ranks: Iterable[RankLoaders], shorten: Shortener) -> tuple[Sa
             for event in events[:ITERATIONS]:
                 number = int(event["number"])
                 group = groups.setdefault((name, number, *_read_key(event)), _Group(event))
-                _add(group, rank, event, rank.epochs.get((place, number)), (place, number) in trained)
+                _add(group, rank, event, rank.epochs.get((place, number)), trained.get((place, number)))
     chosen = sorted(groups.items(), key=lambda item: (item[0][1], item[0][0], item[1].ranks[0]))[:LOADERS]
     return tuple(_make(key, group, shorten) for key, group in chosen)
 
@@ -81,13 +84,18 @@ def _read_key(event: dict[str, Any]) -> _Key:
 
 
 def _add(
-    group: _Group, rank: RankLoaders, event: dict[str, Any], epoch: dict[str, Any] | None, trained: bool
+    group: _Group,
+    rank: RankLoaders,
+    event: dict[str, Any],
+    epoch: dict[str, Any] | None,
+    trained: bool | None,
 ) -> None:
     group.ranks.append(rank.rank)
     shard = _number(event.get("shard"))
     if shard is not None:
         group.shards[str(rank.rank)] = shard
-    group.trained = group.trained or trained
+    group.trained = group.trained or trained is not None
+    group.joining = group.joining or bool(trained)
     if epoch is not None:
         group.samples += max(0, int(epoch["samples"]))
         padded = _number(epoch.get("padded"))
@@ -111,6 +119,7 @@ def _make(key: _Key, group: _Group, shorten: Shortener) -> Sampling:
         total=total,
         shards=group.shards,
         trained=group.trained,
+        joining=group.joining,
         samples=group.samples,
         padded=group.padded,
         dataset=None if dataset is None else str(dataset),

@@ -312,6 +312,7 @@ class TrainingReader:
                 batches=_fold_field(events, "print"),
                 shape=tuple(int(size) for size in (next(iter(events.values()))["shapes"] or [[]])[0]),
                 frames=self._shorten.frames(next(iter(events.values())).get("frames")),
+                draws=_fold_field(events, "draws"),
             )
             for key, events in sorted(groups.items())
         ]

@@ -116,6 +116,7 @@ DAT007 evaluation-padded warning
 DDP007 no-sync-around-backward-only warning
 DDP012 data-parallel-mixed warning
 PRF005 gradient-sync-redundant warning
+DAT006 augmentation-repeated warning
 """
 # Codes that need no `check`, but that its experiments with the user's model can see as well.
 ALSO = """\

@@ -9,6 +9,7 @@ import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.sampling import Sampling
+from ddpdoctor.evidence.training import Share
 from ddpdoctor_checks.training.samplers import estimate_overlap
 from tests.checks.jobs import Job
 from tests.checks.test_training import judge, only
@@ -161,3 +162,47 @@ def test_little_padding_is_an_advice_and_padding_in_training_is_nothing() -> Non
     few = told(1, line=EVALUATE, trained=False, shuffle=False, samples=50, padded=1)
     assert only(evidence(few)).severity == "info"
     assert judge(evidence(dataclasses.replace(few, trained=True))) == []
+
+
+def test_numbers_of_batches_that_differ_are_an_advice_where_nobody_waited() -> None:
+    found = only(evidence(told(0, replicas=None, length=10), told(1, replicas=None, length=12)))
+    assert (found.code, found.severity, found.role) == ("DAT003", "info", "advice")
+    assert "10 batches on rank 0 and 12 batches on rank 1" in found.message
+
+
+@pytest.mark.parametrize(
+    ("more", "wrapped"),
+    [({"joining": True}, True), ({"trained": False}, True), ({}, False), ({"length": None}, True)],
+)
+def test_numbers_of_batches_may_differ(more: dict[str, object], wrapped: bool) -> None:
+    pair = [
+        dataclasses.replace(told(rank, replicas=None, length=10 + rank), **more)  # type: ignore[arg-type]
+        for rank in (0, 1)
+    ]
+    assert judge(evidence(*pair, wrapped=wrapped)) == []
+
+
+def draw(made: Made, draws: Sequence[str], batches: str = "0|1") -> Made:
+    """Add a batch for each text, e.g. ``"0-1"`` where both ranks draw the same next."""
+    for index, text in enumerate(draws, start=1):
+        made.batch(index, batches)
+        last = made.batches[-1]
+        shares = tuple(
+            Share(f"{text}{index}{n}", RankSet.parse(part)) for n, part in enumerate(text.split("|"))
+        )
+        made.batches[-1] = dataclasses.replace(last, draws=shares)
+    return made
+
+
+def test_random_numbers_that_are_the_same_on_ranks_are_an_advice() -> None:
+    found = only(draw(Made(2).look(1), ["0-1"] * 3))
+    assert (found.code, found.severity, found.ranks) == ("DAT006", "info", RankSet([0, 1]))
+
+
+def test_random_numbers_that_differ_or_that_nobody_draws_are_none() -> None:
+    assert judge(draw(Made(2).look(1), ["0|1"] * 3)) == []
+    assert judge(draw(Made(2).look(1), ["0-1", "0-1"])) == []
+    assert judge(draw(Made(2, wrapped=False).look(1), ["0-1"] * 3)) == []
+    still = draw(Made(2).look(1), ["0-1"] * 3)
+    still.batches[:] = [dataclasses.replace(each, draws=still.batches[0].draws) for each in still.batches]
+    assert judge(still) == []

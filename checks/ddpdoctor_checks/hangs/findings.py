@@ -288,7 +288,8 @@ def find_uneven_batches(evidence: Evidence) -> Iterable[Finding]:
     How it decides:
         Each rank writes the length of a loader down when it begins to iterate it. Only map-style data sets with
         samplers of torch are measured: asking others would run the program's own code. The same iteration of the same
-        line is compared over all ranks.
+        line is compared over all ranks. In a job that never stood still it is an advice, for what a wrapped model
+        was trained with outside of Join: there the loop was left early.
 
     Known false alarms:
         None known: nothing is said while ranks get on, however their lengths differ.

@@ -6,6 +6,7 @@ says why.
 """
 
 from ddpdoctor_checks.training.buffers import find_batch_norm, find_buffers
+from ddpdoctor_checks.training.draws import find_draws_repeated
 from ddpdoctor_checks.training.findings import (
     find_bypassed,
     find_changed,
@@ -29,6 +30,7 @@ from ddpdoctor_checks.training.sampling import (
     find_evaluation_padded,
     find_sampler_differs,
     find_split_differs,
+    find_uneven_loaders,
 )
 from ddpdoctor_checks.training.usage import find_data_parallel, find_redundant, find_search, find_unenclosed
 
@@ -42,6 +44,7 @@ __all__ = [
     "find_data_parallel",
     "find_directories_raced",
     "find_download_raced",
+    "find_draws_repeated",
     "find_epoch_unset",
     "find_evaluation_padded",
     "find_nonfinite",
@@ -53,6 +56,7 @@ __all__ = [
     "find_search",
     "find_split_differs",
     "find_unenclosed",
+    "find_uneven_loaders",
     "find_unsharded",
     "find_unsynced",
     "find_unused",

@@ -156,9 +156,29 @@ def _is_certain(rows: Iterable[_Row]) -> bool:
     return all(row.sampling.sampler == _TORCH and row.sampling.trained for row in rows)
 
 
+def find_uneven(evidence: Evidence) -> list[tuple[Sampling, dict[int, int]]]:
+    """Return the loaders of a training that give ranks of one wrapper different numbers of batches, with these."""
+    found: dict[str, tuple[Sampling, dict[int, int]]] = {}
+    for (loader, _), rows in _list_iterations(evidence).items():
+        for peers in list_groups(evidence) if any_wrapped(evidence) else ():
+            mine = [row for sampling in rows if (row := _restrict(sampling, peers)).ranks]
+            if loader in found or not mine or any(not r.sampling.trained or r.sampling.joining for r in mine):
+                continue
+            counts = {rank: row.sampling.length for row in mine for rank in row.ranks}
+            known = {rank: count for rank, count in counts.items() if count is not None}
+            if len(known) == len(counts) == len(peers) and len(set(known.values())) > 1:
+                found[loader] = mine[0].sampling, known
+    return list(found.values())
+
+
+def any_wrapped(evidence: Evidence) -> bool:
+    """Whether any model that was trained is wrapped."""
+    return any(setup.wrappers for node in evidence.training for setup in node.optimizers)
+
+
 def find_leaks(evidence: Evidence) -> list[Leak]:
     """Return where ranks of one wrapper validate on what another one trains on; the largest of each pair of loaders."""
-    if not any(setup.wrappers for node in evidence.training for setup in node.optimizers):
+    if not any_wrapped(evidence):
         return []
     found = []
     for peers in list_groups(evidence):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.sampling import Sampling
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check, check_also
 from ddpdoctor_checks.crash.frames import user_line
 from ddpdoctor_checks.crash.telling import JOB
+from ddpdoctor_checks.hangs.findings import find_uneven_batches
 from ddpdoctor_checks.training.samplers import (
     Differing,
     Leak,
@@ -16,6 +17,7 @@ from ddpdoctor_checks.training.samplers import (
     find_differing,
     find_leaks,
     find_padded,
+    find_uneven,
 )
 from ddpdoctor_checks.wording import capitalise, count_of, join_words, name_set
 
@@ -236,6 +238,45 @@ def _tell_padded(padded: Padded) -> Finding:
         role="advice" if few else "cause",
         confidence="medium",
     )  # fmt: skip
+
+
+@check_also(
+    find_uneven_batches,
+    id="training.batches",
+    family="training",
+    needs=NEEDS,
+    required=False,
+    commands=JOB,
+)
+def find_uneven_loaders(evidence: Evidence) -> Iterable[Finding]:
+    """Ranks of one wrapper have different numbers of batches, and did not come to wait for each other yet."""
+    if not any(sampling.trained for node in evidence.training for sampling in node.samplings):
+        raise NotApplicable("no loader was seen whose batches a model was trained with")
+    if evidence.standstills:
+        raise NotApplicable("the job stood still: that is judged by where its ranks stood")
+    for sampling, counts in find_uneven(evidence):
+        told = join_words(
+            f"{count_of(count, 'batch', 'batches')} on {name_set(RankSet(r for r, n in counts.items() if n == count))}"
+            for count in sorted(set(counts.values()))
+        )
+        yield Finding(
+            message=f"The loader{_place(sampling)} gives {told}. Nobody waited for ever this time; where the loop runs "
+            "to its end, those with more wait for the others.",
+            ranks=RankSet(counts),
+            where=_wheres((sampling, "culprit")),
+            evidence=(EvidenceItem("loader", f"length of the loader: {told}"),),
+            fix=(
+                Fix("let every rank have the same number of batches",
+                    code="sampler = DistributedSampler(dataset, drop_last=True)\n"
+                    "loader = DataLoader(dataset, batch_size, sampler=sampler, drop_last=True)"),
+                Fix("or let those that have more go on without the others",
+                    code="with Join([model]):\n    for batch in loader:\n        …"),
+            ),
+            details={"batches": {str(rank): count for rank, count in list(counts.items())[:64]}},
+            severity="info",
+            role="advice",
+            confidence="medium",
+        )  # fmt: skip
 
 
 def _place(sampling: Sampling, before: str = "") -> str:

@@ -6,6 +6,7 @@ tensors made by hand.
 
 from __future__ import annotations
 
+import sys
 import time
 
 from . import budget, calls, describe, journal, loaders, prints
@@ -37,7 +38,8 @@ def take_forward(model: int, frame: FrameType) -> None:
     if not _is_due(model, place, epoch):
         return
     seen = frame.f_locals
-    _take(model, place, epoch, (seen.get("inputs"), seen.get("kwargs")), frame)
+    joining = getattr(getattr(seen.get("self"), "_join_config", None), "enable", False) is True
+    _take(model, place, epoch, (seen.get("inputs"), seen.get("kwargs")), frame, joining)
 
 
 def take_call(model: int, given: Any, frame: FrameType) -> None:
@@ -60,7 +62,7 @@ def _is_due(model: int, place: int, epoch: int) -> bool:
     return True
 
 
-def _take(model: int, place: int, epoch: int, given: Any, frame: FrameType) -> None:
+def _take(model: int, place: int, epoch: int, given: Any, frame: FrameType, joining: bool = False) -> None:
     if prints.explain_busy() is not None or not budget.affordable():
         return
     began = time.monotonic_ns()
@@ -75,9 +77,20 @@ def _take(model: int, place: int, epoch: int, given: Any, frame: FrameType) -> N
         "index": index,
         "print": prints.fold(measured, shapes) if any(each is not None for each in measured) else None,
         "shapes": shapes[:4],
+        "draws": _read_draws() if all(each.device.type == "cpu" for each in tensors) else None,
+        "joining": joining,
     }
     if index == 1:
         own = calls.find_own_frame(frame)
         fields["frames"] = describe.list_stack(own)[:_FRAMES] if own is not None else []
     budget.note_written(journal.write("batch", fields))
     budget.spend(began)
+
+
+def _read_draws() -> str:
+    """Return a digest of how far torch's own random numbers are: what dropout and augmentation here draw next."""
+    torch = sys.modules["torch"]
+    state = torch.random.default_generator.get_state().view(torch.int64)
+    # By place: of two counters in it one goes up as the other goes down.
+    weights = torch.arange(1, len(state) + 1, dtype=torch.int64, device="cpu")
+    return f"{int((state * weights).sum()) & (1 << 64) - 1:x}"

@@ -1,0 +1,114 @@
+"""DAT006: random numbers that are the same on ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence.training import BatchLook, Share
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
+from ddpdoctor_checks.crash.frames import user_line
+from ddpdoctor_checks.crash.telling import JOB
+from ddpdoctor_checks.training.samplers import any_wrapped, list_groups
+from ddpdoctor_checks.wording import capitalise, count_of, name_set
+
+FEWEST = 3
+"""Batches in a row before which the numbers must have been equal, and each time further on."""
+
+
+@check(
+    "DAT006",
+    name="augmentation-repeated",
+    title="Ranks draw the same random numbers",
+    severity="warning",
+    family="training",
+    needs=("training",),
+    since="0.1.0",
+    id="training.draws",
+    required=False,
+    commands=JOB,
+)
+def find_draws_repeated(evidence: Evidence) -> Iterable[Finding]:
+    """Ranks of one wrapper draw the same random numbers from batch to batch while they are given different data.
+
+    What it looks for:
+        The state of torch's random numbers on the CPU before each of the first batches of an epoch: equal over ranks,
+        and further on each time, so that something draws.
+
+    Why it matters:
+        Dropout masks, noise and augmentation made in the ranks' own processes are the same on all ranks. The batch
+        over all ranks has less variety than it seems to have.
+
+    How it decides:
+        Seeds that are equal at the start are common and mostly meant (equal parameters), and what is drawn is not
+        seen: it is an advice only. Not seen are numbers of GPUs, of numpy and random, and of loader workers.
+
+    Known false alarms:
+        Draws that have to be equal (layers that are dropped as a whole, for all ranks).
+
+    Fix:
+        Seed once more by rank, after the model was made.
+
+    References:
+        https://docs.pytorch.org/docs/stable/notes/randomness.html
+    """
+    if not any(look.draws for node in evidence.training for look in node.batches):
+        raise NotApplicable("no random numbers of ranks were seen before batches that a model was given")
+    if not any_wrapped(evidence):
+        return
+    looks: dict[tuple[int, str], dict[int, list[BatchLook]]] = {}
+    for node in evidence.training:
+        for look in node.batches:
+            if look.epoch == 1:
+                looks.setdefault((look.model, look.loader), {}).setdefault(look.index, []).append(look)
+    for rows in looks.values():
+        for peers in list_groups(evidence):
+            ranks = _find_equal(rows, peers)
+            if ranks:
+                yield _tell(ranks, rows)
+                return
+
+
+def _find_equal(rows: dict[int, list[BatchLook]], peers: RankSet) -> RankSet:
+    """Return the ranks whose draws are equal before each batch; none where one was not seen."""
+    draws = [_read(rows[index], peers, lambda look: look.draws) for index in sorted(rows)]
+    batches = [_read(rows[index], peers, lambda look: look.batches) for index in sorted(rows)]
+    if len(draws) < FEWEST or len(peers) < 2 or any(len(row) < len(peers) for row in (*draws, *batches)):
+        return RankSet()
+    equal = all(len(set(row.values())) == 1 for row in draws)
+    moving = len({next(iter(row.values())) for row in draws}) == len(draws)
+    differing = all(len(set(row.values())) == len(row) for row in batches)
+    return peers if equal and moving and differing else RankSet()
+
+
+def _read(
+    looks: Iterable[BatchLook], peers: RankSet, shares: Callable[[BatchLook], Iterable[Share]]
+) -> dict[int, str]:
+    """Return by rank what was seen before or in one batch."""
+    return {
+        rank: share.digest
+        for look in looks
+        for share in shares(look)
+        for rank in share.ranks
+        if rank in peers
+    }
+
+
+def _tell(ranks: RankSet, rows: dict[int, list[BatchLook]]) -> Finding:
+    line = user_line(rows[min(rows)][0].frames)
+    return Finding(
+        message=f"{capitalise(name_set(ranks))} draw the same random numbers from batch to batch, on different data: "
+        "dropout, noise and augmentation in these processes are the same on all of them.",
+        ranks=ranks,
+        where=(Where(ranks, "culprit", line.file, line.line, line.function, line.source),) if line else (),
+        evidence=(
+            EvidenceItem("draws", "torch's random numbers on the CPU are equally far before "
+                         f"{count_of(len(rows), 'batch', 'batches')} in a row, and further on each time", ranks),
+        ),
+        fix=(Fix("seed once more by rank, after the model was made and wrapped",
+                 code="torch.manual_seed(seed + dist.get_rank())"),),
+        details={"batches": len(rows)},
+        severity="info",
+        role="advice",
+        confidence="medium",
+    )  # fmt: skip
