@@ -117,6 +117,7 @@ DDP007 no-sync-around-backward-only warning
 DDP012 data-parallel-mixed warning
 PRF005 gradient-sync-redundant warning
 DAT006 augmentation-repeated warning
+DDP018 backward-skipped error
 """
 # Codes that need no `check`, but that its experiments with the user's model can see as well.
 ALSO = """\

@@ -6,6 +6,7 @@ says why.
 """
 
 from ddpdoctor_checks.training.buffers import find_batch_norm, find_buffers
+from ddpdoctor_checks.training.counts import find_skipped
 from ddpdoctor_checks.training.draws import find_draws_repeated
 from ddpdoctor_checks.training.findings import (
     find_bypassed,
@@ -54,6 +55,7 @@ __all__ = [
     "find_sampler_differs",
     "find_scalers",
     "find_search",
+    "find_skipped",
     "find_split_differs",
     "find_unenclosed",
     "find_uneven_loaders",

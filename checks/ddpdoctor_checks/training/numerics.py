@@ -182,7 +182,7 @@ def _places(ranks: RankSet, line: Frame | None) -> tuple[Where, ...]:
     id="training.scales",
     required=False,
     commands=JOB,
-    explains=("NUM001",),
+    explains=("NUM001", "DDP018"),
 )
 def find_scalers(evidence: Evidence) -> Iterable[Finding]:
     """The scale of a GradScaler is another on some ranks of one model, and stays so.

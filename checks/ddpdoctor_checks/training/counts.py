@@ -1,0 +1,123 @@
+"""DDP018: ranks that made other numbers of steps than the others, and whose replicas differ since."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
+from ddpdoctor_checks.crash.frames import user_line
+from ddpdoctor_checks.crash.telling import JOB
+from ddpdoctor_checks.training.findings import NEEDS
+from ddpdoctor_checks.training.replicas import Parting, judge_replicas
+from ddpdoctor_checks.wording import count_of, join_words, name_set
+
+
+@check(
+    "DDP018",
+    name="backward-skipped",
+    title="Ranks made different numbers of backwards or steps",
+    severity="error",
+    family="training",
+    needs=NEEDS,
+    since="0.1.0",
+    id="training.counts",
+    required=False,
+    commands=JOB,
+    explains=("NUM001",),
+)
+def find_skipped(evidence: Evidence) -> Iterable[Finding]:
+    """Some ranks skipped steps of the optimizer that others made, and the replicas differ since.
+
+    What it looks for:
+        Replicas of a wrapped model that part, and whose ranks came to the end with different numbers of steps.
+
+    Why it matters:
+        A rank that decides by itself (its loss is high, its gradient is NaN, its batch is the last) to leave a step out
+        keeps other parameters than the others, who make it. Where the backward is left out too, reductions of
+        different steps are added to each other, or the job stands still.
+
+    How it decides:
+        By the number of steps of the optimizer on each rank, at the end of the job, and only where parameters were
+        seen to differ and no narrower cause is known. Numbers of backwards are told beside it.
+
+    Known false alarms:
+        None known: under Join the replicas are equal at the end.
+
+    Fix:
+        Let all ranks decide alike, by a value that is reduced first.
+
+    References:
+        https://docs.pytorch.org/docs/stable/distributed.algorithms.join.html
+    """
+    if not any(setup.steps for node in evidence.training for setup in node.optimizers):
+        raise NotApplicable("no rank came to its end with steps of an optimizer")
+    backwards = {
+        rank: count.backwards
+        for node in evidence.training
+        for count in node.numerics.counts
+        for rank in count.ranks
+    }
+    for parting in judge_replicas(evidence):
+        if parting.code == "NUM001" and parting.replica.wrapper is not None and not parting.at_start:
+            steps = _count_steps(parting)
+            if len(set(steps.values())) > 1 and len(steps) == len(parting.replica.ranks):
+                yield _tell(parting, steps, backwards)
+
+
+def _count_steps(parting: Parting) -> dict[int, int]:
+    """Return how many steps each rank made, those that came to their end."""
+    return {
+        rank: int(share.digest)
+        for share in parting.replica.setup.steps
+        for rank in share.ranks
+        if share.digest.isdigit() and rank in parting.replica.ranks
+    }
+
+
+def find_skipping(steps: Mapping[int, int], backwards: Mapping[int, int]) -> RankSet:
+    """Return the ranks that left steps out, as far as numbers tell.
+
+    A rank that left none out made a step after each of its backwards, or after each so many.
+    """
+    most = max(steps.values())
+    even = any(
+        count == most and most and not backwards.get(rank, most) % most for rank, count in steps.items()
+    )
+    return RankSet(rank for rank, count in steps.items() if count < most or not even)
+
+
+def _tell(parting: Parting, steps: Mapping[int, int], backwards: Mapping[int, int]) -> Finding:
+    setup, ranks = parting.replica.setup, find_skipping(steps, backwards)
+    line = user_line(setup.frames)
+    place = f" at {line.file}:{line.line}" if line is not None else ""
+    known = {rank: backwards[rank] for rank in steps if rank in backwards}
+    evidence = [EvidenceItem("steps", _list_counts(steps, "step"))]
+    if known:
+        evidence.append(EvidenceItem("backwards", _list_counts(known, "backward")))
+    return Finding(
+        message=f"Ranks made different numbers of steps of {setup.kind.rpartition('.')[2]}{place}: "
+        f"{_list_counts(steps, 'step')}. The replicas of {parting.replica.name} differ since.",
+        ranks=ranks,
+        victims=parting.replica.ranks.minus(ranks),
+        where=(Where(ranks, "culprit", line.file, line.line, line.function, line.source),) if line else (),
+        evidence=tuple(evidence),
+        fix=(
+            Fix(
+                "let all ranks decide alike",
+                code="skip = torch.tensor(float(bad))\ndist.all_reduce(skip)\n"
+                "if skip == 0:   # on all ranks, or on none\n    optimizer.step()",
+            ),
+        ),
+        details={"steps": {str(rank): count for rank, count in steps.items()}},
+        confidence=parting.confidence,
+    )
+
+
+def _list_counts(counts: Mapping[int, int], noun: str) -> str:
+    groups: dict[int, list[int]] = {}
+    for rank, count in counts.items():
+        groups.setdefault(count, []).append(rank)
+    return join_words(
+        f"{count_of(count, noun)} on {name_set(RankSet(ranks))}" for count, ranks in sorted(groups.items())
+    )
