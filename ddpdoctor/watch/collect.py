@@ -116,7 +116,7 @@ def _fold_training(node: int, shorten: Shortener, found: Collected, seen: _Seen)
     reader = TrainingReader(shorten)
     for path, (process, events) in seen.training.items():
         if process.attempt == last and process.rank is not None and process.is_rank:
-            reader.add(process.rank, path, events)
+            reader.add(process.rank, path, events, process.world_size or 0)
     training = reader.fold(node)
     if training is not None:
         found.training.append(training)

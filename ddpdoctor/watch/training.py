@@ -45,6 +45,10 @@ KINDS = (
 """Events that tell of the training."""
 LISTED = 48
 """Tensors of one step that are listed."""
+TRAVELLING = 24
+"""Tensors of one step that are listed, though this node's ranks agree in them, where other nodes have ranks too."""
+FIRST_LISTED = 4
+"""Steps that are listed for the other nodes, besides the last one."""
 DRILLED = 6
 """Steps of an optimizer of which the tensors are listed."""
 KEPT = 80
@@ -122,10 +126,12 @@ class TrainingReader:
         self._shorten = shorten
         self._ranks: dict[int, _Rank] = {}
         self._twice = False
+        self._world = 0
         self.damaged = 0
 
-    def add(self, rank: int, path: Path, events: Iterable[dict[str, Any]]) -> None:
-        """Take the events of one rank's process."""
+    def add(self, rank: int, path: Path, events: Iterable[dict[str, Any]], world: int = 0) -> None:
+        """Take the events of one rank's process, of a job of so many ranks; 0 where that is not known."""
+        self._world = max(self._world, world)
         found = _Rank(rank, path)
         for event in events:
             try:
@@ -254,7 +260,8 @@ class TrainingReader:
                 carried=max(float(event.get("carried") or 0) for event in events.values()),
                 exchanged=max(float(event.get("exchanged") or 0) for event in events.values()),
             )
-        for step in _choose(looks, ranks, number):
+        shared = _choose_shared(looks, ranks, number) if self._world > len(ranks) else []
+        for step in dict.fromkeys((*_choose(looks, ranks, number), *shared)):
             looks[step] = self._drill(looks[step], ranks)
         kept = [step for step in looks if looks[step].tensors or not step & (step - 1) or looks[step].final]
         rest = [step for step in looks if step not in set(kept)]
@@ -291,6 +298,9 @@ class TrainingReader:
                 continue
             _spread(rank.rank, event, table, tensors)
         telling = [each.fold(key) for key, each in tensors.items() if each.tells(look.final)]
+        if self._world > len(ranks):  # of another node's ranks nothing is known here
+            agreed = [each.fold(key) for key, each in tensors.items() if not each.tells(look.final)]
+            telling += agreed[: max(0, TRAVELLING - len(telling))]
         return StepLook(
             **{
                 **{name: getattr(look, name) for name in StepLook.__slots__},
@@ -473,6 +483,18 @@ def _choose(looks: Mapping[int, StepLook], ranks: list[_Rank], number: int) -> l
         *whole[-1:],
     ]
     return list(dict.fromkeys(step for step in chosen if step is not None))[:DRILLED]
+
+
+def _choose_shared(looks: Mapping[int, StepLook], ranks: list[_Rank], number: int) -> list[int]:
+    """Return the steps of which every node lists tensors, so that it is known which differ between them."""
+    listed = {
+        step
+        for rank in ranks
+        for (opt, step), event in rank.steps.items()
+        if opt == number and event.get("whole")
+    }
+    chosen = [step for step in sorted(looks) if step in listed]
+    return [*chosen[:FIRST_LISTED], *[step for step in chosen[FIRST_LISTED:] if looks[step].final]]
 
 
 def _read_step(path: Path, optimizer: int, step: int) -> dict[str, Any] | None:

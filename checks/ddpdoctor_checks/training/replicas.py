@@ -141,6 +141,11 @@ def _join_looks(one: StepLook, other: StepLook) -> StepLook:
         rates=_join_shares(one.rates, other.rates),
         wrappers=(*one.wrappers, *other.wrappers),
         tensors=tuple(tensors.values()),
+        differing=max(
+            one.differing,
+            other.differing,
+            sum(len(each.values) > 1 or len(each.gradients) > 1 for each in tensors.values()),
+        ),
     )
 
 
