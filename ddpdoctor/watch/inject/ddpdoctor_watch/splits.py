@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 import zlib
@@ -65,17 +64,20 @@ def _identify(dataset: Any) -> str:
     told: list[object] = []
     for name, value in list(getattr(dataset, "__dict__", {}).items())[:_FIELDS]:
         told.append(name)
-        many = list(value[:2]) + list(value[-2:]) if isinstance(value, (list, tuple)) else [value]
-        told.append(len(value) if isinstance(value, (list, tuple)) else -1)
+        many = [*value[:2], *value[-2:]] if type(value) in (list, tuple) else [value]
+        told.append(len(value) if type(value) in (list, tuple) else -1)
         for each in many:
-            if isinstance(each, (str, int, float, bool, os.PathLike)):
+            if type(each) in (str, int, float, bool) or type(each).__module__.startswith("pathlib"):
                 told.append(str(each)[:400])
             elif type(each) is torch.Tensor and each.device.type == "cpu" and each.layout == torch.strided:
                 told.append((tuple(each.shape), each.detach().reshape(-1)[:_ELEMENTS].tolist()))
-            elif type(each).__module__ == "numpy" and hasattr(each, "shape"):
+            elif (
+                type(each).__module__ == "numpy"
+                and getattr(getattr(each, "dtype", None), "kind", "") in "iufbUS"
+            ):
                 told.append((tuple(each.shape), str(each.reshape(-1)[:_ELEMENTS].tolist())[:400]))
-            elif isinstance(each, tuple):
-                told += [str(one)[:400] for one in each[:4] if isinstance(one, (str, int))]
+            elif type(each) is tuple:
+                told += [str(one)[:400] for one in each[:4] if type(one) in (str, int)]
     return f"{zlib.crc32(repr(told).encode('utf-8', 'replace')):x}"
 
 
