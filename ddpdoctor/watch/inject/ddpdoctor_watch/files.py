@@ -12,7 +12,7 @@ import os
 import stat
 import sys
 
-from . import budget, calls, describe, journal, steps
+from . import budget, describe, journal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -277,5 +277,14 @@ def _find_way(frame: FrameType | None) -> tuple[FrameType | None, bool, str | No
 
 
 def _read_phase() -> list[int]:
-    """Return how often this rank has met others: public collectives, groups and wrappers made, steps."""
-    return [calls.public_count(), calls.made_count(_MADE), steps.count_steps()]
+    """Return how often this rank has met others: public collectives, groups and wrappers made, steps.
+
+    The modules that count are there once torch is: before, a rank has met nobody, and its modules are the program's.
+    """
+    calls: Any = sys.modules.get(f"{__package__}.calls")
+    steps: Any = sys.modules.get(f"{__package__}.steps")
+    return [
+        calls.public_count() if calls is not None else 0,
+        calls.made_count(_MADE) if calls is not None else 0,
+        steps.count_steps() if steps is not None else 0,
+    ]
