@@ -28,5 +28,6 @@ FAMILIES = (
     "training",
     "crash",
     "silent",
+    "lint",
 )
 """Modules of this package in report order."""

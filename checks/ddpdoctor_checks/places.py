@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, Interface, NodeFacts, RankSet
-from ddpdoctor.judge import CannotLook, NotApplicable
+from ddpdoctor.evidence.sources import SourcePlace
+from ddpdoctor.judge import CannotLook, NotApplicable, Where
 
 _VIRTUAL = re.compile(
     r"^(lo|docker|br-|virbr|veth|cni|flannel|cali|tunl|vxlan|kube|podman|ifb|dummy|sit|tap|lxc)"
@@ -150,3 +151,17 @@ def choose_interface(node: NodeFacts, prefer: Iterable[str] = ()) -> Interface |
             if each.name == name:
                 return each
     return next((each for each in usable if not _VIRTUAL.match(each.name)), None)
+
+
+def in_source(place: SourcePlace, role: str) -> Where:
+    """Return a place that was read as one of a finding; of which ranks nobody can tell."""
+    return Where(
+        RankSet(),
+        role,
+        place.file,
+        place.line,
+        place.function,
+        place.text,
+        column=place.column,
+        cell=place.cell,
+    )

@@ -24,6 +24,7 @@ from ddpdoctor.evidence.job import (
 from ddpdoctor.evidence.members import JobNode, choose_members
 from ddpdoctor.evidence.network import HostMatch, Link, PortProbe, Rendezvous, Resolution
 from ddpdoctor.evidence.ranks import RankSet
+from ddpdoctor.evidence.sources import SourceFile
 from ddpdoctor.evidence.stages import RankError, RankExit, SmokeResult, StageRecord
 from ddpdoctor.evidence.standstill import Standstill
 from ddpdoctor.evidence.training import Training
@@ -89,6 +90,7 @@ class Evidence:
     calls: tuple[CallLog, ...] = ()
     standstills: tuple[Standstill, ...] = ()
     training: tuple[Training, ...] = ()
+    sources: tuple[SourceFile, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
     """What gatherers of third parties saw: ``<distribution>/<gatherer>`` -> node, as text -> plain data."""
     absent: dict[str, Absent] = field(default_factory=dict)
@@ -113,9 +115,9 @@ KINDS = tuple(f.name for f in dataclasses.fields(Evidence) if f.name not in ("la
 """Names of the evidence kinds."""
 JOB_KINDS = (
     "processes", "exceptions", "crashes", "wrappers", "texts", "memory", "job", "reruns", "members", "calls",
-    "standstills", "training",
+    "standstills", "training", "sources",
 )  # fmt: skip
-"""Those of a watched job, of which `check` has none; the others are of the tiny world and its machine."""
+"""Those of a job, watched or read, of which `check` has none; the others are of the tiny world and its machine."""
 
 
 def merge_evidence(parts: Sequence[Evidence]) -> Evidence:

@@ -26,6 +26,10 @@ class Where:
     function: str | None = None
     source: str | None = None
     host: str | None = None
+    column: int | None = None
+    """Counted from 1; known where source was read."""
+    cell: int | None = None
+    """Of a notebook, counted from 1; the line is one of the cell."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report form; what does not apply is absent."""
@@ -35,13 +39,15 @@ class Where:
             "file": self.file,
             "line": self.line,
         }
-        data.update({k: v for k in ("function", "source", "host") if (v := getattr(self, k)) is not None})
+        more = ("function", "source", "host", "column", "cell")
+        data.update({k: v for k in more if (v := getattr(self, k)) is not None})
         return data
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Where:
         """Read the report form; keys that are not known are ignored."""
-        known = {k: data[k] for k in ("role", "file", "line", "function", "source", "host") if k in data}
+        names = ("role", "file", "line", "function", "source", "host", "column", "cell")
+        known = {k: data[k] for k in names if k in data}
         return cls(ranks=RankSet(data["ranks"]), **known)
 
 

@@ -88,7 +88,10 @@ class Check:
 
         Where it does not say so itself: what needs evidence of a job belongs to the commands that watch one, what
         needs other evidence to ``check``, and what needs nothing to all.
+        To ``lint`` belongs what needs source.
         """
+        if command == "lint" and not self.commands:
+            return "sources" in self.needs
         if self.commands or not self.needs:
             return not self.commands or command in self.commands
         return (command != "check") == any(kind in JOB_KINDS for kind in self.needs)

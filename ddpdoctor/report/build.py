@@ -177,6 +177,9 @@ def launches_ranks(evidence: Evidence) -> bool:
 
 def describe_scope(evidence: Evidence, world: World) -> str:
     """Return words on what was examined, e.g. ``4 ranks on 1 node, gloo, torch 2.13.0``."""
+    if evidence.launch.command == "lint":
+        read = sum(each.problem is None for each in evidence.sources)
+        return f"{read} file{'s' if read != 1 else ''} read"
     count = evidence.launch.nnodes
     nodes = f"{count} node{'s' if count != 1 else ''}"
     if not launches_ranks(evidence):

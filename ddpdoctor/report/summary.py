@@ -62,6 +62,8 @@ def describe_next(report: Report) -> str:
             for stand in look.stands
         )
         return f"sudo ddpdoctor attach {pid}" if blind else f"ddpdoctor attach {pid} --watch 10"
+    if launch.command == "lint":
+        return "ddpdoctor run train.py"
     if launch.command != "check":
         return f"ddpdoctor check --nproc {launch.nproc}"
     if report.verdict.status != "healthy":

@@ -175,6 +175,7 @@ def test_declaration_names_only_what_exists(declared: Check) -> None:
         "training",
         "crash",
         "silent",
+        "source",
     )
 
 

@@ -132,9 +132,19 @@ def find_collective_missing(evidence: Evidence) -> Iterable[Finding]:
         are not known or the wait ends by itself (monitored_barrier). The fewer ranks are named; of two sides of one
         size the one under a test on the rank, or on a line that it has not called before, else neither.
 
+        In the source (``lint``): a test, the rounds of a loop or a decorator that comes out differently on ranks is
+        followed to ``get_rank``, a variable of the launcher, the first argument of ``mp.spawn``, a host name or a
+        clock, also through variables, functions and methods of the files given. The calls of its two sides, with those
+        of the functions below and what is missed by a ``return``, ``break``, ``continue`` or ``sys.exit`` there, are
+        compared one by one; what both sides make is right, also where the other side follows later under the opposite
+        test. It is an error where each run comes to the call, and at most a warning where other conditions decide too
+        or where a helper is known by its name only. A call with a group of its own, a value that a collective has made
+        equal, random numbers, local losses and a side that calls functions which were not given are passed over.
+
     Known false alarms:
         A rank that died says nothing either; where its end is known, that is the finding and not this. gloo forgets a
         call when it ends, well or not: where nothing but that is known, confidence is medium.
+        In the source: a name such as ``rank`` that means something else; another script that makes the missing call.
 
     Fix:
         Make the call on all ranks, in the same order.

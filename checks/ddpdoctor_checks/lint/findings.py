@@ -1,0 +1,136 @@
+"""COL002 and COL006 as they stand in the source: a collective that some ranks do not reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.sources import SourcePlace, UnevenCall
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check_also
+from ddpdoctor_checks.crash.collectives import find_collective_missing
+from ddpdoctor_checks.hangs.findings import find_group_mismatch
+from ddpdoctor_checks.places import in_source
+from ddpdoctor_checks.wording import count_of
+
+LINT = ("lint",)
+GROUPS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration")
+LEAVES = {
+    "return": "return",
+    "break": "leave the loop",
+    "continue": "go on to the next round",
+    "exit": "exit",
+}
+"""What ranks do that do not come to the call."""
+
+
+@check_also(find_collective_missing, id="lint.missing", family="source", needs=("sources",), commands=LINT)
+def find_uneven_calls(evidence: Evidence) -> Iterable[Finding]:
+    """A collective stands where only some ranks come."""
+    yield from _find(evidence, groups=False)
+
+
+@check_also(find_group_mismatch, id="lint.groups", family="source", needs=("sources",), commands=LINT)
+def find_groups_uneven(evidence: Evidence) -> Iterable[Finding]:
+    """A process group is made where only some ranks come."""
+    yield from _find(evidence, groups=True)
+
+
+def _find(evidence: Evidence, *, groups: bool) -> Iterable[Finding]:
+    if all(file.problem for file in evidence.sources):
+        raise NotApplicable("no file could be read")
+    for file in evidence.sources:
+        for each in file.uneven:
+            if (each.operation in GROUPS) == groups:
+                yield _tell(each)
+
+
+def _tell(each: UnevenCall) -> Finding:
+    proven = each.certain and each.traced
+    places = [in_source(each.call, "culprit"), *(in_source(inner, "noticed") for inner in each.inner)]
+    if each.guard.line != each.call.line or each.guard.cell != each.call.cell:
+        places.append(in_source(each.guard, "condition"))
+    return Finding(
+        message=_describe(each),
+        where=tuple(places),
+        evidence=tuple(_items(each)),
+        fix=(_correct(each),),
+        details={
+            "operation": each.operation,
+            "test": each.test,
+            "way": each.kind,
+            "origin": each.origin,
+            "proven": _proof(each),
+            "more_lines": [place.line for place in each.more],
+        },
+        confidence="high" if proven else "medium" if each.certain or each.traced else "low",
+        severity=None if each.certain and _known(each) else "warning",
+    )
+
+
+def _known(each: UnevenCall) -> bool:
+    """Whether it is more than the name of a helper that says who comes there."""
+    return each.origin != "helper"
+
+
+def _proof(each: UnevenCall) -> str:
+    if not each.certain:
+        return "on some path"
+    return "on every path" if each.traced else "by name"
+
+
+def _describe(each: UnevenCall) -> str:
+    what = each.operation if not each.inner else f"{each.operation} (below {_called(each.call)})"
+    line = _line(each.call)
+    if each.kind in LEAVES:
+        side = f"some ranks {LEAVES[each.kind]} at {_line(each.guard)} (test {each.test})"
+        return f"{side} and never come to {what} at {line}."
+    if each.kind == "decorator":
+        return f"{what} at {line} stands in a function that {each.test} runs on one rank only."
+    if each.kind in ("for", "while"):
+        return f"{what} at {line} stands in a loop whose rounds differ between ranks ({each.test})."
+    words = "is called only where" if each.kind == "if" else "is called except where"
+    return f"{what} at {line} {words} {each.test}: the other ranks never call it."
+
+
+def _called(place: SourcePlace) -> str:
+    return f"the call in {place.function}" if place.function else "the call"
+
+
+def _line(place: SourcePlace) -> str:
+    cell = f" (cell {place.cell})" if place.cell is not None else ""
+    return f"{place.file}:{place.line}{cell}"
+
+
+def _items(each: UnevenCall) -> Iterable[EvidenceItem]:
+    differs = {
+        "rank": "the rank",
+        "helper": "the rank",
+        "host": "the host",
+        "clock": "the clock of each rank",
+    }
+    how = "followed to its source" if each.traced else "by the names in it"
+    yield EvidenceItem("source", f"{each.test} differs with {differs.get(each.origin, each.origin)}: {how}")
+    if not each.certain:
+        yield EvidenceItem("source", "other conditions decide too whether a run comes there")
+    if each.more:
+        lines = ", ".join(str(place.line) for place in each.more[:6])
+        yield EvidenceItem("source", f"{count_of(len(each.more), 'further collective')} there: line {lines}")
+
+
+def _correct(each: UnevenCall) -> Fix:
+    if each.operation in GROUPS:
+        return Fix(
+            "make the group on all ranks, with the same list, and test the rank afterwards",
+            code=each.call.text,
+        )
+    if each.origin == "clock":
+        return Fix(
+            "let rank 0 decide and tell the others",
+            code="stop = torch.tensor(int(over))\ndist.broadcast(stop, src=0)\nif stop.item():\n    ...",
+        )
+    if each.kind in LEAVES:
+        code = f"{each.call.text}\n{each.guard.text}"
+        return Fix(f"make the call before {_line(each.guard)}, on all ranks", code=code)
+    if each.kind in ("if", "else"):
+        return Fix("move the call out of the test, so that all ranks make it", code=each.call.text)
+    return Fix("make the call where all ranks come")

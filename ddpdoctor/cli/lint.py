@@ -1,0 +1,125 @@
+"""``ddpdoctor lint``: mistakes that stand in the source, found without running it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddpdoctor.cli import options as common
+from ddpdoctor.errors import EXIT_FINDINGS, EXIT_OK, DoctorError, UsageError
+
+if TYPE_CHECKING:
+    from ddpdoctor.evidence import Evidence
+    from ddpdoctor.report.model import Report
+
+EXAMPLES = (
+    ("ddpdoctor lint train.py", "one script"),
+    ("ddpdoctor lint .", "all scripts and notebooks below, without what .gitignore excludes"),
+    ("ddpdoctor lint src/ --fail-on warning", "exit 1 also where it is not proven on every path"),
+    ("ddpdoctor lint src/ --format json -o lint.json", "for another program"),
+    ("git show HEAD:train.py | ddpdoctor lint -", "from a pipe"),
+)
+REASONS_SHOWN = 5
+"""Files that could not be read which a message names; the report has all of them."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``lint``."""
+    parser.add_argument(
+        "paths", metavar="PATH", nargs="+", help="scripts, notebooks, directories; - is a script on stdin"
+    )
+    common.add_output_options(parser)
+    common.add_selection_options(parser)
+    common.add_fail_option(parser)
+    common.add_verbosity_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Read, judge, show."""
+    from ddpdoctor.cli.display import Display, complain
+    from ddpdoctor.cli.outputs import deliver, render_options
+    from ddpdoctor.cli.select import choose_selection
+    from ddpdoctor.gather.scrub import scrub_argv
+    from ddpdoctor.plugins import load_plugins
+    from ddpdoctor.report.build import build_report
+
+    check_paths(options.paths)
+    plugins = load_plugins()
+    selection = choose_selection(options, {code: page.name for code, page in plugins.checks.pages.items()})
+    outputs = common.pair_outputs(options, plugins.renderers.names)
+    display = Display.of(sys.stdout, no_color=getattr(options, "no_color", False))
+    started, began = datetime.now(timezone.utc), time.monotonic()
+    evidence = gather(options.paths)
+    report = build_report(
+        evidence,
+        registry=plugins.checks,
+        started_at=started,
+        duration_s=time.monotonic() - began,
+        invocation=scrub_argv(options.invocation),
+        selection=selection,
+        extra_rows=[problem.to_row() for problem in plugins.problems],
+    )
+    unread = [each for each in evidence.sources if each.problem]
+    for each in unread[:REASONS_SHOWN]:
+        complain(f"ddpdoctor: {each.name} was not read: {each.problem}")
+    if len(unread) > REASONS_SHOWN:
+        complain(f"ddpdoctor: and {len(unread) - REASONS_SHOWN} more files were not read, see --json")
+    shown = render_options(display, verbosity=common.verbosity(options), pages=plugins.checks.pages)
+    failed = deliver(report, outputs, plugins.renderers, shown)
+    return failed or choose_exit_code(report, getattr(options, "fail_on", "error"))
+
+
+def choose_exit_code(report: Report, fail_on: str) -> int:
+    """Return the exit code: a file that could not be read is told, and is no finding."""
+    from ddpdoctor.cli.check import exit_code
+
+    counted = {"error": ("error",), "warning": ("error", "warning"), "never": ()}[fail_on]
+    if any(each.state == "active" and each.severity in counted for each in report.findings):
+        return EXIT_FINDINGS
+    return EXIT_OK if report.verdict.status == "problems" else exit_code(report, fail_on)
+
+
+def check_paths(paths: Sequence[str]) -> None:
+    """Return only where all that was given exists.
+
+    Raises:
+        UsageError: a path does not exist.
+    """
+    for name in paths:
+        try:
+            exists = name == "-" or Path(name).exists()
+        except (OSError, ValueError) as problem:
+            raise UsageError(f"{name!r} cannot be read: {problem}") from problem
+        if not exists:
+            raise UsageError(f"there is no file or directory {name}", hint="ddpdoctor lint train.py")
+
+
+def gather(paths: Sequence[str]) -> Evidence:
+    """Read everything.
+
+    Raises:
+        DoctorError: nothing of what was given could be read.
+    """
+    from ddpdoctor.evidence import Absent, Evidence, Launch
+    from ddpdoctor.evidence.bundle import KINDS
+    from ddpdoctor.source.gather import read_sources
+
+    files = read_sources(paths, stdin=sys.stdin.buffer.read() if "-" in paths else b"")
+    if all(each.problem for each in files):
+        reasons = [f"{each.name}: {each.problem}" for each in files[:REASONS_SHOWN]]
+        raise DoctorError(
+            "nothing that was given could be read",
+            context="; ".join(reasons) or "there is no Python file",
+            hint="ddpdoctor lint train.py",
+        )
+    why = Absent("only source was read", applicable=False)
+    return Evidence(
+        launch=Launch("lint", nproc=0, world_size=0, backend="none"),
+        sources=files,
+        absent={kind: why for kind in KINDS if kind != "sources"},
+    )

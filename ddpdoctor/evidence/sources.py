@@ -1,0 +1,57 @@
+"""What was read in source files: calls that all ranks must make, below something that differs between ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlace:
+    """A place in a file that was read."""
+
+    file: str
+    line: int
+    """Counted from 1, in the cell where there is one."""
+    column: int
+    """Counted from 1."""
+    text: str
+    """The line, stripped."""
+    function: str | None = None
+    cell: int | None = None
+    """Number of a notebook's cell, counted from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnevenCall:
+    """A collective that some ranks reach and others do not."""
+
+    operation: str
+    """Name of the function or method, e.g. ``all_reduce``."""
+    call: SourcePlace
+    """Where it is made, or where the function that makes it is called."""
+    guard: SourcePlace
+    """What decides whether a rank comes there."""
+    kind: str
+    """if, else, return, break, continue, exit, while, for or decorator."""
+    test: str
+    """Source of the test."""
+    origin: str
+    """What differs between ranks: rank, host, clock, or helper for what is by its name true on rank 0 only."""
+    traced: bool = True
+    """Whether the test was followed to its source; false where only its name says that it is the rank."""
+    certain: bool = True
+    """Whether each run comes there; false where other conditions decide as well."""
+    inner: tuple[SourcePlace, ...] = ()
+    """The collective itself, where ``call`` is the call of a function that makes it."""
+    more: tuple[SourcePlace, ...] = ()
+    """Further collectives below the same guard."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file that was given to ``lint``."""
+
+    name: str
+    problem: str | None = None
+    """Why it could not be read; None where it was."""
+    uneven: tuple[UnevenCall, ...] = ()

@@ -1,0 +1,122 @@
+"""Which calls all ranks must make: torch.distributed's own, and those of Accelerate and Lightning."""
+
+from __future__ import annotations
+
+import ast
+
+from ddpdoctor.source.names import Files, Scope
+
+GROUP_AT = {
+    "all_gather": 2,
+    "all_gather_into_tensor": 2,
+    "all_gather_object": 2,
+    "all_reduce": 2,
+    "all_reduce_coalesced": 2,
+    "all_to_all": 2,
+    "all_to_all_single": 4,
+    "barrier": 0,
+    "broadcast": 2,
+    "broadcast_object_list": 2,
+    "gather": 3,
+    "gather_object": 3,
+    "monitored_barrier": 0,
+    "reduce": 3,
+    "reduce_scatter": 3,
+    "reduce_scatter_tensor": 3,
+    "scatter": 3,
+    "scatter_object_list": 3,
+}
+"""Functions of torch.distributed and where their argument ``group`` stands (torch 2.13)."""
+GROUP_AT_FUNCTIONAL = {
+    "all_gather": 1,
+    "all_reduce": 2,
+    "all_to_all": 2,
+    "all_to_all_single": 4,
+    "broadcast": 2,
+    "gather": 2,
+    "reduce": 3,
+    "reduce_scatter": 3,
+    "scatter": 2,
+}
+"""The same for those of torch.distributed.nn, which keep gradients."""
+FUNCTIONAL = ("torch.distributed.nn.functional.", "torch.distributed.nn.")
+PLAIN = ("torch.distributed.distributed_c10d.", "torch.distributed.")
+GROUPS = frozenset({"new_group", "new_subgroups", "new_subgroups_by_enumeration"})
+"""Calls that make process groups, in which all ranks of the job take part."""
+WORLD = frozenset({"torch.distributed.group.WORLD", "torch.distributed.GroupMember.WORLD"})
+ACCELERATE = frozenset(
+    {"backward", "gather", "gather_for_metrics", "pad_across_processes", "reduce", "wait_for_everyone"}
+)
+"""Methods of accelerate.Accelerator in which all processes take part."""
+WRAPPERS = (
+    "torch.nn.parallel.DistributedDataParallel",
+    "torch.nn.parallel.distributed.DistributedDataParallel",
+)
+APEX = "apex.parallel.DistributedDataParallel"
+
+
+def name_collective(call: ast.Call, scope: Scope, files: Files) -> str | None:
+    """Return the operation of a call that all ranks have to make; None for every other call.
+
+    A call with a group of its own, or with arguments that are not spelled out, is none: who has to make it cannot be
+    told from here.
+    """
+    name = files.dotted(call.func, scope)
+    if name is None:
+        return None
+    for prefix, table in (
+        *((each, GROUP_AT_FUNCTIONAL) for each in FUNCTIONAL),
+        *((p, GROUP_AT) for p in PLAIN),
+    ):
+        operation = name.removeprefix(prefix)
+        if operation == name:
+            continue
+        if operation in GROUPS:
+            return None if _keyword(call, "use_local_synchronization") is not None else operation
+        if operation in table:
+            return operation if _of_the_world(call, table[operation], scope, files) else None
+    return _name_method(call, scope, files)
+
+
+def is_any_collective(call: ast.Call, scope: Scope, files: Files) -> bool:
+    """Whether a call is a collective of whatever group."""
+    name = files.dotted(call.func, scope) or ""
+    return name.startswith("torch.distributed.") and name.rpartition(".")[2] in {*GROUP_AT, *GROUPS}
+
+
+def is_wrapper(value: ast.expr, scope: Scope, files: Files) -> bool:
+    """Whether an expression makes a model that reduces its gradients over all ranks."""
+    if not isinstance(value, ast.Call) or _keyword(value, "process_group") is not None:
+        return False
+    return files.dotted(value.func, scope) in (*WRAPPERS, APEX)
+
+
+def _name_method(call: ast.Call, scope: Scope, files: Files) -> str | None:
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in ACCELERATE:
+        return None
+    owner = call.func.value
+    if isinstance(owner, ast.Name):
+        found = scope.lookup(owner.id)
+        values = found[1] if found else []
+    elif isinstance(owner, ast.Attribute) and isinstance(owner.value, ast.Name) and owner.value.id == "self":
+        home = scope.find_class()
+        values = home.attributes.get(owner.attr, []) if home else []
+    else:
+        return None
+    made = [files.dotted(each.func, scope) for each in values if isinstance(each, ast.Call)]
+    return call.func.attr if made and set(made) <= {"accelerate.Accelerator"} else None
+
+
+def _keyword(call: ast.Call, name: str) -> ast.expr | None:
+    return next((each.value for each in call.keywords if each.arg == name), None)
+
+
+def _of_the_world(call: ast.Call, position: int, scope: Scope, files: Files) -> bool:
+    if any(isinstance(each, ast.Starred) for each in call.args) or any(k.arg is None for k in call.keywords):
+        return False
+    group = _keyword(call, "group")
+    if group is None and len(call.args) > position:
+        group = call.args[position]
+    if group is None or (isinstance(group, ast.Constant) and group.value is None):
+        return True
+    return files.dotted(group, scope) in WORLD

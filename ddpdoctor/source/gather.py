@@ -1,0 +1,70 @@
+"""From paths to evidence: reads scripts and notes what ranks reach unevenly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddpdoctor.evidence.sources import SourceFile
+from ddpdoctor.source.names import Files
+from ddpdoctor.source.paths import PathReader
+from ddpdoctor.source.reading import STDIN, Script, find_files, parse_script, read_script
+
+TOO_DEEP = "nested too deeply"
+
+
+def read_sources(paths: Sequence[str], *, stdin: bytes = b"") -> tuple[SourceFile, ...]:
+    """Read files, directories and standard input; one row for each file, in the order given.
+
+    Args:
+        paths: names of files and directories; ``-`` is what ``stdin`` holds.
+        stdin: the text of a script.
+    """
+    scripts: dict[str, Script] = {}
+    for given in paths:
+        if given == STDIN:
+            scripts.setdefault("<stdin>", parse_script(stdin, "<stdin>"))
+            continue
+        for path in find_files(Path(given)):
+            name = _shown(path)
+            if name not in scripts:
+                scripts[name] = read_script(path, name)
+    return judge_scripts(list(scripts.values()))
+
+
+def judge_scripts(scripts: Sequence[Script]) -> tuple[SourceFile, ...]:
+    """Return what the scripts show, read together."""
+    reader = _prepare(scripts)
+    modules = {module.script.name: module for module in reader.files.modules}
+    rows = []
+    for script in scripts:
+        module = modules.get(script.name)
+        if module is None:
+            rows.append(SourceFile(script.name, script.problem))
+            continue
+        try:
+            rows.append(SourceFile(script.name, uneven=reader.find(module)))
+        except RecursionError:
+            rows.append(SourceFile(script.name, TOO_DEEP))
+    return tuple(rows)
+
+
+def _prepare(scripts: Sequence[Script]) -> PathReader:
+    """Build what is known of all files; one that is nested too deeply is left out."""
+    try:
+        return PathReader(Files(scripts))
+    except RecursionError:
+        for script in scripts:
+            try:
+                PathReader(Files([script]))
+            except RecursionError:
+                script.tree, script.problem = None, TOO_DEEP
+        return PathReader(Files(scripts))
+
+
+def _shown(path: Path) -> str:
+    """Return a path relative to the working directory where it lies below it."""
+    try:
+        return path.resolve().relative_to(Path.cwd()).as_posix()
+    except (ValueError, OSError):
+        return path.as_posix()

@@ -1,0 +1,196 @@
+"""What names mean: imports, functions, classes and what variables are bound to, in the files that are read."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from ddpdoctor.source.reading import Script
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+UNKNOWN = ast.Constant(value=...)
+"""What a variable is bound to where its value is no expression of the file, such as the target of a loop."""
+
+
+@dataclass(eq=False, slots=True)
+class Scope:
+    """A module, class or function, and what is bound in it."""
+
+    script: Script
+    node: ast.Module | ast.ClassDef | FunctionNode
+    outer: Scope | None
+    name: str | None
+    bound: dict[str, list[ast.expr]] = field(default_factory=dict)
+    parameters: tuple[str, ...] = ()
+    functions: dict[str, Scope] = field(default_factory=dict)
+    classes: dict[str, Scope] = field(default_factory=dict)
+    imports: dict[str, str] = field(default_factory=dict)
+    loops: set[str] = field(default_factory=set)
+    """Targets of loops."""
+    attributes: dict[str, list[ast.expr]] = field(default_factory=dict)
+    """Of a class: what its methods assign to attributes of ``self``."""
+    reduced: set[str] = field(default_factory=set)
+    """Names that a collective has made equal on all ranks."""
+    spawned: bool = False
+    """Whether ``mp.spawn`` calls it, with the rank as first argument."""
+
+    def walk(self) -> Iterator[Scope]:
+        """Yield this scope and those inside of it."""
+        yield self
+        for inner in (*self.functions.values(), *self.classes.values()):
+            yield from inner.walk()
+
+    def find_class(self) -> Scope | None:
+        """Return the class around, if there is one."""
+        scope: Scope | None = self
+        while scope is not None and not isinstance(scope.node, ast.ClassDef):
+            scope = scope.outer
+        return scope
+
+    def lookup(self, name: str) -> tuple[Scope, list[ast.expr]] | None:
+        """Return where a variable is bound and to what; None where nobody binds it."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.bound and (scope is self or not isinstance(scope.node, ast.ClassDef)):
+                return scope, scope.bound[name]
+            scope = scope.outer
+        return None
+
+
+class Files:
+    """All scripts that are read together."""
+
+    def __init__(self, scripts: Iterable[Script]) -> None:
+        self.modules: list[Scope] = []
+        for script in scripts:
+            if script.tree is not None:
+                self.modules.append(_build(script, script.tree, None, None))
+        self._by_name: dict[str, Scope | None] = {}
+        for module in self.modules:
+            parts = module.script.name.removesuffix(".py").removesuffix("/__init__").split("/")
+            for start in range(len(parts)):
+                key = ".".join(parts[start:])
+                self._by_name[key] = None if key in self._by_name else module  # two of one name: neither
+
+    def dotted(self, node: ast.expr, scope: Scope) -> str | None:
+        """Return ``torch.distributed.barrier`` for what a file calls ``dist.barrier``; None for other expressions."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return None
+        root = node.id
+        found: Scope | None = scope
+        while found is not None:
+            if root in found.imports:
+                return ".".join([found.imports[root], *reversed(parts)])
+            found = found.outer
+        return ".".join([root, *reversed(parts)])
+
+    def function(self, call: ast.expr, scope: Scope) -> Scope | None:
+        """Return the function that is called, where it stands in one of the files."""
+        if isinstance(call, ast.Attribute) and isinstance(call.value, ast.Name):
+            if call.value.id in ("self", "cls"):
+                owner = scope.find_class()
+                return owner.functions.get(call.attr) if owner is not None else None
+            made = self._class_of(call.value.id, scope)
+            if made is not None:
+                return made.functions.get(call.attr)
+        name = self.dotted(call, scope)
+        if name is None:
+            return None
+        found: Scope | None = scope
+        while found is not None:
+            if name in found.functions and (found is scope or not isinstance(found.node, ast.ClassDef)):
+                return found.functions[name]
+            found = found.outer
+        module, _, last = name.rpartition(".")
+        home = self._by_name.get(module.lstrip(".")) if module else None
+        return home.functions.get(last) if home is not None else None
+
+    def _class_of(self, name: str, scope: Scope) -> Scope | None:
+        found = scope.lookup(name)
+        if found is None or len(found[1]) != 1 or not isinstance(found[1][0], ast.Call):
+            return None
+        called = self.dotted(found[1][0].func, found[0])
+        top = scope
+        while top.outer is not None:
+            top = top.outer
+        if called in top.classes:
+            return top.classes[called]
+        module, _, last = (called or "").rpartition(".")
+        home = self._by_name.get(module.lstrip(".")) if module else None
+        return home.classes.get(last) if home is not None else None
+
+
+def _build(
+    script: Script, node: ast.Module | ast.ClassDef | FunctionNode, outer: Scope | None, name: str | None
+) -> Scope:
+    scope = Scope(script, node, outer, name)
+    if not isinstance(node, (ast.Module, ast.ClassDef)):
+        every = [*node.args.posonlyargs, *node.args.args]
+        scope.parameters = tuple(each.arg for each in every)
+        extra = [*node.args.kwonlyargs, *(each for each in (node.args.vararg, node.args.kwarg) if each)]
+        for each in [*every, *extra]:
+            scope.bound[each.arg] = [UNKNOWN]
+    for statement in node.body:
+        _bind(statement, scope)
+    return scope
+
+
+def _bind(node: ast.AST, scope: Scope) -> None:
+    """Note what a statement binds; functions and classes are scopes of their own."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        name = f"{scope.name}.{node.name}" if scope.name else node.name
+        inner = _build(scope.script, node, scope, name)
+        (scope.classes if isinstance(node, ast.ClassDef) else scope.functions)[node.name] = inner
+        return
+    if isinstance(node, ast.Lambda):
+        return
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        _import(node, scope)
+    elif isinstance(node, ast.Assign):
+        for target in node.targets:
+            _assign(target, node.value, scope)
+    elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)):
+        if node.value is not None:
+            _assign(node.target, node.value, scope)
+    elif isinstance(node, ast.AugAssign):
+        _assign(node.target, UNKNOWN, scope)
+    elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
+        _assign(node.target, UNKNOWN, scope)
+        scope.loops.update(each.id for each in ast.walk(node.target) if isinstance(each, ast.Name))
+    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+        _assign(node.optional_vars, UNKNOWN, scope)
+    for child in ast.iter_child_nodes(node):
+        _bind(child, scope)
+
+
+def _import(node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
+    for alias in node.names:
+        if isinstance(node, ast.Import):
+            whole = alias.name if alias.asname else alias.name.split(".")[0]
+            scope.imports[alias.asname or whole] = whole
+        else:
+            module = "." * node.level + (node.module or "")
+            joined = f"{module}{'' if module.endswith('.') or not module else '.'}{alias.name}"
+            scope.imports[alias.asname or alias.name] = joined
+
+
+def _assign(target: ast.expr, value: ast.expr, scope: Scope) -> None:
+    if isinstance(target, ast.Name):
+        scope.bound.setdefault(target.id, []).append(value)
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        values: list[ast.expr] = [UNKNOWN] * len(target.elts)
+        if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
+            values = value.elts
+        for each, own in zip(target.elts, values, strict=True):
+            _assign(each, own, scope)
+    elif (
+        isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
+    ):
+        owner = scope.find_class()
+        if owner is not None:
+            owner.attributes.setdefault(target.attr, []).append(value)

@@ -1,0 +1,526 @@
+"""Which collectives some ranks reach and others do not: the two sides of each test are compared, call by call.
+
+Blocks are read from their end, so that at each test it is known what a rank misses that leaves there. What cannot be
+told is passed over: a call with a group of its own, a test that is not followed to a rank, a side that calls functions
+that were not given.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ddpdoctor.evidence.sources import UnevenCall
+from ddpdoctor.source.calls import is_any_collective, is_wrapper, name_collective
+from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.ranks import FIRST_ONLY, HELPER, ZERO, Difference, RankReader
+
+MOST_CALLS = 64
+"""Collectives of one block that are kept; further ones would change nothing."""
+DEEPEST_CALLS = 12
+"""Functions that are followed into one another."""
+KNOWN_ROOTS = frozenset({*sys.stdlib_module_names, *dir(builtins), "torch", "numpy", "np", "tqdm", "wandb",
+                         "accelerate", "torchvision", "transformers", "datasets", "yaml"})  # fmt: skip
+"""Packages whose functions make no collective of the user's groups unless `name_collective` knows it."""
+HARMLESS = frozenset("""append extend update add get items keys values pop join split strip format write flush close
+    info debug warning warn error exception critical log print add_scalar add_scalars add_text item cpu detach numpy
+    tolist to mean sum size numel state_dict set_postfix set_description set_epoch mkdir exists
+    makedirs zero_ copy_ fill_ eval train""".split())  # fmt: skip
+"""Methods of whatever object that are no collectives."""
+EXITS: dict[type[ast.stmt], str] = {
+    ast.Return: "return",
+    ast.Break: "break",
+    ast.Continue: "continue",
+    ast.Raise: "raise",
+}
+RAISES = ("assertRaises", "assertRaisesRegex", "raises")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A collective that a block makes."""
+
+    operation: str
+    node: ast.AST
+    scope: Scope
+    certain: bool = True
+    inner: tuple[tuple[ast.AST, Scope], ...] = ()
+
+    @property
+    def identity(self) -> str:
+        """What has to be equal on both sides of a test; for a new group the list of its ranks is part of it."""
+        if (
+            self.operation == "new_group"
+            and not self.inner
+            and isinstance(self.node, ast.Call)
+            and self.node.args
+        ):
+            return f"new_group {ast.dump(self.node.args[0])}"
+        return self.operation
+
+
+@dataclass(frozen=True, slots=True)
+class _After:
+    """What comes after a block, by the way in which it may be left."""
+
+    ends: tuple[Call, ...] = ()
+    """To the end of the function."""
+    loop: tuple[Call, ...] = ()
+    """To the end of the loop around, with its further rounds."""
+    turn: tuple[Call, ...] = ()
+    """To the end of this round."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    call: Call
+    difference: Difference
+    kind: str
+    guard: ast.AST
+    test: ast.expr
+
+
+class PathReader:
+    """Reads the functions of all files."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = self._files = files
+        self._ranks = RankReader(files)
+        self._summaries: dict[Scope, tuple[Call, ...]] = {}
+        self._open: list[Scope] = []
+        self._found: dict[Scope, list[_Found]] = {}
+        self._ways: list[list[_Found]] = []
+        self._outputs: dict[Scope, set[str]] = {}
+        for module in files.modules:
+            for scope in module.walk():
+                self._prepare(scope)
+
+    def find(self, module: Scope) -> tuple[UnevenCall, ...]:
+        """Return the uneven calls of one module, in order of their lines."""
+        told: list[UnevenCall] = []
+        for scope in module.walk():
+            self.summarise(scope)
+            told += _tell(_drop_pairs(self._found.get(scope, [])))
+        return tuple(sorted(told, key=lambda each: (each.call.cell or 0, each.call.line, each.call.column)))
+
+    def _prepare(self, scope: Scope) -> None:
+        """Note which names a collective has made equal, and which functions are started by mp.spawn."""
+        for node in _own_nodes(scope.node):
+            if not isinstance(node, ast.Call):
+                continue
+            name = self._files.dotted(node.func, scope) or ""
+            if name in ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes") and node.args:
+                function = self._files.function(node.args[0], scope)
+                if function is not None:
+                    function.spawned = True
+            last = name.rpartition(".")[2]
+            if any(word in last for word in ("reduce", "broadcast", "gather", "scatter", "sync")):
+                values = [*node.args, *(each.value for each in node.keywords)]
+                scope.reduced.update(
+                    each.id for v in values for each in ast.walk(v) if isinstance(each, ast.Name)
+                )
+
+    def summarise(self, scope: Scope) -> tuple[Call, ...]:
+        """Return the collectives that each rank makes which calls a function (or runs a module)."""
+        if scope in self._summaries:
+            return self._summaries[scope]
+        if scope in self._open or len(self._open) > DEEPEST_CALLS:
+            return ()
+        self._open.append(scope)
+        self._ways.append([])
+        try:
+            calls = self._block(scope.node.body, scope, _After())
+            calls = self._decorate(scope, calls)
+        finally:
+            self._open.pop()
+            found = self._ways.pop()
+        self._found[scope] = found
+        self._summaries[scope] = calls
+        return calls
+
+    def _decorate(self, scope: Scope, calls: tuple[Call, ...]) -> tuple[Call, ...]:
+        """A function that a decorator runs on rank 0 only gives its callers no call; its own are uneven."""
+        for decorator in getattr(scope.node, "decorator_list", ()):
+            name = decorator.func if isinstance(decorator, ast.Call) else decorator
+            inner = self._files.function(name, scope.outer or scope)
+            difference = self._read_decorator(inner) if inner is not None else None
+            if inner is None and (self._files.dotted(name, scope) or "").rpartition(".")[2] in FIRST_ONLY:
+                difference = Difference(HELPER, False, ZERO)
+            if difference is not None:
+                self._ways[-1] += [_Found(call, difference, "decorator", decorator, name) for call in calls]
+                return ()
+        return calls
+
+    def _read_decorator(self, decorator: Scope) -> Difference | None:
+        """Return the difference of a decorator whose wrapper calls the function below a test on the rank."""
+        wrapped = decorator.parameters[:1]
+        for wrapper in decorator.functions.values():
+            for node in ast.walk(wrapper.node):
+                if isinstance(node, ast.If) and not node.orelse:
+                    called = [
+                        each.func.id
+                        for part in node.body
+                        for each in ast.walk(part)
+                        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)
+                    ]
+                    difference = self._ranks.read(node.test, wrapper)
+                    if difference is not None and wrapped and wrapped[0] in called:
+                        outside = sum(
+                            isinstance(n, ast.Call)
+                            and isinstance(n.func, ast.Name)
+                            and n.func.id == wrapped[0]
+                            for n in ast.walk(wrapper.node)
+                        )
+                        return difference if outside == called.count(wrapped[0]) else None
+        return None
+
+    def _block(self, body: Sequence[ast.stmt], scope: Scope, after: _After) -> tuple[Call, ...]:
+        """Return the calls of a block."""
+        tail: tuple[Call, ...] = ()
+        for statement in reversed(body):
+            further = _After(tail + after.ends, tail + after.loop, tail + after.turn)
+            if isinstance(statement, ast.If):
+                own, sure = self._if(statement, scope, further)
+                tail = own + (tail if sure else _doubt(tail))
+            else:
+                tail = self._statement(statement, scope, further) + tail
+            tail = tail[:MOST_CALLS]
+        return tail
+
+    def _statement(self, node: ast.stmt, scope: Scope, after: _After) -> tuple[Call, ...]:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            return ()
+        if isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
+            return self._loop(node, scope, after)
+        if isinstance(node, (ast.With, ast.AsyncWith)):
+            calls = self._expressions((each.context_expr for each in node.items), scope)
+            managers = [each.context_expr for each in node.items]
+            if any(
+                _last(m.func) in RAISES
+                   for m in managers if isinstance(m, ast.Call)):  # fmt: skip
+                return calls
+            return calls + self._block(node.body, scope, after)
+        if isinstance(node, ast.Try) or type(node).__name__ == "TryStar":
+            return self._try(node, scope, after)
+        if isinstance(node, ast.Match):
+            sides = [self._block(case.body, scope, after) for case in node.cases]
+            return self._expressions([node.subject], scope) + _doubt(_largest(sides))
+        return self._expressions(ast.iter_child_nodes(node), scope)
+
+    def _try(self, node: ast.stmt, scope: Scope, after: _After) -> tuple[Call, ...]:
+        last = self._block(getattr(node, "finalbody", []), scope, after)
+        further = _After(last + after.ends, last + after.loop, last + after.turn)
+        for handler in getattr(
+            node, "handlers", []
+        ):  # which rank comes here is not known; its own tests are read
+            self._block(handler.body, scope, further)
+        body = self._block(getattr(node, "body", []), scope, further)
+        return body + self._block(getattr(node, "orelse", []), scope, further) + last
+
+    def _loop(
+        self, node: ast.For | ast.AsyncFor | ast.While, scope: Scope, after: _After
+    ) -> tuple[Call, ...]:
+        again = tuple(self._plain(node.body, scope))
+        inside = _After(again + after.ends, again, ())
+        body = self._block(node.body, scope, inside)
+        head: ast.expr = node.test if isinstance(node, ast.While) else node.iter
+        calls = self._expressions([head], scope)
+        difference = self._rounds(head, node, scope)
+        if difference is not None:
+            kind = "while" if isinstance(node, ast.While) else "for"
+            self._ways[-1] += [_Found(call, difference, kind, node, head) for call in body]
+            body = ()
+        return calls + body + self._block(node.orelse, scope, after)
+
+    def _rounds(self, head: ast.expr, node: ast.stmt, scope: Scope) -> Difference | None:
+        """Return how ranks differ in the number of rounds of a loop."""
+        if isinstance(node, ast.While):
+            return self._ranks.read(head, scope)
+        if (
+            not isinstance(head, ast.Call)
+            or self._files.dotted(head.func, scope) != "range"
+            or len(head.args) != 1
+        ):
+            return None
+        traced = self._ranks.rank(head.args[0], scope)
+        return None if traced is None else Difference("rank", traced, ast.dump(head))
+
+    def _plain(self, body: Iterable[ast.AST], scope: Scope) -> Iterator[Call]:
+        """Yield the collectives that stand in a block itself, whatever the tests around them."""
+        for statement in body:
+            for node in (statement, *_own_nodes(statement)):
+                if isinstance(node, ast.Call):
+                    operation = name_collective(node, scope, self._files)
+                    if operation is not None:
+                        yield Call(operation, node, scope, certain=False)
+
+    def _if(self, node: ast.If, scope: Scope, after: _After) -> tuple[tuple[Call, ...], bool]:
+        """Return the calls of a test, and whether all that comes after it is reached as surely as before."""
+        head = self._expressions([node.test], scope)
+        left = self._block(node.body, scope, after)
+        right = self._block(node.orelse, scope, after)
+        exits = (self._exit(node.body, scope), self._exit(node.orelse, scope))
+        difference = self._ranks.read(node.test, scope)
+        if difference is None:
+            launch = self._ranks.is_about_launch(node.test, scope)
+            both = left + _surplus(right, left)
+            leaves = any(exits) and not launch
+            return head + (both if launch else _doubt(both)), not leaves
+        if "raise" in exits:
+            return head + (right if exits[0] == "raise" else left), True
+        left_all = left if exits[0] else left + (_rest(exits[1], after) if exits[1] else ())
+        right_all = right if exits[1] else right + (_rest(exits[0], after) if exits[0] else ())
+        if exits[0] and exits[1]:
+            return head + left, True
+        self._compare(node, scope, difference, (left_all, right_all), exits)
+        return head + _common(left, right) + (right if exits[0] else left if exits[1] else ()), True
+
+    def _compare(
+        self,
+        node: ast.If,
+        scope: Scope,
+        difference: Difference,
+        sides: tuple[tuple[Call, ...], tuple[Call, ...]],
+        exits: tuple[str, str],
+    ) -> None:
+        left, right = sides
+        for own, other, side, way in (
+            (left, right, difference, exits[1]),
+            (right, left, difference.negate(), exits[0]),
+        ):
+            lacking = node.orelse if own is left else node.body
+            surplus = _surplus(own, other)
+            if surplus and not self._opaque(lacking, scope):
+                kind = way or ("if" if own is left else "else")
+                self._ways[-1] += [_Found(call, side, kind, node, node.test) for call in surplus]
+
+    def _exit(self, body: Sequence[ast.stmt], scope: Scope) -> str:
+        """Return how a block always leaves, or an empty text."""
+        if not body:
+            return ""
+        last = body[-1]
+        if type(last) in EXITS:
+            return EXITS[type(last)]
+        if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
+            name = self._files.dotted(last.value.func, scope)
+            return "exit" if name in ("sys.exit", "exit", "quit", "os._exit") else ""
+        return ""
+
+    def _opaque(self, body: Sequence[ast.stmt], scope: Scope) -> bool:
+        """Whether a side calls what may be a collective and cannot be told: functions that were not given."""
+        for statement in body:
+            for node in ast.walk(statement):
+                if not isinstance(node, ast.Call) or self._files.function(node.func, scope) is not None:
+                    continue
+                if name_collective(node, scope, self._files) is not None:
+                    continue
+                name = self._files.dotted(node.func, scope)
+                if is_any_collective(node, scope, self._files):
+                    return True
+                if _last(node.func) in HARMLESS or (name or "").split(".")[0] in KNOWN_ROOTS:
+                    continue
+                return True
+        return False
+
+    def _expressions(self, nodes: Iterable[ast.AST], scope: Scope) -> tuple[Call, ...]:
+        calls: tuple[Call, ...] = ()
+        for node in nodes:
+            calls += self._expression(node, scope)
+        return calls
+
+    def _expression(self, node: ast.AST, scope: Scope) -> tuple[Call, ...]:
+        if isinstance(node, ast.Lambda):
+            return ()
+        if isinstance(node, ast.IfExp):
+            self._branch(node, node.test, [node.body], [node.orelse], scope)
+            return self._expression(node.test, scope)
+        if isinstance(node, ast.BoolOp):
+            return self._shortcut(node, scope)
+        calls = self._expressions(ast.iter_child_nodes(node), scope)
+        return calls + self._call(node, scope) if isinstance(node, ast.Call) else calls
+
+    def _shortcut(self, node: ast.BoolOp, scope: Scope) -> tuple[Call, ...]:
+        """``rank == 0 and barrier()``: what follows a test on the rank is below it."""
+        calls = self._expression(node.values[0], scope)
+        for place, value in enumerate(node.values[1:], 1):
+            own = self._expression(value, scope)
+            for before in node.values[:place] if own else ():
+                difference = self._ranks.read(before, scope)
+                if difference is not None:
+                    side = difference if isinstance(node.op, ast.And) else difference.negate()
+                    self._ways[-1] += [_Found(call, side, "if", before, before) for call in own]
+                    own = ()
+            calls += _doubt(own)
+        return calls
+
+    def _branch(
+        self, node: ast.AST, test: ast.expr, left: list[ast.expr], right: list[ast.expr], scope: Scope
+    ) -> None:
+        sides = self._expressions(left, scope), self._expressions(right, scope)
+        difference = self._ranks.read(test, scope)
+        if difference is not None:
+            for own, other, side in ((*sides, difference), (*sides[::-1], difference.negate())):
+                kind = "if" if side is difference else "else"
+                self._ways[-1] += [_Found(call, side, kind, node, test) for call in _surplus(own, other)]
+
+    def _call(self, node: ast.Call, scope: Scope) -> tuple[Call, ...]:
+        operation = name_collective(node, scope, self._files) or self._name_backward(node, scope)
+        if operation is not None:
+            return (Call(operation, node, scope),)
+        if is_wrapper(node, scope, self._files):
+            return (Call("DistributedDataParallel", node, scope),)
+        function = self._files.function(node.func, scope)
+        if function is None:
+            return ()
+        return tuple(
+            Call(each.operation, node, scope, each.certain, ((each.node, each.scope), *each.inner)[-1:])
+            for each in self.summarise(function)
+        )
+
+    def _name_backward(self, node: ast.Call, scope: Scope) -> str | None:
+        """Return ``backward`` for that of a loss that a wrapped model of the same function gave."""
+        if not isinstance(node.func, ast.Attribute) or node.func.attr != "backward":
+            return None
+        if isinstance(node.func.value, ast.Name) and node.func.value.id in self._losses(scope):
+            return "backward"
+        return None
+
+    def _losses(self, scope: Scope) -> set[str]:
+        """Return the variables of a function that hang on the output of a model that is wrapped in it."""
+        known = self._outputs.get(scope)
+        if known is not None:
+            return known
+        models = {
+            name for name, values in scope.bound.items()
+            if values and is_wrapper(values[-1], scope, self._files)
+        }  # fmt: skip
+        reached: set[str] = set()
+        for _ in range(4 if models else 0):
+            for name, values in scope.bound.items():
+                if values and all(_depends(value, models, reached) for value in values):
+                    reached.add(name)
+        self._outputs[scope] = reached
+        return reached
+
+
+def _depends(value: ast.expr, models: set[str], outputs: set[str]) -> bool:
+    """Whether a value hangs on the output of one of the models, by calls and arithmetic."""
+    if isinstance(value, ast.Name):
+        return value.id in outputs
+    if isinstance(value, ast.BinOp):
+        return any(_depends(each, models, outputs) for each in (value.left, value.right))
+    if not isinstance(value, ast.Call):
+        return False
+    if isinstance(value.func, ast.Name) and value.func.id in models:
+        return True
+    if isinstance(value.func, ast.Attribute) and _depends(value.func.value, models, outputs):
+        return True
+    return any(_depends(each, models, outputs) for each in value.args)
+
+
+def _rest(way: str, after: _After) -> tuple[Call, ...]:
+    return after.loop if way == "break" else after.turn if way == "continue" else after.ends
+
+
+def _doubt(calls: tuple[Call, ...]) -> tuple[Call, ...]:
+    return tuple(replace(each, certain=False) for each in calls)
+
+
+def _surplus(own: tuple[Call, ...], other: tuple[Call, ...]) -> tuple[Call, ...]:
+    """Return the calls that the other side lacks."""
+    there = Counter(each.identity for each in other)
+    left = []
+    for each in own:
+        if there[each.identity]:
+            there[each.identity] -= 1
+        else:
+            left.append(each)
+    return tuple(left)
+
+
+def _common(left: tuple[Call, ...], right: tuple[Call, ...]) -> tuple[Call, ...]:
+    missing = set(map(id, _surplus(left, right)))
+    return tuple(each for each in left if id(each) not in missing)
+
+
+def _largest(sides: Sequence[tuple[Call, ...]]) -> tuple[Call, ...]:
+    both: tuple[Call, ...] = ()
+    for side in sides:
+        both += _surplus(side, both)
+    return both
+
+
+def _last(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is inside of a node, without functions and classes in it."""
+    waiting = list(ast.iter_child_nodes(node))
+    while waiting:
+        each = waiting.pop()
+        yield each
+        if not isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            waiting += ast.iter_child_nodes(each)
+
+
+def _drop_pairs(found: list[_Found]) -> list[_Found]:
+    """Leave out what the other ranks make as well, below the opposite question elsewhere in the function.
+
+    ``if rank != 0: barrier()``, work, ``if rank == 0: barrier()`` lets rank 0 go first.
+    """
+    kept: list[_Found] = []
+    for each in found:
+        for place, other in enumerate(kept):
+            same = other.difference.key == each.difference.key and other.call.identity == each.call.identity
+            if (
+                same
+                and other.difference.positive != each.difference.positive
+                and other.guard is not each.guard
+            ):
+                del kept[place]
+                break
+        else:
+            kept.append(each)
+    return kept
+
+
+def _tell(found: Iterable[_Found]) -> list[UnevenCall]:
+    """Make one row of all that is uneven below one guard in one way."""
+    groups: dict[tuple[int, str, bool], list[_Found]] = {}
+    for each in found:
+        groups.setdefault((id(each.guard), each.kind, each.call.operation.startswith("new_")), []).append(
+            each
+        )
+    rows = []
+    for group in groups.values():
+        places: dict[int, _Found] = {}
+        for each in sorted(
+            group, key=lambda one: (getattr(one.call.node, "lineno", 0), not one.call.certain)
+        ):
+            places.setdefault(getattr(each.call.node, "lineno", 0), each)
+        first, *others = places.values()
+        call, script = first.call, first.call.scope.script
+        rows.append(
+            UnevenCall(
+                operation=call.operation,
+                call=script.place(call.node, call.scope.name),
+                guard=script.place(first.guard, call.scope.name),
+                kind=first.kind,
+                test=_shorten(ast.unparse(first.test)),
+                origin=first.difference.origin,
+                traced=first.difference.traced,
+                certain=call.certain and first.difference.certain,
+                inner=tuple(scope.script.place(node, scope.name) for node, scope in call.inner),
+                more=tuple(script.place(each.call.node, call.scope.name) for each in others),
+            )
+        )
+    return rows
+
+
+def _shorten(text: str, most: int = 100) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,0 +1,208 @@
+"""Which files are read, and their syntax trees: scripts, directories, notebooks and standard input."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ddpdoctor.evidence.sources import SourcePlace
+from ddpdoctor.source.enclosing import MOST_BYTES
+
+STDIN = "-"
+ENDINGS = (".py", ".pyw", ".ipynb")
+PASSED_OVER = frozenset({"__pycache__", "node_modules", "site-packages"})
+"""Directories that hold nobody's own scripts; those that begin with a dot and virtual environments are too."""
+ABOUT = re.compile(rb"torch|accelerate|lightning|deepspeed|horovod|distributed")
+"""What a file must mention to be worth parsing."""
+
+
+@dataclass(slots=True)
+class Script:
+    """A file with its syntax tree, or with why there is none."""
+
+    name: str
+    tree: ast.Module | None = None
+    lines: list[str] = field(default_factory=list)
+    cells: list[tuple[int, int]] = field(default_factory=list)
+    """Of a notebook: number of each cell and the line before its first one."""
+    problem: str | None = None
+
+    def place(self, node: ast.AST, function: str | None = None) -> SourcePlace:
+        """Return where a node of the tree stands."""
+        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+        text = self.lines[line - 1].strip() if 0 < line <= len(self.lines) else ""
+        cell, before = None, 0
+        for number, start in self.cells:
+            if start < line:
+                cell, before = number, start
+        return SourcePlace(self.name, line - before, column + 1, text, function, cell)
+
+
+def find_files(path: Path) -> Iterator[Path]:
+    """Yield the scripts of a directory in order of their names, without what .gitignore excludes.
+
+    A file that was named is yielded whatever its name is.
+    """
+    if not path.is_dir():
+        yield path
+        return
+    rules = [rule for folder in _above(path) for rule in _read_rules(folder)]
+    yield from _descend(path, rules)
+
+
+def _above(path: Path) -> list[Path]:
+    """Return the directories above that belong to the same repository, the outermost first."""
+    folders: list[Path] = []
+    whole = path.resolve()
+    if (whole / ".git").exists():
+        return []
+    for folder in whole.parents:
+        folders.append(folder)
+        if (folder / ".git").exists():
+            return folders[::-1]
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    folder: Path
+    pattern: re.Pattern[str]
+    ignores: bool
+    only_folders: bool
+
+
+def _read_rules(folder: Path) -> list[_Rule]:
+    try:
+        text = (folder / ".gitignore").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    rules = []
+    for line in text.splitlines():
+        word = line.rstrip()
+        if not word or word.startswith("#"):
+            continue
+        ignores = not word.startswith("!")
+        word = word if ignores else word[1:]
+        only_folders, word = word.endswith("/"), word.rstrip("/")
+        anchored = "/" in word
+        try:
+            pattern = re.compile(("" if anchored else "(?:.*/)?") + _translate(word.lstrip("/")))
+        except re.error:
+            continue
+        rules.append(_Rule(folder.resolve(), pattern, ignores, only_folders))
+    return rules
+
+
+def _translate(word: str) -> str:
+    parts = re.split(r"(\*\*/|/\*\*|\*+|\?|\[[^\]]+\])", word)
+    special = {"**/": "(?:.*/)?", "/**": "/.*", "?": "[^/]"}
+    return "".join(
+        special[part]
+        if part in special
+        else "[^/]*"
+        if part.startswith("*")
+        else part.replace("[!", "[^")
+        if part.startswith("[")
+        else re.escape(part)
+        for part in parts
+        if part
+    )
+
+
+def _ignored(path: Path, folder: bool, rules: list[_Rule]) -> bool:
+    """The last rule that fits decides, as git has it."""
+    whole = os.path.realpath(path.parent)
+    for rule in reversed(rules):
+        if rule.only_folders and not folder:
+            continue
+        inside = os.path.relpath(os.path.join(whole, path.name), rule.folder).replace(os.sep, "/")
+        if rule.pattern.fullmatch(inside):
+            return rule.ignores
+    return False
+
+
+def _descend(folder: Path, rules: list[_Rule]) -> Iterator[Path]:
+    known = rules + _read_rules(folder)
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries:
+        path = folder / entry.name
+        if entry.is_dir(follow_symlinks=False):
+            hidden = entry.name.startswith(".") or entry.name in PASSED_OVER
+            if not hidden and not (path / "pyvenv.cfg").exists() and not _ignored(path, True, known):
+                yield from _descend(path, known)
+        elif entry.name.endswith(ENDINGS) and not _ignored(path, False, known) and entry.is_file():
+            yield path
+
+
+def read_script(path: Path, name: str) -> Script:
+    """Read and parse one file; nothing of it is imported or run."""
+    try:
+        if not path.is_file():
+            return Script(name, problem="no regular file")
+        size = path.stat().st_size
+        if size > MOST_BYTES:
+            return Script(name, problem=f"larger than {MOST_BYTES >> 20} MiB")
+        data = path.read_bytes()
+    except (OSError, ValueError) as problem:
+        return Script(name, problem=getattr(problem, "strerror", None) or str(problem))
+    return parse_script(data, name, notebook=path.suffix == ".ipynb")
+
+
+def parse_script(data: bytes, name: str, *, notebook: bool = False) -> Script:
+    """Parse the text of one file. What mentions no distributed library is not parsed: it has an empty tree."""
+    if not ABOUT.search(data):
+        return Script(name, ast.Module([], []))
+    try:
+        return _parse_notebook(data, name) if notebook else _parse(data, name)
+    except SyntaxError as problem:
+        return Script(name, problem=f"line {problem.lineno}: {problem.msg}")
+    except (ValueError, RecursionError, MemoryError) as problem:
+        return Script(name, problem=f"{type(problem).__name__}: {problem}")
+
+
+def _parse(data: bytes | str, name: str) -> Script:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of escapes and comparisons in other people's code
+        tree = ast.parse(data)
+    text = data if isinstance(data, str) else data.decode("utf-8", errors="replace")
+    return Script(name, tree, text.splitlines())
+
+
+def _parse_notebook(data: bytes, name: str) -> Script:
+    cells = json.loads(data)
+    cells = cells.get("cells") if isinstance(cells, dict) else None
+    if not isinstance(cells, list):
+        raise ValueError("no notebook of format 4")
+    lines: list[str] = []
+    starts: list[tuple[int, int]] = []
+    for number, cell in enumerate(cells, 1):
+        source = cell.get("source") if isinstance(cell, dict) and cell.get("cell_type") == "code" else None
+        if isinstance(source, list):
+            source = "".join(part for part in source if isinstance(part, str))
+        if not isinstance(source, str) or source.lstrip().startswith("%%"):
+            continue
+        own = list(_without_magics(source.splitlines()))
+        try:
+            _parse("\n".join(own), name)
+        except (SyntaxError, ValueError):
+            continue  # one cell that is no Python does not hide the others
+        starts.append((number, len(lines)))
+        lines += own
+    script = _parse("\n".join(lines), name)
+    script.cells = starts
+    return script
+
+
+def _without_magics(lines: Iterable[str]) -> Iterator[str]:
+    for line in lines:
+        bare = line.lstrip()
+        yield line[: len(line) - len(bare)] + "pass" if bare.startswith(("%", "!", "?")) else line

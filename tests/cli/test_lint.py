@@ -1,0 +1,95 @@
+"""``ddpdoctor lint``: exit codes, what it reads and what it shows."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import ddpdoctor.report.schema
+from ddpdoctor.plugins import Entry
+from tests.cli.conftest import Run
+
+
+@pytest.fixture
+def entries() -> list[Entry]:
+    """What is installed, not the made-up checks of the other commands' tests."""
+    return []
+
+
+WRONG = "import torch.distributed as dist\nif dist.get_rank() == 0:\n    dist.barrier()\n"
+DOUBTFUL = "import torch.distributed as dist\nif save and dist.get_rank() == 0:\n    dist.barrier()\n"
+RIGHT = "import torch.distributed as dist\ndist.barrier()\nopen('touched', 'w')\n"
+
+
+def test_finding_shows_call_and_condition(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(WRONG)
+    result = run("lint", "train.py")
+    assert result.code == 1
+    assert "COL002 collective-missing" in result.out
+    assert "train.py:3" in result.out
+    assert "if dist.get_rank() == 0:" in result.out
+    assert "next: ddpdoctor explain COL002" in result.out
+
+
+def test_right_file_is_fine_and_is_not_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(RIGHT)
+    result = run("lint", ".")
+    assert result.code == 0
+    assert "1 file read" in result.out
+    assert not Path("touched").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ((), 0),
+        (("--fail-on", "warning"), 1),
+        (("--fail-on", "warning", "--ignore", "COL002"), 0),
+        (("--fail-on", "warning", "--select", "COL006"), 0),
+    ],
+)
+def test_doubtful_finding_counts_as_a_warning(
+    run: Run, tmp_path: Path, options: tuple[str, ...], code: int
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(DOUBTFUL)
+    assert run("lint", str(path), *options).code == code
+
+
+def test_report_fits_the_schema(run: Run, tmp_path: Path) -> None:
+    import jsonschema
+
+    (tmp_path / "train.py").write_text(WRONG)
+    assert run("lint", str(tmp_path), "--json", str(tmp_path / "r.json")).code == 1
+    schema = Path(ddpdoctor.report.schema.__file__).with_name(ddpdoctor.report.schema.SCHEMA_FILE)
+    report = json.loads((tmp_path / "r.json").read_text())
+    jsonschema.validate(report, json.loads(schema.read_text()))
+    assert report["findings"][0]["where"][0]["column"] == 5
+    again = run("report", str(tmp_path / "r.json"))
+    assert "COL002" in again.out
+
+
+def test_pipe_is_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(WRONG.encode())))
+    result = run("lint", "-")
+    assert result.code == 1
+    assert "<stdin>:3" in result.out
+
+
+def test_what_cannot_be_read_is_said(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("import torch\nif x\n")
+    alone = run("lint", str(tmp_path))
+    assert (alone.code, alone.out) == (3, "")
+    assert "nothing that was given could be read" in alone.err
+    (tmp_path / "good.py").write_text(RIGHT)
+    both = run("lint", str(tmp_path))
+    assert both.code == 0
+    assert "bad.py was not read: line 2" in both.err
+    missing = run("lint", str(tmp_path / "none.py"))
+    assert missing.code == 2

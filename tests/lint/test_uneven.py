@@ -1,0 +1,188 @@
+"""Collectives that some ranks do not reach, as `lint` reads them: wrong programs, and right ones beside them."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+import ddpdoctor_checks
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.facts import Launch
+from ddpdoctor.evidence.sources import SourceFile
+from ddpdoctor.judge import Finding, Registry
+from ddpdoctor.judge.runner import run_checks
+from ddpdoctor.source.gather import judge_scripts
+from ddpdoctor.source.reading import parse_script
+
+HEAD = "import os, sys, time\nimport torch\nimport torch.distributed as dist\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n"
+REGISTRY = Registry()
+ddpdoctor_checks.register(REGISTRY)
+
+
+def read(**files: str) -> tuple[SourceFile, ...]:
+    texts = {f"{name}.py": HEAD + textwrap.dedent(text) for name, text in files.items()}
+    return judge_scripts([parse_script(text.encode(), name) for name, text in texts.items()])
+
+
+def lint(**files: str) -> list[Finding]:
+    evidence = Evidence(launch=Launch("lint", nproc=0, world_size=0), sources=read(**files))
+    rows, findings = run_checks(REGISTRY.checks_of("lint"), evidence)
+    assert {row.status for row in rows} <= {"pass", "fail"}
+    return findings
+
+
+WRONG = {
+    "below a test": ("COL002", "error", "if dist.get_rank() == 0:\n    dist.barrier()  # here\n"),
+    "by a variable of the launcher": (
+        "COL002", "error", "rank = int(os.environ['RANK'])\nif rank != 0:\n    x = 1\nelse:\n    dist.all_reduce(t)  # here\n",
+    ),
+    "after a return": (
+        "COL002", "error", "def f(rank):\n    if rank > 0:\n        return\n    dist.broadcast(t, 0)  # here\n",
+    ),
+    "after a continue": (
+        "COL002", "error", "for x in y:\n    if dist.get_rank() == 1:\n        continue\n    dist.all_reduce(x)  # here\n",
+    ),
+    "after sys.exit": ("COL002", "error", "if dist.get_rank():\n    sys.exit(0)\ndist.barrier()  # here\n"),
+    "further rounds after a break": (
+        "COL002", "warning", "for x in y:\n    dist.all_reduce(x)  # here\n    if dist.get_rank() == 0:\n        break\n",
+    ),
+    "other conditions decide too": (
+        "COL002", "warning", "if save and dist.get_rank() == 0:\n    dist.barrier()  # here\n",
+    ),
+    "a helper known by its name": (
+        "COL002", "warning", "@rank_zero_only\ndef f():\n    dist.barrier()  # here\n",
+    ),
+    "below functions": (
+        "COL002", "error",
+        "def total(t):\n    dist.all_reduce(t)\ndef is_first():\n    return dist.get_rank() == 0\nif is_first():\n    total(1)  # here\n",
+    ),
+    "below a method": (
+        "COL002", "error",
+        """\
+        class Trainer:
+            def __init__(self):
+                self.first = dist.get_rank() == 0
+            def total(self, t):
+                dist.all_reduce(t)
+            def step(self):
+                if self.first:
+                    self.total(1)  # here
+        """,
+    ),
+    "in a decorator of the file": (
+        "COL002", "error",
+        """\
+        def first_only(function):
+            def call(*args):
+                if dist.get_rank() == 0:
+                    return function(*args)
+            return call
+        @first_only
+        def f():
+            dist.barrier()  # here
+        """,
+    ),
+    "in an expression": ("COL002", "warning", "is_main_process() and dist.barrier()  # here\n"),
+    "spawned": (
+        "COL002", "error",
+        "import torch.multiprocessing as mp\ndef work(index, n):\n    if index == 0:\n        dist.barrier()  # here\nmp.spawn(work, (2,), 2)\n",
+    ),
+    "by the clock": (
+        "COL002", "warning",
+        "start = time.time()\nwhile True:\n    dist.all_reduce(x)  # here\n    if time.time() - start > 60:\n        break\n",
+    ),
+    "rounds of a loop": ("COL002", "error", "for i in range(dist.get_rank()):\n    dist.barrier()  # here\n"),
+    "backward of a wrapped model": (
+        "COL002", "error",
+        "model = DDP(net)\nloss = model(x).sum()\nif dist.get_rank() == 0:\n    loss.backward()  # here\n",
+    ),
+    "wrapped on some": ("COL002", "error", "if dist.get_rank() != 0:\n    net = DDP(net)  # here\n"),
+    "the other side calls something else": (
+        "COL002", "error", "if dist.get_rank() == 0:\n    dist.all_reduce(x)  # here\nelse:\n    print('no')\n",
+    ),
+    "a group on some": ("COL006", "error", "if dist.get_rank() < 2:\n    g = dist.new_group([0, 1])  # here\n"),
+    "a group after a return": (
+        "COL006", "error", "def f(rank):\n    if rank == 1:\n        return\n    dist.new_group([0, 2])  # here\n",
+    ),
+    "groups of other lists": (
+        "COL006", "error",
+        "if dist.get_rank() < 2:\n    g = dist.new_group([0, 1])  # here\nelse:\n    g = dist.new_group([2, 3])  # here\n",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_program_is_found_at_its_line(name: str) -> None:
+    code, severity, text = WRONG[name]
+    findings = lint(train=text)
+    marked = {n for n, line in enumerate((HEAD + textwrap.dedent(text)).splitlines(), 1) if "# here" in line}
+    assert {each.where[0].line for each in findings} == marked
+    for each in findings:
+        assert (each.code, each.severity) == (code, severity)
+        assert each.where[0].file == "train.py"
+        assert each.where[0].role == "culprit"
+        assert each.fix
+
+
+RIGHT = {
+    "both sides": "if dist.get_rank() == 0:\n    dist.barrier()\nelse:\n    print(1)\n    dist.barrier()\n",
+    "rank 0 goes first": (
+        "def first(local_rank):\n    if local_rank not in [-1, 0]:\n        dist.barrier()\n    load()\n"
+        "    if local_rank == 0:\n        dist.barrier()\n"
+    ),
+    "a group of its own": "if dist.get_rank() in (0, 1):\n    dist.all_reduce(x, group=pair)\n",
+    "is it distributed": "if args.local_rank != -1:\n    dist.barrier()\n",
+    "is there a launcher": "rank = int(os.environ.get('RANK', -1))\nif rank >= 0:\n    dist.barrier()\n",
+    "a test that leaves on all": "def f(rank, world_size):\n    if world_size == 1:\n        return\n    dist.barrier()\n",
+    "saved on rank 0": "if dist.get_rank() == 0:\n    torch.save(net.state_dict(), p)\ndist.barrier()\n",
+    "the clock of rank 0 decides": (
+        "over = torch.tensor(time.time() - start > 60)\ndist.broadcast(over, 0)\nif over:\n    dist.barrier()\n"
+    ),
+    "each in its turn": "for i in range(n):\n    if i == dist.get_rank():\n        dist.barrier()\n",
+    "the other side is not known": (
+        "from project import serve\nif dist.get_rank() == 0:\n    dist.barrier()\nelse:\n    serve()\n"
+    ),
+    "an exception": "if dist.get_rank() == 0 and bad:\n    raise ValueError\ndist.barrier()\n",
+    "an expected failure": "if dist.get_rank() == 0:\n    with self.assertRaises(RuntimeError):\n        dist.barrier()\n",
+    "a model that is not wrapped": (
+        "model = DDP(net)\nout = model(x)\nif dist.get_rank() == 0:\n    out = net(x)\n    out.backward()\n"
+    ),
+    "both sides leave": (
+        "def f(rank):\n    if rank == 0:\n        dist.barrier()\n        return 1\n    else:\n        dist.barrier()\n        return 2\n"
+    ),
+    "the side that returns makes it too": (
+        "def f(rank):\n    if rank == 0:\n        dist.barrier()\n        return\n    dist.barrier()\n"
+    ),
+    "in both helpers": (
+        "def a():\n    dist.barrier()\ndef b():\n    dist.barrier()\nif dist.get_rank() == 0:\n    a()\nelse:\n    b()\n"
+    ),
+    "one group on all": "g = dist.new_group([0, 1])\nif dist.get_rank() < 2:\n    dist.all_reduce(x, group=g)\n",
+    "a group that its members make": (
+        "if dist.get_rank() < 2:\n    dist.new_group([0, 1], use_local_synchronization=True)\n"
+    ),
+    "one list on both sides": (
+        "if dist.get_rank() == 0:\n    a = dist.new_group([0, 1])\nelse:\n    b = dist.new_group([0, 1])\n"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_program_gives_nothing(name: str) -> None:
+    assert lint(train=RIGHT[name]) == []
+
+
+def test_functions_are_followed_over_files() -> None:
+    helper = "def total(t):\n    dist.all_reduce(t)\n"
+    (found,) = lint(
+        train="from helpers import total\nif dist.get_rank() == 0:\n    total(1)\n", helpers=helper
+    )
+    assert [(place.file, place.role) for place in found.where] == [
+        ("train.py", "culprit"), ("helpers.py", "noticed"), ("train.py", "condition"),
+    ]  # fmt: skip
+
+
+def test_several_calls_below_one_test_are_one_finding() -> None:
+    (found,) = lint(train="if dist.get_rank() == 0:\n    dist.barrier()\n    dist.all_reduce(x)\n")
+    assert found.where[0].line == 6
+    assert found.details["more_lines"] == [7]
