@@ -288,12 +288,16 @@ class PathReader:
         exits: tuple[str, str],
     ) -> None:
         left, right = sides
+        decided = right if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.Or) else left
         for own, other, side, way in (
             (left, right, difference, exits[1]),
             (right, left, difference.negate(), exits[0]),
         ):
             lacking = node.orelse if own is left else node.body
             surplus = _surplus(own, other)
+            if isinstance(node.test, ast.BoolOp) and not difference.certain and own is not decided:
+                # `if a and first: … elif b: barrier()`: whether b goes with a cannot be told
+                surplus = tuple(call for call in surplus if call.certain)
             if surplus and not self._opaque(lacking, scope):
                 kind = way or ("if" if own is left else "else")
                 self._ways[-1] += [_Found(call, side, kind, node, node.test) for call in surplus]

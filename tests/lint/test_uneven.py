@@ -143,6 +143,9 @@ RIGHT = {
     "the other side is not known": (
         "from project import serve\nif dist.get_rank() == 0:\n    dist.barrier()\nelse:\n    serve()\n"
     ),
+    "a side with a test of its own": (
+        "if not in_order and dist.get_rank() == 0:\n    print(1)\nelif in_order:\n    for i in range(2):\n        dist.barrier()\n"
+    ),
     "an exception": "if dist.get_rank() == 0 and bad:\n    raise ValueError\ndist.barrier()\n",
     "an expected failure": "if dist.get_rank() == 0:\n    with self.assertRaises(RuntimeError):\n        dist.barrier()\n",
     "a model that is not wrapped": (

@@ -1,0 +1,30 @@
+"""The jobs of tests/faults as `lint` reads them: those that only differ by their ranks' way, and the healthy ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddpdoctor.source.gather import read_sources
+
+CASES = Path(__file__).resolve().parent.parent / "faults" / "cases"
+FOUND = (
+    "barrier-not-reached", "hang-at-exit", "hang-eight-ranks", "hang-gather-object", "hang-guard-in-decorator",
+    "hang-guard-in-helper", "hang-guard-in-method", "hang-monitored-barrier", "hang-new-group-on-members",
+    "hang-new-group-on-some", "hang-return-before-group", "hang-wrap-on-some",
+)  # fmt: skip
+"""Cases whose fault is a call that some ranks do not reach, by a test on the rank."""
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_broken_job_is_found_without_running_it(case: str) -> None:
+    assert [each for file in read_sources([str(CASES / case)]) for each in file.uneven]
+
+
+def test_no_other_job_gives_an_alarm() -> None:
+    """Healthy jobs, and those that break in another way."""
+    folders = [str(each) for each in sorted(CASES.iterdir()) if each.is_dir() and each.name not in FOUND]
+    assert sum("healthy" in each for each in folders) > 40
+    uneven = [each for file in read_sources(folders) for each in file.uneven]
+    assert uneven == []
