@@ -10,14 +10,23 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ddpdoctor.evidence.sources import UnevenCall
 from ddpdoctor.source.calls import is_any_collective, is_wrapper, name_collective
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.ranks import FIRST_ONLY, HELPER, ZERO, Difference, RankReader
+from ddpdoctor.source.sides import (
+    Call,
+    Found,
+    doubt,
+    drop_pairs,
+    find_common,
+    find_surplus,
+    join_sides,
+    tell_uneven,
+)
 
 MOST_CALLS = 64
 """Collectives of one block that are kept; further ones would change nothing."""
@@ -41,29 +50,6 @@ RAISES = ("assertRaises", "assertRaisesRegex", "raises")
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A collective that a block makes."""
-
-    operation: str
-    node: ast.AST
-    scope: Scope
-    certain: bool = True
-    inner: tuple[tuple[ast.AST, Scope], ...] = ()
-
-    @property
-    def identity(self) -> str:
-        """What has to be equal on both sides of a test; for a new group the list of its ranks is part of it."""
-        if (
-            self.operation == "new_group"
-            and not self.inner
-            and isinstance(self.node, ast.Call)
-            and self.node.args
-        ):
-            return f"new_group {ast.dump(self.node.args[0])}"
-        return self.operation
-
-
-@dataclass(frozen=True, slots=True)
 class _After:
     """What comes after a block, by the way in which it may be left."""
 
@@ -75,15 +61,6 @@ class _After:
     """To the end of this round."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    call: Call
-    difference: Difference
-    kind: str
-    guard: ast.AST
-    test: ast.expr
-
-
 class PathReader:
     """Reads the functions of all files."""
 
@@ -92,8 +69,8 @@ class PathReader:
         self._ranks = RankReader(files)
         self._summaries: dict[Scope, tuple[Call, ...]] = {}
         self._open: list[Scope] = []
-        self._found: dict[Scope, list[_Found]] = {}
-        self._ways: list[list[_Found]] = []
+        self._found: dict[Scope, list[Found]] = {}
+        self._ways: list[list[Found]] = []
         self._outputs: dict[Scope, set[str]] = {}
         for module in files.modules:
             for scope in module.walk():
@@ -104,7 +81,7 @@ class PathReader:
         told: list[UnevenCall] = []
         for scope in module.walk():
             self.summarise(scope)
-            told += _tell(_drop_pairs(self._found.get(scope, [])))
+            told += tell_uneven(drop_pairs(self._found.get(scope, [])))
         return tuple(sorted(told, key=lambda each: (each.call.cell or 0, each.call.line, each.call.column)))
 
     def _prepare(self, scope: Scope) -> None:
@@ -151,7 +128,7 @@ class PathReader:
             if inner is None and (self._files.dotted(name, scope) or "").rpartition(".")[2] in FIRST_ONLY:
                 difference = Difference(HELPER, False, ZERO)
             if difference is not None:
-                self._ways[-1] += [_Found(call, difference, "decorator", decorator, name) for call in calls]
+                self._ways[-1] += [Found(call, difference, "decorator", decorator, name) for call in calls]
                 return ()
         return calls
 
@@ -185,7 +162,7 @@ class PathReader:
             further = _After(tail + after.ends, tail + after.loop, tail + after.turn)
             if isinstance(statement, ast.If):
                 own, sure = self._if(statement, scope, further)
-                tail = own + (tail if sure else _doubt(tail))
+                tail = own + (tail if sure else doubt(tail))
             else:
                 tail = self._statement(statement, scope, further) + tail
             tail = tail[:MOST_CALLS]
@@ -208,7 +185,7 @@ class PathReader:
             return self._try(node, scope, after)
         if isinstance(node, ast.Match):
             sides = [self._block(case.body, scope, after) for case in node.cases]
-            return self._expressions([node.subject], scope) + _doubt(_largest(sides))
+            return self._expressions([node.subject], scope) + doubt(join_sides(sides))
         return self._expressions(ast.iter_child_nodes(node), scope)
 
     def _try(self, node: ast.stmt, scope: Scope, after: _After) -> tuple[Call, ...]:
@@ -232,7 +209,7 @@ class PathReader:
         difference = self._rounds(head, node, scope)
         if difference is not None:
             kind = "while" if isinstance(node, ast.While) else "for"
-            self._ways[-1] += [_Found(call, difference, kind, node, head) for call in body]
+            self._ways[-1] += [Found(call, difference, kind, node, head) for call in body]
             body = ()
         return calls + body + self._block(node.orelse, scope, after)
 
@@ -267,9 +244,9 @@ class PathReader:
         difference = self._ranks.read(node.test, scope)
         if difference is None:
             launch = self._ranks.is_about_launch(node.test, scope)
-            both = left + _surplus(right, left)
+            both = left + find_surplus(right, left)
             leaves = any(exits) and not launch
-            return head + (both if launch else _doubt(both)), not leaves
+            return head + (both if launch else doubt(both)), not leaves
         if "raise" in exits:
             return head + (right if exits[0] == "raise" else left), True
         left_all = left if exits[0] else left + (_rest(exits[1], after) if exits[1] else ())
@@ -277,7 +254,7 @@ class PathReader:
         if exits[0] and exits[1]:
             return head + left, True
         self._compare(node, scope, difference, (left_all, right_all), exits)
-        return head + _common(left, right) + (right if exits[0] else left if exits[1] else ()), True
+        return head + find_common(left, right) + (right if exits[0] else left if exits[1] else ()), True
 
     def _compare(
         self,
@@ -294,13 +271,13 @@ class PathReader:
             (right, left, difference.negate(), exits[0]),
         ):
             lacking = node.orelse if own is left else node.body
-            surplus = _surplus(own, other)
+            surplus = find_surplus(own, other)
             if isinstance(node.test, ast.BoolOp) and not difference.certain and own is not decided:
                 # `if a and first: … elif b: barrier()`: whether b goes with a cannot be told
                 surplus = tuple(call for call in surplus if call.certain)
             if surplus and not self._opaque(lacking, scope):
                 kind = way or ("if" if own is left else "else")
-                self._ways[-1] += [_Found(call, side, kind, node, node.test) for call in surplus]
+                self._ways[-1] += [Found(call, side, kind, node, node.test) for call in surplus]
 
     def _exit(self, body: Sequence[ast.stmt], scope: Scope) -> str:
         """Return how a block always leaves, or an empty text."""
@@ -356,9 +333,9 @@ class PathReader:
                 difference = self._ranks.read(before, scope)
                 if difference is not None:
                     side = difference if isinstance(node.op, ast.And) else difference.negate()
-                    self._ways[-1] += [_Found(call, side, "if", before, before) for call in own]
+                    self._ways[-1] += [Found(call, side, "if", before, before) for call in own]
                     own = ()
-            calls += _doubt(own)
+            calls += doubt(own)
         return calls
 
     def _branch(
@@ -369,7 +346,7 @@ class PathReader:
         if difference is not None:
             for own, other, side in ((*sides, difference), (*sides[::-1], difference.negate())):
                 kind = "if" if side is difference else "else"
-                self._ways[-1] += [_Found(call, side, kind, node, test) for call in _surplus(own, other)]
+                self._ways[-1] += [Found(call, side, kind, node, test) for call in find_surplus(own, other)]
 
     def _call(self, node: ast.Call, scope: Scope) -> tuple[Call, ...]:
         operation = name_collective(node, scope, self._files) or self._name_backward(node, scope)
@@ -430,34 +407,6 @@ def _rest(way: str, after: _After) -> tuple[Call, ...]:
     return after.loop if way == "break" else after.turn if way == "continue" else after.ends
 
 
-def _doubt(calls: tuple[Call, ...]) -> tuple[Call, ...]:
-    return tuple(replace(each, certain=False) for each in calls)
-
-
-def _surplus(own: tuple[Call, ...], other: tuple[Call, ...]) -> tuple[Call, ...]:
-    """Return the calls that the other side lacks."""
-    there = Counter(each.identity for each in other)
-    left = []
-    for each in own:
-        if there[each.identity]:
-            there[each.identity] -= 1
-        else:
-            left.append(each)
-    return tuple(left)
-
-
-def _common(left: tuple[Call, ...], right: tuple[Call, ...]) -> tuple[Call, ...]:
-    missing = set(map(id, _surplus(left, right)))
-    return tuple(each for each in left if id(each) not in missing)
-
-
-def _largest(sides: Sequence[tuple[Call, ...]]) -> tuple[Call, ...]:
-    both: tuple[Call, ...] = ()
-    for side in sides:
-        both += _surplus(side, both)
-    return both
-
-
 def _last(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
@@ -470,61 +419,3 @@ def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
         yield each
         if not isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
             waiting += ast.iter_child_nodes(each)
-
-
-def _drop_pairs(found: list[_Found]) -> list[_Found]:
-    """Leave out what the other ranks make as well, below the opposite question elsewhere in the function.
-
-    ``if rank != 0: barrier()``, work, ``if rank == 0: barrier()`` lets rank 0 go first.
-    """
-    kept: list[_Found] = []
-    for each in found:
-        for place, other in enumerate(kept):
-            same = other.difference.key == each.difference.key and other.call.identity == each.call.identity
-            if (
-                same
-                and other.difference.positive != each.difference.positive
-                and other.guard is not each.guard
-            ):
-                del kept[place]
-                break
-        else:
-            kept.append(each)
-    return kept
-
-
-def _tell(found: Iterable[_Found]) -> list[UnevenCall]:
-    """Make one row of all that is uneven below one guard in one way."""
-    groups: dict[tuple[int, str, bool], list[_Found]] = {}
-    for each in found:
-        groups.setdefault((id(each.guard), each.kind, each.call.operation.startswith("new_")), []).append(
-            each
-        )
-    rows = []
-    for group in groups.values():
-        places: dict[int, _Found] = {}
-        for each in sorted(
-            group, key=lambda one: (getattr(one.call.node, "lineno", 0), not one.call.certain)
-        ):
-            places.setdefault(getattr(each.call.node, "lineno", 0), each)
-        first, *others = places.values()
-        call, script = first.call, first.call.scope.script
-        rows.append(
-            UnevenCall(
-                operation=call.operation,
-                call=script.place(call.node, call.scope.name),
-                guard=script.place(first.guard, call.scope.name),
-                kind=first.kind,
-                test=_shorten(ast.unparse(first.test)),
-                origin=first.difference.origin,
-                traced=first.difference.traced,
-                certain=call.certain and first.difference.certain,
-                inner=tuple(scope.script.place(node, scope.name) for node, scope in call.inner),
-                more=tuple(script.place(each.call.node, call.scope.name) for each in others),
-            )
-        )
-    return rows
-
-
-def _shorten(text: str, most: int = 100) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"

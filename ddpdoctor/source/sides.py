@@ -1,0 +1,135 @@
+"""Collectives of the two sides of a test: what one makes and the other lacks, and the rows made of it."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ddpdoctor.evidence.sources import UnevenCall
+from ddpdoctor.source.names import Scope
+from ddpdoctor.source.ranks import Difference
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A collective that a block makes."""
+
+    operation: str
+    node: ast.AST
+    scope: Scope
+    certain: bool = True
+    inner: tuple[tuple[ast.AST, Scope], ...] = ()
+
+    @property
+    def identity(self) -> str:
+        """What has to be equal on both sides of a test; for a new group the list of its ranks is part of it."""
+        if (
+            self.operation == "new_group"
+            and not self.inner
+            and isinstance(self.node, ast.Call)
+            and self.node.args
+        ):
+            return f"new_group {ast.dump(self.node.args[0])}"
+        return self.operation
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A call that one side of a test makes and the other does not."""
+
+    call: Call
+    difference: Difference
+    kind: str
+    guard: ast.AST
+    test: ast.expr
+
+
+def doubt(calls: tuple[Call, ...]) -> tuple[Call, ...]:
+    """Return calls to which not each run comes."""
+    return tuple(replace(each, certain=False) for each in calls)
+
+
+def find_surplus(own: tuple[Call, ...], other: tuple[Call, ...]) -> tuple[Call, ...]:
+    """Return the calls that the other side lacks."""
+    there = Counter(each.identity for each in other)
+    left = []
+    for each in own:
+        if there[each.identity]:
+            there[each.identity] -= 1
+        else:
+            left.append(each)
+    return tuple(left)
+
+
+def find_common(left: tuple[Call, ...], right: tuple[Call, ...]) -> tuple[Call, ...]:
+    """Return the calls of the first side that the other makes as well."""
+    missing = set(map(id, find_surplus(left, right)))
+    return tuple(each for each in left if id(each) not in missing)
+
+
+def join_sides(sides: Sequence[tuple[Call, ...]]) -> tuple[Call, ...]:
+    """Return the calls of several sides, those that sides share once."""
+    both: tuple[Call, ...] = ()
+    for side in sides:
+        both += find_surplus(side, both)
+    return both
+
+
+def drop_pairs(found: list[Found]) -> list[Found]:
+    """Leave out what the other ranks make as well, below the opposite question elsewhere in the function.
+
+    ``if rank != 0: barrier()``, work, ``if rank == 0: barrier()`` lets rank 0 go first.
+    """
+    kept: list[Found] = []
+    for each in found:
+        for place, other in enumerate(kept):
+            same = other.difference.key == each.difference.key and other.call.identity == each.call.identity
+            if (
+                same
+                and other.difference.positive != each.difference.positive
+                and other.guard is not each.guard
+            ):
+                del kept[place]
+                break
+        else:
+            kept.append(each)
+    return kept
+
+
+def tell_uneven(found: Iterable[Found]) -> list[UnevenCall]:
+    """Make one row of all that is uneven below one guard in one way."""
+    groups: dict[tuple[int, str, bool], list[Found]] = {}
+    for each in found:
+        groups.setdefault((id(each.guard), each.kind, each.call.operation.startswith("new_")), []).append(
+            each
+        )
+    rows = []
+    for group in groups.values():
+        places: dict[int, Found] = {}
+        for each in sorted(
+            group, key=lambda one: (getattr(one.call.node, "lineno", 0), not one.call.certain)
+        ):
+            places.setdefault(getattr(each.call.node, "lineno", 0), each)
+        first, *others = places.values()
+        call, script = first.call, first.call.scope.script
+        rows.append(
+            UnevenCall(
+                operation=call.operation,
+                call=script.place(call.node, call.scope.name),
+                guard=script.place(first.guard, call.scope.name),
+                kind=first.kind,
+                test=_shorten(ast.unparse(first.test)),
+                origin=first.difference.origin,
+                traced=first.difference.traced,
+                certain=call.certain and first.difference.certain,
+                inner=tuple(scope.script.place(node, scope.name) for node, scope in call.inner),
+                more=tuple(script.place(each.call.node, call.scope.name) for each in others),
+            )
+        )
+    return rows
+
+
+def _shorten(text: str, most: int = 100) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
