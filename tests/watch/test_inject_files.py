@@ -23,6 +23,9 @@ def test_uses_of_files_and_their_lines(tmp_path: Path) -> None:
     with zipfile.ZipFile("a.zip", "w") as archive:
         archive.writestr("b", "c")
     shutil.rmtree("out")
+    import tempfile
+    tempfile.TemporaryFile(dir=".").close()
+    tempfile.NamedTemporaryFile(dir=".").close()
     """
     events = python(tmp_path, script, variables=RANK).main().all("file")
     folder = str(tmp_path.resolve())

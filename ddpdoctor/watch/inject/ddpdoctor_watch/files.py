@@ -198,7 +198,8 @@ def _note_write(path: Any, frame: FrameType, via: str | None) -> None:
     global _opened
     _opened += 1
     found = _locate(path)
-    if found is None:
+    # tempfile opens a directory by name, and gives an opener that makes the file in it.
+    if found is None or os.path.isdir(found):
         return
     if _write("write", found, frame, via):
         _written[found] = None

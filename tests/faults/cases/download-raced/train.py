@@ -8,7 +8,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def publish(path):
-    """Stand for the server that has the archive."""
+    """Stand for the server that has the archive, and make the folders, so that only the files are raced for."""
+    Path("data/samples").mkdir(parents=True)
     with zipfile.ZipFile(path, "w") as archive:
         for number in range(40):
             archive.writestr(f"samples/{number}.txt", " ".join(["0.5"] * 8))
