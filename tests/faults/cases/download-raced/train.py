@@ -1,3 +1,4 @@
+import gc
 import zipfile
 from pathlib import Path
 
@@ -37,6 +38,8 @@ def main():
         optimizer.step()
         optimizer.zero_grad()
     print("trained", flush=True)
+    del model, optimizer
+    gc.collect()  # a model that is alive at exit aborts this torch now and then
     dist.destroy_process_group()
 
 
