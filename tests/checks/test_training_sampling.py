@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ SAMPLER = "torch.utils.data.distributed.DistributedSampler"
 
 
 def told(
-    rank: int, *, line: Frame = TRAIN, trained: bool = True, shard: int | None = None, **more: object
+    rank: int, *, line: Frame = TRAIN, trained: bool = True, shard: int | None = None, **more: Any
 ) -> Sampling:
     """Return what a healthy rank of two has, but for what is given."""
     base = Sampling(
@@ -40,7 +41,7 @@ def told(
         trained=trained,
         samples=50,
     )
-    return dataclasses.replace(base, **more)  # type: ignore[arg-type]
+    return dataclasses.replace(base, **more)
 
 
 def evidence(*samplings: Sampling, wrapped: bool = True, group: str = "") -> Evidence:
@@ -174,11 +175,8 @@ def test_numbers_of_batches_that_differ_are_an_advice_where_nobody_waited() -> N
     ("more", "wrapped"),
     [({"joining": True}, True), ({"trained": False}, True), ({}, False), ({"length": None}, True)],
 )
-def test_numbers_of_batches_may_differ(more: dict[str, object], wrapped: bool) -> None:
-    pair = [
-        dataclasses.replace(told(rank, replicas=None, length=10 + rank), **more)  # type: ignore[arg-type]
-        for rank in (0, 1)
-    ]
+def test_numbers_of_batches_may_differ(more: dict[str, Any], wrapped: bool) -> None:
+    pair = [dataclasses.replace(told(rank, replicas=None, length=10 + rank), **more) for rank in (0, 1)]
     assert judge(evidence(*pair, wrapped=wrapped)) == []
 
 

@@ -187,7 +187,9 @@ def _list_evidence(parting: Parting) -> list[EvidenceItem]:
 
 
 def _tell_look(look: StepLook, name: str, when: str) -> str:
-    shares: Callable[[TensorLook], Sequence[Share]] = lambda each: getattr(each, name)  # noqa: E731  # typed
+    def shares(each: TensorLook) -> Sequence[Share]:
+        return each.gradients if name == "gradients" else each.values
+
     tensor = next((each for each in look.tensors if len(shares(each)) > 1), None)
     place = "at the end" if look.final else f"{when} step {look.step}"
     what = "gradients" if name == "gradients" else "parameters"

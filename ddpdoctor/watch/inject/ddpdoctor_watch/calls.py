@@ -243,7 +243,7 @@ def _write(
         return 0
     ring.public += 1
     given: dict[Any, Any] = {**spec.defaults, **kwargs}
-    given.update(zip(spec.places, args))  # noqa: B905  # jobs run this under 3.8 too, whose zip knows no strict
+    given.update(zip(spec.places, args))
     if spec.makes:
         return _write_maker(ring, spec.name, given, frame)
     get = given.get

@@ -97,7 +97,7 @@ def measure(tensors: list[Any]) -> list[list[object] | None]:
             totals = torch.stack(sums).tolist()
             sized = [norm for norm in norms if norm is not None]
             values = iter(torch.stack(sized).tolist() if sized else ())
-            for place, total, norm in zip(places, totals, norms):  # noqa: B905  # jobs run this under 3.8 too
+            for place, total, norm in zip(places, totals, norms):
                 found[place] = [_shorten(total), None if norm is None else _round(next(values))]
     return found
 

@@ -47,5 +47,5 @@ class Rounds:
     def tell(self) -> tuple[float, float]:
         """Return how often all parameters were carried, and sent or received, since this was asked last."""
         before, self.told = self.told, calls.count_elements()
-        carried, exchanged = (now - then for now, then in zip(self.told, before))  # noqa: B905  # 3.8
+        carried, exchanged = (now - then for now, then in zip(self.told, before))
         return round(carried / self.elements, 3), round(exchanged / self.elements, 3)

@@ -310,7 +310,7 @@ def _look_at(entry: _Optimizer, optimizer: Any, frame: FrameType | None) -> None
         rows.append(_row(tensor, name, model, "other", known.get(id(tensor), UNKNOWN)))
         tensors.append(tensor)
     entry.tensors, entry.parameters = tensors, len(parameters)
-    key = [(id(tensor), hash(tuple(map(str, row)))) for tensor, row in zip(tensors, rows)]  # noqa: B905  # 3.8
+    key = [(id(tensor), hash(tuple(map(str, row)))) for tensor, row in zip(tensors, rows)]
     if key == entry.rows:
         return
     entry.rows = key

@@ -60,14 +60,14 @@ def note_look(optimizer: int, optimizers: int, step: int, backwards: int) -> Non
     if len(entries) == optimizers == 1:
         synced, alone, _ = ddp.forwards.get(entries[0].number, (0, 0, -1))
         seen = (step, backwards, _state.kept, synced, alone)
-        counts = [now - before for now, before in zip(seen, _state.seen)]  # noqa: B905  # 3.8
+        counts = [now - before for now, before in zip(seen, _state.seen)]
         _state.seen = seen
         journal.write(
             "pace",
             {
                 "number": entries[0].number,
                 "step": step,
-                **dict(zip(("steps", "backwards", "kept", "synced", "alone"), counts)),  # noqa: B905  # 3.8
+                **dict(zip(("steps", "backwards", "kept", "synced", "alone"), counts)),
             },
         )
     for entry in entries:

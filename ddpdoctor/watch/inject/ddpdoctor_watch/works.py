@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from types import FrameType, ModuleType
     from typing import Any
 
+    WorkReference = ref[Any]
+else:
+    WorkReference = ref  # no subscript before Python 3.9
+
 ASKING = (
     "wait", "synchronize", "block_current_stream", "is_completed", "is_success", "exception", "result",
     "get_future", "get_future_result", "boxed",
@@ -47,7 +51,7 @@ class _Site:
         self.written = 0
 
 
-class _Reference(ref):  # type: ignore[type-arg]  # no subscript before Python 3.9
+class _Reference(WorkReference):
     """A Work that nobody has asked yet."""
 
     __slots__ = ("group", "key", "number", "site", "state")
