@@ -60,6 +60,45 @@ SCRIPTS = {
         raise ArithmeticError("closure")
     optimizer.step(closure)
     """,
+    "a batch that is not to be asked": """
+    import dataclasses
+    touched = []
+    class Lazy(list):
+        def __iter__(self):
+            touched.append("iter")
+            raise LookupError("not loaded")
+    @dataclasses.dataclass
+    class Batch:
+        x: object
+        later: object = None
+        rows: object = dataclasses.field(default_factory=Lazy)
+        def __getattribute__(self, name):
+            if name == "later":
+                touched.append(name)
+                raise KeyError("not loaded")
+            return object.__getattribute__(self, name)
+        def __getattr__(self, name):
+            touched.append(name)
+            raise KeyError(name)
+    class Net(torch.nn.Module):
+        ready = False
+        def __init__(self):
+            super().__init__()
+            self.a = torch.nn.Linear(4, 1)
+        def named_buffers(self, *args, **kwargs):
+            if self.ready:
+                raise RuntimeError("not now")
+            return super().named_buffers(*args, **kwargs)
+        def forward(self, batch):
+            return self.a(batch.x)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.ready = True
+    for _ in range(3):
+        model(Batch(torch.ones(2, 4))).sum().backward()
+        optimizer.step()
+    print(touched, model.a.weight.sum().item().hex())
+    """,
     "a sampler that raises": """
     class Failing(torch.utils.data.Sampler):
         def __iter__(self):
@@ -97,6 +136,7 @@ def run(folder: Path, script: Path, watched: bool, level: str, workers: int) -> 
         ("numbers", "normal", 0),
         ("numbers", "deep", 2),
         ("dispatched", "deep", 0),
+        ("a batch that is not to be asked", "deep", 0),
         ("a step that raises", "deep", 0),
         ("a closure that raises", "deep", 0),
         ("a sampler that raises", "normal", 0),
@@ -113,6 +153,9 @@ def test_what_it_prints_is_the_same_to_the_byte(tmp_path: Path, name: str, level
     assert "init" in events  # it was watched
     if name == "numbers":
         assert {"step", "epoch", "batch"} <= set(events)
+    if name == "a batch that is not to be asked":
+        assert "batch" in events
+        assert "trouble" in events  # the model's own function raised in our hands
     if name == "dispatched":
         assert "abstained" in events
         assert "step" not in events or "each" not in str(events)

@@ -283,6 +283,58 @@ def test_a_signal_handler_that_raises_in_the_middle_of_us_is_heard(tmp_path: Pat
     assert done.stdout == "400\n"
 
 
+def test_what_raises_in_our_hands_is_ours_unless_python_called_it_by_itself(tmp_path: Path) -> None:
+    done = python(
+        tmp_path,
+        """
+        import signal, sys
+        from ddpdoctor_watch import journal
+
+        def own():
+            raise LookupError("of the program, called by us")
+
+        def handler(signum, interrupted):
+            signal.signal(signum, signal.SIG_DFL)
+            raise TimeoutError("of the program")
+
+        def any_handler(*given):
+            deeper()
+
+        def deeper():
+            raise TimeoutError("of the program, deeper")
+
+        def trace(frame, event, arg):
+            raise LookupError("of a debugger")
+
+        def interrupted_by(what):
+            signal.signal(signal.SIGUSR1, what)
+            signal.raise_signal(signal.SIGUSR1)
+
+        def traced():
+            sys.settrace(trace)
+            own()
+
+        for function in (own, lambda: interrupted_by(handler), lambda: interrupted_by(any_handler), traced):
+            try:
+                function()
+            except Exception as error:
+                try:
+                    journal.failed("test", error)
+                    print("kept", error)
+                except Exception as raised:
+                    print("raised", raised is error, error)
+        """,
+        check=False,  # one trouble is what is asked for
+    )
+    assert done.stdout.splitlines() == [
+        "kept of the program, called by us",
+        "raised True of the program",
+        "raised True of the program, deeper",
+        "raised True of a debugger",
+    ]
+    assert [event["where"] for event in done.main().all("trouble")] == ["test"]
+
+
 def test_a_storm_of_forks_goes_through(tmp_path: Path) -> None:
     done = python(
         tmp_path,

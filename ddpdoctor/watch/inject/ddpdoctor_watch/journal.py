@@ -11,6 +11,10 @@ import faulthandler
 import os
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
 try:
     from _json import encode_basestring_ascii as _quote
 except ImportError:  # Interpreters without the accelerator.
@@ -62,6 +66,8 @@ KEPT_FILES = 2000
 """Files in the folder of processes, two for each, from which on a helper that ends well takes its own away: workers
 that are spawned anew each epoch, or a script that starts a Python program each step, make thousands an hour."""
 
+_VARARGS = 4
+"""Flag of code that takes any number of arguments (inspect.CO_VARARGS)."""
 _DEPTH = 12
 """Nesting of an event; the deepest, a group's member's chain, needs 8."""
 
@@ -254,7 +260,7 @@ def trouble(where: str, error: object) -> None:
 
 
 def failed(where: str, error: BaseException) -> None:
-    """Deal with an exception that reached the edge of our code.
+    """Deal with an exception that reached the edge of our code: also of torch's or the program's, which we have called.
 
     Args:
         where: Which part of ours.
@@ -270,11 +276,29 @@ def failed(where: str, error: BaseException) -> None:
 
 
 def _is_own(error: BaseException) -> bool:
+    """Whether an exception came about because we ran; not one of a function that Python called by itself meanwhile."""
+    if not isinstance(error, Exception):
+        return False
     traceback = error.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
+    while traceback is not None:
+        if _is_interruption(traceback.tb_frame):
+            return False
         traceback = traceback.tb_next
-    inside = traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(HERE)
-    return inside and isinstance(error, Exception)
+    return True
+
+
+def _is_interruption(frame: FrameType) -> bool:
+    """Whether a signal handler or a trace function runs in a frame: they are given the frame that they interrupt."""
+    code = frame.f_code
+    count = code.co_argcount + bool(code.co_flags & _VARARGS)
+    if not count or frame.f_back is None:
+        return False
+    seen = frame.f_locals
+    given = [seen.get(name) for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 1]]
+    return any(
+        each is frame.f_back or (type(each) is tuple and any(one is frame.f_back for one in each))
+        for each in given
+    )
 
 
 def _path(journal: _Journal, suffix: str) -> str:

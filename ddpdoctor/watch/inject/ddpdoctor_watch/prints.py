@@ -8,9 +8,12 @@ from a real one. They are computed where the tensor lies, and come to the host i
 from __future__ import annotations
 
 import sys
+from itertools import islice
+from types import MemberDescriptorType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
 _WORD = 0xFFFFFFFFFFFFFFFF
@@ -150,18 +153,47 @@ def find_tensors(value: Any) -> list[Any]:
 
 
 def _collect(value: Any, kind: type, found: list[Any], depth: int) -> None:
+    """Go through what is held, by the methods of the built-in types: nothing of the program's own is called."""
     if len(found) >= MOST_TENSORS or depth > _DEPTH:
         return
     if isinstance(value, kind):
         found.append(value)
-    elif isinstance(value, (list, tuple)):
-        for each in value[:MOST_TENSORS]:
-            _collect(each, kind, found, depth + 1)
-    elif isinstance(value, dict):
-        for each in list(value.values())[:MOST_TENSORS]:
-            _collect(each, kind, found, depth + 1)
-    elif hasattr(type(value), "__dataclass_fields__"):
-        for name in list(type(value).__dataclass_fields__)[:MOST_TENSORS]:
-            _collect(getattr(value, name, None), kind, found, depth + 1)
-    elif isinstance(getattr(value, "data", None), dict):  # transformers.BatchEncoding and its like
-        _collect(value.data, kind, found, depth + 1)
+        return
+    for each in islice(_list_parts(value), MOST_TENSORS):
+        _collect(each, kind, found, depth + 1)
+
+
+def _list_parts(value: Any) -> Iterable[Any]:
+    kind = type(value)
+    if issubclass(kind, list):
+        return list.__iter__(value)
+    if issubclass(kind, tuple):
+        return tuple.__iter__(value)
+    if issubclass(kind, dict):
+        return dict.values(value)
+    try:
+        held: dict[str, Any] = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        held = {}
+    fields = _find_static(kind, "__dataclass_fields__")
+    if isinstance(fields, dict):
+        return _list_fields(value, kind, held, fields)
+    data = held.get("data")  # transformers.BatchEncoding and its like
+    return dict.values(data) if isinstance(data, dict) else ()
+
+
+def _list_fields(value: Any, kind: type, held: dict[str, Any], names: Iterable[str]) -> Iterator[Any]:
+    for name in names:
+        slot = _find_static(kind, name)
+        if name in held:
+            yield held[name]
+        elif type(slot) is MemberDescriptorType:
+            try:
+                yield slot.__get__(value, kind)
+            except AttributeError:
+                continue  # it was never set
+
+
+def _find_static(kind: type, name: str) -> Any:
+    """Return what a class has under a name, as it stands there."""
+    return next((base.__dict__[name] for base in kind.__mro__ if name in base.__dict__), None)
