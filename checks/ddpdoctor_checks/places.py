@@ -6,7 +6,7 @@ import ipaddress
 import re
 from collections.abc import Iterable
 
-from ddpdoctor.evidence import Evidence, Interface, NodeFacts, RankSet
+from ddpdoctor.evidence import Evidence, Frame, Interface, NodeFacts, RankSet
 from ddpdoctor.evidence.sources import SourcePlace
 from ddpdoctor.judge import CannotLook, NotApplicable, Where
 
@@ -151,6 +151,16 @@ def choose_interface(node: NodeFacts, prefer: Iterable[str] = ()) -> Interface |
             if each.name == name:
                 return each
     return next((each for each in usable if not _VIRTUAL.match(each.name)), None)
+
+
+def in_frame(frame: Frame, ranks: RankSet, role: str, host: str | None = None) -> Where:
+    """Return a line of a stack as a place of a finding."""
+    return Where(ranks, role, frame.file, frame.line, frame.function, frame.source, host)
+
+
+def in_line(line: Frame | None, ranks: RankSet, role: str) -> tuple[Where, ...]:
+    """Return a line as the only place of a finding; none where it is not known."""
+    return (in_frame(line, ranks, role),) if line is not None else ()
 
 
 def in_source(place: SourcePlace, role: str) -> Where:

@@ -109,10 +109,27 @@ def find_minority(groups: Sequence[ValueGroup]) -> RankSet:
 
     With two ranks, or with a tie, it cannot be told who is right.
     """
-    if len(groups) < 2:
+    return find_odd([group.who for group in groups])
+
+
+def find_odd(parts: Sequence[RankSet]) -> RankSet:
+    """Return those outside of the largest part; all where no part is larger than the next, none of less than two."""
+    if len(parts) < 2:
         return RankSet()
-    tied = len(groups[0].who) == len(groups[1].who)
-    return RankSet().union(*(group.who for group in (groups if tied else groups[1:])))
+    largest, *others = sorted(parts, key=len, reverse=True)
+    tied = len(largest) == len(others[0])
+    return RankSet().union(*(parts if tied else others))
+
+
+def describe_counts(counts: Mapping[int, int], noun: str, plural: str | None = None) -> str:
+    """Return ``7 steps on rank 1 and 8 steps on ranks 0,2-3``, of counts by rank."""
+    groups: dict[int, list[int]] = {}
+    for rank, count in counts.items():
+        groups.setdefault(count, []).append(rank)
+    return join_words(
+        f"{count_of(count, noun, plural)} on {name_set(RankSet(ranks))}"
+        for count, ranks in sorted(groups.items())
+    )
 
 
 def describe_groups(groups: Sequence[ValueGroup], noun: str = "rank", few: int = FEW) -> str:

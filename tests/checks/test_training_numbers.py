@@ -129,6 +129,13 @@ def test_scales_that_become_equal_again_are_no_fault() -> None:
     assert judge(find_scalers, Numerics(scales=one + other)) == []
 
 
+def test_scales_that_were_equal_meanwhile_part_at_the_last_time() -> None:
+    one = scale(0, (1, 8.0), (2, 8.0), (4, 8.0), (8, 8.0))
+    other = scale(1, (1, 8.0), (2, 4.0), (4, 8.0), (8, 2.0))
+    (found,) = judge(find_scalers, Numerics(scales=one + other))
+    assert found.details["first_step"] == 8
+
+
 def test_scales_of_ranks_that_hold_other_models_are_not_compared() -> None:
     rows = [scale(rank, (1, 8.0), (2, 8.0 if rank < 2 else 4.0)) for rank in range(4)]
     assert judge(find_scalers, Numerics(scales=sum(rows, ())), groups=((0, 1), (2, 3))) == []
@@ -203,6 +210,27 @@ def test_buffers_of_ranks_that_hold_other_models_are_not_compared() -> None:
     assert judge(find_buffers, *buffers((1.0, 2.0)), groups=((0, 2), (1, 3))) == []
 
 
+@pytest.mark.parametrize("differing", [(0, 1), (2, 3)])
+def test_buffers_are_compared_in_each_group_that_has_the_wrapper(differing: tuple[int, int]) -> None:
+    wrappers = tuple(WrapperSetup(1, "Net", RankSet(group)) for group in ((0, 1), (2, 3)))
+    setup = OptimizerSetup(1, "torch.optim.SGD", RankSet(range(4)), wrappers=wrappers)
+    shares = tuple(
+        BufferShare("odd" if rank == differing[1] else f"group {rank // 2}", RankSet([rank]))
+        for rank in range(4)
+    )
+    look = BufferLook(1, 1, 6, "module", RankSet(range(4)), True, {"bn.running_mean": shares}, frames=LINE)
+    numerics = Numerics(evaluations=(look,))
+    training = Training(0, RankSet(range(4)), optimizers=(setup,), numerics=numerics)
+    (found,) = find_buffers(Evidence(training=(training,)))
+    assert found.ranks == RankSet(differing)
+
+
+def test_buffers_of_one_norm_and_other_contents_are_no_rounding() -> None:
+    shares = tuple(BufferShare(f"order {rank}", RankSet([rank]), 1.0) for rank in range(2))
+    look = BufferLook(1, 1, 6, "module", RankSet([0, 1]), True, {"bn.running_mean": shares}, frames=LINE)
+    assert len(judge(find_buffers, Numerics(evaluations=(look,)))) == 1
+
+
 @pytest.mark.parametrize(
     ("modules", "sizes", "count"), [(3, (4, 4), 1), (3, (4, 8), 0), (0, (4, 4), 0), (3, (), 0)]
 )
@@ -213,6 +241,16 @@ def test_batch_norm_over_few_samples(modules: int, sizes: tuple[int, ...], count
     found = list(find_batch_norm(Evidence(training=(Training(optimizers=(setup,), batches=batches),))))
     assert len(found) == count
     assert all((each.role, each.severity) == ("advice", "info") for each in found)
+
+
+def test_batch_norm_is_told_of_the_ranks_of_all_groups() -> None:
+    wrappers = tuple(
+        WrapperSetup(1, "Net", RankSet(group), frames=LINE, batch_norms=3) for group in ((0, 1), (2, 3))
+    )
+    setup = OptimizerSetup(1, "torch.optim.SGD", RankSet(range(4)), wrappers=wrappers)
+    batch = BatchLook(1, "", 1, 1, (), (4, 3))
+    (found,) = find_batch_norm(Evidence(training=(Training(optimizers=(setup,), batches=(batch,)),)))
+    assert found.ranks == RankSet(range(4))
 
 
 def test_buffers_of_an_evaluation_are_folded_to_who_has_the_same() -> None:

@@ -13,6 +13,7 @@ from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.frames import MOST_PLACES, user_frames
 from ddpdoctor_checks.crash.judging import diagnose
 from ddpdoctor_checks.crash.launching import rerun as command
+from ddpdoctor_checks.places import in_frame
 
 DECISIVE = {
     "blocking": ("CUDA_LAUNCH_BLOCKING", "AMD_SERIALIZE_KERNEL"),
@@ -176,11 +177,8 @@ def place_failures(group: Group, culprits: RankSet | None = None) -> tuple[Where
     places: list[Where] = []
     for (guilty, _, _), (line, ranks) in list(lines.items())[:MOST_LINES]:
         role = "culprit" if guilty else "victim"
-        places.append(Where(RankSet(ranks), role, line.file, line.line, line.function, line.source))
+        places.append(in_frame(line, RankSet(ranks), role))
         if len(places) == 1:
             callers = user_frames(ordered[0].frames)[1:MOST_PLACES]
-            places += [
-                Where(RankSet(ranks), "caller", each.file, each.line, each.function, each.source)
-                for each in callers
-            ]
+            places += [in_frame(each, RankSet(ranks), "caller") for each in callers]
     return tuple(places)

@@ -24,6 +24,7 @@ from ddpdoctor_checks.crash.exceptions import judge_exceptions
 from ddpdoctor_checks.crash.failures import OWN, SOFT, WAITING, Failure, Level, choose_level, quote_line
 from ddpdoctor_checks.crash.frames import user_line
 from ddpdoctor_checks.crash.views import View
+from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.stage_evidence import name_signal
 
 FATAL = (4, 5, ABRT, BUS, 8, SEGV)
@@ -241,7 +242,4 @@ def list_exits(views: Sequence[View], ranks: RankSet) -> list[Where]:
         line = user_line(view.process.exit_call) if view.process is not None else None
         if line is not None and view.rank is not None and view.rank in ranks:
             found.setdefault(line, []).append(view.rank)
-    return [
-        Where(RankSet(who), "culprit", line.file, line.line, line.function, line.source)
-        for line, who in found.items()
-    ]
+    return [in_frame(line, RankSet(who), "culprit") for line, who in found.items()]

@@ -46,6 +46,11 @@ def user_line(frames: Sequence[Frame]) -> Frame | None:
     return next(iter(user_frames(frames)), None)
 
 
+def tell_line(line: Frame | None) -> str:
+    """Return `` at train.py:88``; empty where there is no line."""
+    return f" at {line.file}:{line.line}" if line is not None else ""
+
+
 def stands_in(frames: Sequence[Frame], part: str, function: str | None = None, deep: int = 12) -> bool:
     """Whether one of the innermost frames lies in a file whose path contains ``part``.
 

@@ -35,6 +35,11 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         return made
 
 
+def has_failed(evidence: Evidence) -> bool:
+    """Whether the job ended with an error, and it is known of what."""
+    return bool(evidence.job) and evidence.job[0].exit_code != 0 and diagnose(evidence).cause is not None
+
+
 def _diagnose(evidence: Evidence) -> Diagnosis:
     views = Views(evidence)
     clock = Clock(evidence)

@@ -14,6 +14,7 @@ from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group, interrupted_by_us
 from ddpdoctor_checks.crash.failures import Failure, Level, describe_exception
 from ddpdoctor_checks.crash.frames import MOST_PLACES, user_frames
 from ddpdoctor_checks.crash.judging import diagnose
+from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.wording import count_of, join_words, name_set
 
 JOB = ("run", "attach", "analyze")
@@ -252,10 +253,6 @@ def _place(group: Group) -> str:
     return f"{at} ({note})" if note else at
 
 
-def _where(frame: Frame, ranks: RankSet, role: str, host: str | None) -> Where:
-    return Where(ranks, role, frame.file, frame.line, frame.function, frame.source, host)
-
-
 def _places(
     diagnosis: Diagnosis, group: Group, clause: Clause, ranks: RankSet, cause: bool
 ) -> tuple[Where, ...]:
@@ -269,7 +266,7 @@ def _places(
     places = list(clause.places)
     told = {(place.file, place.line) for place in places}
     places += [
-        _where(frame, own, role if not n else "caller", host if not n else None)
+        in_frame(frame, own, role if not n else "caller", host if not n else None)
         for n, frame in enumerate(shown)
         if (frame.file, frame.line) not in told
     ]
@@ -282,7 +279,7 @@ def _places(
         line = members[0].line
         if line is not None and (line.file, line.line) not in told:
             members_ranks = RankSet(each.rank for each in members if each.rank is not None)
-            places.append(_where(line, members_ranks, role, None))
+            places.append(in_frame(line, members_ranks, role))
     named = {(place.file, place.line): place.ranks for place in places}
     victims = _victim_places(diagnosis) if cause else []
     return (
@@ -298,7 +295,7 @@ def _victim_places(diagnosis: Diagnosis) -> list[Where]:
         if line is not None and each.rank is not None:
             found.setdefault((line.file, line.line), (line, []))[1].append(each.rank)
     largest = sorted(found.values(), key=lambda item: -len(item[1]))[:3]
-    return [_where(frame, RankSet(ranks), "victim", None) for frame, ranks in largest]
+    return [in_frame(frame, RankSet(ranks), "victim") for frame, ranks in largest]
 
 
 def _seen(diagnosis: Diagnosis, group: Group, clause: Clause, cause: bool) -> Iterator[EvidenceItem]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import Evidence, Frame, ModelResult, RankExit, RankSet, UserError, encode
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
+from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.stage_evidence import (
     FROM_OUTSIDE,
     describe_deaths,
@@ -242,7 +243,7 @@ def _hung(evidence: Evidence, factory: str, frame: Frame, sets: Sequence[RankSet
         f"{name_set(ranks)}: stage ddp was cut after {limit:g} s.",
         ranks=ranks,
         nodes=hosts_of_ranks(evidence, ranks),
-        where=(Where(ranks, "culprit", frame.file, frame.line, frame.function, frame.source),),
+        where=(in_frame(frame, ranks, "culprit"),),
         evidence=(EvidenceItem("stack", f"{frame.function} ({frame.file}:{frame.line})", ranks),),
         fix=_fixes(factory, "hung"),
         details=encode({"factory": factory, "kind": "hung", "step": "unknown", "more_errors": 0}),

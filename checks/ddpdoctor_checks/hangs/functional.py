@@ -9,6 +9,7 @@ from ddpdoctor.evidence.standstill import Recorded
 from ddpdoctor.judge import Finding, Fix, Where
 from ddpdoctor_checks.hangs.reading import Place, Reading, name_line, ranks_of
 from ddpdoctor_checks.hangs.waits import what_was_seen
+from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.wording import capitalise, choose_form, join_words, name_set
 
 MOST_SIDES = 3
@@ -71,4 +72,4 @@ def _place(side: Sequence[Place], odd: Sequence[Place]) -> list[Where]:
     line = side[0].line
     if line is None:
         return []
-    return [Where(ranks_of(side), role, line.file, line.line, line.function, line.source)]
+    return [in_frame(line, ranks_of(side), role)]

@@ -19,6 +19,7 @@ from ddpdoctor_checks.hangs.paths import (
 from ddpdoctor_checks.hangs.reading import Place, Reading, largest, name_call, name_line, ranks_of
 from ddpdoctor_checks.hangs.waits import what_was_seen
 from ddpdoctor_checks.network.links import advise_smaller_packets
+from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.wording import capitalise, choose_form, count_of, format_age, join_words, name_set
 
 MOST_ROUTES = 4
@@ -70,7 +71,7 @@ def _list_places(living: Sequence[Place]) -> tuple[Where, ...]:
         if place.line is not None:
             sides.setdefault((place.line.file, place.line.line), []).append(place)
     return tuple(
-        Where(ranks_of(side), "victim", line.file, line.line, line.function, line.source)
+        in_frame(line, ranks_of(side), "victim")
         for side in sides.values()
         if (line := side[0].line) is not None
     )

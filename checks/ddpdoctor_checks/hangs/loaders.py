@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.standstill import LoaderStand
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
+from ddpdoctor.judge import EvidenceItem, Finding, Fix
 from ddpdoctor_checks.crash.frames import user_line
 from ddpdoctor_checks.hangs.reading import Reading
+from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.wording import count_of, join_words, name_set
 
 EXPLAINED = ("COL002", "COL008")
 """What an unequal number of batches can look like."""
+EVEN = (
+    Fix(
+        "let every rank have the same number of batches",
+        code="sampler = DistributedSampler(dataset, drop_last=True)\n"
+        "loader = DataLoader(dataset, batch_size, sampler=sampler, drop_last=True)",
+    ),
+    Fix(
+        "or let those that have more go on without the others",
+        code="with Join([model]):\n    for batch in loader:\n        …",
+    ),
+)
+MOST_RANKS = 64
+"""Whose numbers of batches the details hold."""
 
 
 def explain_by_batches(found: Finding, reading: Reading) -> Finding:
@@ -34,7 +48,7 @@ def explain_by_batches(found: Finding, reading: Reading) -> Finding:
         f"{name_set(RankSet(r for r, n in counts.items() if n == count))} {count_of(count, 'batch', 'batches')}"
         for count in sorted(set(counts.values()))
     )
-    place = Where(short, "culprit", line.file, line.line, line.function, line.source)
+    place = in_frame(line, short, "culprit")
     others = tuple(
         replace(each, role="victim" if each.role == "culprit" else each.role) for each in found.where
     )
@@ -47,19 +61,14 @@ def explain_by_batches(found: Finding, reading: Reading) -> Finding:
         victims=RankSet(rank for rank in counts if rank not in short),
         where=(place, *others),
         evidence=(*found.evidence, EvidenceItem("loader", f"length of the loader: {told}")),
-        fix=(
-            Fix(
-                "let every rank have the same number of batches",
-                code="sampler = DistributedSampler(dataset, drop_last=True)\n"
-                "loader = DataLoader(dataset, batch_size, sampler=sampler, drop_last=True)",
-            ),
-            Fix(
-                "or let those that have more go on without the others",
-                code="with Join([model]):\n    for batch in loader:\n        …",
-            ),
-        ),
-        details={**found.details, "batches": {str(rank): count for rank, count in list(counts.items())[:64]}},
+        fix=EVEN,
+        details={**found.details, "batches": list_batches(counts)},
     )
+
+
+def list_batches(counts: Mapping[int, int]) -> dict[str, int]:
+    """Return numbers of batches by rank for the details of a finding."""
+    return {str(rank): count for rank, count in list(counts.items())[:MOST_RANKS]}
 
 
 def _find_uneven(reading: Reading) -> tuple[Frame, dict[int, int]] | None:

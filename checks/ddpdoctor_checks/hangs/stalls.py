@@ -24,6 +24,7 @@ from ddpdoctor_checks.hangs.reading import (
 )
 from ddpdoctor_checks.hangs.recorded import name_wait
 from ddpdoctor_checks.hangs.waits import what_was_seen
+from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.wording import capitalise, choose_form, format_age, join_words, name_set
 
 DEVICE_S = 120.0
@@ -137,7 +138,7 @@ def find_stall(reading: Reading, stage: str) -> Finding | None:
     where = [found for side in sides for found in _list_places(side, len(hosts) > 1)]
     first = main[0].line
     if first is not None:
-        where.append(Where(ranks_of(main), "victim", first.file, first.line, first.function, first.source))
+        where.append(in_frame(first, ranks_of(main), "victim"))
     verb = "waits" if len(main) == 1 else "wait"
     told = join_words((_say_standing(side, only=len(sides) == 1) for side in sides), few=MOST_SIDES)
     begun = all(place.call is not None for place in still)  # stopped inside of it
@@ -226,12 +227,12 @@ def _list_places(side: Sequence[Place], hosts: bool) -> Iterator[Where]:
     worker = _worker_line(stand.children)
     if worker is not None and describe_doing(place).kind in WITH_CHILDREN:
         frame = worker[1]
-        yield Where(ranks, "culprit", frame.file, frame.line, frame.function, frame.source, host)
+        yield in_frame(frame, ranks, "culprit", host)
     if line is None:
         return
-    yield Where(ranks, "culprit", line.file, line.line, line.function, line.source, host)
+    yield in_frame(line, ranks, "culprit", host)
     for frame in user_frames(stand.frames)[1 : 1 + MOST_CALLERS]:
-        yield Where(ranks, "caller", frame.file, frame.line, frame.function, frame.source, host)
+        yield in_frame(frame, ranks, "caller", host)
 
 
 def _stays(place: Place) -> bool:
@@ -372,9 +373,7 @@ def _find_symmetric(reading: Reading, stage: str) -> Finding | None:
         code="COL005",
         victims=ranks_of(living),
         where=tuple(
-            Where(ranks_of(side), "victim", line.file, line.line, line.function, line.source)
-            for side in sides
-            if (line := side[0].line) is not None
+            in_frame(line, ranks_of(side), "victim") for side in sides if (line := side[0].line) is not None
         ),
         evidence=(
             *what_was_seen(reading),

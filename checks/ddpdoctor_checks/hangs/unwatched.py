@@ -11,6 +11,7 @@ from ddpdoctor_checks.crash.frames import user_frames
 from ddpdoctor_checks.hangs.paths import describe_sockets
 from ddpdoctor_checks.hangs.reading import INIT, MAKERS, Place, Reading, name_call, name_line, ranks_of
 from ddpdoctor_checks.hangs.stalls import describe_doing, list_unclear, show_native
+from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.wording import capitalise, choose_form, count_of, format_age, join_words, name_set
 
 WAITED_S = 10.0
@@ -309,13 +310,10 @@ def _list_places(places: Sequence[Place], role: str, hosts: Mapping[int, str]) -
             continue
         ranks = ranks_of(side)
         host = hosts.get(side[0].rank) if len({hosts.get(place.rank) for place in side}) == 1 else None
-        found.append(Where(ranks, role, line.file, line.line, line.function, line.source, host))
+        found.append(in_frame(line, ranks, role, host))
         if role == "culprit":
             callers: Sequence[Frame] = user_frames(side[0].stand.frames)[1 : 1 + MOST_CALLERS]
-            found += [
-                Where(ranks, "caller", each.file, each.line, each.function, each.source, host)
-                for each in callers
-            ]
+            found += [in_frame(each, ranks, "caller", host) for each in callers]
     return found
 
 

@@ -21,6 +21,7 @@ from ddpdoctor_checks.hangs.verdicts import (
     judge_missing,
     judge_points,
 )
+from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.wording import count_of, format_age, name_set
 
 MOST_CALLERS = 2
@@ -250,11 +251,11 @@ def _places(side: Sequence[Place], role: str, hosts: dict[int, str]) -> Iterable
             continue
         ranks = ranks_of(members)
         host = next((hosts[rank] for rank in ranks if rank in hosts), None)
-        yield Where(ranks, role, line.file, line.line, line.function, line.source, host)
+        yield in_frame(line, ranks, role, host)
         call = members[0].call
         frames = user_frames(call.frames if call is not None and call.frames else members[0].stand.frames)
         for frame in frames[1 : 1 + MOST_CALLERS] if role == "culprit" else ():
-            yield Where(ranks, "caller", frame.file, frame.line, frame.function, frame.source, host)
+            yield in_frame(frame, ranks, "caller", host)
         guard = guard_of(members[0])
         if guard is not None:
             yield Where(ranks, "condition", guard.file, guard.line, None, guard.source, host)

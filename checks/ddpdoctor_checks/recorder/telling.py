@@ -12,6 +12,7 @@ from ddpdoctor.judge import EvidenceItem, Fix, Where
 from ddpdoctor_checks.calls.matching import Difference, Matching, Side, waiting_elsewhere
 from ddpdoctor_checks.calls.sequences import MEETING
 from ddpdoctor_checks.crash.frames import user_frames
+from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.wording import capitalise, choose_form, count_of, join_words, name_set
 
 MOST_SIDES = 4
@@ -306,15 +307,11 @@ def _places(matching: Matching, difference: Difference, culprits: RankSet | None
         if not own:
             continue
         if blamed and not blamed.issuperset(side.ranks):
-            others.append(_where(own[0], side.ranks, "victim"))
+            others.append(in_frame(own[0], side.ranks, "victim"))
             continue
-        guilty.append(_where(own[0], side.ranks, "culprit"))
-        guilty += [_where(frame, side.ranks, "caller") for frame in own[1 : 1 + MOST_CALLERS]]
+        guilty.append(in_frame(own[0], side.ranks, "culprit"))
+        guilty += [in_frame(frame, side.ranks, "caller") for frame in own[1 : 1 + MOST_CALLERS]]
     return (*guilty, *others)
-
-
-def _where(frame: Frame, ranks: RankSet, role: str) -> Where:
-    return Where(ranks, role, frame.file, frame.line, frame.function, frame.source)
 
 
 def _seen(matching: Matching, difference: Difference) -> list[EvidenceItem]:

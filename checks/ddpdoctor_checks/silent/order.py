@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, NotApplicable, Where, check_also
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, NotApplicable, check_also
 from ddpdoctor_checks.calls.judging import is_ring
 from ddpdoctor_checks.calls.matching import Difference, Matching, find_swap
 from ddpdoctor_checks.calls.sequences import Essences, read_groups
 from ddpdoctor_checks.crash.telling import JOB
+from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.recorder.ends import diagnose_ends, failed_itself
 from ddpdoctor_checks.recorder.findings import find_order_swapped
 from ddpdoctor_checks.recorder.telling import describe_call, tell
@@ -48,9 +49,7 @@ def _tell(evidence: Evidence, matching: Matching, found: Difference) -> Finding:
         if side.site is None:
             continue
         role = "culprit" if not blamed or blamed.issuperset(side.ranks) else "victim"
-        where.append(
-            Where(side.ranks, role, side.site.file, side.site.line, side.site.function, side.site.source)
-        )
+        where.append(in_frame(side.site, side.ranks, role))
         place = f"{side.site.file}:{side.site.line}"
         seen.append(
             EvidenceItem("calls", f"call #{found.number}: {describe_call(call)} from {place}", side.ranks)

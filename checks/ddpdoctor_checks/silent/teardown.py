@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.job import Milestone, ProcessRecord
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.crash.frames import user_frames
 from ddpdoctor_checks.crash.telling import JOB
+from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.silent.ranks import ended_well, find_ranks, job_ended_well, ranks_of
 from ddpdoctor_checks.wording import capitalise, choose_form, name_set
 
@@ -103,7 +104,7 @@ def _tell_some(left: list[ProcessRecord], done: list[ProcessRecord]) -> Finding:
     where = []
     for milestone, ranks in list(lines.values())[:MOST_LINES]:
         frame = user_frames(milestone.frames)[0]
-        where.append(Where(RankSet(ranks), "culprit", frame.file, frame.line, frame.function, frame.source))
+        where.append(in_frame(frame, RankSet(ranks), "culprit"))
     at = f" ({where[0].file}:{where[0].line})" if where else ""
     calls, ends = choose_form(len(others), "calls", "call"), choose_form(len(never), "ends", "end")
     done_by = f"{capitalise(name_set(others))} {calls} destroy_process_group{at}"

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.job import ProcessRecord, UnwaitedWork
-from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, Where, check
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check
 from ddpdoctor_checks.crash.frames import user_frames
 from ddpdoctor_checks.crash.judging import diagnose
 from ddpdoctor_checks.crash.telling import JOB
+from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.silent.ranks import ended_well, find_ranks, job_ended_well
 from ddpdoctor_checks.wording import capitalise, choose_form, count_of, name_set
 
@@ -157,7 +158,7 @@ def _tell(line: _Line, missed: RankSet, lines: int) -> Finding:
         ranks=ranks,
         victims=harmed,
         where=tuple(
-            Where(ranks, "culprit" if number == 0 else "caller", each.file, each.line, each.function, each.source)
+            in_frame(each, ranks, "culprit" if number == 0 else "caller")
             for number, each in enumerate(line.frames[: 1 + MOST_CALLERS])
         ),
         evidence=tuple(

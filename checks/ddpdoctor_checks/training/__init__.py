@@ -11,10 +11,8 @@ from ddpdoctor_checks.training.draws import find_draws_repeated
 from ddpdoctor_checks.training.findings import (
     find_bypassed,
     find_changed,
-    find_epoch_unset,
     find_parted,
     find_rates,
-    find_unsharded,
     find_unsynced,
     find_unused,
     find_unused_somewhere,
@@ -27,6 +25,7 @@ from ddpdoctor_checks.training.races import (
     find_directories_raced,
     find_download_raced,
 )
+from ddpdoctor_checks.training.repeats import find_epoch_unset, find_unsharded
 from ddpdoctor_checks.training.sampling import (
     find_evaluation_padded,
     find_sampler_differs,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.numerics import BufferLook, BufferShare
 from ddpdoctor.evidence.training import WrapperSetup
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
-from ddpdoctor_checks.crash.frames import user_line
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
+from ddpdoctor_checks.crash.frames import tell_line, user_line
 from ddpdoctor_checks.crash.telling import JOB
+from ddpdoctor_checks.places import in_line
 from ddpdoctor_checks.training.findings import NEEDS
-from ddpdoctor_checks.training.replicas import LAST_BITS
+from ddpdoctor_checks.training.parting import differ_slightly
+from ddpdoctor_checks.training.wrappers import find_wrapper, list_groups, list_wrappers, name_model
 from ddpdoctor_checks.wording import capitalise, choose_form, count_of, join_words, name_set
 
 FEW_SAMPLES = 8
@@ -81,28 +83,15 @@ def find_buffers(evidence: Evidence) -> Iterable[Finding]:
     """
     if not any(node.numerics.evaluations for node in evidence.training):
         raise NotApplicable("no evaluation was seen that uses buffers which the wrapper does not broadcast")
-    wrappers = _list_wrappers(evidence)
     told: set[int] = set()
     for look in _join(evidence):
-        if look.wrapper in told:
-            continue
-        setup = wrappers.get(look.wrapper)
-        ranks = look.ranks
-        if setup is not None and setup.group:
-            ranks = RankSet(rank for rank in ranks if rank in setup.group)
-        differing = _list_differing(look.buffers, ranks)
-        if differing:
-            told.add(look.wrapper)
-            yield _tell_buffers(look, setup, ranks, differing)
-
-
-def _list_wrappers(evidence: Evidence) -> dict[int, WrapperSetup]:
-    return {
-        wrapper.number: wrapper
-        for node in evidence.training
-        for setup in node.optimizers
-        for wrapper in setup.wrappers
-    }
+        wrapper = find_wrapper(evidence, look.wrapper)
+        for group in list_groups(evidence, look.wrapper):
+            ranks = RankSet(rank for rank in look.ranks if rank in group)
+            differing = _list_differing(look.buffers, ranks)
+            if differing and look.wrapper not in told:
+                told.add(look.wrapper)
+                yield _tell_buffers(look, wrapper, ranks, differing)
 
 
 def _join(evidence: Evidence) -> list[BufferLook]:
@@ -137,32 +126,26 @@ def _list_differing(buffers: Mapping[str, Shares], ranks: RankSet) -> dict[str, 
         if (
             len(by_digest) > 1
             and name.rpartition(".")[2] not in _COUNTERS
-            and not _is_slight(tuple(by_digest.values()))
+            and not _is_slight([share.norm for share in by_digest.values()])
         ):
             found[name] = tuple(by_digest.values())
     return found
 
 
-def _is_slight(shares: Shares) -> bool:
-    norms = [share.norm for share in shares if share.norm is not None]
-    return (
-        len(norms) == len(shares)
-        and len(set(norms)) > 1
-        and max(norms) - min(norms) <= LAST_BITS * max(max(norms), 1e-30)
-    )
+def _is_slight(norms: Sequence[float | None]) -> bool:
+    """Whether buffers differ by rounding; where norms are equal and contents are not, places or signs differ."""
+    return len(set(norms)) > 1 and differ_slightly(norms)
 
 
 def _tell_buffers(
     look: BufferLook, setup: WrapperSetup | None, ranks: RankSet, differing: Mapping[str, Shares]
 ) -> Finding:
     line = user_line(look.frames)
-    model = setup.model.removeprefix("__main__.") if setup is not None else "the model"
     how = (
         ": it is called without its wrapper, which would broadcast them"
         if look.door == "module" and look.broadcasts
         else ", and its DistributedDataParallel was told not to broadcast them"
     )
-    place = f" at {line.file}:{line.line}" if line is not None else ""
     names = list(differing)
     first = differing[names[0]]
     norms = join_words(
@@ -170,10 +153,10 @@ def _tell_buffers(
         for share in first[:4]
     )
     return Finding(
-        message=f"{capitalise(name_set(ranks))} evaluate {model}{place} with different buffers "
+        message=f"{capitalise(name_set(ranks))} evaluate {name_model(setup)}{tell_line(line)} with different buffers "
         f"({join_words(names, few=_NAMES)}){how}.",
         ranks=ranks,
-        where=(Where(ranks, "culprit", line.file, line.line, line.function, line.source),) if line else (),
+        where=in_line(line, ranks, "culprit"),
         evidence=(
             EvidenceItem("buffers", f"after step {look.step}: norm of {names[0]} is {norms}"),
             EvidenceItem("buffers", f"{count_of(max(look.differing, len(names)), 'buffer')} differ"),
@@ -223,7 +206,7 @@ def find_batch_norm(evidence: Evidence) -> Iterable[Finding]:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html
         https://arxiv.org/abs/1803.08494
     """
-    wrappers = {number: setup for number, setup in _list_wrappers(evidence).items() if len(setup.group) != 1}
+    wrappers = {wrapper.number: wrapper for wrapper in list_wrappers(evidence) if len(wrapper.group) != 1}
     if not wrappers:
         raise NotApplicable("no DistributedDataParallel was seen")
     for number, setup in sorted(wrappers.items()):
@@ -234,19 +217,19 @@ def find_batch_norm(evidence: Evidence) -> Iterable[Finding]:
             if look.model == number and look.shape
         ]
         if setup.batch_norms and sizes and max(sizes) < FEW_SAMPLES:
-            yield _tell_batch_norm(setup, max(sizes))
+            ranks = RankSet().union(*list_groups(evidence, number))
+            yield _tell_batch_norm(setup, ranks, max(sizes))
 
 
-def _tell_batch_norm(setup: WrapperSetup, size: int) -> Finding:
+def _tell_batch_norm(setup: WrapperSetup, ranks: RankSet, size: int) -> Finding:
     line = user_line(setup.frames)
-    model = setup.model.removeprefix("__main__.")
     samples = count_of(size, "sample")
     verb = choose_form(setup.batch_norms, "normalises", "normalise")
     return Finding(
-        message=f"{count_of(setup.batch_norms, 'BatchNorm')} of {model} {verb} over the {samples} of each rank, "
-        "not over those of all.",
-        ranks=setup.group,
-        where=(Where(setup.group, "noticed", line.file, line.line, line.function, line.source),) if line else (),
+        message=f"{count_of(setup.batch_norms, 'BatchNorm')} of {name_model(setup)} {verb} over the {samples} of each "
+        "rank, not over those of all.",
+        ranks=ranks,
+        where=in_line(line, ranks, "noticed"),
         evidence=(EvidenceItem("batches", f"the largest batch that a rank was seen with has {samples}"),),
         fix=(
             Fix(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
-from ddpdoctor_checks.crash.frames import user_line
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
+from ddpdoctor_checks.crash.frames import tell_line, user_line
 from ddpdoctor_checks.crash.telling import JOB
+from ddpdoctor_checks.places import in_line
 from ddpdoctor_checks.training.findings import NEEDS
-from ddpdoctor_checks.training.replicas import Parting, judge_replicas
-from ddpdoctor_checks.wording import count_of, join_words, name_set
+from ddpdoctor_checks.training.parting import Parting, judge_replicas
+from ddpdoctor_checks.wording import describe_counts
 
 
 @check(
@@ -90,17 +91,16 @@ def find_skipping(steps: Mapping[int, int], backwards: Mapping[int, int]) -> Ran
 def _tell(parting: Parting, steps: Mapping[int, int], backwards: Mapping[int, int]) -> Finding:
     setup, ranks = parting.replica.setup, find_skipping(steps, backwards)
     line = user_line(setup.frames)
-    place = f" at {line.file}:{line.line}" if line is not None else ""
     known = {rank: backwards[rank] for rank in steps if rank in backwards}
-    evidence = [EvidenceItem("steps", _list_counts(steps, "step"))]
+    evidence = [EvidenceItem("steps", describe_counts(steps, "step"))]
     if known:
-        evidence.append(EvidenceItem("backwards", _list_counts(known, "backward")))
+        evidence.append(EvidenceItem("backwards", describe_counts(known, "backward")))
     return Finding(
-        message=f"Ranks made different numbers of steps of {setup.kind.rpartition('.')[2]}{place}: "
-        f"{_list_counts(steps, 'step')}. The replicas of {parting.replica.name} differ since.",
+        message=f"Ranks made different numbers of steps of {setup.kind.rpartition('.')[2]}{tell_line(line)}: "
+        f"{describe_counts(steps, 'step')}. The replicas of {parting.replica.name} differ since.",
         ranks=ranks,
         victims=parting.replica.ranks.minus(ranks),
-        where=(Where(ranks, "culprit", line.file, line.line, line.function, line.source),) if line else (),
+        where=in_line(line, ranks, "culprit"),
         evidence=tuple(evidence),
         fix=(
             Fix(
@@ -111,13 +111,4 @@ def _tell(parting: Parting, steps: Mapping[int, int], backwards: Mapping[int, in
         ),
         details={"steps": {str(rank): count for rank, count in steps.items()}},
         confidence=parting.confidence,
-    )
-
-
-def _list_counts(counts: Mapping[int, int], noun: str) -> str:
-    groups: dict[int, list[int]] = {}
-    for rank, count in counts.items():
-        groups.setdefault(count, []).append(rank)
-    return join_words(
-        f"{count_of(count, noun)} on {name_set(RankSet(ranks))}" for count, ranks in sorted(groups.items())
     )

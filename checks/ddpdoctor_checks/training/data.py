@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.training import BatchLook, EpochLook, LoaderSetup
 from ddpdoctor_checks.training.replicas import list_replicas
+from ddpdoctor_checks.training.wrappers import list_groups
 
 FEWEST_BATCHES = 2
 """Different batches in a row that two ranks must have alike."""
@@ -56,7 +57,7 @@ def find_repeated(evidence: Evidence) -> list[Repeated]:
     for (model, loader, epoch), looks in sorted(groups.items()):
         if model not in single:
             continue
-        for peers in _list_peers(evidence, model):
+        for peers in list_groups(evidence, model):
             for ranks in _share_all(looks, peers):
                 first = looks[min(looks)][0]
                 # Where it gave each rank its own, what is equal comes from somewhere else.
@@ -91,19 +92,6 @@ def _is_apart(evidence: Evidence, loader: str, epoch: int, ranks: RankSet) -> bo
         if look.number == epoch and look.compared and any(rank in ranks for rank in look.ranks)
     }
     return len(digests) > 1
-
-
-def _list_peers(evidence: Evidence, model: int) -> list[RankSet]:
-    """Return the groups of ranks that train one model with different data: those of a wrapper, else all."""
-    setups = [setup for node in evidence.training for setup in node.optimizers]
-    groups = {
-        wrapper.group: None
-        for setup in setups
-        for wrapper in setup.wrappers
-        if wrapper.number == model and wrapper.group
-    }
-    everyone = RankSet().union(*(node.ranks for node in evidence.training))
-    return list(groups) if groups else [everyone]
 
 
 def _share_all(looks: dict[int, list[BatchLook]], peers: RankSet) -> list[RankSet]:

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training import BatchLook, Share
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.crash.frames import user_line
 from ddpdoctor_checks.crash.telling import JOB
-from ddpdoctor_checks.training.samplers import any_wrapped, list_groups
+from ddpdoctor_checks.places import in_line
+from ddpdoctor_checks.training.findings import NEEDS
+from ddpdoctor_checks.training.wrappers import list_groups, list_wrappers
 from ddpdoctor_checks.wording import capitalise, count_of, name_set
 
 FEWEST = 3
@@ -22,7 +24,7 @@ FEWEST = 3
     title="Ranks draw the same random numbers",
     severity="warning",
     family="training",
-    needs=("training",),
+    needs=NEEDS,
     since="0.1.0",
     id="training.draws",
     required=False,
@@ -54,7 +56,7 @@ def find_draws_repeated(evidence: Evidence) -> Iterable[Finding]:
     """
     if not any(look.draws for node in evidence.training for look in node.batches):
         raise NotApplicable("no random numbers of ranks were seen before batches that a model was given")
-    if not any_wrapped(evidence):
+    if not list_wrappers(evidence):
         return
     looks: dict[tuple[int, str], dict[int, list[BatchLook]]] = {}
     for node in evidence.training:
@@ -100,7 +102,7 @@ def _tell(ranks: RankSet, rows: dict[int, list[BatchLook]]) -> Finding:
         message=f"{capitalise(name_set(ranks))} draw the same random numbers from batch to batch, on different data: "
         "dropout, noise and augmentation in these processes are the same on all of them.",
         ranks=ranks,
-        where=(Where(ranks, "culprit", line.file, line.line, line.function, line.source),) if line else (),
+        where=in_line(line, ranks, "culprit"),
         evidence=(
             EvidenceItem("draws", "torch's random numbers on the CPU are equally far before "
                          f"{count_of(len(rows), 'batch', 'batches')} in a row, and further on each time", ranks),

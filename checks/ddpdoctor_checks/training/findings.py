@@ -1,20 +1,18 @@
-"""DDP, NUM and DAT: what ranks wrote down of their training shows, one check for each code."""
+"""DDP and NUM: replicas that parted, one check for each code."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check, check_also
+from ddpdoctor.judge import Finding, NotApplicable, check, check_also
 from ddpdoctor_checks.crash import wrapper as crashed
-from ddpdoctor_checks.crash.frames import user_line
-from ddpdoctor_checks.crash.judging import diagnose
+from ddpdoctor_checks.crash.judging import has_failed
 from ddpdoctor_checks.crash.telling import JOB
 from ddpdoctor_checks.ddp import experiments, unused
-from ddpdoctor_checks.training.data import Repeated, SameOrder, find_repeated, find_same_order
-from ddpdoctor_checks.training.replicas import judge_replicas
+from ddpdoctor_checks.training.parting import judge_replicas
 from ddpdoctor_checks.training.telling import tell_parting
-from ddpdoctor_checks.wording import capitalise, count_of, name_set
 
 NEEDS = ("training",)
 
@@ -23,18 +21,13 @@ def _tell(evidence: Evidence, code: str) -> Iterable[Finding]:
     """Yield what parted replicas of one code show; in a job that failed of something else, beside that."""
     if not any(node.steps for node in evidence.training):
         raise NotApplicable("no step of an optimizer was seen on several ranks")
-    failed = bool(evidence.job) and evidence.job[0].exit_code != 0 and diagnose(evidence).cause is not None
+    failed = has_failed(evidence)
     for parting in judge_replicas(evidence):
         if parting.code != code or (failed and code in ("DDP001", "DDP002")):
             continue
         doubtful = parting.confidence == "low" or parting.slight
         found = tell_parting(parting, "info" if parting.advice else "warning" if doubtful else None)
-        yield Finding(
-            **{
-                **{name: getattr(found, name) for name in Finding.__slots__},
-                "role": "advice" if failed else "cause",
-            }
-        )
+        yield replace(found, role="advice" if failed else "cause")
 
 
 @check_also(
@@ -279,187 +272,3 @@ def find_rates(evidence: Evidence) -> Iterable[Finding]:
         https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.ReduceLROnPlateau.html
     """
     yield from _tell(evidence, "NUM006")
-
-
-@check(
-    "DAT001",
-    name="data-not-sharded",
-    title="Ranks read the same batches",
-    severity="error",
-    family="training",
-    needs=NEEDS,
-    since="0.1.0",
-    id="training.data_sharded",
-    required=False,
-    commands=JOB,
-)
-def find_unsharded(evidence: Evidence) -> Iterable[Finding]:
-    """Ranks that train one model are given the same batches.
-
-    What it looks for:
-        The first batches of an epoch, as the model is given them, that are equal on ranks of one wrapper.
-
-    Why it matters:
-        Without a DistributedSampler each GPU sees the whole data set in the same order: N times the cost for
-        the gradients of one. With streams that are not split by rank and worker it is the same.
-
-    How it decides:
-        By fingerprints of the tensors at the model's door, for the first three batches of an epoch. Ranks of
-        different groups (tensor parallel ranks) are not compared, nor are those of a model that nothing wraps
-        and nothing keeps equal; one batch that comes again and again
-        (overfitting on purpose) does not count, and batches that no DataLoader gave are an advice only: made-up
-        data is often equal on purpose. So are equal batches while the sampler gives each rank other indices.
-
-    Known false alarms:
-        Data that is meant to be equal on all ranks and goes through a DataLoader.
-
-    Fix:
-        Give the loader a DistributedSampler; split streams by rank and worker.
-
-    References:
-        https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
-        https://github.com/huggingface/datasets/issues/5360
-    """
-    if not any(node.batches for node in evidence.training):
-        raise NotApplicable("no batch was seen that a model was given in training")
-    for repeated in find_repeated(evidence):
-        yield _tell_repeated(repeated)
-
-
-def _tell_repeated(repeated: Repeated) -> Finding:
-    loader, call = repeated.loader, user_line(repeated.frames)
-    line = user_line(loader.frames) if loader is not None else None
-    where = tuple(
-        Where(repeated.ranks, role, frame.file, frame.line, frame.function, frame.source)
-        for role, frame in (("culprit", line), ("caller", call))
-        if frame is not None
-    )
-    source = f"from the loader at {line.file}:{line.line}" if line is not None else "that no DataLoader gave"
-    shape = "x".join(map(str, repeated.shape))
-    evidence = [
-        EvidenceItem(
-            "batches",
-            f"the first {count_of(repeated.batches, 'batch', 'batches')} of epoch {repeated.epoch} ({shape}) "
-            "are equal to the bit",
-            repeated.ranks,
-        )
-    ]
-    if loader is not None and loader.sampler is not None:
-        told = (
-            f", which was told of {count_of(loader.replicas, 'rank')}" if loader.replicas is not None else ""
-        )
-        evidence.append(EvidenceItem("sampler", f"the sampler is {loader.sampler}{told}"))
-    return Finding(
-        message=f"{capitalise(name_set(repeated.ranks))} train on the same batches {source}: each sample is seen "
-        f"{len(repeated.ranks)} times and the ranks add nothing to each other.",
-        ranks=repeated.ranks,
-        where=where,
-        evidence=tuple(evidence),
-        fix=(
-            Fix(
-                "give each rank its own part of the data",
-                code="sampler = DistributedSampler(dataset, shuffle=True)\n"
-                "loader = DataLoader(dataset, batch_size, sampler=sampler)\n"
-                "for epoch in range(epochs):\n    sampler.set_epoch(epoch)",
-            ),
-            Fix("a stream has to be split by rank and by worker",
-                code="shard, shards = rank * workers + worker, world_size * workers\n"
-                "for sample in itertools.islice(stream, shard, None, shards):"),
-        ),
-        details={"batches": repeated.batches, "epoch": repeated.epoch, "sampler": loader.sampler if loader else None},
-        severity=None if loader is not None else "info",
-        confidence="high" if loader is not None and repeated.batches > 2 else "medium",
-    )  # fmt: skip
-
-
-@check(
-    "DAT002",
-    name="epoch-not-set",
-    title="Every epoch has the same order",
-    severity="warning",
-    family="training",
-    needs=NEEDS,
-    since="0.1.0",
-    id="training.epoch_set",
-    required=False,
-    commands=JOB,
-)
-def find_epoch_unset(evidence: Evidence) -> Iterable[Finding]:
-    """A sampler that shuffles gives the same order in each epoch.
-
-    What it looks for:
-        Indices that a loader's sampler gives in training: the same order, and not an ascending one, in two
-        epochs that follow each other, and in no epoch another.
-
-    Why it matters:
-        ``DistributedSampler`` shuffles by seed and epoch. Without ``set_epoch`` every epoch has the order of
-        the first one, and the model sees the same batches again and again; accuracy suffers without a word.
-
-    How it decides:
-        By the first eight batches of indices of each epoch in training, whatever the sampler's class. A sampler without
-        ``set_epoch``, or one whose code neither reads an epoch nor makes a random order (by length, say), may
-        mean its order: then it is an advice. Fewer than eight indices, epochs of one batch, and loaders without
-        indices (streams), are not judged.
-
-    Known false alarms:
-        A random order that is meant to be the same in each epoch.
-
-    Fix:
-        Call ``sampler.set_epoch(epoch)`` before each epoch; a sampler of your own has to use it.
-
-    References:
-        https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
-        https://github.com/pytorch/pytorch/issues/31771
-    """
-    if not any(node.epochs for node in evidence.training):
-        raise NotApplicable("no epoch of a loader with indices was seen")
-    for same in find_same_order(evidence):
-        if same.loader.shuffle is not False:
-            yield _tell_order(same)
-
-
-def _tell_order(same: SameOrder) -> Finding:
-    loader = same.loader
-    line = user_line(loader.frames)
-    name = (loader.sampler or "the sampler").rpartition(".")[2]
-    told = len(set(loader.epochs)) > 1
-    why = (
-        "set_epoch is called, and the sampler does not use it"
-        if told
-        else "set_epoch is not called"
-        if loader.epochs
-        else "set_epoch is not called, or the sampler does not use it"
-        if loader.sets_epoch
-        else "the sampler has no set_epoch"
-    )
-    place = f" of the loader at {line.file}:{line.line}" if line is not None else ""
-    first = ", ".join(map(str, same.first[:6]))
-    return Finding(
-        message=f"Every epoch{place} has the same order on {name_set(same.ranks)}: {why} ({name}).",
-        ranks=same.ranks,
-        where=(Where(same.ranks, "culprit", line.file, line.line, line.function, line.source),)
-        if line
-        else (),
-        evidence=(
-            EvidenceItem(
-                "indices",
-                f"epochs {same.epoch - 1} and {same.epoch} both begin with {first}, … "
-                f"({count_of(same.compared, 'index', 'indices')} compared)",
-                same.ranks,
-            ),
-        ),
-        fix=(
-            Fix(
-                "set the epoch before the loader is iterated",
-                code="for epoch in range(epochs):\n    sampler.set_epoch(epoch)\n    for batch in loader:\n        …",
-            ),
-            *(
-                (Fix("let the sampler use the epoch", code="generator.manual_seed(self.seed + self.epoch)"),)
-                if told
-                else ()
-            ),
-        ),
-        details={"sampler": loader.sampler, "epochs": list(loader.epochs), "compared": same.compared},
-        severity=None if loader.sets_epoch and loader.shuffles else "info",
-        confidence="high" if loader.sets_epoch and loader.shuffles else "medium",
-    )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.numerics import LossLook, ScaleLook
+from ddpdoctor_checks.training.wrappers import list_wrappers
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class Scales:
     """At that step."""
     last: int
     last_values: dict[float, RankSet]
-    frames: tuple[ScaleLook, ...] = field(default=())
+    frames: tuple[Frame, ...] = ()
+    """Of the first call that was seen with it."""
 
 
 def find_origin(evidence: Evidence) -> Origin | None:
@@ -76,13 +78,7 @@ def find_origin(evidence: Evidence) -> Origin | None:
 
 def find_scales(evidence: Evidence) -> list[Scales]:
     """Return the scalers whose scales part and do not become equal again, for each group of a wrapper."""
-    groups = {
-        wrapper.group
-        for node in evidence.training
-        for setup in node.optimizers
-        for wrapper in setup.wrappers
-        if len(wrapper.group) > 1
-    }
+    groups = {wrapper.group for wrapper in list_wrappers(evidence) if len(wrapper.group) > 1}
     looks: dict[int, dict[int, list[ScaleLook]]] = {}
     for node in evidence.training:
         for look in node.numerics.scales:
@@ -101,13 +97,11 @@ def _compare(scaler: int, looks: dict[int, list[ScaleLook]]) -> Scales | None:
     reached = min(max(look.step - look.final for look in rows) for rows in looks.values())
     steps = sorted({look.step for rows in looks.values() for look in rows if not look.final})
     common = [step for step in steps if step <= reached]
-    parted = [step for step in common if len(_at(looks, step)) > 1]
-    if not parted or parted[-1] != common[-1]:
-        return None
+    equal = max((step for step in common if len(_at(looks, step)) < 2), default=0)
+    parted = [step for step in common if step > equal]
+    if not parted:
+        return None  # they never parted, or are equal again
     first = parted[0]
-    while parted and common[-len(parted) :] != parted:
-        parted = parted[1:]  # equal again meanwhile: the last parting counts
-        first = parted[0]
     return Scales(
         scaler,
         RankSet(looks),
@@ -115,7 +109,7 @@ def _compare(scaler: int, looks: dict[int, list[ScaleLook]]) -> Scales | None:
         _at(looks, first),
         common[-1],
         _at(looks, common[-1]),
-        tuple(rows[0] for rows in looks.values() if rows[0].frames),
+        next((rows[0].frames for rows in looks.values() if rows[0].frames), ()),
     )
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from ddpdoctor.evidence import Evidence, Frame, RankSet
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
+from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.crash.frames import user_line
 from ddpdoctor_checks.crash.telling import JOB
+from ddpdoctor_checks.places import in_line
 from ddpdoctor_checks.training.findings import NEEDS
 from ddpdoctor_checks.training.numbers import Origin, Scales, find_origin, find_scales
-from ddpdoctor_checks.wording import choose_form, format_number, join_words, name_set
+from ddpdoctor_checks.wording import choose_form, find_odd, format_number, join_words, name_set
 
 _FEW = 8
 """Samples that a sentence names."""
@@ -83,7 +84,7 @@ def _tell_origin(origin: Origin) -> Finding:
         f"since step {look.step}{_say_batch(origin)}; {then}",
         ranks=origin.ranks,
         victims=origin.spread,
-        where=_places(origin.ranks, line),
+        where=in_line(line, origin.ranks, "noticed"),
         evidence=tuple(_list_losses(origin)),
         fix=(
             Fix(
@@ -107,7 +108,7 @@ def _tell_everywhere(origin: Origin) -> Finding:
         message=f"The losses of {name_set(origin.ranks)} are {look.value} since step {look.step}, on all at once: "
         f"it came from what they have in common, the parameters{'' if look.backward > 1 else ' or the data'}.",
         ranks=origin.ranks,
-        where=_places(origin.ranks, user_line(look.frames)),
+        where=in_line(user_line(look.frames), origin.ranks, "noticed"),
         evidence=tuple(_list_losses(origin)),
         fix=(
             Fix(
@@ -165,12 +166,6 @@ def _detail(origin: Origin) -> dict[str, object]:
     }
 
 
-def _places(ranks: RankSet, line: Frame | None) -> tuple[Where, ...]:
-    if line is None:
-        return ()
-    return (Where(ranks, "noticed", line.file, line.line, line.function, line.source),)
-
-
 @check(
     "NUM004",
     name="scaler-diverged",
@@ -215,15 +210,15 @@ def find_scalers(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _tell_scales(scales: Scales) -> Finding:
-    odd = _find_odd(list(scales.values.values()), scales.ranks)
-    line = user_line(scales.frames[0].frames) if scales.frames else None
+    odd = find_odd(list(scales.values.values()))
+    line = user_line(scales.frames)
     steps = f"step {scales.first}" if scales.first > 1 else "the first step"
     return Finding(
         message=f"The scale of GradScaler differs over {name_set(scales.ranks)} from {steps} on: "
         f"{_join_scales(scales.values)}; each rank divides the common gradient by its own.",
         ranks=odd,
         victims=scales.ranks.minus(odd),
-        where=_places(scales.ranks, line),
+        where=in_line(line, scales.ranks, "noticed"),
         evidence=(
             EvidenceItem("scales", f"at step {scales.first}: {_join_scales(scales.values)}"),
             EvidenceItem("scales", f"at step {scales.last}: {_join_scales(scales.last_values)}"),
@@ -244,9 +239,3 @@ def _tell_scales(scales: Scales) -> Finding:
 
 def _join_scales(values: dict[float, RankSet]) -> str:
     return join_words(f"{format_number(value)} on {name_set(ranks)}" for value, ranks in values.items())
-
-
-def _find_odd(shares: Sequence[RankSet], everyone: RankSet) -> RankSet:
-    """Return the ranks that differ from the most; all where no part is larger than the others."""
-    most = sorted(shares, key=len, reverse=True)
-    return everyone if len(most[0]) == len(most[1]) else everyone.minus(most[0])

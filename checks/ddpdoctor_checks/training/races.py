@@ -8,9 +8,10 @@ from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training import FileUse
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check, check_also
 from ddpdoctor_checks.crash import files as crashed
-from ddpdoctor_checks.crash.frames import user_line
-from ddpdoctor_checks.crash.judging import diagnose
+from ddpdoctor_checks.crash.frames import tell_line, user_line
+from ddpdoctor_checks.crash.judging import has_failed
 from ddpdoctor_checks.crash.telling import JOB
+from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.training.files import (
     Race,
     find_overwritten,
@@ -18,9 +19,9 @@ from ddpdoctor_checks.training.files import (
     find_removed,
     find_replaced,
 )
+from ddpdoctor_checks.training.findings import NEEDS
 from ddpdoctor_checks.wording import capitalise, count_of, join_words, name_set
 
-NEEDS = ("training",)
 _PATHS = 3
 """Paths that are named."""
 _GUARD = Fix(
@@ -107,8 +108,6 @@ def find_checkpoint_read_early(evidence: Evidence) -> Iterable[Finding]:
     for race in find_read_early(evidence):
         writer, readers = race.uses[0], race.uses[1:]
         names = name_set(race.ranks.minus(_only(writer)))
-        line = user_line(readers[0].frames)
-        where = f" at {line.file}:{line.line}" if line is not None else ""
         how = (
             "while it was still being written"
             if race.seen
@@ -116,8 +115,8 @@ def find_checkpoint_read_early(evidence: Evidence) -> Iterable[Finding]:
             "a reader wait for the end of it"
         )
         yield _tell(
-            evidence, race, f"{capitalise(names)} read {_names(race)}{where} {how}; rank {writer.rank} writes it"
-            f"{_place(writer)}.",
+            evidence, race, f"{capitalise(names)} read {_names(race)}{_place(readers[0])} {how}; "
+            f"rank {writer.rank} writes it{_place(writer)}.",
             (Fix("let all ranks wait between writing and reading",
                  code="if rank == 0:\n    torch.save(state, path)\ndist.barrier()\n"
                  'state = torch.load(path, map_location="cpu")'),),
@@ -229,10 +228,7 @@ def _tell(
         if line is not None:
             known = places.get((line.file, line.line))
             ranks = _only(use) if known is None else known.ranks.union(_only(use))
-            places[line.file, line.line] = Where(
-                ranks, "culprit", line.file, line.line, line.function, line.source
-            )
-    failed = bool(evidence.job) and evidence.job[0].exit_code != 0 and diagnose(evidence).cause is not None
+            places[line.file, line.line] = in_frame(line, ranks, "culprit")
     first = race.uses[0].at.wall_ns
     ranks = race.ranks if named == race.uses else race.ranks.minus(_only(race.uses[0]))
     return Finding(
@@ -249,7 +245,7 @@ def _tell(
         details={"paths": [file.path for file in race.files[:20]], "count": len(race.files), "kind": race.kind},
         severity=severity,
         confidence=confidence,
-        role="advice" if failed or severity == "info" else "cause",
+        role="advice" if has_failed(evidence) or severity == "info" else "cause",
     )  # fmt: skip
 
 
@@ -273,8 +269,7 @@ def _names(race: Race) -> str:
 
 
 def _place(use: FileUse) -> str:
-    line = user_line(use.frames)
-    return f" at {line.file}:{line.line}" if line is not None else ""
+    return tell_line(user_line(use.frames))
 
 
 def _apart(race: Race) -> str:

@@ -1,10 +1,9 @@
-"""Where replicas part, and why: from who agrees with whom at each step to one cause for each model."""
+"""The models that several ranks train, and what each look at a step says of them, joined over nodes."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training import (
@@ -12,15 +11,8 @@ from ddpdoctor.evidence.training import (
     Share,
     StepLook,
     TensorLook,
-    WrapperLook,
     WrapperSetup,
 )
-
-LAST_BITS = 1e-6
-"""Relative difference of norms up to which parameters count as equal but for their last bits, where the
-gradients agree."""
-MOST_STEPS = 0.5
-"""Of the parameters' elements, that collectives carry in each step where gradients are averaged by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,42 +27,6 @@ class Replica:
     looks: tuple[StepLook, ...]
     """Of these ranks and this model alone, in order."""
     wrapper: WrapperSetup | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Parting:
-    """How the replicas of one model parted."""
-
-    code: str
-    replica: Replica
-    first: StepLook | None
-    """The first look at which parameters differ; None where there was none after the gradients did."""
-    gradients: StepLook | None = None
-    """The first look at which gradients differ; None where they never do."""
-    tensors: tuple[TensorLook, ...] = ()
-    """Those that the cause is about."""
-    ranks: RankSet = field(default_factory=RankSet)
-    way: WrapperLook | None = None
-    """What was done with the wrapper."""
-    at_start: bool = False
-    """They differ before the first step."""
-    slight: bool = False
-    """They differ in their last bits only."""
-    confidence: str = "high"
-    advice: bool = False
-    """It may well be meant."""
-
-
-def judge_replicas(evidence: Evidence) -> list[Parting]:
-    """Return for each model whose replicas parted how and why."""
-    found = []
-    for replica in list_replicas(evidence):
-        parting = _judge(_without_ignored(replica))
-        if parting is not None and parting.code == "DDP015":
-            parting = _weigh_unwrapped(evidence, parting)
-        if parting is not None:
-            found.append(parting)
-    return found
 
 
 def list_replicas(evidence: Evidence) -> list[Replica]:
@@ -227,7 +183,7 @@ def _sum_up(tensors: Sequence[TensorLook], name: str, whole: tuple[Share, ...]) 
     return next(listed, whole if len(whole) == 1 else ())
 
 
-def _without_ignored(replica: Replica) -> Replica:
+def leave_ignored(replica: Replica) -> Replica:
     """Leave out parameters that DistributedDataParallel was told to leave to each rank."""
     if not any(each.ignored for look in replica.looks for each in look.tensors):
         return replica
@@ -243,185 +199,3 @@ def _without_ignored(replica: Replica) -> Replica:
             )
         )
     return replace(replica, looks=tuple(looks))
-
-
-def _judge(replica: Replica) -> Parting | None:
-    parted = [look for look in replica.looks if len(look.values) > 1]
-    unequal = [look for look in replica.looks if len(look.gradients) > 1 or _partly_missing(look)]
-    if not parted and not unequal:
-        return None
-    first, gradients = next(iter(parted), None), next(iter(unequal), None)
-    began = min(look.step for look in (*parted[:1], *unequal[:1]))
-    later = [
-        look
-        for look in replica.looks
-        if look.step > began and len(look.values) == 1 and len(look.values[0].ranks) > 1
-    ]
-    if later and (first is None or any(look.step > first.step for look in later)):
-        return None  # equal again: averaged between steps, or broadcast
-    if first is None and (gradients is None or any(look.step > gradients.step for look in replica.looks)):
-        return None  # gradients differ, and what was made of them does not
-    at_start = first is not None and first.step == 1
-    if replica.wrapper is None:
-        return _judge_unwrapped(replica, first, gradients, at_start)
-    confidence = "high" if first is not None else "medium"
-    if gradients is not None and (first is None or gradients.step <= first.step) and not at_start:
-        return replace(_explain(replica, replica.wrapper, first, gradients), confidence=confidence)
-    if first is None:
-        return None
-    differing = tuple(each for each in first.tensors if len(each.values) > 1)
-    rated = any(len(look.rates) > 1 for look in replica.looks if look.step <= first.step)
-    return Parting(
-        "NUM006" if rated and not at_start else "NUM001",
-        replica,
-        first,
-        gradients,
-        differing,
-        _minority(first.values),
-        at_start=at_start,
-        slight=_is_slight(replica, first, gradients),
-    )
-
-
-def _judge_unwrapped(
-    replica: Replica, first: StepLook | None, gradients: StepLook | None, at_start: bool
-) -> Parting | None:
-    """A model that nothing reduces; one that differs from the beginning may be meant to: another one on each rank."""
-    if not replica.setup.uniform or gradients is None or first is None:
-        return None
-    if any(each.reduced for each in (*first.tensors, *gradients.tensors)):
-        return None
-    return Parting(
-        "DDP015",
-        replica,
-        first,
-        gradients,
-        tuple(each for each in gradients.tensors if len(each.gradients) > 1),
-        replica.ranks,
-        at_start=at_start,
-    )
-
-
-def _weigh_unwrapped(evidence: Evidence, parting: Parting) -> Parting | None:
-    """Say how sure it is that the ranks' models are meant to be one; None for parts of a model.
-
-    A sampler that cuts the data into as many parts as there are ranks tells that they are, and so do collectives that
-    carry as much as the parameters in each step. Folds, members of an ensemble and trials of a search have neither.
-    """
-    replica, world = parting.replica, len(parting.replica.ranks)
-    loaders = [loader for node in evidence.training for loader in node.loaders]
-    trained = {look.loader for node in evidence.training for look in node.epochs if look.steps}
-    sharded = any(loader.replicas == world and loader.loader in trained for loader in loaders)
-    batches = [look for node in evidence.training for look in node.batches if look.model == replica.model]
-    if not sharded and any(len(share.ranks) > 1 for look in batches for share in look.batches):
-        return None
-    rates = any(len(look.rates) > 1 for look in replica.looks)
-    partly = parting.at_start and not _differs_throughout(parting)
-    if rates or partly or _is_moved(replica, "exchanged") or _has_rounds(evidence, replica):
-        return replace(parting, confidence="low", advice=True)
-    if sharded:
-        return replace(parting, confidence="medium" if parting.at_start else "high")
-    if _is_moved(replica, "carried") and batches and not parting.at_start:
-        return replace(parting, confidence="medium")
-    return replace(parting, confidence="low", advice=True)
-
-
-def _has_rounds(evidence: Evidence, replica: Replica) -> bool:
-    """Whether the ranks part under one optimizer and are equal where the next one begins: averaged in between."""
-    rows = [
-        each
-        for each in list_replicas(evidence)
-        if each.name == replica.name
-        and each.ranks == replica.ranks
-        and each.setup.parameters == replica.setup.parameters
-    ]
-    return any(
-        _is_parted(before) and any(look.step == 1 and len(look.values) == 1 for look in after.looks)
-        for before, after in itertools.pairwise(rows)
-    )
-
-
-def _is_parted(replica: Replica) -> bool:
-    return any(len(look.values) > 1 for look in replica.looks)
-
-
-def _differs_throughout(parting: Parting) -> bool:
-    """Whether all that the optimizer steps differs; where a part is kept equal, the rest may be a rank's own."""
-    setup, gradients = parting.replica.setup, parting.gradients
-    return gradients is not None and not setup.wrappers and gradients.differing >= setup.parameters
-
-
-def _is_moved(replica: Replica, name: str) -> bool:
-    """Whether the program's own calls carry all of the parameters or gradients in most steps."""
-    looks = [look for look in replica.looks if not look.final]
-    return any(
-        getattr(look, name) >= (look.step - before.step) * MOST_STEPS
-        for before, look in itertools.pairwise(looks)
-    )
-
-
-def _explain(replica: Replica, wrapper: WrapperSetup, first: StepLook | None, gradients: StepLook) -> Parting:
-    """Return why gradients differ of a model that is wrapped."""
-    tensors = tuple(
-        each for each in gradients.tensors if len(each.gradients) > 1 or _differs_in_missing(each)
-    )
-    told = Parting("NUM001", replica, first, gradients, tensors, _minority((first or gradients).values))
-    around = [way for way in gradients.wrappers if way.synced == 0 and way.alone == 0]
-    if around:
-        ranks = RankSet().union(*(way.ranks for way in around))
-        seen = next((way for way in around if way.bypassed), around[0])
-        return replace(told, code="DDP005", ranks=ranks, way=seen)
-    unsynced = [way for way in gradients.wrappers if way.last_synced is False and way.alone > 0]
-    if unsynced:
-        ranks = RankSet().union(*(way.ranks for way in unsynced))
-        return replace(told, code="DDP008", ranks=ranks, way=unsynced[0])
-    unknown = tuple(each for each in tensors if not each.reduced and not each.ignored)
-    if unknown and len(unknown) == len(tensors):
-        return replace(told, code="DDP006", ranks=replica.ranks, tensors=unknown)
-    lacking = tuple(
-        each
-        for each in gradients.tensors
-        if any(rank in each.reduced and rank in each.trainable for rank in each.missing)
-    )
-    if lacking and not wrapper.find_unused_parameters and not wrapper.hooks:
-        everywhere = any(len(each.missing) == len(replica.ranks) for each in lacking)
-        ranks = replica.ranks if everywhere else RankSet().union(*(each.missing for each in lacking))
-        return replace(told, code="DDP001" if everywhere else "DDP002", ranks=ranks, tensors=lacking)
-    return told
-
-
-def _differs_in_missing(tensor: TensorLook) -> bool:
-    """Some ranks have a gradient of it and others that train it have none."""
-    return bool(tensor.missing) and bool(tensor.gradients)
-
-
-def _partly_missing(look: StepLook) -> bool:
-    return any(_differs_in_missing(each) for each in look.tensors)
-
-
-def _minority(shares: Sequence[Share]) -> RankSet:
-    """Return the ranks that differ from the most; all where no part is larger than the others."""
-    everyone = RankSet().union(*(share.ranks for share in shares)) if shares else RankSet()
-    if len(shares) < 2 or len(shares[0].ranks) == len(shares[1].ranks):
-        return everyone
-    return everyone.minus(shares[0].ranks)
-
-
-def _is_slight(replica: Replica, first: StepLook, gradients: StepLook | None) -> bool:
-    """Whether ranks differ in the last bits only, as far as the last look with norms tells."""
-    if gradients is not None:
-        return False
-    listed = [look for look in replica.looks if look.step >= first.step and look.tensors]
-    norms = [
-        [share.norm for share in each.values]
-        for each in (listed[-1].tensors if listed else ())
-        if len(each.values) > 1
-    ]
-    return bool(norms) and all(
-        all(norm is not None for norm in row) and _spread(row) <= LAST_BITS for row in norms
-    )
-
-
-def _spread(norms: Sequence[float | None]) -> float:
-    known = [norm for norm in norms if norm is not None]
-    return (max(known) - min(known)) / max(max(known), 1e-30)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.sampling import Sampling
+from ddpdoctor_checks.training.wrappers import list_groups, list_wrappers
 
 _TORCH = "torch.utils.data.distributed.DistributedSampler"
 
@@ -62,19 +63,6 @@ def find_differing(evidence: Evidence) -> list[Differing]:
         if missing is not None:
             found[loader] = missing
     return list(found.values())
-
-
-def list_groups(evidence: Evidence) -> list[RankSet]:
-    """Return the groups of ranks that train one model with different data: those of wrappers, else all."""
-    groups = {
-        wrapper.group: None
-        for node in evidence.training
-        for setup in node.optimizers
-        for wrapper in setup.wrappers
-        if wrapper.group
-    }
-    everyone = RankSet().union(*(node.ranks for node in evidence.training))
-    return list(groups) if groups else [everyone]
 
 
 def _list_iterations(evidence: Evidence) -> dict[tuple[str, int], list[Sampling]]:
@@ -160,7 +148,7 @@ def find_uneven(evidence: Evidence) -> list[tuple[Sampling, dict[int, int]]]:
     """Return the loaders of a training that give ranks of one wrapper different numbers of batches, with these."""
     found: dict[str, tuple[Sampling, dict[int, int]]] = {}
     for (loader, _), rows in _list_iterations(evidence).items():
-        for peers in list_groups(evidence) if any_wrapped(evidence) else ():
+        for peers in list_groups(evidence) if list_wrappers(evidence) else ():
             mine = [row for sampling in rows if (row := _restrict(sampling, peers)).ranks]
             if loader in found or not mine or any(not r.sampling.trained or r.sampling.joining for r in mine):
                 continue
@@ -171,14 +159,9 @@ def find_uneven(evidence: Evidence) -> list[tuple[Sampling, dict[int, int]]]:
     return list(found.values())
 
 
-def any_wrapped(evidence: Evidence) -> bool:
-    """Whether any model that was trained is wrapped."""
-    return any(setup.wrappers for node in evidence.training for setup in node.optimizers)
-
-
 def find_leaks(evidence: Evidence) -> list[Leak]:
     """Return where ranks of one wrapper validate on what another one trains on; the largest of each pair of loaders."""
-    if not any_wrapped(evidence):
+    if not list_wrappers(evidence):
         return []
     found = []
     for peers in list_groups(evidence):

@@ -7,9 +7,12 @@ from collections.abc import Iterable
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.sampling import Sampling
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check, check_also
-from ddpdoctor_checks.crash.frames import user_line
+from ddpdoctor_checks.crash.frames import tell_line, user_line
 from ddpdoctor_checks.crash.telling import JOB
 from ddpdoctor_checks.hangs.findings import find_uneven_batches
+from ddpdoctor_checks.hangs.loaders import EVEN, list_batches
+from ddpdoctor_checks.places import in_line
+from ddpdoctor_checks.training.findings import NEEDS
 from ddpdoctor_checks.training.samplers import (
     Differing,
     Leak,
@@ -19,11 +22,12 @@ from ddpdoctor_checks.training.samplers import (
     find_padded,
     find_uneven,
 )
-from ddpdoctor_checks.wording import capitalise, count_of, join_words, name_set
+from ddpdoctor_checks.wording import capitalise, count_of, describe_counts, join_words, name_set
 
-NEEDS = ("training",)
 LITTLE = 0.05
 """Share of samples that count twice, below which that is an advice."""
+PLAIN = 0.05
+"""Share of a validation set that another rank trains on, from which on an estimate by sketches is sure of it."""
 
 
 @check(
@@ -89,7 +93,7 @@ def _tell_leak(leak: Leak) -> Finding:
                 "train, validation = random_split(dataset, lengths, generator=generator)"),
         ),
         details={"share": round(leak.share, 3), "reader": leak.reader, "trainer": leak.trainer},
-        confidence="high" if leak.share >= 0.05 else "medium",
+        confidence="high" if leak.share >= PLAIN else "medium",
     )  # fmt: skip
 
 
@@ -153,8 +157,9 @@ def _tell_differing(differing: Differing) -> Finding:
         "missing": f"was told of {differing.values[0][0]} replicas, and there are {len(ranks)} ranks: the other parts "
         "are never read",
     }[differing.what]
+    place = _place(sampling)
     return Finding(
-        message=f"The {name}{_place(sampling, ' of the loader')} {said}.",
+        message=f"The {name}{' of the loader' + place if place else ''} {said}.",
         ranks=ranks,
         where=_wheres((sampling, "culprit")),
         evidence=tuple(
@@ -255,39 +260,28 @@ def find_uneven_loaders(evidence: Evidence) -> Iterable[Finding]:
     if evidence.standstills:
         raise NotApplicable("the job stood still: that is judged by where its ranks stood")
     for sampling, counts in find_uneven(evidence):
-        told = join_words(
-            f"{count_of(count, 'batch', 'batches')} on {name_set(RankSet(r for r, n in counts.items() if n == count))}"
-            for count in sorted(set(counts.values()))
-        )
+        told = describe_counts(counts, "batch", "batches")
         yield Finding(
             message=f"The loader{_place(sampling)} gives {told}. Nobody waited for ever this time; where the loop runs "
             "to its end, those with more wait for the others.",
             ranks=RankSet(counts),
             where=_wheres((sampling, "culprit")),
             evidence=(EvidenceItem("loader", f"length of the loader: {told}"),),
-            fix=(
-                Fix("let every rank have the same number of batches",
-                    code="sampler = DistributedSampler(dataset, drop_last=True)\n"
-                    "loader = DataLoader(dataset, batch_size, sampler=sampler, drop_last=True)"),
-                Fix("or let those that have more go on without the others",
-                    code="with Join([model]):\n    for batch in loader:\n        …"),
-            ),
-            details={"batches": {str(rank): count for rank, count in list(counts.items())[:64]}},
+            fix=EVEN,
+            details={"batches": list_batches(counts)},
             severity="info",
             role="advice",
             confidence="medium",
         )  # fmt: skip
 
 
-def _place(sampling: Sampling, before: str = "") -> str:
-    line = user_line(sampling.frames)
-    return f"{before} at {line.file}:{line.line}" if line is not None else ""
+def _place(sampling: Sampling) -> str:
+    return tell_line(user_line(sampling.frames))
 
 
 def _wheres(*named: tuple[Sampling, str]) -> tuple[Where, ...]:
-    rows = ((sampling, role, user_line(sampling.frames)) for sampling, role in named)
     return tuple(
-        Where(sampling.ranks, role, line.file, line.line, line.function, line.source)
-        for sampling, role, line in rows
-        if line is not None
+        place
+        for sampling, role in named
+        for place in in_line(user_line(sampling.frames), sampling.ranks, role)
     )

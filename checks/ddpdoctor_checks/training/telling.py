@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.training import Share, StepLook, TensorLook
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
-from ddpdoctor_checks.crash.frames import user_frames, user_line
-from ddpdoctor_checks.training.replicas import Parting
+from ddpdoctor_checks.crash.frames import tell_line, user_frames, user_line
+from ddpdoctor_checks.places import in_frame
+from ddpdoctor_checks.training.parting import Parting
 from ddpdoctor_checks.wording import capitalise, count_of, join_words, name_set
 
 MOST_SHARES = 4
@@ -39,10 +40,6 @@ def tell_parting(parting: Parting, severity: str | None = None) -> Finding:
     )
 
 
-def _place(line: Frame | None) -> str:
-    return f" at {line.file}:{line.line}" if line is not None else ""
-
-
 def _find_wrap(parting: Parting) -> Frame | None:
     return user_line(parting.replica.wrapper.frames) if parting.replica.wrapper is not None else None
 
@@ -57,11 +54,11 @@ def _say_bypassed(parting: Parting, line: Frame | None) -> str:
     seen = parting.way is not None and parting.way.bypassed is not None
     if seen:
         return (
-            f"{who} train {parting.replica.name} around DistributedDataParallel{_place(line)}: no "
+            f"{who} train {parting.replica.name} around DistributedDataParallel{tell_line(line)}: no "
             "gradient is reduced."
         )
     return (
-        f"{who} step the parameters of {parting.replica.name}{_place(line)}, whose DistributedDataParallel "
+        f"{who} step the parameters of {parting.replica.name}{tell_line(line)}, whose DistributedDataParallel "
         "made no forward "
         "in training: no gradient is reduced."
     )
@@ -78,14 +75,14 @@ def _say_changed(parting: Parting, line: Frame | None) -> str:
     )
     return (
         f"{_names(parting.tensors)} of {parting.replica.name} {what} when the model was wrapped"
-        f"{_place(_find_wrap(parting))}: "
+        f"{tell_line(_find_wrap(parting))}: "
         "DistributedDataParallel does not reduce the gradient."
     )
 
 
 def _say_unsynced(parting: Parting, line: Frame | None) -> str:
     return (
-        f"{capitalise(name_set(parting.ranks))} step the optimizer{_place(line)} after a forward under "
+        f"{capitalise(name_set(parting.ranks))} step the optimizer{tell_line(line)} after a forward under "
         "no_sync(): the gradients "
         f"of {parting.replica.name} are not reduced."
     )
@@ -103,7 +100,7 @@ def _say_unused(parting: Parting, line: Frame | None) -> str:
 
 def _say_unwrapped(parting: Parting, line: Frame | None) -> str:
     return (
-        f"{capitalise(name_set(parting.ranks))} each step {parting.replica.name}{_place(line)} with gradients "
+        f"{capitalise(name_set(parting.ranks))} each step {parting.replica.name}{tell_line(line)} with gradients "
         "of their own: "
         "nothing wraps the model, and nothing reduces them."
     )
@@ -157,16 +154,14 @@ def _say_consequence(parting: Parting) -> str:
 def _list_places(parting: Parting, call: Frame | None, steps: Sequence[Frame]) -> tuple[Where, ...]:
     places = []
     if call is not None:
-        places.append(Where(parting.ranks, "culprit", call.file, call.line, call.function, call.source))
+        places.append(in_frame(call, parting.ranks, "culprit"))
     for place, frame in enumerate(user_frames(steps)[:3]):
         first = not places and not place
         role = "culprit" if first else "noticed" if not place else "caller"
-        places.append(
-            Where(parting.replica.ranks, role, frame.file, frame.line, frame.function, frame.source)
-        )
+        places.append(in_frame(frame, parting.replica.ranks, role))
     wrap = _find_wrap(parting)
     if wrap is not None and parting.code == "DDP006":
-        places.insert(0, Where(parting.ranks, "culprit", wrap.file, wrap.line, wrap.function, wrap.source))
+        places.insert(0, in_frame(wrap, parting.ranks, "culprit"))
         places[1:2] = [replace(each, role="noticed") for each in places[1:2]]
     return tuple(places)
 
@@ -288,8 +283,3 @@ _WAYS: dict[str, tuple[Callable[[Parting, Frame | None], str], tuple[Fix, ...]]]
         (Fix("let every rank make the same steps of the same schedule: decide by values that are reduced first"),),
     ),
 }  # fmt: skip
-
-
-def ranks_of(partings: Sequence[Parting]) -> RankSet:
-    """Return all ranks that findings speak of."""
-    return RankSet().union(*(each.replica.ranks for each in partings))

@@ -4,37 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ddpdoctor.evidence import Evidence, Frame, RankSet
+from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.syncs import PaceLook, Replicated, SearchLook, Unenclosed
 from ddpdoctor.evidence.training import WrapperSetup
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check, check_also
-from ddpdoctor_checks.crash.frames import user_line
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check, check_also
+from ddpdoctor_checks.crash.frames import tell_line, user_line
 from ddpdoctor_checks.crash.telling import JOB
 from ddpdoctor_checks.ddp import unused
+from ddpdoctor_checks.places import in_line
 from ddpdoctor_checks.training.findings import NEEDS
+from ddpdoctor_checks.training.wrappers import find_wrapper, name_model
 from ddpdoctor_checks.wording import capitalise, count_of, join_words, name_set
 
 FEWEST_LOOKS = 3
 """Looks that must all show the same number of reductions for each step."""
 FEWEST_SEARCHES = 4
 """Iterations in which nothing was unused."""
-
-
-def _find_wrapper(evidence: Evidence, number: int) -> WrapperSetup | None:
-    setups = (setup for node in evidence.training for setup in node.optimizers)
-    wrappers = (wrapper for setup in setups for wrapper in setup.wrappers)
-    return next((wrapper for wrapper in wrappers if wrapper.number == number), None)
-
-
-def _name(wrapper: WrapperSetup | None) -> str:
-    return wrapper.model.removeprefix("__main__.") if wrapper is not None else "the model"
-
-
-def _where(ranks: RankSet, role: str, *lines: Frame | None) -> tuple[Where, ...]:
-    return tuple(
-        Where(ranks, role if not place else "caller", line.file, line.line, line.function, line.source)
-        for place, line in enumerate(line for line in lines if line is not None)
-    )
 
 
 @check(
@@ -87,14 +72,13 @@ def find_unenclosed(evidence: Evidence) -> Iterable[Finding]:
 def _tell_unenclosed(evidence: Evidence, rows: Sequence[Unenclosed]) -> Finding:
     ranks = RankSet().union(*(row.ranks for row in rows))
     line = user_line(rows[0].frames)
-    place = f" at {line.file}:{line.line}" if line is not None else ""
-    model = _name(_find_wrapper(evidence, rows[0].wrapper))
+    model = name_model(find_wrapper(evidence, rows[0].wrapper))
     count = max(row.count for row in rows)
     return Finding(
-        message=f"The backward{place} is under no_sync() and the forward of {model} before it was not: "
+        message=f"The backward{tell_line(line)} is under no_sync() and the forward of {model} before it was not: "
         "its gradients are reduced all the same.",
         ranks=ranks,
-        where=_where(ranks, "culprit", line),
+        where=in_line(line, ranks, "culprit"),
         evidence=(
             EvidenceItem("backwards", f"at least {count_of(count, 'such backward')} on a rank", ranks),
         ),
@@ -127,17 +111,17 @@ def find_search(evidence: Evidence) -> Iterable[Finding]:
     for number, looks in sorted(joined.items()):
         fewest = min(look.looks for look in looks)
         if fewest >= FEWEST_SEARCHES and not any(look.found for look in looks):
-            yield _tell_search(_find_wrapper(evidence, number), looks, fewest)
+            yield _tell_search(find_wrapper(evidence, number), looks, fewest)
 
 
 def _tell_search(wrapper: WrapperSetup | None, looks: Sequence[SearchLook], fewest: int) -> Finding:
     ranks = RankSet().union(*(look.ranks for look in looks))
     line = user_line(wrapper.frames) if wrapper is not None else None
     return Finding(
-        message=f"DistributedDataParallel searches for unused parameters of {_name(wrapper)} in each step, and in "
+        message=f"DistributedDataParallel searches for unused parameters of {name_model(wrapper)} in each step, and in "
         f"{count_of(fewest, 'iteration')} that {'was' if fewest == 1 else 'were'} looked at none was unused.",
         ranks=ranks,
-        where=_where(ranks, "culprit", line),
+        where=in_line(line, ranks, "culprit"),
         evidence=(
             EvidenceItem("search", f"looked at up to iteration {max(look.last for look in looks)}", ranks),
         ),
@@ -204,7 +188,6 @@ def _tell_data_parallel(rows: Sequence[Replicated]) -> Finding:
     first = rows[0]
     ranks = RankSet().union(*(row.ranks for row in rows))
     line = user_line(first.frames)
-    place = f" at {line.file}:{line.line}" if line is not None else ""
     idle = first.devices is not None and first.devices < 2
     over = (
         "several GPUs"
@@ -217,9 +200,9 @@ def _tell_data_parallel(rows: Sequence[Replicated]) -> Finding:
     )
     return Finding(
         message=f"{capitalise(name_set(ranks))} {'puts' if len(ranks) == 1 else 'put'} "
-        f"{first.model.removeprefix('__main__.')} into nn.DataParallel{place}, each over {over}.",
+        f"{first.model.removeprefix('__main__.')} into nn.DataParallel{tell_line(line)}, each over {over}.",
         ranks=ranks,
-        where=_where(ranks, "culprit", line),
+        where=in_line(line, ranks, "culprit"),
         fix=(
             Fix(
                 "take nn.DataParallel out and let one process drive one GPU",
@@ -296,17 +279,16 @@ def _count_reductions(looks: Sequence[PaceLook]) -> int | None:
 
 
 def _tell_redundant(evidence: Evidence, number: int, looks: Sequence[PaceLook], each: int) -> Finding:
-    wrapper = _find_wrapper(evidence, number)
+    wrapper = find_wrapper(evidence, number)
     ranks = RankSet().union(*(look.ranks for look in looks))
     setup = next((setup for node in evidence.training for setup in node.optimizers), None)
     line = user_line(setup.frames) if setup is not None else None
-    place = f" at {line.file}:{line.line}" if line is not None else ""
     steps = sorted({look.step for look in looks})
     return Finding(
-        message=f"Each step of the optimizer{place} follows {each} backwards of {_name(wrapper)}, and each of them "
-        f"reduces the gradients: {each - 1} of {each} reductions are wasted.",
+        message=f"Each step of the optimizer{tell_line(line)} follows {each} backwards of "
+        f"{name_model(wrapper)}, and each of them reduces the gradients: {each - 1} of {each} reductions are wasted.",
         ranks=ranks,
-        where=_where(ranks, "noticed", line),
+        where=in_line(line, ranks, "noticed"),
         evidence=(
             EvidenceItem(
                 "reductions",
