@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import json
 import time
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.watch.listening import Listener
+from ddpdoctor.watch.parcels import UNPACKED_BYTES, pack
 
 if TYPE_CHECKING:
     from ddpdoctor.evidence import Evidence, Launch
@@ -30,13 +30,8 @@ FOLDER = "nodes"
 """Below the run directory of the head: what the other nodes told, one file for each."""
 ADDRESS = "node"
 """Name of the socket at which the agent asks for the sum, in the run's private directory."""
-PARCEL_BYTES = 700_000
-"""Of a sum, compressed: the agent takes 1 MiB."""
-UNPACKED_BYTES = 15 << 20
 LOG_BYTES = 8 << 20
 """Of each log that are read for a sum, half of it at each end: the others wait for it."""
-WORDS = 2000
-"""Characters of a process's last words that a sum has when it must be made smaller."""
 EVENTS_BYTES = 64 << 20
 NODES = 16_384
 RANKS = 1 << 20
@@ -110,51 +105,6 @@ class Desk:
 
 def _first(signals: Sequence[str]) -> str | None:
     return signals[0] if signals else None
-
-
-def pack(evidence: Evidence) -> bytes:
-    """Return evidence compressed, made smaller step by step until it fits: failures last."""
-    data = b""
-    for shrink in (lambda each: each, _drop_words, _drop_bystanders, _drop_texts, _drop_details):
-        evidence = shrink(evidence)
-        text = json.dumps(evidence.to_dict()).encode()
-        data = zlib.compress(text, 6)
-        if len(data) <= PARCEL_BYTES and len(text) <= UNPACKED_BYTES:
-            return data
-    return b""
-
-
-def _drop_words(evidence: Evidence) -> Evidence:
-    processes = tuple(
-        dataclasses.replace(each, last_words=each.last_words[-WORDS:] if each.last_words else None)
-        for each in evidence.processes
-    )
-    return dataclasses.replace(evidence, processes=processes)
-
-
-def _drop_bystanders(evidence: Evidence) -> Evidence:
-    """Leave out processes that are neither ranks nor launchers and of which nothing was said."""
-    telling = {each.pid for each in evidence.exceptions} | {each.pid for each in evidence.crashes}
-    kept = tuple(
-        each
-        for each in evidence.processes
-        if each.role in ("rank", "launcher") or each.pid in telling or each.signal or each.exit_code
-    )
-    return dataclasses.replace(evidence, processes=kept[:4096])
-
-
-def _drop_texts(evidence: Evidence) -> Evidence:
-    return dataclasses.replace(evidence, texts=evidence.texts[:500], exceptions=evidence.exceptions[:500])
-
-
-def _drop_details(evidence: Evidence) -> Evidence:
-    processes = tuple(
-        dataclasses.replace(each, last_words=None, milestones=each.milestones[-3:], command=())
-        for each in evidence.processes[:1024]
-    )
-    return dataclasses.replace(
-        evidence, processes=processes, wrappers=(), exceptions=evidence.exceptions[:64], texts=evidence.texts[:64]
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

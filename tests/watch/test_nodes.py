@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 import socket
 import typing
 import zlib
@@ -15,21 +16,22 @@ import pytest
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.job import ExceptionRecord, JobEnd, Moment, ProcessRecord, TextMatch
 from ddpdoctor.evidence.members import JobNode
+from ddpdoctor.evidence.sockets import Connection, NodeNetwork
 from ddpdoctor.evidence.standstill import Standstill
+from ddpdoctor.evidence.training import EpochLook, StepLook, Training
 from ddpdoctor.watch.commandline import Split
 from ddpdoctor.watch.memory import MemoryWatch
 from ddpdoctor.watch.nodes import (
     ADDRESS,
     BY_NODE,
     FOLDER,
-    PARCEL_BYTES,
     Desk,
     add_nodes,
     find_head,
     join_nodes,
-    pack,
     read_members,
 )
+from ddpdoctor.watch.parcels import PARCEL_BYTES, pack
 from ddpdoctor.watch.rundir import RunDirectory, make_run_directory
 
 LAUNCHER = 100
@@ -275,6 +277,39 @@ def test_parcel_fits_whatever_was_seen_and_failures_stay_longest() -> None:
     read = Evidence.from_dict(json.loads(zlib.decompress(data)))
     assert read.exceptions == (failure,)
     assert {each.rank for each in read.processes} >= set(range(8))
+
+
+def test_parcel_keeps_the_connections_of_the_last_looks_and_failures_before_the_training() -> None:
+    noise = random.Random(7)
+
+    def connection() -> Connection:
+        ends = (f"10.0.0.{noise.randrange(256)}:{noise.randrange(1 << 16)}" for _ in range(2))
+        return Connection(0, *ends, acked_bytes=noise.getrandbits(40), received_bytes=noise.getrandbits(40))
+
+    looks = tuple(
+        dataclasses.replace(
+            Standstill(Moment(NS), float(number), 1.0, ()),
+            network=(NodeNetwork(connections=tuple(connection() for _ in range(1024))),),
+        )
+        for number in range(50)
+    )
+    epochs = tuple(
+        EpochLook("train.py:9", n, RankSet([n % 8]), f"{noise.getrandbits(128):032x}", 8)
+        for n in range(40_000)
+    )
+    failure = ExceptionRecord(3, "KeyError", "'label_9917'", rank=3)
+    shown = Evidence(standstills=looks, exceptions=(failure,), training=(Training(steps=(StepLook(1, 1),)),))
+    read = Evidence.from_dict(json.loads(zlib.decompress(pack(shown))))
+    assert read.standstills[-3:] == looks[-3:]
+    assert [look.after_s for look in read.standstills if look.network] == [47, 48, 49]
+    assert len(read.standstills) == 50
+    assert read.training == shown.training
+    data = pack(dataclasses.replace(shown, training=(Training(epochs=epochs),)))
+    assert 0 < len(data) <= PARCEL_BYTES
+    read = Evidence.from_dict(json.loads(zlib.decompress(data)))
+    assert read.exceptions == (failure,)
+    assert not read.training
+    assert read.standstills[-3:] == looks[-3:]
 
 
 @pytest.fixture
