@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ddpdoctor.evidence.ranks import RankSet
+from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.stages import Frame
 
 
@@ -62,15 +63,6 @@ class ScaleLook:
 
 
 @dataclass(frozen=True, slots=True)
-class BufferShare:
-    """Ranks whose buffer is the same."""
-
-    digest: str
-    ranks: RankSet
-    norm: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class BufferLook:
     """Buffers of a wrapped model at the first forward of an evaluation."""
 
@@ -85,7 +77,7 @@ class BufferLook:
     ranks: RankSet
     broadcasts: bool = True
     """The wrapper broadcasts buffers before its own forwards."""
-    buffers: dict[str, tuple[BufferShare, ...]] = field(default_factory=dict)
+    buffers: dict[str, tuple[Share, ...]] = field(default_factory=dict)
     """Name -> who has the same, the most first; first those that differ; some of them only."""
     differing: int = 0
     """How many differ on this node."""

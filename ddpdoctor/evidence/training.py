@@ -13,18 +13,9 @@ from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.numerics import Numerics
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.sampling import Sampling
+from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.stages import Frame
 from ddpdoctor.evidence.syncs import Syncs
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """Ranks that have the same."""
-
-    digest: str
-    ranks: RankSet
-    norm: float | None = None
-    """Euclidean norm, of one floating-point tensor."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.numerics import BufferLook, BufferShare, LossCount, LossLook, Numerics, ScaleLook
+from ddpdoctor.evidence import RankSet
+from ddpdoctor.evidence.numerics import BufferLook, LossCount, LossLook, Numerics, ScaleLook
+from ddpdoctor.watch.agreement import Prints, note_print, order_shares
+from ddpdoctor.watch.records import Shortener
 
 KINDS = frozenset({"nonfinite", "finite", "losses", "scale", "evaluation"})
 """Events that tell of it."""
@@ -17,8 +19,6 @@ LISTED = 24
 """Buffers of one evaluation that are listed."""
 SCALES = 200
 """Looks at scales, of one rank."""
-
-Frames = Callable[[Any], tuple[Frame, ...]]
 
 
 @dataclass(slots=True)
@@ -53,20 +53,20 @@ class RankNumbers:
 
 
 def fold_numbers(
-    ranks: dict[int, RankNumbers], frames: Frames, name_loader: Callable[[int, int], str]
+    ranks: dict[int, RankNumbers], shorten: Shortener, name_loader: Callable[[int, int], str]
 ) -> Numerics:
     """Return what the ranks of a node wrote.
 
     Args:
         ranks: Rank -> its events.
-        frames: Names files and reads source lines.
+        shorten: Names files and reads source lines.
         name_loader: Gives the file and line of a rank's loader with a number.
     """
     losses, scales = [], []
     counts: dict[tuple[int, int], list[int]] = {}
     for rank, numbers in ranks.items():
         kept = [*numbers.losses[: KEPT - 1], *numbers.losses[KEPT - 1 :][-1:]]
-        losses += [_read_loss(rank, event, numbers, frames, name_loader) for event in kept]
+        losses += [_read_loss(rank, event, numbers, shorten, name_loader) for event in kept]
         scales += [
             ScaleLook(
                 scaler=int(event["number"]),
@@ -74,7 +74,7 @@ def fold_numbers(
                 step=int(event["step"]),
                 scale=float(event["value"]),
                 final=bool(event.get("final")),
-                frames=frames(event.get("frames")),
+                frames=shorten.frames(event.get("frames")),
             )
             for event in [*numbers.scales[: SCALES - 1], *numbers.scales[SCALES - 1 :][-1:]]
         ]
@@ -85,31 +85,29 @@ def fold_numbers(
         losses=tuple(losses),
         counts=tuple(LossCount(RankSet(who), *key) for key, who in sorted(counts.items())),
         scales=tuple(scales),
-        evaluations=tuple(_fold_evaluations(ranks, frames)),
+        evaluations=tuple(_fold_evaluations(ranks, shorten)),
     )
 
 
-def _fold_evaluations(ranks: dict[int, RankNumbers], frames: Frames) -> list[BufferLook]:
+def _fold_evaluations(ranks: dict[int, RankNumbers], shorten: Shortener) -> list[BufferLook]:
     groups: dict[tuple[int, int, int, str], dict[int, dict[str, Any]]] = {}
     for rank, numbers in ranks.items():
         for event in numbers.evaluations:
             key = int(event["number"]), int(event["index"]), int(event["step"]), str(event["door"])
             groups.setdefault(key, {})[rank] = event
     return [
-        _fold_evaluation(key, events, frames)
+        _fold_evaluation(key, events, shorten)
         for key, events in sorted(groups.items(), key=lambda group: group[0])
     ]
 
 
 def _fold_evaluation(
-    key: tuple[int, int, int, str], events: dict[int, dict[str, Any]], frames: Frames
+    key: tuple[int, int, int, str], events: dict[int, dict[str, Any]], shorten: Shortener
 ) -> BufferLook:
-    buffers: dict[str, dict[str, tuple[list[int], float | None]]] = {}
+    buffers: dict[str, Prints] = {}
     for rank, event in events.items():
         for name, print_ in zip(event["names"], event["each"], strict=True):
-            if print_ is not None:
-                norm = float(print_[1]) if print_[1] is not None else None
-                buffers.setdefault(str(name), {}).setdefault(str(print_[0]), ([], norm))[0].append(rank)
+            note_print(buffers.setdefault(str(name), {}), print_, rank)
     differing = [name for name, values in buffers.items() if len(values) > 1]
     equal = [name for name, values in buffers.items() if len(values) == 1]
     first = next(iter(events.values()))
@@ -117,20 +115,9 @@ def _fold_evaluation(
         *key,
         ranks=RankSet(events),
         broadcasts=bool(first.get("broadcasts")),
-        buffers={
-            name: tuple(
-                sorted(
-                    (
-                        BufferShare(digest, RankSet(who), norm)
-                        for digest, (who, norm) in buffers[name].items()
-                    ),
-                    key=lambda share: (-len(share.ranks), share.ranks.ranges),
-                )
-            )
-            for name in [*differing[:LISTED], *equal[:LISTED]]
-        },
+        buffers={name: order_shares(buffers[name]) for name in [*differing[:LISTED], *equal[:LISTED]]},
         differing=len(differing),
-        frames=frames(first.get("frames")),
+        frames=shorten.frames(first.get("frames")),
     )
 
 
@@ -138,7 +125,7 @@ def _read_loss(
     rank: int,
     event: dict[str, Any],
     numbers: RankNumbers,
-    frames: Frames,
+    shorten: Shortener,
     name_loader: Callable[[int, int], str],
 ) -> LossLook:
     number = int(event["number"])
@@ -153,5 +140,5 @@ def _read_loss(
         epoch=int(event.get("epoch") or 0),
         index=int(event.get("index") or 0),
         samples=tuple(int(each) for each in event.get("indices") or ())[:32],
-        frames=frames(event.get("frames")),
+        frames=shorten.frames(event.get("frames")),
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.sampling import Sampling
+from ddpdoctor.watch.loaders import RankLoaders, read_count
 from ddpdoctor.watch.records import Shortener
 
 ITERATIONS = 3
@@ -18,18 +19,6 @@ SKETCH = 128
 """Hashes of one sketch that are kept."""
 
 _Key = tuple[Any, ...]
-
-
-@dataclass(slots=True)
-class RankLoaders:
-    """Events of one rank."""
-
-    rank: int
-    loaders: Mapping[int, list[dict[str, Any]]]
-    """Place -> its iterations."""
-    epochs: Mapping[tuple[int, int], dict[str, Any]]
-    """Place and iteration -> what its sampler gave."""
-    batches: Iterable[dict[str, Any]]
 
 
 @dataclass(slots=True)
@@ -51,7 +40,7 @@ def fold_samplings(ranks: Iterable[RankLoaders], shorten: Shortener) -> tuple[Sa
             (int(event["loader"]), int(event["epoch"])): bool(event.get("joining")) for event in rank.batches
         }
         for place, events in rank.loaders.items():
-            name = _name_place(events, shorten)
+            name, _ = rank.locate(place, shorten)
             if not name:
                 continue
             for event in events[:ITERATIONS]:
@@ -62,14 +51,9 @@ def fold_samplings(ranks: Iterable[RankLoaders], shorten: Shortener) -> tuple[Sa
     return tuple(_make(key, group, shorten) for key, group in chosen)
 
 
-def _name_place(events: list[dict[str, Any]], shorten: Shortener) -> str:
-    frames = next((found for event in events if (found := shorten.frames(event.get("frames")))), ())
-    return f"{frames[0].file}:{frames[0].line}" if frames else ""
-
-
 def _read_key(event: dict[str, Any]) -> _Key:
     numbers = tuple(
-        _number(event.get(name))
+        read_count(event.get(name))
         for name in ("length", "seed", "epoch", "num_replicas", "total_size", "split_size")
     )
     split = tuple(sorted(max(0, int(each)) for each in event.get("split") or ()))[:SKETCH]
@@ -91,14 +75,14 @@ def _add(
     trained: bool | None,
 ) -> None:
     group.ranks.append(rank.rank)
-    shard = _number(event.get("shard"))
+    shard = read_count(event.get("shard"))
     if shard is not None:
         group.shards[str(rank.rank)] = shard
     group.trained = group.trained or trained is not None
     group.joining = group.joining or bool(trained)
     if epoch is not None:
         group.samples += max(0, int(epoch["samples"]))
-        padded = _number(epoch.get("padded"))
+        padded = read_count(epoch.get("padded"))
         if padded is not None:
             group.padded = (group.padded or 0) + max(0, padded)
 
@@ -127,8 +111,3 @@ def _make(key: _Key, group: _Group, shorten: Shortener) -> Sampling:
         split_size=size,
         split=split,
     )
-
-
-def _number(value: Any) -> int | None:
-    """Return a number that an attribute of a sampler can be."""
-    return value if type(value) is int and abs(value) < 1 << 63 else None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.syncs import PaceLook, Replicated, SearchLook, Syncs, Unenclosed
+from ddpdoctor.watch.records import Shortener
 
 KINDS = frozenset({"pace", "search", "unenclosed", "data-parallel"})
 """Events that tell of it."""
@@ -14,23 +14,22 @@ KEPT = 40
 """Looks at the pace."""
 _PACE = ("number", "step", "steps", "backwards", "kept", "synced", "alone")
 
-Frames = Callable[[Any], tuple[Frame, ...]]
 Events = dict[int, list[dict[str, Any]]]
 """Rank -> its events of `KINDS`."""
 
 
-def fold_syncs(ranks: Events, frames: Frames) -> Syncs:
+def fold_syncs(ranks: Events, shorten: Shortener) -> Syncs:
     """Return what the ranks of a node wrote.
 
     Args:
         ranks: Their events.
-        frames: Names files and reads source lines.
+        shorten: Names files and reads source lines.
     """
     return Syncs(
         paces=tuple(_fold_paces(ranks))[:KEPT],
         searches=tuple(_fold_searches(ranks)),
-        unenclosed=tuple(_fold_unenclosed(ranks, frames)),
-        replicated=tuple(_fold_replicated(ranks, frames)),
+        unenclosed=tuple(_fold_unenclosed(ranks, shorten)),
+        replicated=tuple(_fold_replicated(ranks, shorten)),
     )
 
 
@@ -62,22 +61,26 @@ def _fold_searches(ranks: Events) -> list[SearchLook]:
     ]
 
 
-def _fold_unenclosed(ranks: Events, frames: Frames) -> list[Unenclosed]:
+def _fold_unenclosed(ranks: Events, shorten: Shortener) -> list[Unenclosed]:
     rows: dict[tuple[int, tuple[Frame, ...]], dict[int, int]] = {}
     for rank, events in ranks.items():
         for event in events:
             if event["event"] == "unenclosed":
-                counts = rows.setdefault((int(event["number"]), frames(event.get("frames"))), {})
+                counts = rows.setdefault((int(event["number"]), shorten.frames(event.get("frames"))), {})
                 counts[rank] = max(counts.get(rank, 0), int(event["count"]))
     return [Unenclosed(key[0], RankSet(counts), max(counts.values()), key[1]) for key, counts in rows.items()]
 
 
-def _fold_replicated(ranks: Events, frames: Frames) -> list[Replicated]:
+def _fold_replicated(ranks: Events, shorten: Shortener) -> list[Replicated]:
     rows: dict[tuple[str, int | None, tuple[Frame, ...]], list[int]] = {}
     for rank, events in ranks.items():
         for event in events:
             if event["event"] == "data-parallel":
                 count = event.get("count")
-                key = str(event["class"]), None if count is None else int(count), frames(event.get("frames"))
+                key = (
+                    str(event["class"]),
+                    None if count is None else int(count),
+                    shorten.frames(event.get("frames")),
+                )
                 rows.setdefault(key, []).append(rank)
     return [Replicated(RankSet(who), *key) for key, who in rows.items()]

@@ -6,7 +6,8 @@ import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.numerics import LossCount, Numerics
-from ddpdoctor.evidence.training import OptimizerSetup, Share, StepLook, TensorLook, Training, WrapperSetup
+from ddpdoctor.evidence.shares import Share
+from ddpdoctor.evidence.training import OptimizerSetup, StepLook, TensorLook, Training, WrapperSetup
 from ddpdoctor.judge import Finding
 from ddpdoctor_checks.training import find_skipped
 from ddpdoctor_checks.training.counts import find_skipping

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
-from ddpdoctor.evidence.numerics import BufferLook, BufferShare, LossCount, LossLook, Numerics, ScaleLook
+from ddpdoctor.evidence.numerics import BufferLook, LossCount, LossLook, Numerics, ScaleLook
+from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.training import BatchLook, OptimizerSetup, Training, WrapperSetup
 from ddpdoctor.judge import Finding, NotApplicable
 from ddpdoctor.watch.numerics import RankNumbers, fold_numbers
+from ddpdoctor.watch.records import Shortener
 from ddpdoctor_checks.training import find_batch_norm, find_buffers, find_nonfinite, find_scalers
 
 LINE = (Frame("train.py", 7, "main", "loss.backward()"),)
@@ -148,7 +151,7 @@ def fold(*events: dict[str, Any]) -> Numerics:
     for event in events:
         numbers.take(event)
     return fold_numbers(
-        {3: numbers}, lambda _: (), lambda rank, place: f"train.py:{rank}{place}" if place else ""
+        {3: numbers}, Shortener(Path.cwd()), lambda rank, place: f"train.py:{rank}{place}" if place else ""
     )
 
 
@@ -170,7 +173,7 @@ def buffers(first: tuple[float, float], *, door: str = "module", broadcasts: boo
         Numerics(
             evaluations=(
                 BufferLook(1, 1, step, door, RankSet([rank]), broadcasts,
-                           {name: (BufferShare(f"{norm}", RankSet([rank]), norm),)}, frames=LINE),
+                           {name: (Share(f"{norm}", RankSet([rank]), norm),)}, frames=LINE),
             )
         )
         for rank, (norm, step) in enumerate(zip(first, steps, strict=True))
@@ -215,8 +218,7 @@ def test_buffers_are_compared_in_each_group_that_has_the_wrapper(differing: tupl
     wrappers = tuple(WrapperSetup(1, "Net", RankSet(group)) for group in ((0, 1), (2, 3)))
     setup = OptimizerSetup(1, "torch.optim.SGD", RankSet(range(4)), wrappers=wrappers)
     shares = tuple(
-        BufferShare("odd" if rank == differing[1] else f"group {rank // 2}", RankSet([rank]))
-        for rank in range(4)
+        Share("odd" if rank == differing[1] else f"group {rank // 2}", RankSet([rank])) for rank in range(4)
     )
     look = BufferLook(1, 1, 6, "module", RankSet(range(4)), True, {"bn.running_mean": shares}, frames=LINE)
     numerics = Numerics(evaluations=(look,))
@@ -226,7 +228,7 @@ def test_buffers_are_compared_in_each_group_that_has_the_wrapper(differing: tupl
 
 
 def test_buffers_of_one_norm_and_other_contents_are_no_rounding() -> None:
-    shares = tuple(BufferShare(f"order {rank}", RankSet([rank]), 1.0) for rank in range(2))
+    shares = tuple(Share(f"order {rank}", RankSet([rank]), 1.0) for rank in range(2))
     look = BufferLook(1, 1, 6, "module", RankSet([0, 1]), True, {"bn.running_mean": shares}, frames=LINE)
     assert len(judge(find_buffers, Numerics(evaluations=(look,)))) == 1
 
@@ -259,7 +261,7 @@ def test_buffers_of_an_evaluation_are_folded_to_who_has_the_same() -> None:
     ranks = {rank: RankNumbers() for rank in range(3)}
     for rank, numbers in ranks.items():
         numbers.take({**event, "each": [["b" if rank == 1 else "a", 1.0], None]})
-    (look,) = fold_numbers(ranks, lambda _: (), lambda rank, place: "").evaluations
+    (look,) = fold_numbers(ranks, Shortener(Path.cwd()), lambda rank, place: "").evaluations
     assert look.ranks == RankSet(range(3))
     assert [share.ranks for share in look.buffers["mean"]] == [RankSet([0, 2]), RankSet([1])]
     assert look.differing == 1

@@ -10,7 +10,7 @@ import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.sampling import Sampling
-from ddpdoctor.evidence.training import Share
+from ddpdoctor.evidence.shares import Share
 from ddpdoctor_checks.training.samplers import estimate_overlap
 from tests.checks.jobs import Job
 from tests.checks.test_training import judge, only

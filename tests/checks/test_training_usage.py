@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.syncs import PaceLook, Replicated, SearchLook, Syncs, Unenclosed
 from ddpdoctor.evidence.training import OptimizerSetup, StepLook, Training, WrapperSetup
 from ddpdoctor.judge import Finding, NotApplicable
+from ddpdoctor.watch.records import Shortener
 from ddpdoctor.watch.syncs import fold_syncs
 from ddpdoctor_checks.training import find_data_parallel, find_redundant, find_search, find_unenclosed
 
@@ -137,7 +139,7 @@ def test_events_of_ranks_are_folded() -> None:
         ],
         2: [{"event": "data-parallel", "class": "Net", "count": None}],
     }
-    folded = fold_syncs(events, lambda _: ())
+    folded = fold_syncs(events, Shortener(Path.cwd()))
     assert folded.paces == (PaceLook(1, BOTH, 2, 1, 2, 1, 2, 0),)
     assert folded.searches == (SearchLook(1, BOTH, 2, 1, 4),)
     assert folded.unenclosed == (Unenclosed(1, RankSet([1]), 2),)

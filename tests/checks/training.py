@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ddpdoctor.evidence import Evidence, Frame, Launch, RankSet
+from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.training import (
     BatchLook,
     EpochLook,
     LoaderSetup,
     OptimizerSetup,
-    Share,
     StepLook,
     TensorLook,
     Training,

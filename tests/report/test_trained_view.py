@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from ddpdoctor.evidence import RankSet
-from ddpdoctor.evidence.training import Share, StepLook, Training
+from ddpdoctor.evidence.shares import Share
+from ddpdoctor.evidence.training import StepLook, Training
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.trained import view_trained
 from ddpdoctor.testing import make_world

@@ -283,8 +283,10 @@ def test_parcel_keeps_the_connections_of_the_last_looks_and_failures_before_the_
     noise = random.Random(7)
 
     def connection() -> Connection:
-        ends = (f"10.0.0.{noise.randrange(256)}:{noise.randrange(1 << 16)}" for _ in range(2))
-        return Connection(0, *ends, acked_bytes=noise.getrandbits(40), received_bytes=noise.getrandbits(40))
+        near, far = (f"10.0.0.{noise.randrange(256)}:{noise.randrange(1 << 16)}" for _ in range(2))
+        return Connection(
+            0, near, far, acked_bytes=noise.getrandbits(40), received_bytes=noise.getrandbits(40)
+        )
 
     looks = tuple(
         dataclasses.replace(

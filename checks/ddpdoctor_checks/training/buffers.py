@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.numerics import BufferLook, BufferShare
+from ddpdoctor.evidence.numerics import BufferLook
+from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.training import WrapperSetup
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.crash.frames import tell_line, user_line
@@ -39,7 +40,7 @@ _EQUAL = (
         code="model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)   # before the wrap",
     ),
 )
-Shares = tuple[BufferShare, ...]
+Shares = tuple[Share, ...]
 
 
 @check(
@@ -117,7 +118,7 @@ def _join_looks(one: BufferLook, other: BufferLook) -> BufferLook:
 def _list_differing(buffers: Mapping[str, Shares], ranks: RankSet) -> dict[str, Shares]:
     found = {}
     for name, shares in buffers.items():
-        by_digest: dict[str, BufferShare] = {}
+        by_digest: dict[str, Share] = {}
         for share in shares:
             who = RankSet(rank for rank in share.ranks if rank in ranks)
             if who:

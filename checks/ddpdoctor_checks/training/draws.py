@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.training import BatchLook, Share
+from ddpdoctor.evidence.shares import Share
+from ddpdoctor.evidence.training import BatchLook
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.crash.frames import user_line
 from ddpdoctor_checks.crash.telling import JOB

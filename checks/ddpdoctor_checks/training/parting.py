@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.training import Share, StepLook, TensorLook, WrapperLook, WrapperSetup
+from ddpdoctor.evidence.shares import Share
+from ddpdoctor.evidence.training import StepLook, TensorLook, WrapperLook, WrapperSetup
 from ddpdoctor_checks.training.replicas import Replica, leave_ignored, list_replicas
 from ddpdoctor_checks.wording import find_odd
 

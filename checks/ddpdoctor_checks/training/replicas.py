@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.training import (
     OptimizerSetup,
-    Share,
     StepLook,
     TensorLook,
     WrapperSetup,

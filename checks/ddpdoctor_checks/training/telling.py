@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ddpdoctor.evidence import Frame
-from ddpdoctor.evidence.training import Share, StepLook, TensorLook
+from ddpdoctor.evidence.shares import Share
+from ddpdoctor.evidence.training import StepLook, TensorLook
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
 from ddpdoctor_checks.crash.frames import tell_line, user_frames, user_line
 from ddpdoctor_checks.places import in_frame

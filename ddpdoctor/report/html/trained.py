@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.training import EpochLook, Share, StepLook, TensorLook
+from ddpdoctor.evidence.shares import Share
+from ddpdoctor.evidence.training import EpochLook, StepLook, TensorLook
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.text import format_ranks
 
