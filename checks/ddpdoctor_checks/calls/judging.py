@@ -5,18 +5,13 @@ from __future__ import annotations
 import threading
 
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.evidence.collectives import RING, CallLog
 from ddpdoctor_checks.calls.matching import Difference, Matching, match_calls
+from ddpdoctor_checks.calls.sequences import is_ring
 
 WAITED = frozenset({"COL002", "COL003", "COL005", "COL008", "NET011"})
 """Codes of jobs in which ranks waited for others, as far as texts tell: recorded calls tell more."""
 TOLD = frozenset({"mismatch", "apart", "skipped", "extra", "swapped", "missing"})
 """Kinds of differences that name what is wrong."""
-
-
-def is_ring(log: CallLog) -> bool:
-    """Whether the ranks of a watched job wrote these calls down: they are compared for their order only."""
-    return any(row.source == RING for row in log.ranks)
 
 
 _lock = threading.Lock()

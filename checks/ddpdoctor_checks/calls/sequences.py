@@ -202,6 +202,11 @@ def _is_consecutive(numbers: Numbers) -> bool:
     return not numbers or list(numbers) == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
+def is_ring(log: CallLog) -> bool:
+    """Whether the ranks of a watched job wrote these calls down: they are compared for their order only."""
+    return any(row.source == RING for row in log.ranks)
+
+
 class Essences:
     """What must agree over ranks in a call, and its call site, worked out once for each call."""
 
@@ -210,7 +215,7 @@ class Essences:
         self._essences: dict[int, Essence] = {}
         self._sites: dict[int, Frame | None] = {}
         self._paths: dict[int, tuple[Frame, ...]] = {}
-        self._deep = any(row.source == RING for row in log.ranks)
+        self._deep = is_ring(log)
 
     def of(self, numbers: tuple[int, ...]) -> tuple[Essence, ...]:
         """Return what must agree in the calls at one sequence number."""

@@ -9,7 +9,7 @@ from ddpdoctor.evidence.standstill import Recorded
 from ddpdoctor.judge import Finding, Fix, Where
 from ddpdoctor_checks.hangs.reading import Place, Reading, name_line, ranks_of
 from ddpdoctor_checks.hangs.waits import what_was_seen
-from ddpdoctor_checks.places import in_frame
+from ddpdoctor_checks.places import in_line
 from ddpdoctor_checks.wording import capitalise, choose_form, join_words, name_set
 
 MOST_SIDES = 3
@@ -67,9 +67,6 @@ def _say(op: str, first: Recorded, side: Sequence[Place]) -> str:
     return f"{name_set(ranks_of(side))} {verb} in {op} #{first.sequence}{name_line(side[0].line)}"
 
 
-def _place(side: Sequence[Place], odd: Sequence[Place]) -> list[Where]:
+def _place(side: Sequence[Place], odd: Sequence[Place]) -> tuple[Where, ...]:
     role = "culprit" if not odd or side[0] in odd else "victim"
-    line = side[0].line
-    if line is None:
-        return []
-    return [in_frame(line, ranks_of(side), role)]
+    return in_line(side[0].line, ranks_of(side), role)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ddpdoctor.evidence.sockets import Connection, LinkState, NodeNetwork
 from ddpdoctor_checks.hangs.reading import Reading
+from ddpdoctor_checks.places import is_loopback
 from ddpdoctor_checks.wording import count_of, format_bytes
 
 REPEATED = 2
@@ -68,16 +69,6 @@ class Trouble:
     """Large: something came over that pair of hosts meanwhile; else that only small packets ever passed tells it."""
 
 
-@dataclass(slots=True)
-class _Hosts:
-    """Whose addresses are whose."""
-
-    nodes: dict[str, int] = field(default_factory=dict)
-
-    def of(self, end: str) -> int | None:
-        return self.nodes.get(address_of(end))
-
-
 def address_of(end: str) -> str:
     """Return the address of ``address:port``."""
     return end.rpartition(":")[0].strip("[]")
@@ -86,10 +77,6 @@ def address_of(end: str) -> str:
 def _port_of(end: str) -> int:
     port = end.rpartition(":")[2]
     return int(port) if port.isdecimal() else 0
-
-
-def _is_loopback(address: str) -> bool:
-    return address.startswith("127.") or address == "::1"
 
 
 def _is_stuck(each: Connection) -> bool:
@@ -140,13 +127,13 @@ def find_trouble(reading: Reading) -> Trouble | None:
 
 def list_routes(networks: Sequence[NodeNetwork]) -> Iterator[Route]:
     """Yield the routes from each node to each address of another host."""
-    owners = _Hosts(
-        {address: each.node for each in networks for link in each.interfaces for address in link.addresses}
-    )
+    owners = {
+        address: each.node for each in networks for link in each.interfaces for address in link.addresses
+    }
     heard: dict[tuple[int, int], float] = {}
     for network in networks:
         for each in network.connections:
-            far = owners.of(each.far)
+            far = owners.get(address_of(each.far))
             if far is not None and each.heard_s is not None:
                 heard[network.node, far] = min(each.heard_s, heard.get((network.node, far), each.heard_s))
     for network in networks:
@@ -154,12 +141,12 @@ def list_routes(networks: Sequence[NodeNetwork]) -> Iterator[Route]:
         found: dict[str, list[Connection]] = {}
         for each in network.connections:
             address = address_of(each.far)
-            if _is_loopback(address) or address in own:
+            if is_loopback(address) or address in own:
                 continue
-            if address in owners.nodes or _port_of(each.far) >= SERVICES:
+            if address in owners or _port_of(each.far) >= SERVICES:
                 found.setdefault(address, []).append(each)
         for address, connections in found.items():
-            far = owners.nodes.get(address)
+            far = owners.get(address)
             known = [each.heard_s for each in connections if each.heard_s is not None]
             reached = heard.get((far, network.node)) if far is not None else None
             latest = min(known, default=None)
@@ -219,7 +206,7 @@ def owners_of(networks: Sequence[NodeNetwork]) -> dict[str, int]:
         each.near: each.rank
         for network in networks
         for each in network.connections
-        if each.rank is not None and not _is_loopback(address_of(each.near))
+        if each.rank is not None and not is_loopback(address_of(each.near))
     } | {
         f"{network.node}/{each.near}": each.rank
         for network in networks

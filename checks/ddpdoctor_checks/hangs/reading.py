@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
@@ -111,10 +111,15 @@ class Reading:
 
 def largest(places: Iterable[Place]) -> list[Place]:
     """Return the ranks in the call in which most are; of several, those with the lowest rank."""
-    classes: dict[tuple[object, ...], list[Place]] = {}
+    return next(iter(part(places, lambda place: place.key)), [])
+
+
+def part(places: Iterable[Place], read: Callable[[Place], Hashable]) -> list[list[Place]]:
+    """Return ranks by what is read of each, those of the most ranks first; of as many, those with the lowest rank."""
+    sides: dict[Hashable, list[Place]] = {}
     for place in places:
-        classes.setdefault(place.key, []).append(place)
-    return max(classes.values(), key=lambda each: (len(each), -each[0].rank), default=[])
+        sides.setdefault(read(place), []).append(place)
+    return sorted(sides.values(), key=lambda side: (-len(side), side[0].rank))
 
 
 def last_look(evidence: Evidence) -> Standstill:

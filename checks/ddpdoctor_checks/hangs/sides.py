@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.standstill import Call
 from ddpdoctor.judge import EvidenceItem
-from ddpdoctor_checks.crash.frames import user_frames, user_line
-from ddpdoctor_checks.hangs.reading import FORWARD, INIT, WRAP, Place, name_call, name_line, ranks_of
+from ddpdoctor_checks.crash.frames import user_line
+from ddpdoctor_checks.hangs.reading import FORWARD, INIT, WRAP, Place, name_call, name_line, part, ranks_of
 from ddpdoctor_checks.hangs.recorded import name_wait
 from ddpdoctor_checks.wording import capitalise, count_of, join_words, name_set
 
@@ -57,12 +57,13 @@ def spot_of(frame: Frame) -> tuple[str, int]:
 
 def part_by_line(places: Iterable[Place]) -> list[list[Place]]:
     """Return ranks by where they stand, those of the most ranks first."""
-    sides: dict[tuple[object, ...], list[Place]] = {}
-    for place in places:
-        line = place.line
-        key = place.key if place.kind not in ASKED else (place.kind, place.call.op if place.call else "")
-        sides.setdefault((*key, line.file if line else "", line.line if line else 0), []).append(place)
-    return sorted(sides.values(), key=lambda side: (-len(side), side[0].rank))
+    return part(
+        places,
+        lambda place: (
+            place.key if place.kind not in ASKED else (place.kind, op_of(place)),
+            spot_of(place.line) if place.line is not None else None,
+        ),
+    )
 
 
 def forwards(place: Place) -> int | None:
@@ -88,8 +89,7 @@ def count_forwards(places: Sequence[Place]) -> list[EvidenceItem]:
 
 def name_ranks(places: Sequence[Place]) -> str:
     """Return ``Ranks 0, 2``, for the beginning of a sentence."""
-    name = name_set(ranks_of(places))
-    return capitalise(name)
+    return capitalise(name_set(ranks_of(places)))
 
 
 def say_wait(places: Sequence[Place]) -> str:
@@ -134,8 +134,7 @@ def say_gone(gone: Sequence[Place]) -> str:
     if stand.exit_code:
         return f"{name} has ended with exit code {stand.exit_code}"
     last = stand.recent[-1] if stand.recent else None
-    own = next(iter(user_frames(last.frames)), None) if last is not None else None
-    after = f" after {name_call(last)}{name_line(own)}" if last is not None else ""
+    after = f" after {name_call(last)}{name_line(user_line(last.frames))}" if last is not None else ""
     if not stand.ended and stand.exit_code is None:
         return f"{name} is gone{after}"
     return f"{name} has come to the end of the script{after}"

@@ -20,9 +20,11 @@ from ddpdoctor_checks.hangs.reading import (
     Reading,
     largest,
     name_line,
+    part,
     ranks_of,
 )
 from ddpdoctor_checks.hangs.recorded import name_wait
+from ddpdoctor_checks.hangs.sides import spot_of
 from ddpdoctor_checks.hangs.waits import what_was_seen
 from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.wording import capitalise, choose_form, format_age, join_words, name_set
@@ -127,7 +129,7 @@ def find_stall(reading: Reading, stage: str) -> Finding | None:
     still = [place for place in held if not place.moved or (late and _stays(place))]
     if len(still) < len(held) or not still:
         return None
-    sides = _part(still)
+    sides = _part_by_spot(still)
     doing = describe_doing(sides[0][0])
     ranks = ranks_of(still)
     stand = sides[0][0].stand
@@ -186,13 +188,9 @@ def _find_held(reading: Reading) -> tuple[Sequence[Place], Sequence[Place]]:
     return largest(place for place in main if place.kind in ("collective", "wrapper")) or main, held
 
 
-def _part(places: Sequence[Place]) -> list[list[Place]]:
+def _part_by_spot(places: Sequence[Place]) -> list[list[Place]]:
     """Return ranks by the line on which they stand, those of the most ranks first."""
-    sides: dict[tuple[str, int] | None, list[Place]] = {}
-    for place in places:
-        line = place.line
-        sides.setdefault((line.file, line.line) if line is not None else None, []).append(place)
-    return sorted(sides.values(), key=lambda side: (-len(side), side[0].rank))
+    return part(places, lambda place: spot_of(place.line) if place.line is not None else None)
 
 
 def _say_standing(side: Sequence[Place], *, only: bool) -> str:
@@ -350,7 +348,7 @@ def _find_symmetric(reading: Reading, stage: str) -> Finding | None:
         return None
     if flows(reading):
         return None  # slow, and not still
-    sides = _part_by_call(living)
+    sides = part(living, lambda place: place.key)
     age = format_age(reading.look.still_s)
     numbered = not any(place.kind == "functional" for place in living)
     apart = None if numbered else find_apart(reading, stage)
@@ -387,14 +385,6 @@ def _find_symmetric(reading: Reading, stage: str) -> Finding | None:
         confidence="high" if stage == "confirmed" and len(sides) == 1 and numbered else "low",
         decisive=True,
     )
-
-
-def _part_by_call(places: Sequence[Place]) -> list[list[Place]]:
-    """Return ranks by the call that they wait in, those of the most ranks first."""
-    sides: dict[tuple[object, ...], list[Place]] = {}
-    for place in places:
-        sides.setdefault(place.key, []).append(place)
-    return sorted(sides.values(), key=lambda side: (-len(side), side[0].rank))
 
 
 def _say_waiting(side: Sequence[Place]) -> str:

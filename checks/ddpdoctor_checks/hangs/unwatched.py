@@ -9,7 +9,8 @@ from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
 from ddpdoctor_checks.crash.frames import user_frames
 from ddpdoctor_checks.hangs.paths import describe_sockets
-from ddpdoctor_checks.hangs.reading import INIT, MAKERS, Place, Reading, name_call, name_line, ranks_of
+from ddpdoctor_checks.hangs.reading import INIT, MAKERS, Place, Reading, name_call, name_line, part, ranks_of
+from ddpdoctor_checks.hangs.sides import op_of, spot_of
 from ddpdoctor_checks.hangs.stalls import describe_doing, list_unclear, show_native
 from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.wording import capitalise, choose_form, count_of, format_age, join_words, name_set
@@ -114,11 +115,7 @@ def waited_together(places: Sequence[Place], reading: Reading) -> float:
 
 def part_sides(places: Sequence[Place]) -> list[list[Place]]:
     """Return ranks by the call and the line in which they stand, those of the most ranks first."""
-    sides: dict[tuple[object, ...], list[Place]] = {}
-    for place in places:
-        line, op = place.line, place.call.op if place.call is not None else ""
-        sides.setdefault((op, line.file if line else "", line.line if line else 0), []).append(place)
-    return sorted(sides.values(), key=lambda side: (-len(side), side[0].rank))
+    return part(places, lambda place: (op_of(place), spot_of(place.line) if place.line is not None else None))
 
 
 def say_side(side: Sequence[Place], hosts: Mapping[int, str] | None = None) -> str:

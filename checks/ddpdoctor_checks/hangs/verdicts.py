@@ -10,7 +10,7 @@ from typing import Any
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.standstill import Stand, name_points
 from ddpdoctor.judge import EvidenceItem, Fix
-from ddpdoctor_checks.crash.frames import user_frames
+from ddpdoctor_checks.crash.frames import user_line
 from ddpdoctor_checks.hangs.reading import (
     BACKWARD,
     FORWARD,
@@ -75,7 +75,7 @@ def judge_points(reading: Reading, points: Sequence[Place]) -> Deadlock:
     waiting = {place.rank for place in points}
     peers = {rank for place in points for rank in reading.need(place).ranks}
     others = [place for place in reading.places if place.rank in peers and place.rank not in waiting]
-    told = join_words([say_place(place) for place in points[:MOST_SIDES]], last="and")
+    told = capitalise(join_words(say_place(place) for place in points[:MOST_SIDES]))
     fix = [
         Fix(
             "every send needs its receive on the other rank: same tag and group, and an order in which one side sends "
@@ -85,7 +85,6 @@ def judge_points(reading: Reading, points: Sequence[Place]) -> Deadlock:
         ),
         Fix("or post both at once", code="for work in dist.batch_isend_irecv(ops):\n    work.wait()"),
     ]
-    told = capitalise(told)
     if not others:
         both = f"{told}: each waits for the other's side, and nobody is left to make it"
         return Deadlock("COL011", f"{both}.", ranks_of(points), RankSet(), [points], fix=fix)
@@ -220,7 +219,7 @@ def judge_mismatch(main: Sequence[Place], others: Sequence[Place]) -> Deadlock:
     odd = sides if tied else [side for side in sides if votes[side[0].key] < most]
     call = main[0].call
     assert call is not None
-    told = join_words([say_call(side) for side in sides[:MOST_SIDES]], last="and")
+    told = join_words(say_call(side) for side in sides[:MOST_SIDES])
     culprits = ranks_of(place for side in odd for place in side)
     group = name_group(call)
     doubt = "; which of them is wrong cannot be told" if tied else ""
@@ -342,8 +341,7 @@ def _was_here_before(place: Place) -> bool:
     if place.call.op in (BACKWARD, FORWARD):
         return place.call.ordinal > 1
     times = sum(
-        (frame := next(iter(user_frames(call.frames)), None)) is not None
-        and spot_of(frame) == called_at(place)
+        (frame := user_line(call.frames)) is not None and spot_of(frame) == called_at(place)
         for call in place.stand.recent
     )
     return times > 1

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check, check_also
-from ddpdoctor_checks.calls.judging import first_difference, is_ring, match_evidence
+from ddpdoctor_checks.calls.judging import first_difference, match_evidence
 from ddpdoctor_checks.calls.matching import find_unexplained
-from ddpdoctor_checks.calls.sequences import conflicting_groups
+from ddpdoctor_checks.calls.sequences import conflicting_groups, is_ring
 from ddpdoctor_checks.crash import collectives as ended
 from ddpdoctor_checks.crash.telling import JOB
 from ddpdoctor_checks.hangs import findings as looked

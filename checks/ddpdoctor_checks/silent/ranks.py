@@ -5,9 +5,7 @@ from __future__ import annotations
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.job import ProcessRecord
 from ddpdoctor.judge import NotApplicable
-
-ABRT = 6
-"""signal(7); with which torch on CPU ends a rank now and then after its script has (ERR010)."""
+from ddpdoctor_checks.crash.conditions import ABRT
 
 
 def find_ranks(evidence: Evidence) -> list[ProcessRecord]:
@@ -28,9 +26,8 @@ def find_ranks(evidence: Evidence) -> list[ProcessRecord]:
 
 def ended_well(process: ProcessRecord, evidence: Evidence) -> bool:
     """Whether a process ended by itself and without an error."""
-    if process.exit_code or (
-        process.signal is not None and not (process.signal == ABRT and process.clean_end)
-    ):
+    aborted = process.signal == ABRT and process.clean_end  # torch on CPU does so now and then (ERR010)
+    if process.exit_code or (process.signal is not None and not aborted):
         return False
     if not process.clean_end and process.exit_code is None:
         return False

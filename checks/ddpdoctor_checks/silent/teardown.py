@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.job import Milestone, ProcessRecord
+from ddpdoctor.evidence import Evidence, Frame, RankSet
+from ddpdoctor.evidence.job import ProcessRecord
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.crash.frames import user_frames
+from ddpdoctor_checks.crash.frames import user_line
 from ddpdoctor_checks.crash.telling import JOB
 from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.silent.ranks import ended_well, find_ranks, job_ended_well, ranks_of
@@ -95,16 +95,12 @@ def _is_destroyed(process: ProcessRecord) -> bool:
 
 def _tell_some(left: list[ProcessRecord], done: list[ProcessRecord]) -> Finding:
     never, others = ranks_of(left), ranks_of(done)
-    lines: dict[tuple[str, int], tuple[Milestone, list[int]]] = {}
+    lines: dict[Frame, list[int]] = {}
     for process in done:
-        milestone = process.milestones[_last(process, "destroy") or 0]
-        own = user_frames(milestone.frames)
-        if own:
-            lines.setdefault((own[0].file, own[0].line), (milestone, []))[1].append(process.rank or 0)
-    where = []
-    for milestone, ranks in list(lines.values())[:MOST_LINES]:
-        frame = user_frames(milestone.frames)[0]
-        where.append(in_frame(frame, RankSet(ranks), "culprit"))
+        line = user_line(process.milestones[_last(process, "destroy") or 0].frames)
+        if line is not None:
+            lines.setdefault(line, []).append(process.rank or 0)
+    where = [in_frame(line, RankSet(ranks), "culprit") for line, ranks in list(lines.items())[:MOST_LINES]]
     at = f" ({where[0].file}:{where[0].line})" if where else ""
     calls, ends = choose_form(len(others), "calls", "call"), choose_form(len(never), "ends", "end")
     done_by = f"{capitalise(name_set(others))} {calls} destroy_process_group{at}"

@@ -34,10 +34,21 @@ class _Line:
     op: str
     frames: tuple[Frame, ...]
     device: str | None
-    ranks: list[int] = field(default_factory=list)
-    most: UnwaitedWork = field(default_factory=lambda: UnwaitedWork(""))
-    """What the rank saw that forgot most often."""
     rows: list[tuple[int, UnwaitedWork]] = field(default_factory=list)
+
+    @property
+    def ranks(self) -> RankSet:
+        """Which begin it."""
+        return RankSet(rank for rank, _ in self.rows)
+
+    @property
+    def most(self) -> UnwaitedWork:
+        """What the rank saw that forgot most often."""
+        return max((work for _, work in self.rows), key=_count_lost)
+
+
+def _count_lost(work: UnwaitedWork) -> int:
+    return work.dropped + work.kept
 
 
 @check(
@@ -94,7 +105,7 @@ def find_unwaited(evidence: Evidence) -> Iterable[Finding]:
     if blind and not lines:
         raise CannotLook("the program takes Work.wait from its class: what it waits for cannot be seen")
     missed = find_missed(evidence)
-    ordered = sorted(lines, key=lambda line: (-(line.most.dropped + line.most.kept), line.most.first))
+    ordered = sorted(lines, key=lambda line: (-_count_lost(line.most), line.most.first))
     for line in ordered[:MOST_LINES]:
         yield _tell(line, missed, len(lines))
 
@@ -123,28 +134,24 @@ def _read_lines(ranks: Iterable[ProcessRecord]) -> list[_Line]:
     for process in ranks:
         for work in process.unwaited:
             frames = user_frames(work.frames)
-            lost = work.dropped + work.kept
-            if not frames or 2 * lost <= work.begun:
+            if not frames or 2 * _count_lost(work) <= work.begun:
                 continue
             line = found.setdefault(
                 (work.op, frames[0].file, frames[0].line), _Line(work.op, frames, work.device)
             )
-            line.ranks.append(process.rank or 0)
             line.rows.append((process.rank or 0, work))
-            if lost > line.most.dropped + line.most.kept:
-                line.most = work
     return list(found.values())
 
 
 def _tell(line: _Line, missed: RankSet, lines: int) -> Finding:
-    ranks = RankSet(line.ranks)
+    ranks, most = line.ranks, line.most
     on_host = line.device in (None, "cpu")
     last = on_host and all(work.last == work.calls for _, work in line.rows)
     harmed = missed.minus(ranks) if last else RankSet()
     severity = "error" if harmed else "warning" if on_host else "info"
-    frame, lost = line.frames[0], line.most.dropped + line.most.kept
+    frame, lost = line.frames[0], _count_lost(most)
     begin = choose_form(len(ranks), "begins", "begin")
-    times = "" if line.most.begun == 1 else f", {lost:,} of {line.most.begun:,} times"
+    times = "" if most.begun == 1 else f", {lost:,} of {most.begun:,} times"
     if harmed:
         leave = choose_form(len(ranks), "leaves", "leave")
         rest = (
@@ -165,7 +172,7 @@ def _tell(line: _Line, missed: RankSet, lines: int) -> Finding:
             EvidenceItem("work", _describe(work), RankSet([rank])) for rank, work in line.rows[:MOST_LINES]
         ),
         fix=_fixes(line),
-        details={"op": line.op, "begun": line.most.begun, "dropped": line.most.dropped, "kept": line.most.kept,
+        details={"op": line.op, "begun": most.begun, "dropped": most.dropped, "kept": most.kept,
                  "device": line.device, "lines": lines},
         severity=severity,
         confidence="high" if on_host else "low",
