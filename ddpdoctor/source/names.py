@@ -41,21 +41,26 @@ class Scope:
         for inner in (*self.functions.values(), *self.classes.values()):
             yield from inner.walk()
 
+    def outwards(self) -> Iterator[Scope]:
+        """Yield this scope and those around it."""
+        scope: Scope | None = self
+        while scope is not None:
+            yield scope
+            scope = scope.outer
+
+    def visible(self) -> Iterator[Scope]:
+        """Yield the scopes whose names are known here: a class shows its own to nothing inside of it."""
+        for scope in self.outwards():
+            if scope is self or not isinstance(scope.node, ast.ClassDef):
+                yield scope
+
     def find_class(self) -> Scope | None:
         """Return the class around, if there is one."""
-        scope: Scope | None = self
-        while scope is not None and not isinstance(scope.node, ast.ClassDef):
-            scope = scope.outer
-        return scope
+        return next((scope for scope in self.outwards() if isinstance(scope.node, ast.ClassDef)), None)
 
     def lookup(self, name: str) -> tuple[Scope, list[ast.expr]] | None:
         """Return where a variable is bound and to what; None where nobody binds it."""
-        scope: Scope | None = self
-        while scope is not None:
-            if name in scope.bound and (scope is self or not isinstance(scope.node, ast.ClassDef)):
-                return scope, scope.bound[name]
-            scope = scope.outer
-        return None
+        return next(((scope, scope.bound[name]) for scope in self.visible() if name in scope.bound), None)
 
 
 class Files:
@@ -81,13 +86,8 @@ class Files:
             node = node.value
         if not isinstance(node, ast.Name):
             return None
-        root = node.id
-        found: Scope | None = scope
-        while found is not None:
-            if root in found.imports:
-                return ".".join([found.imports[root], *reversed(parts)])
-            found = found.outer
-        return ".".join([root, *reversed(parts)])
+        known = (each.imports[node.id] for each in scope.outwards() if node.id in each.imports)
+        return ".".join([next(known, node.id), *reversed(parts)])
 
     def function(self, call: ast.expr, scope: Scope) -> Scope | None:
         """Return the function that is called, where it stands in one of the files."""
@@ -101,13 +101,10 @@ class Files:
         name = self.dotted(call, scope)
         if name is None:
             return None
-        found: Scope | None = scope
-        while found is not None:
-            if name in found.functions and (found is scope or not isinstance(found.node, ast.ClassDef)):
-                return found.functions[name]
-            found = found.outer
-        module, _, last = name.rpartition(".")
-        home = self._by_name.get(module.lstrip(".")) if module else None
+        for each in scope.visible():
+            if name in each.functions:
+                return each.functions[name]
+        home, last = self._module_of(name)
         return home.functions.get(last) if home is not None else None
 
     def _class_of(self, name: str, scope: Scope) -> Scope | None:
@@ -115,14 +112,18 @@ class Files:
         if found is None or len(found[1]) != 1 or not isinstance(found[1][0], ast.Call):
             return None
         called = self.dotted(found[1][0].func, found[0])
-        top = scope
-        while top.outer is not None:
-            top = top.outer
+        if called is None:
+            return None
+        *_, top = scope.outwards()
         if called in top.classes:
             return top.classes[called]
-        module, _, last = (called or "").rpartition(".")
-        home = self._by_name.get(module.lstrip(".")) if module else None
+        home, last = self._module_of(called)
         return home.classes.get(last) if home is not None else None
+
+    def _module_of(self, name: str) -> tuple[Scope | None, str]:
+        """Return the file in which a dotted name lies, where it is one of those that are read, and its last part."""
+        module, _, last = name.rpartition(".")
+        return (self._by_name.get(module.lstrip(".")) if module else None), last
 
 
 def _build(

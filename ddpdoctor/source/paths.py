@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ddpdoctor.evidence.sources import UnevenCall
-from ddpdoctor.source.calls import is_any_collective, is_wrapper, name_collective
+from ddpdoctor.source.calls import find_losses, is_any_collective, is_wrapper, name_collective
 from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.ranks import FIRST_ONLY, HELPER, ZERO, Difference, RankReader
+from ddpdoctor.source.ranks import Difference, RankReader
 from ddpdoctor.source.sides import (
     Call,
     Found,
@@ -65,13 +65,13 @@ class PathReader:
     """Reads the functions of all files."""
 
     def __init__(self, files: Files) -> None:
-        self.files = self._files = files
+        self.files = files
         self._ranks = RankReader(files)
         self._summaries: dict[Scope, tuple[Call, ...]] = {}
         self._open: list[Scope] = []
         self._found: dict[Scope, list[Found]] = {}
         self._ways: list[list[Found]] = []
-        self._outputs: dict[Scope, set[str]] = {}
+        self._losses: dict[Scope, frozenset[str]] = {}
         for module in files.modules:
             for scope in module.walk():
                 self._prepare(scope)
@@ -85,13 +85,14 @@ class PathReader:
         return tuple(sorted(told, key=lambda each: (each.call.cell or 0, each.call.line, each.call.column)))
 
     def _prepare(self, scope: Scope) -> None:
-        """Note which names a collective has made equal, and which functions are started by mp.spawn."""
+        """Note which names a collective has made equal, what mp.spawn starts, and which values are losses."""
+        self._losses[scope] = find_losses(scope, self.files)
         for node in _own_nodes(scope.node):
             if not isinstance(node, ast.Call):
                 continue
-            name = self._files.dotted(node.func, scope) or ""
+            name = self.files.dotted(node.func, scope) or ""
             if name in ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes") and node.args:
-                function = self._files.function(node.args[0], scope)
+                function = self.files.function(node.args[0], scope)
                 if function is not None:
                     function.spawned = True
             last = name.rpartition(".")[2]
@@ -120,40 +121,14 @@ class PathReader:
         return calls
 
     def _decorate(self, scope: Scope, calls: tuple[Call, ...]) -> tuple[Call, ...]:
-        """A function that a decorator runs on rank 0 only gives its callers no call; its own are uneven."""
+        """A function that a decorator runs on some ranks only gives its callers no call; its own are uneven."""
         for decorator in getattr(scope.node, "decorator_list", ()):
-            name = decorator.func if isinstance(decorator, ast.Call) else decorator
-            inner = self._files.function(name, scope.outer or scope)
-            difference = self._read_decorator(inner) if inner is not None else None
-            if inner is None and (self._files.dotted(name, scope) or "").rpartition(".")[2] in FIRST_ONLY:
-                difference = Difference(HELPER, False, ZERO)
+            difference = self._ranks.read_decorator(decorator, scope.outer or scope)
             if difference is not None:
+                name = decorator.func if isinstance(decorator, ast.Call) else decorator
                 self._ways[-1] += [Found(call, difference, "decorator", decorator, name) for call in calls]
                 return ()
         return calls
-
-    def _read_decorator(self, decorator: Scope) -> Difference | None:
-        """Return the difference of a decorator whose wrapper calls the function below a test on the rank."""
-        wrapped = decorator.parameters[:1]
-        for wrapper in decorator.functions.values():
-            for node in ast.walk(wrapper.node):
-                if isinstance(node, ast.If) and not node.orelse:
-                    called = [
-                        each.func.id
-                        for part in node.body
-                        for each in ast.walk(part)
-                        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)
-                    ]
-                    difference = self._ranks.read(node.test, wrapper)
-                    if difference is not None and wrapped and wrapped[0] in called:
-                        outside = sum(
-                            isinstance(n, ast.Call)
-                            and isinstance(n.func, ast.Name)
-                            and n.func.id == wrapped[0]
-                            for n in ast.walk(wrapper.node)
-                        )
-                        return difference if outside == called.count(wrapped[0]) else None
-        return None
 
     def _block(self, body: Sequence[ast.stmt], scope: Scope, after: _After) -> tuple[Call, ...]:
         """Return the calls of a block."""
@@ -175,10 +150,8 @@ class PathReader:
             return self._loop(node, scope, after)
         if isinstance(node, (ast.With, ast.AsyncWith)):
             calls = self._expressions((each.context_expr for each in node.items), scope)
-            managers = [each.context_expr for each in node.items]
-            if any(
-                _last(m.func) in RAISES
-                   for m in managers if isinstance(m, ast.Call)):  # fmt: skip
+            managers = [each.context_expr for each in node.items if isinstance(each.context_expr, ast.Call)]
+            if any(_last(each.func) in RAISES for each in managers):
                 return calls
             return calls + self._block(node.body, scope, after)
         if isinstance(node, ast.Try) or type(node).__name__ == "TryStar":
@@ -191,9 +164,8 @@ class PathReader:
     def _try(self, node: ast.stmt, scope: Scope, after: _After) -> tuple[Call, ...]:
         last = self._block(getattr(node, "finalbody", []), scope, after)
         further = _After(last + after.ends, last + after.loop, last + after.turn)
-        for handler in getattr(
-            node, "handlers", []
-        ):  # which rank comes here is not known; its own tests are read
+        # Which rank comes to a handler is not known; tests in it are read.
+        for handler in getattr(node, "handlers", []):
             self._block(handler.body, scope, further)
         body = self._block(getattr(node, "body", []), scope, further)
         return body + self._block(getattr(node, "orelse", []), scope, further) + last
@@ -219,7 +191,7 @@ class PathReader:
             return self._ranks.read(head, scope)
         if (
             not isinstance(head, ast.Call)
-            or self._files.dotted(head.func, scope) != "range"
+            or self.files.dotted(head.func, scope) != "range"
             or len(head.args) != 1
         ):
             return None
@@ -231,7 +203,7 @@ class PathReader:
         for statement in body:
             for node in (statement, *_own_nodes(statement)):
                 if isinstance(node, ast.Call):
-                    operation = name_collective(node, scope, self._files)
+                    operation = name_collective(node, scope, self.files)
                     if operation is not None:
                         yield Call(operation, node, scope, certain=False)
 
@@ -287,7 +259,7 @@ class PathReader:
         if type(last) in EXITS:
             return EXITS[type(last)]
         if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
-            name = self._files.dotted(last.value.func, scope)
+            name = self.files.dotted(last.value.func, scope)
             return "exit" if name in ("sys.exit", "exit", "quit", "os._exit") else ""
         return ""
 
@@ -295,12 +267,12 @@ class PathReader:
         """Whether a side calls what may be a collective and cannot be told: functions that were not given."""
         for statement in body:
             for node in ast.walk(statement):
-                if not isinstance(node, ast.Call) or self._files.function(node.func, scope) is not None:
+                if not isinstance(node, ast.Call) or self.files.function(node.func, scope) is not None:
                     continue
-                if name_collective(node, scope, self._files) is not None:
+                if name_collective(node, scope, self.files) is not None:
                     continue
-                name = self._files.dotted(node.func, scope)
-                if is_any_collective(node, scope, self._files):
+                name = self.files.dotted(node.func, scope)
+                if is_any_collective(node, scope, self.files):
                     return True
                 if _last(node.func) in HARMLESS or (name or "").split(".")[0] in KNOWN_ROOTS:
                     continue
@@ -317,7 +289,7 @@ class PathReader:
         if isinstance(node, ast.Lambda):
             return ()
         if isinstance(node, ast.IfExp):
-            self._branch(node, node.test, [node.body], [node.orelse], scope)
+            self._choice(node, scope)
             return self._expression(node.test, scope)
         if isinstance(node, ast.BoolOp):
             return self._shortcut(node, scope)
@@ -338,23 +310,26 @@ class PathReader:
             calls += doubt(own)
         return calls
 
-    def _branch(
-        self, node: ast.AST, test: ast.expr, left: list[ast.expr], right: list[ast.expr], scope: Scope
-    ) -> None:
-        sides = self._expressions(left, scope), self._expressions(right, scope)
-        difference = self._ranks.read(test, scope)
-        if difference is not None:
-            for own, other, side in ((*sides, difference), (*sides[::-1], difference.negate())):
-                kind = "if" if side is difference else "else"
-                self._ways[-1] += [Found(call, side, kind, node, test) for call in find_surplus(own, other)]
+    def _choice(self, node: ast.IfExp, scope: Scope) -> None:
+        """``barrier() if rank == 0 else None``."""
+        left, right = self._expression(node.body, scope), self._expression(node.orelse, scope)
+        difference = self._ranks.read(node.test, scope)
+        if difference is None:
+            return
+        for own, other, side, kind in (
+            (left, right, difference, "if"),
+            (right, left, difference.negate(), "else"),
+        ):
+            surplus = find_surplus(own, other)
+            self._ways[-1] += [Found(call, side, kind, node, node.test) for call in surplus]
 
     def _call(self, node: ast.Call, scope: Scope) -> tuple[Call, ...]:
-        operation = name_collective(node, scope, self._files) or self._name_backward(node, scope)
+        operation = name_collective(node, scope, self.files) or self._name_backward(node, scope)
         if operation is not None:
             return (Call(operation, node, scope),)
-        if is_wrapper(node, scope, self._files):
+        if is_wrapper(node, scope, self.files):
             return (Call("DistributedDataParallel", node, scope),)
-        function = self._files.function(node.func, scope)
+        function = self.files.function(node.func, scope)
         if function is None:
             return ()
         return tuple(
@@ -366,41 +341,9 @@ class PathReader:
         """Return ``backward`` for that of a loss that a wrapped model of the same function gave."""
         if not isinstance(node.func, ast.Attribute) or node.func.attr != "backward":
             return None
-        if isinstance(node.func.value, ast.Name) and node.func.value.id in self._losses(scope):
+        if isinstance(node.func.value, ast.Name) and node.func.value.id in self._losses[scope]:
             return "backward"
         return None
-
-    def _losses(self, scope: Scope) -> set[str]:
-        """Return the variables of a function that hang on the output of a model that is wrapped in it."""
-        known = self._outputs.get(scope)
-        if known is not None:
-            return known
-        models = {
-            name for name, values in scope.bound.items()
-            if values and is_wrapper(values[-1], scope, self._files)
-        }  # fmt: skip
-        reached: set[str] = set()
-        for _ in range(4 if models else 0):
-            for name, values in scope.bound.items():
-                if values and all(_depends(value, models, reached) for value in values):
-                    reached.add(name)
-        self._outputs[scope] = reached
-        return reached
-
-
-def _depends(value: ast.expr, models: set[str], outputs: set[str]) -> bool:
-    """Whether a value hangs on the output of one of the models, by calls and arithmetic."""
-    if isinstance(value, ast.Name):
-        return value.id in outputs
-    if isinstance(value, ast.BinOp):
-        return any(_depends(each, models, outputs) for each in (value.left, value.right))
-    if not isinstance(value, ast.Call):
-        return False
-    if isinstance(value.func, ast.Name) and value.func.id in models:
-        return True
-    if isinstance(value.func, ast.Attribute) and _depends(value.func.value, models, outputs):
-        return True
-    return any(_depends(each, models, outputs) for each in value.args)
 
 
 def _rest(way: str, after: _After) -> tuple[Call, ...]:

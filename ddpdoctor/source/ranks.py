@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ddpdoctor.source.names import UNKNOWN, Files, Scope
@@ -81,6 +82,23 @@ class RankReader:
             return self._read_name(test, scope, depth)
         if isinstance(test, ast.Call):
             return self._read_call(test, scope, depth)
+        return None
+
+    def read_decorator(self, node: ast.expr, scope: Scope) -> Difference | None:
+        """Return how ranks differ in whether a decorated function runs; None where they agree or it cannot be told."""
+        name = node.func if isinstance(node, ast.Call) else node
+        decorator = self._files.function(name, scope)
+        if decorator is None:
+            last = (self._files.dotted(name, scope) or "").rpartition(".")[2]
+            return Difference(HELPER, False, ZERO) if last in FIRST_ONLY else None
+        for wrapper in decorator.functions.values() if decorator.parameters else ():
+            total = _count_calls([wrapper.node], decorator.parameters[0])
+            for test in ast.walk(wrapper.node):
+                if isinstance(test, ast.If) and not test.orelse:
+                    below = _count_calls(test.body, decorator.parameters[0])
+                    difference = self.read(test.test, wrapper) if below else None
+                    if difference is not None:
+                        return difference if below == total else None
         return None
 
     def is_about_launch(self, test: ast.expr, scope: Scope) -> bool:
@@ -290,6 +308,14 @@ def _returned(function: Scope) -> list[ast.expr]:
         for each in ast.walk(function.node)
         if isinstance(each, ast.Return) and each.value is not None
     ]
+
+
+def _count_calls(nodes: Iterable[ast.AST], name: str) -> int:
+    return sum(
+        isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id == name
+        for node in nodes
+        for each in ast.walk(node)
+    )
 
 
 def _number(node: ast.expr) -> int | None:

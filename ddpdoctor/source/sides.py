@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence.sources import UnevenCall
+from ddpdoctor.source.calls import GROUPS
 from ddpdoctor.source.names import Scope
 from ddpdoctor.source.ranks import Difference
 
@@ -102,9 +103,8 @@ def tell_uneven(found: Iterable[Found]) -> list[UnevenCall]:
     """Make one row of all that is uneven below one guard in one way."""
     groups: dict[tuple[int, str, bool], list[Found]] = {}
     for each in found:
-        groups.setdefault((id(each.guard), each.kind, each.call.operation.startswith("new_")), []).append(
-            each
-        )
+        makes_group = each.call.operation in GROUPS
+        groups.setdefault((id(each.guard), each.kind, makes_group), []).append(each)
     rows = []
     for group in groups.values():
         places: dict[int, Found] = {}
