@@ -11,6 +11,7 @@ from ddpdoctor.cli.parsing import add_option
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ddpdoctor.evidence import Evidence
     from ddpdoctor.evidence.collectives import CallLog
     from ddpdoctor.evidence.standstill import Standstill
     from ddpdoctor.judge.finding import Finding
@@ -129,11 +130,10 @@ def make_comparing(
 def judge_calls(log: CallLog, registry: Registry) -> Finding | None:
     """Return what the checks of recorded calls find in those of a live job; None for nothing."""
     from ddpdoctor.evidence import Evidence, Launch
-    from ddpdoctor.judge.runner import run_checks
 
-    chosen = [each for each in registry.checks_of("run") if each.needs == ("calls",)]
-    _, findings = run_checks(chosen, Evidence(launch=Launch(command="run"), calls=(log,)))
-    return next((each for each in findings if each.state == "active" and each.severity != "info"), None)
+    evidence = Evidence(launch=Launch(command="run"), calls=(log,))
+    found = _judge("calls", evidence, registry)
+    return next((each for each in found if each.severity != "info"), None)
 
 
 def make_reception(options: argparse.Namespace, directory: RunDirectory) -> Reception | None:
@@ -154,17 +154,23 @@ def make_reception(options: argparse.Namespace, directory: RunDirectory) -> Rece
 def judge_look(look: Standstill, registry: Registry) -> Ruling:
     """Return what the checks of hangs say of one look."""
     from ddpdoctor.evidence import Evidence, Launch
-    from ddpdoctor.judge.runner import run_checks
-    from ddpdoctor.judge.verdict import order_findings
     from ddpdoctor.watch.policy import Ruling
 
-    checks = [each for each in registry.checks_of("run") if each.needs == ("standstills",)]
     evidence = Evidence(launch=Launch(command="run"), standstills=(look,))
-    _, findings = run_checks(checks, evidence)
-    active = [each for each in order_findings(findings, checks) if each.state == "active"]
+    active = _judge("standstills", evidence, registry)
     if not active:
         return Ruling()
     first = active[0]
     proved = bool(first.details.get("proof"))
     unclear = tuple(first.details.get("unclear", ()))
     return Ruling(proved, not proved, first.code, first.message, tuple(first.ranks), unclear)
+
+
+def _judge(kind: str, evidence: Evidence, registry: Registry) -> list[Finding]:
+    """Return what those checks find that need one kind of evidence alone, root cause first."""
+    from ddpdoctor.judge.runner import run_checks
+    from ddpdoctor.judge.verdict import order_findings
+
+    checks = [each for each in registry.checks_of("run") if each.needs == (kind,)]
+    _, findings = run_checks(checks, evidence)
+    return [each for each in order_findings(findings, checks) if each.state == "active"]

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpdoctor.cli import options as common
-from ddpdoctor.errors import EXIT_FINDINGS, EXIT_OK, DoctorError, UsageError
+from ddpdoctor.errors import DoctorError, UsageError
 
 if TYPE_CHECKING:
     from ddpdoctor.evidence import Evidence
-    from ddpdoctor.report.model import Report
 
 EXAMPLES = (
     ("ddpdoctor lint train.py", "one script"),
@@ -41,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Read, judge, show."""
+    from ddpdoctor.cli.check import exit_code
     from ddpdoctor.cli.display import Display, complain
     from ddpdoctor.cli.outputs import deliver, render_options
     from ddpdoctor.cli.select import choose_selection
@@ -71,17 +71,7 @@ def run(options: argparse.Namespace) -> int:
         complain(f"ddpdoctor: and {len(unread) - REASONS_SHOWN} more files were not read, see --json")
     shown = render_options(display, verbosity=common.verbosity(options), pages=plugins.checks.pages)
     failed = deliver(report, outputs, plugins.renderers, shown)
-    return failed or choose_exit_code(report, getattr(options, "fail_on", "error"))
-
-
-def choose_exit_code(report: Report, fail_on: str) -> int:
-    """Return the exit code: a file that could not be read is told, and is no finding."""
-    from ddpdoctor.cli.check import exit_code
-
-    counted = {"error": ("error",), "warning": ("error", "warning"), "never": ()}[fail_on]
-    if any(each.state == "active" and each.severity in counted for each in report.findings):
-        return EXIT_FINDINGS
-    return EXIT_OK if report.verdict.status == "problems" else exit_code(report, fail_on)
+    return failed or exit_code(report, getattr(options, "fail_on", "error"))
 
 
 def check_paths(paths: Sequence[str]) -> None:

@@ -14,6 +14,10 @@ ROLES = ("cause", "consequence", "advice")
 STATES = ("active", "withdrawn")
 
 
+PLACE_DETAILS = ("function", "source", "host", "column", "cell")
+"""Fields of a place that are absent where they do not apply."""
+
+
 @dataclass(frozen=True, slots=True)
 class Where:
     """A place in source. One entry per place, not per rank."""
@@ -39,15 +43,13 @@ class Where:
             "file": self.file,
             "line": self.line,
         }
-        more = ("function", "source", "host", "column", "cell")
-        data.update({k: v for k in more if (v := getattr(self, k)) is not None})
+        data.update({k: v for k in PLACE_DETAILS if (v := getattr(self, k)) is not None})
         return data
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Where:
         """Read the report form; keys that are not known are ignored."""
-        names = ("role", "file", "line", "function", "source", "host", "column", "cell")
-        known = {k: data[k] for k in names if k in data}
+        known = {k: data[k] for k in ("role", "file", "line", *PLACE_DETAILS) if k in data}
         return cls(ranks=RankSet(data["ranks"]), **known)
 
 

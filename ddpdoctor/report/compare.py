@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from ddpdoctor.judge.finding import Finding
-from ddpdoctor.report.html.text import format_seconds
+from ddpdoctor.report.html.text import format_bandwidth, format_seconds, is_known
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.registry import RenderOptions
+from ddpdoctor.report.summary import describe_job
 from ddpdoctor.text.paper import Paper
 
 LABEL = 12
@@ -31,7 +33,7 @@ def compare_reports(before: Report, after: Report, names: tuple[str, str], optio
     _put_answer(paper, after, gone, new)
     paper.gap()
     for name, report in zip(names, (before, after), strict=True):
-        paper.put(f"{report.verdict.headline}", label=f"{name}:", indent=2, hang=6)
+        paper.put(report.verdict.headline, label=f"{name}:", indent=2, hang=6)
     paper.gap()
     for word, findings, style in (("gone", gone, "green"), ("new", new, "red")):
         for each in findings:
@@ -78,20 +80,10 @@ def _without(findings: Sequence[Finding], others: Sequence[Finding]) -> list[Fin
 
 def _list_differences(before: Report, after: Report) -> Iterator[tuple[str, str, str]]:
     """Yield what differs of the two runs themselves: label and both values."""
-    for label, one, other in (
-        ("status", before.verdict.status, after.verdict.status),
-        ("exit code", _describe_end(before), _describe_end(after)),
-        ("command", " ".join(before.invocation), " ".join(after.invocation)),
-        ("ranks", str(before.world.size), str(after.world.size)),
-        ("nodes", str(len(before.world.nodes)), str(len(after.world.nodes))),
-        ("backend", str(before.world.backend), str(after.world.backend)),
-        ("torch", str(before.world.torch), str(after.world.torch)),
-        ("python", str(before.world.python), str(after.world.python)),
-        ("launcher", str(before.world.launcher), str(after.world.launcher)),
-        ("steps", _describe_steps(before), _describe_steps(after)),
-    ):
-        if one != other:
-            yield label, one, other
+    now = _describe_run(after)
+    for label, one in _describe_run(before).items():
+        if one != now[label]:
+            yield label, one or "unknown", now[label] or "unknown"
     yield "took", format_seconds(before.duration_s), format_seconds(after.duration_s)
     statuses = {row.id: row.status for row in before.checks}
     for row in after.checks:
@@ -100,18 +92,26 @@ def _list_differences(before: Report, after: Report) -> Iterator[tuple[str, str,
             yield row.id, known, row.status
 
 
-def _describe_end(report: Report) -> str:
-    if report.job is None:
-        return "none"
-    if report.job.stopped_by is not None:
-        return f"stopped by {report.job.stopped_by}"
-    return f"signal {report.job.signal}" if report.job.signal is not None else str(report.job.exit_code)
+def _describe_run(report: Report) -> dict[str, str | None]:
+    world = report.world
+    return {
+        "status": report.verdict.status,
+        "job": describe_job(report.job) if report.job is not None else "none was watched",
+        "command": shlex.join(report.invocation),
+        "ranks": str(world.size),
+        "nodes": str(len(world.nodes)),
+        "backend": world.backend,
+        "torch": world.torch,
+        "python": world.python,
+        "launcher": world.launcher,
+        "steps": _describe_steps(report),
+    }
 
 
 def _describe_steps(report: Report) -> str:
     """Return how many steps each optimizer made, where that was seen."""
     made = [
-        f"{share.digest}"
+        share.digest
         for node in report.evidence.training
         for setup in node.optimizers
         for share in setup.steps
@@ -122,15 +122,17 @@ def _describe_steps(report: Report) -> str:
 def _list_bandwidths(before: Report, after: Report) -> Iterator[str]:
     """Yield for each operation and backend the best bus bandwidth of both, where it has changed."""
     one, other = _find_best(before), _find_best(after)
-    for key, rate in one.items():
-        now = other.get(key)
-        if now is not None and rate > 0 and now > 0 and max(now / rate, rate / now) >= CHANGED:
-            yield f"{' '.join(key)}: {rate:.3g} GB/s → {now:.3g} GB/s ({now / rate:.2f} times)"
+    for key in (each for each in one if each in other):
+        rate, now = one[key], other[key]
+        if max(now / rate, rate / now) >= CHANGED:
+            both = f"{format_bandwidth(rate)} → {format_bandwidth(now)}"
+            yield f"{' '.join(key)}: {both} ({now / rate:.2f} times)"
 
 
 def _find_best(report: Report) -> dict[tuple[str, str], float]:
     best: dict[tuple[str, str], float] = {}
     for row in report.evidence.bandwidth:
-        key = row.op, row.backend
-        best[key] = max(best.get(key, 0.0), row.busbw)
+        if is_known(row.busbw) and row.busbw > 0:
+            key = row.op, row.backend
+            best[key] = max(best.get(key, 0.0), row.busbw)
     return best

@@ -11,7 +11,7 @@ from ddpdoctor.evidence.job import REQUESTS
 from ddpdoctor.judge.finding import Finding
 from ddpdoctor.judge.runner import CheckRow
 from ddpdoctor.report.html.text import count, format_bandwidth, format_bytes, format_seconds
-from ddpdoctor.report.model import Report
+from ddpdoctor.report.model import Job, Report
 from ddpdoctor.text.characters import clip
 
 EXPERIMENT_WORDS = {
@@ -39,6 +39,17 @@ def describe_stop(evidence: Evidence) -> str | None:
     if signal is None:
         return None
     return f"interrupted by the user ({signal})" if signal == "SIGINT" else f"told to end by {signal}"
+
+
+def describe_job(job: Job) -> str:
+    """Return words on how the watched command ended."""
+    if job.signal is not None:
+        words = f"ended by signal {job.signal}"
+    elif job.exit_code is not None:
+        words = f"exit code {job.exit_code}"
+    else:
+        words = "exit status unknown"
+    return f"{words}, stopped by {job.stopped_by}" if job.stopped_by else words
 
 
 def describe_family(report: Report, family: str) -> str:

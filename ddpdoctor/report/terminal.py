@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ddpdoctor.judge.finding import EvidenceItem, Finding, Where
 from ddpdoctor.judge.runner import CheckRow
-from ddpdoctor.report.html.text import count, fold_hosts, format_ranks, format_seconds
+from ddpdoctor.report.html.text import count, fold_hosts, format_ranks, format_seconds, format_share
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.registry import RenderOptions
 from ddpdoctor.report.standing import describe_movement, put_stands
@@ -129,11 +129,6 @@ def _put_verdict(paper: Paper, report: Report, problems: Sequence[Finding]) -> N
     word, style = ("failed", "red") if verdict.status == "error" else ("could not tell", "yellow")
     paper.put_parts(f"{NAME} ? {word}", [stopped, looked, took], hang=HANG, style=style)
     paper.put(verdict.headline, indent=2)
-
-
-def format_share(share: float) -> str:
-    """Return a part of the time in per cent, in two digits."""
-    return f"{share * 100:.2g} %" if share >= 1e-4 else "less than 0.01 %"
 
 
 def describe_unknown(report: Report) -> str | None:

@@ -98,3 +98,25 @@ def test_comparison_has_no_other_form_and_reads_stdin_once(run: Run, saved: Path
     assert "no other form" in refused.err
     assert run("report", "-", "--compare", "-").code == 2
     assert run("report", "saved.json", "--compare", "nowhere.json").code == 2
+
+
+def test_comparison_says_what_else_is_different(run: Run, stage: Stage, saved: Path) -> None:
+    """A measurement that is no number is none."""
+    data = json.loads(saved.read_text())
+    data["job"] = {"exit_code": None, "signal": 9, "stopped_by": None}
+    data["world"]["backend"] = None
+    rows = data["measurements"]["bandwidth"]
+    assert len(rows) > 1
+    rows[0]["busbw"] = "inf"
+    for row in rows[1:]:
+        row["busbw"] *= 2
+    Path("other.json").write_text(json.dumps(data))
+    compared = run("report", "saved.json", "--compare", "other.json")
+    assert compared.code == 0, compared.err
+    out = " ".join(compared.out.split())
+    assert "job none was watched → ended by signal 9" in out
+    assert "backend gloo → unknown" in out
+    assert "(2.00 times)" in out
+    assert "torch" not in out.partition("in both")[2]
+    both = run("report", "other.json", "--compare", "other.json").out
+    assert "(" not in both.partition("in both")[2]

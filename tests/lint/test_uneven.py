@@ -84,6 +84,7 @@ WRONG = {
         """,
     ),
     "in an expression": ("COL002", "warning", "is_main_process() and dist.barrier()  # here\n"),
+    "in a conditional expression": ("COL002", "error", "x = 1 if dist.get_rank() == 0 else total(dist.barrier())  # here\n"),
     "spawned": (
         "COL002", "error",
         "import torch.multiprocessing as mp\ndef work(index, n):\n    if index == 0:\n        dist.barrier()  # here\nmp.spawn(work, (2,), 2)\n",

@@ -170,6 +170,11 @@ def format_bandwidth(gigabytes: float | None) -> str:
     return f"{_digits(gigabytes)} GB/s"
 
 
+def format_share(share: float) -> str:
+    """Return a part of the time in per cent, in two digits."""
+    return f"{share * 100:.2g} %" if share >= 1e-4 else "less than 0.01 %"
+
+
 def _digits(value: float) -> str:
     """Three significant digits without an exponent or trailing zeros."""
     if abs(value) >= 100:

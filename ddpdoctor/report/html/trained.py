@@ -9,7 +9,7 @@ from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.training import EpochLook, StepLook, TensorLook
 from ddpdoctor.report.html.caps import Caps
-from ddpdoctor.report.html.text import format_ranks
+from ddpdoctor.report.html.text import format_ranks, format_share
 
 LOOKS_SHOWN = 40
 TENSORS_SHOWN = 24
@@ -63,7 +63,8 @@ class TrainedView:
     """Loader, which batch, and who was given the same."""
     epochs: tuple[tuple[str, str, str, str], ...]
     """Loader, epoch, ranks, and the first indices."""
-    share: float | None
+    cost: str | None
+    """Part of the time that looking took, on the rank where it took most."""
 
 
 def view_trained(evidence: Evidence, caps: Caps) -> TrainedView | None:
@@ -89,7 +90,7 @@ def view_trained(evidence: Evidence, caps: Caps) -> TrainedView | None:
         caps.take(tensors, TENSORS_SHOWN, "tensors that differ"),
         caps.take(batches, BATCHES_SHOWN, "batches"),
         caps.take([_view_epoch(look) for look in epochs], EPOCHS_SHOWN, "epochs"),
-        max(shares, default=None),
+        format_share(max(shares)) if shares else None,
     )
 
 

@@ -24,6 +24,7 @@ from ddpdoctor.report.html.trained import TrainedView, view_trained
 from ddpdoctor.report.html.world import WorldView, view_world
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.registry import RenderOptions
+from ddpdoctor.report.summary import describe_job
 
 HEADLINE_LONG = 150
 """Characters from which the headline is set smaller: about three lines at full size."""
@@ -177,18 +178,8 @@ def _facts(report: Report) -> tuple[tuple[str, str], ...]:
     ]
     rows.append(("Took", format_seconds(report.duration_s)))
     if report.job is not None:
-        rows.append(("Job", _describe_job(report.job.exit_code, report.job.signal, report.job.stopped_by)))
+        rows.append(("Job", describe_job(report.job)))
     return tuple(rows)
-
-
-def _describe_job(exit_code: int | None, signal: int | None, stopped_by: str | None) -> str:
-    if signal is not None:
-        words = f"ended by signal {signal}"
-    elif exit_code is not None:
-        words = f"exit code {exit_code}"
-    else:
-        words = "exit status unknown"
-    return f"{words}, stopped by {stopped_by}" if stopped_by else words
 
 
 def _commands(report: Report) -> tuple[tuple[str, str], ...]:
