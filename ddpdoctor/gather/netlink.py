@@ -6,6 +6,7 @@ Constants and layouts are those of include/uapi/linux: netlink.h, inet_diag.h, t
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import socket
 import struct
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ddpdoctor.evidence.sockets import LinkState
+from ddpdoctor.gather.sockets import PROC, read_end, read_rows
 
 T = TypeVar("T")
 
@@ -156,9 +158,14 @@ def _read_socket(data: bytes) -> TcpSocket:
     near, far = (_read_address(family, data[at : at + 16]) for at in (8, 24))
     _, unread, queued, _, inode = struct.unpack_from("=IIIII", data, 52)
     info = next((value for kind, value in _attributes(data[72:]) if kind == _INFO), b"")
-    name = STATES[state] if state < len(STATES) else str(state)
     again = repeats if timer == 1 else 0  # 1: the timer of repetitions; others count probes
-    return TcpSocket(inode, (near, ports[0]), (far, ports[1]), name, queued, unread, again, _read_info(info))
+    return TcpSocket(
+        inode, (near, ports[0]), (far, ports[1]), _name_state(state), queued, unread, again, _read_info(info)
+    )
+
+
+def _name_state(number: int) -> str:
+    return STATES[number] if number < len(STATES) else str(number)
 
 
 def _read_address(family: int, data: bytes) -> str:
@@ -233,36 +240,29 @@ def _read_link(given: dict[int, bytes], flags: int, addresses: tuple[str, ...]) 
     )
 
 
-def list_tcp_from_proc(pid: int, proc: Path = Path("/proc")) -> list[TcpSocket]:
+def list_tcp_from_proc(pid: int, proc: Path = PROC) -> list[TcpSocket]:
     """Return the same from the tables of /proc, which tell less (proc(5), /proc/net/tcp).
 
     Raises:
         OSError: they cannot be read.
     """
-    from ddpdoctor.gather.sockets import read_end
-
+    folder = proc / str(pid) / "net"
+    (folder / "tcp").stat()
     found = []
-    for name in ("tcp", "tcp6"):
-        try:
-            lines = (proc / str(pid) / "net" / name).read_text().splitlines()[1:]
-        except OSError:
-            if name == "tcp":
-                raise
+    for fields in itertools.islice(read_rows(folder), MOST_SOCKETS):
+        state = _name_state(int(fields[3], 16))
+        if state == "listen":
             continue
-        for fields in map(str.split, lines[:MOST_SOCKETS]):
-            if len(fields) < 10 or fields[3] == "0A":
-                continue
-            queued, _, unread = fields[4].partition(":")
-            state = int(fields[3], 16)
-            found.append(
-                TcpSocket(
-                    int(fields[9]),
-                    read_end(fields[1]),
-                    read_end(fields[2]),
-                    STATES[state] if state < len(STATES) else str(state),
-                    int(queued, 16),
-                    int(unread, 16),
-                    int(fields[6], 16) if fields[5].startswith("01:") else 0,
-                )
+        queued, _, unread = fields[4].partition(":")
+        found.append(
+            TcpSocket(
+                int(fields[9]),
+                read_end(fields[1]),
+                read_end(fields[2]),
+                state,
+                int(queued, 16),
+                int(unread, 16),
+                int(fields[6], 16) if fields[5].startswith("01:") else 0,
             )
+        )
     return found

@@ -32,12 +32,12 @@ def connected_inodes(port: int, proc: Path = PROC) -> set[int]:
 
 def _read_table(proc: Path) -> Iterator[tuple[int, str, int]]:
     """Yield local port, state and inode of each TCP socket."""
-    for fields in _read_rows(proc / "net"):
+    for fields in read_rows(proc / "net"):
         yield int(fields[1].rpartition(":")[2], 16), fields[3], int(fields[9])
 
 
-def _read_rows(folder: Path) -> Iterator[list[str]]:
-    """Yield the fields of each TCP socket (proc(5), /proc/net/tcp)."""
+def read_rows(folder: Path) -> Iterator[list[str]]:
+    """Yield the fields of each TCP socket (proc(5), /proc/net/tcp) of a folder; none where that is not there."""
     for name in ("tcp", "tcp6"):
         try:
             lines = (folder / name).read_text().splitlines()[1:]
@@ -66,7 +66,7 @@ _MAPPED = "0000000000000000FFFF0000"
 
 def list_connections(pid: int, proc: Path = PROC) -> Iterator[Connection]:
     """Yield the TCP sockets of the network namespace of a process."""
-    for fields in _read_rows(proc / str(pid) / "net"):
+    for fields in read_rows(proc / str(pid) / "net"):
         near, far = (read_end(field) for field in fields[1:3])
         yield Connection(*near, *far, _STATES.get(fields[3], "other"), int(fields[9]))
 

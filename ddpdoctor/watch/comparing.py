@@ -33,6 +33,7 @@ MOST_KINDS = 20_000
 """Different calls that are told apart."""
 MOST_SHARE, FREE_S = 0.01, 1.0
 """Of the time of the job that may be spent here, and seconds that are free."""
+OVERWRITTEN = "ranks called faster than could be compared: some calls were overwritten before"
 GUARDED = 3
 """Of the user's own frames whose conditions are looked for."""
 
@@ -121,11 +122,13 @@ class CallComparer:
         rows = tuple(
             RankCalls(rank, source=RING, overwritten=count) for rank, count in sorted(self._compared.items())
         )
-        sizes = [each.ring.world_size for each in self._ranks.values() if each.ring.world_size]
-        return CallLog(ranks=rows, world=max(sizes, default=None), lost=tuple(self._lost))
+        return CallLog(ranks=rows, world=self._world_size(), lost=tuple(self._lost))
 
-    def lose(self, why: str) -> None:
-        """Remember why calls were not compared."""
+    def _world_size(self) -> int | None:
+        sizes = [each.ring.world_size for each in self._ranks.values() if each.ring.world_size]
+        return max(sizes, default=None)
+
+    def _lose(self, why: str) -> None:
         if why not in self._lost:
             self._lost.append(why)
 
@@ -143,7 +146,7 @@ class CallComparer:
             return
         rows = known.ring.read_rows(new)
         if rows and rows[0].number > known.number + 1:
-            self.lose("ranks called faster than could be compared: some calls were overwritten before")
+            self._lose(OVERWRITTEN)
         for row in rows:
             if row.number <= known.number:
                 continue
@@ -166,7 +169,7 @@ class CallComparer:
         """Return group and number of a call that has not been seen before; None where it cannot be told from others."""
         call = known.ring.describe(row, row.begin_ns)
         if not call.frames or not call.members or not row.signature or len(known.kinds) >= MOST_KINDS:
-            self.lose("some calls have no line, or no group, by which they could be compared")
+            self._lose("some calls have no line, or no group, by which they could be compared")
             return None
         name = (call.group, str(call.members))
         numbers = known.names.setdefault(name, [])
@@ -217,7 +220,7 @@ class CallComparer:
         if any(part is None for part in parts.values()):
             for line in lines.values():
                 line.drop(high)  # a call was lost on the way
-            self.lose("ranks called faster than could be compared: some calls were overwritten before")
+            self._lose(OVERWRITTEN)
             return
         different = len({tuple(part or ()) for part in parts.values()}) > 1
         if different and not last and high - max(low, group.judged + 1) + 1 < PIECE:
@@ -257,9 +260,7 @@ class CallComparer:
                     overwritten=low - 1,
                 )
             )
-        sizes = [each.ring.world_size for each in self._ranks.values() if each.ring.world_size]
-        made = self._table.log(rows, used_only=True)
-        return dataclasses.replace(made, world=max(sizes, default=None))
+        return dataclasses.replace(self._table.log(rows, used_only=True), world=self._world_size())
 
 
 class CallWatch:

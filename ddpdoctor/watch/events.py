@@ -14,39 +14,18 @@ LONGEST = 8 << 20
 """Bytes of one event; the longest that the hook writes names the parameters of a model."""
 DAMAGED = (KeyError, ValueError, TypeError, AttributeError, OverflowError)
 """What making sense of an event raises that is not as the hook writes it."""
+_COUNTERS = (
+    "number", "index", "length", "batch_size", "forwards", "open_files", "optimizer", "table", "step", "count",
+    "loader", "place", "epoch", "batches", "samples", "compared", "steps", "checked", "since", "backwards",
+    "kept", "synced", "alone", "iteration", "unused",
+)  # fmt: skip
 _BOUNDS = {
     **dict.fromkeys(("rank", "local_rank", "world_size", "attempt", "node", "nodes"), (-1, LARGEST_RANK)),
     **dict.fromkeys(("wall_ns", "mono_ns", "alive_ns", "error_ns"), (0, LATEST_NS)),
     "offset_ns": (-LATEST_NS, LATEST_NS),
     **dict.fromkeys(("pid", "ppid"), (0, 1 << 31)),
     **dict.fromkeys(("code", "signal"), (-(1 << 31), (1 << 32) - 1)),
-    **dict.fromkeys(
-        ("number", "index", "length", "batch_size", "forwards", "open_files"), (-1, (1 << 63) - 1)
-    ),
-    **dict.fromkeys(
-        (
-            "optimizer",
-            "table",
-            "step",
-            "count",
-            "loader",
-            "place",
-            "epoch",
-            "batches",
-            "samples",
-            "compared",
-            "steps",
-            "checked",
-            "since",
-            "backwards",
-            "kept",
-            "synced",
-            "alone",
-            "iteration",
-            "unused",
-        ),
-        (-1, (1 << 63) - 1),
-    ),
+    **dict.fromkeys(_COUNTERS, (-1, (1 << 63) - 1)),
     "model": (-1000, 1000),
 }
 """Numbers that are counted up to, or that name something. One that is none of them is as if it were not there."""

@@ -146,7 +146,6 @@ def run_job(
         reception: takes looks at the job when somebody asks.
         waiting: says when the rendezvous does not come about.
         viewing: makes what shows the ranks on the terminal; called when the command has been started; must not raise.
-
         comparing: makes what compares the calls of ranks; called when the command has been started.
 
     Raises:
@@ -211,9 +210,8 @@ def run_job(
         relay.close()
     gone = run.restore()
     if monitor is not None and monitor.decided and child.returncode != 0:
-        stopped = (
-            True  # the other nodes were told first; where they were quick, the launcher here ended with them
-        )
+        # The other nodes were told first; where they were quick, the launcher here ended with them.
+        stopped = True
     return JobResult(
         child.returncode,
         time.monotonic() - started,

@@ -11,6 +11,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from ddpdoctor.gather.processes import STARTED, read_stat
+
 GRACE_S = 45.0
 """How long a job that was told to end may take: torchrun itself gives its ranks 30 s (--shutdown-timeout)."""
 
@@ -73,8 +75,5 @@ class Limit:
 
 def _started(pid: int) -> int | None:
     """Return when a process started, in clock ticks since boot: a number that was given anew has another."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        return int(text[text.rindex(")") + 2 :].split()[19])  # man 5 proc: field 22
-    except (OSError, ValueError, IndexError):
-        return None
+    fields = read_stat(pid)
+    return int(fields[STARTED]) if fields else None

@@ -14,6 +14,7 @@ import psutil
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Call, ChildStand, Stand, Standstill
+from ddpdoctor.gather.processes import STARTED, STATE, SYSTEM_TIME, USER_TIME, read_stat
 from ddpdoctor.gather.scrub import scrub, scrub_argv
 from ddpdoctor.source import find_conditions
 from ddpdoctor.watch import network
@@ -52,14 +53,13 @@ def read_pulse(pid: int, ticks: int) -> Pulse:
         pid: its id.
         ticks: when it started, in clock ticks since boot: another process with its number is not it.
     """
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        fields = text[text.rindex(")") + 2 :].split()  # man 5 proc: from field 3 on
-    except (OSError, ValueError):
+    fields = read_stat(pid)
+    if not fields:
         return Pulse(False)
-    if int(fields[19]) != ticks or fields[0] in ("Z", "X"):
-        return Pulse(False, fields[0])
-    return Pulse(True, fields[0], (int(fields[11]) + int(fields[12])) / TICKS)
+    state = fields[STATE]
+    if int(fields[STARTED]) != ticks or state in ("Z", "X"):
+        return Pulse(False, state)
+    return Pulse(True, state, (int(fields[USER_TIME]) + int(fields[SYSTEM_TIME])) / TICKS)
 
 
 def open_call(ring: Ring, rows: Sequence[Row]) -> Row | None:

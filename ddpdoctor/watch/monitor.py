@@ -22,6 +22,7 @@ from ddpdoctor.watch.ras import ask_ras
 from ddpdoctor.watch.recorders import Recorders
 from ddpdoctor.watch.rings import RAISED, Ring, Row
 from ddpdoctor.watch.stillness import Exchange, read_node
+from ddpdoctor.watch.suspicion import Marks, Suspicion, mark, went_on
 
 TICK_S = 0.5
 """Between two glances at the rings: a few reads of 64 bytes for each rank."""
@@ -96,12 +97,9 @@ class Monitor:
         self._ended: Ruling | None = None
         self.elsewhere: str | None = None
         """What was found on another node, which ends the job."""
-        self._suspicion: Standstill | None = None
-        self._suspects: set[int] = set()
-        self._marks: dict[int, tuple[int, int]] = {}
-        """How many calls ranks had begun when some were suspected, and when the last had begun or ended."""
-        self._seen: dict[int, tuple[int, int]] = {}
-        """The same when the look was taken that other nodes are told of."""
+        self._suspicion: Suspicion | None = None
+        self._seen: Marks = {}
+        """How far ranks were when the look was taken that other nodes are told of."""
         self._saved = 0
         self._began = time.monotonic()
         self.cost_s = 0.0
@@ -191,16 +189,16 @@ class Monitor:
             self._save(replace(seen, stage="waiting"))
             if self._shared is None:
                 self._since = time.monotonic()
-            self._shared, self._checked, self._seen = seen, 0, _mark(glances)
+            self._shared, self._checked, self._seen = seen, 0, mark(glances)
             if time.monotonic() - self._since < JOIN_S:
                 return  # all nodes together say more
         self._rule(seen, stall_after, glances)
 
     def _move(self, glances: Sequence[Glance]) -> None:
         """Something happened: what was said before may not hold any more."""
-        if self._suspicion is not None and self._has_moved(glances):
+        if self._suspicion is not None and self._suspicion.has_moved(glances):
             self._withdraw()
-        elif self._suspicion is None and self._shared is not None and self._went_on(self._seen, glances):
+        elif self._suspicion is None and self._shared is not None and went_on(self._seen, glances):
             self._save(self._date(self._shared, "withdrawn"))
         if self._shared is not None:
             self._shared, self._alone = None, False
@@ -215,40 +213,13 @@ class Monitor:
         rings = self._ranks.find()
         self._looker.read_tables(rings)
         well = {ring.rank for ring in rings if ring.ended and not ring.status}
-        if (self._suspects and well >= self._suspects) or self._has_moved(
+        suspects = self._suspicion.suspects
+        if (suspects and well >= suspects) or self._suspicion.has_moved(
             [self._glance(ring, time.monotonic_ns()) for ring in rings]
         ):
             self._withdraw()
 
-    def _has_moved(self, glances: Sequence[Glance]) -> bool:
-        """Whether those that are suspected have moved, or have left while others still waited.
-
-        Where only the others have moved it is as it was: without them these can but give up, at the time limit of
-        their group, after which the launcher ends all. So it is where nobody is suspected, and calls have raised.
-        """
-        marks = _mark(glances)
-        moved = {rank for rank, mark in self._marks.items() if marks.get(rank) != mark}
-        if not self._suspects:  # nobody, or ranks of other nodes
-            return self._went_on(self._marks, glances) or not self._marks
-        if moved & self._suspects:
-            return True
-        dead = {glance.rank for glance in glances if not glance.alive}
-        gave_up = bool(moved) or bool(dead - self._suspects - self._were_gone())
-        return bool(dead & self._suspects) and not gave_up
-
-    @staticmethod
-    def _went_on(marks: dict[int, tuple[int, int]], glances: Sequence[Glance]) -> bool:
-        """Whether ranks have moved otherwise than by giving up."""
-        now = _mark([glance for glance in glances if not glance.gave_up])
-        return any(rank in now and now[rank] != mark for rank, mark in marks.items())
-
-    def _were_gone(self) -> set[int]:
-        """Return the ranks that were gone when the others were suspected."""
-        return (
-            {stand.rank for stand in self._suspicion.stands if not stand.alive} if self._suspicion else set()
-        )
-
-    def _share(self, stall_after: float, glances: Sequence[Glance] = ()) -> None:
+    def _share(self, stall_after: float, glances: Sequence[Glance]) -> None:
         """Tell the other nodes that nothing has moved, and judge what all of them tell together."""
         assert self._shared is not None
         self._checked += 1
@@ -325,10 +296,10 @@ class Monitor:
     def _stall_after(self, rings: Sequence[Ring]) -> float:
         return min(max(STALL_S, STALL_STEPS * median_step(rings[0].read_rows(STEPS))), LONGEST_STALL_S)
 
-    def _rule(self, seen: Standstill, stall_after: float, glances: Sequence[Glance] = ()) -> None:
+    def _rule(self, seen: Standstill, stall_after: float, glances: Sequence[Glance]) -> None:
         seen = replace(seen, hang_timeout_s=self._policy.hang_timeout_s)
         seen, ruling = self._look_inside(seen, self._judge(seen))
-        said_s = self._suspicion.still_s if self._suspicion is not None else None
+        said_s = self._suspicion.look.still_s if self._suspicion is not None else None
         stage = self._policy.choose_stage(seen, ruling, stall_after, said_s)
         if stage is None:
             return
@@ -346,9 +317,8 @@ class Monitor:
             more = "" if ends else " (--on-hang report: it goes on)"
             self._say(stage, f"{ruling.code}: {ruling.headline}{more}")
         else:
-            self._suspicion = seen
-            self._marks = _mark(glances)
-            self._suspects = set(ruling.ranks) & self._marks.keys()
+            marks = mark(glances)
+            self._suspicion = Suspicion(seen, marks, frozenset(ruling.ranks) & marks.keys())
             self._say(stage, f"{stage} after {seen.still_s:.0f} s: {ruling.headline}")
         if ends:
             self._ended = ruling
@@ -393,7 +363,7 @@ class Monitor:
         assert self._suspicion is not None
         self._tell("withdrawn: it goes on")
         self._insight.forget()
-        self._save(self._date(self._suspicion, "withdrawn"))
+        self._save(self._date(self._suspicion.look, "withdrawn"))
         self._suspicion = None
 
     def _date(self, look: Standstill, stage: str) -> Standstill:
@@ -413,11 +383,6 @@ class Monitor:
             (folder / f"{self._saved:04d}.json").write_text(json.dumps(encode(seen)))
         except OSError as problem:
             self.lost.append(f"a look at the ranks could not be kept: {problem.strerror or problem}")
-
-
-def _mark(glances: Sequence[Glance]) -> dict[int, tuple[int, int]]:
-    """Return how far ranks are: what changes when one moves."""
-    return {glance.rank: (glance.count, glance.changed_ns) for glance in glances}
 
 
 def _identify(ring: Ring, row: Row | None) -> tuple[object, ...] | None:

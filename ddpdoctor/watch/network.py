@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ddpdoctor.evidence.sockets import Connection, LinkState, NodeNetwork
 from ddpdoctor.gather.netlink import TcpSocket, in_network_of, list_links, list_tcp, list_tcp_from_proc
+from ddpdoctor.gather.processes import PARENT, read_stat
 from ddpdoctor.gather.sockets import open_targets, socket_inodes
 
 MOST_CONNECTIONS = 1024
@@ -102,13 +103,11 @@ def describe(ranks: Mapping[int, int | None], before: Sample, after: Sample, nod
 
 def _find_parents(pids: Iterable[int]) -> set[int]:
     """Return the processes that have started these: agents, which talk to those of other nodes."""
-    found = set()
+    found: set[int] = set()
     for pid in pids:
-        try:
-            text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-            found.add(int(text[text.rindex(")") + 2 :].split()[1]))
-        except (OSError, ValueError, IndexError):
-            continue
+        fields = read_stat(pid)
+        if fields:
+            found.add(int(fields[PARENT]))
     return found - {0, 1}
 
 

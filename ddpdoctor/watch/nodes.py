@@ -36,16 +36,8 @@ EVENTS_BYTES = 64 << 20
 NODES = 16_384
 RANKS = 1 << 20
 BY_NODE = (
-    "processes",
-    "exceptions",
-    "crashes",
-    "wrappers",
-    "texts",
-    "memory",
-    "ranks",
-    "standstills",
-    "training",
-)
+    "processes", "exceptions", "crashes", "wrappers", "texts", "memory", "ranks", "standstills", "training",
+)  # fmt: skip
 """Kinds of evidence whose rows say of which node they are: those that travel."""
 
 

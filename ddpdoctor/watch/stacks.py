@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddpdoctor.evidence import Frame, RankSet, StackClass
+from ddpdoctor.gather.processes import read_stat
 
 DUMP_LIMIT_S = 10.0
 """py-spy answers in 12-26 ms; 10 s means that the process cannot be read."""
@@ -140,7 +141,4 @@ def _unreadable(pid: int, problem: str) -> Stack:
 
 
 def _read_state(pid: int) -> str | None:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return None
+    return next(iter(read_stat(pid)), None)

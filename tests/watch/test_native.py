@@ -175,6 +175,6 @@ def test_a_running_job_is_looked_into_once_a_stall_is_confirmed(
 
     monitor = Monitor(tmp_path, tmp_path, judge, Policy(), lambda text: None)
     monkeypatch.setattr(monitor._ranks, "find", lambda: [Stand(0, 10), Stand(1, 11)])  # as rings are numbered
-    monitor._rule(look(Stand(0, 10), Stand(1, 11), still=still), 10.0)
+    monitor._rule(look(Stand(0, 10), Stand(1, 11), still=still), 10.0, [])
     assert taken == [11] * asked
     assert [stand.native for stand in judged[-1].stands] == [(), (WORK,) * asked]

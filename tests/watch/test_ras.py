@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -120,7 +122,7 @@ def test_monitor_asks_at_a_proof_and_keeps_the_answer_with_the_look(
     )
     with server(speak) as address:
         at(address)
-        monitor._rule(look(), 10.0)
+        monitor._rule(look(), 10.0, [])
     assert "Missing communicator data" in (tmp_path / "looks" / "0001.json").read_text()
     assert told
     assert monitor.decided
@@ -242,7 +244,17 @@ def test_healthy_page_and_a_page_of_something_else() -> None:
     assert ras.summarise("hello") == ("its answer has neither errors nor warnings to read",)
 
 
-def test_variables_of_a_rank_are_read_and_no_others(tmp_path: Path) -> None:
-    own = ras._read_variables(os.getpid())
-    assert set(own) <= {"NCCL_RAS_ADDR", "NCCL_RAS_ENABLE"}
+def test_variables_of_a_rank_are_read_and_no_others() -> None:
+    given = {
+        "NCCL_RAS_ADDR": "host:28029",
+        "NCCL_RAS_ENABLE": "1",
+        "NCCL_DEBUG": "INFO",
+        "MY_NCCL_RAS_ADDR": "x",
+    }
+    command = [sys.executable, "-c", "print(); input()"]
+    with subprocess.Popen(command, env=given, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert ras._read_variables(process.pid) == {"NCCL_RAS_ADDR": "host:28029", "NCCL_RAS_ENABLE": "1"}
+        process.kill()
     assert ras._read_variables(2**22 + 1) == {}

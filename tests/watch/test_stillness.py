@@ -84,7 +84,7 @@ def test_look_at_all_nodes_is_kept_where_another_one_ends_the_job(
     monitor._shared = OWN
     tell(tmp_path, 1)
     (tmp_path / "nodes" / "stop").write_text("COL002: rank 3 is wrong")
-    monitor._share(10.0)
+    monitor._share(10.0, [])
     assert monitor.decided
     assert monitor.elsewhere == "COL002: rank 3 is wrong"
     assert told == ["ended on another node: COL002: rank 3 is wrong"]

@@ -12,6 +12,7 @@ from ddpdoctor.evidence.standstill import Stand, Standstill
 from ddpdoctor.watch.monitor import Monitor
 from ddpdoctor.watch.pace import Glance
 from ddpdoctor.watch.policy import Policy, Ruling
+from ddpdoctor.watch.suspicion import Suspicion
 
 LOOK = Standstill(Moment(0), 20.0, 12.0, tuple(Stand(rank) for rank in range(3)), 3)
 
@@ -20,46 +21,50 @@ def glance(rank: int, changed: int = 5, *, alive: bool = True) -> Glance:
     return Glance(rank, alive, True, 7, changed)
 
 
-@pytest.fixture
-def monitor(tmp_path: Path) -> Monitor:
-    """One that has suspected rank 1, for which ranks 0 and 2 wait."""
+def suspect(folder: Path, *ranks: int) -> Suspicion:
+    """Let a monitor suspect ranks; all of them wait."""
     made = Monitor(
-        tmp_path, tmp_path, lambda look: Ruling(stalled=True, ranks=(1,)), Policy(), lambda text: None
+        folder, folder, lambda look: Ruling(stalled=True, ranks=ranks), Policy(), lambda text: None
     )
     made._rule(LOOK, 10.0, [glance(rank) for rank in range(3)])
-    return made
+    assert made._suspicion is not None
+    return made._suspicion
 
 
-def test_it_is_withdrawn_when_the_rank_moves(monitor: Monitor) -> None:
-    assert monitor._has_moved([glance(0), glance(1, changed=6), glance(2)])
+@pytest.fixture
+def suspicion(tmp_path: Path) -> Suspicion:
+    """Of rank 1, for which ranks 0 and 2 wait."""
+    return suspect(tmp_path, 1)
 
 
-def test_it_stands_while_nothing_moves(monitor: Monitor) -> None:
-    assert not monitor._has_moved([glance(rank) for rank in range(3)])
+def test_it_is_withdrawn_when_the_rank_moves(suspicion: Suspicion) -> None:
+    assert suspicion.has_moved([glance(0), glance(1, changed=6), glance(2)])
 
 
-def test_it_stands_where_those_that_waited_give_up(monitor: Monitor) -> None:
+def test_it_stands_while_nothing_moves(suspicion: Suspicion) -> None:
+    assert not suspicion.has_moved([glance(rank) for rank in range(3)])
+
+
+def test_it_stands_where_those_that_waited_give_up(suspicion: Suspicion) -> None:
     """At the time limit of their group: their calls raise, then they end, then the launcher ends the rest."""
-    assert not monitor._has_moved([glance(0, changed=6), glance(1), glance(2)])
-    assert not monitor._has_moved([glance(0, alive=False), glance(1), glance(2)])
-    assert not monitor._has_moved([glance(0, changed=6, alive=False), glance(1, alive=False), glance(2)])
+    assert not suspicion.has_moved([glance(0, changed=6), glance(1), glance(2)])
+    assert not suspicion.has_moved([glance(0, alive=False), glance(1), glance(2)])
+    assert not suspicion.has_moved([glance(0, changed=6, alive=False), glance(1, alive=False), glance(2)])
 
 
-def test_it_is_withdrawn_where_the_rank_leaves_while_others_wait(monitor: Monitor) -> None:
-    assert monitor._has_moved([glance(0), glance(1, alive=False), glance(2)])
+def test_it_is_withdrawn_where_the_rank_leaves_while_others_wait(suspicion: Suspicion) -> None:
+    assert suspicion.has_moved([glance(0), glance(1, alive=False), glance(2)])
 
 
 def test_a_suspicion_of_nobody_is_withdrawn_when_anything_moves(tmp_path: Path) -> None:
-    made = Monitor(tmp_path, tmp_path, lambda look: Ruling(stalled=True), Policy(), lambda text: None)
-    made._rule(LOOK, 10.0, [glance(rank) for rank in range(3)])
-    assert not made._has_moved([glance(rank) for rank in range(3)])
-    assert made._has_moved([glance(0, changed=6), glance(1), glance(2)])
+    made = suspect(tmp_path)
+    assert not made.has_moved([glance(rank) for rank in range(3)])
+    assert made.has_moved([glance(0, changed=6), glance(1), glance(2)])
 
 
 def test_a_suspicion_of_nobody_stands_where_all_that_moved_gave_up(tmp_path: Path) -> None:
     """At the time limit of their group: it then says why."""
-    made = Monitor(tmp_path, tmp_path, lambda look: Ruling(stalled=True), Policy(), lambda text: None)
-    made._rule(LOOK, 10.0, [glance(rank) for rank in range(3)])
+    made = suspect(tmp_path)
     failed = replace(glance(0, changed=6), gave_up=True)
-    assert not made._has_moved([failed, glance(1), glance(2)])
-    assert made._has_moved([failed, glance(1, changed=6), glance(2)])
+    assert not made.has_moved([failed, glance(1), glance(2)])
+    assert made.has_moved([failed, glance(1, changed=6), glance(2)])

@@ -7,10 +7,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from ddpdoctor.gather.processes import CPU, read_stat
 from ddpdoctor.gather.sockets import PROC
-
-_CPU = 39
-"""Field of proc(5) stat: the core on which a thread last ran."""
 
 
 def read_sleep(pids: Iterable[int], proc: Path = PROC) -> dict[int, float]:
@@ -60,8 +58,5 @@ def _read_last_run(path: Path) -> float | None:
 
 
 def _read_cpu(pid: int, proc: Path) -> int | None:
-    try:
-        fields = (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        return int(fields[_CPU - 3])
-    except (OSError, ValueError, IndexError):
-        return None
+    fields = read_stat(pid, proc)
+    return int(fields[CPU]) if len(fields) > CPU else None
