@@ -15,6 +15,7 @@ from ddpdoctor_checks.hangs.findings import judge_look
 TORCH = "/venv/lib/python3.11/site-packages/torch/"
 ENGINE = Frame(f"{TORCH}autograd/graph.py", 869, "_engine_run_backward")
 SYNC = Frame(f"{TORCH}nn/parallel/distributed.py", 2425, "_sync_buffers")
+GUARD = Frame("train.py", 17, "if", "if rank == 0:")
 WORLD = "0"
 MODEL = "DistributedDataParallel"
 

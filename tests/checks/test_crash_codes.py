@@ -7,30 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from ddpdoctor.evidence import Evidence, Frame, Launch, RankSet
+from ddpdoctor.evidence import Evidence, Frame
 from ddpdoctor.evidence.job import (
-    CrashRecord,
     ExceptionRecord,
-    JobEnd,
     MemoryRecord,
     ProcessRecord,
-    WrappedParameter,
     WrapperFacts,
 )
 from ddpdoctor.evidence.texts import find_entry
 from ddpdoctor.judge import CheckRow
-from ddpdoctor.testing import assert_status, make_world
-from ddpdoctor_checks.crash import find_exception
-from ddpdoctor_checks.crash.frames import user_frames
-from tests.checks.jobs import LOOP, SITE, TIMED_OUT, Job, at, cause_of, join_attempts, judge
+from ddpdoctor.testing import make_world
+from tests.checks.crashed import all_raise, everyone_raises, one_raises, said, segfault, unused
+from tests.checks.jobs import LOOP, SITE, TIMED_OUT, Job, at, cause_of, judge
 
 SERIALISATION = Frame("/venv/lib/python3.11/site-packages/torch/serialization.py", 1500, "load")
 IMPORT = (Frame("helpers.py", 3, "<module>"), Frame("train.py", 1, "<module>"))
-UNUSED = (
-    find_entry("parameters-unused").example
-    + "\nmaking sure all `forward` function outputs participate in calculating loss. \n"
-    "Parameter indices which did not receive grad for rank {rank}: 2 3\n In addition, you can set"
-)
 TWICE = find_entry("ready-twice").example + "\n" + find_entry("ready-twice-parameter").example
 PREFIX = (
     'Error(s) in loading state_dict for Linear:\n\tMissing key(s) in state_dict: "weight", "bias". \n'
@@ -43,66 +34,10 @@ OTHER_PREFIX = (
 )
 
 
-def said(entry: str) -> tuple[str, str]:
-    """Type and message of an exception that prints an entry's example."""
-    kind, _, message = find_entry(entry).example.partition(": ")
-    return kind, message
-
-
-def everyone_raises(entry: str, world: int = 2, **launch: object) -> Job:
-    job = Job(
-        world,
-        nproc=1 if launch.get("nnodes") else None,
-        launch={k: v for k, v in launch.items() if k != "nnodes"},
-    )
-    for rank in range(world):
-        job.raises(rank, *said(entry), seconds=2 + rank / 100)
-    return job
-
-
-def one_raises(
-    type: str, message: str, rank: int = 1, world: int = 4, frames: tuple[Frame, ...] = LOOP, **more: object
-) -> Job:
-    job = Job(world).raises(rank, type, message, frames=frames, **more)  # type: ignore[arg-type]  # fields of the record
-    return job.complains([each for each in range(world) if each != rank])
-
-
-def unused(ranks: range | list[int], world: int = 4) -> Job:
-    job = Job(world)
-    for rank in ranks:
-        job.raises(rank, "RuntimeError", UNUSED.format(rank=rank), seconds=5 + rank / 1000)
-        job.wrappers.append(
-            WrapperFacts(
-                job.processes[rank].pid, "Net", rank=rank,
-                parameters=(
-                    WrappedParameter(2, "b.weight", "b", "Linear", forward_ran=False),
-                    WrappedParameter(3, "b.bias", "b", "Linear", forward_ran=False),
-                ),
-            )
-        )  # fmt: skip
-    return job.complains([rank for rank in range(world) if rank not in ranks])
-
-
 def out_of_memory() -> Job:
     job = Job(4).dies(2, 9).complains([0, 1, 3])
     job.set(2, rss_peak_bytes=30 << 30)
     job.memory.append(MemoryRecord(0, "node-a", limit_bytes=32 << 30, oom_kills=1))
-    return job
-
-
-def segfault() -> Job:
-    job = Job(2).dies(1, 11).complains([0])
-    pid = job.processes[1].pid
-    job.crashes.append(
-        CrashRecord(
-            pid,
-            "Fatal Python error: Segmentation fault",
-            (Frame("ops.py", 9, "fused"), *LOOP),
-            rank=1,
-            modules=("fast_ops", "numpy.core"),
-            native="fast_ops.so",
-        )
-    )
     return job
 
 
@@ -190,12 +125,6 @@ def hung_up() -> Job:
     job = Job(2).terminates([0, 1], 3600)
     job.says_example(None, "agent-hung-up")
     return job
-
-
-def restarts_of(count: int) -> Evidence:
-    return join_attempts(
-        *(Job(2, attempt=n).raises(0, "KeyError", "'x'").complains([1]) for n in range(count))
-    )
 
 
 def nodes_time_out() -> Job:
@@ -316,7 +245,7 @@ CASES: dict[str, tuple[Callable[[], Job | Evidence], str, str]] = {
     "COL008": (uneven, "1", "Rank 1 left the program while ranks 0,2 still waited"),
     "DDP001": (lambda: unused(range(4)), "0-3", "2 parameters got no gradient in the step before: b.weight and b.bias (of Linear b, whose forward never ran)"),
     "DDP002": (lambda: unused([1]), "1", "on some ranks only: b.weight and b.bias (of Linear b, whose forward never ran) on rank 1; ranks 0,2-3 used all"),
-    "DDP003": (lambda: _all(2, "RuntimeError", TWICE.removeprefix("RuntimeError: ")), "0-1", "the gradient of a.bias twice"),
+    "DDP003": (lambda: all_raise(2, "RuntimeError", TWICE.removeprefix("RuntimeError: ")), "0-1", "the gradient of a.bias twice"),
     "DDP004": (lambda: everyone_raises("graph-changed"), "0-1", "static_graph=True"),
     "DDP004 unused": (lambda: everyone_raises("graph-changed-unused"), "0-1", "static_graph=True"),
     "DDP009 counts": (models_differ, "1", "2 parameters on ranks 0,2 and 4 parameters on rank 1"),
@@ -330,20 +259,13 @@ CASES: dict[str, tuple[Callable[[], Job | Evidence], str, str]] = {
         "ckpt/last.pt missing or unfinished, ranks 0,2-3 did not",
     ),
     "CKP002 archive": (lambda: one_raises(*said("archive-unreadable"), frames=(SERIALISATION, *LOOP)), "1", "missing or unfinished"),
-    "CKP004": (lambda: _all(2, "RuntimeError", PREFIX), "0-1", 'saved from the wrapper and is loaded into the bare model ("module.weight")'),
-    "CKP004 other way": (lambda: _all(2, "RuntimeError", OTHER_PREFIX), "0-1", 'saved from the bare model and is loaded into the wrapper ("module.weight")'),
+    "CKP004": (lambda: all_raise(2, "RuntimeError", PREFIX), "0-1", 'saved from the wrapper and is loaded into the bare model ("module.weight")'),
+    "CKP004 other way": (lambda: all_raise(2, "RuntimeError", OTHER_PREFIX), "0-1", 'saved from the bare model and is loaded into the wrapper ("module.weight")'),
     "CKP005": (lambda: one_raises(*said("directory-exists")), "1", "another rank had made runs/exp1"),
     "CKP005 deleted": (
         lambda: one_raises("FileNotFoundError", "[Errno 2] No such file or directory: 'runs/exp1'", frames=(Frame("/usr/lib/python3.11/shutil.py", 700, "rmtree"), *LOOP)), "1", "deleted runs/exp1",
     ),
 }  # fmt: skip
-
-
-def _all(world: int, type: str, message: str) -> Job:
-    job = Job(world)
-    for rank in range(world):
-        job.raises(rank, type, message, 3)
-    return job
 
 
 def _with_oom(job: Job) -> Job:
@@ -482,8 +404,8 @@ CONDITIONS: dict[str, tuple[Callable[[], Job | Evidence], str]] = {
     "in place without buffers": (lambda: modified_in_place(buffers=()), "ERR001"),
     "in place on a cured torch": (lambda: modified_in_place(torch="2.13.0+cpu"), "ERR001"),
     "in place without a wrapper": (lambda: one_raises(*said("modified-in-place")).set(1, milestones=()), "ERR001"),
-    "archive broken for all": (lambda: _all(2, *said("archive-unreadable")), "ERR001"),
-    "directory there for all": (lambda: _all(3, *said("directory-exists")), "ERR001"),
+    "archive broken for all": (lambda: all_raise(2, *said("archive-unreadable")), "ERR001"),
+    "directory there for all": (lambda: all_raise(3, *said("directory-exists")), "ERR001"),
     "missing file elsewhere": (lambda: one_raises("FileNotFoundError", "[Errno 2] No such file: 'x'"), "ERR001"),
     "module missing late": (lambda: one_raises("ModuleNotFoundError", "No module named 'x'"), "ERR001"),
     "loader killed without proof": (lambda: one_raises(*said("loader-killed"), world=2), "ERR005"),
@@ -506,320 +428,9 @@ def test_text_counts_only_under_its_condition(name: str) -> None:
     assert found[0].code == code
 
 
-def test_sigkill_without_proof_says_what_was_not_looked_at() -> None:
-    job = Job(2).dies(1, 9).complains([0])
-    job.memory.append(MemoryRecord(0, "node-a", oom_kills=0, kernel_note="the kernel log needs root"))
-    found = cause_of(job)
-    assert (found.code, found.confidence) == ("ERR005", "medium")
-    assert "the kernel log needs root" in found.message
-
-
-@pytest.mark.parametrize(("value", "known"), [("DETAIL", True), ("INFO", False)])
-def test_crash_under_detailed_debugging_names_the_setting_first(value: str, known: bool) -> None:
-    found = cause_of(segfault().set(1, variables={"TORCH_DISTRIBUTED_DEBUG": value}))
-    assert (found.fix[0].command == "unset TORCH_DISTRIBUTED_DEBUG") == known
-
-
-def test_crash_under_our_own_detailed_debugging_offers_the_lower_level() -> None:
-    settings = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
-    job = segfault().set(1, variables=settings)
-    job.end["toggles"] = settings
-    assert "--debug info" in (cause_of(job).fix[0].command or "")
-
-
-def test_a_comprehension_is_shown_as_the_function_that_it_stands_in() -> None:
-    frames = (
-        Frame("data.py", 20, "<listcomp>"), Frame("data.py", 20, "encode"), Frame("data.py", 31, "<genexpr>"),
-        Frame("data.py", 30, "__getitem__"),
-    )  # fmt: skip
-    assert [frame.function for frame in user_frames(frames)] == ["encode", "<genexpr>", "__getitem__"]
-
-
-def test_a_crash_of_one_rank_is_looked_for_with_all_of_them() -> None:
-    some = cause_of(segfault()).fix[0].command or ""
-    assert "--nproc 2" in some
-    everyone = Job(2).dies(0, 11).dies(1, 11)
-    for rank, process in everyone.processes.items():
-        everyone.crashes.append(
-            CrashRecord(process.pid, "Fatal Python error: Segmentation fault", LOOP, rank=rank)
-        )
-    assert "--nproc 1" in (cause_of(everyone).fix[0].command or "")
-
-
-def test_exit_shows_what_the_rank_said_before_it() -> None:
-    job = Job(2).exits(1, 4, last_words="loading\ndataset not found: /data/train\n\n").complains([0])
-    found = cause_of(job)
-    assert "last line on stderr: dataset not found: /data/train" in [item.text for item in found.evidence]
-
-
-def test_several_ranks_that_exit_alike_are_spoken_of_as_several() -> None:
-    found = cause_of(Job(2).exits(0, 3).exits(1, 3))
-    assert "they called sys.exit with status 3" in found.message
-
-
-def test_exit_with_a_text_of_its_own_needs_no_other() -> None:
-    job = Job(2).exits(1, 1, exit_text="no data", last_words="no data").complains([0])
-    assert not any("last line on stderr" in item.text for item in cause_of(job).evidence)
-
-
-@pytest.mark.parametrize(("backend", "wraps", "offered"), [
-    ("gloo", True, False), ("gloo", False, True), ("nccl", True, True), ("cpu:gloo,cuda:nccl", True, False),
-])  # fmt: skip
-def test_detailed_debugging_is_not_offered_where_it_would_crash(
-    backend: str, wraps: bool, offered: bool
-) -> None:
-    job = one_raises(*said("mismatch-of-sizes"), world=3)
-    for rank, process in job.processes.items():
-        job.set(rank, backend=backend, milestones=process.milestones if wraps else ())
-    found = cause_of(job)
-    assert found.code == "COL003"
-    assert any("--debug detail" in (fix.command or "") for fix in found.fix) == offered
-    assert found.fix
-
-
-def test_checks_of_crashes_say_that_we_ended_the_job() -> None:
-    job = Job(2, exit_code=None).terminates([0, 1])
-    job.end = {"stopped": True, "interrupted": "SIGTERM"}
-    rows = judge(job)[2]
-    assert "ddpdoctor ended the job" in (rows["crash.exceptions"].reason or "")
-
-
-def test_two_processes_of_one_rank_are_named() -> None:
-    job = Job(1, launch={"world_size": 2, "nproc": 2})
-    twin = job.process(0, pid=9999, ended=at(60), exit_code=1)
-    job.extra.append(twin)
-    job.raises(0, *said("clients-missing"), seconds=60)
-    job.exceptions.append(ExceptionRecord(9999, *said("clients-missing"), LOOP, rank=0, at=at(60)))
-    found = cause_of(job)
-    assert found.code == "ENV002"
-    assert "node-a:1000 and node-a:9999" in found.message
-    assert found.ranks == RankSet([0])
-
-
-def test_child_of_a_rank_and_an_earlier_attempt_are_no_second_rank() -> None:
-    job = Job(2).raises(0, "KeyError", "'x'").complains([1])
-    job.extra += [job.process(0, pid=2000, parent=1000), job.process(1, pid=3000, attempt=7, exit_code=0)]
-    assert "ENV002" not in [each.code for each in judge(job)[0]]
-
-
-def test_restart_loop_is_told_beside_its_cause() -> None:
-    findings, _, _ = judge(restarts_of(3))
-    assert [each.code for each in findings] == ["ERR001", "ENV018"]
-    assert findings[1].details["attempts"] == [0, 1, 2]
-    assert "3 attempts of 3" in findings[1].message
-    assert any("the same failure in 3 attempts" in item.text for item in findings[0].evidence)
-
-
-def test_attempts_that_failed_differently_are_no_loop() -> None:
-    first = Job(2, attempt=0).raises(0, "KeyError", "'x'").complains([1])
-    second = Job(2, attempt=1).raises(1, "ValueError", "odd").complains([0])
-    findings, _, _ = judge(join_attempts(first, second))
-    assert [(each.code, str(each.ranks)) for each in findings] == [("ERR001", "1")]
-
-
-def test_restart_that_helped_leaves_a_warning() -> None:
-    first = Job(2, attempt=0).raises(0, "KeyError", "'x'").complains([1])
-    findings, verdict, _ = judge(join_attempts(first, Job(2, attempt=1, exit_code=0)))
-    assert [(each.code, each.severity) for each in findings] == [("ERR001", "warning")]
-    assert verdict.status == "problems"
-
-
-def test_errno_97_is_a_note_and_only_in_a_job_that_failed() -> None:
-    job = one_raises("KeyError", "'x'").says_example(0, "address-family", count=40)
-    findings, verdict, _ = judge(job)
-    assert [(each.code, each.severity) for each in findings] == [("ERR001", "error"), ("NET012", "info")]
-    assert "40 lines" in findings[1].message
-    assert verdict.code == "ERR001"
-
-
-@pytest.mark.parametrize(
-    ("device", "visible", "severity"), [("0", None, "warning"), ("1", None, "info"), ("0", "3", "info")]
-)
-def test_guessed_device_is_a_warning_where_the_guess_is_wrong(
-    device: str, visible: str | None, severity: str
-) -> None:
-    line = find_entry("device-guessed").example.replace("GPU 6", f"GPU {device}")
-    variables = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
-    findings, _, _ = judge(Job(2, exit_code=0).set(1, variables=variables).says(1, line))
-    assert [(each.code, each.severity) for each in findings] == [("BKD009", severity)]
-
-
-def test_blocking_launches_make_the_line_the_true_one() -> None:
-    job = one_raises(*said("device-error"), world=2).set(1, variables={"CUDA_LAUNCH_BLOCKING": "1"})
-    job.says_example(1, "device-assertion")
-    found = cause_of(job)
-    assert "this is the line" in found.message
-    assert any("srcIndex < srcSelectDimSize" in item.text for item in found.evidence)
-    assert not any("--blocking" in (fix.command or "") for fix in found.fix)
-
-
-def test_names_of_parameters_come_from_the_message_where_no_wrapper_was_seen() -> None:
-    text = find_entry("parameters-unused").example + "\n" + find_entry("unused-names").example
-    found = cause_of(_all(2, "RuntimeError", text.removeprefix("RuntimeError: ")))
-    assert found.code == "DDP001"
-    assert "b.weight and b.bias" in found.message
-
-
-def test_indices_are_told_where_no_name_is_known() -> None:
-    job = unused(range(2), world=2)
-    job.wrappers.clear()
-    assert "parameter 2 and parameter 3" in cause_of(job).message
-
-
-def test_sets_of_unused_parameters_that_differ_are_told_per_rank() -> None:
-    job = unused(range(2), world=2)
-    other = replace(job.exceptions[1], message=job.exceptions[1].message.replace(": 2 3", ": 3"))
-    job.exceptions[1] = other
-    found = cause_of(job)
-    assert found.code == "DDP002"
-    assert [row["names"] for row in found.details["by_rank"]] == [["b.weight", "b.bias"], ["b.bias"]]
-
-
-@pytest.mark.parametrize(
-    ("launcher", "start"),
-    [("torchrun", "ddpdoctor run --nproc 2 "), ("srun", "ddpdoctor run "), ("accelerate", "ddpdoctor run ")],
-)
-def test_commands_are_for_the_launcher_of_the_job(launcher: str, start: str) -> None:
-    job = everyone_raises("device-error")
-    job.end["launcher"] = launcher
-    if launcher != "torchrun":
-        job.extra.append(
-            ProcessRecord(7, role="launcher", command=(launcher, "launch", "train.py"), exit_code=1)
-        )
-    commands = [fix.command for fix in cause_of(job).fix if fix.command]
-    assert commands[0].startswith(start)
-    if launcher != "torchrun":
-        assert f"-- {launcher} launch train.py" in commands[0]
-    else:
-        assert commands[0] == "ddpdoctor run --nproc 2 --blocking train.py --lr 0.1"
-
-
-@pytest.mark.parametrize(
-    ("entry", "expected"),
-    [
-        ("port-taken", "ddpdoctor run --master-port 29501 --nproc-per-node=2 --tee 3 train.py --lr 0.1"),
-        (
-            "device-error",
-            "ddpdoctor run --blocking --nproc-per-node=2 --master_port 29500 --tee 3 train.py --lr 0.1",
-        ),
-        ("driver-failed", "ddpdoctor run --nproc 1 --master_port 29500 --tee 3 train.py --lr 0.1"),
-    ],
-)
-def test_commands_repeat_what_torchrun_was_given(entry: str, expected: str) -> None:
-    job = everyone_raises(entry) if entry != "driver-failed" else _all(2, "ValueError", "odd")
-    given = "python -m torch.distributed.run --nproc-per-node=2 --master_port 29500 --tee 3 train.py --lr 0.1".split()
-    job.extra.append(ProcessRecord(7, role="launcher", command=tuple(given), exit_code=1))
-    commands = [fix.command for fix in cause_of(job).fix if fix.command]
-    assert commands[0] == expected
-
-
-def test_log_without_processes_is_judged_from_its_tracebacks() -> None:
-    """What ``analyze`` finds in saved output of plain torchrun: no process, no end, ranks perhaps by prefix."""
-    evidence = Evidence(
-        launch=Launch(command="analyze", world_size=2),
-        exceptions=(
-            ExceptionRecord(0, "KeyError", "'x'", LOOP, rank=1, kind="log", source=("run.log", 12)),
-            ExceptionRecord(
-                0, "RuntimeError", find_entry("gloo-peer-gone").example, LOOP, rank=0, kind="log"
-            ),
-        ),
-    )
-    found = cause_of(evidence)
-    assert (found.code, str(found.ranks), str(found.victims)) == ("ERR001", "1", "0")
-    assert found.evidence[0].source == ("run.log", 12)
-
-
-@pytest.mark.parametrize(("begin", "script"), [("<module>", "tools/fit.py"), ("worker", "train.py")])
-def test_log_without_processes_names_the_script_in_which_tracebacks_begin(begin: str, script: str) -> None:
-    frames = (Frame("tools/steps.py", 12, "step"), Frame("tools/fit.py", 14, begin))
-    peer = find_entry("gloo-peer-gone").example
-    lost = ExceptionRecord(0, "RuntimeError", peer, frames, rank=0, kind="log")
-    exits = ProcessRecord(0, rank=1, exit_code=4, watched=False, unwatched_reason="read from a log")
-    evidence = Evidence(
-        launch=Launch(command="analyze", world_size=2), exceptions=(lost,), processes=(exits,)
-    )
-    found = cause_of(evidence)
-    assert found.code == "ERR006"
-    assert (found.fix[0].command or "").endswith(f" {script}")
-    assert "does not say where" in found.fix[0].text
-
-
-def test_an_error_raised_from_a_lost_peer_in_other_words_stays_a_complaint() -> None:
-    job = Job(2).raises(1, "KeyError", "'x'", 10)
-    inner = ExceptionRecord(1000, "RuntimeError", find_entry("gloo-peer-gone").example, rank=0, link="cause")
-    job.raises(0, "TrainerError", "epoch 3 failed", 9.9, chain=(inner,))
-    assert str(cause_of(job).ranks) == "1"
-
-
-def test_log_without_ranks_is_judged_too() -> None:
-    evidence = Evidence(
-        launch=Launch(command="analyze", world_size=2),
-        exceptions=(
-            ExceptionRecord(0, "RuntimeError", find_entry("gloo-peer-gone").example, LOOP, kind="log"),
-            ExceptionRecord(0, "KeyError", "'x'", LOOP, kind="log"),
-        ),
-    )
-    assert cause_of(evidence).message.startswith("A process of the job failed")
-
-
-def test_job_in_which_only_victims_spoke_is_not_judged() -> None:
-    findings, verdict, rows = judge(Job(4).complains(range(4)))
-    assert findings == []
-    row = rows["crash.exceptions"]
-    assert row.status == "unknown"
-    assert "only victims were seen" in (row.reason or "")
-    assert (verdict.status, verdict.code) == ("problems", None)
-    assert "only victims were seen" in verdict.headline
-
-
-def test_job_that_left_nothing_is_not_judged() -> None:
-    evidence = Evidence(launch=Launch(command="run"), job=(JobEnd(1),))
-    reason = assert_status(find_exception, evidence, "unknown")
-    assert "no process of the job left" in reason
-
-
-def test_interrupted_job_is_nobodys_fault() -> None:
-    job = Job(2)
-    job.end["interrupted"] = "SIGINT"
-    for rank in range(2):
-        job.raises(rank, "KeyboardInterrupt", "", 5)
-    findings, verdict, rows = judge(job)
-    assert findings == []
-    assert {row.status for row in rows.values()} == {"skipped"}
-    assert verdict.status == "unknown"
-
-
-def test_failure_before_the_interruption_is_told() -> None:
-    job = Job(2).raises(1, "KeyError", "'x'", 3).raises(0, "KeyboardInterrupt", "", 60)
-    job.end["interrupted"] = "SIGINT"
-    found = cause_of(job)
-    assert (found.code, str(found.ranks)) == ("ERR001", "1")
-
-
 def test_rows_are_one_per_code_and_all_of_them_pass_or_fail() -> None:
     _, _, rows = judge(one_raises("KeyError", "'x'"))
     failed: list[CheckRow] = [row for row in rows.values() if row.status == "fail"]
     assert [row.id for row in failed] == ["crash.exceptions"]
     assert SITE  # the frames of torch stay folded
     assert len({row.codes for row in rows.values()}) == len(rows)
-
-
-def test_failure_after_which_a_restart_went_well_is_told_as_such() -> None:
-    first = Job(2, exit_code=0).raises(1, "KeyError", "'x'")
-    found = cause_of(join_attempts(first, Job(2, exit_code=0, attempt=1)))
-    assert (found.code, found.severity) == ("ERR001", "warning")
-    assert found.message.endswith("started the job again, and then it went well.")
-
-
-def test_console_script_of_a_launcher_is_nobodys_line() -> None:
-    script = Frame("/venv/bin/torchrun", 8, "<module>", "sys.exit(main())")
-    own = Frame("/home/someone/bin/train", 3, "<module>")
-    assert user_frames((script, own)) == (own,)
-
-
-def test_a_rank_that_gets_the_wrong_size_need_not_be_the_odd_one() -> None:
-    found = cause_of(Job(3).dies(1, 6).says_example(1, "mismatch-of-sizes").complains([0, 2]))
-    assert (found.code, found.confidence) == ("COL003", "medium")
-    assert "who notices it need not be the one that differs" in found.message
-    two = cause_of(Job(2).dies(1, 6).says_example(1, "mismatch-of-sizes").complains([0]))
-    assert "who notices it" not in two.message

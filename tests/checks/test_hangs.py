@@ -11,19 +11,16 @@ import pytest
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.standstill import Call
 from tests.checks.standing import (
-    SYNC,
+    GUARD,
     at,
     backward,
     collective,
-    forward,
     gone,
     judge,
     point,
     proved,
     stand,
 )
-
-GUARD = Frame("train.py", 17, "if", "if rank == 0:")
 
 
 def test_a_rank_in_another_call_than_the_rest_is_named_with_both_lines() -> None:
@@ -233,124 +230,6 @@ def test_a_monitored_barrier_ends_by_itself_and_proves_nothing() -> None:
     assert found.details["proof"] is False
 
 
-def test_a_wrapper_of_a_smaller_group_waits_for_its_own_ranks_only() -> None:
-    """Pipeline of two stages: the second one receives from the first, which reduces among itself."""
-    first = RankSet([0, 1])
-    stands = [
-        backward(0, 3, 50, world=first),
-        stand(1, forward(3, 50, first), line=51, cpu_share=0.8),
-        stand(2, point("recv", 0, 4, 60)),
-        stand(3, point("recv", 1, 4, 60)),
-    ]
-    assert judge(stands) is None
-
-
-def test_validation_through_the_wrapper_on_one_rank_says_what_to_call_instead() -> None:
-    inside = replace(forward(6, 14, 2), returned=False)
-    found = proved([
-        replace(stand(0, forward(5, 30, 2), inside, conditions=(GUARD,), frames=(SYNC, at(14))), call=inside),
-        stand(1, forward(5, 30, 2), collective("barrier", 1, 28, world=2)),
-    ])  # fmt: skip
-    assert (found.code, found.ranks) == ("COL002", RankSet([0]))
-    assert "model.module" in (found.fix[0].code or "")
-    assert "rank 1 ran 5 forwards of the wrapped model and rank 0 ran 6 forwards" in found.evidence[-1].text
-
-
-def test_a_forward_that_computes_is_no_wait() -> None:
-    inside = replace(forward(6, 14, 2), returned=False)
-    busy = replace(stand(0, forward(5, 30, 2), inside, frames=(at(99, "layer"), at(14))), call=inside)
-    found = judge([busy, stand(1, collective("barrier", 1, 28, world=2))])
-    assert found is not None
-    assert (found.code, found.ranks) == ("COL009", RankSet([0]))
-
-
-def test_a_rank_that_ran_out_of_batches_is_told_by_its_forwards() -> None:
-    found = proved([
-        backward(0, 8, 40), backward(2, 8, 40), backward(3, 8, 40),
-        stand(1, forward(7, 40), collective("barrier", 1, 50)),
-    ])  # fmt: skip
-    assert (found.code, found.ranks) == ("COL002", RankSet([1]))
-    assert "rank 1 ran 7 forwards" in found.evidence[-1].text
-    assert any("drop_last" in (fix.code or "") for fix in found.fix)
-
-
-def test_a_backward_on_a_device_waits_for_what_is_queued_there_and_proves_nothing() -> None:
-    stands = [
-        *[backward(rank, 8, 40, world=3, backend="nccl") for rank in (0, 2)],
-        stand(1, forward(7, 38, 3), collective("barrier", 1, 50, world=3)),
-    ]
-    found = judge(stands)
-    assert found is not None
-    assert (found.details["proof"], found.ranks) == (False, RankSet([1]))
-
-
-def test_a_backward_within_no_sync_waits_for_nobody() -> None:
-    stands = [backward(0, 8, 40, world=2), stand(1, forward(8, 40, 2), collective("barrier", 1, 50, world=2))]
-    assert judge(stands) is not None
-    local = tuple(replace(call, reduces=False) for call in stands[0].recent)
-    found = judge([replace(stands[0], recent=local), stands[1]], still=3.0)
-    assert found is not None
-    assert (found.code, found.ranks, found.details["proof"]) == ("COL009", RankSet([0]), False)
-
-
-def test_a_backward_that_has_no_processor_is_no_wait() -> None:
-    """On a machine with too many processes a rank that computes may get next to none of it."""
-    stands = [backward(0, 8, 40, world=2), stand(1, forward(8, 40, 2), collective("barrier", 1, 50, world=2))]
-    assert judge([replace(stands[0], state="R"), stands[1]]) is None
-
-
-def test_a_loop_that_one_rank_has_left_is_named() -> None:
-    loop = Frame("train.py", 36, "for", "for batch in loader:")
-    found = proved([
-        backward(0, 8, 40, conditions=(loop,)), backward(2, 8, 40, conditions=(loop,)),
-        stand(1, forward(7, 38, 3), collective("barrier", 1, 50, world=3)),
-    ], world=3)  # fmt: skip
-    assert "rank 1 has left the loop (train.py:36): it waits in barrier #1 (train.py:50" in found.message
-    assert [place.line for place in found.where if place.role == "condition"] == [36]
-
-
-def test_a_loop_that_both_are_in_was_not_left() -> None:
-    loop = Frame("train.py", 36, "for", "for batch in loader:")
-    found = proved([
-        backward(0, 8, 40, conditions=(loop,)), backward(2, 8, 40, conditions=(loop,)),
-        stand(1, forward(7, 38, 3), collective("barrier", 1, 50, world=3), conditions=(loop,)),
-    ], world=3)  # fmt: skip
-    assert "left the loop" not in found.message
-
-
-def test_a_rank_in_the_next_forward_has_done_its_backward() -> None:
-    later = replace(forward(9, 38), returned=False)
-    stands = [backward(0, 8, 40), replace(stand(1, forward(8, 38), later, frames=(SYNC, at(38))), call=later)]
-    assert judge([*stands, backward(2, 8, 40), backward(3, 8, 40)]) is None
-
-
-def test_a_send_that_was_made_is_on_its_way() -> None:
-    stands = [
-        stand(0, point("recv", 1, 3, 9)),
-        stand(1, point("isend", 0, 3, 20), collective("barrier", 1, 21, world=2)),
-    ]
-    assert judge(stands) is None
-
-
-def test_a_send_that_was_never_made_is_unmatched() -> None:
-    stands = [
-        stand(0, point("recv", 1, 3, 9)),
-        stand(1, point("isend", 0, 2, 20), collective("barrier", 1, 21, world=2)),
-    ]
-    found = proved(stands)
-    assert (found.code, found.ranks, found.victims) == ("COL011", RankSet([1]), RankSet([0]))
-
-
-def test_how_often_each_side_has_called_is_said() -> None:
-    stands = [
-        stand(2, point("recv", 1, 4, 9)),
-        stand(1, point("send", 2, 3, 20), collective("barrier", 1, 21, world=3)),
-    ]
-    found = proved([stand(0, collective("barrier", 1, 21, world=3)), *stands])
-    assert (found.code, found.ranks, found.victims) == ("COL011", RankSet([1]), RankSet([2]))
-    assert found.evidence[-1].text == "rank 2 has begun 4 receives from rank 1, and rank 1 3 sends to it"
-
-
 def test_who_waits_for_a_stuck_rank_is_no_part_of_the_cause() -> None:
     """Ranks 0 and 1 are in calls that do not fit; rank 2 only waits for a message of rank 1."""
     found = proved([
@@ -369,33 +248,6 @@ def test_a_rank_that_is_gone_is_the_cause_also_where_others_wait_in_a_chain() ->
         gone(2, collective("all_reduce", 3, 10, RankSet([1, 2]), "dp")),
     ])  # fmt: skip
     assert (found.code, found.ranks) == ("COL008", RankSet([2]))
-
-
-def test_two_that_receive_first_are_both_named() -> None:
-    found = proved([stand(0, point("recv", 1, 1, 9)), stand(1, point("recv", 0, 1, 9))])
-    assert (found.code, found.ranks) == ("COL011", RankSet([0, 1]))
-
-
-def test_tags_that_differ_do_not_meet() -> None:
-    found = proved([stand(0, point("recv", 1, 1, 9, tag=5)), stand(1, point("send", 0, 1, 12, tag=6))])
-    assert found.code == "COL011"
-    assert "tag 5" in found.message
-    assert "tag 6" in found.message
-
-
-def test_a_send_and_its_receive_that_both_wait_are_on_their_way() -> None:
-    assert judge([stand(0, point("recv", 1, 1, 9)), stand(1, point("send", 0, 1, 12))]) is None
-
-
-def test_a_receive_from_any_is_stuck_only_where_nobody_is_left_to_send() -> None:
-    waits = stand(0, point("recv", None, 3, 9))
-    behind = [stand(rank, point("send", 0, 1, 20), collective("barrier", 1, 30, world=3)) for rank in (1, 2)]
-    assert proved([waits, *behind]).code == "COL011"
-    unseen = judge([waits, *behind], world=4)  # the fourth may send
-    assert unseen is not None
-    assert unseen.details["proof"] is False
-    sent = [stand(rank, point("send", 0, 2, 20), collective("barrier", 1, 30, world=3)) for rank in (1, 2)]
-    assert judge([waits, *sent]) is None
 
 
 def test_groups_are_matched_by_their_ranks() -> None:
@@ -543,21 +395,3 @@ def test_who_makes_a_group_alone_and_who_leaves_it_out_is_said_alike_everywhere(
     blamed = RankSet().union(*(place.ranks for place in found.where if place.role == "culprit"))
     assert (found.code, found.ranks, blamed) == ("COL006", RankSet(ranks), RankSet(ranks))
     assert not set(found.victims) & set(found.ranks)
-
-
-def test_a_send_that_was_asked_for_and_is_never_received_names_who_went_past_it() -> None:
-    """A ring in which rank 2 leaves its receive out, and comes to the barrier."""
-    wait = at(9, "shift", "work.wait()")
-    sends = replace(point("isend", 2, 6, 8), asynchronous=True)
-    held = replace(stand(1, sends, frames=(wait,), frames_before=(wait,)), call=None)
-    passed = [
-        stand(rank, collective("barrier", 1, 15), counts={"recv 1 0 0": 5} if rank == 2 else {})
-        for rank in (0, 2, 3)
-    ]
-    found = proved([passed[0], held, *passed[1:]])
-    assert (found.code, found.ranks, found.victims) == ("COL011", RankSet([2]), RankSet([1]))
-    assert "rank 1 waits for isend to rank 2" in found.message.lower()
-    assert any(
-        "rank 1 has begun 6 sends to rank 2, and rank 2 5 receives from it" in each.text
-        for each in found.evidence
-    )

@@ -10,7 +10,7 @@ import pytest
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.collectives import COMPLETED, RETIRED, SCHEDULED, STARTED
 from tests.checks.jobs import Job
-from tests.checks.test_recorder import CREATED_NS, Made, first, judge, with_job
+from tests.checks.recorded import CREATED_NS, Made, first, judge, with_job
 
 SECOND = 10**9
 

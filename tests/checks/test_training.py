@@ -5,28 +5,8 @@ from __future__ import annotations
 import dataclasses
 import time
 
-import ddpdoctor_checks
-from ddpdoctor.evidence import Evidence, Launch, RankSet
-from ddpdoctor.judge import Finding, Registry
-from ddpdoctor.report.build import build_report
-from ddpdoctor.testing import STARTED
-from tests.checks.training import CALL, LOOP, STEP, WRAP, Made, tensor
-
-
-def judge(made: Made | Evidence) -> list[Finding]:
-    registry = Registry()
-    ddpdoctor_checks.register(registry)
-    evidence = made if isinstance(made, Evidence) else made.evidence()
-    evidence = dataclasses.replace(evidence, launch=Launch(command="run", world_size=2))
-    report = build_report(evidence, registry=registry, started_at=STARTED, duration_s=1.0)
-    assert [row.reason for row in report.checks if row.status == "error"] == []
-    return list(report.findings)
-
-
-def only(made: Made | Evidence) -> Finding:
-    found = judge(made)
-    assert len(found) == 1, [each.code for each in found]
-    return found[0]
+from ddpdoctor.evidence import Evidence, RankSet
+from tests.checks.training import CALL, LOOP, STEP, WRAP, Made, judge, only, tensor
 
 
 def test_equal_replicas_are_no_finding() -> None:

@@ -7,7 +7,7 @@ import pytest
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.training import FileUse, SharedFile, Training
-from tests.checks.test_training import judge, only
+from tests.checks.training import judge, only
 
 SAVE = Frame("train.py", 40, "save", "torch.save(state, path)")
 LOAD = Frame("train.py", 50, "load", "state = torch.load(path)")

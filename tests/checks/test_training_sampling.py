@@ -13,8 +13,7 @@ from ddpdoctor.evidence.sampling import Sampling
 from ddpdoctor.evidence.shares import Share
 from ddpdoctor_checks.training.samplers import estimate_overlap
 from tests.checks.jobs import Job
-from tests.checks.test_training import judge, only
-from tests.checks.training import Made
+from tests.checks.training import Made, judge, only
 
 TRAIN = Frame("train.py", 25, "train", "for batch in loader:")
 EVALUATE = Frame("train.py", 60, "evaluate", "for batch in validation:")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.syncs import PaceLook, Replicated, SearchLook, Syncs, Unenclosed
 from ddpdoctor.evidence.training import OptimizerSetup, StepLook, Training, WrapperSetup
-from ddpdoctor.judge import Finding, NotApplicable
+from ddpdoctor.judge import NotApplicable
 from ddpdoctor.watch.records import Shortener
 from ddpdoctor.watch.syncs import fold_syncs
 from ddpdoctor_checks.training import find_data_parallel, find_redundant, find_search, find_unenclosed
@@ -31,10 +30,6 @@ def training(*syncs: Syncs) -> Evidence:
     )
 
 
-def list_found(findings: Iterable[Finding]) -> list[Finding]:
-    return list(findings)
-
-
 def paces(*rows: tuple[int, int, int, int, int, int]) -> Evidence:
     """Rows of step, steps, backwards, kept, synced, alone."""
     return training(Syncs(paces=tuple(PaceLook(1, BOTH, *row) for row in rows)))
@@ -48,7 +43,7 @@ def accumulating(each: int) -> list[tuple[int, int, int, int, int, int]]:
 
 
 def test_micro_batches_that_are_all_reduced_are_named() -> None:
-    (found,) = list_found(find_redundant(paces(*accumulating(4))))
+    (found,) = list(find_redundant(paces(*accumulating(4))))
     assert found.details["reductions"] == 4
     assert "3 of 4 reductions are wasted" in found.message
     assert found.where[0].line == 7
@@ -68,45 +63,43 @@ def test_micro_batches_that_are_all_reduced_are_named() -> None:
     ids=["one", "few looks", "no_sync", "set to none between", "set to zero", "two forwards", "now and then"],
 )
 def test_paces_that_waste_nothing_as_far_as_is_known(rows: list[tuple[int, int, int, int, int, int]]) -> None:
-    assert list_found(find_redundant(paces(*rows))) == []
+    assert list(find_redundant(paces(*rows))) == []
 
 
 def test_ranks_that_differ_are_not_told_to_waste() -> None:
     rows = accumulating(2)
     other = tuple(PaceLook(1, RankSet([1]), step, steps, steps, 0, steps, 0) for step, steps, *_ in rows)
     own = tuple(PaceLook(1, RankSet([0]), *row) for row in rows)
-    assert list_found(find_redundant(training(Syncs(paces=own + other)))) == []
+    assert list(find_redundant(training(Syncs(paces=own + other)))) == []
 
 
 def test_a_backward_alone_under_no_sync_is_named_once_for_its_line() -> None:
     row = Unenclosed(1, RankSet([0]), 4, LINE)
-    (found,) = list_found(
+    (found,) = list(
         find_unenclosed(
             training(Syncs(unenclosed=(row,)), Syncs(unenclosed=(Unenclosed(1, RankSet([1]), 8, LINE),)))
         )
     )
     assert found.ranks == BOTH
     assert found.details["count"] == 8
-    assert list_found(find_unenclosed(training(Syncs()))) == []
+    assert list(find_unenclosed(training(Syncs()))) == []
 
 
 @pytest.mark.parametrize(("looks", "found", "count"), [(4, 0, 1), (3, 0, 0), (6, 1, 0)])
 def test_a_search_that_finds_nothing(looks: int, found: int, count: int) -> None:
-    told = list_found(find_search(training(Syncs(searches=(SearchLook(1, BOTH, looks, found, 9),)))))
+    told = list(find_search(training(Syncs(searches=(SearchLook(1, BOTH, looks, found, 9),)))))
     assert len(told) == count
     assert all((each.severity, each.role) == ("info", "advice") for each in told)
 
 
 def test_a_search_that_finds_something_on_another_node_is_needed() -> None:
     one, other = SearchLook(1, RankSet([0]), 6, 0, 9), SearchLook(1, RankSet([1]), 6, 2, 9)
-    assert list_found(find_search(training(Syncs(searches=(one,)), Syncs(searches=(other,))))) == []
+    assert list(find_search(training(Syncs(searches=(one,)), Syncs(searches=(other,))))) == []
 
 
 @pytest.mark.parametrize(("devices", "severity"), [(8, None), (None, None), (1, "info"), (0, "info")])
 def test_data_parallel_in_a_rank(devices: int | None, severity: str | None) -> None:
-    (found,) = list_found(
-        find_data_parallel(training(Syncs(replicated=(Replicated(BOTH, "Net", devices, LINE),))))
-    )
+    (found,) = list(find_data_parallel(training(Syncs(replicated=(Replicated(BOTH, "Net", devices, LINE),)))))
     assert found.severity == severity
     assert found.where[0].line == 7
 
@@ -114,7 +107,7 @@ def test_data_parallel_in_a_rank(devices: int | None, severity: str | None) -> N
 def test_data_parallel_in_a_job_of_one_rank_is_not_applicable() -> None:
     alone = Training(0, RankSet([0]), syncs=Syncs(replicated=(Replicated(RankSet([0]), "Net", 8, LINE),)))
     with pytest.raises(NotApplicable):
-        list_found(find_data_parallel(Evidence(training=(alone,))))
+        list(find_data_parallel(Evidence(training=(alone,))))
 
 
 def test_events_of_ranks_are_folded() -> None:

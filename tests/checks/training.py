@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
+import ddpdoctor_checks
 from ddpdoctor.evidence import Evidence, Frame, Launch, RankSet
 from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.training import (
@@ -17,6 +19,9 @@ from ddpdoctor.evidence.training import (
     WrapperLook,
     WrapperSetup,
 )
+from ddpdoctor.judge import Finding, Registry
+from ddpdoctor.report.build import build_report
+from ddpdoctor.testing import STARTED
 
 STEP = Frame("train.py", 30, "train", "optimizer.step()")
 WRAP = Frame("train.py", 12, "main", "model = DistributedDataParallel(net)")
@@ -195,3 +200,21 @@ class Made:
         return Evidence(
             launch=Launch(command="run", nproc=self.world, world_size=self.world), training=(self.training(),)
         )
+
+
+def judge(made: Made | Evidence) -> list[Finding]:
+    """Return what all checks together find in a run; none of them may fail."""
+    registry = Registry()
+    ddpdoctor_checks.register(registry)
+    evidence = made if isinstance(made, Evidence) else made.evidence()
+    evidence = dataclasses.replace(evidence, launch=Launch(command="run", world_size=2))
+    report = build_report(evidence, registry=registry, started_at=STARTED, duration_s=1.0)
+    assert [row.reason for row in report.checks if row.status == "error"] == []
+    return list(report.findings)
+
+
+def only(made: Made | Evidence) -> Finding:
+    """Return the one finding."""
+    found = judge(made)
+    assert len(found) == 1, [each.code for each in found]
+    return found[0]

@@ -1,0 +1,333 @@
+"""What findings on a job's end tell beside their code: words, lines, commands, restarts; and logs alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddpdoctor.evidence import Evidence, Frame, Launch, RankSet
+from ddpdoctor.evidence.job import (
+    CrashRecord,
+    ExceptionRecord,
+    JobEnd,
+    MemoryRecord,
+    ProcessRecord,
+)
+from ddpdoctor.evidence.texts import find_entry
+from ddpdoctor.testing import assert_status
+from ddpdoctor_checks.crash import find_exception
+from ddpdoctor_checks.crash.frames import user_frames
+from tests.checks.crashed import all_raise, everyone_raises, one_raises, restarts_of, said, segfault, unused
+from tests.checks.jobs import LOOP, Job, at, cause_of, join_attempts, judge
+
+
+def test_sigkill_without_proof_says_what_was_not_looked_at() -> None:
+    job = Job(2).dies(1, 9).complains([0])
+    job.memory.append(MemoryRecord(0, "node-a", oom_kills=0, kernel_note="the kernel log needs root"))
+    found = cause_of(job)
+    assert (found.code, found.confidence) == ("ERR005", "medium")
+    assert "the kernel log needs root" in found.message
+
+
+@pytest.mark.parametrize(("value", "known"), [("DETAIL", True), ("INFO", False)])
+def test_crash_under_detailed_debugging_names_the_setting_first(value: str, known: bool) -> None:
+    found = cause_of(segfault().set(1, variables={"TORCH_DISTRIBUTED_DEBUG": value}))
+    assert (found.fix[0].command == "unset TORCH_DISTRIBUTED_DEBUG") == known
+
+
+def test_crash_under_our_own_detailed_debugging_offers_the_lower_level() -> None:
+    settings = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+    job = segfault().set(1, variables=settings)
+    job.end["toggles"] = settings
+    assert "--debug info" in (cause_of(job).fix[0].command or "")
+
+
+def test_a_comprehension_is_shown_as_the_function_that_it_stands_in() -> None:
+    frames = (
+        Frame("data.py", 20, "<listcomp>"), Frame("data.py", 20, "encode"), Frame("data.py", 31, "<genexpr>"),
+        Frame("data.py", 30, "__getitem__"),
+    )  # fmt: skip
+    assert [frame.function for frame in user_frames(frames)] == ["encode", "<genexpr>", "__getitem__"]
+
+
+def test_a_crash_of_one_rank_is_looked_for_with_all_of_them() -> None:
+    some = cause_of(segfault()).fix[0].command or ""
+    assert "--nproc 2" in some
+    everyone = Job(2).dies(0, 11).dies(1, 11)
+    for rank, process in everyone.processes.items():
+        everyone.crashes.append(
+            CrashRecord(process.pid, "Fatal Python error: Segmentation fault", LOOP, rank=rank)
+        )
+    assert "--nproc 1" in (cause_of(everyone).fix[0].command or "")
+
+
+def test_exit_shows_what_the_rank_said_before_it() -> None:
+    job = Job(2).exits(1, 4, last_words="loading\ndataset not found: /data/train\n\n").complains([0])
+    found = cause_of(job)
+    assert "last line on stderr: dataset not found: /data/train" in [item.text for item in found.evidence]
+
+
+def test_several_ranks_that_exit_alike_are_spoken_of_as_several() -> None:
+    found = cause_of(Job(2).exits(0, 3).exits(1, 3))
+    assert "they called sys.exit with status 3" in found.message
+
+
+def test_exit_with_a_text_of_its_own_needs_no_other() -> None:
+    job = Job(2).exits(1, 1, exit_text="no data", last_words="no data").complains([0])
+    assert not any("last line on stderr" in item.text for item in cause_of(job).evidence)
+
+
+@pytest.mark.parametrize(("backend", "wraps", "offered"), [
+    ("gloo", True, False), ("gloo", False, True), ("nccl", True, True), ("cpu:gloo,cuda:nccl", True, False),
+])  # fmt: skip
+def test_detailed_debugging_is_not_offered_where_it_would_crash(
+    backend: str, wraps: bool, offered: bool
+) -> None:
+    job = one_raises(*said("mismatch-of-sizes"), world=3)
+    for rank, process in job.processes.items():
+        job.set(rank, backend=backend, milestones=process.milestones if wraps else ())
+    found = cause_of(job)
+    assert found.code == "COL003"
+    assert any("--debug detail" in (fix.command or "") for fix in found.fix) == offered
+    assert found.fix
+
+
+def test_checks_of_crashes_say_that_we_ended_the_job() -> None:
+    job = Job(2, exit_code=None).terminates([0, 1])
+    job.end = {"stopped": True, "interrupted": "SIGTERM"}
+    rows = judge(job)[2]
+    assert "ddpdoctor ended the job" in (rows["crash.exceptions"].reason or "")
+
+
+def test_two_processes_of_one_rank_are_named() -> None:
+    job = Job(1, launch={"world_size": 2, "nproc": 2})
+    twin = job.process(0, pid=9999, ended=at(60), exit_code=1)
+    job.extra.append(twin)
+    job.raises(0, *said("clients-missing"), seconds=60)
+    job.exceptions.append(ExceptionRecord(9999, *said("clients-missing"), LOOP, rank=0, at=at(60)))
+    found = cause_of(job)
+    assert found.code == "ENV002"
+    assert "node-a:1000 and node-a:9999" in found.message
+    assert found.ranks == RankSet([0])
+
+
+def test_child_of_a_rank_and_an_earlier_attempt_are_no_second_rank() -> None:
+    job = Job(2).raises(0, "KeyError", "'x'").complains([1])
+    job.extra += [job.process(0, pid=2000, parent=1000), job.process(1, pid=3000, attempt=7, exit_code=0)]
+    assert "ENV002" not in [each.code for each in judge(job)[0]]
+
+
+def test_restart_loop_is_told_beside_its_cause() -> None:
+    findings, _, _ = judge(restarts_of(3))
+    assert [each.code for each in findings] == ["ERR001", "ENV018"]
+    assert findings[1].details["attempts"] == [0, 1, 2]
+    assert "3 attempts of 3" in findings[1].message
+    assert any("the same failure in 3 attempts" in item.text for item in findings[0].evidence)
+
+
+def test_attempts_that_failed_differently_are_no_loop() -> None:
+    first = Job(2, attempt=0).raises(0, "KeyError", "'x'").complains([1])
+    second = Job(2, attempt=1).raises(1, "ValueError", "odd").complains([0])
+    findings, _, _ = judge(join_attempts(first, second))
+    assert [(each.code, str(each.ranks)) for each in findings] == [("ERR001", "1")]
+
+
+def test_restart_that_helped_leaves_a_warning() -> None:
+    first = Job(2, attempt=0).raises(0, "KeyError", "'x'").complains([1])
+    findings, verdict, _ = judge(join_attempts(first, Job(2, attempt=1, exit_code=0)))
+    assert [(each.code, each.severity) for each in findings] == [("ERR001", "warning")]
+    assert verdict.status == "problems"
+
+
+def test_errno_97_is_a_note_and_only_in_a_job_that_failed() -> None:
+    job = one_raises("KeyError", "'x'").says_example(0, "address-family", count=40)
+    findings, verdict, _ = judge(job)
+    assert [(each.code, each.severity) for each in findings] == [("ERR001", "error"), ("NET012", "info")]
+    assert "40 lines" in findings[1].message
+    assert verdict.code == "ERR001"
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "severity"), [("0", None, "warning"), ("1", None, "info"), ("0", "3", "info")]
+)
+def test_guessed_device_is_a_warning_where_the_guess_is_wrong(
+    device: str, visible: str | None, severity: str
+) -> None:
+    line = find_entry("device-guessed").example.replace("GPU 6", f"GPU {device}")
+    variables = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
+    findings, _, _ = judge(Job(2, exit_code=0).set(1, variables=variables).says(1, line))
+    assert [(each.code, each.severity) for each in findings] == [("BKD009", severity)]
+
+
+def test_blocking_launches_make_the_line_the_true_one() -> None:
+    job = one_raises(*said("device-error"), world=2).set(1, variables={"CUDA_LAUNCH_BLOCKING": "1"})
+    job.says_example(1, "device-assertion")
+    found = cause_of(job)
+    assert "this is the line" in found.message
+    assert any("srcIndex < srcSelectDimSize" in item.text for item in found.evidence)
+    assert not any("--blocking" in (fix.command or "") for fix in found.fix)
+
+
+def test_names_of_parameters_come_from_the_message_where_no_wrapper_was_seen() -> None:
+    text = find_entry("parameters-unused").example + "\n" + find_entry("unused-names").example
+    found = cause_of(all_raise(2, "RuntimeError", text.removeprefix("RuntimeError: ")))
+    assert found.code == "DDP001"
+    assert "b.weight and b.bias" in found.message
+
+
+def test_indices_are_told_where_no_name_is_known() -> None:
+    job = unused(range(2), world=2)
+    job.wrappers.clear()
+    assert "parameter 2 and parameter 3" in cause_of(job).message
+
+
+def test_sets_of_unused_parameters_that_differ_are_told_per_rank() -> None:
+    job = unused(range(2), world=2)
+    other = replace(job.exceptions[1], message=job.exceptions[1].message.replace(": 2 3", ": 3"))
+    job.exceptions[1] = other
+    found = cause_of(job)
+    assert found.code == "DDP002"
+    assert [row["names"] for row in found.details["by_rank"]] == [["b.weight", "b.bias"], ["b.bias"]]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "start"),
+    [("torchrun", "ddpdoctor run --nproc 2 "), ("srun", "ddpdoctor run "), ("accelerate", "ddpdoctor run ")],
+)
+def test_commands_are_for_the_launcher_of_the_job(launcher: str, start: str) -> None:
+    job = everyone_raises("device-error")
+    job.end["launcher"] = launcher
+    if launcher != "torchrun":
+        job.extra.append(
+            ProcessRecord(7, role="launcher", command=(launcher, "launch", "train.py"), exit_code=1)
+        )
+    commands = [fix.command for fix in cause_of(job).fix if fix.command]
+    assert commands[0].startswith(start)
+    if launcher != "torchrun":
+        assert f"-- {launcher} launch train.py" in commands[0]
+    else:
+        assert commands[0] == "ddpdoctor run --nproc 2 --blocking train.py --lr 0.1"
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ("port-taken", "ddpdoctor run --master-port 29501 --nproc-per-node=2 --tee 3 train.py --lr 0.1"),
+        (
+            "device-error",
+            "ddpdoctor run --blocking --nproc-per-node=2 --master_port 29500 --tee 3 train.py --lr 0.1",
+        ),
+        ("driver-failed", "ddpdoctor run --nproc 1 --master_port 29500 --tee 3 train.py --lr 0.1"),
+    ],
+)
+def test_commands_repeat_what_torchrun_was_given(entry: str, expected: str) -> None:
+    job = everyone_raises(entry) if entry != "driver-failed" else all_raise(2, "ValueError", "odd")
+    given = "python -m torch.distributed.run --nproc-per-node=2 --master_port 29500 --tee 3 train.py --lr 0.1".split()
+    job.extra.append(ProcessRecord(7, role="launcher", command=tuple(given), exit_code=1))
+    commands = [fix.command for fix in cause_of(job).fix if fix.command]
+    assert commands[0] == expected
+
+
+def test_log_without_processes_is_judged_from_its_tracebacks() -> None:
+    """What ``analyze`` finds in saved output of plain torchrun: no process, no end, ranks perhaps by prefix."""
+    evidence = Evidence(
+        launch=Launch(command="analyze", world_size=2),
+        exceptions=(
+            ExceptionRecord(0, "KeyError", "'x'", LOOP, rank=1, kind="log", source=("run.log", 12)),
+            ExceptionRecord(
+                0, "RuntimeError", find_entry("gloo-peer-gone").example, LOOP, rank=0, kind="log"
+            ),
+        ),
+    )
+    found = cause_of(evidence)
+    assert (found.code, str(found.ranks), str(found.victims)) == ("ERR001", "1", "0")
+    assert found.evidence[0].source == ("run.log", 12)
+
+
+@pytest.mark.parametrize(("begin", "script"), [("<module>", "tools/fit.py"), ("worker", "train.py")])
+def test_log_without_processes_names_the_script_in_which_tracebacks_begin(begin: str, script: str) -> None:
+    frames = (Frame("tools/steps.py", 12, "step"), Frame("tools/fit.py", 14, begin))
+    peer = find_entry("gloo-peer-gone").example
+    lost = ExceptionRecord(0, "RuntimeError", peer, frames, rank=0, kind="log")
+    exits = ProcessRecord(0, rank=1, exit_code=4, watched=False, unwatched_reason="read from a log")
+    evidence = Evidence(
+        launch=Launch(command="analyze", world_size=2), exceptions=(lost,), processes=(exits,)
+    )
+    found = cause_of(evidence)
+    assert found.code == "ERR006"
+    assert (found.fix[0].command or "").endswith(f" {script}")
+    assert "does not say where" in found.fix[0].text
+
+
+def test_an_error_raised_from_a_lost_peer_in_other_words_stays_a_complaint() -> None:
+    job = Job(2).raises(1, "KeyError", "'x'", 10)
+    inner = ExceptionRecord(1000, "RuntimeError", find_entry("gloo-peer-gone").example, rank=0, link="cause")
+    job.raises(0, "TrainerError", "epoch 3 failed", 9.9, chain=(inner,))
+    assert str(cause_of(job).ranks) == "1"
+
+
+def test_log_without_ranks_is_judged_too() -> None:
+    evidence = Evidence(
+        launch=Launch(command="analyze", world_size=2),
+        exceptions=(
+            ExceptionRecord(0, "RuntimeError", find_entry("gloo-peer-gone").example, LOOP, kind="log"),
+            ExceptionRecord(0, "KeyError", "'x'", LOOP, kind="log"),
+        ),
+    )
+    assert cause_of(evidence).message.startswith("A process of the job failed")
+
+
+def test_job_in_which_only_victims_spoke_is_not_judged() -> None:
+    findings, verdict, rows = judge(Job(4).complains(range(4)))
+    assert findings == []
+    row = rows["crash.exceptions"]
+    assert row.status == "unknown"
+    assert "only victims were seen" in (row.reason or "")
+    assert (verdict.status, verdict.code) == ("problems", None)
+    assert "only victims were seen" in verdict.headline
+
+
+def test_job_that_left_nothing_is_not_judged() -> None:
+    evidence = Evidence(launch=Launch(command="run"), job=(JobEnd(1),))
+    reason = assert_status(find_exception, evidence, "unknown")
+    assert "no process of the job left" in reason
+
+
+def test_interrupted_job_is_nobodys_fault() -> None:
+    job = Job(2)
+    job.end["interrupted"] = "SIGINT"
+    for rank in range(2):
+        job.raises(rank, "KeyboardInterrupt", "", 5)
+    findings, verdict, rows = judge(job)
+    assert findings == []
+    assert {row.status for row in rows.values()} == {"skipped"}
+    assert verdict.status == "unknown"
+
+
+def test_failure_before_the_interruption_is_told() -> None:
+    job = Job(2).raises(1, "KeyError", "'x'", 3).raises(0, "KeyboardInterrupt", "", 60)
+    job.end["interrupted"] = "SIGINT"
+    found = cause_of(job)
+    assert (found.code, str(found.ranks)) == ("ERR001", "1")
+
+
+def test_failure_after_which_a_restart_went_well_is_told_as_such() -> None:
+    first = Job(2, exit_code=0).raises(1, "KeyError", "'x'")
+    found = cause_of(join_attempts(first, Job(2, exit_code=0, attempt=1)))
+    assert (found.code, found.severity) == ("ERR001", "warning")
+    assert found.message.endswith("started the job again, and then it went well.")
+
+
+def test_console_script_of_a_launcher_is_nobodys_line() -> None:
+    script = Frame("/venv/bin/torchrun", 8, "<module>", "sys.exit(main())")
+    own = Frame("/home/someone/bin/train", 3, "<module>")
+    assert user_frames((script, own)) == (own,)
+
+
+def test_a_rank_that_gets_the_wrong_size_need_not_be_the_odd_one() -> None:
+    found = cause_of(Job(3).dies(1, 6).says_example(1, "mismatch-of-sizes").complains([0, 2]))
+    assert (found.code, found.confidence) == ("COL003", "medium")
+    assert "who notices it need not be the one that differs" in found.message
+    two = cause_of(Job(2).dies(1, 6).says_example(1, "mismatch-of-sizes").complains([0]))
+    assert "who notices it" not in two.message
