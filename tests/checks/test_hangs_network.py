@@ -93,6 +93,11 @@ def test_one_side_alone_names_them_too_by_address_or_by_what_is_known_of_the_job
     found = judge_look(Evidence(launch=Launch(command="run"), standstills=(seen,), members=members))
     assert found is not None
     assert found.pairs == (("node-a", "node-b"),)
+    more = judge_look(
+        Evidence(launch=Launch(command="run"), standstills=(seen,), members=(*members, JobNode(2, "node-c")))
+    )
+    assert more is not None
+    assert more.pairs == (("10.0.0.11", "node-b"),)  # which of the two others it is nobody knows
 
 
 def test_full_packets_that_never_passed_are_lost_where_both_hosts_reach_a_third() -> None:

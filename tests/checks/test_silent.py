@@ -84,7 +84,16 @@ def test_on_accelerators_it_is_only_a_remark() -> None:
     assert (found.severity, found.confidence) == ("info", "low")
 
 
-@pytest.mark.parametrize("changes", [{"exit_code": 1}, {"signal": 15, "exit_code": None, "clean_end": False}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"exit_code": 1},
+        {"signal": 15, "exit_code": None, "clean_end": False},
+        {"signal": 9, "exit_code": None},
+        {"exit_code": None, "clean_end": False},
+    ],
+    ids=["status", "signal", "signal after its end", "unknown"],
+)
 def test_a_rank_that_failed_had_no_chance_to_wait(changes: dict[str, Any]) -> None:
     assert not find_work(make_rank(0, unwaited=(make_work(),), **changes), exit_code=1)
 
@@ -203,4 +212,15 @@ def test_a_group_that_was_made_again_has_to_be_destroyed_again() -> None:
 ])  # fmt: skip
 def test_a_job_that_failed_or_made_no_group_is_not_judged(evidence: Evidence) -> None:
     with pytest.raises(NotApplicable):
+        list(find_teardown(evidence))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"job": ()}, {"job": (JobEnd(exit_code=0, stopped=True),)}, {"job": (JobEnd(exit_code=0, signal=15),)}],
+    ids=["unknown", "ended by us", "killed"],
+)
+def test_a_job_that_is_not_known_to_have_ended_well_is_not_judged(changes: dict[str, Any]) -> None:
+    evidence = dataclasses.replace(make_job(make_rank(0), make_rank(1, *NEVER)), **changes)
+    with pytest.raises(NotApplicable, match="did not end well"):
         list(find_teardown(evidence))

@@ -6,6 +6,8 @@ import dataclasses
 import time
 
 from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence.training import Share
+from ddpdoctor_checks.training.replicas import list_replicas
 from tests.checks.training import CALL, LOOP, STEP, WRAP, Made, judge, only, tensor
 
 
@@ -39,6 +41,17 @@ def test_step_after_a_forward_under_no_sync() -> None:
         .look(4, "0|1", "0|1", alone=2, last=False)
     )
     assert only(made).code == "DDP008"
+
+
+def test_no_forward_but_those_under_no_sync_is_no_way_around_the_wrapper() -> None:
+    made = Made(2).look(1, "", "0|1", synced=0, alone=2, last=False).look(2, "0|1", final=True)
+    assert only(made).code == "DDP008"
+
+
+def test_gradients_that_differ_at_the_last_look_are_told_with_less_confidence() -> None:
+    found = only(Made(2).look(1, "", "0|1", synced=0, last=None))
+    assert (found.code, found.confidence) == ("DDP005", "medium")
+    assert "Its gradients differ at step 1." in found.message
 
 
 def test_correct_accumulation_is_no_finding() -> None:
@@ -94,6 +107,12 @@ def test_unused_on_all_ranks_and_on_some() -> None:
     somewhere = tensor("aux.weight", 4, "", "0,2-3", missing="1")
     found = only(Made(4).look(1, "", "0|1|2|3", used, somewhere).look(2, "0|1|2|3", final=True))
     assert (found.code, found.ranks, found.victims) == ("DDP002", RankSet([1]), RankSet([0, 2, 3]))
+
+
+def test_a_gradient_that_only_some_ranks_have_is_enough() -> None:
+    somewhere = tensor("aux.weight", 4, missing="1", gradients="0,2-3")
+    found = only(Made(4).look(1, "", "", somewhere).look(2, "0,2-3|1", final=True))
+    assert (found.code, found.ranks) == ("DDP002", RankSet([1]))
 
 
 def test_unused_parameters_that_the_wrapper_looks_for_are_no_cause() -> None:
@@ -208,6 +227,7 @@ def test_learning_rates_that_differ() -> None:
     made = Made(2).look(1).look(2, "", "", rates="0|1").look(4, "0|1", "", rates="0|1")
     found = only(made)
     assert (found.code, found.severity) == ("NUM006", "warning")
+    assert only(Made(2).look(1, "0|1", rates="0|1").look(2, "0|1", rates="0|1")).code == "NUM001"
 
 
 def test_last_bits_are_a_warning() -> None:
@@ -349,3 +369,23 @@ def test_sixteen_thousand_ranks_are_judged_in_bounded_time() -> None:
     found = only(made)
     assert (found.code, found.ranks) == ("NUM001", RankSet([world // 2]))
     assert time.monotonic() - began < 120  # speed is the benchmarks'; this only bounds it
+
+
+def test_tensors_of_nodes_are_joined_by_name() -> None:
+    nodes = []
+    for rank in (0, 1):
+        row = Made(2).look(1).look(2, "0|1").training()
+        values = (Share(f"d{rank}", RankSet([rank]), 1.0 + rank),)
+        steps = [
+            dataclasses.replace(
+                look, tensors=tuple(dataclasses.replace(each, values=values) for each in look.tensors)
+            )
+            for look in row.steps
+        ]
+        nodes.append(dataclasses.replace(row, node=rank, steps=tuple(steps)))
+    (replica,) = list_replicas(Evidence(training=tuple(nodes)))
+    (joined,) = replica.looks[1].tensors
+    assert [(share.ranks, share.norm) for share in joined.values] == [
+        (RankSet([0]), 1.0),
+        (RankSet([1]), 2.0),
+    ]

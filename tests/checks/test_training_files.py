@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.training import FileUse, SharedFile, Training
+from tests.checks.jobs import Job
 from tests.checks.training import judge, only
 
 SAVE = Frame("train.py", 40, "save", "torch.save(state, path)")
@@ -49,6 +52,11 @@ def test_a_checkpoint_that_two_ranks_write_is_an_error_at_the_users_line() -> No
 def test_how_bad_it_is_follows_from_what_the_file_is(path: str, severity: str) -> None:
     found = only(shared(use(0, via=None), use(1, via=None), path=path))
     assert (found.code, found.severity) == ("CKP001", severity)
+    assert found.role == ("advice" if severity == "info" else "cause")
+
+
+def test_what_torch_saves_is_a_checkpoint_whatever_its_name() -> None:
+    assert only(shared(use(0), use(1), path="out/state.dat")).severity == "error"
 
 
 def test_files_of_one_line_are_one_finding() -> None:
@@ -121,3 +129,19 @@ def test_what_is_fetched_or_unpacked_by_all_is_named_as_such() -> None:
     )
     assert (found.code, found.severity) == ("DAT008", "warning")
     assert only(shared(use(0, via=None), use(1, via=None), path="data.zip")).code == "DAT008"
+
+
+def test_what_a_rank_does_with_files_of_its_own_is_no_race() -> None:
+    assert judge(shared(use(0), use(0, "read", 0.5, line=LOAD), written=0.9)) == []
+    folder = SharedFile("out", (use(0, "remove", size=1),))
+    assert judge(files(folder, SharedFile("out/a.pt", (use(0, seconds=1),), 10))) == []
+    locked = SharedFile("out", (use(0, "remove", size=1, locked=True),))
+    assert judge(files(locked, SharedFile("out/a.pt", (use(1),), 10))) == []
+
+
+def test_a_race_in_a_job_that_failed_of_something_else_is_an_advice() -> None:
+    job = Job(2).raises(0, "KeyError", "'x'").evidence()
+    raced = dataclasses.replace(job, training=shared(use(0), use(1)).training)
+    assert [(found.code, found.role) for found in judge(raced) if found.code == "CKP001"] == [
+        ("CKP001", "advice")
+    ]

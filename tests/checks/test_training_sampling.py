@@ -93,6 +93,7 @@ def test_parts_that_nobody_reads() -> None:
         (told(0, shard=0), told(1, shard=0, seed=1)),  # the same part in another order
         (told(0, replicas=None), told(1, replicas=None, seed=5)),
         (told(0), told(1, number=2, epoch=1)),
+        (told(0), told(1, seed=None)),  # not known
     ],
 )
 def test_what_may_be_meant_is_no_finding(pair: tuple[Sampling, Sampling]) -> None:
@@ -146,6 +147,24 @@ def test_the_overlap_of_large_sets_is_estimated() -> None:
     third = part(1, scramble[25_000:75_000])
     assert 0.3 < estimate_overlap(half, third) < 0.7
     assert estimate_overlap(half, part(1, scramble[50_000:])) == 0.0
+
+
+def test_the_overlap_of_sets_that_are_known_as_a_whole_is_exact() -> None:
+    assert estimate_overlap(part(0, range(10, 30)), part(1, range(20))) == 0.5
+
+
+def test_groups_of_a_wrapper_may_have_splits_of_their_own() -> None:
+    made = Made(4).look(1)
+    made.groups = ["0-1", "2-3"]
+    rows = [
+        row
+        for rank in range(4)
+        for row in (
+            part(rank, range(80) if rank < 2 else range(20, 100)),
+            part(rank, range(80, 100) if rank < 2 else range(20), trained=False),
+        )
+    ]
+    assert judge(Evidence(training=(dataclasses.replace(made.training(), samplings=tuple(rows)),))) == []
 
 
 def test_evaluation_that_counts_samples_twice() -> None:

@@ -267,15 +267,14 @@ def _count_reductions(looks: Sequence[PaceLook]) -> int | None:
     """Return how many reductions each step takes where one would do; None where that does not hold of every look."""
     if len({look.step for look in looks}) < FEWEST_LOOKS or any(look.steps < 1 for look in looks):
         return None
-    counts = {look.synced / look.steps for look in looks}
-    each = int(next(iter(counts)))
+    each = looks[0].synced // looks[0].steps
     accumulates = all(
         not look.alone
         and look.backwards == look.synced == each * look.steps
         and look.kept == (each - 1) * look.steps
         for look in looks
     )
-    return each if len(counts) == 1 and each > 1 and accumulates else None
+    return each if each > 1 and accumulates else None
 
 
 def _tell_redundant(evidence: Evidence, number: int, looks: Sequence[PaceLook], each: int) -> Finding:
