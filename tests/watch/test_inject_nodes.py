@@ -212,6 +212,29 @@ def test_head_waits_for_those_who_said_hello_and_no_longer_than_it_may(world: Wo
     assert "host" not in last[2]
 
 
+def test_head_hears_a_node_that_was_late_to_the_meeting_while_it_lives(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose end of the connection is seen cannot be found out any more when that node is gone."""
+    monkeypatch.setattr(world.module.sockets, "find_port", lambda store: 29500)
+    monkeypatch.setattr(world.module.sockets, "listens", lambda port: True)
+    connected = ["10.0.0.2:50000"]
+    monkeypatch.setattr(world.module.sockets, "list_peers", lambda port: connected)
+    world.enter(0)
+    assert world.of("peer") == []
+    hello = {"host": "node-b", "ranks": [2], "socket": "10.0.0.2:50000"}
+    world.store.set("ddpdoctor/hello/1", json.dumps(hello))
+    meeting = world.module._meeting
+    meeting.next_beat = 0.0
+    world.module.look(None, None, (world.agent(0),))
+    assert meeting.peers[1]["visible"] is True
+    connected.clear()  # it dies without a word
+    meeting.next_beat = 0.0
+    world.module.look(None, None, (world.agent(0),))
+    within(LONG_S, world.module.leave)
+    assert [each["closed"] for each in world.of("peer") if "closed" in each] == [True]
+
+
 def test_head_takes_what_comes_while_it_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DDPDOCTOR_NODES_WAIT", str(LONG_S))
     world.enter(0)

@@ -228,7 +228,9 @@ def test_its_threads_have_descriptors_of_their_own_and_take_no_signals(tmp_path:
     sys.stdin.read()
     """
     )
-    rank, _ = start(tmp_path, private, source)
+    rank, path = start(tmp_path, private, source)
+    assert ask(path, "ping") == b"pong"
+    wait_for(lambda: _tasks(rank.pid), "no thread has said yet what it is called")
     tasks = _tasks(rank.pid)
     assert 0 < len(tasks) <= 9
     for task in tasks:

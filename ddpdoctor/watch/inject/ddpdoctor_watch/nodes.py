@@ -50,6 +50,8 @@ CLOSED_S = 0.3
 STEP_S = 0.005
 LATE_S = 0.5
 """What an operation on the store may take beyond its own limit."""
+LATE_TRIES = 60
+"""How often, once with each sign of life, nodes are looked for that were late to the meeting."""
 LOOK_S = 0.05
 PARCEL = 1 << 20
 """Bytes of a parcel, compressed; the store takes 8 MiB (TCPStoreLibUvBackend.cpp, MAX_PAYLOAD_LEN)."""
@@ -80,6 +82,8 @@ class _Meeting:
         self.head: dict[str, Any] = {}
         self.peers: dict[int, dict[str, Any]] = {}
         self.next_beat = 0.0
+        self.late = 0
+        """How often nodes were looked for that had not told who they are."""
         self.mute = False
         self.sent = False
         self.left = False
@@ -122,6 +126,7 @@ def look(_: object, frame: object, args: tuple[Any, ...]) -> None:
         _meet(_meeting, again=before is not None)
     elif time.monotonic() >= _meeting.next_beat:
         _beat(_meeting, "running")
+        _hear_late(_meeting)
     if _meeting.stillness is not None:
         _meeting.stillness.look(functools.partial(_within, _meeting))
 
@@ -196,7 +201,7 @@ def _meet(meeting: _Meeting, again: bool) -> None:
         others = meeting.others()
         for number in _await(meeting.store, [key_of("hello", node) for node in others], MEETING_S):
             _hear(meeting, others[number], began, time.time_ns(), again)
-        _note_visible(meeting)
+        _note_visible(meeting, list(meeting.peers))
 
     def follow() -> None:
         meeting.open()
@@ -242,10 +247,27 @@ def _hear(meeting: _Meeting, node: int, began: int, now: int, again: bool) -> No
     journal.write("peer", dict(known, node=node))
 
 
-def _note_visible(meeting: _Meeting) -> None:
+def _hear_late(meeting: _Meeting) -> None:
+    """Take the hellos that did not come in time, while those nodes live: later their connections are not to be seen."""
+    missing = [node for node in meeting.others() if node not in meeting.peers]
+    if not missing or not meeting.is_head or meeting.store is None or meeting.late >= LATE_TRIES:
+        return
+    meeting.late += 1
+
+    def hear() -> None:
+        come = [node for node in missing if meeting.store.check([key_of("hello", node)])]
+        for node in come:
+            _hear(meeting, node, 0, 0, True)
+        _note_visible(meeting, come)
+
+    _within(meeting, LATE_S, "meeting", hear)
+
+
+def _note_visible(meeting: _Meeting, nodes: Sequence[int]) -> None:
     """Note whose end of the connection is seen from here: between translated addresses it is not."""
-    connected = sockets.list_peers(meeting.port) if meeting.port is not None else None
-    for peer in meeting.peers.values():
+    connected = sockets.list_peers(meeting.port) if nodes and meeting.port is not None else None
+    for node in nodes:
+        peer = meeting.peers[node]
         peer["visible"] = connected is not None and peer.get("socket") in connected
 
 
