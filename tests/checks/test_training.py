@@ -6,7 +6,7 @@ import dataclasses
 import time
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.training import Share
+from ddpdoctor.evidence.shares import Share
 from ddpdoctor_checks.training.replicas import list_replicas
 from tests.checks.training import CALL, LOOP, STEP, WRAP, Made, judge, only, tensor
 
