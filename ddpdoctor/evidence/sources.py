@@ -1,4 +1,4 @@
-"""What was read in source files: calls that all ranks must make, below something that differs between ranks."""
+"""What was read in source files: uneven calls of collectives, and lines that are a mistake by themselves."""
 
 from __future__ import annotations
 
@@ -48,6 +48,32 @@ class UnevenCall:
 
 
 @dataclass(frozen=True, slots=True)
+class RelatedPlace:
+    """A place that belongs to a mistake beside the line itself."""
+
+    role: str
+    """condition, caller or noticed, as in the ``where`` of a finding."""
+    place: SourcePlace
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFact:
+    """What a rule of ``ddpdoctor.source.rules`` has read; whether and how it is told is for the checks to say."""
+
+    rule: str
+    """Which rule, e.g. ``data-parallel``."""
+    place: SourcePlace
+    """The line that has to change."""
+    related: tuple[RelatedPlace, ...] = ()
+    names: tuple[str, ...] = ()
+    """Variables, classes or values that the words of the finding need, in an order that the rule documents."""
+    traced: bool = True
+    """Whether what is meant was followed to its source; false where only names say what something is."""
+    certain: bool = True
+    """Whether each run comes there; false where other conditions decide as well."""
+
+
+@dataclass(frozen=True, slots=True)
 class SourceFile:
     """One file that was given to ``lint``."""
 
@@ -55,3 +81,4 @@ class SourceFile:
     problem: str | None = None
     """Why it could not be read; None where it was."""
     uneven: tuple[UnevenCall, ...] = ()
+    facts: tuple[SourceFact, ...] = ()

@@ -9,6 +9,7 @@ from ddpdoctor.evidence.sources import SourceFile
 from ddpdoctor.source.names import Files
 from ddpdoctor.source.paths import PathReader
 from ddpdoctor.source.reading import STDIN, Script, find_files, parse_script, read_script
+from ddpdoctor.source.rules import find_facts
 
 TOO_DEEP = "nested too deeply"
 
@@ -43,7 +44,8 @@ def judge_scripts(scripts: Sequence[Script]) -> tuple[SourceFile, ...]:
             rows.append(SourceFile(script.name, script.problem))
             continue
         try:
-            rows.append(SourceFile(script.name, uneven=reader.find(module)))
+            facts = find_facts(module, reader.files)
+            rows.append(SourceFile(script.name, uneven=reader.find(module), facts=facts))
         except RecursionError:
             rows.append(SourceFile(script.name, TOO_DEEP))
     return tuple(rows)

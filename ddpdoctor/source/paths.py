@@ -27,6 +27,7 @@ from ddpdoctor.source.sides import (
     join_sides,
     tell_uneven,
 )
+from ddpdoctor.source.walking import own_nodes
 
 MOST_CALLS = 64
 """Collectives of one block that are kept; further ones would change nothing."""
@@ -87,7 +88,7 @@ class PathReader:
     def _prepare(self, scope: Scope) -> None:
         """Note which names a collective has made equal, what mp.spawn starts, and which values are losses."""
         self._losses[scope] = find_losses(scope, self.files)
-        for node in _own_nodes(scope.node):
+        for node in own_nodes(scope.node):
             if not isinstance(node, ast.Call):
                 continue
             name = self.files.dotted(node.func, scope) or ""
@@ -201,7 +202,7 @@ class PathReader:
     def _plain(self, body: Iterable[ast.AST], scope: Scope) -> Iterator[Call]:
         """Yield the collectives that stand in a block itself, whatever the tests around them."""
         for statement in body:
-            for node in (statement, *_own_nodes(statement)):
+            for node in (statement, *own_nodes(statement)):
                 if isinstance(node, ast.Call):
                     operation = name_collective(node, scope, self.files)
                     if operation is not None:
@@ -352,13 +353,3 @@ def _rest(way: str, after: _After) -> tuple[Call, ...]:
 
 def _last(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-
-
-def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what is inside of a node, without functions and classes in it."""
-    waiting = list(ast.iter_child_nodes(node))
-    while waiting:
-        each = waiting.pop()
-        yield each
-        if not isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-            waiting += ast.iter_child_nodes(each)

@@ -1,5 +1,6 @@
-"""Checks of source that was read and not run: what ranks would do differently."""
+"""Checks of source that was read and not run: what ranks do differently, and lines that are wrong as they stand."""
 
 from ddpdoctor_checks.lint.findings import find_groups_uneven, find_uneven_calls
+from ddpdoctor_checks.lint.wrapping import find_data_parallel
 
-__all__ = ["find_groups_uneven", "find_uneven_calls"]
+__all__ = ["find_data_parallel", "find_groups_uneven", "find_uneven_calls"]

@@ -9,10 +9,10 @@ from ddpdoctor.evidence.sources import SourcePlace, UnevenCall
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check_also
 from ddpdoctor_checks.crash.collectives import find_collective_missing
 from ddpdoctor_checks.hangs.findings import find_group_mismatch
+from ddpdoctor_checks.lint.facts import LINT, name_line
 from ddpdoctor_checks.places import in_source
 from ddpdoctor_checks.wording import count_of
 
-LINT = ("lint",)
 GROUPS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration")
 LEAVES = {
     "return": "return",
@@ -80,9 +80,9 @@ def _proof(each: UnevenCall) -> str:
 
 def _describe(each: UnevenCall) -> str:
     what = each.operation if not each.inner else f"{each.operation} (below {_called(each.call)})"
-    line = _line(each.call)
+    line = name_line(each.call)
     if each.kind in LEAVES:
-        side = f"some ranks {LEAVES[each.kind]} at {_line(each.guard)} (test {each.test})"
+        side = f"some ranks {LEAVES[each.kind]} at {name_line(each.guard)} (test {each.test})"
         return f"{side} and never come to {what} at {line}."
     if each.kind == "decorator":
         return f"{what} at {line} stands in a function that {each.test} runs on one rank only."
@@ -94,11 +94,6 @@ def _describe(each: UnevenCall) -> str:
 
 def _called(place: SourcePlace) -> str:
     return f"the call in {place.function}" if place.function else "the call"
-
-
-def _line(place: SourcePlace) -> str:
-    cell = f" (cell {place.cell})" if place.cell is not None else ""
-    return f"{place.file}:{place.line}{cell}"
 
 
 def _items(each: UnevenCall) -> Iterable[EvidenceItem]:
@@ -130,7 +125,7 @@ def _correct(each: UnevenCall) -> Fix:
         )
     if each.kind in LEAVES:
         code = f"{each.call.text}\n{each.guard.text}"
-        return Fix(f"make the call before {_line(each.guard)}, on all ranks", code=code)
+        return Fix(f"make the call before {name_line(each.guard)}, on all ranks", code=code)
     if each.kind in ("if", "else"):
         return Fix("move the call out of the test, so that all ranks make it", code=each.call.text)
     return Fix("make the call where all ranks come")

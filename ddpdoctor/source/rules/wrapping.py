@@ -1,0 +1,38 @@
+"""Rules of how a model is wrapped."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ddpdoctor.evidence.sources import SourceFact
+from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.walking import find_calls
+
+DATA_PARALLEL = ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel")
+JOINS = ("torch.distributed.init_process_group", "torch.distributed.distributed_c10d.init_process_group")
+"""Functions by which a program becomes a rank."""
+
+
+def find_data_parallel(module: Scope, files: Files) -> Iterator[SourceFact]:
+    """Yield where nn.DataParallel is made in a function that also makes its process a rank (``data-parallel``).
+
+    names: none. A script that has one way with ranks and one without, as functions or as sides of a test, is right.
+    """
+    for scope in module.walk():
+        calls = list(find_calls(scope))
+        joins = [call for call in calls if files.dotted(call.func, scope) in JOINS]
+        if not any(_in_body(call, scope) for call in joins):
+            continue
+        for call in calls:
+            if files.dotted(call.func, scope) in DATA_PARALLEL and _in_body(call, scope):
+                yield SourceFact("data-parallel", module.script.place(call, scope.name))
+
+
+def _in_body(call: ast.Call, scope: Scope) -> bool:
+    """Whether a call stands in the body of a scope itself, below no test or loop."""
+    return any(
+        call in ast.walk(statement)
+        for statement in scope.node.body
+        if isinstance(statement, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Return))
+    )

@@ -1,0 +1,23 @@
+"""Walking over syntax trees: what stands in a scope itself, without the functions and classes in it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ddpdoctor.source.names import Scope
+
+
+def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is inside of a node, without what is inside of functions and classes in it."""
+    waiting = list(ast.iter_child_nodes(node))
+    while waiting:
+        each = waiting.pop()
+        yield each
+        if not isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            waiting += ast.iter_child_nodes(each)
+
+
+def find_calls(scope: Scope) -> Iterator[ast.Call]:
+    """Yield the calls that stand in a scope itself, in no order."""
+    yield from (node for node in own_nodes(scope.node) if isinstance(node, ast.Call))
