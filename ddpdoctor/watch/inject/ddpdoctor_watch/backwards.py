@@ -12,7 +12,7 @@ import math
 import sys
 import time
 
-from . import budget, calls, ddp, describe, hooks, journal, loaders, prints, steps, syncs
+from . import budget, ddp, frames, hooks, journal, loaders, prints, steps, syncs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -164,14 +164,13 @@ def _judge(
     state.runs += 1
     if state.runs > RUNS:
         return
-    own = calls.find_own_frame(frame) if frame is not None else None
     journal.write(
         "nonfinite",
         {
             "number": number,
             "value": str(value),
             **(told if told is not None else _describe(state)),
-            "frames": describe.list_stack(own)[:_FRAMES] if own is not None else [],
+            "frames": frames.list_own(frame, _FRAMES),
         },
     )
 

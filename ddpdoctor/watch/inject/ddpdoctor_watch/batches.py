@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 
-from . import budget, calls, describe, journal, loaders, prints
+from . import budget, frames, journal, loaders, prints
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,8 +81,7 @@ def _take(model: int, place: int, epoch: int, given: Any, frame: FrameType, join
         "joining": joining,
     }
     if index == 1:
-        own = calls.find_own_frame(frame)
-        fields["frames"] = describe.list_stack(own)[:_FRAMES] if own is not None else []
+        fields["frames"] = frames.list_own(frame, _FRAMES)
     budget.note_written(journal.write("batch", fields))
     budget.spend(began)
 

@@ -12,12 +12,12 @@ import sys
 import time
 from _thread import _local, get_ident
 
-from . import journal
+from . import describe, frames, journal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType, FrameType, ModuleType
+    from types import FrameType, ModuleType
     from typing import Any
 
 MAGIC = b"DDPRING1"
@@ -41,10 +41,6 @@ INTERNED = 4000
 shall not fill the memory of the job."""
 REDUCTIONS = 64
 """Reductions whose names are remembered; those with a factor (PREMUL_SUM) are made anew for each call."""
-DEPTH = 60
-"""Frames that are looked through for those that are the user's."""
-CALLERS = 3
-"""Of the user's frames that make a call site."""
 SITE_FRAMES = 12
 
 _TENSORS = ("tensor", "input_tensor", "input", "output", "tensors")
@@ -59,8 +55,6 @@ _MAKERS = ("new_group", "split_group", "shrink_group")
 make, and the numbers of their other calls have to fit all the same."""
 _TWO_SIDED = ("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list")
 _WORD = 0xFFFFFFFFFFFFFFFF
-_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}", "<frozen ")
-"""Parts of the names of files that are not the user's; torch's own and the standard library's come to them."""
 
 
 class _Ring:
@@ -82,11 +76,6 @@ class _Ring:
         self.ordinals: dict[object, int] = {}
         self.members: dict[int, tuple[int, ...]] = {}
         self.reductions: dict[int, tuple[object, str]] = {}
-        self.trees = tuple(
-            os.path.dirname(found) + os.sep
-            for found in (getattr(sys.modules.get("torch"), "__file__", None), os.__file__, __file__)
-            if found
-        )
 
 
 _ring: _Ring | None = None
@@ -95,10 +84,6 @@ _depth: Any = _local()
 settle: Callable[[int, int], object] | None = None
 """Told of each barrier that is waited for: its number and its group."""
 _module: Any = None
-_own: dict[int, tuple[CodeType, bool]] = {}
-"""Whether a code object is the user's, by its id: the hash of one is made anew each time, from all of its names."""
-_CODES = 20_000
-"""Code objects that are remembered."""
 
 
 class Spec:
@@ -231,6 +216,7 @@ def after_fork() -> None:
     """A forked child has a ring of its own, once it calls something."""
     global _ring, _failed
     ring, _ring, _failed = _ring, None, False
+    frames.after_fork()
     if ring is not None:
         ring.view.close()  # The child's mapping only.
 
@@ -329,16 +315,6 @@ def is_coalescing() -> bool:
     return bool(getattr(getattr(_module, "_world", None), "pg_coalesce_state", None))
 
 
-def is_own(frame: FrameType) -> bool:
-    """Whether a frame is the user's."""
-    ring = _ring
-    if ring is None:
-        return False
-    code = frame.f_code
-    known = _own.get(id(code))
-    return known[1] if known is not None and known[0] is code else _is_own(ring, code.co_filename)
-
-
 def _count(given: Any) -> int:
     """Return the elements of a tensor, or of a list of them."""
     if isinstance(given, (list, tuple)):
@@ -412,6 +388,7 @@ def _open() -> _Ring | None:
 
         thread = hooks.main_thread & _WORD
         struct.pack_into(HEAD_FORMAT, view, 0, MAGIC, CAPACITY, RECORD, os.getpid(), ticks, thread)
+        frames.begin()
         _ring = _Ring(
             view,
             struct.Struct(FORMAT).pack_into,
@@ -520,55 +497,15 @@ def count_elements() -> tuple[int, int]:
     return (_ring.elements, _ring.exchanged) if _ring is not None else (0, 0)
 
 
-def find_own_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost frame that is the user's, from one outwards; None where there is none."""
-    ring = _ring
-    for _ in range(DEPTH):
-        if frame is None or ring is None:
-            return None
-        if _is_own(ring, frame.f_code.co_filename):
-            return frame
-        frame = frame.f_back
-    return None
-
-
-def _is_own(ring: _Ring, file: str) -> bool:
-    """Whether a file is the user's."""
-    return not (file.startswith(ring.trees) or any(part in file for part in _PACKAGES))
-
-
 def _find_site(ring: _Ring, frame: FrameType | None) -> int:
-    """Return the number of the user's own lines that a call comes from; 0 where there are none.
-
-    Up to `CALLERS` of them: a helper that is called from two lines is two sites.
-    """
-    looked = 0
-    own = _own
-    key: list[object] = []
-    first = None
-    while frame is not None and looked < DEPTH and len(key) < 2 * CALLERS:
-        code = frame.f_code
-        known = own.get(id(code))
-        if known is None or known[0] is not code:
-            known = code, _is_own(ring, code.co_filename)
-            if len(own) < _CODES:
-                own[id(code)] = known  # Which keeps the code, so that its id stays its own.
-            elif known[1]:
-                return 0
-        if known[1]:
-            first = first or frame
-            key += (id(code), frame.f_lasti)
-        frame = frame.f_back
-        looked += 1
+    """Return the number of the user's own lines that a call comes from; 0 where there are none."""
+    first, place = frames.find_place(frame)
     if first is None:
         return 0
-    place = tuple(key)
     number = ring.sites.get(place)
     if number is None:
         if len(ring.sites) >= INTERNED:
             return 0
-        from . import describe
-
         number = ring.sites[place] = len(ring.sites) + 1
         journal.write("site", {"number": number, "frames": describe.list_stack(first)[:SITE_FRAMES]})
     return number

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 
-from . import budget, calls, ddp, describe, journal, prints, steps
+from . import budget, ddp, frames, journal, prints, steps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,7 +92,6 @@ def _take(number: int, wrapper: Any, door: str, frame: FrameType) -> None:
     if not named:
         return
     measured = prints.measure([each for _, each in named])
-    own = calls.find_own_frame(frame)
     journal.write(
         "evaluation",
         {
@@ -103,7 +102,7 @@ def _take(number: int, wrapper: Any, door: str, frame: FrameType) -> None:
             "broadcasts": bool(getattr(wrapper, "broadcast_buffers", True)),
             "names": [name[:200] for name, _ in named],
             "each": measured,
-            "frames": describe.list_stack(own)[:_FRAMES] if own is not None else [],
+            "frames": frames.list_own(frame, _FRAMES),
         },
     )
     budget.spend(began)

@@ -12,7 +12,7 @@ import os
 import stat
 import sys
 
-from . import budget, describe, journal
+from . import budget, describe, frames, journal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ def _find_way(frame: FrameType | None) -> tuple[FrameType | None, bool, str | No
             break
         file = frame.f_code.co_filename
         root = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        packaged = f"{os.sep}site-packages{os.sep}" in file or f"{os.sep}dist-packages{os.sep}" in file
+        packaged = any(part in file for part in frames.PACKAGES)
         if root in _TOOLS:
             tool = _TOOLS[root]
         elif packaged:

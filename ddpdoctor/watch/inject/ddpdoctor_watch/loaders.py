@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 
-from . import budget, calls, describe, hooks, journal, splits
+from . import budget, calls, describe, frames, hooks, journal, splits
 from .steps import count_steps
 
 TYPE_CHECKING = False
@@ -162,7 +162,7 @@ def note(frame: FrameType) -> None:
     loader: Any = frame.f_locals.get("loader")
     if loader is None or not calls.is_watching():
         return  # A process without a process group loads for itself.
-    own = calls.find_own_frame(frame)
+    own = frames.find_own(frame)
     if own is None:
         return
     from . import evaluations

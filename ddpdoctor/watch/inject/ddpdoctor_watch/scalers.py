@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import weakref
 
-from . import calls, describe, hooks, journal, prints
+from . import frames, hooks, journal, prints
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,7 +105,6 @@ def _meet(scaler: Any) -> _Scaler | None:
 
 def _write(entry: _Scaler, step: int, value: float, frame: FrameType | None, final: bool = False) -> None:
     entry.written = value
-    own = calls.find_own_frame(frame) if step == 1 else None
     journal.write(
         "scale",
         {
@@ -113,6 +112,6 @@ def _write(entry: _Scaler, step: int, value: float, frame: FrameType | None, fin
             "step": step,
             "value": value,
             "final": final,
-            "frames": describe.list_stack(own)[:_FRAMES] if own is not None else [],
+            "frames": frames.list_own(frame if step == 1 else None, _FRAMES),
         },
     )

@@ -16,7 +16,7 @@ import sys
 import time
 import weakref
 
-from . import budget, calls, ddp, describe, journal, prints, rounds
+from . import budget, ddp, describe, frames, journal, prints, rounds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -200,16 +200,15 @@ def note_bypass(wrapper_number: int, module: Any, frame: FrameType | None) -> No
         outside = frame
         while outside is not None and _is_of_model(outside, wrapper_number):
             outside = outside.f_back
-        own = calls.find_own_frame(outside) or calls.find_own_frame(frame)
         _state.bypassed[wrapper_number] = {
             "module": describe.name_type(type(module)),
-            "frames": describe.list_stack(own)[:_SITE_FRAMES] if own is not None else [],
+            "frames": frames.list_own(outside, _SITE_FRAMES) or frames.list_own(frame, _SITE_FRAMES),
         }
 
 
 def _is_of_model(frame: FrameType, wrapper_number: int) -> bool:
     """Whether a frame is torch's, or of a method of the model: what called that is what goes around the wrapper."""
-    if calls.find_own_frame(frame) is not frame:
+    if frames.find_own(frame) is not frame:
         return True
     owner = frame.f_locals.get("self") if "self" in frame.f_code.co_varnames[:1] else None
     return owner is not None and _state.owners.get(id(owner)) == wrapper_number
@@ -318,7 +317,6 @@ def _look_at(entry: _Optimizer, optimizer: Any, frame: FrameType | None) -> None
     if entry.table > 2 and not budget.has_room():
         return  # what this step holds of each tensor is not written either
     entry.written = entry.table
-    own = calls.find_own_frame(frame)
     _write(
         "tensors",
         {
@@ -332,7 +330,7 @@ def _look_at(entry: _Optimizer, optimizer: Any, frame: FrameType | None) -> None
                 0, sum(len(group["params"]) for group in optimizer.param_groups) - len(parameters)
             ),
             "wrappers": [ddp.describe_wrapper(number, wrapper) for number, wrapper, _, _ in wrappers],
-            "frames": describe.list_stack(own)[:_SITE_FRAMES] if own is not None else [],
+            "frames": frames.list_own(frame, _SITE_FRAMES),
         },
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from . import calls, ddp, describe, journal
+from . import ddp, describe, frames, journal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,13 +86,12 @@ def note_data_parallel(device_type: Any, frame: FrameType, args: Any) -> None:
         count = 0
     elif count is None and device_type == "cuda":
         count = torch.cuda.device_count()
-    own = calls.find_own_frame(frame)
     journal.write(
         "data-parallel",
         {
             "class": describe.name_type(type(seen.get("module"))),
             "count": count,
-            "frames": describe.list_stack(own)[:_FRAMES] if own is not None else [],
+            "frames": frames.list_own(frame, _FRAMES),
         },
     )
 
@@ -103,13 +102,12 @@ def _note_unenclosed(number: int, frame: FrameType) -> None:
     count = _state.unenclosed[number] = _state.unenclosed.get(number, 0) + 1
     if count & (count - 1) or count >> _EACH_LINE > 1:
         return
-    own = calls.find_own_frame(frame)
     journal.write(
         "unenclosed",
         {
             "number": number,
             "count": count,
-            "frames": describe.list_stack(own)[:_FRAMES] if own is not None else [],
+            "frames": frames.list_own(frame, _FRAMES),
         },
     )
 

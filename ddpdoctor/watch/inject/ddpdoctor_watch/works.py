@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from _weakref import ref
 
-from . import calls, describe, journal, returns
+from . import calls, describe, frames, journal, returns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _note_returned(work: Any) -> Any:
 def _remember(token: int, work: Any, frame: FrameType | None) -> None:
     try:
         # What libraries, and torch itself, begin is theirs: they have ways to wait that cannot be seen here.
-        if frame is None or not calls.is_own(frame) or calls.is_coalescing():
+        if frame is None or not frames.is_own(frame) or calls.is_coalescing():
             return
         number, signature, place, group = calls.read_record(token)
         key = (signature, place, group)
@@ -144,8 +144,8 @@ def _remember(token: int, work: Any, frame: FrameType | None) -> None:
             if len(_sites) >= SITES:
                 return
             op, device = calls.describe_signature(signature)
-            frames = describe.list_stack(frame)[: calls.SITE_FRAMES]
-            site = _sites[key] = _Site(op, device, calls.name_group(group), frames)
+            lines = describe.list_stack(frame)[: calls.SITE_FRAMES]
+            site = _sites[key] = _Site(op, device, calls.name_group(group), lines)
         site.begun += 1
         found = _Reference(work, _note_dropped)
         found.key, found.site, found.number, found.group, found.state = id(work), site, number, group, LIVE
@@ -191,7 +191,7 @@ def _settle(number: int, group: int) -> None:
 def _note_taken(frame: FrameType) -> None:
     global _blind
     try:
-        _blind = _blind or calls.is_own(frame)
+        _blind = _blind or frames.is_own(frame)
     except Exception as error:
         journal.failed("works", error)
 

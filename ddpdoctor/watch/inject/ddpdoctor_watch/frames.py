@@ -1,0 +1,93 @@
+"""Which frames are the user's: a finding names lines of the program, not of torch, of a package or of ours."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from . import describe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
+DEPTH = 60
+"""Frames that are looked through for those that are the user's."""
+CALLERS = 3
+"""Of the user's frames that make a place."""
+PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_ELSEWHERE = (*PACKAGES, "<frozen ")
+"""Parts of the names of files that are not the user's; torch's own and the standard library's come to them."""
+_CODES = 20_000
+"""Code objects that are remembered."""
+
+_trees: tuple[str, ...] = ()
+"""Directories whose files are not the user's; none as long as nothing can be told."""
+_own: dict[int, tuple[CodeType, bool]] = {}
+"""Whether a code object is the user's, by its id: the hash of one is made anew each time, from all of its names."""
+
+
+def begin() -> None:
+    """Tell frames apart from now on: torch is imported, and a process group about to be made."""
+    global _trees
+    files = (getattr(sys.modules.get("torch"), "__file__", None), os.__file__, __file__)
+    _trees = tuple(os.path.dirname(found) + os.sep for found in files if found)
+
+
+def after_fork() -> None:
+    """A forked child tells nothing of itself before it calls something."""
+    global _trees
+    _trees = ()
+
+
+def is_own(frame: FrameType) -> bool:
+    """Whether a frame is the user's."""
+    code = frame.f_code
+    known = _own.get(id(code))
+    return bool(_trees) and (known[1] if known is not None and known[0] is code else _is_own(code))
+
+
+def find_own(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame that is the user's, from one outwards; None where there is none."""
+    for _ in range(DEPTH):
+        if frame is None or is_own(frame):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def list_own(frame: FrameType | None, most: int) -> list[list[object]]:
+    """Return the stack from the innermost frame that is the user's, so many frames of it; none where there is none."""
+    own = find_own(frame)
+    return describe.list_stack(own)[:most] if own is not None else []
+
+
+def find_place(frame: FrameType | None) -> tuple[FrameType | None, tuple[object, ...]]:
+    """Return the innermost frame that is the user's, and a key of the lines of his that lead there.
+
+    Up to `CALLERS` of them: a helper that is called from two lines is two places.
+    """
+    looked = 0
+    own = _own
+    key: list[object] = []
+    first = None
+    while frame is not None and looked < DEPTH and len(key) < 2 * CALLERS:
+        code = frame.f_code
+        known = own.get(id(code))
+        if known is None or known[0] is not code:
+            known = code, _is_own(code)
+            if len(own) < _CODES:
+                own[id(code)] = known  # Which keeps the code, so that its id stays its own.
+            elif known[1]:
+                return None, ()
+        if known[1]:
+            first = first or frame
+            key += (id(code), frame.f_lasti)
+        frame = frame.f_back
+        looked += 1
+    return first, tuple(key)
+
+
+def _is_own(code: CodeType) -> bool:
+    file = code.co_filename
+    return not (file.startswith(_trees) or any(part in file for part in _ELSEWHERE))
