@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 
-from . import budget, frames, journal, loaders, prints
+from . import budget, frames, loaders, prints
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _take(model: int, place: int, epoch: int, given: Any, frame: FrameType, join
     }
     if index == 1:
         fields["frames"] = frames.list_own(frame, _FRAMES)
-    budget.note_written(journal.write("batch", fields))
+    budget.write("batch", fields)
     budget.spend(began)
 
 

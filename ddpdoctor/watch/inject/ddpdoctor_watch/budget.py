@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 
+from . import journal
+
 OFF, LIGHT, NORMAL, DEEP = "off", "light", "normal", "deep"
 LEVELS = (OFF, LIGHT, NORMAL, DEEP)
 """Nothing of steps and batches; no look at modules and batches; all at some steps; all at each step."""
@@ -26,6 +28,8 @@ spent_ns = 0
 written = 0
 ranks = 1
 """Of the job."""
+_told: set[str] = set()
+"""Why something was not looked at."""
 
 
 def read_level() -> str:
@@ -48,6 +52,7 @@ def restart() -> None:
     """Begin anew, in a forked child."""
     global began_ns, spent_ns, written
     began_ns = spent_ns = written = 0
+    _told.clear()
 
 
 def spend(began: int) -> int:
@@ -71,7 +76,14 @@ def has_room(share: float = 0.7) -> bool:
     return written < share * hours * JOB_BYTES / min(max(ranks, FEWEST_RANKS), MOST_RANKS)
 
 
-def note_written(count: int) -> None:
-    """Count the bytes of a line."""
+def write(event: str, fields: dict[str, object]) -> None:
+    """Write down what a look has found, and count its bytes."""
     global written
-    written += count
+    written += journal.write(event, fields)
+
+
+def abstain(reason: str) -> None:
+    """Say once why something is not looked at."""
+    if reason not in _told:
+        _told.add(reason)
+        journal.write("abstained", {"what": "replicas", "reason": reason})

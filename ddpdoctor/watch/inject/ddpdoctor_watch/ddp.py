@@ -60,9 +60,14 @@ def remember(wrapper: Any, parameters: list[Any], frames: list[list[object]]) ->
     _by_id.update((id(entry.wrapper()), entry) for entry in _wrapped)
 
 
+def count_forwards(number: int) -> tuple[int, int, int]:
+    """Return what `forwards` has of a wrapper."""
+    return forwards.get(number, (0, 0, -1))
+
+
 def note_forward(number: int, reduces: bool) -> None:
     """Count a forward in training."""
-    synced, alone, _ = forwards.get(number, (0, 0, -1))
+    synced, alone, _ = count_forwards(number)
     forwards[number] = (synced + reduces, alone + (not reduces), int(reduces))
 
 
@@ -71,22 +76,26 @@ def list_entries() -> list[_Wrapped]:
     return _wrapped
 
 
-def list_wrappers() -> list[tuple[int, Any, set[int], set[int]]]:
-    """Return the living wrappers: number, wrapper, ids of the parameters it reduces, and of those it ignores."""
-    found = []
+def list_wrappers() -> list[tuple[int, Any]]:
+    """Return the living wrappers and their numbers."""
+    found = [(entry.number, entry.wrapper()) for entry in _wrapped]
+    return [(number, wrapper) for number, wrapper in found if wrapper is not None]
+
+
+def list_parameters() -> tuple[set[int], set[int]]:
+    """Return the ids of the parameters that living wrappers reduce, and of those that they were told to leave alone."""
+    reduced: set[int] = set()
+    left: set[int] = set()
     for entry in _wrapped:
         wrapper = entry.wrapper()
         if wrapper is None:
             continue
         alive = [reference() for reference in entry.parameters]
-        ignored = getattr(wrapper, "parameters_to_ignore", None) or ()
-        left = (
-            {id(each) for name, each in wrapper.module.named_parameters() if name in ignored}
-            if ignored
-            else set()
-        )
-        found.append((entry.number, wrapper, {id(each) for each in alive if each is not None}, left))
-    return found
+        reduced |= {id(each) for each in alive if each is not None}
+        ignored = getattr(wrapper, "parameters_to_ignore", None)
+        if ignored:
+            left |= {id(each) for name, each in wrapper.module.named_parameters() if name in ignored}
+    return reduced, left
 
 
 def describe_wrapper(number: int, wrapper: Any) -> dict[str, object]:
@@ -123,7 +132,7 @@ def _count_batch_norms(module: Any) -> int:
 
 def is_compiling() -> bool:
     """Whether torch.compile is in use, as far as the wrapped models tell."""
-    return any(_compiles(wrapper) for _, wrapper, _, _ in list_wrappers())
+    return any(_compiles(wrapper) for _, wrapper in list_wrappers())
 
 
 def number(wrapper: Any) -> int:

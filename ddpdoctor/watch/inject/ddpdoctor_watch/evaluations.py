@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 
-from . import budget, ddp, frames, journal, prints, steps
+from . import budget, ddp, frames, modules, prints, steps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ _trained: dict[int, tuple[int, int]] = {}
 
 def note_loader() -> None:
     """See the next forward of a model that is not in training, now that a loader begins to be iterated."""
-    for number, wrapper, _, _ in ddp.list_wrappers():
+    for number, wrapper in ddp.list_wrappers():
         if not wrapper.module.training and _is_new(number):
-            steps.open_window(steps.EVALUATION)
+            modules.open_window(modules.EVALUATION)
             return
 
 
@@ -50,15 +50,15 @@ def take_forward(number: int, wrapper: Any, syncs: bool, frame: FrameType) -> No
         _take(number, wrapper, "wrapper", frame)
     elif syncs:
         _mark(number)
-    steps.close_window(steps.EVALUATION)
+    modules.close_window(modules.EVALUATION)
 
 
 def take_module(number: int, frame: FrameType) -> None:
     """Look at the buffers where a wrapped module is called without its wrapper."""
-    wrapper = next((each for key, each, _, _ in ddp.list_wrappers() if key == number), None)
+    wrapper = next((each for key, each in ddp.list_wrappers() if key == number), None)
     if wrapper is not None and _is_new(number):
         _take(number, wrapper, "module", frame)
-    steps.close_window(steps.EVALUATION)
+    modules.close_window(modules.EVALUATION)
 
 
 def after_fork() -> None:
@@ -69,12 +69,12 @@ def after_fork() -> None:
 
 def _is_new(number: int) -> bool:
     """Whether the model was trained since its last evaluation."""
-    forwards = ddp.forwards.get(number, (0, 0, -1))[:2]
+    forwards = ddp.count_forwards(number)[:2]
     return sum(forwards) > 0 and _trained.get(number) != forwards
 
 
 def _mark(number: int) -> int:
-    _trained[number] = ddp.forwards.get(number, (0, 0, -1))[:2]
+    _trained[number] = ddp.count_forwards(number)[:2]
     count = _counts[number] = _counts.get(number, 0) + 1
     return count
 
@@ -92,7 +92,7 @@ def _take(number: int, wrapper: Any, door: str, frame: FrameType) -> None:
     if not named:
         return
     measured = prints.measure([each for _, each in named])
-    journal.write(
+    budget.write(
         "evaluation",
         {
             "number": number,

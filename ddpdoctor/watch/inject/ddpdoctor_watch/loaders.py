@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 
-from . import budget, calls, describe, frames, hooks, journal, splits
+from . import budget, calls, describe, evaluations, frames, hooks, journal, splits
 from .steps import count_steps
 
 TYPE_CHECKING = False
@@ -101,7 +101,7 @@ class _Epoch:
         if self.batches == self.written:
             return
         self.written = self.batches
-        written = journal.write(
+        budget.write(
             "epoch",
             {
                 "loader": self.place,
@@ -116,7 +116,6 @@ class _Epoch:
                 "padded": self.padded if self.sorted else None,
             },
         )
-        budget.note_written(written)
 
 
 class _Indices:
@@ -165,8 +164,6 @@ def note(frame: FrameType) -> None:
     own = frames.find_own(frame)
     if own is None:
         return
-    from . import evaluations
-
     evaluations.note_loader()
     length = _measure(loader)
     place = (own.f_code, own.f_lineno)

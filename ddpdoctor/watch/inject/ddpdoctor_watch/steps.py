@@ -6,8 +6,7 @@ numbers of the steps are the same on every rank, whatever each of them costs, so
 compared. Nothing is asked of other ranks.
 
 "Before the step" and not after the last one: where ranks average their parameters between steps, they are equal again
-by then. In the steps that are looked at (and no others) a hook on all modules tells which of them ran, and
-whether within a forward of DistributedDataParallel.
+by then. Which modules run in the steps that are looked at comes from `modules`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import sys
 import time
 import weakref
 
-from . import budget, ddp, describe, frames, journal, prints, rounds
+from . import budget, ddp, describe, frames, journal, modules, prints, rounds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ LOOKS = 1500
 _FREE = 4
 """Steps that are looked at whatever that costs."""
 _SITE_FRAMES = 8
-EVALUATION = -1
-"""Among the numbers of optimizers that want to see modules: the beginning of an evaluation."""
 UNKNOWN, REDUCED, IGNORED = 0, 1, 2
 """Whether DistributedDataParallel knows a tensor: not, as one whose gradient it reduces, as one it was told to
 leave alone."""
@@ -70,14 +67,7 @@ class _State:
         self.known: dict[int, _Optimizer] = {}
         self.count = 0
         self.looks = 0
-        self.handle: Any = None
-        self.wanted: set[int] = set()
-        self.roots: list[Any] = []
-        self.owners: dict[int, Any] = {}
-        self.ran: set[int] = set()
-        self.bypassed: dict[int, dict[str, object]] = {}
         self.finished = False
-        self.told: set[str] = set()
 
 
 _state = _State()
@@ -107,7 +97,7 @@ def install(ranks: int) -> None:
 
     backwards.install()
     scalers.install()
-    open_window(0)
+    modules.open_window(modules.START)
 
 
 def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -136,10 +126,9 @@ def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             return
         if entry.before is not None:
             _take_after(entry)
-        if EVALUATION in _state.wanted:
-            close_window(EVALUATION)
+        modules.close_window(modules.EVALUATION)
         if entry.steps + 1 == entry.next or (budget.level == budget.DEEP and _state.looks < LOOKS):
-            open_window(entry.number)
+            modules.open_window(entry.number)
     except Exception as error:
         journal.failed("steps", error)
 
@@ -183,10 +172,9 @@ def note_end() -> None:
 def after_fork() -> None:
     """A forked child starts anew; what hooks it has inherited stay."""
     global _state
-    handle, _state = _state.handle, _State()
+    _state = _State()
     budget.restart()
-    if handle is not None:
-        handle.remove()
+    modules.after_fork()
     if _installed:
         from . import backwards, evaluations, scalers, syncs
 
@@ -194,44 +182,17 @@ def after_fork() -> None:
             each.after_fork()
 
 
-def note_bypass(wrapper_number: int, module: Any, frame: FrameType | None) -> None:
-    """Remember that a part of a wrapped model ran in training, but not within the wrapper's forward."""
-    if wrapper_number not in _state.bypassed:
-        outside = frame
-        while outside is not None and _is_of_model(outside, wrapper_number):
-            outside = outside.f_back
-        _state.bypassed[wrapper_number] = {
-            "module": describe.name_type(type(module)),
-            "frames": frames.list_own(outside, _SITE_FRAMES) or frames.list_own(frame, _SITE_FRAMES),
-        }
-
-
-def _is_of_model(frame: FrameType, wrapper_number: int) -> bool:
-    """Whether a frame is torch's, or of a method of the model: what called that is what goes around the wrapper."""
-    if frames.find_own(frame) is not frame:
-        return True
-    owner = frame.f_locals.get("self") if "self" in frame.f_code.co_varnames[:1] else None
-    return owner is not None and _state.owners.get(id(owner)) == wrapper_number
-
-
 def _meet(optimizer: Any) -> _Optimizer | None:
     for key, entry in list(_state.known.items()):
         if entry.ref() is None:
             del _state.known[key]
     if _state.count >= OPTIMIZERS:
-        _abstain(f"more than {OPTIMIZERS} optimizers: the others are not looked at")
+        budget.abstain(f"more than {OPTIMIZERS} optimizers: the others are not looked at")
         return None
     budget.begin()
     _state.count += 1
     entry = _state.known[id(optimizer)] = _Optimizer(optimizer, _state.count)
     return entry
-
-
-def _abstain(reason: str) -> None:
-    """Say once why something is not looked at."""
-    if reason not in _state.told and len(_state.told) < 20:
-        _state.told.add(reason)
-        journal.write("abstained", {"what": "replicas", "reason": reason})
 
 
 def _take_before(entry: _Optimizer, optimizer: Any, frame: FrameType) -> None:
@@ -242,14 +203,14 @@ def _take_before(entry: _Optimizer, optimizer: Any, frame: FrameType) -> None:
         entry.next = min(entry.next, following)
     busy = prints.explain_busy()
     if busy is not None:
-        _abstain(busy)
+        budget.abstain(busy)
     if busy is None and step > _FREE and not budget.affordable():
         busy = (
             f"looks had taken more than {budget.SHARE:.0%} of the time: later steps were looked at less often"
         )
-        _abstain(busy)
+        budget.abstain(busy)
     if busy is not None:
-        close_window(entry.number)
+        modules.close_window(entry.number)
         return
     began = time.monotonic_ns()
     _look_at(entry, optimizer, frame)
@@ -267,7 +228,7 @@ def _take_after(entry: _Optimizer) -> None:
     _write_step(entry, entry.steps, values, gradients)
     entry.tensors = []  # not to be kept alive by us
     _spend(entry, began)
-    close_window(entry.number)
+    modules.close_window(entry.number)
 
 
 def _spend(entry: _Optimizer, began: int) -> None:
@@ -291,12 +252,12 @@ def _look_at(entry: _Optimizer, optimizer: Any, frame: FrameType | None) -> None
     names: dict[int, tuple[str, int]] = {}
     extra: list[tuple[Any, str, int]] = []
     models: dict[int, str] = {}
-    for number, wrapper, _, _ in wrappers:
+    for number, wrapper in wrappers:
         _name(wrapper.module, number, owners, names, extra, models)
-    for place, root in enumerate(_list_roots()):
+    for place, root in enumerate(modules.list_roots()):
         _name(root, -1 - place, owners, names, extra, models)
-    known = dict.fromkeys((key for _, _, ids, _ in wrappers for key in ids), REDUCED)
-    known.update((key, IGNORED) for _, _, _, ids in wrappers for key in ids)
+    reduced, ignored = ddp.list_parameters()
+    known = {**dict.fromkeys(reduced, REDUCED), **dict.fromkeys(ignored, IGNORED)}
     for place, each in enumerate(parameters):
         told = names.get(id(each))
         if told is not None:
@@ -317,7 +278,7 @@ def _look_at(entry: _Optimizer, optimizer: Any, frame: FrameType | None) -> None
     if entry.table > 2 and not budget.has_room():
         return  # what this step holds of each tensor is not written either
     entry.written = entry.table
-    _write(
+    budget.write(
         "tensors",
         {
             "optimizer": entry.number,
@@ -329,7 +290,7 @@ def _look_at(entry: _Optimizer, optimizer: Any, frame: FrameType | None) -> None
             "left_out": max(
                 0, sum(len(group["params"]) for group in optimizer.param_groups) - len(parameters)
             ),
-            "wrappers": [ddp.describe_wrapper(number, wrapper) for number, wrapper, _, _ in wrappers],
+            "wrappers": [ddp.describe_wrapper(number, wrapper) for number, wrapper in wrappers],
             "frames": frames.list_own(frame, _SITE_FRAMES),
         },
     )
@@ -374,11 +335,6 @@ def _row(tensor: Any, name: str, model: int, kind: str, known: int) -> list[obje
     ]
 
 
-def _list_roots() -> list[Any]:
-    found = [ref() for ref in _state.roots]
-    return [each for each in found if each is not None]
-
-
 def _write_step(
     entry: _Optimizer,
     step: int,
@@ -415,20 +371,16 @@ def _write_step(
         if optimizer is not None:
             fields["rates"] = [_plain(group.get("lr")) for group in optimizer.param_groups[:64]]
     fields["wrappers"] = [
-        [number, *counts, _state.bypassed.get(number)] for number, counts in _count_forwards(entry)
+        [number, *counts, modules.explain_bypass(number)] for number, counts in _count_forwards(entry)
     ]
-    if whole and _state.ran:
-        fields["idle"] = _list_idle(entry)
+    if whole and modules.has_seen():
+        fields["idle"] = modules.list_idle(entry.tensors[: entry.parameters])
     fields["carried"], fields["exchanged"] = entry.rounds.tell()
-    _write("step", fields)
+    budget.write("step", fields)
     if whole and not final:
         from . import backwards, syncs
 
         syncs.note_look(entry.number, _state.count, step, backwards.count())
-
-
-def _write(event: str, fields: dict[str, object]) -> None:
-    budget.note_written(journal.write(event, fields))
 
 
 def _plain(value: Any) -> float | None:
@@ -438,107 +390,9 @@ def _plain(value: Any) -> float | None:
 def _count_forwards(entry: _Optimizer) -> list[tuple[int, list[int]]]:
     """Return for each wrapper its forwards since the last look: reducing, not reducing, kind of the last one."""
     found = []
-    for number, _, _, _ in ddp.list_wrappers():
-        synced, alone, last = ddp.forwards.get(number, (0, 0, -1))
+    for number, _ in ddp.list_wrappers():
+        synced, alone, last = ddp.count_forwards(number)
         before = entry.last_seen.get(number, (0, 0, -1))
         entry.last_seen[number] = (synced, alone, last)
         found.append((number, [synced - before[0], alone - before[1], last]))
     return found
-
-
-def _list_idle(entry: _Optimizer) -> list[int]:
-    """Return the places of parameters whose module did not run since the window was opened."""
-    idle = []
-    owner_of: dict[int, int] = {}
-    for _, wrapper, _, _ in ddp.list_wrappers():
-        for module in wrapper.module.modules():
-            for each in module.parameters(recurse=False):
-                owner_of.setdefault(id(each), id(module))
-    for place, tensor in enumerate(entry.tensors[: entry.parameters]):
-        owner = owner_of.get(id(tensor))
-        if owner is not None and owner not in _state.ran:
-            idle.append(place)
-    return idle
-
-
-def open_window(number: int) -> None:
-    """See which modules run until the step that is looked at, or whoever else wants to see them has seen enough."""
-    if budget.level in (budget.OFF, budget.LIGHT) or ddp.is_compiling():
-        return
-    others = bool(_state.wanted)
-    _state.wanted.add(number)
-    if number == EVALUATION and others:
-        return  # what they have seen so far is to stay
-    _state.ran.clear()
-    _state.bypassed.clear()
-    _state.owners = {
-        id(module): number
-        for number, wrapper, _, _ in ddp.list_wrappers()
-        for module in wrapper.module.modules()
-    }
-    if _state.handle is None:
-        register = sys.modules["torch.nn.modules.module"].register_module_forward_pre_hook
-        _state.handle = register(_note_module)
-
-
-def close_window(number: int) -> None:
-    """Look at modules no longer, where nobody else wants to."""
-    _state.wanted.discard(number)
-    _state.wanted.discard(0)
-    if not _state.wanted and _state.handle is not None:
-        _state.handle.remove()
-        _state.handle = None
-
-
-def _note_module(module: Any, given: Any) -> None:
-    try:
-        _state.ran.add(id(module))
-        if ddp.inside or ddp.number(module):
-            return
-        number = _state.owners.get(id(module))
-        if number is None:
-            _meet_root(module, given)
-        elif number < 0:
-            _take_batch(module, given)
-        elif not module.training:
-            _take_evaluation(number, sys._getframe(1))
-        elif sys.modules["torch"].is_grad_enabled():
-            note_bypass(number, module, sys._getframe(1))
-    except Exception as error:
-        journal.failed("modules", error)
-
-
-def _take_evaluation(number: int, frame: FrameType) -> None:
-    from . import evaluations
-
-    evaluations.take_module(number, frame)
-
-
-def _take_batch(module: Any, given: Any) -> None:
-    if not (module.training and sys.modules["torch"].is_grad_enabled()):
-        return
-    for place, ref in enumerate(_state.roots):
-        if ref() is module:
-            from . import batches
-
-            batches.take_call(-1 - place, given, sys._getframe(2))
-
-
-def _meet_root(module: Any, given: Any) -> None:
-    """Take a module that is part of none that is known: a model of its own, or one that was wrapped since."""
-    if type(module).__name__ == "OptimizedModule":
-        _abstain("torch.compile: modules are not looked at")
-        for number in list(_state.wanted):
-            close_window(number)
-        return
-    for number, wrapper, _, _ in ddp.list_wrappers():
-        for each in wrapper.module.modules():
-            _state.owners.setdefault(id(each), number)
-    if id(module) in _state.owners:
-        _note_module(module, given)
-        return
-    for each in module.modules():
-        _state.owners.setdefault(id(each), -1)
-    if len(_state.roots) < OPTIMIZERS:
-        _state.roots.append(weakref.ref(module))
-        _take_batch(module, given)

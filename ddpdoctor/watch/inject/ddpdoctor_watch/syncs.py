@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 _FRAMES = 8
-_EACH_LINE = 3
-"""Backwards of one wrapper that are written down."""
+_UNENCLOSED = 8
+"""Of the backwards of one wrapper that no_sync alone encloses, the first, second, fourth … up to this one are written
+down."""
 
 
 class _State:
@@ -56,22 +57,22 @@ def note_look(optimizer: int, optimizers: int, step: int, backwards: int) -> Non
         step: From 1.
         backwards: That were begun so far.
     """
-    entries = [entry for entry in ddp.list_entries() if entry.wrapper() is not None]
-    if len(entries) == optimizers == 1:
-        synced, alone, _ = ddp.forwards.get(entries[0].number, (0, 0, -1))
+    wrappers = ddp.list_wrappers()
+    if len(wrappers) == optimizers == 1:
+        synced, alone, _ = ddp.count_forwards(wrappers[0][0])
         seen = (step, backwards, _state.kept, synced, alone)
         counts = [now - before for now, before in zip(seen, _state.seen)]
         _state.seen = seen
         journal.write(
             "pace",
             {
-                "number": entries[0].number,
+                "number": wrappers[0][0],
                 "step": step,
                 **dict(zip(("steps", "backwards", "kept", "synced", "alone"), counts)),
             },
         )
-    for entry in entries:
-        _note_search(entry.number, entry.wrapper(), step)
+    for number, wrapper in wrappers:
+        _note_search(number, wrapper, step)
 
 
 def note_data_parallel(device_type: Any, frame: FrameType, args: Any) -> None:
@@ -97,10 +98,10 @@ def note_data_parallel(device_type: Any, frame: FrameType, args: Any) -> None:
 
 
 def _note_unenclosed(number: int, frame: FrameType) -> None:
-    if ddp.forwards.get(number, (0, 0, -1))[2] != 1:
+    if ddp.count_forwards(number)[2] != 1:
         return  # its forward was under no_sync too
     count = _state.unenclosed[number] = _state.unenclosed.get(number, 0) + 1
-    if count & (count - 1) or count >> _EACH_LINE > 1:
+    if count & (count - 1) or count > _UNENCLOSED:
         return
     journal.write(
         "unenclosed",

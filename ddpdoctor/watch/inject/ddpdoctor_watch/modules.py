@@ -1,0 +1,178 @@
+"""Which modules run, in the steps that are looked at and no others: a hook on all modules costs each forward.
+
+It tells which of them ran, whether within a forward of DistributedDataParallel, and which belong to no wrapper.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+
+from . import budget, ddp, describe, frames, journal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
+
+START, EVALUATION = 0, -1
+"""Among the numbers of optimizers that want to see modules: the first step, and the beginning of an evaluation."""
+ROOTS = 8
+"""Models without a wrapper that are looked at."""
+_FRAMES = 8
+
+
+class _State:
+    """Of this process."""
+
+    def __init__(self) -> None:
+        self.handle: Any = None
+        self.wanted: set[int] = set()
+        self.roots: list[Any] = []
+        self.owners: dict[int, int] = {}
+        """Module -> number of the wrapper that it is a part of; -1: of a model without one."""
+        self.ran: set[int] = set()
+        self.bypassed: dict[int, dict[str, object]] = {}
+
+
+_state = _State()
+
+
+def open_window(number: int) -> None:
+    """See which modules run until the step that is looked at, or whoever else wants to see them has seen enough."""
+    if budget.level in (budget.OFF, budget.LIGHT) or ddp.is_compiling():
+        return
+    others = bool(_state.wanted)
+    _state.wanted.add(number)
+    if number == EVALUATION and others:
+        return  # what they have seen so far is to stay
+    _state.ran.clear()
+    _state.bypassed.clear()
+    _state.owners = {
+        id(module): number for number, wrapper in ddp.list_wrappers() for module in wrapper.module.modules()
+    }
+    if _state.handle is None:
+        register = sys.modules["torch.nn.modules.module"].register_module_forward_pre_hook
+        _state.handle = register(_note_module)
+
+
+def close_window(number: int) -> None:
+    """Look at modules no longer, where nobody else wants to."""
+    _state.wanted.discard(number)
+    _state.wanted.discard(START)
+    if not _state.wanted and _state.handle is not None:
+        _state.handle.remove()
+        _state.handle = None
+
+
+def after_fork() -> None:
+    """A forked child starts anew."""
+    global _state
+    handle, _state = _state.handle, _State()
+    if handle is not None:
+        handle.remove()
+
+
+def list_roots() -> list[Any]:
+    """Return the living models that were seen to run without a wrapper."""
+    found = [ref() for ref in _state.roots]
+    return [each for each in found if each is not None]
+
+
+def has_seen() -> bool:
+    """Whether modules ran since the window was opened."""
+    return bool(_state.ran)
+
+
+def list_idle(parameters: list[Any]) -> list[int]:
+    """Return the places of parameters whose module did not run since the window was opened."""
+    owner_of: dict[int, int] = {}
+    for _, wrapper in ddp.list_wrappers():
+        for module in wrapper.module.modules():
+            for each in module.parameters(recurse=False):
+                owner_of.setdefault(id(each), id(module))
+    return [
+        place
+        for place, each in enumerate(parameters)
+        if id(each) in owner_of and owner_of[id(each)] not in _state.ran
+    ]
+
+
+def explain_bypass(number: int) -> dict[str, object] | None:
+    """Return which part of a wrapped model ran in training outside of the wrapper's forward, and where from."""
+    return _state.bypassed.get(number)
+
+
+def _note_module(module: Any, given: Any) -> None:
+    try:
+        _state.ran.add(id(module))
+        if ddp.inside or ddp.number(module):
+            return
+        number = _state.owners.get(id(module))
+        if number is None:
+            _meet_root(module, given)
+        elif number < 0:
+            _take_batch(module, given)
+        elif not module.training:
+            _take_evaluation(number, sys._getframe(1))
+        elif sys.modules["torch"].is_grad_enabled():
+            _note_bypass(number, module, sys._getframe(1))
+    except Exception as error:
+        journal.failed("modules", error)
+
+
+def _meet_root(module: Any, given: Any) -> None:
+    """Take a module that is part of none that is known: a model of its own, or one that was wrapped since."""
+    if type(module).__name__ == "OptimizedModule":
+        budget.abstain("torch.compile: modules are not looked at")
+        for number in list(_state.wanted):
+            close_window(number)
+        return
+    for number, wrapper in ddp.list_wrappers():
+        for each in wrapper.module.modules():
+            _state.owners.setdefault(id(each), number)
+    if id(module) in _state.owners:
+        _note_module(module, given)
+        return
+    for each in module.modules():
+        _state.owners.setdefault(id(each), -1)
+    if len(_state.roots) < ROOTS:
+        _state.roots.append(weakref.ref(module))
+        _take_batch(module, given)
+
+
+def _take_batch(module: Any, given: Any) -> None:
+    if not (module.training and sys.modules["torch"].is_grad_enabled()):
+        return
+    for place, ref in enumerate(_state.roots):
+        if ref() is module:
+            from . import batches
+
+            batches.take_call(-1 - place, given, sys._getframe(2))
+
+
+def _take_evaluation(number: int, frame: FrameType) -> None:
+    from . import evaluations
+
+    evaluations.take_module(number, frame)
+
+
+def _note_bypass(number: int, module: Any, frame: FrameType | None) -> None:
+    """Remember that a part of a wrapped model ran in training, but not within the wrapper's forward."""
+    if number in _state.bypassed:
+        return
+    outside = frame
+    while outside is not None and _is_of_model(outside, number):
+        outside = outside.f_back
+    _state.bypassed[number] = {
+        "module": describe.name_type(type(module)),
+        "frames": frames.list_own(outside, _FRAMES) or frames.list_own(frame, _FRAMES),
+    }
+
+
+def _is_of_model(frame: FrameType, number: int) -> bool:
+    """Whether a frame is torch's, or of a method of the model: what called that is what goes around the wrapper."""
+    if not frames.is_own(frame):
+        return True
+    owner = frame.f_locals.get("self") if "self" in frame.f_code.co_varnames[:1] else None
+    return owner is not None and _state.owners.get(id(owner)) == number
