@@ -127,6 +127,51 @@ def test_many_ranks_share_the_bytes_of_an_hour(tmp_path: Path) -> None:
     assert len(seen.one("tensors")["rows"]) == 1000
 
 
+def test_evaluations_share_these_bytes(tmp_path: Path) -> None:
+    """400 buffers on each of 256 ranks: 50 kB each time, of 180 kB that a rank has."""
+    script = (
+        START
+        + """
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    net = torch.nn.Sequential()
+    for place in range(140):
+        net.add_module("encoder_block_with_a_name_as_long_as_many_are_" + str(place), torch.nn.BatchNorm1d(2))
+    model = DDP(net, broadcast_buffers=False, init_sync=False)
+    for _ in range(64):
+        model.train()
+        model(torch.randn(4, 2))
+        model.eval()
+        model(torch.randn(4, 2))
+    """
+    )
+    seen = watch(tmp_path, script, ranks=256)
+    assert [event["index"] for event in seen.all("evaluation")][:2] == [1, 2]
+    size = seen.path.stat().st_size
+    assert 256 * size < 50e6, size
+
+
+def test_a_step_that_raises_is_not_told_as_the_next_one(tmp_path: Path) -> None:
+    script = (
+        START
+        + """
+    class Failing(torch.optim.SGD):
+        def step(self, closure=None):
+            if kept.append(1) or len(kept) == 2:
+                raise ArithmeticError("no step")
+
+    model = torch.nn.Linear(3, 3)
+    optimizer = Failing(model.parameters(), lr=0.1)
+    for _ in range(5):
+        try:
+            optimizer.step()
+        except ArithmeticError:
+            pass
+    """
+    )
+    assert steps(watch(tmp_path, script)) == [1, 4, 6]
+
+
 def test_the_level_is_handed_to_the_job(tmp_path: Path) -> None:
     show = "import os; print(os.environ.get('DDPDOCTOR_WATCH_LEVEL'))"
     assert run(tmp_path, show, "--watch-level", "light").stdout == b"light\n"

@@ -85,6 +85,7 @@ def _take(number: int, wrapper: Any, door: str, frame: FrameType) -> None:
         (index > FIRST and index & (index - 1))
         or prints.explain_busy() is not None
         or not budget.affordable()
+        or not budget.has_room()
     ):
         return
     began = time.monotonic_ns()

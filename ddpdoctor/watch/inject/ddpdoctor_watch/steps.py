@@ -109,6 +109,7 @@ def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             if entry is None:
                 return
         entry.steps = step = entry.steps + 1
+        entry.before = None  # the step before may have raised
         ddp.inside = 0  # also where a forward raised
         if entry.rounds.is_telling():
             entry.next = step  # ranks may have averaged what they have just now
