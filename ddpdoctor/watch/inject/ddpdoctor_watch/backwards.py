@@ -51,23 +51,7 @@ _losses = _Losses()
 
 def install() -> None:
     """See backwards begin."""
-    autograd: Any = sys.modules.get("torch.autograd")
-    real = getattr(autograd, "_tensor_or_tensors_to_tuple", None)
-    if real is None:
-        journal.trouble("backwards", "torch.autograd has no _tensor_or_tensors_to_tuple")
-        return
-    frame_of = sys._getframe
-
-    def _tensor_or_tensors_to_tuple(tensors: Any, length: int) -> Any:
-        frame = frame_of(1)
-        if frame.f_code.co_name == "backward":
-            try:
-                _note_backward(frame)
-            except Exception as error:
-                journal.failed("backwards", error)
-        return real(tensors, length)
-
-    hooks.replace(autograd, "_tensor_or_tensors_to_tuple", _tensor_or_tensors_to_tuple)
+    hooks.wrap(sys.modules.get("torch.autograd"), "_tensor_or_tensors_to_tuple", before=_note_backward)
 
 
 def count() -> int:
@@ -94,7 +78,9 @@ def after_fork() -> None:
     _losses = _Losses()
 
 
-def _note_backward(frame: FrameType) -> None:
+def _note_backward(_: Any, frame: FrameType, args: Any) -> None:
+    if frame.f_code.co_name != "backward":
+        return
     state = _losses
     state.count += 1
     began = time.monotonic_ns() if not state.count % _EACH else 0

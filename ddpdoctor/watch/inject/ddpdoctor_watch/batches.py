@@ -49,6 +49,11 @@ def take_call(model: int, given: Any, frame: FrameType) -> None:
         _take(model, place, epoch, given, frame)
 
 
+def after_fork() -> None:
+    """A forked child starts anew."""
+    _counts.clear()
+
+
 def _is_due(model: int, place: int, epoch: int) -> bool:
     if budget.level == budget.LIGHT:
         return False

@@ -12,7 +12,7 @@ import os
 import stat
 import sys
 
-from . import budget, describe, frames, journal
+from . import budget, describe, frames, hooks, journal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,52 +85,12 @@ def after_fork() -> None:
 
 def patch_serialization(module: ModuleType) -> None:
     """See files that torch.save writes in C++, from a function that it asks first and that does not raise."""
-    real: Any = getattr(module, "_is_path", None)
-    if real is None:
-        journal.trouble("files", "torch.serialization has no _is_path")
-        return
-    frame_of = sys._getframe
-
-    def _is_path(name_or_buffer: Any) -> Any:
-        found = real(name_or_buffer)
-        if found and _active:
-            try:
-                frame = frame_of(1)
-                if frame.f_code.co_name == "_open_zipfile_writer":
-                    _note_write(name_or_buffer, frame, "torch.save")
-            except Exception as error:
-                journal.failed("files", error)
-        return found
-
-    from . import hooks
-
-    hooks.replace(module, "_is_path", _is_path)
+    hooks.wrap(module, "_is_path", after=_note_saving)
 
 
 def patch_safetensors(module: ModuleType) -> None:
     """See files that safetensors writes in Rust, in the same way."""
-    real: Any = getattr(module, "_find_shared_tensors", None)
-    if real is None:
-        journal.trouble("files", "safetensors.torch has no _find_shared_tensors")
-        return
-    frame_of = sys._getframe
-
-    def _find_shared_tensors(*args: Any, **kwargs: Any) -> Any:
-        if _active:
-            try:
-                frame: FrameType | None = frame_of(1)
-                for _ in range(3):
-                    if frame is not None and frame.f_code.co_name == "save_file":
-                        _note_write(frame.f_locals.get("filename"), frame, "safetensors")
-                        break
-                    frame = frame.f_back if frame is not None else None
-            except Exception as error:
-                journal.failed("files", error)
-        return real(*args, **kwargs)
-
-    from . import hooks
-
-    hooks.replace(module, "_find_shared_tensors", _find_shared_tensors)
+    hooks.wrap(module, "_find_shared_tensors", before=_note_safetensors)
 
 
 def note_end() -> None:
@@ -171,6 +131,21 @@ def _make_hook() -> Any:
             failed("files", error)
 
     return hook
+
+
+def _note_saving(is_path: Any, frame: FrameType, args: Any) -> None:
+    if is_path and _active and frame.f_code.co_name == "_open_zipfile_writer":
+        _note_write(args[0], frame, "torch.save")
+
+
+def _note_safetensors(_: Any, frame: FrameType | None, args: Any) -> None:
+    for _depth in range(3):
+        if not _active or frame is None:
+            return
+        if frame.f_code.co_name == "save_file":
+            _note_write(frame.f_locals.get("filename"), frame, "safetensors")
+            return
+        frame = frame.f_back
 
 
 def _take_other(event: str, args: Any, frame: FrameType) -> None:

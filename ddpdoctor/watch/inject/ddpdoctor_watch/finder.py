@@ -32,6 +32,10 @@ TARGETS = {
     "torch.distributed.elastic.agent.server.local_elastic_agent": "patch_local_agent",
 }
 """Module, and the function of `patches` or `torchpatches` that patches it."""
+_FORKED = (
+    "calls", "works", "steps", "modules", "backwards", "evaluations", "scalers", "syncs", "loaders", "batches", "files",
+)  # fmt: skip
+"""Parts that remember what this process did: a forked child did none of it."""
 
 
 class _Finder:
@@ -93,7 +97,7 @@ def after_fork() -> None:
     patches = sys.modules.get(f"{__package__}.torchpatches")
     if patches is not None:
         patches.allow_tracing()
-    for name in ("calls", "works", "steps", "files"):
+    for name in _FORKED:
         part = sys.modules.get(f"{__package__}.{name}")
         if part is not None:
             part.after_fork()

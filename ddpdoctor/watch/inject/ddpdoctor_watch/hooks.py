@@ -12,7 +12,7 @@ from . import describe, faults, finder, journal, process, settings
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
+    from types import CodeType, TracebackType
     from typing import Any, NoReturn
 
     Hook = Callable[[type[BaseException], Any, TracebackType | None], object]
@@ -76,6 +76,50 @@ def replace(owner: object, name: str, wrapper: Any) -> None:
     replaced.append((owner, name, original, wrapper))
 
 
+def wrap(owner: Any, name: str, before: Any = None, after: Any = None) -> None:
+    """Call functions of ours when one of torch's is called, best one that does not raise: ours is in its traceback.
+
+    Args:
+        owner: Its module or class.
+        name: Of it.
+        before: Called before it with None, the caller's frame and the arguments by position.
+        after: Called after it, with its result instead of None.
+    """
+    real = getattr(owner, name, None)
+    if real is None:
+        journal.trouble("patch", f"{getattr(owner, '__name__', owner)} has no {name}")
+        return
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if before is not None:
+            try:
+                before(None, sys._getframe(1), args)
+            except Exception as error:
+                journal.failed(name, error)
+        result = real(*args, **kwargs)
+        if after is not None:
+            try:
+                after(result, sys._getframe(1), args)
+            except Exception as error:
+                journal.failed(name, error)
+        return result
+
+    skip_code(wrapper.__code__)
+    replace(owner, name, wrapper)
+
+
+def skip_code(code: CodeType) -> None:
+    """Tell torch's compiler to leave a function alone, and those defined in it."""
+    torch = sys.modules.get("torch._C")
+    skip = getattr(getattr(getattr(torch, "_dynamo", None), "eval_frame", None), "skip_code", None)
+    if skip is None:
+        return
+    skip(code)
+    for constant in code.co_consts:
+        if hasattr(constant, "co_consts"):
+            skip_code(constant)
+
+
 def _wrap_excepthook(hook: Hook) -> Hook:
     def excepthook(
         kind: type[BaseException], value: BaseException | None, traceback: TracebackType | None, /
@@ -105,23 +149,19 @@ def _is_fatal(value: BaseException) -> bool:
     return last and _thread.get_ident() == main_thread
 
 
-def _note_works() -> None:
-    works = sys.modules.get(f"{__package__}.works")
-    if works is not None:
-        works.note_end()
+def _note_ends(*names: str) -> None:
+    """Let parts say their last, those that are there."""
+    for name in names:
+        part = sys.modules.get(f"{__package__}.{name}")
+        if part is not None:
+            part.note_end()
 
 
 def _note_end() -> None:
     try:
         faults.note_late()
         settings.note_end()
-        steps = sys.modules.get(f"{__package__}.steps")
-        if steps is not None:
-            steps.note_end()
-        _note_works()
-        files = sys.modules.get(f"{__package__}.files")
-        if files is not None:
-            files.note_end()
+        _note_ends("steps", "works", "files")
     except Exception as error:
         journal.failed("atexit", error)
     finally:
@@ -164,7 +204,7 @@ def _hook_exits() -> None:
         try:
             faults.note_late()
             faults.note_exit("os._exit", status, sys._getframe(1), sys.exc_info()[1])
-            _note_works()
+            _note_ends("works")
             if status == 0:
                 journal.dispose()
         except BaseException as error:  # Nothing comes between a program and its end.

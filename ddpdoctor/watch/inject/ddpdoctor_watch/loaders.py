@@ -138,28 +138,13 @@ class _Indices:
 
 def patch_dataloader(module: ModuleType) -> None:
     """See iterations begin, from a function that each of them asks at its beginning and that does not raise."""
-    real: Any = getattr(module, "_get_distributed_settings", None)
-    if real is None:
-        journal.trouble("loaders", "torch.utils.data has no _get_distributed_settings")
-        return
-    frame_of = sys._getframe
-
-    def _get_distributed_settings() -> Any:
-        frame = frame_of(1)
-        if frame.f_code.co_name == "__init__":
-            try:
-                note(frame)
-            except Exception as error:
-                journal.failed("loaders", error)
-        return real()
-
-    hooks.replace(module, "_get_distributed_settings", _get_distributed_settings)
+    hooks.wrap(module, "_get_distributed_settings", before=_note)
 
 
-def note(frame: FrameType) -> None:
+def _note(_: Any, frame: FrameType, args: Any) -> None:
     """Write down that a loader begins to be iterated, unless it is as it was often before."""
     loader: Any = frame.f_locals.get("loader")
-    if loader is None or not calls.is_watching():
+    if frame.f_code.co_name != "__init__" or loader is None or not calls.is_watching():
         return  # A process without a process group loads for itself.
     own = frames.find_own(frame)
     if own is None:
@@ -206,6 +191,13 @@ def latest() -> tuple[int, list[int]]:
     if epoch is None or epoch.ahead or any(type(index) is not int for index in epoch.latest):
         return 0, []
     return epoch.batches, epoch.latest
+
+
+def after_fork() -> None:
+    """The epochs of its parent are not a forked child's."""
+    _seen.clear()
+    _epochs.clear()
+    del _current[:]
 
 
 def note_end() -> None:

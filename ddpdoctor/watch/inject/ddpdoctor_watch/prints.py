@@ -132,7 +132,7 @@ def _shorten(total: int) -> str:
 
 
 def _round(norm: float) -> float:
-    # Written down and compared in seven digits: more would only be longer.
+    # Nine digits tell any two numbers of 32 bits apart: more would only be longer.
     return float(f"{norm:.9g}")
 
 

@@ -38,21 +38,7 @@ _count = 0
 
 def install() -> None:
     """See steps with a scaler begin."""
-    module: Any = sys.modules.get("torch.amp.grad_scaler")
-    real = getattr(module, "_refresh_per_optimizer_state", None)
-    if real is None:
-        journal.trouble("scalers", "torch.amp has no _refresh_per_optimizer_state")
-        return
-    frame_of = sys._getframe
-
-    def _refresh_per_optimizer_state() -> Any:
-        try:
-            _note_step(frame_of(1))
-        except Exception as error:
-            journal.failed("scalers", error)
-        return real()
-
-    hooks.replace(module, "_refresh_per_optimizer_state", _refresh_per_optimizer_state)
+    hooks.wrap(sys.modules.get("torch.amp.grad_scaler"), "_refresh_per_optimizer_state", before=_note_step)
 
 
 def note_end() -> None:
@@ -69,7 +55,7 @@ def after_fork() -> None:
     _known.clear()
 
 
-def _note_step(frame: FrameType) -> None:
+def _note_step(_: Any, frame: FrameType, args: Any) -> None:
     scaler = frame.f_locals.get("self")
     if scaler is None or getattr(scaler, "_per_optimizer_states", True):
         return  # another optimizer of the same step

@@ -74,15 +74,18 @@ _state = _State()
 _installed = False
 
 
-def install(ranks: int) -> None:
+def install(ranks: int) -> bool:
     """Look at the steps of all optimizers from now on; called when a group of several ranks has been made.
 
     Args:
         ranks: How many there are.
+
+    Returns:
+        False where they are looked at already, or are not to be, or cannot.
     """
     global _installed
     if _installed or budget.level == budget.OFF:
-        return
+        return False
     _installed = True
     budget.ranks, budget.ready_ns = ranks, time.monotonic_ns()
     optim: Any = sys.modules.get("torch.optim.optimizer")
@@ -90,14 +93,11 @@ def install(ranks: int) -> None:
     after = getattr(optim, "register_optimizer_step_post_hook", None)
     if before is None or after is None:
         journal.trouble("steps", "torch.optim has no global hooks of steps")
-        return
+        return False
     before(before_step)
     after(after_step)
-    from . import backwards, scalers
-
-    backwards.install()
-    scalers.install()
     modules.open_window(modules.START)
+    return True
 
 
 def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -175,12 +175,6 @@ def after_fork() -> None:
     global _state
     _state = _State()
     budget.restart()
-    modules.after_fork()
-    if _installed:
-        from . import backwards, evaluations, scalers, syncs
-
-        for each in (backwards, evaluations, scalers, syncs):
-            each.after_fork()
 
 
 def _meet(optimizer: Any) -> _Optimizer | None:

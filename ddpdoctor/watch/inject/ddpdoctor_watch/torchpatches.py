@@ -10,6 +10,7 @@ import os
 import sys
 
 from . import (
+    backwards,
     batches,
     budget,
     calls,
@@ -22,6 +23,7 @@ from . import (
     journal,
     process,
     recorder,
+    scalers,
     settings,
     steps,
     syncs,
@@ -30,7 +32,7 @@ from . import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import CodeType, FrameType, ModuleType
+    from types import FrameType, ModuleType
     from typing import Any
 
 YAMA = "/proc/sys/kernel/yama/ptrace_scope"
@@ -66,8 +68,8 @@ def patch_c10d(module: ModuleType) -> None:
     journal.write("milestone", {"name": "import", "detail": None})
     _leave_uncompiled()
     allow_tracing()
-    _wrap(module, "_check_valid_timeout", before=_note_init_begin)
-    _wrap(module, "_update_default_pg", after=_note_group)
+    hooks.wrap(module, "_check_valid_timeout", before=_note_init_begin)
+    hooks.wrap(module, "_update_default_pg", after=_note_group)
     works.install(module)  # which gives isend and irecv another code
     decorators.watch_undecorated(module)
 
@@ -75,15 +77,15 @@ def patch_c10d(module: ModuleType) -> None:
 def patch_ddp(module: ModuleType) -> None:
     """See models wrapped and run for the first time."""
     wrapper = module.DistributedDataParallel
-    _wrap(wrapper, "_build_params_for_reducer", after=_note_wrapping)
-    _wrap(wrapper, "_ddp_init_helper", after=_note_wrapped)
-    _wrap(wrapper, "_lazy_init", before=_note_first_forward)
+    hooks.wrap(wrapper, "_build_params_for_reducer", after=_note_wrapping)
+    hooks.wrap(wrapper, "_ddp_init_helper", after=_note_wrapped)
+    hooks.wrap(wrapper, "_lazy_init", before=_note_first_forward)
     _see_forwards(wrapper)
 
 
 def patch_data_parallel(module: ModuleType) -> None:
     """See models given to nn.DataParallel."""
-    _wrap(module, "_get_available_device_type", after=syncs.note_data_parallel)
+    hooks.wrap(module, "_get_available_device_type", after=syncs.note_data_parallel)
 
 
 def patch_worker_signals(module: ModuleType) -> None:
@@ -106,8 +108,8 @@ def patch_worker_signals(module: ModuleType) -> None:
 
 def patch_anomaly(module: ModuleType) -> None:
     """See autograd's anomaly mode turned on."""
-    _wrap(module.detect_anomaly, "__enter__", after=_note_anomaly)
-    _wrap(module.set_detect_anomaly, "__init__", after=_note_anomaly)
+    hooks.wrap(module.detect_anomaly, "__enter__", after=_note_anomaly)
+    hooks.wrap(module.set_detect_anomaly, "__init__", after=_note_anomaly)
 
 
 def patch_dataloader(module: ModuleType) -> None:
@@ -129,7 +131,7 @@ def patch_safetensors(module: ModuleType) -> None:
 
 def patch_spawn(module: ModuleType) -> None:
     """See a process start ranks by torch.multiprocessing."""
-    _wrap(module.ProcessContext, "__init__", after=_note_children)
+    hooks.wrap(module.ProcessContext, "__init__", after=_note_children)
 
 
 def patch_agent(module: ModuleType) -> None:
@@ -137,19 +139,19 @@ def patch_agent(module: ModuleType) -> None:
     from . import nodes
 
     agent = module.SimpleElasticAgent
-    _wrap(agent, "__init__", after=_note_agent)
-    _wrap(agent, "_exit_barrier", before=nodes.note_done)
+    hooks.wrap(agent, "__init__", after=_note_agent)
+    hooks.wrap(agent, "_exit_barrier", before=nodes.note_done)
     # Called when the agent has ended, well or with an exception, and its store is still there.
-    _wrap(agent, "get_event_succeeded", before=nodes.leave)
-    _wrap(agent, "get_event_failed", before=nodes.leave)
+    hooks.wrap(agent, "get_event_succeeded", before=nodes.leave)
+    hooks.wrap(agent, "get_event_failed", before=nodes.leave)
 
 
 def patch_local_agent(module: ModuleType) -> None:
     """See the agent that torchrun uses look after its ranks, and stop them."""
     from . import nodes
 
-    _wrap(module.LocalElasticAgent, "_monitor_workers", before=nodes.look)
-    _wrap(module.LocalElasticAgent, "_shutdown", before=nodes.note_stopping)
+    hooks.wrap(module.LocalElasticAgent, "_monitor_workers", before=nodes.look)
+    hooks.wrap(module.LocalElasticAgent, "_shutdown", before=nodes.note_stopping)
 
 
 def allow_tracing() -> None:
@@ -163,31 +165,6 @@ def allow_tracing() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PTRACER, int(supervisor), 0, 0, 0)
     except Exception as error:
         journal.failed("prctl", error)
-
-
-def _wrap(owner: Any, name: str, before: Any = None, after: Any = None) -> None:
-    """Call a function of ours with the result (after), the caller's frame and the arguments of one of torch's."""
-    real = getattr(owner, name, None)
-    if real is None:
-        journal.trouble("patch", f"{owner.__name__} has no {name}")
-        return
-
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if before is not None:
-            try:
-                before(None, sys._getframe(1), args)
-            except Exception as error:
-                journal.failed(name, error)
-        result = real(*args, **kwargs)
-        if after is not None:
-            try:
-                after(result, sys._getframe(1), args)
-            except Exception as error:
-                journal.failed(name, error)
-        return result
-
-    _skip_code(wrapper.__code__)
-    hooks.replace(owner, name, wrapper)
 
 
 def _note_init_begin(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
@@ -236,9 +213,10 @@ def _note_group(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     journal.write("milestone", {"name": "init", "detail": None})
     recorder.start()
     if group.size() > 1:
-        if budget.level != budget.OFF:
-            files.install()
-        steps.install(group.size())
+        files.install()
+        if steps.install(group.size()):
+            backwards.install()
+            scalers.install()
 
 
 def _note_wrapping(result: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
@@ -269,7 +247,7 @@ def _note_first_forward(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None
 
 
 def _see_forwards(owner: Any) -> None:
-    """See each forward begin and end: as `_wrap` does, with less of ours to run in each step."""
+    """See each forward begin and end: as `hooks.wrap` does, with less of ours to run in each step."""
     real_pre, real_post = (getattr(owner, f"_check_sync_bufs_{name}_fwd", None) for name in ("pre", "post"))
     if real_pre is None or real_post is None:
         journal.trouble("patch", f"{owner.__name__} has no _check_sync_bufs_pre_fwd and _post_fwd")
@@ -309,7 +287,7 @@ def _see_forwards(owner: Any) -> None:
         return real_post(self)
 
     for wrapper in (_check_sync_bufs_pre_fwd, _check_sync_bufs_post_fwd):
-        _skip_code(wrapper.__code__)
+        hooks.skip_code(wrapper.__code__)
         hooks.replace(owner, wrapper.__name__, wrapper)
 
 
@@ -337,17 +315,6 @@ def _leave_uncompiled() -> None:
             for each in list(vars(value).values()) if own else [value]:
                 code = getattr(each, "__code__", None)
                 if code is not None:
-                    _skip_code(code)
-                    if type(each) is type(_skip_code) and each.__module__.startswith(f"{__package__}."):
+                    hooks.skip_code(code)
+                    if type(each) is type(hooks.skip_code) and each.__module__.startswith(f"{__package__}."):
                         hooks.leave_uncompiled(each)
-
-
-def _skip_code(code: CodeType) -> None:
-    torch = sys.modules.get("torch._C")
-    skip = getattr(getattr(getattr(torch, "_dynamo", None), "eval_frame", None), "skip_code", None)
-    if skip is None:
-        return
-    skip(code)
-    for constant in code.co_consts:
-        if hasattr(constant, "co_consts"):
-            _skip_code(constant)
