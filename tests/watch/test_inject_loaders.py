@@ -85,3 +85,24 @@ def test_data_of_the_programs_own_is_not_asked(tmp_path: Path) -> None:
 def test_without_a_process_group_nothing_is_written_down(tmp_path: Path) -> None:
     done = python(tmp_path, START + "\n    for batch in DataLoader(data):\n        pass\n")
     assert done.main().all("loader") == []
+
+
+def test_epochs_of_a_process_are_not_told_by_its_forked_child(tmp_path: Path) -> None:
+    script = (
+        START
+        + """
+    import atexit, os
+
+    begin()
+    for batch in DataLoader(data, batch_size=4):
+        pass
+    if os.fork() == 0:
+        atexit._run_exitfuncs()  # as at an end; gloo's own threads do not outlive a fork
+        os._exit(0)
+    os.wait()
+    """
+    )
+    done = python(tmp_path, script)
+    assert len(done.processes) == 2
+    (epoch,) = done.every("epoch")
+    assert epoch["batches"] == 3
