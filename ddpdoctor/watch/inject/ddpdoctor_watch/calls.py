@@ -12,13 +12,15 @@ import sys
 import time
 from _thread import _local, get_ident
 
-from . import describe, frames, journal
+from . import describe, frames, groups, journal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType, ModuleType
+    from types import FrameType
     from typing import Any
+
+    from .specs import Spec
 
 MAGIC = b"DDPRING1"
 HEADER = 4096
@@ -43,17 +45,6 @@ REDUCTIONS = 64
 """Reductions whose names are remembered; those with a factor (PREMUL_SUM) are made anew for each call."""
 SITE_FRAMES = 12
 
-_TENSORS = ("tensor", "input_tensor", "input", "output", "tensors")
-"""Names of the argument that must agree over ranks, first found."""
-_PEERS = ("src", "dst", "group_src", "group_dst")
-_UNEQUAL = ("all_to_all", "all_to_all_single")
-"""Collectives whose shapes may differ over ranks."""
-_ROOTED = ("gather", "scatter", "gather_object", "scatter_object_list", "broadcast_object_list")
-"""Collectives whose root may be left out."""
-_MAKERS = ("new_group", "split_group", "shrink_group")
-"""What makes a group. They are counted by the ranks that it is made of: some ranks may leave groups out that others
-make, and the numbers of their other calls have to fit all the same."""
-_TWO_SIDED = ("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list")
 _WORD = 0xFFFFFFFFFFFFFFFF
 
 
@@ -71,10 +62,8 @@ class _Ring:
         self.exchanged = 0
         self.signatures: dict[object, int] = {}
         self.sites: dict[object, int] = {}
-        self.groups: dict[object, int] = {}
-        self.group_count = 0
+        self.groups = groups.Groups()
         self.ordinals: dict[object, int] = {}
-        self.members: dict[int, tuple[int, ...]] = {}
         self.reductions: dict[int, tuple[object, str]] = {}
 
 
@@ -83,45 +72,6 @@ _failed = False
 _depth: Any = _local()
 settle: Callable[[int, int], object] | None = None
 """Told of each barrier that is waited for: its number and its group."""
-_module: Any = None
-
-
-class Spec:
-    """Where the arguments of one public function are."""
-
-    def __init__(self, name: str, places: dict[str, int], defaults: dict[str, Any]) -> None:
-        self.name = name
-        self.places = places
-        self.defaults = defaults
-        # An object may be a tensor, and another one on each rank.
-        self.tensor = (
-            next((each for each in _TENSORS if each in places), None) if "object" not in name else None
-        )
-        self.peers = [each for each in _PEERS if each in places]
-        self.two_sided = name in _TWO_SIDED
-        self.sends = "send" in name
-        self.makes = name in _MAKERS
-        self.compared = name not in _UNEQUAL
-        self.settles = name == "barrier"
-
-
-def read_spec(func: Any) -> Spec:
-    """Return where the arguments of a public function are."""
-    inner = func
-    while hasattr(inner, "__wrapped__"):
-        inner = inner.__wrapped__
-    code = inner.__code__
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    given = inner.__defaults__ or ()
-    first = code.co_argcount - len(given)
-    defaults = {code.co_varnames[first + place]: value for place, value in enumerate(given)}
-    return Spec(func.__name__, {name: place for place, name in enumerate(names)}, defaults)
-
-
-def take_module(module: ModuleType) -> None:
-    """Remember torch.distributed.distributed_c10d, which knows the groups."""
-    global _module
-    _module = module
 
 
 def note_beginning(spec: Spec, frame: FrameType) -> None:
@@ -209,7 +159,7 @@ def forget_groups() -> None:
     """The default group was made or destroyed: names of groups mean others from now on."""
     ring = _ring
     if ring is not None:
-        ring.groups.clear()
+        ring.groups.forget()
 
 
 def after_fork() -> None:
@@ -250,18 +200,19 @@ def _write(
     signature = ring.signatures.get(key)
     if signature is None:
         signature = _intern_signature(ring, key, _describe_signature(key))
-    group = _find_group(ring, get("group"))
+    group = ring.groups.find(get("group"))
     peer = -1
     for name in spec.peers:
         value = get(name)
         if value is not None:
             peer = max(-1, min(int(value), 0x7FFFFFFF))
             if name[0] == "g":  # group_src, group_dst
-                peer = _find_member(ring, group, peer)
+                peer = ring.groups.find_member(group, peer)
             break
     else:
-        if spec.name in _ROOTED:
-            peer = _find_member(ring, group, 0)  # Where neither is given (torch.distributed, 2.6 and later).
+        if spec.rooted:
+            # Where neither is given (torch.distributed, 2.6 and later).
+            peer = ring.groups.find_member(group, 0)
     tag = get("tag")
     tag = max(-0x80000000, min(tag, 0x7FFFFFFF)) if type(tag) is int else 0
     if spec.two_sided:
@@ -302,17 +253,7 @@ def describe_signature(number: int) -> tuple[str, str | None]:
 
 def name_group(number: int) -> str | None:
     """Return torch's name of a group."""
-    names = (
-        [name for name, known in _ring.groups.items() if known == number and name]
-        if _ring is not None
-        else []
-    )
-    return str(names[0]) if names else None
-
-
-def is_coalescing() -> bool:
-    """Whether calls are being collected to be made as one: what each gives back is nothing to wait for."""
-    return bool(getattr(getattr(_module, "_world", None), "pg_coalesce_state", None))
+    return _ring.groups.name(number) if _ring is not None else None
 
 
 def _count(given: Any) -> int:
@@ -333,12 +274,6 @@ def _write_maker(ring: _Ring, name: str, given: dict[Any, Any], frame: FrameType
         signature = _intern_signature(ring, key, {"op": name, "ranks": listed})
     ordinal = ring.ordinals[key] = ring.ordinals.get(key, 0) + 1
     return _append(ring, ordinal, signature, _find_site(ring, frame), 0, -1, 0, 0)
-
-
-def _find_member(ring: _Ring, group: int, place: int) -> int:
-    """Return the global rank of a member of a group; -1 where it is not known."""
-    members = ring.members.get(group)
-    return members[place] if members is not None and 0 <= place < len(members) else -1
 
 
 def _name_reduction(ring: _Ring, reduction: Any) -> str:
@@ -418,58 +353,6 @@ def _describe_signature(key: tuple[Any, ...]) -> dict[str, object]:
         "device": getattr(device, "type", None),
         "reduction": reduction.rpartition(".")[2].lower() if reduction is not None else None,
     }
-
-
-def _find_group(ring: _Ring, group: Any) -> int:
-    """Return the number of a process group; 0 where it cannot be told."""
-    if group is None:
-        number = ring.groups.get(None)
-        if number is not None:
-            return number
-        world = getattr(getattr(_module, "GroupMember", None), "WORLD", None)
-        if world is None:
-            return 0
-        number = ring.groups[None] = _find_group(ring, world)
-        return number
-    name = getattr(group, "group_name", None)
-    if name is None:
-        return 0
-    number = ring.groups.get(name)
-    if number is None:
-        ring.group_count += 1
-        number = ring.groups[name] = ring.group_count
-        ranks = list_members(group)
-        if ranks is not None:
-            ring.members[number] = ranks
-        journal.write(
-            "group",
-            {
-                "number": number,
-                "name": str(name),
-                "description": str(getattr(group, "group_desc", "") or ""),
-                "ranks": ranks,
-                "backend": _read_backend(group),
-                "default": group is getattr(getattr(_module, "GroupMember", None), "WORLD", None),
-            },
-        )
-    return number
-
-
-def list_members(group: Any) -> tuple[int, ...] | None:
-    """Return the ranks of a group, None where they cannot be told."""
-    try:
-        return tuple(int(rank) for rank in _module.get_process_group_ranks(group))
-    except Exception as error:
-        journal.failed("group", error)
-        return None
-
-
-def _read_backend(group: Any) -> str | None:
-    try:
-        return str(_module.get_backend(group))
-    except Exception as error:
-        journal.failed("group", error)
-        return None
 
 
 def is_watching() -> bool:

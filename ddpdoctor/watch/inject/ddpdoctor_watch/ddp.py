@@ -6,7 +6,7 @@ import re
 import sys
 import weakref
 
-from . import describe, journal
+from . import describe, groups, journal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,14 +100,12 @@ def list_parameters() -> tuple[set[int], set[int]]:
 
 def describe_wrapper(number: int, wrapper: Any) -> dict[str, object]:
     """Return what a wrapper was told."""
-    from . import calls
-
     entry = _by_id.get(id(wrapper))
     hooks = getattr(wrapper, "_comm_hooks", None) or ()
     return {
         "number": number,
         "class": describe.name_type(type(wrapper.module)),
-        "ranks": calls.list_members(getattr(wrapper, "process_group", None)),
+        "ranks": groups.list_members(getattr(wrapper, "process_group", None)),
         "frames": entry.frames if entry is not None else [],
         "find_unused_parameters": bool(getattr(wrapper, "find_unused_parameters", False)),
         "static_graph": bool(getattr(wrapper, "static_graph", False)),

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import sys
 
-from . import calls, hooks, journal, works
+from . import calls, groups, hooks, journal, works
+from .specs import Spec, read_spec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,10 +59,10 @@ def _make_decorator(module: ModuleType, original: Any, source: str) -> Any:
     build = made["make"]
 
     def decorate(func: Callable[..., Any]) -> Callable[..., Any]:
-        spec: calls.Spec | None = None
+        spec: Spec | None = None
         try:
             if func.__name__ not in _PASSED_OVER:
-                spec = calls.read_spec(func)
+                spec = read_spec(func)
         except Exception as error:
             journal.failed("calls", error)
         made_func: Callable[..., Any] = original(func) if spec is None else build(func, spec)
@@ -141,13 +142,13 @@ def _find_call_line(code: CodeType) -> int:
 
 def watch_undecorated(module: ModuleType) -> None:
     """See the calls that torch does not decorate, from a function that each of them asks at its beginning."""
-    calls.take_module(module)
+    groups.take_module(module)
     real: Any = getattr(module, "_rank_not_in_group", None)
-    specs: dict[CodeType, calls.Spec] = {}
+    specs: dict[CodeType, Spec] = {}
     for name in _UNDECORATED:
         func = getattr(module, name, None)
         if func is not None and hasattr(func, "__code__"):
-            specs[func.__code__] = calls.read_spec(func)
+            specs[func.__code__] = read_spec(func)
     if real is None or not specs:
         journal.trouble("calls", "torch.distributed has no _rank_not_in_group: isend and irecv are not seen")
         return

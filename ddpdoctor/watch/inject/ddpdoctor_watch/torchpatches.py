@@ -19,6 +19,7 @@ from . import (
     describe,
     evaluations,
     files,
+    groups,
     hooks,
     journal,
     process,
@@ -223,7 +224,7 @@ def _note_wrapping(result: Any, frame: FrameType, args: tuple[Any, ...]) -> None
     frames = describe.list_stack(frame)[:_FRAMES]
     ddp.remember(args[0], result[0], frames)
     number = ddp.number(args[0])
-    members = calls.list_members(getattr(args[0], "process_group", None))
+    members = groups.list_members(getattr(args[0], "process_group", None))
     _begun["wrap", number] = calls.begin_other(_DDP, number, frame, ranks=members)
     journal.write(
         "milestone",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from _weakref import ref
 
-from . import calls, describe, frames, journal, returns
+from . import calls, describe, frames, groups, journal, returns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _note_returned(work: Any) -> Any:
 def _remember(token: int, work: Any, frame: FrameType | None) -> None:
     try:
         # What libraries, and torch itself, begin is theirs: they have ways to wait that cannot be seen here.
-        if frame is None or not frames.is_own(frame) or calls.is_coalescing():
+        if frame is None or not frames.is_own(frame) or groups.is_coalescing():
             return
         number, signature, place, group = calls.read_record(token)
         key = (signature, place, group)
