@@ -51,7 +51,9 @@ def test_what_torch_saves_is_seen_and_its_errors_are_as_they_were(tmp_path: Path
     except RuntimeError:
         assert "ddpdoctor" not in traceback.format_exc()
     """
-    process = python(tmp_path, script, variables=RANK).main()
+    done = python(tmp_path, script, variables=RANK)
+    assert done.returncode == 0, done.stderr
+    process = done.main()
     written = [event for event in process.all("file") if event["path"].endswith(".pt")]
     assert [event["via"] for event in written] == ["torch.save", "torch.save"]
     ends = process.all("files")[0]["ends"]

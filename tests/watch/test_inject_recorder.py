@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.watch.injecting import environment, launch, read_journals, write
+from tests.watch.injecting import Journal, environment, launch, read_journals, write
 from tests.watch.launching import wait_for
 
 BEGIN = """
@@ -56,10 +56,8 @@ def ask(path: str, handler: str = "fr_trace_json") -> bytes:
     return data.partition(b"\r\n\r\n")[2]
 
 
-def start(
-    folder: Path, private: Path, source: str, *, processes: int = 1
-) -> tuple[subprocess.Popen[str], str]:
-    """Start a rank that prints ``ready``, and has forked others by then; return it and the path of its server."""
+def _launch(folder: Path, private: Path, source: str) -> tuple[subprocess.Popen[str], tuple[Journal, ...]]:
+    """Start a rank that prints ``ready``; return it and what was written by then."""
     run = folder / "run"
     run.mkdir()
     rank = subprocess.Popen(
@@ -72,7 +70,15 @@ def start(
     )
     assert rank.stdout is not None
     assert rank.stdout.readline() == "ready\n"
-    by_pid = {journal.start["pid"]: journal.all("recorder") for journal in read_journals(run)}
+    return rank, read_journals(run)
+
+
+def start(
+    folder: Path, private: Path, source: str, *, processes: int = 1
+) -> tuple[subprocess.Popen[str], str]:
+    """Start a rank that prints ``ready``, and has forked others by then; return it and the path of its server."""
+    rank, journals = _launch(folder, private, source)
+    by_pid = {journal.start["pid"]: journal.all("recorder") for journal in journals}
     assert all(len(events) == 1 and "socket" in events[0] for events in by_pid.values()), by_pid
     paths = {event["socket"] for events in by_pid.values() for event in events}
     assert len(paths) == len(by_pid) == processes
@@ -143,19 +149,8 @@ def start_again(
     folder: Path, private: Path, spoil: str
 ) -> tuple[subprocess.Popen[str], list[dict[str, object]]]:
     """Start a rank that starts its server a second time, under other conditions."""
-    run = folder / "run"
-    run.mkdir()
-    rank = subprocess.Popen(
-        [sys.executable, str(write(folder, BEGIN + LATER.format(spoil=spoil)))],
-        env=environment(run, **variables(folder, private)),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert rank.stdout is not None
-    assert rank.stdout.readline() == "ready\n"
-    (journal,) = read_journals(run)
+    rank, journals = _launch(folder, private, BEGIN + LATER.format(spoil=spoil))
+    (journal,) = journals
     return rank, journal.all("recorder")
 
 
