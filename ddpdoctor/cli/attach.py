@@ -17,13 +17,11 @@ from ddpdoctor.errors import EXIT_FAILED, DoctorError, UsageError
 
 if TYPE_CHECKING:
     from ddpdoctor.cli.display import Display
-    from ddpdoctor.evidence import Frame
     from ddpdoctor.evidence.standstill import Standstill
     from ddpdoctor.judge.selection import Selection
     from ddpdoctor.plugins import Plugins
     from ddpdoctor.report.model import Report
     from ddpdoctor.watch.attaching.jobs import FoundJob
-    from ddpdoctor.watch.attaching.processes import Seen
 
 EXAMPLES = (
     ("ddpdoctor attach", "the job that runs on this host; asks which where there are several"),
@@ -35,8 +33,6 @@ EXAMPLES = (
         "let a live `run` look, and keep it there",
     ),
 )
-JOBS_SHOWN = 20
-"""Jobs of a host that are listed."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,7 +98,10 @@ def run(options: argparse.Namespace) -> int:
     """Find the job, look, judge, show."""
     from ddpdoctor.cli.display import Display
     from ddpdoctor.cli.select import choose_selection
+    from ddpdoctor.cli.targets import find_targets, frames_of
     from ddpdoctor.plugins import load_plugins
+    from ddpdoctor.watch.attaching.jobs import follow_job
+    from ddpdoctor.watch.attaching.processes import read_processes
 
     target: str | None = getattr(options, "target", None)
     if getattr(options, "all", False) and target is not None:
@@ -129,13 +128,10 @@ def run(options: argparse.Namespace) -> int:
         )
     interval = getattr(options, "watch", None)
     code = _look_at_all(jobs, tools)
-    from ddpdoctor.watch.attaching.jobs import follow_job
-    from ddpdoctor.watch.attaching.processes import read_processes
-
     while interval is not None:
         time.sleep(interval)
         processes = read_processes()
-        followed = [follow_job(job, processes, _take_stacks) for job in jobs]
+        followed = [follow_job(job, processes, frames_of) for job in jobs]
         jobs = [job for job in followed if job is not None]
         if not jobs:
             _complain("the job has ended")
@@ -145,144 +141,9 @@ def run(options: argparse.Namespace) -> int:
     return code
 
 
-def find_targets(target: str | None, *, everything: bool = False) -> list[FoundJob]:
-    """Return the jobs that are meant.
-
-    Args:
-        target: a process id, a run directory, or None: the only job of the host, or the one that is chosen.
-        everything: all jobs of the host.
-
-    Raises:
-        UsageError: there is no such process or directory, or several jobs to choose from and nobody to ask.
-        DoctorError: no job runs here.
-    """
-    from ddpdoctor.watch.attaching.jobs import choose_by_pid, find_jobs
-    from ddpdoctor.watch.attaching.processes import read_processes
-
-    processes = read_processes()
-    jobs = find_jobs(processes, _take_stacks)
-    if target is None:
-        readable = [job for job in jobs if job.readable]
-        if not readable:
-            raise _say_none(jobs, processes)
-        return readable if everything or len(readable) == 1 else [_choose(readable)]
-    if not target.isascii() or not target.isdigit():
-        return [_find_run(target, jobs)]
-    pid = int(target)
-    chosen = choose_by_pid(jobs, pid, processes)
-    if not chosen:
-        raise _say_unknown(pid, processes, jobs)
-    return chosen if len(chosen) == 1 else [_choose(chosen)]
-
-
-def _take_stacks(pids: Sequence[int]) -> dict[int, tuple[Frame, ...]]:
-    from ddpdoctor.watch.stacks import take_stacks
-
-    return {pid: stack.frames for pid, stack in take_stacks(pids).items()}
-
-
-def _say_none(jobs: Sequence[FoundJob], processes: dict[int, Seen]) -> DoctorError:
-    if jobs:
-        return DoctorError(
-            f"{_count(len(jobs), 'job')} {'runs' if len(jobs) == 1 else 'run'} here, and may not be read by this user",
-            context="\n  ".join(describe_job(job) for job in jobs[:JOBS_SHOWN]),
-            hint=f"sudo ddpdoctor attach {jobs[0].pid}",
-        )
-    hidden = sum(1 for seen in processes.values() if seen.python and not seen.readable)
-    context = (
-        "no Python process has the variables of torchrun, srun or mpirun, or RANK and WORLD_SIZE, and none has started "
-        "others that have a process group"
-    )
-    if hidden:
-        context += (
-            f"; {_count(hidden, 'Python process', 'Python processes')} of other users could not be read"
-        )
-    return DoctorError(
-        "no distributed job was found on this host",
-        context=context,
-        hint="sudo ddpdoctor attach" if hidden else "ddpdoctor attach PID, with a process of the job",
-    )
-
-
-def _say_unknown(pid: int, processes: dict[int, Seen], jobs: Sequence[FoundJob]) -> DoctorError:
-    seen = processes.get(pid)
-    known = f"ddpdoctor attach {jobs[0].pid}" if len(jobs) == 1 else "ddpdoctor attach"
-    if seen is None and not Path(f"/proc/{pid}").exists():
-        return UsageError(f"there is no process {pid}", hint=known)
-    if seen is None:
-        return UsageError(
-            f"process {pid} is this one, has started it, has ended, or is the kernel's", hint=known
-        )
-    if not seen.readable:
-        return DoctorError(
-            f"process {pid} belongs to {seen.user}, and its environment may not be read",
-            hint=f"sudo ddpdoctor attach {pid}",
-        )
-    from ddpdoctor.watch.attaching.jobs import name_script
-
-    return UsageError(
-        f"process {pid} ({name_script(seen.command)}) belongs to no distributed job",
-        context="it has no rank's variables, and neither it nor what it started has a process group",
-        hint=known,
-    )
-
-
-def _find_run(target: str, jobs: Sequence[FoundJob]) -> FoundJob:
-    path = Path(target)
-    if not (path / "processes").is_dir():
-        what = "is no run directory" if path.exists() else "is neither a process id nor a run directory"
-        raise UsageError(f"{target} {what}", hint="ddpdoctor attach PID, or the directory that `run` names")
-    inside = path.resolve()
-    found = [job for job in jobs if job.run is not None and Path(job.run).resolve().is_relative_to(inside)]
-    if not found:
-        raise DoctorError(
-            f"no rank of the run in {target} is alive on this host", hint=f"ddpdoctor analyze {target}"
-        )
-    return found[0] if len(found) == 1 else _choose(found)
-
-
-def describe_job(job: FoundJob) -> str:
-    """Return a job in one line, what to type for it first."""
-    size = f"{_count(len(job.ranks), 'rank')}"
-    if job.world_size != len(job.ranks):
-        size += f" of {job.world_size}"
-    watched = ", under ddpdoctor run" if job.run else ""
-    first = job.ranks[0].seen
-    return (
-        f"{job.pid:<8} {job.launcher}, {size}, {job.script}, {first.user}, for {_age(first.age_s)}{watched}"
-    )
-
-
-def _choose(jobs: Sequence[FoundJob]) -> FoundJob:
-    """Return the job that the person at the terminal chooses.
-
-    Raises:
-        UsageError: there is none to ask, or no choice was made.
-    """
-    lines = [describe_job(job) for job in jobs[:JOBS_SHOWN]]
-    error = UsageError(
-        f"{_count(len(jobs), 'job')} run here: say which, by any of its processes",
-        context="\n  ".join(lines),
-        hint=f"ddpdoctor attach {jobs[0].pid}, or ddpdoctor attach --all",
-    )
-    if sys.stdin is None or sys.stderr is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise error
-    for number, line in enumerate(lines, 1):
-        _complain(f"{number:>3}  {line}", mark=False)
-    while True:
-        print(f"which (1-{len(lines)})? ", end="", file=sys.stderr, flush=True)
-        answer = sys.stdin.readline()
-        if not answer:
-            raise error
-        by_pid = [job for job in jobs if answer.strip() == str(job.pid)]
-        if by_pid:
-            return by_pid[0]
-        if answer.strip().isdecimal() and 1 <= int(answer) <= len(lines):
-            return jobs[int(answer) - 1]
-
-
 def _look_at_all(jobs: Sequence[FoundJob], tools: _Tools) -> int:
     from ddpdoctor.cli.display import print_text
+    from ddpdoctor.cli.targets import describe_job
     from ddpdoctor.text.characters import neutralise
 
     codes = []
@@ -312,13 +173,14 @@ def _look_at(job: FoundJob, tools: _Tools, *, several: bool) -> int:
 
 def _observe(job: FoundJob, tools: _Tools) -> Standstill | None:
     from ddpdoctor.cli.progress import make_progress
+    from ddpdoctor.report.html.text import count
     from ddpdoctor.watch.attaching.sight import STILL_S, Sight, wait_for
     from ddpdoctor.watch.native import LIMIT_S, look_inside
 
     sight = Sight(job, pause=tools.given("pause"))
     progress = make_progress(sys.stderr, color=tools.display.color, quiet=tools.given("quiet"))
     try:
-        progress.stage(f"looking at {_count(len(job.ranks), 'rank')}", STILL_S)
+        progress.stage(f"looking at {count(len(job.ranks), 'rank')}", STILL_S)
         look = sight.observe(wait_for, lambda seen: _is_settled(seen, tools))
         if look is not None and tools.given("native"):
             progress.stage("native frames", LIMIT_S)
@@ -393,6 +255,7 @@ def _dump(target: str | None, tools: _Tools) -> int:
     from dataclasses import replace
 
     from ddpdoctor.cli.hanging import judge_look
+    from ddpdoctor.cli.targets import find_run, frames_of
     from ddpdoctor.watch.asking import ask_for_look, read_look
     from ddpdoctor.watch.attaching.jobs import find_jobs
     from ddpdoctor.watch.attaching.processes import read_processes
@@ -408,24 +271,13 @@ def _dump(target: str | None, tools: _Tools) -> int:
     if brief and not judge_look(look, tools.plugins.checks).proved:
         look = replace(look, stage="brief")
     _complain(f"the look is kept in {kept}; the job goes on")
-    job = _find_run(str(path), find_jobs(read_processes(), _take_stacks))
+    job = find_run(str(path), find_jobs(read_processes(), frames_of))
     spent = time.monotonic() - began
     report = make_report(job, look, started, spent, tools.options, tools.plugins, tools.selection)
     return _show(report, tools, None)
 
 
-def _complain(text: str, *, mark: bool = True) -> None:
+def _complain(text: str) -> None:
     from ddpdoctor.cli.display import complain
 
-    complain(f"ddpdoctor: {text}" if mark else text)
-
-
-def _count(number: int, noun: str, plural: str | None = None) -> str:
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
-
-
-def _age(seconds: float) -> str:
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
+    complain(f"ddpdoctor: {text}")

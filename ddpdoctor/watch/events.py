@@ -12,7 +12,7 @@ from ddpdoctor.evidence.ranks import LARGEST_RANK
 
 LONGEST = 8 << 20
 """Bytes of one event; the longest that the hook writes names the parameters of a model."""
-DAMAGED = (KeyError, ValueError, TypeError, AttributeError, OverflowError)
+DAMAGED = (LookupError, ValueError, TypeError, AttributeError, OverflowError)
 """What making sense of an event raises that is not as the hook writes it."""
 _COUNTERS = (
     "number", "index", "length", "batch_size", "forwards", "open_files", "optimizer", "table", "step", "count",

@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.lookalikes import start_job, write_program
 from ddpdoctor import cli
-from ddpdoctor.cli import attach
+from ddpdoctor.cli import attach, targets
 from ddpdoctor.errors import DoctorError, UsageError
 from ddpdoctor.report.schema import load_schema
 from ddpdoctor.watch.attaching.jobs import FoundJob, find_jobs
@@ -52,6 +52,7 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[int]], None]:
             return {pid: seen for pid in pids if (seen := read_process(pid)) is not None}
 
         monkeypatch.setattr("ddpdoctor.watch.attaching.processes.read_processes", read)
+        monkeypatch.setattr(targets, "read_processes", read)
 
     return hide
 
@@ -196,15 +197,15 @@ def test_on_a_terminal_it_asks_which(
     asked = Terminal()
     monkeypatch.setattr(sys, "stderr", asked)
     monkeypatch.setattr(sys, "stdin", Terminal("what?\n2\n"))
-    (job,) = attach.find_targets(None)
+    (job,) = targets.find_targets(None)
     assert asked.getvalue().count("which (1-2)?") == 2
     shown = [line.split()[1] for line in asked.getvalue().splitlines() if line.strip()[:1].isdigit()]
     assert str(job.pid) == shown[1]
     monkeypatch.setattr(sys, "stdin", Terminal(f"{shown[0]}\n"))
-    assert str(attach.find_targets(None)[0].pid) == shown[0]
+    assert str(targets.find_targets(None)[0].pid) == shown[0]
     monkeypatch.setattr(sys, "stdin", Terminal(""))
     with pytest.raises(UsageError):
-        attach.find_targets(None)
+        targets.find_targets(None)
 
 
 def test_all_jobs_one_after_the_other(
@@ -291,9 +292,9 @@ def test_jobs_of_others_are_listed_with_what_to_type(
     processes = {pid: seen for pid in pids if (seen := read_process(pid)) is not None}
     (job,) = find_jobs(processes, lambda _: {})
     hidden = tuple(replace(rank, seen=replace(rank.seen, readable=False)) for rank in job.ranks)
-    monkeypatch.setattr("ddpdoctor.watch.attaching.jobs.find_jobs", lambda *_: [replace(job, ranks=hidden)])
+    monkeypatch.setattr(targets, "find_jobs", lambda *_: [replace(job, ranks=hidden)])
     with pytest.raises(DoctorError, match="1 job runs here, and may not be read by this user") as told:
-        attach.find_targets(None)
+        targets.find_targets(None)
     assert told.value.hint == f"sudo ddpdoctor attach {pids[0]}"
 
 

@@ -84,6 +84,17 @@ WRONG = {
         """,
     ),
     "in an expression": ("COL002", "warning", "is_main_process() and dist.barrier()  # here\n"),
+    "behind a test for the launcher": (
+        "COL002", "error",
+        "def f(local_rank):\n    if local_rank == -1:\n        return\n    if dist.get_rank() == 0:\n        dist.barrier()  # here\n",
+    ),
+    "by the name of an argument": (
+        "COL002", "warning", "def f(is_main_process):\n    if is_main_process:\n        dist.barrier()  # here\n",
+    ),
+    "on the first of accelerate's processes": (
+        "COL002", "warning",
+        "from accelerate import Accelerator\na = Accelerator()\nif a.is_main_process:\n    a.wait_for_everyone()  # here\n",
+    ),
     "in a conditional expression": ("COL002", "error", "x = 1 if dist.get_rank() == 0 else total(dist.barrier())  # here\n"),
     "spawned": (
         "COL002", "error",
@@ -131,6 +142,13 @@ RIGHT = {
     "rank 0 goes first": (
         "def first(local_rank):\n    if local_rank not in [-1, 0]:\n        dist.barrier()\n    load()\n"
         "    if local_rank == 0:\n        dist.barrier()\n"
+    ),
+    "rank 0 goes first, where there are others": (
+        "def first(local_rank, ddp):\n    if ddp and local_rank != 0:\n        dist.barrier()\n    load()\n"
+        "    if ddp and local_rank == 0:\n        dist.barrier()\n"
+    ),
+    "a method of another object": (
+        "if dist.get_rank() == 0:\n    parts.gather(1)\n    loss.backward()\n    pool.reduce(sum)\n"
     ),
     "a group of its own": "if dist.get_rank() in (0, 1):\n    dist.all_reduce(x, group=pair)\n",
     "is it distributed": "if args.local_rank != -1:\n    dist.barrier()\n",
