@@ -37,7 +37,7 @@ def find_targets(target: str | None, *, everything: bool = False) -> list[FoundJ
             raise _say_none(jobs, processes)
         return readable if everything or len(readable) == 1 else [_choose(readable)]
     if not target.isascii() or not target.isdigit():
-        return [_find_run(target, jobs)]
+        return [find_run(target, jobs)]
     pid = int(target)
     chosen = choose_by_pid(jobs, pid, processes)
     if not chosen:
@@ -54,7 +54,7 @@ def _say_none(jobs: Sequence[FoundJob], processes: dict[int, Seen]) -> DoctorErr
     if jobs:
         return DoctorError(
             f"{count(len(jobs), 'job')} {'runs' if len(jobs) == 1 else 'run'} here, and may not be read by this user",
-            context="\n  ".join(_describe_job(job) for job in jobs[:JOBS_SHOWN]),
+            context="\n  ".join(describe_job(job) for job in jobs[:JOBS_SHOWN]),
             hint=f"sudo ddpdoctor attach {jobs[0].pid}",
         )
     hidden = sum(1 for seen in processes.values() if seen.python and not seen.readable)
@@ -92,7 +92,7 @@ def _say_unknown(pid: int, processes: dict[int, Seen], jobs: Sequence[FoundJob])
     )
 
 
-def _find_run(target: str, jobs: Sequence[FoundJob]) -> FoundJob:
+def find_run(target: str, jobs: Sequence[FoundJob]) -> FoundJob:
     """Return the job of a run directory.
 
     Raises:
@@ -112,7 +112,7 @@ def _find_run(target: str, jobs: Sequence[FoundJob]) -> FoundJob:
     return found[0] if len(found) == 1 else _choose(found)
 
 
-def _describe_job(job: FoundJob) -> str:
+def describe_job(job: FoundJob) -> str:
     """Return a job in one line, what to type for it first."""
     size = f"{count(len(job.ranks), 'rank')}"
     if job.world_size != len(job.ranks):
@@ -130,7 +130,7 @@ def _choose(jobs: Sequence[FoundJob]) -> FoundJob:
     Raises:
         UsageError: there is none to ask, or no choice was made.
     """
-    lines = [_describe_job(job) for job in jobs[:JOBS_SHOWN]]
+    lines = [describe_job(job) for job in jobs[:JOBS_SHOWN]]
     error = UsageError(
         f"{count(len(jobs), 'job')} run here: say which, by any of its processes",
         context="\n  ".join(lines),
