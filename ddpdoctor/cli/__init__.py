@@ -65,7 +65,7 @@ def _flush_stdout() -> None:
 def _dispatch(arguments: list[str]) -> int:
     from ddpdoctor.cli.commands import COMMANDS, render_help
     from ddpdoctor.cli.display import print_text
-    from ddpdoctor.cli.suggest import closest
+    from ddpdoctor.text.suggest import closest
 
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         if len(arguments) > 1 and arguments[1] in COMMANDS:

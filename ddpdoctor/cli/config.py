@@ -8,8 +8,8 @@ from typing import Any
 
 from ddpdoctor.cli.commands import COMMANDS, load_command
 from ddpdoctor.cli.parsing import Parser, build_parser
-from ddpdoctor.cli.suggest import closest
 from ddpdoctor.errors import UsageError
+from ddpdoctor.text.suggest import closest
 
 TABLE = "tool.ddpdoctor"
 PARSERS = ("tomllib", "tomli")

@@ -105,7 +105,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _find(name: str) -> Demo:
-    from ddpdoctor.cli.suggest import closest
+    from ddpdoctor.text.suggest import closest
 
     word = name.strip().lower()
     for demo in DEMOS:

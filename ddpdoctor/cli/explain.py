@@ -8,9 +8,9 @@ import sys
 
 from ddpdoctor.cli.display import Display, print_text
 from ddpdoctor.cli.index import Index, Page, load_index
-from ddpdoctor.cli.suggest import closest
 from ddpdoctor.errors import EXIT_OK, UsageError
 from ddpdoctor.text.paper import Paper
+from ddpdoctor.text.suggest import closest
 
 EXAMPLES = (
     ("ddpdoctor explain NET001", "by code"),

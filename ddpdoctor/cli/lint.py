@@ -45,12 +45,14 @@ def run(options: argparse.Namespace) -> int:
     from ddpdoctor.cli.outputs import deliver, render_options
     from ddpdoctor.cli.select import choose_selection
     from ddpdoctor.gather.scrub import scrub_argv
+    from ddpdoctor.judge.suppression import Suppressor
     from ddpdoctor.plugins import load_plugins
     from ddpdoctor.report.build import build_report
 
     check_paths(options.paths)
     plugins = load_plugins()
-    selection = choose_selection(options, {code: page.name for code, page in plugins.checks.pages.items()})
+    names = {code: page.name for code, page in plugins.checks.pages.items()}
+    selection = choose_selection(options, names)
     outputs = common.pair_outputs(options, plugins.renderers.names)
     display = Display.of(sys.stdout, no_color=getattr(options, "no_color", False))
     started, began = datetime.now(timezone.utc), time.monotonic()
@@ -63,6 +65,7 @@ def run(options: argparse.Namespace) -> int:
         invocation=scrub_argv(options.invocation),
         selection=selection,
         extra_rows=[problem.to_row() for problem in plugins.problems],
+        suppressor=Suppressor(evidence.sources, names),
     )
     unread = [each for each in evidence.sources if each.problem]
     for each in unread[:REASONS_SHOWN]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpdoctor.cli.parsing import BadValue, add_option
-from ddpdoctor.cli.suggest import closest
 from ddpdoctor.errors import UsageError
+from ddpdoctor.text.suggest import closest
 
 FAIL_ON = ("error", "warning", "never")
 STDOUT = "-"

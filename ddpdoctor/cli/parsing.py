@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ddpdoctor.cli.commands import COMMANDS, Command
-from ddpdoctor.cli.suggest import closest
 from ddpdoctor.errors import UsageError
+from ddpdoctor.text.suggest import closest
 
 
 class BadValue(argparse.ArgumentTypeError):

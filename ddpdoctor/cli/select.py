@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ddpdoctor.cli.suggest import closest
 from ddpdoctor.errors import UsageError
+from ddpdoctor.text.suggest import closest
 
 if TYPE_CHECKING:
     from ddpdoctor.judge.selection import Selection

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ddpdoctor.cli.options import parse_count, parse_seconds, split_words
 from ddpdoctor.cli.parsing import BadValue
-from ddpdoctor.cli.suggest import closest
+from ddpdoctor.text.suggest import closest
 
 SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 """Units of nccl-tests (src/common.cu, parsesize): powers of 1024."""

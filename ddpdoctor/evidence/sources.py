@@ -74,6 +74,20 @@ class SourceFact:
 
 
 @dataclass(frozen=True, slots=True)
+class IgnoreComment:
+    """A comment ``# ddpdoctor: ignore[CODE] reason``, with the lines for which it is meant."""
+
+    place: SourcePlace
+    codes: tuple[str, ...]
+    """As written, which may be none or unknown ones."""
+    reason: str
+    """Empty where none is given."""
+    first: int
+    """First line of the statement at which it stands, in the cell where there is one."""
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
 class SourceFile:
     """One file that was given to ``lint``."""
 
@@ -82,3 +96,4 @@ class SourceFile:
     """Why it could not be read; None where it was."""
     uneven: tuple[UnevenCall, ...] = ()
     facts: tuple[SourceFact, ...] = ()
+    ignores: tuple[IgnoreComment, ...] = ()

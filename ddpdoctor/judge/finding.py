@@ -11,8 +11,11 @@ from ddpdoctor.evidence.ranks import RankSet
 SEVERITIES = ("error", "warning", "info")
 CONFIDENCES = ("high", "medium", "low")
 ROLES = ("cause", "consequence", "advice")
-STATES = ("active", "withdrawn")
+STATES = ("active", "withdrawn", "suppressed")
+"""Suppressed: the user has said that it is not to count, see ``ddpdoctor.judge.suppression``."""
 
+SUPPRESSORS = ("comment", "configuration", "baseline")
+"""By which a finding may be suppressed."""
 
 PLACE_DETAILS = ("function", "source", "host", "column", "cell")
 """Fields of a place that are absent where they do not apply."""
@@ -103,6 +106,27 @@ class Fix:
 
 
 @dataclass(frozen=True, slots=True)
+class Suppression:
+    """Who said that a finding is not to count."""
+
+    by: str
+    """comment, configuration or baseline."""
+    reason: str | None = None
+    """As given; None where there is none to give."""
+    line: int | None = None
+    """Of the comment."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report form; what does not apply is absent."""
+        return {k: v for k in ("by", "reason", "line") if (v := getattr(self, k)) is not None}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Suppression:
+        """Read the report form; keys that are not known are ignored."""
+        return cls(data["by"], data.get("reason"), data.get("line"))
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """A defect that was seen.
 
@@ -130,12 +154,16 @@ class Finding:
     """It is what ended the job: it goes before whatever else is wrong."""
     code: str = ""
     name: str = ""
+    suppression: Suppression | None = None
+    """Of a finding whose state is suppressed."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report form (``findings[]`` of the schema)."""
         decisive = {"decisive": True} if self.decisive else {}
+        hidden = {"suppression": self.suppression.to_dict()} if self.suppression is not None else {}
         return {
             **decisive,
+            **hidden,
             "code": self.code,
             "name": self.name,
             "severity": self.severity,
@@ -157,7 +185,9 @@ class Finding:
     def from_dict(cls, data: dict[str, Any]) -> Finding:
         """Read the report form; keys that are not known are ignored."""
         plain = ("code", "name", "severity", "confidence", "role", "state", "message", "details", "decisive")
+        hidden = data.get("suppression")
         return cls(
+            suppression=None if hidden is None else Suppression.from_dict(hidden),
             ranks=RankSet(data.get("ranks", ())),
             victims=RankSet(data.get("victims", ())),
             nodes=tuple(data.get("nodes", ())),

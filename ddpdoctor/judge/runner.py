@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,9 +64,19 @@ class CheckRow:
 
 
 def run_checks(
-    checks: Sequence[Check], evidence: Evidence, *, limit_s: float = CHECK_LIMIT_S
+    checks: Sequence[Check],
+    evidence: Evidence,
+    *,
+    limit_s: float = CHECK_LIMIT_S,
+    review: Callable[[Finding], Finding] | None = None,
 ) -> tuple[list[CheckRow], list[Finding]]:
     """Run every check over the evidence.
+
+    Args:
+        checks: those to run.
+        evidence: what they look at.
+        limit_s: seconds that one check may take.
+        review: gets each finding before its check's row is made, and may give back one of another state.
 
     Returns:
         One row per check in the given order, and all findings with code, name and severity filled in.
@@ -74,13 +84,15 @@ def run_checks(
     rows: list[CheckRow] = []
     findings: list[Finding] = []
     for each in checks:
-        row, found = _run_one(each, evidence, limit_s)
+        row, found = _run_one(each, evidence, limit_s, review or (lambda finding: finding))
         rows.append(row)
         findings.extend(found)
     return rows, findings
 
 
-def _run_one(each: Check, evidence: Evidence, limit_s: float) -> tuple[CheckRow, list[Finding]]:
+def _run_one(
+    each: Check, evidence: Evidence, limit_s: float, review: Callable[[Finding], Finding]
+) -> tuple[CheckRow, list[Finding]]:
     def row(status: str, reason: str | None, seconds: float = 0.0) -> CheckRow:
         return CheckRow(each.id, each.codes, each.family, status, reason, seconds, each.source, each.required)
 
@@ -100,8 +112,9 @@ def _run_one(each: Check, evidence: Evidence, limit_s: float) -> tuple[CheckRow,
         return row("error", f"{each.source}: no answer within {limit_s:g} s", seconds), []
     if outcome.status:
         return row(outcome.status, outcome.reason, seconds), []
-    real = [f for f in outcome.findings if f.severity != "info" and f.state == "active"]
-    return row("fail" if real else "pass", real[0].message if real else None, seconds), outcome.findings
+    findings = [review(finding) for finding in outcome.findings]
+    real = [f for f in findings if f.severity != "info" and f.state == "active"]
+    return row("fail" if real else "pass", real[0].message if real else None, seconds), findings
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from ddpdoctor.evidence.job import REQUESTS
 from ddpdoctor.judge.registry import Registry
 from ddpdoctor.judge.runner import CheckRow, run_checks
 from ddpdoctor.judge.selection import Selection
+from ddpdoctor.judge.suppression import Suppressor
 from ddpdoctor.judge.verdict import order_findings, reach_verdict
 from ddpdoctor.report.model import Job, Node, Report, World
 from ddpdoctor.report.summary import describe_stop
@@ -33,6 +34,7 @@ def build_report(
     selection: Selection = EVERYTHING,
     extra_rows: Sequence[CheckRow] = (),
     job: Job | None = None,
+    suppressor: Suppressor | None = None,
 ) -> Report:
     """Judge evidence and put everything into one report.
 
@@ -47,10 +49,12 @@ def build_report(
         selection: codes that the user wants to see.
         extra_rows: rows that no check made, such as plugins that could not be loaded.
         job: how a watched job ended.
+        suppressor: what the user has told not to count.
     """
     began = time.perf_counter()
     checks = selection.choose_checks(registry.checks_of(evidence.launch.command))
-    rows, findings = run_checks(checks, evidence)
+    rows, findings = run_checks(checks, evidence, review=suppressor.review if suppressor else None)
+    looked = {code for row in rows if row.status in ("pass", "fail") for code in row.codes}
     rows = [_forgive_plugin(row) for row in rows] + list(extra_rows)
     ordered = order_findings(selection.choose_findings(findings), registry.checks)
     world = describe_world(evidence)
@@ -78,6 +82,7 @@ def build_report(
         timings={**(timings or {}), "judge": round(judging, 6)},
         job=job,
         interrupted=interrupted,
+        remarks=suppressor.remarks({code for code in looked if selection.wants(code)}) if suppressor else (),
     )
 
 

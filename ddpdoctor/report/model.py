@@ -8,6 +8,7 @@ from typing import Any
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.judge.finding import Finding
 from ddpdoctor.judge.runner import CheckRow
+from ddpdoctor.judge.suppression import Remark
 from ddpdoctor.judge.verdict import Verdict
 
 SCHEMA = "ddpdoctor.report"
@@ -101,6 +102,8 @@ class Report:
     job: Job | None = None
     interrupted: str | None = None
     """Name of the signal that ended the command early."""
+    remarks: tuple[Remark, ...] = ()
+    """On what the user has told not to count: comments, settings and a baseline."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form that the schema describes."""
@@ -126,6 +129,8 @@ class Report:
             data["job"] = self.job.to_dict()
         if self.interrupted is not None:
             data["interrupted"] = self.interrupted
+        if self.remarks:
+            data["remarks"] = [remark.to_dict() for remark in self.remarks]
         return data
 
     @classmethod
@@ -165,4 +170,5 @@ class Report:
             timings=dict(measurements.get("timings", {})),
             job=None if job is None else Job(job.get("exit_code"), job.get("signal"), job.get("stopped_by")),
             interrupted=data.get("interrupted"),
+            remarks=tuple(Remark.from_dict(item) for item in data.get("remarks", ())),
         )

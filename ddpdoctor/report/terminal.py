@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from ddpdoctor.judge.finding import EvidenceItem, Finding, Where
@@ -34,6 +35,7 @@ PLACE_COLUMNS = (24, 40, 24)
 """Most columns for ranks, file:line and function."""
 PROGRESS = "hangs.progress"
 """The row that says whether a job gets on."""
+REMARKS_SHOWN = 10
 REASONS_SHOWN = 5
 """Different reasons of skipped checks that are told without -v: about two lines of text."""
 
@@ -293,6 +295,7 @@ def _put_remarks(paper: Paper, report: Report, notes: Sequence[Finding], *, verb
             style = None if status == "skipped" else "yellow"
             reasons = count_reasons(rows, most=None if verbose else REASONS_SHOWN)
             paper.put(reasons, label=f"{len(rows)} {words}:", indent=2, hang=4, label_style=style)
+    _put_suppressed(paper, report, verbose=verbose)
     if verbose:
         for node in report.evidence.training:
             for reason, ranks in node.abstained.items():
@@ -301,3 +304,18 @@ def _put_remarks(paper: Paper, report: Report, notes: Sequence[Finding], *, verb
     hosts = [node.host for node in report.world.nodes]
     if len(hosts) > 1:
         paper.put(fold_hosts(hosts), label="nodes", indent=2)
+
+
+def _put_suppressed(paper: Paper, report: Report, *, verbose: bool) -> None:
+    """How many findings were told not to count, and what hides nothing although it says so."""
+    counted = Counter(f.suppression.by for f in report.findings if f.suppression is not None)
+    if counted:
+        words = ", ".join(f"{number} by {by}" for by, number in sorted(counted.items()))
+        paper.put(words, label=f"{count(sum(counted.values()), 'finding')} not counted:", indent=2, hang=4)
+    shown = report.remarks if verbose else report.remarks[:REMARKS_SHOWN]
+    for remark in shown:
+        cell = "" if remark.cell is None else f" (cell {remark.cell})"
+        place = remark.file if remark.line is None else f"{remark.file}:{remark.line}{cell}"
+        paper.put(remark.text, label=f"{place}:", indent=2, hang=4, label_style="yellow")
+    if len(report.remarks) > len(shown):
+        paper.put(f"… {len(report.remarks) - len(shown)} more such remarks (-v shows them)", indent=4)

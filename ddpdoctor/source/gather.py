@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ddpdoctor.evidence.sources import SourceFile
+from ddpdoctor.source.comments import find_ignores
 from ddpdoctor.source.names import Files
 from ddpdoctor.source.paths import PathReader
 from ddpdoctor.source.reading import STDIN, Script, find_files, parse_script, read_script
@@ -45,7 +46,8 @@ def judge_scripts(scripts: Sequence[Script]) -> tuple[SourceFile, ...]:
             continue
         try:
             facts = find_facts(module, reader.files)
-            rows.append(SourceFile(script.name, uneven=reader.find(module), facts=facts))
+            uneven, ignores = reader.find(module), find_ignores(script)
+            rows.append(SourceFile(script.name, uneven=uneven, facts=facts, ignores=ignores))
         except RecursionError:
             rows.append(SourceFile(script.name, TOO_DEEP))
     return tuple(rows)

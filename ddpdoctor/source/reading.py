@@ -18,8 +18,10 @@ STDIN = "-"
 ENDINGS = (".py", ".pyw", ".ipynb")
 PASSED_OVER = frozenset({"__pycache__", "node_modules", "site-packages"})
 """Directories that hold nobody's own scripts; those that begin with a dot and virtual environments are too."""
-ABOUT = re.compile(rb"torch|accelerate|lightning|deepspeed|horovod|distributed")
+ABOUT = re.compile(rb"torch|accelerate|lightning|deepspeed|horovod|distributed|ddpdoctor: *ignore")
 """What a file must mention to be worth parsing."""
+NEWLINE = re.compile(r"\r\n|\r|\n")
+"""Where Python ends a line; ``str.splitlines`` also does at form feeds, which would shift all lines after one."""
 
 
 @dataclass(slots=True)
@@ -37,11 +39,16 @@ class Script:
         """Return where a node of the tree stands."""
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
         text = self.lines[line - 1].strip() if 0 < line <= len(self.lines) else ""
+        cell, before = self.cell_of(line)
+        return SourcePlace(self.name, line - before, column + 1, text, function, cell)
+
+    def cell_of(self, line: int) -> tuple[int | None, int]:
+        """Return the number of the cell in which a line of the tree lies, and the line before its first one."""
         cell, before = None, 0
         for number, start in self.cells:
             if start < line:
                 cell, before = number, start
-        return SourcePlace(self.name, line - before, column + 1, text, function, cell)
+        return cell, before
 
 
 def find_files(path: Path) -> Iterator[Path]:
@@ -173,8 +180,8 @@ def _parse(data: bytes | str, name: str) -> Script:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of escapes and comparisons in other people's code
         tree = ast.parse(data)
-    text = data if isinstance(data, str) else data.decode("utf-8", errors="replace")
-    return Script(name, tree, text.splitlines())
+    text = data if isinstance(data, str) else data.decode("utf-8-sig", errors="replace")
+    return Script(name, tree, NEWLINE.split(text))
 
 
 def _parse_notebook(data: bytes, name: str) -> Script:

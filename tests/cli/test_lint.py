@@ -93,3 +93,20 @@ def test_what_cannot_be_read_is_said(run: Run, tmp_path: Path) -> None:
     assert "bad.py was not read: line 2" in both.err
     missing = run("lint", str(tmp_path / "none.py"))
     assert missing.code == 2
+
+
+def test_hidden_finding_is_counted_and_fails_nothing(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        WRONG.replace("barrier()", "barrier()  # ddpdoctor: ignore[COL002] only one rank")
+        + "x = 1  # ddpdoctor: ignore[COL006]\n"
+    )
+    result = run("lint", str(path), "--json", str(tmp_path / "r.json"))
+    assert result.code == 0
+    assert "1 finding not counted: 1 by comment" in result.out
+    assert "ignore[COL006] gives no reason" in " ".join(result.out.split())
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["findings"][0]["suppression"] == {"by": "comment", "reason": "only one rank", "line": 3}
+    assert {row["status"] for row in report["checks"]} == {"pass"}
+    again = run("report", str(tmp_path / "r.json"))
+    assert "ignore[COL006]" in again.out

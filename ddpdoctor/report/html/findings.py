@@ -84,7 +84,8 @@ class FindingView:
     severity: str
     confidence: str
     role: str
-    withdrawn: bool
+    withdrawn: str | None
+    """Why it does not count; None where it does."""
     message: str
     who: str | None
     victims: str | None
@@ -133,7 +134,7 @@ def _view(
         severity=finding.severity or "error",
         confidence=finding.confidence,
         role=role,
-        withdrawn=finding.state != "active",
+        withdrawn=_describe_state(finding),
         message=caps.clip(finding.message, TEXT_SHOWN, f"message of {code}"),
         who=format_ranks(finding.ranks, size) if finding.ranks else None,
         victims=format_ranks(finding.victims, size) if finding.victims else None,
@@ -149,6 +150,13 @@ def _view(
         details=tuple(_detail(key, value, caps, code) for key, value in finding.details.items()),
         sections=sections,
     )
+
+
+def _describe_state(finding: Finding) -> str | None:
+    if finding.suppression is None:
+        return None if finding.state == "active" else finding.state
+    reason = f": {finding.suppression.reason}" if finding.suppression.reason else ""
+    return f"not counted, by {finding.suppression.by}{reason}"
 
 
 def _place(where: Where, size: int) -> PlaceView:

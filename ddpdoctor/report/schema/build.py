@@ -17,7 +17,7 @@ from typing import Any
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.numbers import Numbers
-from ddpdoctor.judge.finding import CONFIDENCES, ROLES, SEVERITIES
+from ddpdoctor.judge.finding import CONFIDENCES, ROLES, SEVERITIES, STATES, SUPPRESSORS
 from ddpdoctor.report.model import MEASURED, SCHEMA
 from ddpdoctor.report.schema import SCHEMA_FILE
 
@@ -63,7 +63,7 @@ def build_schema() -> Json:
             "Everything that one command of ddpdoctor found out. Absent = does not apply; null = could not "
             "be told. Readers ignore keys that they do not know."
         ),
-        **_object(_top_level(kinds, measured), optional=("job", "interrupted")),
+        **_object(_top_level(kinds, measured), optional=("job", "interrupted", "remarks")),
         "$defs": dict(sorted(definitions.items())),
     }
 
@@ -112,6 +112,7 @@ def _top_level(kinds: Json, measured: Json) -> Json:
             }
         ),
         "interrupted": {"type": "string", "description": "Signal that ended the command early."},
+        "remarks": _list(_ref("remark")),
         "checks": _list(_ref("check")),
         "findings": {
             **_list(_ref("finding")),
@@ -174,6 +175,10 @@ def _envelope_definitions() -> Json:
         "place": _object(place, optional=("column", "end_line", "cell", "function", "source", "host")),
         "evidence_item": _object(item, optional=("ranks", "source")),
         "fix": _object({"text": TEXT, "command": TEXT, "code": TEXT}, optional=("command", "code")),
+        "remark": {
+            **_object({"text": TEXT, "file": TEXT, "line": COUNT, "cell": COUNT}, optional=("line", "cell")),
+            "description": "On a comment, a setting or a baseline that does not hide what it says.",
+        },
     }
 
 
@@ -204,7 +209,7 @@ def _finding_definition() -> Json:
             "severity": {"enum": list(SEVERITIES)},
             "confidence": {"enum": list(CONFIDENCES)},
             "role": {"enum": list(ROLES)},
-            "state": {"enum": ["active", "withdrawn"]},
+            "state": {"enum": list(STATES)},
             "message": {"type": "string", "minLength": 1},
             "ranks": {**RANKS, "description": "Culprits, never victims."},
             "victims": RANKS,
@@ -215,8 +220,15 @@ def _finding_definition() -> Json:
             "fix": _list(_ref("fix")),
             "details": {"type": "object", "description": "Per code."},
             "decisive": {"type": "boolean", "description": "It is what ended the job."},
+            "suppression": {
+                **_object(
+                    {"by": {"enum": list(SUPPRESSORS)}, "reason": TEXT, "line": COUNT},
+                    optional=("reason", "line"),
+                ),
+                "description": "Who said that a suppressed finding is not to count.",
+            },
         },
-        optional=("decisive",),
+        optional=("decisive", "suppression"),
     )
 
 

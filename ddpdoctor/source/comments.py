@@ -1,0 +1,84 @@
+"""Comments by which a user says that a finding is not to count: ``# ddpdoctor: ignore[CODE] reason``."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+
+from ddpdoctor.evidence.sources import IgnoreComment, SourcePlace
+from ddpdoctor.source.reading import Script
+
+MARK = "ddpdoctor:"
+IGNORE = re.compile(r"#\s*ddpdoctor:\s*ignore\b\s*(?:\[([^\]]*)\])?([^#]*)")
+"""Codes and reason; a further comment (``# noqa``) may stand before or behind it."""
+
+
+def find_ignores(script: Script) -> tuple[IgnoreComment, ...]:
+    """Return the comments of a file, in order of the lines; what only stands in a string is none.
+
+    A comment is meant for the statement on whose lines it stands. On a line of its own between statements it is meant
+    for the next one.
+    """
+    if script.tree is None or not any(MARK in line for line in script.lines):
+        return ()
+    spans = list(_find_spans(script.tree))
+    found = []
+    for line, column, text in _comments(script.lines):
+        match = IGNORE.search(text)
+        if match is None:
+            continue
+        codes = tuple(word for part in (match[1] or "").split(",") if (word := part.strip()))
+        first, last = _choose_span(line, script.lines, spans)
+        cell, before = script.cell_of(line)
+        place = SourcePlace(
+            script.name, line - before, column + match.start() + 1, script.lines[line - 1].strip(), None, cell
+        )
+        reason = match[2].strip().lstrip(":-–— ").strip()
+        found.append(IgnoreComment(place, codes, reason, first - before, last - before))
+    return tuple(found)
+
+
+def _comments(lines: list[str]) -> Iterator[tuple[int, int, str]]:
+    """Yield line, column and text of each comment; of what cannot be told into tokens, those before that."""
+    try:
+        for token in tokenize.generate_tokens(io.StringIO("\n".join(lines) + "\n").readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.start[1], token.string
+    except (tokenize.TokenError, SyntaxError):
+        return
+
+
+def _find_spans(tree: ast.Module) -> Iterator[tuple[int, int]]:
+    """Yield first and last line of each statement; of one with a block, those of what stands before the block."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.stmt):
+            continue
+        first, last = node.lineno, node.end_lineno or node.lineno
+        if hasattr(node, "body") or isinstance(node, ast.Match):
+            head = [each for each in ast.iter_child_nodes(node) if isinstance(each, _HEADS)]
+            inside = [each for part in head for each in ast.walk(part) if isinstance(each, ast.expr)]
+            first = min([first, *(each.lineno for each in inside)])
+            last = max([node.lineno, *(each.end_lineno or each.lineno for each in inside)])
+        yield first, last
+
+
+_HEADS = (ast.expr, ast.arguments, ast.keyword, ast.withitem)
+"""What may stand before the block of a statement."""
+
+
+def _choose_span(line: int, lines: list[str], spans: list[tuple[int, int]]) -> tuple[int, int]:
+    """Return the lines of the innermost statement around a line, or of the next one below a line of its own."""
+    around = [span for span in spans if span[0] <= line <= span[1]]
+    if not around and lines[line - 1].lstrip().startswith("#"):
+        further = (number for number in range(line + 1, len(lines) + 1) if _is_code(lines[number - 1]))
+        below = next(further, line)
+        around = [span for span in spans if span[0] <= below <= span[1]]
+    return max(around, key=lambda span: (span[0], -span[1]), default=(line, line))
+
+
+def _is_code(text: str) -> bool:
+    bare = text.strip()
+    return bool(bare) and not bare.startswith("#")
