@@ -46,7 +46,7 @@ def load_config(command: str, parser: Parser, start: Path | None = None) -> dict
     settings = {**{key: value for key, value in common.items() if key in known}, **own}
     tokens = [token for key, value in settings.items() for token in _tokens(path, key, value, parser)]
     try:
-        return vars(parser.parse_strictly(tokens))
+        return vars(parser.parse_settings(tokens))
     except UsageError as problem:
         raise UsageError(f"{path} [{TABLE}]: {problem.message}", hint=problem.hint) from problem
 
@@ -128,10 +128,21 @@ def _tokens(path: Path, key: str, value: Any, parser: Parser) -> list[str]:
             raise UsageError(f"{path} [{TABLE}]: {key} must be {what}", hint=f"{key} = {example}")
         return [option] if value else []
     if isinstance(value, dict):
-        return [f"{option}={name}={item}" for name, item in value.items()]
+        return [f"{option}={name}={_join(path, key, item)}" for name, item in value.items()]
     items = value if isinstance(value, list) else [value]
+    _reject_nested(path, key, items)
+    return [f"{option}={item}" for item in items]
+
+
+def _join(path: Path, key: str, value: Any) -> str:
+    """Return an item of a table as it stands on the command line: a list has commas between its words."""
+    items = value if isinstance(value, list) else [value]
+    _reject_nested(path, key, items)
+    return ",".join(map(str, items))
+
+
+def _reject_nested(path: Path, key: str, items: list[Any]) -> None:
     if not all(isinstance(item, (str, int, float)) for item in items):
         raise UsageError(
             f"{path} [{TABLE}]: {key} must be a text, a number or a list of them", hint=f'{key} = "…"'
         )
-    return [f"{option}={item}" for item in items]

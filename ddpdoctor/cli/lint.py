@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpdoctor.cli import options as common
-from ddpdoctor.errors import DoctorError, UsageError
+from ddpdoctor.cli.hiding import add_hiding_options, make_excluder, make_suppressor, save_baseline
+from ddpdoctor.errors import EXIT_OK, DoctorError, UsageError
 
 if TYPE_CHECKING:
     from ddpdoctor.evidence import Evidence
@@ -20,6 +21,8 @@ EXAMPLES = (
     ("ddpdoctor lint train.py", "one script"),
     ("ddpdoctor lint .", "all scripts and notebooks below, without what .gitignore excludes"),
     ("ddpdoctor lint src/ --fail-on warning", "exit 1 also where it is not proven on every path"),
+    ("ddpdoctor lint . --write-baseline lint.json", "an old project: what is there now does not count later"),
+    ("ddpdoctor lint . --baseline lint.json", "only what is new"),
     ("ddpdoctor lint src/ --format json -o lint.json", "for another program"),
     ("git show HEAD:train.py | ddpdoctor lint -", "from a pipe"),
 )
@@ -34,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     common.add_output_options(parser)
     common.add_selection_options(parser)
+    add_hiding_options(parser)
     common.add_fail_option(parser)
     common.add_verbosity_options(parser)
 
@@ -45,7 +49,6 @@ def run(options: argparse.Namespace) -> int:
     from ddpdoctor.cli.outputs import deliver, render_options
     from ddpdoctor.cli.select import choose_selection
     from ddpdoctor.gather.scrub import scrub_argv
-    from ddpdoctor.judge.suppression import Suppressor
     from ddpdoctor.plugins import load_plugins
     from ddpdoctor.report.build import build_report
 
@@ -56,7 +59,11 @@ def run(options: argparse.Namespace) -> int:
     outputs = common.pair_outputs(options, plugins.renderers.names)
     display = Display.of(sys.stdout, no_color=getattr(options, "no_color", False))
     started, began = datetime.now(timezone.utc), time.monotonic()
-    evidence = gather(options.paths)
+    evidence = gather(options.paths, make_excluder(options))
+    if not evidence.sources:
+        complain("ddpdoctor: nothing was read: all that was given is excluded")
+        return EXIT_OK
+    suppressor = make_suppressor(options, evidence.sources, names)
     report = build_report(
         evidence,
         registry=plugins.checks,
@@ -65,13 +72,17 @@ def run(options: argparse.Namespace) -> int:
         invocation=scrub_argv(options.invocation),
         selection=selection,
         extra_rows=[problem.to_row() for problem in plugins.problems],
-        suppressor=Suppressor(evidence.sources, names),
+        suppressor=suppressor,
     )
     unread = [each for each in evidence.sources if each.problem]
     for each in unread[:REASONS_SHOWN]:
         complain(f"ddpdoctor: {each.name} was not read: {each.problem}")
     if len(unread) > REASONS_SHOWN:
         complain(f"ddpdoctor: and {len(unread) - REASONS_SHOWN} more files were not read, see --json")
+    if (baseline := getattr(options, "write_baseline", None)) is not None:
+        number = save_baseline(baseline, report)
+        complain(f"ddpdoctor: {number} finding{'s' if number != 1 else ''} in {baseline}, for --baseline")
+        return EXIT_OK
     shown = render_options(display, verbosity=common.verbosity(options), pages=plugins.checks.pages)
     failed = deliver(report, outputs, plugins.renderers, shown)
     return failed or exit_code(report, getattr(options, "fail_on", "error"))
@@ -92,8 +103,12 @@ def check_paths(paths: Sequence[str]) -> None:
             raise UsageError(f"there is no file or directory {name}", hint="ddpdoctor lint train.py")
 
 
-def gather(paths: Sequence[str]) -> Evidence:
-    """Read everything.
+def gather(paths: Sequence[str], excluded: Callable[[str], bool]) -> Evidence:
+    """Read everything that is not excluded.
+
+    Args:
+        paths: what was given.
+        excluded: whether a path is not to be read.
 
     Raises:
         DoctorError: nothing of what was given could be read.
@@ -102,7 +117,17 @@ def gather(paths: Sequence[str]) -> Evidence:
     from ddpdoctor.evidence.bundle import KINDS
     from ddpdoctor.source.gather import read_sources
 
-    files = read_sources(paths, stdin=sys.stdin.buffer.read() if "-" in paths else b"")
+    met: list[str] = []
+
+    def ask(name: str) -> bool:
+        if excluded(name):
+            met.append(name)
+        return name in met[-1:]
+
+    stdin = sys.stdin.buffer.read() if "-" in paths else b""
+    files = read_sources(paths, stdin=stdin, excluded=ask)
+    if not files and met:
+        return Evidence(launch=Launch("lint", nproc=0, world_size=0, backend="none"))
     if all(each.problem for each in files):
         reasons = [f"{each.name}: {each.problem}" for each in files[:REASONS_SHOWN]]
         raise DoctorError(

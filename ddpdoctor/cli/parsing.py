@@ -68,6 +68,21 @@ class Parser(argparse.ArgumentParser):
             raise self._explain_unknown(unknown[0])
         return options
 
+    def parse_settings(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Parse options alone: what the command line has to have beside them is not asked for.
+
+        Raises:
+            UsageError: an unknown option or a bad value.
+        """
+        asked = [action for action in self._actions if action.required]
+        for action in asked:
+            action.required = False
+        try:
+            return self.parse_strictly(arguments)
+        finally:
+            for action in asked:
+                action.required = True
+
     def error(self, message: str) -> NoReturn:
         """Raise instead of exiting.
 

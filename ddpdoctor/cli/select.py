@@ -38,12 +38,17 @@ def choose_codes(
     """
     select = getattr(options, "select", None)
     return (
-        None if select is None else _codes("--select", select, names),
-        _codes("--ignore", getattr(options, "ignore", ()), names),
+        None if select is None else choose_words("--select", select, names),
+        choose_words("--ignore", getattr(options, "ignore", ()), names),
     )
 
 
-def _codes(option: str, words: Sequence[str], names: Mapping[str, str]) -> frozenset[str]:
+def choose_words(option: str, words: Sequence[str], names: Mapping[str, str]) -> frozenset[str]:
+    """Return the codes that the words of one option mean.
+
+    Raises:
+        UsageError: a word names nothing that a check of this installation can find.
+    """
     chosen: frozenset[str] = frozenset()
     for word in words:
         found = match_codes(word, names)

@@ -6,12 +6,14 @@ nothing is remarked on: nobody takes such things out otherwise.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ddpdoctor.evidence.sources import IgnoreComment, SourceFile
 from ddpdoctor.judge.finding import Finding, Suppression
+from ddpdoctor.judge.fingerprint import fingerprint
 from ddpdoctor.text.suggest import closest
 
 
@@ -34,6 +36,18 @@ class Remark:
         return cls(data["text"], data["file"], data.get("line"), data.get("cell"))
 
 
+@dataclass(frozen=True, slots=True)
+class BaselineEntry:
+    """Findings that were there when a baseline was written."""
+
+    fingerprint: str
+    code: str
+    file: str
+    source: str
+    count: int
+    """How many are alike."""
+
+
 def _ignores_nothing(file: str) -> frozenset[str]:
     return frozenset()
 
@@ -45,6 +59,7 @@ class Suppressor:
         sources: files that were read, with their comments.
         names: code -> name of all codes that there are.
         ignored_in: from the name of a file to the codes that the configuration leaves out there.
+        baseline: findings that were there before.
     """
 
     def __init__(
@@ -53,17 +68,22 @@ class Suppressor:
         names: Mapping[str, str],
         *,
         ignored_in: Callable[[str], frozenset[str]] = _ignores_nothing,
+        baseline: Iterable[BaselineEntry] = (),
     ) -> None:
+        files = tuple(sources)
         self._names = names
         self._ignored_in = ignored_in
-        self._comments = {file.name: file.ignores for file in sources if file.ignores}
+        self._comments = {file.name: file.ignores for file in files if file.ignores}
+        self._read = {file.name for file in files if file.problem is None}
+        self._baseline = tuple(baseline)
+        self._left = Counter({each.fingerprint: each.count for each in self._baseline})
         self._used: set[tuple[IgnoreComment, str]] = set()
 
     def review(self, finding: Finding) -> Finding:
         """Return the finding, in the state ``suppressed`` where somebody has said that it is not to count."""
         if finding.state != "active" or not finding.where:
             return finding
-        why = self._find_comment(finding) or self._find_setting(finding)
+        why = self._find_comment(finding) or self._find_setting(finding) or self._find_before(finding)
         return finding if why is None else replace(finding, state="suppressed", suppression=why)
 
     def remarks(self, looked: Collection[str]) -> tuple[Remark, ...]:
@@ -72,12 +92,18 @@ class Suppressor:
         Args:
             looked: codes that a check has looked for: only of these an unused comment can be told.
         """
-        return tuple(
+        said = [
             Remark(text, comment.place.file, comment.place.line, comment.place.cell)
             for comments in self._comments.values()
             for comment in comments
             for text in self._describe(comment, looked)
-        )
+        ]
+        stale = [
+            Remark(f"the baseline has {entry.code}, which is not found any more: {entry.source}", entry.file)
+            for entry in self._baseline
+            if self._left[entry.fingerprint] > 0 and entry.file in self._read and entry.code in looked
+        ]
+        return (*said, *stale)
 
     def _find_comment(self, finding: Finding) -> Suppression | None:
         place = finding.where[0]
@@ -94,6 +120,13 @@ class Suppressor:
         if finding.code in self._ignored_in(finding.where[0].file):
             return Suppression("configuration")
         return None
+
+    def _find_before(self, finding: Finding) -> Suppression | None:
+        mark = fingerprint(finding) if self._baseline else ""
+        if self._left[mark] <= 0:
+            return None
+        self._left[mark] -= 1
+        return Suppression("baseline")
 
     def _means(self, word: str) -> str | None:
         """Return the code that a word of a comment means: a code or a name, in any case."""

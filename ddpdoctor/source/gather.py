@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ddpdoctor.evidence.sources import SourceFile
 from ddpdoctor.source.comments import find_ignores
 from ddpdoctor.source.names import Files
 from ddpdoctor.source.paths import PathReader
-from ddpdoctor.source.reading import STDIN, Script, find_files, parse_script, read_script
+from ddpdoctor.source.reading import STDIN, Script, find_files, nothing, parse_script, read_script
 from ddpdoctor.source.rules import find_facts
 
 TOO_DEEP = "nested too deeply"
 
 
-def read_sources(paths: Sequence[str], *, stdin: bytes = b"") -> tuple[SourceFile, ...]:
+def read_sources(
+    paths: Sequence[str], *, stdin: bytes = b"", excluded: Callable[[str], bool] = nothing
+) -> tuple[SourceFile, ...]:
     """Read files, directories and standard input; one row for each file, in the order given.
 
     Args:
         paths: names of files and directories; ``-`` is what ``stdin`` holds.
         stdin: the text of a script.
+        excluded: whether the user has excluded a path.
     """
     scripts: dict[str, Script] = {}
     for given in paths:
         if given == STDIN:
             scripts.setdefault("<stdin>", parse_script(stdin, "<stdin>"))
             continue
-        for path in find_files(Path(given)):
+        for path in find_files(Path(given), excluded):
             name = _shown(path)
             if name not in scripts:
                 scripts[name] = read_script(path, name)

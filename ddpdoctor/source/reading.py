@@ -7,12 +7,13 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddpdoctor.evidence.sources import SourcePlace
 from ddpdoctor.source.enclosing import MOST_BYTES
+from ddpdoctor.source.patterns import translate_glob
 
 STDIN = "-"
 ENDINGS = (".py", ".pyw", ".ipynb")
@@ -51,16 +52,28 @@ class Script:
         return cell, before
 
 
-def find_files(path: Path) -> Iterator[Path]:
+def nothing(name: str) -> bool:
+    """Exclude nothing."""
+    return False
+
+
+def find_files(path: Path, excluded: Callable[[str], bool] = nothing) -> Iterator[Path]:
     """Yield the scripts of a directory in order of their names, without what .gitignore excludes.
 
     A file that was named is yielded whatever its name is.
+
+    Args:
+        path: a file or a directory.
+        excluded: whether the user has excluded a path; this counts for a file that was named as well, since a hook
+            names all that have changed.
     """
+    if excluded(str(path)):
+        return
     if not path.is_dir():
         yield path
         return
     rules = [rule for folder in _above(path) for rule in _read_rules(folder)]
-    yield from _descend(path, rules)
+    yield from _descend(path, rules, excluded)
 
 
 def _above(path: Path) -> list[Path]:
@@ -99,27 +112,11 @@ def _read_rules(folder: Path) -> list[_Rule]:
         only_folders, word = word.endswith("/"), word.rstrip("/")
         anchored = "/" in word
         try:
-            pattern = re.compile(("" if anchored else "(?:.*/)?") + _translate(word.lstrip("/")))
+            pattern = re.compile(("" if anchored else "(?:.*/)?") + translate_glob(word.lstrip("/")))
         except re.error:
             continue
         rules.append(_Rule(folder.resolve(), pattern, ignores, only_folders))
     return rules
-
-
-def _translate(word: str) -> str:
-    parts = re.split(r"(\*\*/|/\*\*|\*+|\?|\[[^\]]+\])", word)
-    special = {"**/": "(?:.*/)?", "/**": "/.*", "?": "[^/]"}
-    return "".join(
-        special[part]
-        if part in special
-        else "[^/]*"
-        if part.startswith("*")
-        else part.replace("[!", "[^")
-        if part.startswith("[")
-        else re.escape(part)
-        for part in parts
-        if part
-    )
 
 
 def _ignored(path: Path, folder: bool, rules: list[_Rule]) -> bool:
@@ -134,7 +131,7 @@ def _ignored(path: Path, folder: bool, rules: list[_Rule]) -> bool:
     return False
 
 
-def _descend(folder: Path, rules: list[_Rule]) -> Iterator[Path]:
+def _descend(folder: Path, rules: list[_Rule], excluded: Callable[[str], bool]) -> Iterator[Path]:
     known = rules + _read_rules(folder)
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
@@ -142,10 +139,12 @@ def _descend(folder: Path, rules: list[_Rule]) -> Iterator[Path]:
         return
     for entry in entries:
         path = folder / entry.name
+        if excluded(str(path)):
+            continue
         if entry.is_dir(follow_symlinks=False):
             hidden = entry.name.startswith(".") or entry.name in PASSED_OVER
             if not hidden and not (path / "pyvenv.cfg").exists() and not _ignored(path, True, known):
-                yield from _descend(path, known)
+                yield from _descend(path, known, excluded)
         elif entry.name.endswith(ENDINGS) and not _ignored(path, False, known) and entry.is_file():
             yield path
 

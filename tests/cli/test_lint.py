@@ -110,3 +110,57 @@ def test_hidden_finding_is_counted_and_fails_nothing(run: Run, tmp_path: Path) -
     assert {row["status"] for row in report["checks"]} == {"pass"}
     again = run("report", str(tmp_path / "r.json"))
     assert "ignore[COL006]" in again.out
+
+
+def test_excluded_files_are_not_read_also_where_they_are_named(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("old").mkdir()
+    Path("old/train.py").write_text(WRONG)
+    Path("new.py").write_text(RIGHT)
+    Path("pyproject.toml").write_text('[tool.ddpdoctor.lint]\nexclude = ["old"]\n')
+    assert "1 file read" in run("lint", ".").out
+    named = run("lint", "old/train.py")
+    assert named.code == 0
+    assert "all that was given is excluded" in named.err
+    assert run("lint", ".", "--exclude", "new.py").code == 1
+    bad = run("lint", ".", "--exclude", "[z-a]")
+    assert (bad.code, "'[z-a]' is not a pattern" in bad.err) == (2, True)
+
+
+def test_codes_of_some_files_do_not_count(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("lessons").mkdir()
+    Path("lessons/train.py").write_text(WRONG)
+    settings = '[tool.ddpdoctor.lint.per_file_ignores]\n"lessons/*" = ["collective-missing", "COL006"]\n'
+    Path("pyproject.toml").write_text(settings)
+    result = run("lint", ".")
+    assert result.code == 0
+    assert "1 finding not counted: 1 by configuration" in result.out
+    monkeypatch.chdir(tmp_path / "lessons")
+    assert run("lint", "train.py").code == 0
+    Path("../pyproject.toml").write_text(settings.replace("COL006", "COL0O6"))
+    wrong = run("lint", "train.py")
+    assert wrong.code == 2
+    assert "COL0O6" in wrong.err
+    Path("../pyproject.toml").write_text(settings.replace("per_file_ignores", "per_file_ignore"))
+    assert "per_file_ignores" in run("lint", "train.py").err
+
+
+def test_only_what_is_not_in_the_baseline_counts(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(WRONG)
+    written = run("lint", ".", "--write-baseline", "lint.json")
+    assert (written.code, written.out) == (0, "")
+    assert "1 finding in lint.json" in written.err
+    Path("train.py").write_text("import os\n\n" + WRONG)
+    assert run("lint", ".", "--baseline", "lint.json").code == 0
+    Path("train.py").write_text(WRONG + WRONG.replace("barrier()", "all_reduce(x)"))
+    assert run("lint", ".", "--baseline", "lint.json").code == 1
+    Path("train.py").write_text(RIGHT)
+    assert "which is not found any more: dist.barrier()" in run("lint", ".", "--baseline", "lint.json").out
+    assert run("lint", ".", "--baseline", "none.json").code == 2
+    assert run("lint", ".", "--baseline", "train.py").code == 3
