@@ -107,18 +107,33 @@ class Files:
         home, last = self._module_of(name)
         return home.functions.get(last) if home is not None else None
 
+    def find_class(self, name: ast.expr, scope: Scope) -> Scope | None:
+        """Return the class that an expression names, where it stands in one of the files."""
+        called = self.dotted(name, scope)
+        if called is None:
+            return None
+        for each in scope.visible():
+            if called in each.classes:
+                return each.classes[called]
+        home, last = self._module_of(called)
+        return home.classes.get(last) if home is not None else None
+
+    def imported(self, module: Scope) -> set[Scope]:
+        """Return the modules among the files that a module imports, anywhere in it."""
+        found = set()
+        for scope in module.walk():
+            for name in scope.imports.values():
+                for each in (name, name.rpartition(".")[0]):
+                    home = self._by_name.get(each.lstrip(".")) if each else None
+                    if home is not None:
+                        found.add(home)
+        return found - {module}
+
     def _class_of(self, name: str, scope: Scope) -> Scope | None:
         found = scope.lookup(name)
         if found is None or len(found[1]) != 1 or not isinstance(found[1][0], ast.Call):
             return None
-        called = self.dotted(found[1][0].func, found[0])
-        if called is None:
-            return None
-        *_, top = scope.outwards()
-        if called in top.classes:
-            return top.classes[called]
-        home, last = self._module_of(called)
-        return home.classes.get(last) if home is not None else None
+        return self.find_class(found[1][0].func, found[0])
 
     def _module_of(self, name: str) -> tuple[Scope | None, str]:
         """Return the file in which a dotted name lies, where it is one of those that are read, and its last part."""
