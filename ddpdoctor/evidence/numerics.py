@@ -15,7 +15,7 @@ from ddpdoctor.evidence.stages import Frame
 
 @dataclass(frozen=True, slots=True)
 class LossLook:
-    """The beginning of a run of losses that are not finite, on one rank."""
+    """The beginning of a run of losses, or of one gradient, that are not finite, on one rank."""
 
     rank: int
     backward: int
@@ -25,7 +25,7 @@ class LossLook:
     step: int = 0
     """How-manyth step of the optimizers was to follow, from 1."""
     lasts: bool = True
-    """No loss after it was finite."""
+    """No such number after it was finite."""
     loader: str = ""
     """File and line where the loader was iterated that began last; empty where there was none."""
     epoch: int = 0
@@ -36,6 +36,12 @@ class LossLook:
     """First indices of that batch; empty where batches are fetched ahead, or have no indices."""
     frames: tuple[Frame, ...] = ()
     """Of the backward, innermost first; empty where the loss was on a device."""
+    what: str = "loss"
+    """loss (at the beginning of the backward) or gradient (of the rank itself, before it is reduced)."""
+    wrapper: int = 0
+    """Of a gradient: whose, as in `WrapperSetup.number`."""
+    parameter: str = ""
+    """Of a gradient: whose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,8 @@ class LossCount:
     ranks: RankSet
     backwards: int
     checked: int
+    gradients: int = 0
+    """Of how many a gradient was read, the one of which most were."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,15 +21,22 @@ SCALES = 200
 """Looks at scales, of one rank."""
 
 
+LOSS, GRADIENT = "loss", "gradient"
+"""Numbers that are looked at in each backward."""
+_Kind = tuple[str, int, str]
+"""What it is, and of a gradient of which wrapper and parameter."""
+_LOSSES: _Kind = LOSS, 0, ""
+
+
 @dataclass(slots=True)
 class RankNumbers:
     """Events of one rank."""
 
     losses: list[dict[str, Any]] = field(default_factory=list)
-    healed: list[int] = field(default_factory=list)
+    healed: list[tuple[_Kind, int]] = field(default_factory=list)
     scales: list[dict[str, Any]] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
-    count: dict[str, Any] | None = None
+    counts: dict[_Kind, dict[str, Any]] = field(default_factory=dict)
 
     def take(self, event: dict[str, Any]) -> None:
         """Take one event of `KINDS`."""
@@ -37,19 +44,24 @@ class RankNumbers:
         if kind == "nonfinite":
             self.losses.append(event)
         elif kind == "finite":
-            self.healed.append(int(event["number"]))
+            self.healed.append((_read_kind(event), int(event["number"])))
         elif kind == "evaluation":
             self.evaluations.append(event)
         elif kind == "losses":
-            self.count = event
+            self.counts[_read_kind(event)] = event
         else:
             self.scales.append(event)
 
-    def lasts(self, number: int) -> bool:
-        """Whether no loss after a backward was finite, as far as is known."""
-        if self.count is not None:
-            return int(self.count["since"]) == number
-        return not any(healed > number for healed in self.healed)
+    @property
+    def count(self) -> dict[str, Any] | None:
+        """What the rank wrote of its losses at its end."""
+        return self.counts.get(_LOSSES)
+
+    def lasts(self, kind: _Kind, number: int) -> bool:
+        """Whether no number of a kind after a backward was finite, as far as is known."""
+        if kind in self.counts:
+            return int(self.counts[kind]["since"]) == number
+        return not any(healed > number for what, healed in self.healed if what == kind)
 
 
 def fold_numbers(
@@ -63,10 +75,12 @@ def fold_numbers(
         name_loader: Gives the file and line of a rank's loader with a number.
     """
     losses, scales = [], []
-    counts: dict[tuple[int, int], list[int]] = {}
+    counts: dict[tuple[int, int, int], list[int]] = {}
     for rank, numbers in ranks.items():
-        kept = [*numbers.losses[: KEPT - 1], *numbers.losses[KEPT - 1 :][-1:]]
-        losses += [_read_loss(rank, event, numbers, shorten, name_loader) for event in kept]
+        for kind in dict.fromkeys(map(_read_kind, numbers.losses)):
+            own = [event for event in numbers.losses if _read_kind(event) == kind]
+            kept = [*own[: KEPT - 1], *own[KEPT - 1 :][-1:]]
+            losses += [_read_loss(rank, event, numbers, shorten, name_loader) for event in kept]
         scales += [
             ScaleLook(
                 scaler=int(event["number"]),
@@ -79,7 +93,8 @@ def fold_numbers(
             for event in [*numbers.scales[: SCALES - 1], *numbers.scales[SCALES - 1 :][-1:]]
         ]
         if numbers.count is not None:
-            key = int(numbers.count["count"]), int(numbers.count["checked"])
+            gradients = [int(each["checked"]) for kind, each in numbers.counts.items() if kind[0] == GRADIENT]
+            key = int(numbers.count["count"]), int(numbers.count["checked"]), max(gradients, default=0)
             counts.setdefault(key, []).append(rank)
     return Numerics(
         losses=tuple(losses),
@@ -135,10 +150,19 @@ def _read_loss(
         backward=number,
         value=value if value in ("nan", "inf", "-inf") else "not finite",
         step=int(event.get("step") or 0),
-        lasts=numbers.lasts(number),
+        lasts=numbers.lasts(_read_kind(event), number),
         loader=name_loader(rank, int(event.get("loader") or 0)),
         epoch=int(event.get("epoch") or 0),
         index=int(event.get("index") or 0),
         samples=tuple(int(each) for each in event.get("indices") or ())[:32],
         frames=shorten.frames(event.get("frames")),
+        what=_read_kind(event)[0],
+        wrapper=_read_kind(event)[1],
+        parameter=_read_kind(event)[2],
     )
+
+
+def _read_kind(event: dict[str, Any]) -> _Kind:
+    if event.get("what") != GRADIENT:
+        return _LOSSES
+    return GRADIENT, int(event.get("model") or 0), str(event.get("name") or "")

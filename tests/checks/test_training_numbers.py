@@ -86,6 +86,63 @@ def test_losses_that_become_finite_again_are_no_fault() -> None:
     assert judge(find_nonfinite, losses({0: 6, 1: 5}, lasts=False)) == []
 
 
+GRADIENT: dict[str, Any] = {"what": "gradient", "wrapper": 1, "parameter": "body.weight"}
+COUNT = (LossCount(RankSet(range(3)), 20, 20, 20),)
+
+
+def test_a_gradient_that_turns_in_the_backward_is_its_ranks() -> None:
+    turned = [
+        LossLook(1, 5, "nan", step=5, index=4, epoch=1, frames=LINE, **GRADIENT),
+        LossLook(1, 6, "nan", step=6, frames=LINE),
+        *(LossLook(rank, 6, "nan", step=6, frames=LINE) for rank in (0, 2)),
+        *(LossLook(rank, 6, "nan", step=6, frames=LINE, **GRADIENT) for rank in (0, 2)),
+    ]
+    (found,) = judge(find_nonfinite, Numerics(tuple(turned), COUNT))
+    assert found.ranks == RankSet([1])
+    assert found.victims == RankSet([0, 2])
+    assert "though its loss is finite" in found.message
+    assert (found.severity, found.confidence) == (None, "high")
+    assert found.details["parameter"] == "body.weight"
+    assert any("body.weight at backward 5" in item.text for item in found.evidence)
+
+
+def test_gradients_that_spread_within_a_backward_are_no_origin() -> None:
+    """SyncBatchNorm carries the NaN to the others in the backward of the loss that had it."""
+    own = [LossLook(2, 5, "nan", step=5, frames=LINE)]
+    spread = [LossLook(rank, 5, "nan", step=5, **GRADIENT) for rank in range(3)]
+    after = [LossLook(rank, 6, "nan", step=6) for rank in (0, 1)]
+    (found,) = judge(find_nonfinite, Numerics((*spread, *own, *after), COUNT))
+    assert found.ranks == RankSet([2])
+    assert found.details["what"] == "loss"
+
+
+def test_gradients_after_which_no_loss_turns_are_no_fault() -> None:
+    looks = tuple(LossLook(1, 5, "nan", step=5, **GRADIENT) for _ in range(2))
+    assert judge(find_nonfinite, Numerics(looks, COUNT)) == []
+
+
+def test_a_micro_batch_of_the_step_before_is_the_origin_of_what_all_have() -> None:
+    passing = LossLook(2, 6, "nan", step=2, lasts=False, frames=LINE, **GRADIENT)
+    earlier = LossLook(1, 2, "inf", step=1, lasts=False, **GRADIENT)
+    after = tuple(LossLook(rank, 9, "nan", step=3, frames=LINE) for rank in range(3))
+    (found,) = judge(find_nonfinite, Numerics((earlier, passing, *after), COUNT))
+    assert found.ranks == RankSet([2])
+    assert found.victims == RankSet([0, 1])
+    assert "at step 2" in found.message
+    assert found.confidence == "medium"
+    (found,) = judge(find_nonfinite, Numerics((earlier, *after), COUNT))
+    assert found.severity == "warning"
+    assert "on all at once" in found.message
+
+
+def test_gradients_of_all_ranks_at_once_arise_in_each_backward() -> None:
+    looks = [LossLook(rank, 5, "nan", step=5, frames=LINE, **GRADIENT) for rank in range(3)]
+    after = [LossLook(rank, 6, "nan", step=6, frames=LINE) for rank in range(3)]
+    (found,) = judge(find_nonfinite, Numerics((*looks, *after), COUNT))
+    assert found.severity == "warning"
+    assert "in the backward of each" in found.message
+
+
 def test_ranks_that_made_other_numbers_of_backwards_make_it_less_sure() -> None:
     numerics = Numerics(
         (LossLook(0, 6, "nan"), LossLook(1, 5, "nan")),
@@ -164,6 +221,19 @@ def test_a_run_of_losses_lasts_until_a_finite_one() -> None:
     healed = fold(bad, {"event": "losses", "count": 20, "checked": 20, "bad": 3, "since": 0})
     assert not healed.losses[0].lasts
     assert healed.counts == (LossCount(RankSet([3]), 20, 20),)
+
+
+def test_runs_of_losses_and_of_each_gradient_are_apart() -> None:
+    loss = {"event": "nonfinite", "what": "loss", "number": 5, "value": "nan"}
+    other = {"what": "gradient", "model": 1, "name": "a"}
+    gradient = {**loss, **other, "number": 4}
+    healed = {"event": "finite", **other, "number": 6}
+    end = {"event": "losses", "count": 9, "checked": 8, "bad": 2, "since": 5}
+    numerics = fold(loss, gradient, healed, end, {**end, **other, "checked": 7, "since": 0})
+    (first, second) = numerics.losses
+    assert (first.what, first.lasts) == ("loss", True)
+    assert (second.what, second.wrapper, second.parameter, second.lasts) == ("gradient", 1, "a", False)
+    assert numerics.counts == (LossCount(RankSet([3]), 9, 8, 7),)
 
 
 def buffers(first: tuple[float, float], *, door: str = "module", broadcasts: bool = True, name: str = "bn.running_mean",

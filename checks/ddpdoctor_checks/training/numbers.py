@@ -1,8 +1,9 @@
-"""Which rank spoils the others' numbers: whose loss is not finite first, whose scale of gradients is another."""
+"""Which rank spoils the others' numbers: whose loss or gradient is not finite first, whose scale is another."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.numerics import LossLook, ScaleLook
@@ -11,12 +12,12 @@ from ddpdoctor_checks.training.wrappers import list_wrappers
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where losses that are not finite come from."""
+    """Where losses and gradients that are not finite come from."""
 
     look: LossLook
     """Of the first of those ranks."""
     ranks: RankSet
-    """Whose loss was the first."""
+    """Whose loss or gradient was the first."""
     spread: RankSet
     """Whose losses are not finite since then, without those."""
     finite: RankSet
@@ -25,6 +26,8 @@ class Origin:
     """Of those that it spread to, the first backward; 0 where there are none."""
     aligned: bool
     """All ranks made as many backwards, as far as is known."""
+    passing: bool = False
+    """It was finite again in the next backward, which went into the same step of the optimizer."""
 
     @property
     def everywhere(self) -> bool:
@@ -50,29 +53,57 @@ class Scales:
 
 def find_origin(evidence: Evidence) -> Origin | None:
     """Return where losses became not finite that stayed so; None where none did."""
-    looks = [look for node in evidence.training for look in node.numerics.losses if look.lasts]
-    if not looks:
-        return None
-    by_rank = {look.rank: look for look in looks}
-    first = min(look.backward for look in looks)
-    ranks = RankSet(rank for rank, look in by_rank.items() if look.backward == first)
-    spread = RankSet(rank for rank, look in by_rank.items() if look.backward > first)
+    looks = [look for node in evidence.training for look in node.numerics.losses]
+    lasting = [look for look in looks if look.lasts]
+    if not any(look.what == "loss" for look in lasting):
+        return None  # gradients alone: a hook of the program's may mend them before they are used
+    by_rank: dict[int, LossLook] = {}
+    for look in sorted(lasting, key=_when):
+        by_rank.setdefault(look.rank, look)
+    first = min(map(_when, by_rank.values()))
+    ranks = RankSet(rank for rank, look in by_rank.items() if _when(look) == first)
+    spread = RankSet(rank for rank, look in by_rank.items() if _when(look) > first)
     counts = [count for node in evidence.training for count in node.numerics.counts]
     reading = RankSet().union(*(count.ranks for count in counts if count.checked))
     totals = {count.backwards for count in counts if count.checked}
-    return Origin(
+    origin = Origin(
         look=next(by_rank[rank] for rank in ranks),
         ranks=ranks,
         spread=spread,
         finite=RankSet(
             rank
             for count in counts
-            if count.checked == count.backwards >= first
+            if count.checked == count.backwards >= first[0]
             for rank in count.ranks
             if rank not in by_rank
         ),
         first_after=min((by_rank[rank].backward for rank in spread), default=0),
         aligned=len(totals) == 1 and set(by_rank) <= set(reading),
+    )
+    return _find_passing(origin, looks) if origin.everywhere else origin
+
+
+def _when(look: LossLook) -> tuple[int, bool]:
+    """Return what looks are in order by: the gradients of a backward come after its loss."""
+    return look.backward, look.what == "gradient"
+
+
+def _find_passing(origin: Origin, looks: Sequence[LossLook]) -> Origin:
+    """Return whose micro-batch of the step before was not finite, where all ranks are not after that step.
+
+    Under no_sync the gradients of a micro-batch wait for those that follow, which are finite, to be reduced.
+    """
+    before = [look for look in looks if not look.lasts and look.step == origin.look.step - 1]
+    ranks = RankSet(look.rank for look in before)
+    if not before or not origin.ranks.minus(ranks):
+        return origin
+    return replace(
+        origin,
+        look=min(before, key=_when),
+        ranks=ranks,
+        spread=origin.ranks.minus(ranks),
+        first_after=origin.look.backward,
+        passing=True,
     )
 
 

@@ -31,22 +31,25 @@ _FEW = 8
     explains=("NUM001",),
 )
 def find_nonfinite(evidence: Evidence) -> Iterable[Finding]:
-    """The loss of one rank is NaN or Inf before that of any other, and no loss is finite again.
+    """The loss or the gradient of one rank is NaN or Inf before that of any other, and no loss is finite again.
 
     What it looks for:
-        The loss at the beginning of each backward, on each rank: the first that is not finite and that no
-        finite one follows.
+        The loss at the beginning of each backward, on each rank, and in the backward some gradients of each wrapped
+        model, before they are reduced: the first that is not finite and that no finite one follows.
 
     Why it matters:
         The all-reduce of gradients adds one rank's NaN to all: a step later every rank's loss is NaN, and every
         log shows the same. Only before the reduction can it be told whose batch it was.
 
     How it decides:
-        By the number of the backward, the same on every rank. Where the losses of all ranks stop being finite
-        at the same backward there is no such rank: it came from the parameters, so from a gradient or a step
-        before. Then it is a warning and says so. Losses that become finite again (a GradScaler skips such steps) are
-        no fault. Not seen are losses of several elements, of tensor subclasses and within compiled steps, and the
-        gradients themselves: a NaN that arises in a backward is not traced to its rank.
+        By the number of the backward, the same on every rank. The gradients are those of four small parameters (up
+        to 16,384 elements; two on a GPU), spread over the order in which they come: what turns in a backward (a
+        root of zero, a masked infinity) goes on to most of those after it. Where all ranks stop being finite at the
+        same backward, the micro-batches of the step before count; where those were finite too, there is no such
+        rank: it came from the parameters or the data, and it is a warning that says so. Losses that become finite
+        again (a GradScaler skips such steps) are no fault, nor are gradients after which no loss turns. Not seen are
+        losses of several elements, of tensor subclasses and within compiled steps, and gradients of models that
+        torch.compile has compiled, that are not wrapped, or that turned elsewhere only.
 
     Known false alarms:
         None known.
@@ -69,44 +72,70 @@ def find_nonfinite(evidence: Evidence) -> Iterable[Finding]:
 
 def _tell_origin(origin: Origin) -> Finding:
     look, line = origin.look, user_line(origin.look.frames)
-    noun = choose_form(len(origin.ranks), "loss", "losses")
+    many = len(origin.ranks)
+    what = "gradient" if look.what == "gradient" else choose_form(many, "loss", "losses")
+    own = f", though {choose_form(many, 'its loss is', 'their losses are')} finite" * (what == "gradient")
     if origin.spread:
         then = (
-            f"that of {name_set(origin.spread)} since backward {origin.first_after}: "
-            "the all-reduce of the gradients spread it."
+            f"{'the losses' if what == 'gradient' else 'those'} of {name_set(origin.spread)} since backward "
+            f"{origin.first_after}: the all-reduce of the gradients spread it."
         )
     elif origin.finite:
         then = f"those of {name_set(origin.finite)} stayed finite."
     else:
         then = "what the others had is not known."
+    verb = choose_form(many, "is", "are") if what != "gradient" else "is"
+    since = "at" if origin.passing else "since"
     return Finding(
-        message=f"The {noun} of {name_set(origin.ranks)} {choose_form(len(origin.ranks), 'is', 'are')} {look.value} "
-        f"since step {look.step}{_say_batch(origin)}; {then}",
+        message=f"The {what} of {name_set(origin.ranks)} {verb} {look.value} {since} step {look.step}"
+        f"{_say_batch(origin)}{own}; {then}",
         ranks=origin.ranks,
         victims=origin.spread,
         where=in_line(line, origin.ranks, "noticed"),
         evidence=tuple(_list_losses(origin)),
-        fix=(
-            Fix(
-                "look at the samples of that batch, and keep what is not finite out of the data",
-                code="assert torch.isfinite(x).all() and torch.isfinite(y).all()",
-            ),
-            Fix(
-                "to pass over such batches let all ranks decide alike",
-                code="bad = (~torch.isfinite(loss.detach())).float()\ndist.all_reduce(bad)\n"
-                "if bad > 0:\n    continue   # before the backward: all ranks, or none",
-            ),
-        ),
+        fix=_GRADIENT_FIXES if what == "gradient" else _LOSS_FIXES,
         details=_detail(origin),
-        confidence="high" if origin.aligned and (origin.spread or origin.finite) else "medium",
-    )  # fmt: skip
+        confidence="high"
+        if origin.aligned and not origin.passing and (origin.spread or origin.finite)
+        else "medium",
+    )
+
+
+_LOSS_FIXES = (
+    Fix(
+        "look at the samples of that batch, and keep what is not finite out of the data",
+        code="assert torch.isfinite(x).all() and torch.isfinite(y).all()",
+    ),
+    Fix(
+        "to pass over such batches let all ranks decide alike",
+        code="bad = (~torch.isfinite(loss.detach())).float()\ndist.all_reduce(bad)\n"
+        "if bad > 0:\n    continue   # before the backward: all ranks, or none",
+    ),
+)
+_GRADIENT_FIXES = (
+    Fix(
+        "let autograd say which function makes it, with that batch on that rank",
+        code="with torch.autograd.detect_anomaly():\n    loss = criterion(model(x), y)\n    loss.backward()",
+    ),
+    Fix(
+        "functions whose slope is infinite at zero (sqrt, norms, powers, log) take a small number inside",
+        code="norm = (x.square().sum(-1) + 1e-8).sqrt()   # not x.square().sum(-1).sqrt() + 1e-8",
+    ),
+)
 
 
 def _tell_everywhere(origin: Origin) -> Finding:
     look = origin.look
+    what = "gradients" if look.what == "gradient" else "losses"
+    source = (
+        "it arises in the backward of each, though the losses are finite."
+        if what == "gradients"
+        else "it came from what they have in common, the parameters"
+        f"{'' if look.backward > 1 else ' or the data'}."
+    )
     return Finding(
-        message=f"The losses of {name_set(origin.ranks)} are {look.value} since step {look.step}, on all at once: "
-        f"it came from what they have in common, the parameters{'' if look.backward > 1 else ' or the data'}.",
+        message=f"The {what} of {name_set(origin.ranks)} are {look.value} since step {look.step}, on all at once: "
+        f"{source}",
         ranks=origin.ranks,
         where=in_line(user_line(look.frames), origin.ranks, "noticed"),
         evidence=tuple(_list_losses(origin)),
@@ -116,13 +145,15 @@ def _tell_everywhere(origin: Origin) -> Finding:
                 code=f"with torch.autograd.set_detect_anomaly({max(0, look.step - 2)} < step < {look.step + 1}):\n"
                 "    loss = criterion(model(x), y)\n    loss.backward()",
             ),
-            Fix("lower the learning rate, warm it up, clip gradients",
-                code="torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)"),
+            Fix(
+                "lower the learning rate, warm it up, clip gradients",
+                code="torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)",
+            ),
         ),
         details=_detail(origin),
         severity="warning",
         confidence="medium",
-    )  # fmt: skip
+    )
 
 
 def _say_batch(origin: Origin) -> str:
@@ -139,7 +170,8 @@ def _list_losses(origin: Origin) -> list[EvidenceItem]:
     before = (
         f", and finite at backward {look.backward - 1}" if look.backward > 1 else ", the first of the job"
     )
-    items = [EvidenceItem("loss", f"{look.value} at backward {look.backward}{before}", origin.ranks)]
+    of = f" of {look.parameter}" if look.parameter else ""
+    items = [EvidenceItem(look.what, f"{look.value}{of} at backward {look.backward}{before}", origin.ranks)]
     if look.samples and len(origin.ranks) == 1:
         more = " …" if len(look.samples) > _FEW else ""
         told = ", ".join(map(str, look.samples[:_FEW]))
@@ -157,6 +189,8 @@ def _detail(origin: Origin) -> dict[str, object]:
     look = origin.look
     return {
         "value": look.value,
+        "what": look.what,
+        "parameter": look.parameter or None,
         "step": look.step,
         "backward": look.backward,
         "loader": look.loader or None,

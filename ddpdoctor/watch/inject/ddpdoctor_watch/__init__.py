@@ -22,7 +22,8 @@ Events (each with ``event``, ``wall_ns`` and ``mono_ns``):
 * ``tensors``, ``step``, ``abstained``, ``watching``: what an optimizer steps, what was seen of a step, why no more was,
   and what looking took.
 * ``epoch``, ``batch``: what a loader gave, and what a model was given.
-* ``losses``, ``nonfinite``, ``finite``, ``scale``: backwards, losses that are not finite, and scales of GradScaler.
+* ``losses``, ``nonfinite``, ``finite``, ``scale``: backwards, losses and gradients that are not finite, and scales of
+  GradScaler.
 * ``evaluation``: buffers where they are used outside of training.
 * ``pace``, ``search``, ``unenclosed``, ``data-parallel``: how the program uses its wrapper.
 * ``work``: asynchronous work of one call site that nobody has waited for so far; the last one of a site counts.

@@ -19,6 +19,7 @@ from . import (
     describe,
     evaluations,
     files,
+    gradients,
     groups,
     hooks,
     journal,
@@ -244,6 +245,7 @@ def _note_wrapped(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
 def _note_first_forward(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     journal.write("milestone", {"name": "first-forward", "detail": describe.name_type(type(args[0].module))})
     ddp.watch_forwards(args[0])
+    gradients.watch(args[0])
     settings.note_forward()
 
 

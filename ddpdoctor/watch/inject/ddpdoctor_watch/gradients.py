@@ -1,0 +1,183 @@
+"""Whether a rank's own gradients are finite, before DistributedDataParallel reduces them.
+
+What turns in a backward goes on to most gradients that come after it. So a few gradients of each wrapped model are
+looked at, of small parameters, spread over the order in which they come. They are seen where autograd hands them to the
+node that accumulates them: a hook of that node is on no object of the program's, and is neither pickled nor copied with
+the model.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+
+from . import backwards, budget, ddp, finite, journal, prints
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+SMALL = 1 << 14
+"""Elements of a parameter up to which its gradient is looked at in each backward."""
+PROBES, DEVICE_PROBES = 4, 2
+"""Gradients of a model that are looked at (3 µs each), on a device (some 15 µs to start the work)."""
+WRAPPERS = 4
+TRIES = 10
+"""Backwards after which the order of the gradients is asked for no more: it is logged of the first ten iterations
+(torch/csrc/distributed/c10d/logger.cpp)."""
+_EACH = 64
+"""Of so many looks the time of one is taken."""
+_EXACT = 4
+"""Bytes of an element from which on a sum of finite numbers is taken as it is; of smaller ones it overflows."""
+
+
+class _Probe:
+    """One gradient that is looked at.
+
+    Args:
+        number: Of the wrapper.
+        name: Of the parameter in it.
+    """
+
+    def __init__(self, number: int, name: str) -> None:
+        self.numbers = finite.Finite(what="gradient", model=number, name=name)
+        self.handle: Any = None
+
+    def put(self, parameter: Any) -> bool:
+        """Look at the gradient of a parameter from now on; False where that cannot be."""
+        torch: Any = sys.modules["torch"]
+        with torch.enable_grad():
+            node = parameter.view_as(parameter).grad_fn.next_functions[0][0]
+        register = getattr(node, "register_prehook", None)
+        if register is not None:
+            self.handle = register(self._see)
+        return register is not None
+
+    def remove(self) -> None:
+        """Look at it no more."""
+        if self.handle is not None:
+            self.handle.remove()
+            self.handle = None
+
+    def _see(self, gradients: Any) -> None:
+        try:
+            self._look(gradients[0])
+        except Exception as error:
+            journal.failed("gradients", error)
+
+    def _look(self, gradient: Any) -> None:
+        torch: Any = sys.modules["torch"]
+        if type(gradient) is not torch.Tensor or gradient.layout is not torch.strided:
+            return
+        kind = gradient.device.type
+        if kind not in ("cpu", "cuda") or prints.explain_busy() is not None:
+            return
+        numbers = self.numbers
+        began = time.monotonic_ns() if not numbers.checked % _EACH else 0
+        plain = gradient.detach()
+        total = plain.sum() if plain.element_size() >= _EXACT else plain.sum(dtype=torch.float32)
+        if kind == "cpu":
+            value = total.item()
+            if numbers.since or value - value != 0:
+                numbers.judge(backwards.count(), value, backwards.describe(), sys._getframe(1))
+            else:
+                numbers.checked += 1
+        else:
+            numbers.read()
+            numbers.send(backwards.count(), total, backwards.describe(), torch)
+        if began:
+            budget.spend(time.monotonic_ns() - _EACH * (time.monotonic_ns() - began))
+
+
+class _Watched:
+    """A wrapped model of which gradients are looked at."""
+
+    def __init__(self, wrapper: Any, number: int) -> None:
+        self.wrapper = weakref.ref(wrapper)
+        self.number = number
+        self.tries = 0
+        self.probes: dict[int, _Probe] = {}
+        """Place of a parameter among those that the wrapper reduces -> its probe."""
+
+    def choose(self, order: list[int]) -> None:
+        """Look at gradients that are spread over the order in which they come, the last one among them."""
+        entry = next((each for each in ddp.list_entries() if each.number == self.number), None)
+        wrapper = self.wrapper()
+        if entry is None or wrapper is None:
+            return
+        known = {place: entry.parameters[place]() for place in order if place < len(entry.parameters)}
+        parameters = {place: each for place, each in known.items() if each is not None and _is_small(each)}
+        small = list(parameters)
+        most = PROBES if all(parameters[place].device.type == "cpu" for place in small) else DEVICE_PROBES
+        chosen = {small[len(small) - 1 - len(small) * part // most] for part in range(most) if small}
+        for place in set(self.probes) - chosen:
+            self.probes.pop(place).remove()
+        names = {id(each): name for name, each in wrapper.module.named_parameters()}
+        for place in chosen - set(self.probes):
+            probe = _Probe(self.number, names.get(id(parameters[place]), "")[:200])
+            if probe.put(parameters[place]):
+                self.probes[place] = probe
+
+
+_watched: list[_Watched] = []
+_pending: list[_Watched] = []
+"""Those of which the order of the gradients is not known yet."""
+
+
+def watch(wrapper: Any) -> None:
+    """Look at gradients of a wrapped model from its first forward on, unless torch.compile is in use."""
+    entry = next((each for each in ddp.list_entries() if each.wrapper() is wrapper), None)
+    if budget.level == budget.OFF or len(_watched) >= WRAPPERS or entry is None or ddp.is_compiling():
+        return
+    watched = _Watched(wrapper, entry.number)
+    watched.choose(list(range(len(entry.parameters)))[::-1])  # those of the first layer come last, mostly
+    _watched.append(watched)
+    _pending.append(watched)
+
+
+def note_backward() -> None:
+    """Choose by the order of the iteration before, once it is known; called as each backward begins."""
+    for watched in list(_pending):
+        watched.tries += 1
+        wrapper = watched.wrapper()
+        order = _read_order(wrapper)
+        if order:
+            watched.choose(order)
+        if order or wrapper is None or watched.tries >= TRIES:
+            _pending.remove(watched)
+
+
+def note_end(count: int) -> None:
+    """Write down of how many backwards gradients were looked at, and whether the last ones were finite."""
+    for watched in _watched:
+        for probe in watched.probes.values():
+            if probe.numbers.checked:
+                probe.numbers.note_end(count)
+
+
+def after_fork() -> None:
+    """A forked child starts anew; what hooks it has inherited see nothing there."""
+    for watched in _watched:
+        for probe in watched.probes.values():
+            probe.remove()
+    _watched.clear()
+    _pending.clear()
+
+
+def _is_small(parameter: Any) -> bool:
+    return (
+        parameter.requires_grad
+        and 0 < parameter.numel() <= SMALL
+        and parameter.is_floating_point()
+        and prints.explain_unreadable(parameter) is None
+    )
+
+
+def _read_order(wrapper: Any) -> list[int]:
+    """Return the places of the wrapper's parameters in the order in which their gradients came."""
+    logged = getattr(getattr(wrapper, "logger", None), "_get_ddp_logging_data", None)
+    if logged is None:
+        return []
+    told = logged().strs_map.get("prev_iteration_grad_ready_order_indices", "")
+    return [int(word) for word in told.split(",") if word.strip().isdigit()]
