@@ -75,6 +75,8 @@ class StepLook:
     gradients: tuple[Share, ...] = ()
     rates: tuple[Share, ...] = ()
     """Learning rates; the digest is their text."""
+    rated: tuple[Share, ...] = ()
+    """Sum of the learning rates of all steps so far, which tells whether they differed between two looks."""
     wrappers: tuple[WrapperLook, ...] = ()
     tensors: tuple[TensorLook, ...] = ()
     """The first of those that tell something, and only of some steps."""

@@ -133,6 +133,7 @@ def _fold_step(number: int, step: int, events: dict[int, dict[str, Any]], shorte
     if len(finals) > 1:  # some ranks were at their end, others went on
         events = {rank: event for rank, event in events.items() if not event.get("final")}
     rates = {rank: repr(event["rates"]) for rank, event in events.items() if event.get("rates") is not None}
+    rated = {rank: repr(event["rated"]) for rank, event in events.items() if event.get("rated") is not None}
     return StepLook(
         optimizer=number,
         step=step,
@@ -140,6 +141,7 @@ def _fold_step(number: int, step: int, events: dict[int, dict[str, Any]], shorte
         values=fold_field(events, "values"),
         gradients=fold_field(events, "gradients"),
         rates=fold_texts(rates),
+        rated=fold_texts(rated),
         wrappers=_fold_wrappers(events, shorten),
         carried=max(float(event.get("carried") or 0) for event in events.values()),
         exchanged=max(float(event.get("exchanged") or 0) for event in events.values()),

@@ -230,6 +230,20 @@ def test_learning_rates_that_differ() -> None:
     assert only(Made(2).look(1, "0|1", rates="0|1").look(2, "0|1", rates="0|1")).code == "NUM001"
 
 
+def test_learning_rates_that_differed_between_two_looks() -> None:
+    made = Made(2).look(1).look(2).look(64)
+    found = only(made.look(121, "0|1", final=True, rated="0|1"))
+    assert (found.code, found.severity) == ("NUM006", "warning")
+    assert "have differed over ranks: those of all steps add up to" in found.message
+
+
+def test_sums_of_learning_rates_over_other_numbers_of_steps_tell_nothing() -> None:
+    made = Made(2).look(1).look(2).look(64)
+    made.ended = "0|1"
+    found = only(made.look(121, "0|1", final=True, rated="0|1"))
+    assert found.code == "NUM001"
+
+
 def test_last_bits_are_a_warning() -> None:
     close = tensor("fc.weight", 2, "0|1", norms=(1.0, 1.0 + 1e-9))
     found = only(Made(2).look(1).look(2, "0|1", "", close).look(4, "0|1", "", close))

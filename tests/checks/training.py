@@ -75,6 +75,8 @@ class Made:
         self.loaders: list[LoaderSetup] = []
         self.find_unused = False
         self.uniform = True
+        self.ended = self.everyone
+        """Who made the same number of steps."""
         self.unfrozen: tuple[str, ...] = ()
         self.model = 1 if wrapped else -1
         self.groups = [group or self.everyone]
@@ -83,7 +85,7 @@ class Made:
 
     def look(
         self, step: int, values: str = "", gradients: str = "", *tensors: TensorLook, synced: int = 1, alone: int = 0,
-        last: bool | None = True, bypassed: bool = False, final: bool = False, rates: str = "", carried: float = 0.0, exchanged: float = 0.0,
+        last: bool | None = True, bypassed: bool = False, final: bool = False, rates: str = "", rated: str = "", carried: float = 0.0, exchanged: float = 0.0,
     ) -> Made:  # fmt: skip
         """Add a look; without tensors and with ``values`` or ``gradients`` given one tensor is made for them."""
         if not tensors and (values or gradients):
@@ -107,6 +109,7 @@ class Made:
                 values=shares(values or self.everyone),
                 gradients=() if final else shares(gradients or self.everyone),
                 rates=shares(rates or self.everyone),
+                rated=shares(rated or self.everyone),
                 wrappers=(way,) if self.model > 0 else (),
                 tensors=tensors,
                 differing=len(tensors),
@@ -184,6 +187,7 @@ class Made:
             models=self.models,
             wrappers=wrappers if self.model > 0 else (),
             uniform=self.uniform,
+            steps=shares(self.ended),
             unfrozen=self.unfrozen,
         )
         return Training(

@@ -260,7 +260,8 @@ def find_rates(evidence: Evidence) -> Iterable[Finding]:
         makes replicas part slowly. Nothing complains.
 
     How it decides:
-        By the learning rates at the steps that are looked at. The state of the optimizer itself is not compared.
+        By the learning rates at the steps that are looked at, and by their sum over all steps, which also differs
+        where they differed in between. The state of the optimizer itself is not compared.
 
     Known false alarms:
         None known.

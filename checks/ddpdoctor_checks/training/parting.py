@@ -80,7 +80,7 @@ def _judge(replica: Replica) -> Parting | None:
     if first is None:
         return None
     differing = tuple(each for each in first.tensors if len(each.values) > 1)
-    rated = any(len(look.rates) > 1 for look in replica.looks if look.step <= first.step)
+    rated = bool(find_rates(replica, first.step))
     return Parting(
         "NUM006" if rated and not at_start else "NUM001",
         replica,
@@ -90,6 +90,21 @@ def _judge(replica: Replica) -> Parting | None:
         _minority(first.values),
         at_start=at_start,
         slight=_is_slight(replica, first, gradients),
+    )
+
+
+def find_rates(replica: Replica, until: int | None = None) -> tuple[Share, ...]:
+    """Return the learning rates, or else their sums over all steps, of the first look at which ranks differ in them.
+
+    Args:
+        replica: the ranks and their looks.
+        until: the last step that counts; None for all.
+    """
+    looks = [look for look in replica.looks if until is None or look.step <= until]
+    uneven = len(replica.setup.steps) > 1
+    now = next((look.rates for look in looks if len(look.rates) > 1), ())
+    return now or next(
+        (look.rated for look in looks if len(look.rated) > 1 and not (look.final and uneven)), ()
     )
 
 
@@ -125,7 +140,7 @@ def _weigh_unwrapped(evidence: Evidence, parting: Parting) -> Parting | None:
     batches = [look for node in evidence.training for look in node.batches if look.model == replica.model]
     if not sharded and any(len(share.ranks) > 1 for look in batches for share in look.batches):
         return None
-    rates = any(len(look.rates) > 1 for look in replica.looks)
+    rates = bool(find_rates(replica))
     partly = parting.at_start and not _differs_throughout(parting)
     if rates or partly or _is_moved(replica, "exchanged") or _has_rounds(evidence, replica):
         return replace(parting, confidence="low", advice=True)

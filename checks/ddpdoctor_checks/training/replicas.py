@@ -95,6 +95,7 @@ def _join_looks(one: StepLook, other: StepLook) -> StepLook:
         values=_join_shares(one.values, other.values),
         gradients=_join_shares(one.gradients, other.gradients),
         rates=_join_shares(one.rates, other.rates),
+        rated=_join_shares(one.rated, other.rated),
         wrappers=(*one.wrappers, *other.wrappers),
         tensors=tuple(tensors.values()),
         differing=max(
@@ -165,6 +166,7 @@ def _restrict(looks: Iterable[StepLook], ranks: RankSet, model: int, *, alone: b
                 if alone
                 else _sum_up(tensors, "gradients", shares(look.gradients)),
                 rates=shares(look.rates),
+                rated=shares(look.rated),
                 tensors=tensors,
                 wrappers=tuple(each for each in wrappers if each.ranks),
             )

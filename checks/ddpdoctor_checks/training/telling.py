@@ -12,7 +12,7 @@ from ddpdoctor.evidence.training import StepLook, TensorLook
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
 from ddpdoctor_checks.crash.frames import tell_line, user_frames, user_line
 from ddpdoctor_checks.places import in_frame
-from ddpdoctor_checks.training.parting import Parting
+from ddpdoctor_checks.training.parting import Parting, find_rates
 from ddpdoctor_checks.wording import capitalise, count_of, join_words, name_set
 
 MOST_SHARES = 4
@@ -125,16 +125,27 @@ def _say_diverged(parting: Parting, line: Frame | None) -> str:
     bits = " in their last bits" if parting.slight else ""
     return (
         f"Parameters of {name} part over {name_set(parting.replica.ranks)}{bits} with equal "
-        "gradients: something else changes them."
+        "gradients in the steps that were looked at: something else changes them."
     )
 
 
 def _say_rates(parting: Parting, line: Frame | None) -> str:
-    rates = next(look.rates for look in parting.replica.looks if len(look.rates) > 1)
+    rates = find_rates(parting.replica)
     told = join_words(
-        f"{share.digest.strip('[]')} on {name_set(share.ranks)}" for share in rates[:MOST_SHARES]
+        f"{_shorten_number(share.digest.strip('[]'))} on {name_set(share.ranks)}"
+        for share in rates[:MOST_SHARES]
     )
-    return f"The learning rates of {parting.replica.setup.kind.rpartition('.')[2]} differ over ranks: {told}."
+    name = parting.replica.setup.kind.rpartition(".")[2]
+    if any(rates == look.rates for look in parting.replica.looks):
+        return f"The learning rates of {name} differ over ranks: {told}."
+    return f"The learning rates of {name} have differed over ranks: those of all steps add up to {told}."
+
+
+def _shorten_number(text: str) -> str:
+    try:
+        return f"{float(text):.9g}"
+    except ValueError:
+        return text  # of several groups
 
 
 def _say_consequence(parting: Parting) -> str:

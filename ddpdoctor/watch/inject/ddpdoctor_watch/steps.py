@@ -58,6 +58,8 @@ class _Optimizer:
         self.before: list[list[object] | None] | None = None
         self.rounds = rounds.Rounds([each for group in optimizer.param_groups for each in group["params"]])
         self.last_seen: dict[int, tuple[int, int, int]] = {}
+        self.rated = 0.0
+        """Sum of the learning rates of all steps: ranks whose rates ever differed have another."""
 
 
 class _State:
@@ -109,6 +111,10 @@ def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             if entry is None:
                 return
         entry.steps = step = entry.steps + 1
+        for group in optimizer.param_groups:
+            rate = group.get("lr")
+            if type(rate) is float:  # a tensor may lie on a device, which would be waited for
+                entry.rated += rate
         entry.before = None  # the step before may have raised
         ddp.inside = 0  # also where a forward raised
         if entry.rounds.is_telling():
@@ -362,9 +368,10 @@ def _write_step(
             fields["missing"] = [
                 place for place, each in enumerate(gradients[: entry.parameters]) if each is None
             ]
-        optimizer = entry.ref()
-        if optimizer is not None:
-            fields["rates"] = [_plain(group.get("lr")) for group in optimizer.param_groups[:64]]
+    optimizer = entry.ref()
+    if optimizer is not None and (final or gradients is not None):
+        fields["rates"] = [_plain(group.get("lr")) for group in optimizer.param_groups[:64]]
+        fields["rated"] = entry.rated
     fields["wrappers"] = [
         [number, *counts, modules.explain_bypass(number)] for number, counts in _count_forwards(entry)
     ]
