@@ -174,4 +174,5 @@ def in_source(place: SourcePlace, role: str) -> Where:
         place.text,
         column=place.column,
         cell=place.cell,
+        indent=place.indent,
     )

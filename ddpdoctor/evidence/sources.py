@@ -19,6 +19,8 @@ class SourcePlace:
     function: str | None = None
     cell: int | None = None
     """Number of a notebook's cell, counted from 1."""
+    indent: int = 0
+    """Columns of white space before the text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ STATES = ("active", "withdrawn", "suppressed")
 SUPPRESSORS = ("comment", "configuration", "baseline")
 """By which a finding may be suppressed."""
 
-PLACE_DETAILS = ("function", "source", "host", "column", "cell")
+PLACE_DETAILS = ("function", "source", "host", "column", "cell", "indent")
 """Fields of a place that are absent where they do not apply."""
 
 
@@ -37,6 +37,8 @@ class Where:
     """Counted from 1; known where source was read."""
     cell: int | None = None
     """Of a notebook, counted from 1; the line is one of the cell."""
+    indent: int | None = None
+    """Columns of white space before ``source``; known where source was read."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report form; what does not apply is absent."""

@@ -15,13 +15,13 @@ LENGTH = 16
 def fingerprint(finding: Finding) -> str:
     """Return a short text that is the same as long as the code and what it was found in are.
 
-    It hangs on the code, the file, the function and the text of the lines, with their white space made one: not on line
-    numbers, and not on our words. Findings that are alike in all of that have one fingerprint.
+    It hangs on the code, the file, the function and the text of the line and of the tests above it, with their white
+    space made one: not on line numbers, and not on our words. Findings alike in all of that have one.
     """
     parts = [finding.code]
-    for place in finding.where:
-        if place.role in ("culprit", "condition"):
-            parts += [place.role, place.file, place.function or "", " ".join((place.source or "").split())]
+    tests = [each for each in finding.where[1:] if each.role == "condition"]
+    for place in [*finding.where[:1], *tests]:
+        parts += [place.file, place.function or "", " ".join((place.source or "").split())]
     if not finding.where:
         parts.append(finding.message)
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:LENGTH]

@@ -40,19 +40,27 @@ class Verdict:
         return cls(data["status"], data["headline"], data.get("code"), data["looked"], data["of"])
 
 
-def order_findings(findings: Sequence[Finding], checks: Sequence[Check]) -> list[Finding]:
+def order_findings(
+    findings: Sequence[Finding], checks: Sequence[Check], *, related: bool = True
+) -> list[Finding]:
     """Return the findings with consequences marked and the root cause first.
 
     A finding becomes a consequence when an active error or warning that is itself a cause declares that it
     ``explains`` its code; where two codes explain each other, that of the earlier check is the cause. Then
     the order is: what ended the job (`Finding.decisive`), role, severity, confidence, order of the checks.
     A decisive finding stays a cause whatever explains its code: it was seen to end the job.
+
+    Args:
+        findings: of all checks.
+        checks: in the order in which they count.
+        related: whether the findings are of one job; in source each stands by itself.
     """
     explained: dict[str, set[str]] = {}
     for each in checks:
         for code in each.codes:
             explained.setdefault(code, set()).update(each.explains)
-    present = {f.code for f in findings if f.state == "active" and f.severity != "info" and f.role == "cause"}
+    causes = [f for f in findings if related and f.state == "active" and f.role == "cause"]
+    present = {f.code for f in causes if f.severity != "info"}
     place: dict[str, int] = {}
     for each in checks:
         for code in each.codes:

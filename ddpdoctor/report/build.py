@@ -56,7 +56,8 @@ def build_report(
     rows, findings = run_checks(checks, evidence, review=suppressor.review if suppressor else None)
     looked = {code for row in rows if row.status in ("pass", "fail") for code in row.codes}
     rows = [_forgive_plugin(row) for row in rows] + list(extra_rows)
-    ordered = order_findings(selection.choose_findings(findings), registry.checks)
+    one_job = evidence.launch.command != "lint"
+    ordered = order_findings(selection.choose_findings(findings), registry.checks, related=one_job)
     world = describe_world(evidence)
     scope = describe_scope(evidence, world)
     verdict = reach_verdict(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ddpdoctor.judge.finding import EvidenceItem, Finding, Where
 from ddpdoctor.judge.runner import CheckRow
 from ddpdoctor.report.html.text import count, fold_hosts, format_ranks, format_seconds, format_share
+from ddpdoctor.report.listing import count_findings, describe_read, put_listing
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.registry import RenderOptions
 from ddpdoctor.report.standing import describe_movement, put_stands
@@ -59,6 +60,10 @@ class TextRenderer:
         if options.verbosity < 0:
             return paper.text()
         paper.gap()
+        if report.command == "lint":
+            active = [each for each in report.findings if each.state == "active"]
+            put_listing(paper, active, verbose=options.verbosity > 0)
+            problems, notes = [], []
         for number, finding in enumerate(problems):
             _put_finding(paper, finding, report, first=number == 0, verbose=options.verbosity > 0)
         if report.command == "attach" and report.evidence.standstills:
@@ -68,7 +73,7 @@ class TextRenderer:
         for finding in follows:
             _put_label(paper, "follows", f"{finding.code} {finding.name}: {finding.message}", 2)
         paper.gap()
-        if report.command != "attach" or options.verbosity > 0:
+        if report.command not in ("attach", "lint") or options.verbosity > 0:
             _put_families(paper, report, verbose=options.verbosity > 0)
         paper.gap()
         _put_remarks(paper, report, notes, verbose=options.verbosity > 0)
@@ -115,6 +120,12 @@ def _put_verdict(paper: Paper, report: Report, problems: Sequence[Finding]) -> N
     if verdict.status == "healthy":
         parts = [part for part in verdict.headline.split(" · ") if part != "healthy"]
         paper.put_parts(f"{NAME} ✓ healthy", [stopped, *parts, took], hang=HANG, style="green")
+        return
+    if verdict.status == "problems" and report.command == "lint":
+        style = "red" if any(each.severity == "error" for each in problems) else "yellow"
+        mark = MARKS["fail"] if style == "red" else WARNED
+        title = f"{NAME} {mark} {count_findings(report)}"
+        paper.put_parts(title, [describe_read(report), looked, took], hang=HANG, style=style)
         return
     if verdict.status == "problems" and problems:
         first = problems[0]

@@ -39,9 +39,10 @@ class Script:
     def place(self, node: ast.AST, function: str | None = None) -> SourcePlace:
         """Return where a node of the tree stands."""
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
-        text = self.lines[line - 1].strip() if 0 < line <= len(self.lines) else ""
+        text = self.lines[line - 1].expandtabs().rstrip() if 0 < line <= len(self.lines) else ""
+        bare = text.lstrip()
         cell, before = self.cell_of(line)
-        return SourcePlace(self.name, line - before, column + 1, text, function, cell)
+        return SourcePlace(self.name, line - before, column + 1, bare, function, cell, len(text) - len(bare))
 
     def cell_of(self, line: int) -> tuple[int | None, int]:
         """Return the number of the cell in which a line of the tree lies, and the line before its first one."""

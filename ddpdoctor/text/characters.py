@@ -27,6 +27,7 @@ ASCII = {
     "\u201c": '"',
     "\u201d": '"',
     "│": "|",
+    "⋮": ":",
 }
 """What stands for the signs that this program uses where only ASCII can be shown."""
 

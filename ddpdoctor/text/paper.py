@@ -80,6 +80,10 @@ class Paper:
         """Write one line that is meant to be copied: made harmless, but never wrapped."""
         self._lines.append(" " * indent + self.style(self.clean(text), style))
 
+    def put_made(self, line: str) -> None:
+        """Write one line as it is: its parts were made harmless, cut and styled by this paper."""
+        self._lines.append(line.rstrip())
+
     def put_parts(
         self, first: str, parts: Sequence[str], *, indent: int = 0, hang: int, style: str | None
     ) -> None:

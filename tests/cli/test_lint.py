@@ -164,3 +164,55 @@ def test_only_what_is_not_in_the_baseline_counts(
     assert "which is not found any more: dist.barrier()" in run("lint", ".", "--baseline", "lint.json").out
     assert run("lint", ".", "--baseline", "none.json").code == 2
     assert run("lint", ".", "--baseline", "train.py").code == 3
+
+
+LONG = """\
+import torch.distributed as dist
+from helpers import total
+
+class Trainer:
+    def fit(self, loader, model):
+        rank = dist.get_rank()
+        if rank == 0:
+            mean = total(model.module.compute_the_loss_of_this_batch_with_all_options(loader, True, False))
+            print(mean)
+            dist.barrier()
+        if rank > 0:
+            return
+        dist.barrier()
+"""
+SHOWN = """\
+train.py:8:20 COL002 collective-missing · error · on every path
+   all_reduce (below the call in Trainer.fit) at train.py:8 is called only where
+   rank == 0: the other ranks never call it.
+    7 │ if rank == 0:                                 ← only some ranks come in
+    8 │     mean = total(model.module.compute_the_…   ← not all ranks come here
+      ⋮
+   10 │     dist.barrier()                            ← not all ranks come here
+   helpers.py
+    3 │ dist.all_reduce(x)   ← makes all_reduce
+   fix   move the call out of the test, so that all ranks make it
+           if rank == 0:
+               ...
+           mean = total(model.module.compute_the_loss_of_this_batch_with_all_options(loader, True, False))
+"""
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_lines_stand_beside_the_words_on_them(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", str(width))
+    Path("train.py").write_text(LONG)
+    Path("helpers.py").write_text("import torch.distributed as dist\ndef total(x):\n    dist.all_reduce(x)\n")
+    out = run("lint", "train.py", "helpers.py").out
+    assert out.startswith("ddpdoctor ✖ 2 errors in 1 file")
+    listed = [line for line in out.splitlines() if "│" in line]
+    assert len(listed) == 6
+    assert max(map(len, listed)) <= width
+    assert [line for line in listed if "some ranks return" in line] == [
+        line for line in listed if line.startswith("   11 │ if rank > 0:") and width > 40
+    ]
+    if width == 80:
+        assert out[out.index("train.py:8") :].startswith(SHOWN)

@@ -14,6 +14,8 @@ from ddpdoctor_checks.places import in_source
 from ddpdoctor_checks.wording import count_of
 
 GROUPS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration")
+MORE_SHOWN = 6
+"""Further collectives below one test whose places are named."""
 LEAVES = {
     "return": "return",
     "break": "leave the loop",
@@ -47,6 +49,7 @@ def _find(evidence: Evidence, *, groups: bool) -> Iterable[Finding]:
 def _tell(each: UnevenCall) -> Finding:
     proven = each.certain and each.traced
     places = [in_source(each.call, "culprit"), *(in_source(inner, "noticed") for inner in each.inner)]
+    places += [in_source(further, "culprit") for further in each.more[:MORE_SHOWN]]
     if each.guard.line != each.call.line or each.guard.cell != each.call.cell:
         places.append(in_source(each.guard, "condition"))
     return Finding(
@@ -82,7 +85,7 @@ def _describe(each: UnevenCall) -> str:
     what = each.operation if not each.inner else f"{each.operation} (below {_called(each.call)})"
     line = name_line(each.call)
     if each.kind in LEAVES:
-        side = f"some ranks {LEAVES[each.kind]} at {name_line(each.guard)} (test {each.test})"
+        side = f"Some ranks {LEAVES[each.kind]} at {name_line(each.guard)} (test {each.test})"
         return f"{side} and never come to {what} at {line}."
     if each.kind == "decorator":
         return f"{what} at {line} stands in a function that {each.test} runs on one rank only."
@@ -90,6 +93,11 @@ def _describe(each: UnevenCall) -> str:
         return f"{what} at {line} stands in a loop whose rounds differ between ranks ({each.test})."
     words = "is called only where" if each.kind == "if" else "is called except where"
     return f"{what} at {line} {words} {each.test}: the other ranks never call it."
+
+
+def _has_no_block(each: UnevenCall) -> bool:
+    """Whether the test is no statement with a block of its own: ``rank == 0 and barrier()``, or an elif or else."""
+    return each.kind == "else" or not each.guard.text.startswith("if ") or not each.guard.text.endswith(":")
 
 
 def _called(place: SourcePlace) -> str:
@@ -108,7 +116,7 @@ def _items(each: UnevenCall) -> Iterable[EvidenceItem]:
     if not each.certain:
         yield EvidenceItem("source", "other conditions decide too whether a run comes there")
     if each.more:
-        lines = ", ".join(str(place.line) for place in each.more[:6])
+        lines = ", ".join(str(place.line) for place in each.more[:MORE_SHOWN])
         yield EvidenceItem("source", f"{count_of(len(each.more), 'further collective')} there: line {lines}")
 
 
@@ -127,5 +135,7 @@ def _correct(each: UnevenCall) -> Fix:
         code = f"{each.call.text}\n{each.guard.text}"
         return Fix(f"make the call before {name_line(each.guard)}, on all ranks", code=code)
     if each.kind in ("if", "else"):
-        return Fix("move the call out of the test, so that all ranks make it", code=each.call.text)
+        moved = f"{each.guard.text}\n    ...\n{each.call.text}"
+        words = "move the call out of the test, so that all ranks make it"
+        return Fix(words, code=None if _has_no_block(each) else moved)
     return Fix("make the call where all ranks come")

@@ -139,6 +139,7 @@ def _envelope_definitions() -> Json:
         "column": COUNT,
         "end_line": COUNT,
         "cell": {"type": ["integer", "string"]},
+        "indent": COUNT,
         "function": TEXT,
         "source": TEXT,
         "host": TEXT,
@@ -172,7 +173,9 @@ def _envelope_definitions() -> Json:
         "node": _object({"host": TEXT, "ranks": RANKS, "devices": _list(TEXT)}),
         "check": _check_definition(),
         "finding": _finding_definition(),
-        "place": _object(place, optional=("column", "end_line", "cell", "function", "source", "host")),
+        "place": _object(
+            place, optional=("column", "end_line", "cell", "indent", "function", "source", "host")
+        ),
         "evidence_item": _object(item, optional=("ranks", "source")),
         "fix": _object({"text": TEXT, "command": TEXT, "code": TEXT}, optional=("command", "code")),
         "remark": {
