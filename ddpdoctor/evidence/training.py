@@ -45,6 +45,20 @@ class TensorLook:
 
 
 @dataclass(frozen=True, slots=True)
+class StateLook:
+    """One part of an optimizer's state at one step, where ranks differ in it."""
+
+    item: str
+    """As the optimizer calls it: exp_avg, momentum_buffer, step."""
+    values: tuple[Share, ...] = ()
+    """Before the step. The digest of ranks that have no such part is empty."""
+    parameter: str = ""
+    """The first whose state differs; empty for the state of all, where that is not known."""
+    model: int = 0
+    """As in `TensorLook.model`."""
+
+
+@dataclass(frozen=True, slots=True)
 class WrapperLook:
     """What the ranks did with a DistributedDataParallel since the last look."""
 
@@ -82,6 +96,8 @@ class StepLook:
     """The first of those that tell something, and only of some steps."""
     differing: int = 0
     """How many tensors differ, those that are not listed included."""
+    states: tuple[StateLook, ...] = ()
+    """Parts of the optimizer's state; on several nodes those too in which this node's ranks agree."""
     carried: float = 0.0
     """How many times as many elements as the optimizer's parameters have the program's own collectives were given
     since the last look, on the rank where it is most."""

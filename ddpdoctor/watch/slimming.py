@@ -66,5 +66,9 @@ class Slim:
             len(event.get(name) or ()) > most for name, most in (("wrappers", WRAPPERS), ("missing", ROWS))
         ):
             raise ValueError("a step that the hook does not write")
-        kept = {name: value for name, value in event.items() if name not in ("each", "each_gradient", "idle")}
+        kept = {
+            name: value
+            for name, value in event.items()
+            if name not in ("each", "each_gradient", "each_state", "idle")
+        }
         return {**kept, "missing": bool(event.get("missing")), "whole": bool(event.get("each"))}

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ddpdoctor.evidence import RankSet
-from ddpdoctor.evidence.training import OptimizerSetup, StepLook, TensorLook, WrapperLook, WrapperSetup
+from ddpdoctor.evidence.training import (
+    OptimizerSetup,
+    StateLook,
+    StepLook,
+    TensorLook,
+    WrapperLook,
+    WrapperSetup,
+)
 from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.watch.agreement import Prints, fold_field, fold_texts, note_print, order_shares
 from ddpdoctor.watch.events import LONGEST, read_events
@@ -143,6 +150,7 @@ def _fold_step(number: int, step: int, events: dict[int, dict[str, Any]], shorte
         rates=fold_texts(rates),
         rated=fold_texts(rated),
         wrappers=_fold_wrappers(events, shorten),
+        states=_fold_states(events),
         carried=max(float(event.get("carried") or 0) for event in events.values()),
         exchanged=max(float(event.get("exchanged") or 0) for event in events.values()),
     )
@@ -170,6 +178,19 @@ def _fold_wrappers(events: Mapping[int, dict[str, Any]], shorten: Shortener) -> 
     )
 
 
+def _fold_states(events: Mapping[int, dict[str, Any]]) -> tuple[StateLook, ...]:
+    told = {
+        rank: {str(name): str(digest) for name, digest in event["states"]}
+        for rank, event in events.items()
+        if event.get("states") is not None
+    }
+    items = dict.fromkeys(name for each in told.values() for name in each)
+    return tuple(
+        StateLook(name, fold_texts({rank: each.get(name, "") for rank, each in told.items()}))
+        for name in items
+    )
+
+
 def _choose(looks: Mapping[int, StepLook], whole: set[int], lacking: set[int]) -> list[int]:
     """Return the steps whose tensors are to be listed: where something shows first, and the last ones.
 
@@ -187,6 +208,7 @@ def _choose(looks: Mapping[int, StepLook], whole: set[int], lacking: set[int]) -
         first(lambda step: len(looks[step].values) > 1),
         first(lambda step: len(looks[step].gradients) > 1),
         first(lambda step: step in lacking),
+        first(lambda step: any(len(each.values) > 1 for each in looks[step].states)),
         *[step for step in apart if looks[step].final][-1:],
         *[step for step in apart if step in whole][-1:],
     ]
@@ -202,18 +224,47 @@ def _choose_shared(looks: Mapping[int, StepLook], whole: set[int]) -> list[int]:
 def _drill(look: StepLook, ranks: Sequence[RankSteps], *, alone: bool) -> StepLook:
     """List the tensors that differ, or that have no gradient somewhere."""
     tensors: dict[_Key, _Tensor] = {}
+    items: dict[tuple[str, _Key], Prints] = {}
     for rank in ranks:
         event = _read_step(rank.path, look.optimizer, look.step)
         table = rank.tables.get((look.optimizer, int(event["table"]))) if event is not None else None
         if event is None or table is None:
             continue
         _spread(rank.rank, event, table, tensors)
+        _spread_states(rank.rank, event, table, [each.item for each in look.states], items)
     telling = [each.fold(key) for key, each in tensors.items() if each.tells(look.final)]
     if not alone:  # of another node's ranks nothing is known here
         agreed = [each.fold(key) for key, each in tensors.items() if not each.tells(look.final)]
         telling += agreed[: max(0, TRAVELLING - len(telling))]
     differing = sum(len(each.values) > 1 or len(each.gradients) > 1 for each in telling)
-    return replace(look, tensors=tuple(telling[:LISTED]), differing=differing)
+    states = tuple(_find_state(each, items) for each in look.states)
+    return replace(look, tensors=tuple(telling[:LISTED]), differing=differing, states=states)
+
+
+def _spread_states(
+    rank: int,
+    event: dict[str, Any],
+    table: dict[str, Any],
+    names: Sequence[str],
+    items: dict[tuple[str, _Key], Prints],
+) -> None:
+    """Put one rank's numbers of its optimizer's state to their parameters; all of them where it has none."""
+    if event.get("each_state") is None:
+        return
+    own = {str(name): each for (name, _), each in zip(event["states"], event["each_state"], strict=True)}
+    rows = table["rows"][: int(event["count"])]
+    for name in names:
+        for place, row in enumerate(rows):
+            found = _pick(own.get(name, ()), place)
+            note_print(items.setdefault((name, (int(row[2]), str(row[0]))), {}), found or ("", None), rank)
+
+
+def _find_state(look: StateLook, items: Mapping[tuple[str, _Key], Prints]) -> StateLook:
+    """Return the first parameter in which a part of the state differs."""
+    for (item, key), values in items.items():
+        if item == look.item and len(values) > 1:
+            return replace(look, parameter=key[1], model=key[0], values=order_shares(values))
+    return look
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from ddpdoctor.evidence.training import (
     EpochLook,
     LoaderSetup,
     OptimizerSetup,
+    StateLook,
     StepLook,
     TensorLook,
     Training,
@@ -86,6 +87,7 @@ class Made:
     def look(
         self, step: int, values: str = "", gradients: str = "", *tensors: TensorLook, synced: int = 1, alone: int = 0,
         last: bool | None = True, bypassed: bool = False, final: bool = False, rates: str = "", rated: str = "", carried: float = 0.0, exchanged: float = 0.0,
+        states: tuple[StateLook, ...] = (),
     ) -> Made:  # fmt: skip
         """Add a look; without tensors and with ``values`` or ``gradients`` given one tensor is made for them."""
         if not tensors and (values or gradients):
@@ -115,6 +117,7 @@ class Made:
                 differing=len(tensors),
                 carried=carried,
                 exchanged=exchanged,
+                states=states,
             )
         )
         return self

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.shares import Share
-from ddpdoctor.evidence.training import StepLook, TensorLook, WrapperLook, WrapperSetup
+from ddpdoctor.evidence.training import StateLook, StepLook, TensorLook, WrapperLook, WrapperSetup
 from ddpdoctor_checks.training.replicas import Replica, leave_ignored, list_replicas
 from ddpdoctor_checks.wording import find_odd
 
@@ -38,6 +38,10 @@ class Parting:
     """They differ before the first step."""
     slight: bool = False
     """They differ in their last bits only."""
+    state: StateLook | None = None
+    """Part of the optimizer's state that differs while parameters and gradients are equal."""
+    state_step: int = 0
+    """Before which step."""
     confidence: str = "high"
     advice: bool = False
     """It may well be meant."""
@@ -81,6 +85,11 @@ def _judge(replica: Replica) -> Parting | None:
         return None
     differing = tuple(each for each in first.tensors if len(each.values) > 1)
     rated = bool(find_rates(replica, first.step))
+    stated = _find_state(replica, first) if not rated else None
+    if stated is not None:
+        step, state = stated
+        ranks = _minority(state.values)
+        return Parting("NUM006", replica, first, gradients, differing, ranks, state=state, state_step=step)
     return Parting(
         "NUM006" if rated and not at_start else "NUM001",
         replica,
@@ -106,6 +115,19 @@ def find_rates(replica: Replica, until: int | None = None) -> tuple[Share, ...]:
     return now or next(
         (look.rated for look in looks if len(look.rated) > 1 and not (look.final and uneven)), ()
     )
+
+
+def _find_state(replica: Replica, first: StepLook) -> tuple[int, StateLook] | None:
+    """Return the part of the optimizer's state that differs before parameters do, and before which step."""
+    if not replica.setup.uniform:
+        return None  # each rank holds the state of other parameters
+    for look in replica.looks:
+        if look.step >= first.step:
+            break
+        differing = [each for each in look.states if len(each.values) > 1]
+        if differing and len(look.values) == 1:
+            return look.step, next((each for each in differing if each.parameter), differing[0])
+    return None
 
 
 def _judge_unwrapped(

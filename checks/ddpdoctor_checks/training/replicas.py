@@ -9,6 +9,7 @@ from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.training import (
     OptimizerSetup,
+    StateLook,
     StepLook,
     TensorLook,
     WrapperSetup,
@@ -103,7 +104,19 @@ def _join_looks(one: StepLook, other: StepLook) -> StepLook:
             other.differing,
             sum(len(each.values) > 1 or len(each.gradients) > 1 for each in tensors.values()),
         ),
+        states=_join_states(one.states, other.states),
     )
+
+
+def _join_states(one: Sequence[StateLook], other: Sequence[StateLook]) -> tuple[StateLook, ...]:
+    """Join what nodes saw of the parts of a state; one of which a node names a parameter stays as it is there."""
+    joined = {each.item: each for each in one}
+    for each in other:
+        known = joined.get(each.item)
+        if known is None or not known.parameter:
+            shares = _join_shares(known.values, each.values) if known and not each.parameter else each.values
+            joined[each.item] = replace(each, values=shares)
+    return tuple(joined.values())
 
 
 def _join_tensors(one: TensorLook, other: TensorLook) -> TensorLook:
@@ -169,6 +182,11 @@ def _restrict(looks: Iterable[StepLook], ranks: RankSet, model: int, *, alone: b
                 rated=shares(look.rated),
                 tensors=tensors,
                 wrappers=tuple(each for each in wrappers if each.ranks),
+                states=tuple(
+                    replace(each, values=shares(each.values))
+                    for each in look.states
+                    if each.model == model or (alone and not each.parameter)
+                ),
             )
         )
     return tuple(found)

@@ -13,7 +13,7 @@ from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
 from ddpdoctor_checks.crash.frames import tell_line, user_frames, user_line
 from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.training.parting import Parting, find_rates
-from ddpdoctor_checks.wording import capitalise, count_of, join_words, name_set
+from ddpdoctor_checks.wording import capitalise, choose_form, count_of, join_words, name_set
 
 MOST_SHARES = 4
 """Values of one tensor that a sentence names."""
@@ -129,7 +129,29 @@ def _say_diverged(parting: Parting, line: Frame | None) -> str:
     )
 
 
-def _say_rates(parting: Parting, line: Frame | None) -> str:
+def _say_optimizer(parting: Parting, line: Frame | None) -> str:
+    return _say_state(parting) if parting.state is not None else _say_rates(parting)
+
+
+def _say_state(parting: Parting) -> str:
+    state = parting.state
+    assert state is not None
+    kind = parting.replica.setup.kind.rpartition(".")[2]
+    lacking = [share for share in state.values if not share.digest]
+    of = f" of {state.parameter}" if state.parameter else ""
+    if lacking:
+        others = parting.replica.ranks.minus(lacking[0].ranks)
+        verb = choose_form(len(others), "has", "have")
+        told = f"which {name_set(others)} {verb} and {name_set(lacking[0].ranks)} not"
+    else:
+        told = f"whose norm is {_tell_shares(state.values)}"
+    return (
+        f"The state of {kind} differs over ranks before step {parting.state_step}, with equal parameters: "
+        f"{state.item}{of}, {told}."
+    )
+
+
+def _say_rates(parting: Parting) -> str:
     rates = find_rates(parting.replica)
     told = join_words(
         f"{_shorten_number(share.digest.strip('[]'))} on {name_set(share.ranks)}"
@@ -208,12 +230,17 @@ def _tell_look(look: StepLook, name: str, when: str) -> str:
             else f"{place}: {what} differ"
         )
     noun = "the gradient of " if name == "gradients" else ""
-    told = join_words(
-        f"{share.norm:.7g} on {name_set(share.ranks)}" if share.norm is not None else name_set(share.ranks)
-        for share in shares(tensor)[:MOST_SHARES]
-    )
+    told = _tell_shares(shares(tensor))
     more = f"; {count_of(look.differing, 'tensor')} differ" if look.differing > 1 else ""
     return f"{place}: norm of {noun}{tensor.name} is {told}{more}"
+
+
+def _tell_shares(shares: Sequence[Share]) -> str:
+    """Return the norms on each part of the ranks."""
+    return join_words(
+        f"{share.norm:.7g} on {name_set(share.ranks)}" if share.norm is not None else name_set(share.ranks)
+        for share in shares[:MOST_SHARES]
+    )
 
 
 def _detail(parting: Parting) -> dict[str, Any]:
@@ -231,6 +258,7 @@ def _detail(parting: Parting) -> dict[str, Any]:
         "first_step": parting.first.step if parting.first is not None else None,
         "gradients_step": parting.gradients.step if parting.gradients is not None else None,
         "parameters": [row(tensor) for tensor in parting.tensors],
+        "state": parting.state.item if parting.state is not None else None,
     }
 
 
@@ -291,7 +319,13 @@ _WAYS: dict[str, tuple[Callable[[Parting, Frame | None], str], tuple[Fix, ...]]]
     ),
     "NUM001": (_say_diverged, _DIVERGED),
     "NUM006": (
-        _say_rates,
-        (Fix("let every rank make the same steps of the same schedule: decide by values that are reduced first"),),
+        _say_optimizer,
+        (
+            Fix("let every rank make the same steps of the same schedule: decide by values that are reduced first"),
+            Fix(
+                "load the optimizer's state on every rank, not on one",
+                code='optimizer.load_state_dict(torch.load(path, map_location="cpu")["optimizer"])   # on every rank',
+            ),
+        ),
     ),
 }  # fmt: skip

@@ -1,8 +1,8 @@
 """Steps of optimizers: which parameters and gradients a rank has, written down now and then.
 
 Before step 1, 2, 4, 8 … of an optimizer, and before multiples of a distance that the cost decides, fingerprints
-are taken of its parameters and of the buffers of the model, and after it of the gradients that it used. The
-numbers of the steps are the same on every rank, whatever each of them costs, so what ranks wrote down can be
+are taken of its parameters, of the buffers of the model and of its own state, and after it of the gradients that it
+used. The numbers of the steps are the same on every rank, whatever each of them costs, so what ranks wrote down can be
 compared. Nothing is asked of other ranks.
 
 "Before the step" and not after the last one: where ranks average their parameters between steps, they are equal again
@@ -15,7 +15,7 @@ import sys
 import time
 import weakref
 
-from . import budget, ddp, describe, frames, journal, modules, prints, rounds
+from . import budget, ddp, describe, frames, journal, modules, naming, prints, rounds, states
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class _Optimizer:
         self.tensors: list[Any] = []
         self.parameters = 0
         self.before: list[list[object] | None] | None = None
+        self.states: list[tuple[str, list[list[object] | None]]] | None = None
         self.rounds = rounds.Rounds([each for group in optimizer.param_groups for each in group["params"]])
         self.last_seen: dict[int, tuple[int, int, int]] = {}
         self.rated = 0.0
@@ -216,6 +217,9 @@ def _take_before(entry: _Optimizer, optimizer: Any, frame: FrameType) -> None:
     began = time.monotonic_ns()
     _look_at(entry, optimizer, frame)
     entry.before = prints.measure(entry.tensors)
+    entry.states = None
+    if _is_whole(entry, step):
+        entry.states = states.measure(optimizer, entry.tensors[: entry.parameters])
     _spend(entry, began)
 
 
@@ -254,9 +258,9 @@ def _look_at(entry: _Optimizer, optimizer: Any, frame: FrameType | None) -> None
     extra: list[tuple[Any, str, int]] = []
     models: dict[int, str] = {}
     for number, wrapper in wrappers:
-        _name(wrapper.module, number, owners, names, extra, models)
+        naming.name_tensors(wrapper.module, number, owners, names, extra, models)
     for place, root in enumerate(modules.list_roots()):
-        _name(root, -1 - place, owners, names, extra, models)
+        naming.name_tensors(root, -1 - place, owners, names, extra, models)
     reduced, ignored = ddp.list_parameters()
     known = {**dict.fromkeys(reduced, REDUCED), **dict.fromkeys(ignored, IGNORED)}
     for place, each in enumerate(parameters):
@@ -265,10 +269,10 @@ def _look_at(entry: _Optimizer, optimizer: Any, frame: FrameType | None) -> None
             entry.named[id(each)] = (*told, known.get(id(each), UNKNOWN))
         # The model may be gone by now: at the end, in most scripts.
         name, model, knows = entry.named.get(id(each), (f"parameter {place} of the optimizer", 0, UNKNOWN))
-        rows.append(_row(each, name, model, "parameter", knows))
+        rows.append(naming.make_row(each, name, model, "parameter", knows))
     tensors = list(parameters)
     for tensor, name, model in extra[: max(0, TENSORS - len(tensors))]:
-        rows.append(_row(tensor, name, model, "other", known.get(id(tensor), UNKNOWN)))
+        rows.append(naming.make_row(tensor, name, model, "other", known.get(id(tensor), UNKNOWN)))
         tensors.append(tensor)
     entry.tensors, entry.parameters = tensors, len(parameters)
     key = [(id(tensor), hash(tuple(map(str, row)))) for tensor, row in zip(tensors, rows)]
@@ -297,45 +301,6 @@ def _look_at(entry: _Optimizer, optimizer: Any, frame: FrameType | None) -> None
     )
 
 
-def _name(
-    module: Any,
-    number: int,
-    owners: dict[int, int],
-    names: dict[int, tuple[str, int]],
-    extra: list[tuple[Any, str, int]],
-    models: dict[int, str],
-) -> None:
-    """Name the tensors of one model, where the optimizer has any of its parameters."""
-    own = [(name, each) for name, each in module.named_parameters()]
-    if not any(id(each) in owners for _, each in own):
-        return
-    models[number] = describe.name_type(type(module))
-    for name, each in own:
-        if id(each) in owners:
-            names.setdefault(id(each), (name, number))
-        elif id(each) not in names:
-            names[id(each)] = (name, number)
-            extra.append((each, name, number))
-    for name, each in module.named_buffers():
-        if id(each) not in names:
-            names[id(each)] = (name, number)
-            extra.append((each, name, number))
-
-
-def _row(tensor: Any, name: str, model: int, kind: str, known: int) -> list[object]:
-    readable = prints.explain_unreadable(tensor)
-    return [
-        name[:200],
-        kind,
-        model,
-        [int(size) for size in tensor.shape],
-        str(tensor.dtype).rpartition(".")[2],
-        bool(tensor.requires_grad),
-        known,
-        readable,
-    ]
-
-
 def _write_step(
     entry: _Optimizer,
     step: int,
@@ -345,9 +310,7 @@ def _write_step(
 ) -> None:
     """Write what was seen of one step; every number for the first few and powers of two, else one for all."""
     _state.looks += 1
-    whole = entry.written == entry.table and (
-        budget.has_room(1.0) if final else not step & (step - 1) and budget.has_room()
-    )
+    whole = entry.written == entry.table and budget.has_room(1.0) if final else _is_whole(entry, step)
     fields: dict[str, object] = {
         "optimizer": entry.number,
         "table": entry.table,
@@ -360,6 +323,11 @@ def _write_step(
         fields["others"] = prints.fold(values[entry.parameters :])
         if whole:
             fields["each"] = values
+    if entry.states is not None and not final:
+        fields["states"] = [[name, prints.fold(each)] for name, each in entry.states]
+        if whole:
+            fields["each_state"] = [each for _, each in entry.states]
+        entry.states = None
     if gradients is not None:
         measured = prints.measure(gradients[: entry.parameters])
         fields["gradients"] = prints.fold(measured)
@@ -383,6 +351,11 @@ def _write_step(
         from . import backwards, syncs
 
         syncs.note_look(entry.number, _state.count, step, backwards.count())
+
+
+def _is_whole(entry: _Optimizer, step: int) -> bool:
+    """Whether the numbers of each tensor are written down of a step."""
+    return entry.written == entry.table and not step & (step - 1) and budget.has_room()
 
 
 def _plain(value: Any) -> float | None:
