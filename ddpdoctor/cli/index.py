@@ -19,7 +19,7 @@ from typing import Any
 
 from ddpdoctor import __version__
 
-FORMAT = 1
+FORMAT = 2
 """Changes when the fields below do."""
 
 
@@ -54,7 +54,8 @@ class Index:
 
     pages: list[Page]
     rows: list[Row]
-    formats: list[str]
+    formats: list[tuple[str, str, str]]
+    """Name, description and distribution."""
     gatherers: list[str]
     problems: list[tuple[str, str, str]]
     """Distribution, entry point group and what went wrong."""
@@ -94,7 +95,7 @@ def build_index() -> tuple[Index, set[str]]:
     index = Index(
         pages=pages,
         rows=rows,
-        formats=list(plugins.renderers.names),
+        formats=list(plugins.renderers.describe()),
         gatherers=[each.key for each in plugins.gatherers.gatherers],
         problems=[(each.distribution, each.group, each.text) for each in plugins.problems],
     )
@@ -147,7 +148,7 @@ def _from_dict(data: dict[str, Any]) -> Index:
             Page(**{**page, "sections": [tuple(each) for each in page["sections"]]}) for page in data["pages"]
         ],
         rows=[Row(**row) for row in data["rows"]],
-        formats=data["formats"],
+        formats=[(name, words, source) for name, words, source in data["formats"]],
         gatherers=data["gatherers"],
         problems=[],
     )

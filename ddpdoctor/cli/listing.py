@@ -65,7 +65,13 @@ def _put_page(paper: Paper, index: Index, page: Page, level: int) -> int:
 
 
 def _put_others(paper: Paper, index: Index) -> None:
-    paper.put(", ".join(index.formats), label="formats:", hang=2)
+    paper.gap()
+    paper.put("formats (--format NAME -o FILE)", style="bold")
+    for name, words, source in index.formats:
+        paper.put(
+            words if source == "ddpdoctor" else f"{words} (from {source})", label=name, indent=2, hang=14
+        )
+    paper.gap()
     if index.gatherers:
         paper.put(", ".join(index.gatherers), label="gatherers:", hang=2)
     for distribution, group, text in index.problems:

@@ -12,6 +12,8 @@ from ddpdoctor.cli.parsing import BadValue, add_option
 from ddpdoctor.errors import UsageError
 from ddpdoctor.text.suggest import closest
 
+ENDINGS = {"txt": "text", "md": "markdown", "prom": "prometheus", "xml": "junit"}
+"""Ending of a file -> format that it probably is, where that is no format's name."""
 FAIL_ON = ("error", "warning", "never")
 STDOUT = "-"
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -51,7 +53,8 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
         dest="formats",
         action=_Format,
         metavar="NAME",
-        help="text (default), json, html, or one of a plugin; repeat for more, at most one without a file",
+        help="text (default), json, html, junit, sarif, github, markdown, prometheus, or a plugin's; repeat for more, "
+        "at most one without a file",
     )
     group.add_argument(
         "-o",
@@ -130,6 +133,7 @@ def pair_outputs(options: argparse.Namespace, known: Sequence[str]) -> tuple[Out
         paired.append(Output(name, None if chosen == STDOUT else chosen))
     if files:
         guess = files[0].rsplit(".", 1)[-1]
+        guess = ENDINGS.get(guess, guess)
         name = guess if guess in known else "json"
         raise UsageError(f"-o {files[0]} has no --format", hint=f"--format {name} -o {files[0]}")
     _reject_clashes(paired)

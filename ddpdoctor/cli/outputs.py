@@ -23,10 +23,38 @@ RENDER_LIMIT_S = 60.0
 def render_options(
     display: Display, *, verbosity: int = 0, pages: dict[str, CodePage] | None = None
 ) -> RenderOptions:
-    """Return what renderers are told about the display."""
+    """Return what renderers are told about the display, and about where they run."""
+    from ddpdoctor.gather.scrub import scrub
+
+    directory = _find_directory()
     return RenderOptions(
-        color=display.color, ascii=display.ascii, width=display.width, verbosity=verbosity, pages=pages
+        color=display.color,
+        ascii=display.ascii,
+        width=display.width,
+        verbosity=verbosity,
+        pages=pages,
+        directory=directory,
+        root=_find_root(directory),
+        scrub=scrub,
     )
+
+
+def _find_directory() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it has been removed
+        return None
+
+
+def _find_root(directory: str | None) -> str | None:
+    """Return where GitHub or GitLab has checked out the repository, if this is in it."""
+    for name in ("GITHUB_WORKSPACE", "CI_PROJECT_DIR"):
+        root = os.environ.get(name, "")
+        if directory is not None and os.path.isabs(root):
+            top = os.path.realpath(root)
+            if directory == top or directory.startswith(top.rstrip("/") + "/"):
+                return top
+    return None
 
 
 def deliver(
@@ -118,14 +146,18 @@ def render(report: Report, name: str, renderers: RendererRegistry, options: Rend
 def write_file(path: Path, text: str) -> None:
     """Write ``text`` as UTF-8: a temporary file beside it, then renamed, so that nobody sees a half.
 
-    What is no ordinary file (``/dev/full``, a pipe) is written directly.
+    What is no ordinary file (``/dev/full``, a pipe) is written directly; a step summary of GitHub is added to, for
+    other commands of the step write there too.
 
     Raises:
         OutputError: it cannot be written.
     """
     data = text.encode("utf-8", errors="backslashreplace")
     try:
-        if path.exists() and not path.is_file():
+        if _is_summary(path):
+            with open(path, "ab") as summary:
+                summary.write(data)
+        elif path.exists() and not path.is_file():
             with open(path, "wb") as special:
                 special.write(data)
         else:
@@ -135,6 +167,11 @@ def write_file(path: Path, text: str) -> None:
         raise OutputError(f"{path} could not be written: {reason}", hint=_hint(path)) from problem
     except ValueError as problem:  # an embedded null byte
         raise OutputError(f"{str(path)!r} could not be written: {problem}") from problem
+
+
+def _is_summary(path: Path) -> bool:
+    name = os.environ.get("GITHUB_STEP_SUMMARY")
+    return bool(name) and os.path.abspath(path) == os.path.abspath(name or "")
 
 
 def _replace_file(path: Path, data: bytes) -> None:

@@ -392,7 +392,7 @@ def _deliver(
     tools: _Tools,
 ) -> None:
     """Write the files, and the text to stderr: stdout belongs to the job."""
-    from ddpdoctor.cli.display import complain, print_text
+    from ddpdoctor.cli.display import complain
     from ddpdoctor.cli.outputs import render, render_options, write_file
     from ddpdoctor.errors import OutputError
 
@@ -404,7 +404,7 @@ def _deliver(
         try:
             text = render(report, output.format, plugins.renderers, shown)
             if output.path is None:
-                print_text(text)
+                _put(text)
                 continue
             write_file(directory.path.__class__(output.path), text)
             written.append(output.path)
@@ -414,13 +414,16 @@ def _deliver(
     import dataclasses
 
     final = dataclasses.replace(shown, written=(page,) if page else ())
-    if sys.stderr is None:
-        return
-    try:
-        sys.stderr.write(render(report, "text", plugins.renderers, final))
-        sys.stderr.flush()
-    except (OutputError, OSError, ValueError):
-        return  # stderr is closed; the files have it
+    with contextlib.suppress(OutputError):
+        _put(render(report, "text", plugins.renderers, final))
+
+
+def _put(text: str) -> None:
+    """Write to stderr, where it is not closed: the files have it all the same."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
 
 def _exit_code(code: int, report: Report, options: argparse.Namespace) -> int:

@@ -33,6 +33,11 @@ BUILTIN = (
     ("text", "for people, in the terminal", "ddpdoctor.report.terminal:TextRenderer"),
     ("json", "the whole report as JSON (schema 1.0)", "ddpdoctor.report.json_renderer:JsonRenderer"),
     ("html", "one self-contained page, readable offline", "ddpdoctor.report.html.renderer:HtmlRenderer"),
+    ("junit", "checks as test cases, for GitLab and Jenkins", "ddpdoctor.report.junit:JunitRenderer"),
+    ("sarif", "findings with places for code scanning (SARIF 2.1.0)", "ddpdoctor.report.sarif:SarifRenderer"),
+    ("github", "annotations of a GitHub workflow", "ddpdoctor.report.github:GithubRenderer"),
+    ("markdown", "for an issue or a step summary", "ddpdoctor.report.markdown:MarkdownRenderer"),
+    ("prometheus", "gauges for a textfile collector", "ddpdoctor.report.prometheus:PrometheusRenderer"),
 )
 """Name, description and target of each built-in format."""
 

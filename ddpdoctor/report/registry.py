@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,6 +23,12 @@ class RenderOptions:
     """Code -> page, for renderers that can show more on a code."""
     written: tuple[str, ...] = ()
     """Files that this report was already written to, for the text to name."""
+    directory: str | None = None
+    """Working directory, absolute; findings name files from there."""
+    root: str | None = None
+    """Top directory of the repository that a CI service has checked out: its services name files from there."""
+    scrub: Callable[[str], str] | None = None
+    """Takes secrets out of a text; for renderings that are meant to be published."""
 
 
 class Renderer(Protocol):
@@ -66,6 +73,10 @@ class RendererRegistry:
             KeyError: there is no such format.
         """
         return self._renderers[name][1]
+
+    def describe(self) -> tuple[tuple[str, str, str], ...]:
+        """Return name, description and distribution of all formats in order of registration."""
+        return tuple((name, each.description, source) for name, (each, source) in self._renderers.items())
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -68,7 +68,8 @@ def test_list_shows_findings_by_family_with_their_checks(run: Run) -> None:
     assert "      net.port.free" in lines
     assert "environment" in lines
     assert "3 checks, 3 findings; ddpdoctor explain CODE shows the page of one" in lines
-    assert "formats: text, json, html" in lines
+    assert "formats (--format NAME -o FILE)" in lines
+    assert "  markdown    for an issue or a step summary" in lines
 
 
 def test_list_selects_and_tells_more(run: Run) -> None:

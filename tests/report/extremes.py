@@ -224,3 +224,40 @@ def sample_large(nodes: int = 2048, per_node: int = 8) -> Report:
         findings=(finding,),
         invocation=("srun", "-N", str(nodes), "python", "-m", "ddpdoctor", "check"),
     )
+
+
+def sample_many(number: int = 1000, files: int = 50) -> Report:
+    """As many findings as a reader of source may make of a large repository; some are alike but for their lines."""
+    nobody = RankSet()
+    findings = tuple(
+        Finding(
+            code="COL002",
+            name="collective-missing",
+            severity="error" if each % 3 else "warning",
+            message=f"all_reduce at src/part{each % files}.py:{each + 2} is called only where rank == 0.",
+            where=(
+                Where(
+                    nobody,
+                    "culprit",
+                    f"src/part{each % files}.py",
+                    each + 2,
+                    "step",
+                    "dist.all_reduce(x)",
+                    column=9,
+                ),
+                Where(nobody, "condition", f"src/part{each % files}.py", each + 1, "step", "if rank == 0:"),
+            ),
+            evidence=(EvidenceItem("source", "rank == 0 differs with the rank"),),
+            fix=(Fix("move the call out of the test", code="dist.all_reduce(x)"),),
+        )
+        for each in range(number)
+    )
+    first = findings[0].message
+    rows = (CheckRow("lint.missing", ("COL002",), "source", "fail", first, 0.001, "ddpdoctor"),)
+    return make_report(
+        Evidence(launch=Launch("lint", nproc=0, world_size=0, backend="none")),
+        verdict=Verdict("problems", first, "COL002", 1, 1),
+        rows=rows,
+        findings=findings,
+        invocation=("ddpdoctor", "lint", "."),
+    )

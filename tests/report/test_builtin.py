@@ -13,7 +13,8 @@ from ddpdoctor.report import RendererRegistry
 from ddpdoctor.report.builtin import register
 registry = RendererRegistry()
 register(registry)
-assert registry.names == ("text", "json", "html"), registry.names
+names = "text json html junit sarif github markdown prometheus"
+assert registry.names == tuple(names.split()), registry.names
 assert all(registry.find(name).description for name in registry.names)
 heavy = {"jinja2", "markupsafe", "rich", "torch", "json"} & set(sys.modules)
 print(sorted(heavy - {"json"}))
@@ -30,9 +31,17 @@ def test_registering_imports_nothing_heavy() -> None:
 def test_registered_formats_render() -> None:
     registry = RendererRegistry()
     register(registry)
-    for name, start in (("json", "{"), ("html", "<!doctype html>"), ("text", "")):
+    starts = {
+        "json": "{",
+        "html": "<!doctype html>",
+        "junit": "<?xml",
+        "sarif": "{",
+        "github": "::",
+        "markdown": "## ",
+    }
+    for name in registry.names:
         renderer = registry.find(name)
         assert renderer is not None
         text = renderer.render(sample_healthy(), RenderOptions())
-        assert text.startswith(start)
+        assert text.startswith(starts.get(name, ""))
         assert text.endswith("\n")

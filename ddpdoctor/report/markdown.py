@@ -1,0 +1,242 @@
+"""Format ``markdown``: to paste into an issue, or for GitHub's step summary; all but the verdict is folded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ddpdoctor.judge.finding import EvidenceItem, Finding, Fix, Where
+from ddpdoctor.report.html.text import clip, count, fold_hosts, format_ranks, format_seconds
+from ddpdoctor.report.marks import code, escape, fence, fold, table
+from ddpdoctor.report.model import Report
+from ddpdoctor.report.places import describe_position, describe_who, tidy
+from ddpdoctor.report.registry import RenderOptions
+from ddpdoctor.report.summary import count_reasons, describe_job, families, split_findings
+
+MARKS = {"healthy": "✓", "problems": "✖"}
+LENGTH = 60_000
+"""Characters of the whole: an issue or comment of GitHub holds 65,536, a step summary 1 MiB."""
+SMALLEST = 200
+"""Characters that the smallest finding takes."""
+PLACES_SHOWN = 20
+ITEMS_SHOWN = 20
+"""Observations of one finding."""
+CODE_SHOWN = 2000
+"""Characters of one block."""
+STATUSES = {
+    "pass": "passed",
+    "fail": "failed",
+    "unknown": "could not look",
+    "error": "could not run",
+    "skipped": "skipped",
+}
+
+
+class MarkdownRenderer:
+    """Format ``markdown``."""
+
+    name = "markdown"
+    description = "for an issue or a step summary"
+
+    def render(self, report: Report, options: RenderOptions) -> str:
+        """Return GitHub Flavored Markdown of at most some 60,000 characters."""
+        scrub = options.scrub or (lambda text: text)
+        shown = scrub_report(report, scrub)
+        problems, follows, notes = split_findings(shown.findings)
+        listed = [*problems, *follows, *notes]
+        end = [_write_checks(shown), _write_world(shown), _write_end(shown)]
+        parts = [_write_head(shown, problems)]
+        room = LENGTH - sum(map(len, (*parts, *end)))
+        told = 0
+        for number, each in enumerate(listed):
+            if room < SMALLEST:
+                break
+            finding = scrub_finding(each, scrub)
+            text = _write_first(finding, shown) if number == 0 and problems else _write_other(finding, shown)
+            if len(text) <= room:
+                told += 1
+                parts.append(text)
+                room -= len(text)
+        if told < len(listed):
+            left = count(len(listed) - told, "more finding")
+            parts.append(f"{left} did not fit here; the JSON report has all.\n")
+        return "\n".join(f"{part.strip()}\n" for part in (*parts, *end) if part)
+
+
+def scrub_report(report: Report, scrub: Callable[[str], str]) -> Report:
+    """Return the report without secrets in what is shown of it, but for its findings.
+
+    Reports are scrubbed when they are made, but not what plugins and other versions put in.
+    """
+    return replace(
+        report,
+        verdict=replace(report.verdict, headline=scrub(report.verdict.headline)),
+        checks=tuple(replace(row, reason=row.reason and scrub(row.reason)) for row in report.checks),
+        invocation=tuple(map(scrub, report.invocation)),
+    )
+
+
+def scrub_finding(finding: Finding, scrub: Callable[[str], str]) -> Finding:
+    """Return what is shown of a finding, without secrets."""
+    return replace(
+        finding,
+        message=scrub(finding.message),
+        where=tuple(
+            replace(each, file=scrub(each.file), source=each.source and scrub(each.source))
+            for each in finding.where[: PLACES_SHOWN + 1]
+        ),
+        evidence=tuple(
+            replace(each, text=scrub(clip(each.text, CODE_SHOWN)))
+            for each in finding.evidence[: ITEMS_SHOWN + 1]
+        ),
+        fix=tuple(
+            Fix(scrub(each.text), each.command and scrub(each.command), each.code and scrub(each.code))
+            for each in finding.fix
+        ),
+    )
+
+
+def _write_head(report: Report, problems: Sequence[Finding]) -> str:
+    verdict = report.verdict
+    mark = MARKS.get(verdict.status, "?")
+    if problems:
+        mark = mark if problems[0].severity == "error" else "!"
+        title = f"{mark} {problems[0].code} {problems[0].name}"
+    else:
+        titles = {"healthy": "healthy", "problems": "the job failed", "error": "ddpdoctor failed"}
+        title = f"{mark} {titles.get(verdict.status, 'could not tell')}"
+    facts = [f"{problems[0].confidence} confidence"] if problems else []
+    facts += [
+        f"{verdict.looked} of {count(verdict.of, 'check')} could look",
+        format_seconds(report.duration_s),
+    ]
+    if report.interrupted:
+        facts.insert(0, f"interrupted by {report.interrupted}")
+    said = "" if problems else f"\n{escape(verdict.headline)}\n"
+    return f"## ddpdoctor {escape(title, inside=True)}\n{said}\n{escape(' · '.join(facts))}\n"
+
+
+def _write_first(finding: Finding, report: Report) -> str:
+    """The root cause: open, but for what was seen."""
+    parts = [f"**{escape(finding.message)}**\n", *_write_body(finding, report)]
+    if finding.evidence:
+        parts.append(fold("What was seen", _write_evidence(finding.evidence, report)))
+    return "\n".join(parts)
+
+
+def _write_other(finding: Finding, report: Report) -> str:
+    kind = (
+        "follows"
+        if finding.role == "consequence"
+        else {"info": "note"}.get(finding.severity or "", finding.severity)
+    )
+    title = f"{kind}: {finding.code} {finding.name}: {clip(tidy(finding.message), 160)}"
+    parts = [f"{escape(finding.message)}\n", *_write_body(finding, report)]
+    if finding.evidence:
+        parts.append(f"Seen:\n\n{_write_evidence(finding.evidence, report)}")
+    return fold(title, "\n".join(parts))
+
+
+def _write_body(finding: Finding, report: Report) -> list[str]:
+    parts = []
+    if finding.where:
+        parts.append(_write_places(finding.where, report))
+    if finding.fix:
+        parts.append("Fix:\n\n" + "".join(map(_write_fix, finding.fix)).rstrip() + "\n")
+    facts = []
+    if finding.nodes:
+        facts.append(f"on {fold_hosts(finding.nodes)}")
+    if finding.victims:
+        facts.append(f"victims, not the cause: {format_ranks(finding.victims, report.world.size)}")
+    if facts:
+        parts.append(f"{escape('; '.join(facts))}\n")
+    return parts
+
+
+def _write_places(places: Sequence[Where], report: Report) -> str:
+    rows = [
+        [
+            escape(describe_who(place, report), inside=True),
+            code(describe_position(place), table=True),
+            code(place.function or "", table=True),
+            code(clip((place.source or "").strip(), 200), table=True),
+        ]
+        for place in places[:PLACES_SHOWN]
+    ]
+    more = "\n… and more places\n" if len(places) > PLACES_SHOWN else ""
+    return table(["who", "where", "function", "source"], rows) + more
+
+
+def _write_fix(fix: Fix) -> str:
+    text = f"- {escape(fix.text)}\n"
+    for block, language in ((fix.command, "sh"), (fix.code, "python")):
+        if block:
+            text += "\n" + fence(clip(block, CODE_SHOWN), indent=2, language=language)
+    return text + "\n" if fix.command or fix.code else text
+
+
+def _write_evidence(items: Sequence[EvidenceItem], report: Report) -> str:
+    lines = []
+    for item in items[:ITEMS_SHOWN]:
+        who = f"{escape(format_ranks(item.ranks, report.world.size))}: " if item.ranks else ""
+        origin = ""
+        if item.source is not None:
+            file, line = item.source
+            origin = f" ({code(file if line is None else f'{file}:{line}')})"
+        text = clip(item.text.strip(), CODE_SHOWN)
+        if "\n" in text:
+            lines.append(f"- {who}{escape(item.kind)}{origin}\n\n{fence(text, indent=2)}\n")
+        else:
+            lines.append(f"- {who}{escape(text)}{origin}\n")
+    more = "- … and more\n" if len(items) > ITEMS_SHOWN else ""
+    return "".join(lines) + more
+
+
+def _write_checks(report: Report) -> str:
+    """How many of each family ended how, and why some could not look."""
+    if not report.checks:
+        return ""
+    present = {
+        key: words for key, words in STATUSES.items() if any(row.status == key for row in report.checks)
+    }
+    rows = []
+    for family, own in families(report.checks).items():
+        numbers = [sum(row.status == key for row in own) for key in present]
+        rows.append([escape(family, inside=True), *(str(number or "") for number in numbers)])
+    body = table(["family", *present.values()], rows)
+    for status in ("error", "unknown", "skipped"):
+        blind = [row for row in report.checks if row.status == status]
+        if blind:
+            reasons = clip(count_reasons(blind, most=10), CODE_SHOWN)
+            body += f"\n{len(blind)} {STATUSES[status]}: {escape(reasons)}\n"
+    totals = [f"{sum(row.status == key for row in report.checks)} {words}" for key, words in present.items()]
+    return fold(f"Checks: {', '.join(totals)}", body)
+
+
+def _write_world(report: Report) -> str:
+    world = report.world
+    hosts = [node.host for node in world.nodes]
+    facts = {
+        "ranks": str(world.size) if world.size else None,
+        "nodes": f"{len(hosts)}: {fold_hosts(hosts)}" if hosts else None,
+        "backend": world.backend,
+        "torch": world.torch,
+        "python": world.python,
+        "launcher": world.launcher,
+        "job": describe_job(report.job) if report.job is not None else None,
+        "began": report.started_at,
+    }
+    rows = [["command", code(" ".join(report.invocation), table=True)]] if report.invocation else []
+    rows += [[name, escape(value, inside=True)] for name, value in facts.items() if value]
+    return fold("Where it ran", table(["", ""], rows))
+
+
+def _write_end(report: Report) -> str:
+    explain = (
+        f"`ddpdoctor explain {report.verdict.code}` tells more. " if _is_code(report.verdict.code) else ""
+    )
+    return f"{explain}Made by ddpdoctor {escape(report.version, inside=True)}.\n"
+
+
+def _is_code(text: str | None) -> bool:
+    return bool(text) and (text or "").replace("-", "").replace("_", "").isalnum()
