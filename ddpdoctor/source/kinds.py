@@ -27,6 +27,9 @@ SAME = frozenset({"to", "cuda", "cpu", "half", "float", "double", "bfloat16", "t
 PASSED = frozenset({"torch.compile", "torch.nn.SyncBatchNorm.convert_sync_batchnorm", "torch.jit.script",
                     "apex.parallel.convert_syncbn_model"})  # fmt: skip
 """Functions that return the model that they are given, with other parts of it."""
+ITERATES = frozenset({"iter", "enumerate", "tqdm", "tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.rich.tqdm", "itertools.islice",
+                      "rich.progress.track", "tqdm.trange", "itertools.cycle"})  # fmt: skip
+"""Functions whose result gives the elements of what they are given."""
 COPIES = frozenset({"copy.deepcopy", "copy.copy"})
 PREPARES = frozenset({"prepare", "prepare_model", "prepare_data_loader", "prepare_optimizer", "setup", "setup_module",
                       "setup_dataloaders", "setup_optimizers"})  # fmt: skip
@@ -74,6 +77,7 @@ class Kinds:
         self.programs = Programs(files)
         self._flows: dict[Scope, Flow] = {}
         self._callers: dict[Scope, list[tuple[ast.Call, Scope]]] | None = None
+        self._called: dict[ast.Call, Scope | None] = {}
         self._open: set[tuple[int, int | None]] = set()
         self._cut = 0
         """How often a value was not followed further; what is found meanwhile is not kept."""
@@ -115,6 +119,16 @@ class Kinds:
         found = self.find(node, scope)
         return found if all(each.kind in kinds for each in found) else ()
 
+    def called(self, call: ast.Call, scope: Scope) -> Scope | None:
+        """Return the function of the files that a call runs; of a class that it makes, ``__init__``."""
+        if call not in self._called:
+            function = self.files.function(call.func, scope)
+            if function is None:
+                made = self.files.find_class(call.func, scope)
+                function = made.functions.get("__init__") if made is not None else None
+            self._called[call] = function
+        return self._called[call]
+
     def callers(self, function: Scope) -> list[tuple[ast.Call, Scope]]:
         """Return the calls of a function, or of the class of which it is ``__init__``, in all files."""
         if self._callers is None:
@@ -122,10 +136,7 @@ class Kinds:
             for module in self.files.modules:
                 for scope in module.walk():
                     for call in find_calls(scope):
-                        called = self.files.function(call.func, scope)
-                        if called is None:
-                            made = self.files.find_class(call.func, scope)
-                            called = made.functions.get("__init__") if made is not None else None
+                        called = self.called(call, scope)
                         if called is not None:
                             self._callers.setdefault(called, []).append((call, scope))
         return self._callers.get(function, [])
@@ -247,7 +258,7 @@ class Kinds:
                 )
                 inner = self.find(given, scope) if given is not None else (UNKNOWN,)
                 return (Value("wrapped", node, scope, name, inner=inner),)
-            if name in PASSED and node.args:
+            if name in PASSED | ITERATES and node.args:
                 return self.find(node.args[0], scope)
             if name in COPIES and node.args:
                 return [_renew(each, node, scope) for each in self.find(node.args[0], scope)]
@@ -270,6 +281,10 @@ class Kinds:
             owners = self.find(func.value, scope)
             if any(each.kind in ("model", "wrapped", "loss") for each in owners):
                 return list(owners)
+        if (
+            func.attr == "log_every" and node.args and index is None
+        ):  # of the loggers in torchvision's references
+            return list(self.find(node.args[0], scope))
         if func.attr in PREPARES and all(not isinstance(each, ast.Starred) for each in node.args):
             owners = self.find(func.value, scope)
             if not owners or any(each.kind != "accelerator" for each in owners):

@@ -34,6 +34,8 @@ class Scope:
     """Names that a collective has made equal on all ranks."""
     spawned: bool = False
     """Whether ``mp.spawn`` calls it, with the rank as first argument."""
+    calls: tuple[ast.Call, ...] | None = None
+    """Those that stand in the scope itself; kept by ``walking.find_calls``."""
 
     def walk(self) -> Iterator[Scope]:
         """Yield this scope and those inside of it."""

@@ -20,4 +20,6 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 def find_calls(scope: Scope) -> Iterator[ast.Call]:
     """Yield the calls that stand in a scope itself, in no order."""
-    yield from (node for node in own_nodes(scope.node) if isinstance(node, ast.Call))
+    if scope.calls is None:
+        scope.calls = tuple(node for node in own_nodes(scope.node) if isinstance(node, ast.Call))
+    yield from scope.calls

@@ -17,3 +17,35 @@ def facts_in(source: str) -> tuple[SourceFact, ...]:
 def rules_in(source: str) -> list[tuple[str, int]]:
     """Return which rules see something in a script, and at which lines."""
     return [(fact.rule, fact.place.line) for fact in facts_in(source)]
+
+
+HEAD = """
+import copy, os, random
+import numpy as np
+import torch, torch.nn as nn, torch.nn.functional as F
+import torch.distributed as dist
+from contextlib import nullcontext
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Subset, TensorDataset, random_split
+from torch.utils.data.distributed import DistributedSampler
+from torchvision import datasets, models, transforms
+from tqdm import tqdm
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+    def forward(self, x):
+        return self.fc(x)
+"""
+"""What the scripts of these tests begin with."""
+
+
+def rules_in_head(source: str) -> list[tuple[str, int]]:
+    """Return which rules see something in a script below `HEAD`, and at which lines of the script."""
+    return [(rule, line - HEAD.count("\n")) for rule, line in rules_in(HEAD + source)]
+
+
+def marked(source: str) -> int:
+    """Return the line that ends in ``# HERE``."""
+    (line,) = [number for number, text in enumerate(source.splitlines(), 1) if text.endswith("# HERE")]
+    return line

@@ -28,3 +28,23 @@ def test_no_other_job_gives_an_alarm() -> None:
     assert sum("healthy" in each for each in folders) > 40
     uneven = [each for file in read_sources(folders) for each in file.uneven]
     assert uneven == []
+
+
+FACTS = {
+    "shared-memory-small": {"loader-unsharded"},
+    "silent-data-in-order": {"loader-unsharded"},
+    "silent-epoch-ignored": {"epoch-ignored"},
+    "silent-epoch-prepared": {"epoch-unset"},
+    "silent-epoch-unset": {"epoch-unset"},
+}
+"""Cases in which rules of lines see a mistake, and which; in the first it is one beside the case's own."""
+
+
+def test_rules_find_what_is_wrong_and_nothing_else() -> None:
+    """Each case is a program of its own, read apart from the others."""
+    found = {}
+    for folder in sorted(each for each in CASES.iterdir() if each.is_dir()):
+        rules = {fact.rule for file in read_sources([str(folder)]) for fact in file.facts}
+        if rules:
+            found[folder.name] = rules
+    assert found == FACTS

@@ -1,6 +1,13 @@
 """Checks of source that was read and not run: what ranks do differently, and lines that are wrong as they stand."""
 
+from ddpdoctor_checks.lint.data import find_epoch_unset, find_unsharded
 from ddpdoctor_checks.lint.findings import find_groups_uneven, find_uneven_calls
 from ddpdoctor_checks.lint.wrapping import find_data_parallel
 
-__all__ = ["find_data_parallel", "find_groups_uneven", "find_uneven_calls"]
+__all__ = [
+    "find_data_parallel",
+    "find_epoch_unset",
+    "find_groups_uneven",
+    "find_uneven_calls",
+    "find_unsharded",
+]

@@ -42,6 +42,8 @@ def find_unsharded(evidence: Evidence) -> Iterable[Finding]:
         and nothing keeps equal; one batch that comes again and again
         (overfitting on purpose) does not count, and batches that no DataLoader gave are an advice only: made-up
         data is often equal on purpose. So are equal batches while the sampler gives each rank other indices.
+        ``lint`` follows the loader that a training loop goes through, the model that it calls and the data set to where
+        they are made; made-up data, data sets that know ranks, and loops that take a share by rank are passed over.
 
     Known false alarms:
         Data that is meant to be equal on all ranks and goes through a DataLoader.
@@ -128,7 +130,8 @@ def find_epoch_unset(evidence: Evidence) -> Iterable[Finding]:
         By the first eight batches of indices of each epoch in training, whatever the sampler's class. A sampler without
         ``set_epoch``, or one whose code neither reads an epoch nor makes a random order (by length, say), may
         mean its order: then it is an advice. Fewer than eight indices, epochs of one batch, and loaders without
-        indices (streams), are not judged.
+        indices (streams), are not judged. ``lint`` follows the sampler of the loader that is trained on in a loop over
+        epochs, and each call of ``set_epoch`` in the program; where one cannot be followed it says nothing.
 
     Known false alarms:
         A random order that is meant to be the same in each epoch.

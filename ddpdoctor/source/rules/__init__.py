@@ -3,17 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from weakref import WeakKeyDictionary
 
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.rules.data import find_epoch_ignored, find_epoch_unset, find_unsharded
 from ddpdoctor.source.rules.wrapping import find_data_parallel
 
 Rule = Callable[[Scope, Files], Iterable[SourceFact]]
 """From a module and all files that are read together to what the rule sees in that module."""
-RULES: tuple[Rule, ...] = (find_data_parallel,)
+RULES: tuple[Rule, ...] = (find_data_parallel, find_epoch_ignored)
+WholeRule = Callable[[Files], Iterable[SourceFact]]
+"""From all files that are read together to what the rule sees in any of them."""
+WHOLE_RULES: tuple[WholeRule, ...] = (find_unsharded, find_epoch_unset)
 
 
 def find_facts(module: Scope, files: Files) -> tuple[SourceFact, ...]:
     """Return what all rules see in one module, in order of the lines."""
     found = [fact for rule in RULES for fact in rule(module, files)]
+    found += [fact for fact in _find_whole(files) if fact.place.file == module.script.name]
     return tuple(sorted(found, key=lambda each: (each.place.cell or 0, each.place.line, each.place.column)))
+
+
+_WHOLE: WeakKeyDictionary[Files, tuple[SourceFact, ...]] = WeakKeyDictionary()
+
+
+def _find_whole(files: Files) -> tuple[SourceFact, ...]:
+    if files not in _WHOLE:
+        _WHOLE[files] = tuple(fact for rule in WHOLE_RULES for fact in _apply(rule, files))
+    return _WHOLE[files]
+
+
+def _apply(rule: WholeRule, files: Files) -> tuple[SourceFact, ...]:
+    """Return what a rule sees; nothing where values lead deeper than Python goes: one file must not cost the others."""
+    try:
+        return tuple(rule(files))
+    except RecursionError:
+        return ()

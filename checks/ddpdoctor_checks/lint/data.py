@@ -1,0 +1,65 @@
+"""DAT001 and DAT002 as they stand in the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.judge import Finding, Fix, check_also
+from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
+from ddpdoctor_checks.training import repeats
+
+_SAMPLER = (
+    "sampler = DistributedSampler(dataset, shuffle=True)\n"
+    "loader = DataLoader(dataset, batch_size, sampler=sampler)\n"
+    "for epoch in range(epochs):\n    sampler.set_epoch(epoch)"
+)
+
+
+@check_also(repeats.find_unsharded, id="lint.sharded", family="source", needs=("sources",), commands=LINT)
+def find_unsharded(evidence: Evidence) -> Iterable[Finding]:
+    """The loader of a training that is wrapped gives each rank all data."""
+    for fact in facts_of(evidence, "loader-unsharded"):
+        shuffled = "shuffled" in fact.names
+        order = "in an order of its own" if shuffled else "in the same order"
+        yield tell_fact(
+            fact,
+            f"The DataLoader at {name_line(fact.place)} has no DistributedSampler: each rank trains on the whole "
+            f"data set, {order}.",
+            Fix("give each rank its own part of the data", code=_SAMPLER),
+            why="the loop that trains a DistributedDataParallel model goes through it, and nothing splits the data "
+            "set by rank",
+            severity="warning" if shuffled else None,
+        )
+
+
+@check_also(repeats.find_epoch_unset, id="lint.epoch", family="source", needs=("sources",), commands=LINT)
+def find_epoch_unset(evidence: Evidence) -> Iterable[Finding]:
+    """A sampler that shuffles is not told the epoch, or takes no notice of it."""
+    ways = {
+        "never": "nobody calls its set_epoch",
+        "once": "its set_epoch is called outside of the loop over epochs",
+        "other": "set_epoch of another sampler is called",
+    }
+    for fact in facts_of(evidence, "epoch-unset"):
+        yield tell_fact(
+            fact,
+            f"The DistributedSampler at {name_line(fact.place)} shuffles each epoch in the same way: "
+            f"{ways[fact.names[0]]}.",
+            Fix(
+                "tell it the epoch before each pass",
+                code="for epoch in range(epochs):\n    sampler.set_epoch(epoch)\n    for batch in loader:",
+            ),
+            why="its order hangs on its seed and the epoch alone, and the loop goes through it more than once",
+        )
+    for fact in facts_of(evidence, "epoch-ignored"):
+        yield tell_fact(
+            fact,
+            f"{fact.names[0]} shuffles by its seed and does not use the epoch that set_epoch gives "
+            f"({name_line(fact.place)}): every epoch has the same order.",
+            Fix(
+                "let the seed of the order hang on the epoch",
+                code="generator.manual_seed(self.seed + self.epoch)",
+            ),
+            why="no method of the class reads what set_epoch keeps",
+        )

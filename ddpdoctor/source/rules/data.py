@@ -1,0 +1,292 @@
+"""Rules of how training data is shared out among the ranks, and of its order."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
+from ddpdoctor.source.kinds import Kinds, Value, kinds_of
+from ddpdoctor.source.makers import find_class_kind
+from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.steps import (
+    RANDOM,
+    TrainingLoop,
+    about_random,
+    about_shards,
+    enclosing_loops,
+    given,
+    is_spelled_out,
+    names_in,
+    runs_again,
+    speaks_of,
+    training_loops,
+)
+from ddpdoctor.source.walking import own_nodes
+
+DISTRIBUTED = frozenset(
+    {"torch.utils.data.DistributedSampler", "torch.utils.data.distributed.DistributedSampler"}
+)
+FEW_RANKS = 4
+"""A rank of so many may have its whole share in one batch, whose order does not matter."""
+PLAIN = frozenset({"RandomSampler", "SequentialSampler"})
+"""Samplers of torch that know no ranks."""
+
+
+def find_unsharded(files: Files) -> Iterator[SourceFact]:
+    """Yield loaders that give each rank of a wrapped model the whole data set (``loader-unsharded``).
+
+    names: ``shuffled`` or ``in order``. Passed over is what may be shared out in another way: streams, data sets that
+    are not followed to their making or that know ranks, data that is made up, loops that skip by rank.
+    """
+    kinds = kinds_of(files)
+    told: set[ast.AST] = set()
+    for loop in training_loops(kinds):
+        if not loop.wrapped or not isinstance(loop.node, (ast.For, ast.AsyncFor)) or _skips_by_rank(loop):
+            continue
+        loaders = kinds.all_of(loop.node.iter, loop.scope, "loader")
+        if not loaders or not all(_is_whole(each, kinds) for each in loaders):
+            continue
+        for each in loaders:
+            if each.scope is not None and each.call not in told:
+                told.add(each.call)
+                shuffled = _shuffles(each.call, kinds, each.scope)
+                if not (shuffled and _is_drawn_apart(each, kinds)):
+                    yield _tell(each, "loader-unsharded", loop, "shuffled" if shuffled else "in order")
+
+
+def _tell(value: Value, rule: str, loop: TrainingLoop, *names: str) -> SourceFact:
+    scope = value.scope or loop.scope
+    noticed = loop.scope.script.place(loop.node, loop.scope.name)
+    return SourceFact(
+        rule, scope.script.place(value.call, scope.name), (RelatedPlace("noticed", noticed),), names
+    )  # fmt: skip
+
+
+def _is_whole(loader: Value, kinds: Kinds) -> bool:
+    """Whether a loader surely goes through a whole data set, the same on each rank."""
+    call, scope = loader.call, loader.scope
+    if scope is None or not is_spelled_out(call):
+        return False
+    for name, place in (("sampler", 3), ("batch_sampler", 4)):
+        sampler = given(call, name, place)
+        if sampler is not None and not all(
+            each.kind == "none" or (each.kind == "sampler" and each.name.rpartition(".")[2] in PLAIN)
+            for each in kinds.find(sampler, scope)
+        ):
+            return False
+    data = given(call, "dataset", 0)
+    if data is None or given(call, "worker_init_fn") is not None:
+        return False
+    sets = kinds.all_of(data, scope, "dataset")
+    return bool(sets) and all(_is_the_same(each, kinds) for each in sets)
+
+
+def _is_the_same(data: Value, kinds: Kinds) -> bool:
+    """Whether a data set is the same on each rank, by all that is seen of its making."""
+    if data.scope is None or speaks_of(data.call, about_shards, data.scope, kinds):
+        return False
+    if data.owner is None:
+        return not speaks_of(data.call, about_random, data.scope, kinds)
+    if any(map(about_shards, names_in(data.owner.node))):
+        return False
+    maker = data.owner.functions.get("__init__")
+    return maker is None or RANDOM.isdisjoint(names_in(maker.node))
+
+
+def _shuffles(call: ast.Call, kinds: Kinds, scope: Scope) -> bool:
+    sampler = given(call, "sampler", 3)
+    if sampler is not None and any(v.name.endswith("RandomSampler") for v in kinds.find(sampler, scope)):
+        return True
+    shuffle = given(call, "shuffle", 2)
+    return shuffle is not None and not (isinstance(shuffle, ast.Constant) and not shuffle.value)
+
+
+def _is_drawn_apart(loader: Value, kinds: Kinds) -> bool:
+    """Whether the random order is meant to differ: a generator of the loader's own, or a seed with the rank in it."""
+    if given(loader.call, "generator") is not None or loader.scope is None:
+        return True
+    *_, module = loader.scope.outwards()
+    for call, scope, name in kinds.programs.calls(module):
+        if "seed" in name.rpartition(".")[2].lower() and any(
+            speaks_of(each, about_shards, scope, kinds) for each in call.args
+        ):
+            return True
+    return False
+
+
+def _skips_by_rank(loop: TrainingLoop) -> bool:
+    """Whether a loop takes its own share of the batches, by a remainder, a slice or a test on the rank."""
+    for node in (inner for each in loop.node.body for inner in ast.walk(each)):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            chosen: ast.AST = node.right
+        elif isinstance(node, ast.Subscript):
+            chosen = node.slice
+        elif isinstance(node, ast.If) and any(isinstance(each, ast.Continue) for each in node.body):
+            chosen = node.test
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("chunk", "split")
+        ):
+            chosen = node
+        else:
+            continue
+        if any(map(about_shards, names_in(chosen))):
+            return True
+    return False
+
+
+def find_epoch_unset(files: Files) -> Iterator[SourceFact]:
+    """Yield samplers whose ``set_epoch`` nobody calls in the loop over epochs (``epoch-unset``).
+
+    names: ``never``, ``once`` (outside of all loops) or ``other`` (that of another sampler is called).
+    """
+    kinds = kinds_of(files)
+    told: set[ast.AST] = set()
+    for loop in training_loops(kinds):
+        if not isinstance(loop.node, (ast.For, ast.AsyncFor)) or not runs_again(loop.node, loop.scope, kinds):
+            continue
+        loaders = kinds.all_of(loop.node.iter, loop.scope, "loader")
+        samplers = [each for loader in loaders for each in samplers_of(loader, kinds)]
+        if (
+            not samplers
+            or not all(map(_is_shuffling, samplers))
+            or any(_is_one_batch(each) for each in loaders)
+        ):
+            continue
+        around = enclosing_loops(loop.node, loop.scope, kinds)
+        if any(_stands_in(loader.call, around) for loader in loaders):
+            continue  # made anew in each epoch
+        way = _find_way(samplers, loop, kinds)
+        for each in samplers if way else ():
+            if each.call not in told:
+                told.add(each.call)
+                yield _tell(each, "epoch-unset", loop, way or "")
+
+
+def samplers_of(loader: Value, kinds: Kinds) -> tuple[Value, ...]:
+    """Return what the sampler of a loader may be; nothing where it has none."""
+    if loader.scope is None or loader.kind != "loader" or not is_spelled_out(loader.call):
+        return ()
+    sampler = given(loader.call, "sampler", 3)
+    return kinds.find(sampler, loader.scope) if sampler is not None else ()
+
+
+def _is_shuffling(sampler: Value) -> bool:
+    if sampler.kind != "sampler" or sampler.name not in DISTRIBUTED or not is_spelled_out(sampler.call):
+        return False
+    shuffle = given(sampler.call, "shuffle", 3)
+    return shuffle is None or (isinstance(shuffle, ast.Constant) and shuffle.value is True)
+
+
+def _is_one_batch(loader: Value) -> bool:
+    """Whether a batch may be all that a rank has: sizes that the script spells out, on up to `FEW_RANKS` ranks."""
+    data, batch = given(loader.call, "dataset", 0), given(loader.call, "batch_size", 1)
+    if (
+        not isinstance(batch, ast.Constant)
+        or not isinstance(batch.value, int)
+        or data is None
+        or not loader.scope
+    ):
+        return False
+    found = [data, *(loader.scope.lookup(data.id) or (None, []))[1]] if isinstance(data, ast.Name) else [data]
+    for each in found:
+        while isinstance(each, (ast.Call, ast.Name)):
+            if isinstance(each, ast.Name):
+                known = loader.scope.lookup(each.id)
+                each = known[1][0] if known is not None and len(known[1]) == 1 else ast.Constant(None)
+            else:
+                each = each.args[0] if each.args else ast.Constant(None)
+        if (
+            isinstance(each, ast.Constant)
+            and isinstance(each.value, int)
+            and each.value <= FEW_RANKS * batch.value
+        ):
+            return True
+    return False
+
+
+def _stands_in(node: ast.AST, loops: list[ast.stmt]) -> bool:
+    return any(each is node for loop in loops for each in ast.walk(loop))
+
+
+def _find_way(samplers: list[Value], loop: TrainingLoop, kinds: Kinds) -> str | None:
+    """Return how ``set_epoch`` is missed; None where it is called, or that cannot be told."""
+    *_, module = loop.scope.outwards()
+    made = {each.made for each in samplers}
+    way = "never"
+    for call, scope, _ in kinds.programs.calls(module):
+        if not isinstance(call.func, ast.Attribute) or call.func.attr != "set_epoch":
+            continue
+        owner = call.func.value
+        if isinstance(owner, ast.Attribute) and owner.attr == "sampler":
+            values = [
+                v
+                for loader in kinds.find(owner.value, scope)
+                for v in samplers_of(loader, kinds) or (loader,)
+            ]
+        else:
+            values = list(kinds.find(owner, scope))
+        if any(each.kind not in ("sampler", "dataset", "none") for each in values):
+            return None
+        if made.isdisjoint(each.made for each in values):
+            way = "other" if way == "never" and any(v.kind == "sampler" for v in values) else way
+        elif runs_again(call, scope, kinds):
+            return None
+        else:
+            way = "once"
+    return way
+
+
+def find_epoch_ignored(module: Scope, files: Files) -> Iterator[SourceFact]:
+    """Yield samplers of the files that shuffle by a seed and do not use the epoch they are told (``epoch-ignored``).
+
+    names: the class.
+    """
+    for scope in module.walk():
+        if not isinstance(scope.node, ast.ClassDef) or find_class_kind(scope, files) != "sampler":
+            continue
+        order, setter = scope.functions.get("__iter__"), scope.functions.get("set_epoch")
+        inherits = setter is None and any(
+            (files.dotted(base, scope) or "") in DISTRIBUTED for base in scope.node.bases
+        )
+        if order is None or not (inherits or setter is not None) or not _shuffles_by_seed(scope, order):
+            continue
+        kept = {"epoch"} if setter is None else _attributes_kept(setter)
+        if kept is not None and kept.isdisjoint(_attributes_read(scope)) and not _calls_super(order):
+            place = setter or order
+            yield SourceFact(
+                "epoch-ignored", module.script.place(place.node, place.name), names=(scope.node.name,)
+            )
+
+
+def _shuffles_by_seed(owner: Scope, order: Scope) -> bool:
+    names = set(names_in(order.node))
+    shuffles = bool(names & {"randperm", "shuffle", "permutation", "sample"})
+    return shuffles and bool(names & {"manual_seed", "Random", "RandomState", "default_rng"})
+
+
+def _attributes_kept(setter: Scope) -> set[str] | None:
+    """Return the attributes that a ``set_epoch`` sets; None where it does more than that."""
+    kept = set()
+    for node in own_nodes(setter.node):
+        if isinstance(node, ast.Call):
+            return None
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            kept.add(node.attr)
+    return kept
+
+
+def _attributes_read(owner: Scope) -> set[str]:
+    return {
+        node.attr
+        for name, method in owner.functions.items()
+        if name != "set_epoch"
+        for node in ast.walk(method.node)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+
+
+def _calls_super(function: Scope) -> bool:
+    return "super" in set(names_in(function.node))

@@ -1,0 +1,195 @@
+"""Loops that train: what they go through, and which models they call."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from ddpdoctor.source.kinds import Kinds, Value
+from ddpdoctor.source.names import Scope
+from ddpdoctor.source.walking import find_calls, own_nodes
+
+DEEPEST = 4
+"""Functions that are followed into one another from the body of a loop."""
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+SHARDING = ("rank", "world_size", "num_replicas", "shard", "process_index", "num_processes")
+"""Parts of names that show that data is split by hand."""
+RANDOM = frozenset({"rand", "randn", "randint", "rand_like", "randn_like", "normal", "uniform", "random", "FakeData",
+                    "RandomDataset", "arange"})  # fmt: skip
+"""Functions that make data up."""
+
+Place = tuple[ast.Call, Scope]
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """A call of a model, wrapped or not."""
+
+    call: ast.Call
+    scope: Scope
+    values: tuple[Value, ...]
+    """All that is called may be; all of them models."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingLoop:
+    """A loop in which a ``backward`` is called, by itself or in functions that it calls."""
+
+    node: ast.For | ast.AsyncFor | ast.While
+    scope: Scope
+    calls: tuple[Place, ...]
+    """All calls in its body, with those in the functions of the files that it calls."""
+    forwards: tuple[Forward, ...]
+
+    @property
+    def wrapped(self) -> tuple[Forward, ...]:
+        """The forwards that go through DistributedDataParallel, whichever way a run takes."""
+        return tuple(each for each in self.forwards if all(v.kind == "wrapped" for v in each.values))
+
+
+_LOOPS: WeakKeyDictionary[Kinds, tuple[TrainingLoop, ...]] = WeakKeyDictionary()
+
+
+def training_loops(kinds: Kinds) -> tuple[TrainingLoop, ...]:
+    """Return the loops of all files that train, outer ones as well as those inside of them."""
+    if kinds not in _LOOPS:
+        _LOOPS[kinds] = tuple(_find_loops(kinds))
+    return _LOOPS[kinds]
+
+
+def _find_loops(kinds: Kinds) -> Iterator[TrainingLoop]:
+    reaching = _find_reaching(kinds)
+    for scope in reaching:
+        for statement, spot in kinds.flow(scope).statements:
+            if not isinstance(statement, LOOPS) or not spot.is_on:
+                continue
+            calls = tuple(reach(statement.body, scope, kinds))
+            if any(is_backward(call) for call, _ in calls):
+                yield TrainingLoop(statement, scope, calls, tuple(find_forwards(calls, kinds)))
+
+
+def _find_reaching(kinds: Kinds) -> list[Scope]:
+    """Return the scopes of all files that call a ``backward``, by themselves or over functions of the files."""
+    every = [scope for module in kinds.files.modules for scope in module.walk()]
+    found = {scope for scope in every if any(is_backward(call) for call in find_calls(scope))}
+    waiting = list(found)
+    while waiting:
+        for _, caller in kinds.callers(waiting.pop()):
+            if caller not in found:
+                found.add(caller)
+                waiting.append(caller)
+    return [scope for scope in every if scope in found]
+
+
+def reach(body: Iterable[ast.AST], scope: Scope, kinds: Kinds) -> Iterator[Place]:
+    """Yield the calls in statements, with those in the functions of the files that these call, each function once."""
+    seen: set[Scope] = set()
+    waiting: list[tuple[Iterable[ast.Call], Scope, int]] = [(_calls_in(body), scope, 0)]
+    while waiting:
+        calls, home, depth = waiting.pop()
+        for call in calls:
+            yield call, home
+            called = kinds.called(call, home) if depth < DEEPEST else None
+            if called is not None and called not in seen:
+                seen.add(called)
+                waiting.append((find_calls(called), called, depth + 1))
+
+
+def _calls_in(body: Iterable[ast.AST]) -> Iterator[ast.Call]:
+    for statement in body:
+        yield from (node for node in (statement, *own_nodes(statement)) if isinstance(node, ast.Call))
+
+
+def find_forwards(calls: Iterable[Place], kinds: Kinds) -> Iterator[Forward]:
+    """Yield the calls of what is a model whichever way a run takes."""
+    for call, scope in calls:
+        if isinstance(call.func, (ast.Name, ast.Attribute)):
+            values = kinds.all_of(call.func, scope, "model", "wrapped", "prepared model")
+            if values:
+                yield Forward(call, scope, values)
+
+
+def is_backward(call: ast.Call) -> bool:
+    """Whether a call is ``loss.backward()``, ``accelerator.backward(loss)`` or the like."""
+    return isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "manual_backward")
+
+
+def enclosing_loops(node: ast.AST, scope: Scope, kinds: Kinds) -> list[ast.stmt]:
+    """Return the loops around a statement in its scope, the innermost first."""
+    flow = kinds.flow(scope)
+    spot = flow.spot(node)
+    if spot is None:
+        return []
+    loops = {own.number: statement for statement, own in flow.statements if own.number in spot.loops}
+    return [loops[number] for number in reversed(spot.loops)]
+
+
+def runs_again(node: ast.AST, scope: Scope, kinds: Kinds, depth: int = 0) -> bool:
+    """Whether a loop around a statement, or around calls of its function, runs it several times."""
+    if any(_has_rounds(loop) for loop in enclosing_loops(node, scope, kinds)):
+        return True
+    if depth >= DEEPEST:
+        return False
+    return any(runs_again(call, home, kinds, depth + 1) for call, home in kinds.callers(scope))
+
+
+def _has_rounds(loop: ast.stmt) -> bool:
+    """Whether a loop may have a second round."""
+    if not isinstance(loop, (ast.For, ast.AsyncFor)) or not isinstance(loop.iter, ast.Call):
+        return True
+    only = len(loop.iter.args) == 1 and isinstance(loop.iter.args[0], ast.Constant)
+    return not (only and loop.iter.args[0].value == 1)  # type: ignore[attr-defined]
+
+
+def given(call: ast.Call, name: str, place: int | None = None) -> ast.expr | None:
+    """Return an argument of a call by its name, or by its place."""
+    found = next((each.value for each in call.keywords if each.arg == name), None)
+    if found is None and place is not None and place < len(call.args):
+        return call.args[place]
+    return found
+
+
+def is_spelled_out(call: ast.Call) -> bool:
+    """Whether a call has neither ``*args`` nor ``**kwargs``."""
+    return not any(isinstance(each, ast.Starred) for each in call.args) and all(k.arg for k in call.keywords)
+
+
+def names_in(node: ast.AST) -> Iterator[str]:
+    """Yield the names, attributes, keywords and parameters that stand in a node."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name):
+            yield each.id
+        elif isinstance(each, ast.Attribute):
+            yield each.attr
+        elif isinstance(each, (ast.keyword, ast.arg)) and each.arg:
+            yield each.arg
+
+
+def about_shards(name: str) -> bool:
+    """Whether a name shows that something is done by rank."""
+    return any(word in name.lower() for word in SHARDING)
+
+
+def about_random(name: str) -> bool:
+    """Whether a name is that of a function that makes data up."""
+    return name in RANDOM
+
+
+def speaks_of(node: ast.AST, fits: Callable[[str], bool], scope: Scope, kinds: Kinds, depth: int = 0) -> bool:
+    """Whether a name fits in a node, in what its names are bound to, or in functions of the files that it calls."""
+    if any(fits(name) for name in names_in(node)):
+        return True
+    if depth >= DEEPEST:
+        return False
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name):
+            found = scope.lookup(each.id)
+            if found is not None and any(speaks_of(v, fits, found[0], kinds, depth + 1) for v in found[1]):
+                return True
+        elif isinstance(each, ast.Call):
+            called = kinds.files.function(each.func, scope)
+            if called is not None and any(fits(name) for name in names_in(called.node)):
+                return True
+    return False

@@ -1,0 +1,196 @@
+"""Rules of how training data is shared out, and of its order. The line of the mistake ends in ``# HERE``."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lint.reading import marked, rules_in_head
+
+SCRIPT = """
+dist.init_process_group("nccl")
+dataset = datasets.CIFAR10("data", transform=transforms.RandomCrop(32))
+{loader}
+model = DDP(models.resnet18().cuda())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(10):
+    {before}
+    for x, y in loader:
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+"""
+FUNCTIONS = """
+class Photos(Dataset):
+    def __init__(self, path):
+        self.names = os.listdir(path)
+    def __getitem__(self, i):
+        return self.names[i]
+
+def train(args, model, loader, optimizer, epoch):
+    model.train()
+    for i, (x, y) in enumerate(tqdm(loader)):
+        optimizer.zero_grad()
+        F.nll_loss(model(x), y).backward()
+        optimizer.step()
+
+def main(args):
+    dist.init_process_group("gloo", rank=args.rank)
+    model = Net().to(args.device)
+    if args.distributed:
+        model = DDP(model, device_ids=[args.gpu])
+    train_set = Photos(args.path)
+    {loader}
+    for epoch in range(args.epochs):
+        {before}
+        train(args, model, loader, torch.optim.Adam(model.parameters()), epoch)
+"""
+TRAINER = """
+class Trainer:
+    def __init__(self, model, data, optimizer):
+        self.rank = int(os.environ["LOCAL_RANK"])
+        self.model = DDP(model.to(self.rank), device_ids=[self.rank])
+        self.data, self.optimizer = data, optimizer
+    def run_batch(self, x, y):
+        self.optimizer.zero_grad()
+        loss = F.cross_entropy(self.model(x), y)
+        loss.backward()
+        self.optimizer.step()
+    def run_epoch(self, epoch):
+        {before}
+        for x, y in self.data:
+            self.run_batch(x, y)
+    def train(self, epochs):
+        for epoch in range(epochs):
+            self.run_epoch(epoch)
+
+def prepare():
+    texts = datasets.MNIST("x")
+    {loader}
+    return loader
+
+def main():
+    dist.init_process_group()
+    Trainer(nn.Linear(2, 2), prepare(), None).train(3)
+main()
+"""
+SHUFFLED = "loader = DataLoader({}, batch_size=8, shuffle=True)  # HERE"
+SAMPLED = "sampler = DistributedSampler({0})  # HERE\n{1}loader = DataLoader({0}, 8, sampler=sampler)"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        SCRIPT.format(loader=SHUFFLED.format("dataset"), before="pass"),
+        SCRIPT.format(loader="loader = DataLoader(dataset, 4)  # HERE", before="pass"),
+        SCRIPT.format(loader="loader = DataLoader(dataset, sampler=RandomSampler(dataset))  # HERE", before="pass"),
+        FUNCTIONS.format(loader=SHUFFLED.format("train_set"), before="pass"),
+        FUNCTIONS.format(
+            loader="sampler = None\n    loader = DataLoader(train_set, sampler=sampler)  # HERE", before="pass"
+        ),
+        TRAINER.format(loader=SHUFFLED.format("texts"), before="pass"),
+    ],
+)  # fmt: skip
+def test_data_is_not_shared_out(source: str) -> None:
+    assert rules_in_head(source) == [("loader-unsharded", marked(source))]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        SCRIPT.format(loader="loader = DataLoader(dataset, shuffle=True, **settings)", before="pass"),
+        SCRIPT.format(loader="loader = DataLoader(dataset, batch_sampler=Mine(dataset))", before="pass"),
+        SCRIPT.format(loader="loader = accelerator.prepare(DataLoader(dataset))", before="pass"),
+        SCRIPT.format(
+            loader="part = Subset(dataset, range(rank, 100, n))\nloader = DataLoader(part)", before="pass"
+        ),
+        SCRIPT.format(loader="loader = DataLoader(TensorDataset(torch.randn(8, 2)))", before="pass"),
+        SCRIPT.format(loader="torch.manual_seed(7 + rank)\nloader = DataLoader(dataset, shuffle=True)", before="pass"),
+        SCRIPT.format(loader="loader = DataLoader(stream())", before="pass"),
+        FUNCTIONS.format(loader=SHUFFLED.format("train_set"), before="pass").replace(
+            "os.listdir(path)", "os.listdir(path)[rank::4]"
+        ),
+        FUNCTIONS.format(loader=SHUFFLED.format("train_set"), before="pass").replace(
+            "optimizer.zero_grad()", "x, y = x[args.rank::2], y[args.rank::2]"
+        ),
+        FUNCTIONS.format(loader=SHUFFLED.format("train_set"), before="pass").replace("args.distributed", "args.other"),
+        FUNCTIONS.format(loader=SAMPLED.format("train_set", "    "), before="sampler.set_epoch(epoch)"),
+        TRAINER.format(loader=SHUFFLED.format("texts"), before="pass").replace("DDP(", "print("),
+    ],
+)  # fmt: skip
+def test_data_is_shared_out_or_it_cannot_be_told(source: str) -> None:
+    assert rules_in_head(source) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        SCRIPT.format(loader=SAMPLED.format("dataset", ""), before="pass"),
+        SCRIPT.format(loader=SAMPLED.format("dataset", "") + "\nsampler.set_epoch(0)", before="pass"),
+        SCRIPT.format(
+            loader=SAMPLED.format("dataset", "") + "\nother = DistributedSampler(dataset, shuffle=False)",
+            before="other.set_epoch(epoch)",
+        ),
+        FUNCTIONS.format(loader=SAMPLED.format("train_set", "    "), before="pass"),
+        TRAINER.format(loader=SAMPLED.format("texts", "    "), before="pass"),
+    ],
+)
+def test_epoch_is_not_set(source: str) -> None:
+    assert rules_in_head(source) == [("epoch-unset", marked(source))]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        SCRIPT.format(loader=SAMPLED.format("dataset", ""), before="sampler.set_epoch(epoch)"),
+        SCRIPT.format(loader=SAMPLED.format("dataset", ""), before="loader.sampler.set_epoch(epoch)"),
+        SCRIPT.format(loader=SAMPLED.format("dataset", ""), before="things[0].set_epoch(epoch)"),
+        SCRIPT.format(
+            loader=SAMPLED.format("dataset", "").replace("(dataset)", "(dataset, shuffle=False)"),
+            before="pass",
+        ),
+        SCRIPT.format(loader=SAMPLED.format("dataset", ""), before="pass").replace("range(10)", "range(1)"),
+        FUNCTIONS.format(
+            loader=SAMPLED.format("train_set", "    "),
+            before="if args.distributed:\n            sampler.set_epoch(epoch)",
+        ),
+        TRAINER.format(loader=SAMPLED.format("texts", "    "), before="self.data.sampler.set_epoch(epoch)"),
+    ],
+)
+def test_epoch_is_set_or_it_cannot_be_told(source: str) -> None:
+    assert rules_in_head(source) == []
+
+
+OWN = """
+class Own(torch.utils.data.Sampler):
+    def __init__(self, n):
+        self.n, self.epoch, self.seed = n, 0, 1
+    def __iter__(self):
+        g = torch.Generator()
+        g.manual_seed({seed})
+        return iter(torch.randperm(self.n, generator=g).tolist())
+    def set_epoch(self, epoch):{mark}
+        {body}
+"""
+
+
+def test_sampler_ignores_its_epoch() -> None:
+    ignoring = OWN.format(seed="self.seed", body="self.epoch = epoch", mark="  # HERE")
+    empty = OWN.format(seed="0", body="pass", mark="  # HERE")
+    inherits = """
+class Own(DistributedSampler):
+    def __iter__(self):  # HERE
+        order = list(range(len(self.dataset)))
+        random.Random(self.seed).shuffle(order)
+        return iter(order[self.rank :: self.num_replicas])
+"""
+    for source in (ignoring, empty, inherits):
+        assert rules_in_head(source) == [("epoch-ignored", marked(source))]
+
+
+def test_sampler_uses_its_epoch() -> None:
+    uses = OWN.format(seed="self.seed + self.epoch", body="self.epoch = epoch", mark="")
+    passes_on = OWN.format(seed="self.seed", body="self.other.set_epoch(epoch)", mark="")
+    keeps_order = OWN.format(seed="1", body="pass", mark="").replace("randperm", "arange")
+    draws = OWN.format(seed="1", body="pass", mark="").replace("g.manual_seed(1)", "pass")
+    for source in (uses, passes_on, keeps_order, draws):
+        assert rules_in_head(source) == []
