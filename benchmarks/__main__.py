@@ -9,13 +9,37 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import attaching, commands, hanging, hello, judging, output, recorder, running, scale, steps
+from benchmarks import (
+    attaching,
+    commands,
+    hanging,
+    hello,
+    judging,
+    output,
+    reading,
+    recorder,
+    running,
+    scale,
+    steps,
+)
 from benchmarks.figures import BenchmarkError, Figure, format_markdown, format_table
 from benchmarks.machine import describe_machine
 
 BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
     module.NAME: module.measure
-    for module in (hello, scale, commands, judging, running, steps, output, hanging, attaching, recorder)
+    for module in (
+        hello,
+        scale,
+        commands,
+        judging,
+        reading,
+        running,
+        steps,
+        output,
+        hanging,
+        attaching,
+        recorder,
+    )
 }
 """Each writes only below the folder that it gets."""
 

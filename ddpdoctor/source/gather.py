@@ -11,8 +11,11 @@ from ddpdoctor.source.names import Files
 from ddpdoctor.source.paths import PathReader
 from ddpdoctor.source.reading import STDIN, Script, find_files, nothing, parse_script, read_script
 from ddpdoctor.source.rules import find_facts
+from ddpdoctor.source.workers import count_workers, no_collection, share_work
 
 TOO_DEEP = "nested too deeply"
+MANY_LINES = 50_000
+"""From which on further processes save more time than they cost."""
 
 
 def read_sources(
@@ -26,34 +29,43 @@ def read_sources(
         excluded: whether the user has excluded a path.
     """
     scripts: dict[str, Script] = {}
-    for given in paths:
-        if given == STDIN:
-            scripts.setdefault("<stdin>", parse_script(stdin, "<stdin>"))
-            continue
-        for path in find_files(Path(given), excluded):
-            name = _shown(path)
-            if name not in scripts:
-                scripts[name] = read_script(path, name)
-    return judge_scripts(list(scripts.values()))
+    with no_collection():
+        for given in paths:
+            if given == STDIN:
+                scripts.setdefault("<stdin>", parse_script(stdin, "<stdin>"))
+                continue
+            for path in find_files(Path(given), excluded):
+                name = _shown(path)
+                if name not in scripts:
+                    scripts[name] = read_script(path, name)
+        lines = sum(len(script.lines) for script in scripts.values())
+        workers = count_workers() if lines >= MANY_LINES else 1
+        return judge_scripts(list(scripts.values()), workers=workers)
 
 
-def judge_scripts(scripts: Sequence[Script]) -> tuple[SourceFile, ...]:
-    """Return what the scripts show, read together."""
+def judge_scripts(scripts: Sequence[Script], *, workers: int = 1) -> tuple[SourceFile, ...]:
+    """Return what the scripts show, read together.
+
+    Args:
+        scripts: of different names.
+        workers: processes that share the work.
+    """
     reader = _prepare(scripts)
     modules = {module.script.name: module for module in reader.files.modules}
-    rows = []
-    for script in scripts:
+
+    def judge(number: int) -> SourceFile:
+        script = scripts[number]
         module = modules.get(script.name)
         if module is None:
-            rows.append(SourceFile(script.name, script.problem))
-            continue
+            return SourceFile(script.name, script.problem)
         try:
             facts = find_facts(module, reader.files)
             uneven, ignores = reader.find(module), find_ignores(script)
-            rows.append(SourceFile(script.name, uneven=uneven, facts=facts, ignores=ignores))
+            return SourceFile(script.name, uneven=uneven, facts=facts, ignores=ignores)
         except RecursionError:
-            rows.append(SourceFile(script.name, TOO_DEEP))
-    return tuple(rows)
+            return SourceFile(script.name, TOO_DEEP)
+
+    return tuple(share_work(judge, [len(script.lines) for script in scripts], workers))
 
 
 def _prepare(scripts: Sequence[Script]) -> PathReader:

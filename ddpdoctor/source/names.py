@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from ddpdoctor.source.nodes import children
 from ddpdoctor.source.reading import Script
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -182,7 +183,7 @@ def _bind(node: ast.AST, scope: Scope) -> None:
         scope.loops.update(each.id for each in ast.walk(node.target) if isinstance(each, ast.Name))
     elif isinstance(node, ast.withitem) and node.optional_vars is not None:
         _assign(node.optional_vars, UNKNOWN, scope)
-    for child in ast.iter_child_nodes(node):
+    for child in children(node):
         _bind(child, scope)
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from ddpdoctor.evidence.sources import UnevenCall
 from ddpdoctor.source.calls import find_losses, is_any_collective, is_wrapper, name_collective
 from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.nodes import children
 from ddpdoctor.source.ranks import Difference, RankReader
 from ddpdoctor.source.sides import (
     Call,
@@ -160,7 +161,7 @@ class PathReader:
         if isinstance(node, ast.Match):
             sides = [self._block(case.body, scope, after) for case in node.cases]
             return self._expressions([node.subject], scope) + doubt(join_sides(sides))
-        return self._expressions(ast.iter_child_nodes(node), scope)
+        return self._expressions(children(node), scope)
 
     def _try(self, node: ast.stmt, scope: Scope, after: _After) -> tuple[Call, ...]:
         last = self._block(getattr(node, "finalbody", []), scope, after)
@@ -294,7 +295,7 @@ class PathReader:
             return self._expression(node.test, scope)
         if isinstance(node, ast.BoolOp):
             return self._shortcut(node, scope)
-        calls = self._expressions(ast.iter_child_nodes(node), scope)
+        calls = self._expressions(children(node), scope)
         return calls + self._call(node, scope) if isinstance(node, ast.Call) else calls
 
     def _shortcut(self, node: ast.BoolOp, scope: Scope) -> tuple[Call, ...]:

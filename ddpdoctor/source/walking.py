@@ -6,16 +6,17 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.source.names import Scope
+from ddpdoctor.source.nodes import children
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """Yield what is inside of a node, without what is inside of functions and classes in it."""
-    waiting = list(ast.iter_child_nodes(node))
+    waiting = list(children(node))
     while waiting:
         each = waiting.pop()
         yield each
         if not isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-            waiting += ast.iter_child_nodes(each)
+            waiting += children(each)
 
 
 def find_calls(scope: Scope) -> Iterator[ast.Call]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks import commands, judging, memory, recorder, scale, simulated, timing
+from benchmarks import commands, judging, memory, reading, recorder, scale, simulated, timing
 from benchmarks.figures import BenchmarkError, Figure, format_markdown, format_table
 from benchmarks.timing import Command, Run
 from ddpdoctor.evidence import Evidence, merge_evidence
@@ -170,3 +170,17 @@ def test_a_wrong_verdict_on_dumps_is_no_figure(tmp_path: Path) -> None:
     report.write_text('{"findings": [{"code": "COL002", "ranks": [3], "message": "Rank 3 did it."}]}')
     with pytest.raises(BenchmarkError, match="Rank 3 did it"):
         recorder._require_right(report)
+
+
+def test_alarms_of_lint_are_counted_for_a_thousand_files(tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    wrong = "import torch.distributed as dist\nif dist.get_rank() == 0:\n    dist.barrier()\n"
+    for number in range(4):
+        (files / f"train{number}.py").write_text(wrong if number == 0 else "import torch\n")
+    seconds, processor, alarms = reading.measure_files("made up", files, tmp_path)
+    assert seconds.value > 0
+    assert processor.value > 0
+    assert alarms.value == 250
+    assert alarms.met is False
+    assert "COL002" in alarms.detail

@@ -1,0 +1,66 @@
+"""Several processes say the same as one; where one of them dies, the work is done all the same."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from ddpdoctor.source.gather import judge_scripts
+from ddpdoctor.source.reading import parse_script
+from ddpdoctor.source.workers import count_workers, no_collection, share_work
+
+HELPER = b"import torch.distributed as dist\ndef total(x):\n    dist.all_reduce(x)\n"
+WRONG = (
+    b"import torch.distributed as dist\nfrom helper import total\nif dist.get_rank() == 0:\n    total(1)\n"
+)
+
+
+def test_parts_that_are_judged_apart_are_judged_alike() -> None:
+    scripts = [parse_script(HELPER, "helper.py"), parse_script(b"if torch\n", "broken.py")]
+    scripts += [parse_script(b"\n" * number + WRONG, f"train{number}.py") for number in range(9)]
+    alone, together = judge_scripts(scripts), judge_scripts(scripts, workers=2)
+    assert alone == together
+    assert [len(row.uneven) for row in together] == [0, 0, *[1] * 9]
+
+
+def test_work_of_a_process_that_dies_is_done_here() -> None:
+    here = os.getpid()
+
+    def work(number: int) -> int:
+        if os.getpid() != here:
+            os._exit(9)
+        return number * 2
+
+    assert share_work(work, [1, 1, 1], 2) == [0, 2, 4]
+
+
+def test_what_work_raises_reaches_the_caller() -> None:
+    def work(number: int) -> int:
+        raise KeyError(number)
+
+    with pytest.raises(KeyError):
+        share_work(work, [1, 1], 2)
+
+
+def test_processes_with_threads_are_not_forked() -> None:
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        assert count_workers() == 1
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_collector_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    import gc
+
+    with no_collection():
+        assert not gc.isenabled()
+        with no_collection():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
