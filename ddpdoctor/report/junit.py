@@ -181,7 +181,7 @@ def _count(root: ElementTree.Element) -> None:
 
 
 def _seconds(seconds: float | None) -> str:
-    return f"{max(seconds, 0.0):.6f}" if is_known(seconds) else "0.000000"
+    return f"{max(seconds, 0.0):.3f}" if is_known(seconds) else "0.000"
 
 
 def _fit(text: str, limit: int) -> str:

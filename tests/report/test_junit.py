@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -53,6 +54,7 @@ def test_xml_is_of_the_form_that_servers_read(name: str) -> None:
         must, may, children = ALLOWED[element.tag]
         assert must <= set(element.attrib) <= must | may, element.tag
         assert {child.tag for child in element} <= children, element.tag
+        assert re.fullmatch(r"\d+\.\d{3}", element.get("time", "0.000")), "the schema wants milliseconds"
     suites = junitparser.JUnitXml.fromstring(text.encode())
     counted = {kind: len(root.findall(f".//{kind}")) for kind in ("testcase", "failure", "error")}
     assert (suites.tests, suites.failures, suites.errors) == tuple(counted.values())
