@@ -7,10 +7,12 @@ toolkit (actions/toolkit, packages/core/src/command.ts).
 from __future__ import annotations
 
 from ddpdoctor.judge.finding import Finding
+from ddpdoctor.judge.suppression import Remark
 from ddpdoctor.report.html.text import clip, count
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.places import describe_lines, name_file, tidy
 from ddpdoctor.report.registry import RenderOptions
+from ddpdoctor.report.summary import describe_suppressed
 
 LEVELS = {"error": "error", "warning": "warning", "info": "notice"}
 SHOWN = 50
@@ -34,10 +36,13 @@ class GithubRenderer:
         lines = [_annotate(finding, report, options) for finding in found[:SHOWN]]
         if not any(each.severity != "info" for each in found):
             lines.insert(0, _say_verdict(report))
+        lines += [_remark(remark, options) for remark in report.remarks[: max(0, SHOWN - len(lines))]]
         more = f", {SHOWN} shown" if len(found) > SHOWN else ""
         verdict = report.verdict
         looked = f"{verdict.looked} of {count(verdict.of, 'check')} could look"
-        lines.append(f"ddpdoctor: {count(len(found), 'finding')}{more}; {looked}")
+        hidden = describe_suppressed(report)
+        counted = f"{count(len(found), 'finding')}{more}{f', not counted {hidden}' if hidden else ''}"
+        lines.append(f"ddpdoctor: {tidy(counted)}; {looked}")
         return "\n".join(lines) + "\n"
 
 
@@ -59,6 +64,15 @@ def _annotate(finding: Finding, report: Report, options: RenderOptions) -> str:
     properties["title"] = f"{finding.code} {finding.name}{' (a consequence)' if follows else ''}"
     lines.append(f"more: ddpdoctor explain {tidy(finding.code)}")
     return write_command(level, properties, clip("\n".join(lines), TEXT_SHOWN))
+
+
+def _remark(remark: Remark, options: RenderOptions) -> str:
+    """On what the user has told not to count."""
+    properties = {"file": name_file(remark.file, options), "title": "ddpdoctor"}
+    if remark.line is not None and remark.cell is None:
+        properties["line"] = str(remark.line)
+    cell = f"cell {remark.cell}: " if remark.cell is not None else ""
+    return write_command("notice", properties, tidy(f"{cell}{remark.text}"))
 
 
 def _say_verdict(report: Report) -> str:

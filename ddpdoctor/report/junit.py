@@ -16,7 +16,7 @@ from ddpdoctor.report.html.text import clean, clip, is_known
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.places import describe_lines, describe_position, tidy
 from ddpdoctor.report.registry import RenderOptions
-from ddpdoctor.report.summary import families
+from ddpdoctor.report.summary import describe_suppressed, families
 
 TEXT_SHOWN = 8000
 """Characters of one case."""
@@ -96,6 +96,9 @@ def _make_verdict(report: Report) -> ElementTree.Element:
         _add(case, "failure", headline, "\n".join(text), report.verdict.code or "problems")
     elif status != "healthy":
         _add(case, "error", headline, headline, status)
+    hidden = describe_suppressed(report)
+    if hidden:
+        ElementTree.SubElement(case, "system-out").text = _fit(f"not counted: {hidden}", TEXT_SHOWN)
     return case
 
 

@@ -11,7 +11,14 @@ from ddpdoctor.report.marks import code, escape, fence, fold, table
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.places import describe_position, describe_who, tidy
 from ddpdoctor.report.registry import RenderOptions
-from ddpdoctor.report.summary import count_reasons, describe_job, families, split_findings
+from ddpdoctor.report.summary import (
+    count_reasons,
+    describe_job,
+    describe_remark,
+    describe_suppressed,
+    families,
+    split_findings,
+)
 
 MARKS = {"healthy": "✓", "problems": "✖"}
 LENGTH = 60_000
@@ -44,7 +51,7 @@ class MarkdownRenderer:
         shown = scrub_report(report, scrub)
         problems, follows, notes = split_findings(shown.findings)
         listed = [*problems, *follows, *notes]
-        end = [_write_checks(shown), _write_world(shown), _write_end(shown)]
+        end = [_write_suppressed(shown, scrub), _write_checks(shown), _write_world(shown), _write_end(shown)]
         parts = [_write_head(shown, problems)]
         room = LENGTH - sum(map(len, (*parts, *end)))
         told = 0
@@ -192,6 +199,20 @@ def _write_evidence(items: Sequence[EvidenceItem], report: Report) -> str:
     return "".join(lines) + more
 
 
+def _write_suppressed(report: Report, scrub: Callable[[str], str]) -> str:
+    """What the user has told not to count, and what hides nothing although it says so."""
+    words = describe_suppressed(report)
+    text = f"Not counted: {words}.\n" if words else ""
+    if report.remarks:
+        lines = [
+            f"- {code(scrub(describe_remark(remark)))}: {escape(scrub(remark.text), inside=True)}\n"
+            for remark in report.remarks[:ITEMS_SHOWN]
+        ]
+        more = "- … and more\n" if len(report.remarks) > ITEMS_SHOWN else ""
+        text += "\n" * bool(text) + fold(count(len(report.remarks), "remark"), "".join(lines) + more)
+    return text
+
+
 def _write_checks(report: Report) -> str:
     """How many of each family ended how, and why some could not look."""
     if not report.checks:
@@ -207,7 +228,7 @@ def _write_checks(report: Report) -> str:
     for status in ("error", "unknown", "skipped"):
         blind = [row for row in report.checks if row.status == status]
         if blind:
-            reasons = clip(count_reasons(blind, most=10), CODE_SHOWN)
+            reasons = clip(count_reasons(blind), CODE_SHOWN)
             body += f"\n{len(blind)} {STATUSES[status]}: {escape(reasons)}\n"
     totals = [f"{sum(row.status == key for row in report.checks)} {words}" for key, words in present.items()]
     return fold(f"Checks: {', '.join(totals)}", body)
@@ -226,9 +247,9 @@ def _write_world(report: Report) -> str:
         "job": describe_job(report.job) if report.job is not None else None,
         "began": report.started_at,
     }
-    rows = [["command", code(" ".join(report.invocation), table=True)]] if report.invocation else []
-    rows += [[name, escape(value, inside=True)] for name, value in facts.items() if value]
-    return fold("Where it ran", table(["", ""], rows))
+    lines = [f"- command: {code(' '.join(report.invocation))}\n"] if report.invocation else []
+    lines += [f"- {name}: {escape(value, inside=True)}\n" for name, value in facts.items() if value]
+    return fold("Where it ran", "".join(lines))
 
 
 def _write_end(report: Report) -> str:

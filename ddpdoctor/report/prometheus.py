@@ -116,6 +116,8 @@ def _put_findings(page: _Page, report: Report) -> None:
         "Findings by code.",
         [({"code": c, "name": n, "severity": s}, number) for (c, n, s), number in codes.items()],
     )
+    hidden = sum(each.state == "suppressed" for each in report.findings)
+    page.put("suppressed_findings", "Findings that the user has told not to count.", [({}, hidden)])
     hosts = [(node.host, node.ranks) for node in report.world.nodes]
     samples: list[tuple[Labels, float | None]] = []
     for finding in active:

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from ddpdoctor.judge.finding import Finding, Suppression, Where
 from ddpdoctor.judge.fingerprint import number_fingerprints
 from ddpdoctor.judge.registry import CodePage
+from ddpdoctor.judge.suppression import Remark
 from ddpdoctor.report.html.text import clean, clip, format_ranks
 from ddpdoctor.report.marks import write_page
 from ddpdoctor.report.model import Report
@@ -77,7 +78,7 @@ def make_run(report: Report, options: RenderOptions) -> dict[str, Any]:
         },
         "automationDetails": {"id": f"ddpdoctor/{tidy(report.command)}/"},
         "columnKind": "unicodeCodePoints",
-        "invocations": [_make_invocation(report, len(numbered) - len(shown))],
+        "invocations": [_make_invocation(report, len(numbered) - len(shown), options)],
         "results": [
             _make_result(finding, print_, codes.index(finding.code), report, options)
             for finding, print_ in shown
@@ -107,7 +108,7 @@ def _make_rule(code: str, shown: Sequence[tuple[Finding, str]], page: CodePage |
     return rule
 
 
-def _make_invocation(report: Report, left_out: int) -> dict[str, Any]:
+def _make_invocation(report: Report, left_out: int, options: RenderOptions) -> dict[str, Any]:
     """How the command ended; checks that could not look are said here, so that no result is not taken for health."""
     notes = []
     for status, level, words in (
@@ -129,8 +130,23 @@ def _make_invocation(report: Report, left_out: int) -> dict[str, Any]:
         "toolExecutionNotifications": [
             {"level": level, "message": {"text": _message(text)}} for level, text in notes
         ],
+        "toolConfigurationNotifications": [
+            {
+                "level": "note",
+                "message": {"text": _message(remark.text)},
+                "locations": [_make_remark_place(remark, options)],
+            }
+            for remark in report.remarks[:PLACES_SHOWN]
+        ],
         "properties": {"verdict": report.verdict.status, "headline": tidy(report.verdict.headline)},
     }
+
+
+def _make_remark_place(remark: Remark, options: RenderOptions) -> dict[str, Any]:
+    place: dict[str, Any] = {"artifactLocation": _make_artifact(remark.file, options)}
+    if remark.line is not None and remark.line >= 1 and remark.cell is None:
+        place["region"] = {"startLine": remark.line}
+    return {"physicalLocation": place}
 
 
 def _make_times(report: Report) -> dict[str, str]:

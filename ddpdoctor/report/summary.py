@@ -10,6 +10,7 @@ from ddpdoctor.evidence import STAGES, Evidence, Launch
 from ddpdoctor.evidence.job import REQUESTS
 from ddpdoctor.judge.finding import Finding
 from ddpdoctor.judge.runner import CheckRow
+from ddpdoctor.judge.suppression import Remark
 from ddpdoctor.report.html.text import count, format_bandwidth, format_bytes, format_seconds
 from ddpdoctor.report.model import Job, Report
 from ddpdoctor.text.characters import clip
@@ -120,6 +121,18 @@ def count_reasons(rows: Sequence[CheckRow], *, most: int | None = None) -> str:
     rest = sum(number for _, number in counted[len(told) :])
     texts = [f"{number} {reason if most is None else clip(reason, REASON_WIDTH)}" for reason, number in told]
     return ", ".join(texts + ([f"{rest} for other reasons (-v shows them)"] if rest else []))
+
+
+def describe_suppressed(report: Report) -> str:
+    """Return ``3 by baseline, 1 by comment``: what the user has told not to count; empty where there is nothing."""
+    counted = Counter(f.suppression.by for f in report.findings if f.suppression is not None)
+    return ", ".join(f"{number} by {by}" for by, number in sorted(counted.items()))
+
+
+def describe_remark(remark: Remark) -> str:
+    """Return the place of a remark: ``train.py:3``, in a notebook ``train.ipynb:3 (cell 2)``."""
+    cell = "" if remark.cell is None else f" (cell {remark.cell})"
+    return remark.file if remark.line is None else f"{remark.file}:{remark.line}{cell}"
 
 
 def split_findings(findings: Sequence[Finding]) -> tuple[list[Finding], list[Finding], list[Finding]]:

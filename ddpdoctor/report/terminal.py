@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from ddpdoctor.judge.finding import EvidenceItem, Finding, Where
@@ -16,7 +15,9 @@ from ddpdoctor.report.summary import (
     count_reasons,
     describe_family,
     describe_next,
+    describe_remark,
     describe_stop,
+    describe_suppressed,
     families,
     split_findings,
 )
@@ -319,14 +320,12 @@ def _put_remarks(paper: Paper, report: Report, notes: Sequence[Finding], *, verb
 
 def _put_suppressed(paper: Paper, report: Report, *, verbose: bool) -> None:
     """How many findings were told not to count, and what hides nothing although it says so."""
-    counted = Counter(f.suppression.by for f in report.findings if f.suppression is not None)
-    if counted:
-        words = ", ".join(f"{number} by {by}" for by, number in sorted(counted.items()))
-        paper.put(words, label=f"{count(sum(counted.values()), 'finding')} not counted:", indent=2, hang=4)
+    words = describe_suppressed(report)
+    if words:
+        number = sum(f.suppression is not None for f in report.findings)
+        paper.put(words, label=f"{count(number, 'finding')} not counted:", indent=2, hang=4)
     shown = report.remarks if verbose else report.remarks[:REMARKS_SHOWN]
     for remark in shown:
-        cell = "" if remark.cell is None else f" (cell {remark.cell})"
-        place = remark.file if remark.line is None else f"{remark.file}:{remark.line}{cell}"
-        paper.put(remark.text, label=f"{place}:", indent=2, hang=4, label_style="yellow")
+        paper.put(remark.text, label=f"{describe_remark(remark)}:", indent=2, hang=4, label_style="yellow")
     if len(report.remarks) > len(shown):
         paper.put(f"… {len(report.remarks) - len(shown)} more such remarks (-v shows them)", indent=4)

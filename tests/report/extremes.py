@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ddpdoctor.evidence import (
     Absent,
     BackendResult,
@@ -29,6 +31,8 @@ from ddpdoctor.evidence import (
     UserError,
 )
 from ddpdoctor.judge import CheckRow, EvidenceItem, Finding, Fix, Verdict, Where
+from ddpdoctor.judge.finding import Suppression
+from ddpdoctor.judge.suppression import Remark
 from ddpdoctor.report import Report
 from tests.report.parts import (
     make_bandwidth,
@@ -224,6 +228,23 @@ def sample_large(nodes: int = 2048, per_node: int = 8) -> Report:
         findings=(finding,),
         invocation=("srun", "-N", str(nodes), "python", "-m", "ddpdoctor", "check"),
     )
+
+
+def sample_suppressed() -> Report:
+    """Findings that the user has told not to count, and a comment that hides nothing."""
+    report = sample_many(3)
+    by = (Suppression("comment", "on purpose *x*", 3), Suppression("baseline"), Suppression("baseline"))
+    findings = tuple(
+        replace(each, state="suppressed", suppression=why)
+        for each, why in zip(report.findings, by, strict=True)
+    )
+    remarks = (
+        Remark("ignore[COL002] hides nothing: take it out", "src/a.py", 7),
+        Remark("ignore[COL003] hides nothing: take it out", "b.ipynb", 2, 4),
+    )
+    healthy = Verdict("healthy", "healthy · 1 of 1 checks could look · 50 files read", None, 1, 1)
+    row = replace(report.checks[0], status="pass", reason=None)
+    return replace(report, findings=findings, remarks=remarks, verdict=healthy, checks=(row,))
 
 
 def sample_many(number: int = 1000, files: int = 50) -> Report:

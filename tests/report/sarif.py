@@ -91,7 +91,9 @@ DEFINITIONS = {
         defaultConfiguration=one("level", level=LEVEL),
         properties=of("bag"),
     ),
-    "notification": one("message", message=of("message"), level=LEVEL),  # 3.58
+    "notification": one(  # 3.58
+        "message", message=of("message"), level=LEVEL, locations=many(of("location"))
+    ),
     "invocation": one(  # 3.20
         "executionSuccessful",
         executionSuccessful={"type": "boolean"},
@@ -100,6 +102,7 @@ DEFINITIONS = {
         startTimeUtc=TIME,
         endTimeUtc=TIME,
         toolExecutionNotifications=many(of("notification")),
+        toolConfigurationNotifications=many(of("notification")),
         properties=of("bag"),
     ),
     "driver": one(  # 3.19

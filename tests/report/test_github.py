@@ -10,13 +10,14 @@ from ddpdoctor.evidence import RankSet
 from ddpdoctor.judge import Finding, Where
 from ddpdoctor.report import RenderOptions, Report
 from ddpdoctor.report.github import SHOWN, GithubRenderer
-from tests.report.extremes import sample_large, sample_many
+from tests.report.extremes import sample_large, sample_many, sample_suppressed
 from tests.report.samples import SAMPLES, sample_healthy, sample_problems, sample_unknown
 
 EVERYTHING: dict[str, Callable[[], Report]] = {
     **SAMPLES,
     "large": lambda: sample_large(64, 8),
     "many": sample_many,
+    "suppressed": sample_suppressed,
 }
 
 
@@ -125,6 +126,16 @@ def test_line_of_a_cell_is_told_in_words() -> None:
     (command,) = read(replace(sample_healthy(), findings=(finding,)))
     assert "line" not in command.properties
     assert command.message.splitlines()[1] == "cell 3, line 2"
+
+
+def test_remarks_stand_at_their_lines() -> None:
+    verdict, first, second = read(sample_suppressed())
+    assert verdict.message.startswith("healthy")
+    assert first.properties == {"file": "src/a.py", "title": "ddpdoctor", "line": "7"}
+    assert second.properties == {"file": "b.ipynb", "title": "ddpdoctor"}
+    assert second.message == "cell 4: ignore[COL003] hides nothing: take it out"
+    text = GithubRenderer().render(sample_suppressed(), RenderOptions())
+    assert "ddpdoctor: 0 findings, not counted 2 by baseline, 1 by comment; " in text
 
 
 def test_no_more_annotations_than_github_keeps() -> None:

@@ -12,13 +12,14 @@ import pytest
 from ddpdoctor.judge import CheckRow, Finding, Verdict
 from ddpdoctor.report import RenderOptions, Report
 from ddpdoctor.report.junit import JunitRenderer
-from tests.report.extremes import sample_large, sample_many
+from tests.report.extremes import sample_large, sample_many, sample_suppressed
 from tests.report.samples import SAMPLES, sample_healthy, sample_nodes, sample_problems, sample_unknown
 
 EVERYTHING: dict[str, Callable[[], Report]] = {
     **SAMPLES,
     "large": lambda: sample_large(64, 8),
     "many": sample_many,
+    "suppressed": sample_suppressed,
 }
 ALLOWED = {
     "testsuites": ({"name"}, {"time", "tests", "failures", "errors"}, {"testsuite"}),
@@ -122,6 +123,12 @@ def test_of_two_checks_that_see_one_code_the_right_one_fails() -> None:
 def test_finding_of_no_check_is_not_lost() -> None:
     finding = Finding("Gone.", code="X-a-001", name="gone", severity="error")
     assert list(read(replace(sample_healthy(), findings=(finding,)))["findings"]) == ["X-a-001 gone"]
+
+
+def test_what_is_not_counted_fails_no_case_and_is_told() -> None:
+    root = ElementTree.fromstring(render(sample_suppressed()).encode())
+    assert root.get("failures") == "0"
+    assert [each.text for each in root.iter("system-out")] == ["not counted: 2 by baseline, 1 by comment"]
 
 
 def test_characters_that_xml_cannot_hold_become_visible() -> None:

@@ -18,13 +18,14 @@ from ddpdoctor.report import RenderOptions, Report
 from ddpdoctor.report.markdown import LENGTH, MarkdownRenderer
 from ddpdoctor.report.marks import code, escape, escape_html, fence, table, write_page
 from ddpdoctor.report.places import tidy
-from tests.report.extremes import HOSTILE, sample_large, sample_many
+from tests.report.extremes import HOSTILE, sample_large, sample_many, sample_suppressed
 from tests.report.samples import SAMPLES, sample_healthy, sample_problems, sample_unknown
 
 EVERYTHING: dict[str, Callable[[], Report]] = {
     **SAMPLES,
     "large": lambda: sample_large(64, 8),
     "many": sample_many,
+    "suppressed": sample_suppressed,
 }
 OURS = re.compile(r"<details><summary>[^<>]*</summary>|</details>")
 """The only HTML that may be in it."""
@@ -163,6 +164,13 @@ def test_verdict_stands_open_and_the_rest_is_folded() -> None:
 def test_endings_without_finding_are_told_apart() -> None:
     assert render(sample_healthy()).startswith("## ddpdoctor ✓ healthy\n\nhealthy · ")
     assert render(sample_unknown()).startswith("## ddpdoctor ? could not tell\n\ntoo little was seen")
+
+
+def test_what_is_not_counted_is_told_and_not_shown() -> None:
+    text = render(sample_suppressed())
+    assert "Not counted: 2 by baseline, 1 by comment." in text
+    assert "- `src/a.py:7`: ignore\\[COL002\\] hides nothing: take it out" in text
+    assert "all_reduce at" not in text
 
 
 def test_thousand_findings_fit_a_comment() -> None:

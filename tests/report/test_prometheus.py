@@ -11,13 +11,14 @@ from ddpdoctor.judge import Finding
 from ddpdoctor.report import RenderOptions, Report
 from ddpdoctor.report.html.text import clean, clip
 from ddpdoctor.report.prometheus import LABEL_SHOWN, RANKS_SHOWN, SERIES_SHOWN, PrometheusRenderer
-from tests.report.extremes import HOSTILE, sample_large, sample_many
+from tests.report.extremes import HOSTILE, sample_large, sample_many, sample_suppressed
 from tests.report.samples import SAMPLES, sample_error, sample_healthy, sample_nodes, sample_problems
 
 EVERYTHING: dict[str, Callable[[], Report]] = {
     **SAMPLES,
     "large": sample_large,
     "many": sample_many,
+    "suppressed": sample_suppressed,
 }
 Samples = dict[tuple[tuple[str, str], ...], float]
 
@@ -65,6 +66,12 @@ def test_verdict_and_checks_are_counted() -> None:
     }
     assert found["job_exit_code"] == {(): 1}
     assert found["start_time_seconds"] == {(): pytest.approx(1795184103.123456)}
+
+
+def test_what_is_not_counted_is_a_number_of_its_own() -> None:
+    found = read(sample_suppressed())
+    assert found["suppressed_findings"] == {(): 3}
+    assert "finding" not in found
 
 
 def test_culprits_are_named_by_rank_node_and_code() -> None:

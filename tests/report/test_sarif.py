@@ -13,7 +13,7 @@ from ddpdoctor.judge import Finding, Where
 from ddpdoctor.judge.finding import Suppression
 from ddpdoctor.report import RenderOptions, Report
 from ddpdoctor.report.sarif import SarifRenderer
-from tests.report.extremes import sample_large, sample_many
+from tests.report.extremes import sample_large, sample_many, sample_suppressed
 from tests.report.parts import PAGES
 from tests.report.samples import SAMPLES, sample_healthy, sample_nodes, sample_problems
 from tests.report.sarif import find_problems
@@ -22,6 +22,7 @@ EVERYTHING: dict[str, Callable[[], Report]] = {
     **SAMPLES,
     "large": lambda: sample_large(64, 8),
     "many": sample_many,
+    "suppressed": sample_suppressed,
 }
 
 
