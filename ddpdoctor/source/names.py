@@ -74,6 +74,7 @@ class Files:
         for script in scripts:
             if script.tree is not None:
                 self.modules.append(_build(script, script.tree, None, None))
+        self._related: dict[Scope, set[Scope]] = {}
         self._by_name: dict[str, Scope | None] = {}
         for module in self.modules:
             parts = module.script.name.removesuffix(".py").removesuffix("/__init__").split("/")
@@ -120,6 +121,19 @@ class Files:
                 return each.classes[called]
         home, last = self._module_of(called)
         return home.classes.get(last) if home is not None else None
+
+    def find_related(self, module: Scope) -> frozenset[Scope]:
+        """Return a module with those that import it or that it imports, directly or not."""
+        if not self._related:
+            for each in self.modules:
+                self._related[each] = {each}
+            for each in self.modules:
+                for other in self.imported(each):
+                    if self._related[other] is not self._related[each]:
+                        self._related[each] |= self._related[other]
+                        for member in self._related[other]:
+                            self._related[member] = self._related[each]
+        return frozenset(self._related[module])
 
     def imported(self, module: Scope) -> set[Scope]:
         """Return the modules among the files that a module imports, anywhere in it."""

@@ -28,7 +28,7 @@ from ddpdoctor.source.sides import (
     join_sides,
     tell_uneven,
 )
-from ddpdoctor.source.walking import own_nodes
+from ddpdoctor.source.walking import find_calls, own_nodes
 
 MOST_CALLS = 64
 """Collectives of one block that are kept; further ones would change nothing."""
@@ -89,9 +89,7 @@ class PathReader:
     def _prepare(self, scope: Scope) -> None:
         """Note which names a collective has made equal, what mp.spawn starts, and which values are losses."""
         self._losses[scope] = find_losses(scope, self.files)
-        for node in own_nodes(scope.node):
-            if not isinstance(node, ast.Call):
-                continue
+        for node in find_calls(scope):
             name = self.files.dotted(node.func, scope) or ""
             if name in ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes") and node.args:
                 function = self.files.function(node.args[0], scope)

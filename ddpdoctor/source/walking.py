@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ddpdoctor.source.names import Scope
+from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.nodes import children
 
 
@@ -20,7 +20,28 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def find_calls(scope: Scope) -> Iterator[ast.Call]:
-    """Yield the calls that stand in a scope itself, in no order."""
+    """Yield the calls that stand in a scope itself, in order of the lines."""
     if scope.calls is None:
-        scope.calls = tuple(node for node in own_nodes(scope.node) if isinstance(node, ast.Call))
+        calls = (node for node in own_nodes(scope.node) if isinstance(node, ast.Call))
+        scope.calls = tuple(sorted(calls, key=lambda call: (call.lineno, call.col_offset)))
     yield from scope.calls
+
+
+def name_calls(scope: Scope, files: Files) -> Iterator[tuple[ast.Call, str]]:
+    """Yield the calls that stand in a scope itself with their dotted names, in order of the lines."""
+    return ((call, files.dotted(call.func, scope) or "") for call in find_calls(scope))
+
+
+def find_keyword(call: ast.Call, name: str, place: int | None = None) -> ast.expr | None:
+    """Return the argument of a call by its keyword, or by its place where that is given."""
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    if place is None or len(call.args) <= place or any(isinstance(e, ast.Starred) for e in call.args):
+        return None
+    return call.args[place]
+
+
+def is_true(node: ast.expr | None) -> bool:
+    """Whether an argument is ``True`` as it stands."""
+    return isinstance(node, ast.Constant) and node.value is True

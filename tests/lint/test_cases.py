@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.facts import Launch
+from ddpdoctor.judge.runner import run_checks
 from ddpdoctor.source.gather import read_sources
+from tests.lint.judging import REGISTRY
 
 CASES = Path(__file__).resolve().parent.parent / "faults" / "cases"
 FOUND = (
@@ -31,20 +35,27 @@ def test_no_other_job_gives_an_alarm() -> None:
 
 
 FACTS = {
-    "shared-memory-small": {"loader-unsharded"},
-    "silent-data-in-order": {"loader-unsharded"},
-    "silent-epoch-ignored": {"epoch-ignored"},
-    "silent-epoch-prepared": {"epoch-unset"},
-    "silent-epoch-unset": {"epoch-unset"},
+    "group-initialised-twice": {"ENV019"},
+    "group-not-initialised": {"ENV019"},
+    "local-rank-argument": {"ENV007"},
+    "sampler-before-group": {"ENV019"},
+    "shared-memory-small": {"DAT001"},
+    "silent-data-in-order": {"DAT001"},
+    "silent-epoch-ignored": {"DAT002"},
+    "silent-epoch-prepared": {"DAT002"},
+    "silent-epoch-unset": {"DAT002"},
+    "spawn-unguarded": {"ENV017"},
 }
-"""Cases in which rules of lines see a mistake, and which; in the first it is one beside the case's own."""
+"""Cases in which rules see a mistake, and which; in that of shared memory it is one beside the case's own."""
 
 
 def test_rules_find_what_is_wrong_and_nothing_else() -> None:
     """Each case is a program of its own, read apart from the others."""
     found = {}
     for folder in sorted(each for each in CASES.iterdir() if each.is_dir()):
-        rules = {fact.rule for file in read_sources([str(folder)]) for fact in file.facts}
-        if rules:
-            found[folder.name] = rules
+        evidence = Evidence(launch=Launch("lint", nproc=0, world_size=0), sources=read_sources([str(folder)]))
+        _, findings = run_checks(REGISTRY.checks_of("lint"), evidence)
+        codes = {each.code for each in findings if each.severity != "info"} - {"COL002", "COL006"}
+        if codes:
+            found[folder.name] = codes
     assert found == FACTS

@@ -98,7 +98,7 @@ WRONG = {
     "in a conditional expression": ("COL002", "error", "x = 1 if dist.get_rank() == 0 else total(dist.barrier())  # here\n"),
     "spawned": (
         "COL002", "error",
-        "import torch.multiprocessing as mp\ndef work(index, n):\n    if index == 0:\n        dist.barrier()  # here\nmp.spawn(work, (2,), 2)\n",
+        "import torch.multiprocessing as mp\ndef work(index, n):\n    if index == 0:\n        dist.barrier()  # here\nif __name__ == '__main__':\n    mp.spawn(work, (2,), 2)\n",
     ),
     "by the clock": (
         "COL002", "warning",

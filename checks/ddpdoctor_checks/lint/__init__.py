@@ -2,12 +2,26 @@
 
 from ddpdoctor_checks.lint.data import find_epoch_unset, find_unsharded
 from ddpdoctor_checks.lint.findings import find_groups_uneven, find_uneven_calls
+from ddpdoctor_checks.lint.launching import (
+    find_fixed_file,
+    find_group_order,
+    find_local_rank_option,
+    find_port_literal,
+    find_spawn_unguarded,
+    find_switches,
+)
 from ddpdoctor_checks.lint.wrapping import find_data_parallel
 
 __all__ = [
     "find_data_parallel",
     "find_epoch_unset",
+    "find_fixed_file",
+    "find_group_order",
     "find_groups_uneven",
+    "find_local_rank_option",
+    "find_port_literal",
+    "find_spawn_unguarded",
+    "find_switches",
     "find_uneven_calls",
     "find_unsharded",
 ]

@@ -13,15 +13,19 @@ LINT = ("lint",)
 
 
 def facts_of(evidence: Evidence, *rules: str) -> Iterator[SourceFact]:
-    """Yield what some rules have read in all files.
+    """Yield what some rules have read in all files; what several programs come to once.
 
     Raises:
         NotApplicable: no file could be read.
     """
     if all(file.problem for file in evidence.sources):
         raise NotApplicable("no file could be read")
+    known = set()
     for file in evidence.sources:
-        yield from (fact for fact in file.facts if fact.rule in rules)
+        for fact in file.facts:
+            if fact.rule in rules and (fact.rule, fact.place) not in known:
+                known.add((fact.rule, fact.place))
+                yield fact
 
 
 def name_line(place: SourcePlace) -> str:

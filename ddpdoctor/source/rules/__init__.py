@@ -1,18 +1,39 @@
-"""Rules of lines: what is a mistake where it stands, whatever the ranks do. One module for each subject."""
+"""Rules: what is a mistake where it stands. One module for each subject.
+
+Rules of modules look at one file; rules of programs at what a script does from its first line on, and under which
+tests; rules of all files at what they are together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from weakref import WeakKeyDictionary
 
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.rules.data import find_epoch_ignored, find_epoch_unset, find_unsharded
+from ddpdoctor.source.rules.launching import (
+    find_group_order,
+    find_local_rank_options,
+    find_unguarded_spawns,
+)
+from ddpdoctor.source.rules.rendezvous import find_fixed_files, find_ports
+from ddpdoctor.source.rules.settings import find_switches
 from ddpdoctor.source.rules.wrapping import find_data_parallel
+from ddpdoctor.source.traces import Trace, trace_programs
 
 Rule = Callable[[Scope, Files], Iterable[SourceFact]]
 """From a module and all files that are read together to what the rule sees in that module."""
-RULES: tuple[Rule, ...] = (find_data_parallel, find_epoch_ignored)
+RULES: tuple[Rule, ...] = (
+    find_data_parallel,
+    find_epoch_ignored,
+    find_local_rank_options,
+    find_ports,
+    find_fixed_files,
+)
+ProgramRule = Callable[[Trace, Files], Iterable[SourceFact]]
+"""From what one program does to what the rule sees, in whatever files."""
+PROGRAM_RULES: tuple[ProgramRule, ...] = (find_unguarded_spawns, find_group_order, find_switches)
 WholeRule = Callable[[Files], Iterable[SourceFact]]
 """From all files that are read together to what the rule sees in any of them."""
 WHOLE_RULES: tuple[WholeRule, ...] = (find_unsharded, find_epoch_unset)
@@ -21,8 +42,19 @@ WHOLE_RULES: tuple[WholeRule, ...] = (find_unsharded, find_epoch_unset)
 def find_facts(module: Scope, files: Files) -> tuple[SourceFact, ...]:
     """Return what all rules see in one module, in order of the lines."""
     found = [fact for rule in RULES for fact in rule(module, files)]
+    found += [fact for trace in trace_programs(module, files) for fact in _judge(trace, files)]
     found += [fact for fact in _find_whole(files) if fact.place.file == module.script.name]
     return tuple(sorted(found, key=lambda each: (each.place.cell or 0, each.place.line, each.place.column)))
+
+
+def _judge(trace: Trace, files: Files) -> Iterator[SourceFact]:
+    """Yield what the rules of programs see, each line once."""
+    known = set()
+    for rule in PROGRAM_RULES:
+        for fact in rule(trace, files):
+            if (fact.rule, fact.place) not in known:
+                known.add((fact.rule, fact.place))
+                yield fact
 
 
 _WHOLE: WeakKeyDictionary[Files, tuple[SourceFact, ...]] = WeakKeyDictionary()

@@ -1,0 +1,332 @@
+"""Whether all ranks come to a step of a program, and whether a value is the same on all of them.
+
+Both are said only where they are known: a name that could be about ranks, a function that was not given, or a
+parameter whose argument cannot be found make it unknown.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+
+from ddpdoctor.source.names import UNKNOWN, Files, Scope
+from ddpdoctor.source.paths import HARMLESS, KNOWN_ROOTS
+from ddpdoctor.source.ranks import ZERO, RankReader
+from ddpdoctor.source.traces import Frame, Guard, Step, Trace
+
+RANKLIKE = re.compile(
+    r"rank|main|master|primary|chief|zero|first|leader|proc|pid|node|worker|gpu|device|host|coord|local|shard"
+    r"|uniq|uuid|rand|time|temp|tmp|lock|turn|slurm",
+    re.IGNORECASE,
+)
+"""Names that may differ over ranks, or put them in an order."""
+OF_RANKS = re.compile("rank|proc_id", re.IGNORECASE)
+SETTINGS = frozenset({"args", "arg", "cfg", "config", "conf", "opt", "opts", "options", "hparams", "flags", "FLAGS",
+                      "params", "settings", "configuration", "C", "hps", "argv"})  # fmt: skip
+"""Names of what is read from the command line or a file, alike on all ranks."""
+JOINING = frozenset({"os.path.join", "os.path.abspath", "os.path.expanduser", "os.path.realpath", "os.path.basename",
+                     "os.path.dirname", "os.path.normpath", "str", "int", "float", "pathlib.Path", "pathlib.PurePath",
+                     "os.fspath", "len", "min", "max", "round", "isinstance", "hasattr", "getattr", "bool",
+                     "os.path.exists",
+                     "os.path.isfile", "os.path.isdir", "os.listdir", "range", "any", "all", "torch.cuda.is_available",
+                     "os.getcwd"})  # fmt: skip
+"""Functions whose result is alike where their arguments are."""
+TEXT_METHODS = frozenset({"format", "joinpath", "with_suffix", "as_posix", "resolve", "replace", "strip", "lower",
+                          "exists", "is_dir", "is_file", "get", "item", "startswith", "endswith"})  # fmt: skip
+DEEPEST = 8
+
+
+class Ways:
+    """Answers for the steps of one program."""
+
+    def __init__(self, files: Files, trace: Trace) -> None:
+        self.files = files
+        self.trace = trace
+        self.ranks = RankReader(files)
+
+    def may_differ(self, step: Step) -> bool:
+        """Whether some ranks may not come to a step, or not at the same time."""
+        return any(self._guard_differs(each, step.frames) for each in step.guards)
+
+    def is_sure(self, step: Step) -> bool:
+        """Whether each run of the program comes to a step."""
+        return all(
+            each.kind in ("main", "for", "with", "decorator")
+            or (isinstance(each.test, ast.expr) and self.ranks.is_about_launch(each.test, each.scope))
+            for each in step.guards
+        )
+
+    def only_first(self, step: Step) -> Guard | None:
+        """Return the guard that lets rank 0 alone come to a step."""
+        for guard in step.guards:
+            if guard.kind in ("if", "else", "unless") and isinstance(guard.test, ast.expr):
+                read = self.ranks.read(guard.test, guard.scope)
+                if read is not None and read.key == ZERO and read.positive == guard.positive:
+                    return guard
+        return None
+
+    def without_first(self, step: Step) -> bool:
+        """Whether rank 0 never comes to a step."""
+        for guard in step.guards:
+            if guard.kind in ("if", "else", "unless") and isinstance(guard.test, ast.expr):
+                read = self.ranks.read(guard.test, guard.scope)
+                if read is not None and read.key == ZERO and read.positive != guard.positive:
+                    return True
+        return False
+
+    @staticmethod
+    def is_straight(step: Step) -> bool:
+        """Whether no test at all stands before a step."""
+        return all(each.kind in ("main", "for") for each in step.guards)
+
+    def is_foreign(self, step: Step) -> bool:
+        """Whether a step calls what may do anything: a function or method that was not given and is none of torch's."""
+        if step.known or step.call is None:
+            return False
+        function = step.call.func
+        last = function.attr if isinstance(function, ast.Attribute) else step.name
+        if last in HARMLESS or step.name.split(".")[0] in KNOWN_ROOTS:
+            return False
+        if self.files.find_class(function, step.scope) is not None:
+            return False  # one without an __init__ of its own
+        while isinstance(function, ast.Attribute):
+            function = function.value
+        if isinstance(function, ast.Call):
+            return False  # a method of what a call gave, which is a step of its own
+        if not isinstance(function, ast.Name):
+            return True
+        found = step.scope.lookup(function.id)
+        if found is None or function is step.call.func:
+            return True
+        return not all(self._is_tame(value, found[0]) for value in found[1])
+
+    def _is_tame(self, value: ast.expr, scope: Scope) -> bool:
+        """Whether a value was made by one of the packages that make no groups of the user's."""
+        if isinstance(value, ast.Call):
+            return (self.files.dotted(value.func, scope) or "").split(".")[0] in KNOWN_ROOTS
+        return isinstance(value, (ast.Dict, ast.List, ast.Set, ast.Tuple, ast.JoinedStr)) or (
+            isinstance(value, ast.Constant) and value is not UNKNOWN
+        )
+
+    def is_alike(self, value: ast.expr, step: Step) -> bool:
+        """Whether a value is known to be the same on all ranks."""
+        return self._alike(value, step.scope, step.frames, 0)
+
+    def spell(self, value: ast.expr, step: Step) -> str:
+        """Return a text that is equal for equal values, with variables and parameters replaced by what they are."""
+        return self._spell(value, step.scope, step.frames, 0)
+
+    def _guard_differs(self, guard: Guard, frames: tuple[Frame, ...]) -> bool:
+        if guard.kind in ("main", "try"):
+            return False
+        if guard.kind in ("except", "case"):
+            return True
+        if guard.kind == "for":
+            return bool(OF_RANKS.search(ast.unparse(_without_bar(guard.test))))
+        if guard.kind in ("with", "decorator"):
+            call = guard.test.func if isinstance(guard.test, ast.Call) else guard.test
+            name = self.files.dotted(call, guard.scope) if isinstance(call, ast.expr) else None
+            return not (name or "").startswith("torch.") and bool(RANKLIKE.search(ast.unparse(guard.test)))
+        test = guard.test
+        if not isinstance(test, ast.expr) or self.ranks.read(test, guard.scope) is not None:
+            return True
+        return not self.ranks.is_about_launch(test, guard.scope) and not self._plain(
+            test, guard.scope, frames, 0
+        )
+
+    def _plain(self, test: ast.expr, scope: Scope, frames: tuple[Frame, ...], depth: int) -> bool:
+        """Whether a test is about nothing that could make ranks differ."""
+        if isinstance(test, ast.BoolOp):
+            return all(
+                self.ranks.is_about_launch(each, scope) or self._plain(each, scope, frames, depth)
+                for each in test.values
+            )
+        if isinstance(test, ast.UnaryOp):
+            return self._plain(test.operand, scope, frames, depth)
+        if isinstance(test, ast.Compare):
+            # numbers that were computed decide for each rank, but mean no rank
+            return all(self._number_or_alike(each, scope, frames) for each in (test.left, *test.comparators))
+        return self._alike(test, scope, frames, depth)
+
+    def _number_or_alike(self, node: ast.expr, scope: Scope, frames: tuple[Frame, ...]) -> bool:
+        if RANKLIKE.search(ast.unparse(node)):
+            return False
+        if isinstance(node, ast.BinOp):
+            return all(self._number_or_alike(each, scope, frames) for each in (node.left, node.right))
+        if isinstance(node, (ast.Name, ast.Constant)):
+            return not (isinstance(node, ast.Name) and self._is_parameter(node, scope)) or self._alike(
+                node, scope, frames, 0
+            )
+        return self._alike(node, scope, frames, 0)
+
+    @staticmethod
+    def _is_parameter(node: ast.Name, scope: Scope) -> bool:
+        found = scope.lookup(node.id)
+        return found is not None and found[1][:1] == [UNKNOWN] and node.id not in found[0].loops
+
+    def _alike(self, node: ast.expr, scope: Scope, frames: tuple[Frame, ...], depth: int) -> bool:
+        if depth > DEEPEST:
+            return False
+        if isinstance(node, ast.Constant):
+            return node is not UNKNOWN
+        if isinstance(node, ast.JoinedStr):
+            return self._all_alike(node.values, scope, frames, depth)
+        if isinstance(node, ast.FormattedValue):
+            return self._alike(node.value, scope, frames, depth)
+        if isinstance(
+            node, (ast.BinOp, ast.IfExp, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Tuple, ast.List)
+        ):
+            children = (each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr))
+            return self._all_alike(children, scope, frames, depth)
+        if isinstance(node, ast.Subscript):
+            return self._is_setting(node.value) and not RANKLIKE.search(ast.unparse(node))
+        if isinstance(node, ast.Call):
+            return self._call_alike(node, scope, frames, depth)
+        if isinstance(node, ast.Attribute):
+            return self._attribute_alike(node, scope, frames, depth)
+        if isinstance(node, ast.Name):
+            return self._name_alike(node, scope, frames, depth)
+        return False
+
+    def _all_alike(
+        self, nodes: Iterable[ast.expr], scope: Scope, frames: tuple[Frame, ...], depth: int
+    ) -> bool:
+        return all(self._alike(each, scope, frames, depth + 1) for each in nodes)
+
+    def _call_alike(self, node: ast.Call, scope: Scope, frames: tuple[Frame, ...], depth: int) -> bool:
+        values = [*node.args, *(each.value for each in node.keywords)]
+        name = self.files.dotted(node.func, scope)
+        if name in JOINING:
+            return self._all_alike(values, scope, frames, depth)
+        if isinstance(node.func, ast.Attribute) and node.func.attr in TEXT_METHODS:
+            return self._all_alike([node.func.value, *values], scope, frames, depth)
+        return False
+
+    @staticmethod
+    def _is_setting(node: ast.expr) -> bool:
+        while isinstance(node, (ast.Attribute, ast.Subscript)):
+            if isinstance(node, ast.Attribute) and node.attr in SETTINGS:
+                return True
+            node = node.value
+        return isinstance(node, ast.Name) and node.id in SETTINGS
+
+    def _attribute_alike(
+        self, node: ast.Attribute, scope: Scope, frames: tuple[Frame, ...], depth: int
+    ) -> bool:
+        if RANKLIKE.search(node.attr):
+            return False
+        if self._is_setting(node):
+            return not RANKLIKE.search(ast.unparse(node))
+        owner = scope.find_class() if isinstance(node.value, ast.Name) and node.value.id == "self" else None
+        if owner is None:
+            return False
+        start = owner.functions.get("__init__")
+        values = owner.attributes.get(node.attr, [])
+        if not values or start is None:
+            return False
+        made = [each for step in self.trace.steps for each in step.frames[-1:] if each.callee is start]
+        entries = dict.fromkeys(made)
+        if not entries:
+            return False
+        return all(
+            self._alike(value, start, (*_frames_to(self.trace, entry), entry), depth + 1)
+            for value in values
+            for entry in entries
+        )
+
+    def _name_alike(self, node: ast.Name, scope: Scope, frames: tuple[Frame, ...], depth: int) -> bool:
+        if RANKLIKE.search(node.id):
+            return False
+        found = scope.lookup(node.id)
+        if found is None:
+            return node.id in SETTINGS
+        home, values = found
+        if node.id in home.loops:
+            return True
+        if values[0] is UNKNOWN and frames and frames[-1].callee is home:
+            argument = find_argument(frames[-1], node.id)
+            if argument is None:
+                return node.id in SETTINGS
+            if len(values) > 1 and not self._all_alike(values[1:], scope, frames, depth):
+                return False
+            return self._alike(argument, frames[-1].scope, frames[:-1], depth + 1)
+        if node.id in SETTINGS:
+            return True
+        inside = frames if home is scope else ()
+        return self._all_alike(values, home, inside, depth)
+
+    def _spell(self, node: ast.expr, scope: Scope, frames: tuple[Frame, ...], depth: int) -> str:
+        if depth > DEEPEST:
+            return ast.unparse(node)
+        if isinstance(node, ast.Name):
+            found = scope.lookup(node.id)
+            if found is None:
+                return node.id
+            home, values = found
+            if len(values) == 1 and values[0] is UNKNOWN and frames and frames[-1].callee is home:
+                argument = find_argument(frames[-1], node.id)
+                if argument is not None:
+                    return self._spell(argument, frames[-1].scope, frames[:-1], depth + 1)
+            if len(values) == 1 and values[0] is not UNKNOWN:
+                return self._spell(values[0], home, frames if home is scope else (), depth + 1)
+            return node.id
+        if isinstance(node, ast.Constant):
+            return str(node.value)
+        if isinstance(node, ast.Call) and self.files.dotted(node.func, scope) in ("str", "pathlib.Path"):
+            return "/".join(self._spell(each, scope, frames, depth + 1) for each in node.args)
+        if isinstance(node, ast.Call) and self.files.dotted(node.func, scope) == "os.path.join":
+            return "/".join(self._spell(each, scope, frames, depth + 1) for each in node.args)
+        if isinstance(node, ast.JoinedStr):
+            return "".join(
+                self._spell(
+                    each.value if isinstance(each, ast.FormattedValue) else each, scope, frames, depth + 1
+                )
+                for each in node.values
+            )
+        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Div)):
+            middle = "/" if isinstance(node.op, ast.Div) else ""
+            sides = [self._spell(each, scope, frames, depth + 1) for each in (node.left, node.right)]
+            return middle.join(sides)
+        return ast.unparse(node)
+
+
+def _frames_to(trace: Trace, entry: Frame) -> tuple[Frame, ...]:
+    """Return the calls through which a program comes to a call."""
+    return next((step.frames[:-1] for step in trace.steps if step.frames[-1:] == (entry,)), ())
+
+
+def find_argument(frame: Frame, parameter: str) -> ast.expr | None:
+    """Return what a call gives for a parameter: its argument, or the default; None where it cannot be told."""
+    call, node = frame.call, frame.callee.node
+    if isinstance(node, (ast.Module, ast.ClassDef)):
+        return None
+    if any(isinstance(each, ast.Starred) for each in call.args) or any(k.arg is None for k in call.keywords):
+        return None
+    for keyword in call.keywords:
+        if keyword.arg == parameter:
+            return keyword.value
+    names = list(frame.callee.parameters)
+    if names[:1] in (["self"], ["cls"]) and not _is_static(node):
+        names = names[1:]
+    if parameter in names and names.index(parameter) < len(call.args):
+        return call.args[names.index(parameter)]
+    every = [*node.args.posonlyargs, *node.args.args]
+    defaults = dict(zip((each.arg for each in every[::-1]), node.args.defaults[::-1], strict=False))
+    keyed = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+    defaults.update({each.arg: value for each, value in keyed if value is not None})
+    return defaults.get(parameter)
+
+
+def _without_bar(head: ast.AST) -> ast.AST:
+    """Return what a progress bar goes over: that it is shown on one rank says nothing of the loop."""
+    if isinstance(head, ast.Call) and head.args and "tqdm" in ast.unparse(head.func):
+        return head.args[0]
+    return head
+
+
+def _is_static(node: ast.AST) -> bool:
+    return any(
+        isinstance(each, ast.Name) and each.id == "staticmethod"
+        for each in getattr(node, "decorator_list", ())
+    )

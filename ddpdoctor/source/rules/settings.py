@@ -1,0 +1,100 @@
+"""Rules of switches that a script turns on."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
+from ddpdoctor.source.apart import Ways
+from ddpdoctor.source.names import Files
+from ddpdoctor.source.texts import find_settings, fold
+from ddpdoctor.source.traces import JOINS, Step, Trace
+from ddpdoctor.source.walking import find_keyword
+
+ANOMALY = frozenset({"torch.autograd.set_detect_anomaly", "torch.autograd.detect_anomaly",
+                     "torch.autograd.anomaly_mode.set_detect_anomaly",
+                     "torch.autograd.anomaly_mode.detect_anomaly"})  # fmt: skip
+ONLY_ASK = frozenset({"torch.cuda.is_available", "torch.cuda.device_count", "torch.cuda.is_initialized",
+                      "torch.cuda.manual_seed", "torch.cuda.manual_seed_all", "torch.cuda.Event",
+                      "torch.cuda.is_bf16_supported"})  # fmt: skip
+"""Functions of torch.cuda that do not start CUDA, or not always."""
+BLOCKING = "CUDA_LAUNCH_BLOCKING"
+
+
+def find_switches(trace: Trace, files: Files) -> Iterator[SourceFact]:
+    """Yield what a distributed script sets in its environment (``variable-set``), and anomaly mode (``anomaly-mode``).
+
+    names: name and value of the variable, and ``gpu`` where the program uses one. ``variable-late`` is
+    CUDA_LAUNCH_BLOCKING after CUDA has started; the line that starts it is beside it. What is taken back somewhere in
+    the same file is passed over, and so is anomaly mode as a manager around no loop.
+    """
+    if not trace.joins:
+        return
+    ways = Ways(files, trace)
+    gpu = ("gpu",) if _uses_gpu(trace, files) else ()
+    started: Step | None = None
+    for step in trace.steps:
+        if not ways.is_straight(step):
+            continue
+        place = step.scope.script.place(step.node, step.scope.name)
+        for name, value in find_settings(step.node, step.scope, files):
+            text = fold(value, step.scope, files)
+            if text is None or _is_taken_back(name, step):
+                continue
+            if name == BLOCKING and text not in ("", "0") and started is not None:
+                beside = started.scope.script.place(started.node, started.scope.name)
+                related = (RelatedPlace("noticed", beside),)
+                yield SourceFact("variable-late", place, related=related, names=(name, text, *gpu))
+            else:
+                yield SourceFact("variable-set", place, names=(name, text, *gpu))
+        call = step.call
+        if call is not None and step.name in ANOMALY and _stays_on(call, step, trace):
+            yield SourceFact("anomaly-mode", place)
+        if started is None and _starts_cuda(step, files):
+            started = step
+
+
+def _is_taken_back(name: str, step: Step) -> bool:
+    pattern = rf"(?:del\s+os\.environ\[|environ\.pop\(|unsetenv\()\s*['\"]{re.escape(name)}['\"]"
+    return re.search(pattern, "\n".join(step.scope.script.lines)) is not None
+
+
+def _uses_gpu(trace: Trace, files: Files) -> bool:
+    for step in trace.steps:
+        if step.call is not None and step.name in JOINS:
+            backend = find_keyword(step.call, "backend", 0)
+            text = fold(backend, step.scope, files)
+            if backend is None or "nccl" in (text or ""):
+                return True
+        if _starts_cuda(step, files):
+            return True
+    return False
+
+
+def _stays_on(call: ast.Call, step: Step, trace: Trace) -> bool:
+    """Whether anomaly mode is turned on, and not for a single look."""
+    if step.name.endswith("set_detect_anomaly"):
+        mode = find_keyword(call, "mode", 0)
+        if mode is None or not (isinstance(mode, ast.Constant) and mode.value):
+            return False
+    inside = [each.guards for each in trace.steps if any(guard.test is call for guard in each.guards)]
+    if not inside:
+        return step.name.endswith("set_detect_anomaly")  # not as a manager
+    behind = (guards[[guard.test for guard in guards].index(call) :] for guards in inside)
+    return any(guard.kind in ("for", "while") for guards in behind for guard in guards)
+
+
+def _starts_cuda(step: Step, files: Files) -> bool:
+    call = step.call
+    if call is None:
+        return False
+    if step.name.startswith("torch.cuda."):
+        return step.name not in ONLY_ASK and not step.name.startswith("torch.cuda.amp")
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "cuda":
+        return True
+    values = [find_keyword(call, "device")]
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "to":
+        values += call.args[:1]
+    return any((fold(each, step.scope, files) or "").startswith("cuda") for each in values)

@@ -1,0 +1,286 @@
+"""Programs as rows of steps: what a script does from its first line on, through its functions, and under which tests.
+
+A step is a call or the setting of an item, in the order in which a run comes to it; loops are passed once, and of a
+test both sides are told, each below its guard. A function that `mp.spawn` starts is a program of its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ddpdoctor.source.calls import is_any_collective, is_wrapper
+from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.nodes import children
+from ddpdoctor.source.walking import own_nodes
+
+MOST_STEPS = 6_000
+"""Of one program; what comes later is not judged."""
+DEEPEST_CALLS = 12
+"""Functions that are followed into one another."""
+JOINS = frozenset(
+    {"torch.distributed.init_process_group", "torch.distributed.distributed_c10d.init_process_group"}
+)
+"""Functions by which a program becomes a rank."""
+OTHER_JOINS = frozenset({"accelerate.Accelerator", "deepspeed.init_distributed",
+                         "torch.distributed.init_device_mesh",
+                         "torch.distributed.device_mesh.init_device_mesh"})  # fmt: skip
+SPAWNS = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes",
+                    "torch.multiprocessing.spawn.spawn"})  # fmt: skip
+RUNNERS = frozenset({"fire.Fire", "absl.app.run", "tyro.cli", "typer.run", "jsonargparse.CLI"})
+"""Functions that call the function which they are given."""
+ABOUT = re.compile(
+    r"__main__|multiprocessing|torch\.distributed|import distributed|DistributedDataParallel|[Aa]ccelerat"
+)
+"""What a module mentions that starts a program of ranks, here or in the files that it imports."""
+LEAVES = (ast.Return, ast.Break, ast.Continue)
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What decides whether a run comes to a step."""
+
+    kind: str
+    """main (``__name__``), if, else, unless (an earlier test whose side leaves), for, while, with, try, except, case
+    or decorator."""
+    test: ast.AST
+    """The test, or the expression of a loop, manager or decorator."""
+    scope: Scope
+    positive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A call of a function of the files, inside of which a step is."""
+
+    call: ast.Call
+    scope: Scope
+    """Where the call stands."""
+    callee: Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that a program does."""
+
+    node: ast.Call | ast.Assign
+    name: str
+    """Dotted name of what is called; empty where that is no name, and for assignments."""
+    scope: Scope
+    guards: tuple[Guard, ...]
+    frames: tuple[Frame, ...]
+    """The calls through which it is reached, the outermost first."""
+    known: bool
+    """Whether the function that is called is one of the files, into which the next steps lead."""
+
+    @property
+    def call(self) -> ast.Call | None:
+        """The call, where it is one."""
+        return self.node if isinstance(self.node, ast.Call) else None
+
+
+@dataclass(slots=True)
+class Trace:
+    """What one program does."""
+
+    start: Scope
+    """The module, or the function that is spawned."""
+    steps: list[Step] = field(default_factory=list)
+    whole: bool = True
+    """False where it was cut off."""
+    joins: bool = False
+    """Whether it is a rank: makes the process group, a collective, a wrapped model or an Accelerator."""
+
+
+def trace_programs(module: Scope, files: Files) -> tuple[Trace, ...]:
+    """Return the programs that begin in a module: itself from its first line on, and what is spawned of it."""
+    if not ABOUT.search("\n".join(module.script.lines)):
+        return ()
+    traces = []
+    for scope in module.walk():
+        if scope is module or scope.spawned:
+            trace = Trace(scope)
+            _Walker(files, trace).block(scope.node.body, scope, (), ())
+            traces.append(trace)
+    return tuple(traces)
+
+
+class _Walker:
+    """Writes the steps of one program."""
+
+    def __init__(self, files: Files, trace: Trace) -> None:
+        self.files = files
+        self.trace = trace
+
+    def block(
+        self,
+        body: Sequence[ast.stmt],
+        scope: Scope,
+        guards: tuple[Guard, ...],
+        frames: tuple[Frame, ...],
+    ) -> None:
+        """Write the steps of a block; a test one side of which leaves guards what comes after it."""
+        for statement in body:
+            if not self.trace.whole:
+                return
+            self._statement(statement, scope, guards, frames)
+            guards += tuple(find_exits(statement, scope))
+
+    def _statement(
+        self, node: ast.stmt, scope: Scope, guards: tuple[Guard, ...], frames: tuple[Frame, ...]
+    ) -> None:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            self._each(node.decorator_list, scope, guards, frames)
+        elif isinstance(node, ast.ClassDef):
+            self._each(node.decorator_list, scope, guards, frames)
+            inner = scope.classes.get(node.name)
+            if inner is not None:
+                self.block(node.body, inner, guards, frames)
+        elif isinstance(node, ast.If):
+            self._expression(node.test, scope, guards, frames)
+            if is_main_guard(node.test):
+                self.block(node.body, scope, (*guards, Guard("main", node.test, scope)), frames)
+                self.block(node.orelse, scope, (*guards, Guard("else", node.test, scope, False)), frames)
+                return
+            self.block(node.body, scope, (*guards, Guard("if", node.test, scope)), frames)
+            self.block(node.orelse, scope, (*guards, Guard("else", node.test, scope, False)), frames)
+        elif isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
+            head, kind = (node.test, "while") if isinstance(node, ast.While) else (node.iter, "for")
+            self._expression(head, scope, guards, frames)
+            self.block(node.body, scope, (*guards, Guard(kind, head, scope)), frames)
+            self.block(node.orelse, scope, guards, frames)
+        elif isinstance(node, (ast.With, ast.AsyncWith)):
+            for item in node.items:
+                self._expression(item.context_expr, scope, guards, frames)
+                guards = (*guards, Guard("with", item.context_expr, scope))
+            self.block(node.body, scope, guards, frames)
+        elif isinstance(node, ast.Match):
+            self._expression(node.subject, scope, guards, frames)
+            for case in node.cases:
+                self.block(case.body, scope, (*guards, Guard("case", node.subject, scope)), frames)
+        elif isinstance(node, ast.Try) or type(node).__name__ == "TryStar":
+            self._try(node, scope, guards, frames)
+        else:
+            self._expression(node, scope, guards, frames)
+
+    def _try(
+        self, node: ast.stmt, scope: Scope, guards: tuple[Guard, ...], frames: tuple[Frame, ...]
+    ) -> None:
+        handlers = getattr(node, "handlers", [])
+        inside = (*guards, Guard("try", node, scope)) if handlers else guards
+        self.block(getattr(node, "body", []), scope, inside, frames)
+        for handler in handlers:
+            self.block(handler.body, scope, (*guards, Guard("except", handler, scope)), frames)
+        self.block(getattr(node, "orelse", []), scope, inside, frames)
+        self.block(getattr(node, "finalbody", []), scope, guards, frames)
+
+    def _each(
+        self, nodes: Iterable[ast.AST], scope: Scope, guards: tuple[Guard, ...], frames: tuple[Frame, ...]
+    ) -> None:
+        for node in nodes:
+            self._expression(node, scope, guards, frames)
+
+    def _expression(
+        self, node: ast.AST, scope: Scope, guards: tuple[Guard, ...], frames: tuple[Frame, ...]
+    ) -> None:
+        """Write the calls of an expression or a simple statement, the inner ones first."""
+        if isinstance(node, (ast.Constant, ast.Name, ast.Lambda)) or not self.trace.whole:
+            return
+        if isinstance(node, ast.IfExp):
+            self._expression(node.test, scope, guards, frames)
+            self._expression(node.body, scope, (*guards, Guard("if", node.test, scope)), frames)
+            self._expression(node.orelse, scope, (*guards, Guard("else", node.test, scope, False)), frames)
+            return
+        if isinstance(node, ast.BoolOp):
+            kind = "if" if isinstance(node.op, ast.And) else "else"
+            for value in node.values:
+                self._expression(value, scope, guards, frames)
+                guards = (*guards, Guard(kind, value, scope, kind == "if"))
+            return
+        if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            self._expression(node.generators[0].iter, scope, guards, frames)
+            guards = (*guards, Guard("for", node.generators[0].iter, scope))
+            guards += tuple(Guard("if", test, scope) for each in node.generators for test in each.ifs)
+            elements = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+            self._each(elements, scope, guards, frames)
+            return
+        self._each(children(node), scope, guards, frames)
+        if isinstance(node, ast.Call):
+            self._call(node, scope, guards, frames)
+        elif isinstance(node, ast.Assign) and any(isinstance(each, ast.Subscript) for each in node.targets):
+            self._write(Step(node, "", scope, guards, frames, False))
+
+    def _call(
+        self, node: ast.Call, scope: Scope, guards: tuple[Guard, ...], frames: tuple[Frame, ...]
+    ) -> None:
+        name = self.files.dotted(node.func, scope) or ""
+        callee = find_callee(node, scope, self.files)
+        if callee is None and name in RUNNERS and node.args:
+            callee = self.files.function(node.args[0], scope)
+        self._write(Step(node, name, scope, guards, frames, callee is not None))
+        if not self.trace.joins:
+            self.trace.joins = (
+                name in JOINS
+                or name in OTHER_JOINS
+                or is_wrapper(node, scope, self.files)
+                or is_any_collective(node, scope, self.files)
+            )
+        if callee is None or len(frames) >= DEEPEST_CALLS or any(each.callee is callee for each in frames):
+            return
+        for decorator in getattr(callee.node, "decorator_list", ()):
+            guards = (*guards, Guard("decorator", decorator, callee.outer or callee))
+        self.block(callee.node.body, callee, guards, (*frames, Frame(node, scope, callee)))
+
+    def _write(self, step: Step) -> None:
+        if len(self.trace.steps) >= MOST_STEPS:
+            self.trace.whole = False
+            return
+        self.trace.steps.append(step)
+
+
+def find_callee(call: ast.Call, scope: Scope, files: Files) -> Scope | None:
+    """Return the function of the files that a call runs: of a class, its ``__init__``."""
+    function = files.function(call.func, scope)
+    if function is not None:
+        return function
+    made = files.find_class(call.func, scope)
+    return made.functions.get("__init__") if made is not None else None
+
+
+def is_main_guard(test: ast.expr) -> bool:
+    """Whether it is ``__name__ == "__main__"``."""
+    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Eq):
+        return False
+    sides = [test.left, test.comparators[0]]
+    named = any(isinstance(each, ast.Name) and each.id == "__name__" for each in sides)
+    return named and any(isinstance(each, ast.Constant) and each.value == "__main__" for each in sides)
+
+
+def find_exits(statement: ast.stmt, scope: Scope) -> Iterator[Guard]:
+    """Yield the tests in a statement one side of which leaves the block around it."""
+    if isinstance(statement, ast.If):
+        for side, positive in ((statement.body, False), (statement.orelse, True)):
+            if any(_leaves(each) for each in side):
+                yield Guard("unless", statement.test, scope, positive)
+        for each in (*statement.body, *statement.orelse):
+            yield from find_exits(each, scope)
+    elif isinstance(statement, (ast.For, ast.AsyncFor, ast.While)):
+        head = statement.test if isinstance(statement, ast.While) else statement.iter
+        if any(isinstance(each, ast.Return) for each in own_nodes(statement)):
+            yield Guard("unless", head, scope, False)
+            for node in own_nodes(statement):
+                if isinstance(node, ast.If) and any(isinstance(each, ast.Return) for each in node.body):
+                    yield Guard("unless", node.test, scope, False)
+    elif isinstance(statement, (ast.With, ast.AsyncWith, ast.Try)):
+        for each in statement.body:
+            yield from find_exits(each, scope)
+
+
+def _leaves(statement: ast.stmt) -> bool:
+    if isinstance(statement, LEAVES):
+        return True
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return ast.unparse(statement.value.func) in ("sys.exit", "exit", "quit", "os._exit")
+    return False
