@@ -70,6 +70,18 @@ class Replicated:
 
 
 @dataclass(frozen=True, slots=True)
+class Gathered:
+    """Tensors that were gathered from ranks, require no gradient, and are used where a backward goes through."""
+
+    ranks: RankSet
+    operation: str
+    shape: tuple[int, ...]
+    """Of what the first of these ranks gave; that requires a gradient."""
+    frames: tuple[Frame, ...] = ()
+    """Of the call, innermost first."""
+
+
+@dataclass(frozen=True, slots=True)
 class Syncs:
     """What was seen on one node."""
 
@@ -77,3 +89,4 @@ class Syncs:
     searches: tuple[SearchLook, ...] = ()
     unenclosed: tuple[Unenclosed, ...] = ()
     replicated: tuple[Replicated, ...] = ()
+    gathered: tuple[Gathered, ...] = ()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.syncs import PaceLook, Replicated, SearchLook, Syncs, Unenclosed
+from ddpdoctor.evidence.syncs import Gathered, PaceLook, Replicated, SearchLook, Syncs, Unenclosed
 from ddpdoctor.watch.records import Shortener
 
-KINDS = frozenset({"pace", "search", "unenclosed", "data-parallel"})
+KINDS = frozenset({"pace", "search", "unenclosed", "data-parallel", "gathered"})
 """Events that tell of it."""
 KEPT = 40
 """Looks at the pace."""
@@ -30,6 +30,7 @@ def fold_syncs(ranks: Events, shorten: Shortener) -> Syncs:
         searches=tuple(_fold_searches(ranks)),
         unenclosed=tuple(_fold_unenclosed(ranks, shorten)),
         replicated=tuple(_fold_replicated(ranks, shorten)),
+        gathered=tuple(_fold_gathered(ranks, shorten)),
     )
 
 
@@ -84,3 +85,16 @@ def _fold_replicated(ranks: Events, shorten: Shortener) -> list[Replicated]:
                 )
                 rows.setdefault(key, []).append(rank)
     return [Replicated(RankSet(who), *key) for key, who in rows.items()]
+
+
+def _fold_gathered(ranks: Events, shorten: Shortener) -> list[Gathered]:
+    rows: dict[tuple[str, tuple[Frame, ...]], dict[int, tuple[int, ...]]] = {}
+    for rank, events in ranks.items():
+        for event in events:
+            if event["event"] == "gathered":
+                key = str(event["class"]), shorten.frames(event.get("frames"))
+                rows.setdefault(key, {})[rank] = tuple(int(size) for size in event["shape"])
+    return [
+        Gathered(RankSet(shapes), op, next(iter(shapes.values())), frames)
+        for (op, frames), shapes in rows.items()
+    ]

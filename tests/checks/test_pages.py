@@ -84,6 +84,7 @@ COL006 group-creation-mismatch error
 COL007 work-not-waited error
 COL008 rank-finished-early error
 COL009 rank-stalled error
+COL010 gather-without-gradient warning
 COL011 point-to-point-unmatched error
 COL012 teardown-unmatched warning
 DAT003 batches-uneven error

@@ -8,12 +8,18 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
-from ddpdoctor.evidence.syncs import PaceLook, Replicated, SearchLook, Syncs, Unenclosed
+from ddpdoctor.evidence.syncs import Gathered, PaceLook, Replicated, SearchLook, Syncs, Unenclosed
 from ddpdoctor.evidence.training import OptimizerSetup, StepLook, Training, WrapperSetup
 from ddpdoctor.judge import NotApplicable
 from ddpdoctor.watch.records import Shortener
 from ddpdoctor.watch.syncs import fold_syncs
-from ddpdoctor_checks.training import find_data_parallel, find_redundant, find_search, find_unenclosed
+from ddpdoctor_checks.training import (
+    find_data_parallel,
+    find_gathered,
+    find_redundant,
+    find_search,
+    find_unenclosed,
+)
 
 LINE = (Frame("train.py", 7, "main", "optimizer.step()"),)
 BOTH = RankSet([0, 1])
@@ -108,6 +114,26 @@ def test_data_parallel_in_a_job_of_one_rank_is_not_applicable() -> None:
     alone = Training(0, RankSet([0]), syncs=Syncs(replicated=(Replicated(RankSet([0]), "Net", 8, LINE),)))
     with pytest.raises(NotApplicable):
         list(find_data_parallel(Evidence(training=(alone,))))
+
+
+def test_gathered_constants_of_a_loss_are_named_once_for_a_line() -> None:
+    one, other = (Syncs(gathered=(Gathered(RankSet([rank]), "all_gather", (8, 4), LINE),)) for rank in (0, 1))
+    (found,) = find_gathered(training(one, other))
+    assert (found.ranks, found.where[0].line) == (BOTH, 7)
+    assert "what all_gather at train.py:7 gathered" in found.message
+    assert found.severity is None
+    assert list(find_gathered(training(Syncs()))) == []
+    with pytest.raises(NotApplicable):
+        list(find_gathered(Evidence(training=(Training(0, BOTH),))))
+
+
+def test_gathers_of_ranks_are_folded_by_line(tmp_path: Path) -> None:
+    event: dict[str, Any] = {"event": "gathered", "class": "all_gather", "shape": [8, 4], "frames": []}
+    folded = fold_syncs({0: [event], 1: [event, {**event, "class": "other"}]}, Shortener(tmp_path))
+    assert folded.gathered == (
+        Gathered(BOTH, "all_gather", (8, 4)),
+        Gathered(RankSet([1]), "other", (8, 4)),
+    )
 
 
 def test_events_of_ranks_are_folded() -> None:

@@ -18,6 +18,7 @@ from ddpdoctor_checks.training.findings import (
     find_unused_somewhere,
     find_unwrapped,
 )
+from ddpdoctor_checks.training.gathers import find_gathered
 from ddpdoctor_checks.training.numerics import find_nonfinite, find_scalers
 from ddpdoctor_checks.training.races import (
     find_checkpoint_raced,
@@ -47,6 +48,7 @@ __all__ = [
     "find_draws_repeated",
     "find_epoch_unset",
     "find_evaluation_padded",
+    "find_gathered",
     "find_nonfinite",
     "find_parted",
     "find_rates",

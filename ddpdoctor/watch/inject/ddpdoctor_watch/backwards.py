@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 
-from . import budget, ddp, finite, gradients, hooks, loaders, prints, steps, syncs
+from . import budget, ddp, finite, gathers, gradients, hooks, loaders, prints, steps, syncs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ def _note_backward(_: Any, frame: FrameType, args: Any) -> None:
     given = frame.f_locals.get("tensors")
     if type(given) is tuple and len(given) == 1 and prints.explain_busy() is None:
         _look(state, given[0], frame)
+        gathers.note_backward(given[0])
     if began:
         budget.spend(time.monotonic_ns() - _EACH * (time.monotonic_ns() - began))
 

@@ -72,6 +72,8 @@ _failed = False
 _depth: Any = _local()
 settle: Callable[[int, int], object] | None = None
 """Told of each barrier that is waited for: its number and its group."""
+gathers: Callable[[str, Any, Any, FrameType | None], object] | None = None
+"""Told of each call that gathers: operation, input, output and the caller's frame."""
 
 
 def note_beginning(spec: Spec, frame: FrameType) -> None:
@@ -224,6 +226,8 @@ def _write(
         flags |= ASYNC
     ordinal = ring.ordinals[kind] = ring.ordinals.get(kind, 0) + 1
     token = _append(ring, ordinal, signature, _find_site(ring, frame), group, peer, tag, flags)
+    if spec.gathered is not None and gathers is not None:
+        gathers(spec.name, tensor, get(spec.gathered), frame)
     if spec.settles and settle is not None and not flags & ASYNC:
         settle(ring.count, group)
     return token

@@ -51,6 +51,7 @@ LIMITS = {
     "search": 100,
     "unenclosed": 20,
     "data-parallel": 10,
+    "gathered": 10,
     "signature": 4_000,
     "site": 4_000,
     "group": 1_000,

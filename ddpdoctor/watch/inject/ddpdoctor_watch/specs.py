@@ -16,6 +16,12 @@ _ROOTED = ("gather", "scatter", "gather_object", "scatter_object_list", "broadca
 _MAKERS = ("new_group", "split_group", "shrink_group")
 """What makes a group. They are counted by the ranks that it is made of: some ranks may leave groups out that others
 make, and the numbers of their other calls have to fit all the same."""
+_GATHERERS = {
+    "all_gather": "tensor_list",
+    "all_gather_into_tensor": "output_tensor",
+    "all_gather_single": "output_tensor",
+}
+"""What gives each rank the tensors of all, and the argument that takes them."""
 _TWO_SIDED = ("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list")
 
 
@@ -36,6 +42,7 @@ class Spec:
         self.makes = name in _MAKERS
         self.compared = name not in _UNEQUAL
         self.rooted = name in _ROOTED
+        self.gathered = _GATHERERS.get(name)
         self.settles = name == "barrier"
 
 

@@ -19,6 +19,7 @@ from . import (
     describe,
     evaluations,
     files,
+    gathers,
     gradients,
     groups,
     hooks,
@@ -219,6 +220,7 @@ def _note_group(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
         if steps.install(group.size()):
             backwards.install()
             scalers.install()
+            gathers.install()
 
 
 def _note_wrapping(result: Any, frame: FrameType, args: tuple[Any, ...]) -> None:

@@ -1,0 +1,90 @@
+"""Gathered tensors that a loss takes as constants are told from those that are right."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.watch.injecting import INJECT, python
+
+SCRIPT = """
+    import sys, torch
+    import torch.distributed, torch.nn.parallel
+    from torch.utils.checkpoint import checkpoint
+    sys.path.insert(0, sys.argv[1])
+    from ddpdoctor_watch import budget, gathers, journal
+
+    events = []
+    budget.write = lambda event, fields: events.append(fields["class"])
+    journal.write = lambda event, fields: events.append(fields) or 0
+    torch.manual_seed(0)
+    source = torch.randn(5, 7, requires_grad=True)
+    z = source * 2
+
+    def call(given, outputs, op="all_gather"):
+        gathers.note_call(op, given, outputs, None)
+
+    def end(loss):
+        gathers.note_backward(loss)
+        loss.backward(retain_graph=True)
+        gathers._state.pending.clear()
+        gathers._state.calls = 0
+
+    def fresh():
+        return [z.detach().clone(), torch.randn(5, 7)]
+
+    def told():
+        found, events[:] = list(events), []
+        return found
+
+    parts = fresh()
+    call(z, parts)
+    end((z @ torch.cat(parts).t()).square().sum())
+    print("all", told())
+    call(z, parts)
+    end((z @ parts[1].t()).sum())
+    print("other", told())
+    whole = torch.cat(fresh())
+    call(z, whole, "all_gather_into_tensor")
+    end(torch.cdist(z, whole).sum())
+    print("whole", told())
+    call(z, parts)
+    end((z @ torch.cat([z, parts[1]]).t()).sum() + (z.detach() - z).square().sum())
+    print("put back", told())
+    call(z.detach(), parts)
+    end((z @ torch.cat(parts).t()).sum())
+    print("detached", told())
+    with torch.no_grad():
+        call(z, parts)
+    end((z @ torch.cat(parts).t()).sum())
+    print("no grad", told())
+    call(z, parts)
+    end(z.square().sum())
+    print("metric", told())
+    call(z, parts)
+    end(checkpoint(lambda one: (one @ torch.cat(parts).t()).sum(), z, use_reentrant=False))
+    print("packed", told())
+    loss = (z @ torch.cat(parts).t()).sum()
+    loss.backward()
+    call(z, parts)
+    gathers.note_backward(loss)
+    print("used", told())
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    done = python(tmp_path_factory.mktemp("gathers"), SCRIPT, str(INJECT))
+    assert done.returncode == 0, done.stderr
+    return dict(line.split(" [") for line in done.stdout.replace("]", "").splitlines())
+
+
+@pytest.mark.parametrize(
+    ("case", "op"), [("all", "all_gather"), ("other", "all_gather"), ("whole", "all_gather_into_tensor")]
+)
+def test_constants_of_a_loss_are_told(told: dict[str, str], case: str, op: str) -> None:
+    assert told[case] == f"'{op}'"
+
+
+@pytest.mark.parametrize("case", ["put back", "detached", "no grad", "metric", "packed", "used"])
+def test_what_is_right_or_not_to_be_seen_is_passed_over(told: dict[str, str], case: str) -> None:
+    assert told[case] == ""
