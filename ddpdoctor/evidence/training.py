@@ -125,6 +125,16 @@ class WrapperSetup:
 
 
 @dataclass(frozen=True, slots=True)
+class StepSite:
+    """A line that steps an optimizer."""
+
+    frames: tuple[Frame, ...]
+    """Innermost first."""
+    counts: tuple[Share, ...]
+    """How many steps ranks made there; the digest is the number. Ranks that made none there are not among them."""
+
+
+@dataclass(frozen=True, slots=True)
 class OptimizerSetup:
     """An optimizer and what it steps."""
 
@@ -147,6 +157,10 @@ class OptimizerSetup:
     """Name of a tensor of which there are no fingerprints -> why; the first few."""
     steps: tuple[Share, ...] = ()
     """How many steps were made; the digest is the number. Empty for ranks that did not come to the end."""
+    sites: tuple[StepSite, ...] = ()
+    """Where, of the same ranks; the first lines."""
+    alongside: tuple[int, ...] = ()
+    """Other optimizers that made steps between the first and the last one of this."""
 
 
 @dataclass(frozen=True, slots=True)

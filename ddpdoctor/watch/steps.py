@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ddpdoctor.evidence import RankSet
+from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.training import (
     OptimizerSetup,
     StateLook,
     StepLook,
+    StepSite,
     TensorLook,
     WrapperLook,
     WrapperSetup,
@@ -34,6 +36,8 @@ DRILLED = 6
 """Steps of an optimizer of which the tensors are listed."""
 KEPT = 80
 """Steps of an optimizer that are kept."""
+SITES = 32
+"""Lines that step one optimizer which are kept."""
 SMALL = 64
 """Tensors of an optimizer up to which those of all ranks are looked through for ones without fingerprints."""
 FILE_LIMIT = 64 << 20
@@ -98,7 +102,35 @@ def fold_setup(number: int, ranks: Sequence[RankSteps], shorten: Shortener) -> O
             str(row[0]): str(row[7]) for table in searched for row in table["rows"] if row[7] is not None
         },
         steps=fold_texts({rank: str(event["step"] - 1) for rank, event in looks if event.get("final")}),
+        sites=_fold_sites(looks, shorten),
+        alongside=tuple(sorted({other for rank in ranks for other in _find_alongside(number, rank)})),
     )
+
+
+def _fold_sites(looks: Iterable[tuple[int, dict[str, Any]]], shorten: Shortener) -> tuple[StepSite, ...]:
+    """Return how many steps each rank made at each line, from their last looks."""
+    counts: dict[tuple[Frame, ...], dict[int, int]] = defaultdict(dict)
+    for rank, event in looks:
+        for count, stack in (event.get("sites") or ()) if event.get("final") else ():
+            known = counts[shorten.frames(stack)]
+            known[rank] = known.get(rank, 0) + int(count)
+    return tuple(
+        StepSite(frames, fold_texts({rank: str(count) for rank, count in by_rank.items()}))
+        for frames, by_rank in itertools.islice(counts.items(), SITES)
+    )
+
+
+def _find_alongside(number: int, rank: RankSteps) -> Iterator[int]:
+    """Yield the optimizers that a rank stepped between its first and its last look at this one."""
+    spans: dict[int, list[int]] = {}
+    for (optimizer, _), event in rank.steps.items():
+        at = event.get("mono_ns")
+        if at is not None and not event.get("final"):
+            span = spans.setdefault(optimizer, [at, at])
+            span[:] = min(span[0], at), max(span[1], at)
+    if number in spans:
+        first, last = spans[number]
+        yield from (each for each, (a, b) in spans.items() if each != number and a < last and first < b)
 
 
 def fold_steps(number: int, ranks: Sequence[RankSteps], shorten: Shortener, *, alone: bool) -> list[StepLook]:

@@ -82,6 +82,27 @@ def test_unfrozen_and_new_parameters_are_named_with_the_wrap() -> None:
     ]
 
 
+def test_new_parameters_that_each_rank_has_drawn_are_named_with_the_wrap() -> None:
+    drawn = tensor("enc.a", 2, "0|1", "0|1", reduced=False)
+    zero = tensor("enc.b", 2, "", "0|1", reduced=False)
+    found = only(Made(2).look(1, "0|1", "0|1", drawn, zero).look(2, "0|1", "0|1", drawn, zero))
+    assert found.code == "DDP006"
+    assert "enc.a and enc.b" in found.message
+    old = tensor("fc.weight", 2, "0|1", "")
+    assert only(Made(2).look(1, "0|1", "0|1", drawn, old)).code == "NUM001"
+
+
+@pytest.mark.parametrize(
+    ("synced", "alone", "gradients", "code"),
+    [(1, 6, "", "DDP008"), (2, 6, "", "NUM001"), (1, 0, "", "NUM001"), (1, 6, "0|1", "NUM001")],
+)
+def test_a_step_between_two_looks_that_no_forward_reduced(
+    synced: int, alone: int, gradients: str, code: str
+) -> None:
+    made = Made(2).look(1).look(2).look(4, "0|1", gradients, synced=synced, alone=alone)
+    assert only(made).code == code
+
+
 def test_parameters_that_the_wrapper_ignores_on_purpose_may_differ() -> None:
     made = Made(2).look(1, "", "0|1", tensor("adapter", 2, "", "0|1", ignored=True))
     assert judge(made.look(2, "0|1", "0|1", tensor("adapter", 2, "0|1", "0|1", ignored=True))) == []
@@ -167,9 +188,14 @@ def test_rounds_of_local_training_are_averaged_in_between() -> None:
     again = dataclasses.replace(training.optimizers[0], number=2)
     begin = dataclasses.replace(Made(2, wrapped=False).look(1).looks[0], optimizer=2)
     parted = dataclasses.replace(made.looks[1], optimizer=2, step=1)
-    for look, expected in ((begin, "info"), (parted, "error")):
+    in_turn = dataclasses.replace(again, alongside=(1,))
+    for second, look, expected in (
+        (again, begin, "info"),
+        (again, parted, "error"),
+        (in_turn, begin, "error"),
+    ):
         seen = dataclasses.replace(
-            training, optimizers=(*training.optimizers, again), steps=(*training.steps, look)
+            training, optimizers=(*training.optimizers, second), steps=(*training.steps, look)
         )
         assert judge(Evidence(training=(seen,)))[0].severity == expected
 

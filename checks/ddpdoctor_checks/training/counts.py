@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence.training import OptimizerSetup, StepSite
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.crash.frames import tell_line, user_line
 from ddpdoctor_checks.crash.telling import JOB
 from ddpdoctor_checks.places import in_line
 from ddpdoctor_checks.training.findings import NEEDS
 from ddpdoctor_checks.training.parting import Parting, judge_replicas
-from ddpdoctor_checks.wording import describe_counts
+from ddpdoctor_checks.wording import capitalise, describe_counts, name_set
 
 
 @check(
@@ -39,8 +40,10 @@ def find_skipped(evidence: Evidence) -> Iterable[Finding]:
         different steps are added to each other, or the job stands still.
 
     How it decides:
-        By the number of steps of the optimizer on each rank, at the end of the job, and only where parameters were
-        seen to differ and no narrower cause is known. Numbers of backwards are told beside it.
+        By the number of steps of the optimizer on each rank and at each line, at the end of the job, and only where
+        parameters were seen to differ and no narrower cause is known. Numbers of backwards are told beside it. Where
+        all lines have the same number but one, to which some ranks never come, these ranks are right and the others
+        make steps of their own.
 
     Known false alarms:
         None known: under Join the replicas are equal at the end.
@@ -88,27 +91,61 @@ def find_skipping(steps: Mapping[int, int], backwards: Mapping[int, int]) -> Ran
     return RankSet(rank for rank, count in steps.items() if count < most or not even)
 
 
+def find_extra(setup: OptimizerSetup, steps: Mapping[int, int]) -> tuple[StepSite, RankSet] | None:
+    """Return the one line at which some ranks alone make steps, and who; None where it is not as plain as that.
+
+    Args:
+        setup: the optimizer.
+        steps: how many steps each rank made.
+    """
+    uneven = []
+    for site in setup.sites:
+        there = RankSet().union(*(share.ranks for share in site.counts))
+        if len(site.counts) > 1 or len(there) < len(steps):
+            uneven.append((site, there))
+    if len(uneven) != 1:
+        return None
+    site, there = uneven[0]
+    rest = {rank: count - _count_at(site, rank) for rank, count in steps.items()}
+    return (site, there) if len(there) < len(steps) and len(set(rest.values())) == 1 else None
+
+
+def _count_at(site: StepSite, rank: int) -> int:
+    return next(
+        (int(share.digest) for share in site.counts if rank in share.ranks and share.digest.isdigit()), 0
+    )
+
+
+_SKIP = Fix(
+    "let all ranks decide alike",
+    code="skip = torch.tensor(float(bad))\ndist.all_reduce(skip)\n"
+    "if skip == 0:   # on all ranks, or on none\n    optimizer.step()",
+)
+_EXTRA = Fix("let all ranks make the step, through the wrapper, or step a copy of the model")
+
+
 def _tell(parting: Parting, steps: Mapping[int, int], backwards: Mapping[int, int]) -> Finding:
-    setup, ranks = parting.replica.setup, find_skipping(steps, backwards)
-    line = user_line(setup.frames)
+    setup, extra = parting.replica.setup, find_extra(parting.replica.setup, steps)
+    ranks = extra[1] if extra is not None else find_skipping(steps, backwards)
+    line = user_line(extra[0].frames if extra is not None else setup.frames)
+    kind = setup.kind.rpartition(".")[2]
     known = {rank: backwards[rank] for rank in steps if rank in backwards}
     evidence = [EvidenceItem("steps", describe_counts(steps, "step"))]
     if known:
         evidence.append(EvidenceItem("backwards", describe_counts(known, "backward")))
     return Finding(
-        message=f"Ranks made different numbers of steps of {setup.kind.rpartition('.')[2]}{tell_line(line)}: "
-        f"{describe_counts(steps, 'step')}. The replicas of {parting.replica.name} differ since.",
+        message=(
+            f"{capitalise(name_set(ranks))} alone {'makes' if len(ranks) == 1 else 'make'} steps of {kind}"
+            f"{tell_line(line)}: "
+            if extra is not None
+            else f"Ranks made different numbers of steps of {kind}{tell_line(line)}: "
+        )
+        + f"{describe_counts(steps, 'step')}. The replicas of {parting.replica.name} differ since.",
         ranks=ranks,
         victims=parting.replica.ranks.minus(ranks),
         where=in_line(line, ranks, "culprit"),
         evidence=tuple(evidence),
-        fix=(
-            Fix(
-                "let all ranks decide alike",
-                code="skip = torch.tensor(float(bad))\ndist.all_reduce(skip)\n"
-                "if skip == 0:   # on all ranks, or on none\n    optimizer.step()",
-            ),
-        ),
+        fix=(_EXTRA if extra is not None else _SKIP,),
         details={"steps": {str(rank): count for rank, count in steps.items()}},
         confidence=parting.confidence,
     )

@@ -43,6 +43,8 @@ class Parting:
     state_step: int = 0
     """Before which step."""
     confidence: str = "high"
+    between: bool = False
+    """It happened in a step between two looks: counts tell it."""
     advice: bool = False
     """It may well be meant."""
 
@@ -84,6 +86,17 @@ def _judge(replica: Replica) -> Parting | None:
     if first is None:
         return None
     differing = tuple(each for each in first.tensors if len(each.values) > 1)
+    parameters = {each.name: each for each in differing if each.kind == "parameter"}
+    if gradients is not None:
+        parameters |= {each.name: each for each in gradients.tensors if len(each.gradients) > 1}
+        added = tuple(parameters.values())
+        if added and not any(each.reduced or each.ignored for each in added):
+            # Each rank has drawn its own: DistributedDataParallel would have made them equal at the wrap.
+            return Parting("DDP006", replica, first, gradients, added, replica.ranks, at_start=at_start)
+    alone = _find_unsynced(replica, first)
+    if alone is not None:
+        ranks = RankSet().union(*(way.ranks for way in alone.wrappers))
+        return Parting("DDP008", replica, first, None, differing, ranks, alone.wrappers[0], between=True)
     rated = bool(find_rates(replica, first.step))
     stated = _find_state(replica, first) if not rated else None
     if stated is not None:
@@ -100,6 +113,21 @@ def _judge(replica: Replica) -> Parting | None:
         at_start=at_start,
         slight=_is_slight(replica, first, gradients),
     )
+
+
+def _find_unsynced(replica: Replica, first: StepLook) -> StepLook | None:
+    """Return the look at which parameters differ, where steps before it outnumber the forwards that reduce.
+
+    Its forwards are those since the look before, at which gradients were equal. So are its own gradients: the steps
+    that lack a forward lie in between.
+    """
+    if len(first.gradients) > 1:
+        return None
+    before = [look.step for look in replica.looks if look.step < first.step]
+    made = first.step - (before[-1] if before else 0) - first.final
+    ways = first.wrappers
+    short = [way for way in ways if 0 <= way.synced < made and way.alone > 0]
+    return first if short and len(short) == len(ways) else None
 
 
 def find_rates(replica: Replica, until: int | None = None) -> tuple[Share, ...]:
@@ -174,7 +202,10 @@ def _weigh_unwrapped(evidence: Evidence, parting: Parting) -> Parting | None:
 
 
 def _has_rounds(evidence: Evidence, replica: Replica) -> bool:
-    """Whether the ranks part under one optimizer and are equal where the next one begins: averaged in between."""
+    """Whether the ranks part under one optimizer and are equal where the next one begins: averaged in between.
+
+    Optimizers that are stepped in turn, such as those of a generator and a discriminator, are no rounds.
+    """
     rows = [
         each
         for each in list_replicas(evidence)
@@ -183,7 +214,9 @@ def _has_rounds(evidence: Evidence, replica: Replica) -> bool:
         and each.setup.parameters == replica.setup.parameters
     ]
     return any(
-        _is_parted(before) and any(look.step == 1 and len(look.values) == 1 for look in after.looks)
+        _is_parted(before)
+        and before.setup.number not in after.setup.alongside
+        and any(look.step == 1 and len(look.values) == 1 for look in after.looks)
         for before, after in itertools.pairwise(rows)
     )
 

@@ -11,6 +11,7 @@ from ddpdoctor.evidence.training import (
     OptimizerSetup,
     StateLook,
     StepLook,
+    StepSite,
     TensorLook,
     WrapperSetup,
 )
@@ -81,7 +82,18 @@ def _join_setups(one: OptimizerSetup, other: OptimizerSetup) -> OptimizerSetup:
         uniform=one.uniform and other.uniform and one.models == other.models,
         unfrozen=tuple(dict.fromkeys((*one.unfrozen, *other.unfrozen))),
         steps=_join_shares(one.steps, other.steps),
+        sites=_join_sites(one.sites, other.sites),
+        alongside=tuple(sorted({*one.alongside, *other.alongside})),
     )
+
+
+def _join_sites(one: Sequence[StepSite], other: Sequence[StepSite]) -> tuple[StepSite, ...]:
+    joined = {site.frames: site for site in one}
+    for site in other:
+        known = joined.get(site.frames)
+        counts = site.counts if known is None else _join_shares(known.counts, site.counts)
+        joined[site.frames] = StepSite(site.frames, counts)
+    return tuple(joined.values())
 
 
 def _join_looks(one: StepLook, other: StepLook) -> StepLook:

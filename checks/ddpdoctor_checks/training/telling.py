@@ -82,6 +82,15 @@ def _say_changed(parting: Parting, line: Frame | None) -> str:
 
 
 def _say_unsynced(parting: Parting, line: Frame | None) -> str:
+    if parting.between and parting.first is not None and parting.way is not None:
+        before = [look.step for look in parting.replica.looks if look.step < parting.first.step]
+        made = parting.first.step - (before[-1] if before else 0) - parting.first.final
+        return (
+            f"{capitalise(name_set(parting.ranks))} step the optimizer{tell_line(line)} now and then after forwards "
+            f"under no_sync() only: since step {before[-1] if before else 0} there were {count_of(made, 'step')} and "
+            f"{count_of(parting.way.synced, 'forward')} that reduce the gradients of {parting.replica.name}, beside "
+            f"{parting.way.alone} under no_sync()."
+        )
     return (
         f"{capitalise(name_set(parting.ranks))} step the optimizer{tell_line(line)} after a forward under "
         "no_sync(): the gradients "

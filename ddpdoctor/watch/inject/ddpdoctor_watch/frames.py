@@ -49,7 +49,12 @@ def is_own(frame: FrameType) -> bool:
 
 def find_own(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame that is the user's, from one outwards; None where there is none."""
-    for _ in range(DEPTH):
+    return find_near(frame, DEPTH)
+
+
+def find_near(frame: FrameType | None, most: int) -> FrameType | None:
+    """Return the innermost frame that is the user's among the next so many outwards; None where there is none."""
+    for _ in range(most):
         if frame is None or is_own(frame):
             return frame
         frame = frame.f_back

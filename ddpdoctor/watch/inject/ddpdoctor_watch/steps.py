@@ -35,6 +35,10 @@ LOOKS = 1500
 _FREE = 4
 """Steps that are looked at whatever that costs."""
 _SITE_FRAMES = 8
+_NEAR = 6
+"""Frames outwards from each step among which its line is looked for: torch's own wrappers are two or three."""
+_SITES = 32
+"""Lines that step one optimizer which are counted."""
 UNKNOWN, REDUCED, IGNORED = 0, 1, 2
 """Whether DistributedDataParallel knows a tensor: not, as one whose gradient it reduces, as one it was told to
 leave alone."""
@@ -59,6 +63,8 @@ class _Optimizer:
         self.states: list[tuple[str, list[list[object] | None]]] | None = None
         self.rounds = rounds.Rounds([each for group in optimizer.param_groups for each in group["params"]])
         self.last_seen: dict[int, tuple[int, int, int]] = {}
+        self.sites: dict[tuple[int, int], list[Any]] = {}
+        """Line that steps it -> how often, its frames, and its code, so that the id stays its own."""
         self.rated = 0.0
         """Sum of the learning rates of all steps: ranks whose rates ever differed have another."""
 
@@ -116,6 +122,7 @@ def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             rate = group.get("lr")
             if type(rate) is float:  # a tensor may lie on a device, which would be waited for
                 entry.rated += rate
+        _note_site(entry, frames.find_near(sys._getframe(1), _NEAR))
         entry.before = None  # the step before may have raised
         ddp.inside = 0  # also where a forward raised
         if entry.rounds.is_telling():
@@ -195,6 +202,18 @@ def _meet(optimizer: Any) -> _Optimizer | None:
     _state.count += 1
     entry = _state.known[id(optimizer)] = _Optimizer(optimizer, _state.count)
     return entry
+
+
+def _note_site(entry: _Optimizer, frame: FrameType | None) -> None:
+    """Count a step at the line that makes it."""
+    if frame is None:
+        return
+    key = id(frame.f_code), frame.f_lasti
+    site = entry.sites.get(key)
+    if site is not None:
+        site[0] += 1
+    elif len(entry.sites) < _SITES:
+        entry.sites[key] = [1, frames.list_own(frame, _SITE_FRAMES), frame.f_code]
 
 
 def _take_before(entry: _Optimizer, optimizer: Any, frame: FrameType) -> None:
@@ -345,6 +364,8 @@ def _write_step(
     ]
     if whole and modules.has_seen():
         fields["idle"] = modules.list_idle(entry.tensors[: entry.parameters])
+    if final:
+        fields["sites"] = [[count, stack] for count, stack, _ in entry.sites.values()]
     fields["carried"], fields["exchanged"] = entry.rounds.tell()
     budget.write("step", fields)
     if whole and not final:
