@@ -37,7 +37,7 @@ class PrometheusRenderer:
 
     def render(self, report: Report, options: RenderOptions) -> str:
         """Return the metrics, each with its help and type."""
-        page = _Page()
+        page = _Page(report.command)
         _put_verdict(page, report)
         _put_findings(page, report)
         _put_times(page, report)
@@ -46,9 +46,13 @@ class PrometheusRenderer:
 
 
 class _Page:
-    """Collects metrics; none appears without a sample."""
+    """Collects metrics; none appears without a sample.
 
-    def __init__(self) -> None:
+    All carry the command: a collector refuses a whole directory where two files have the same series.
+    """
+
+    def __init__(self, command: str) -> None:
+        self._command = command
         self._lines: list[str] = []
 
     def put(self, name: str, words: str, samples: Sequence[tuple[Labels, float | None]]) -> None:
@@ -57,7 +61,8 @@ class _Page:
         if not known:
             return
         self._lines += [f"# HELP ddpdoctor_{name} {words}", f"# TYPE ddpdoctor_{name} gauge"]
-        for labels, value in dict((_write_labels(labels), value) for labels, value in known).items():
+        series = {_write_labels({"command": self._command, **labels}): value for labels, value in known}
+        for labels, value in series.items():
             self._lines.append(f"ddpdoctor_{name}{labels} {float(value):.15g}")
 
     def text(self) -> str:
@@ -78,7 +83,6 @@ def _put_verdict(page: _Page, report: Report) -> None:
     world, status = report.world, report.verdict.status
     info = {
         "version": report.version,
-        "command": report.command,
         "backend": world.backend or "",
         "torch": world.torch or "",
         "launcher": world.launcher or "",

@@ -33,7 +33,7 @@ def test_formats_and_files_pair_and_the_text_is_printed(run: Run, tmp_path: Path
     assert find_problems(files["sarif"]) == []
     assert files["github"].startswith("::error title=NET001 port-in-use::Port 29500")
     assert files["markdown"].startswith("## ddpdoctor ✖ NET001 port-in-use\n")
-    assert 'ddpdoctor_findings{code="NET001"' in files["prometheus"]
+    assert 'ddpdoctor_findings{command="check",code="NET001"' in files["prometheus"]
 
 
 @pytest.mark.usefixtures("taken")

@@ -35,7 +35,9 @@ def read(report: Report) -> dict[str, Samples]:
         assert family.documentation
         for sample in family.samples:
             assert sample.timestamp is None, "the textfile collector refuses these"
-            labels = tuple(sample.labels.items())
+            (command, _), *rest = sample.labels.items()
+            assert command == "command"
+            labels = tuple(rest)
             assert labels not in found.setdefault(sample.name.removeprefix("ddpdoctor_"), {})
             found[sample.name.removeprefix("ddpdoctor_")][labels] = sample.value
     return found
