@@ -51,11 +51,11 @@ class Binding:
 
     spot: Spot
     value: ast.expr | None
-    """None for what is no expression: targets of loops, deleted names, names that are counted up."""
+    """None for what is no expression, such as deleted names."""
     index: int | None = None
     """Which element of the value, where a tuple is taken apart."""
     kind: str = "assign"
-    """assign, parameter, loop (of which ``value`` is what is gone through), with, or other."""
+    """assign, parameter, added (``x += value``), loop (``value`` is what is gone through), with, or other."""
 
 
 class Flow:
@@ -101,7 +101,7 @@ class Flow:
             if each.spot.excludes(spot) or (not each.spot.is_on and spot.is_on):
                 continue
             found.append(each)
-            if each.spot.surely_before(spot):
+            if each.spot.surely_before(spot) and each.kind != "added":
                 break
         return tuple(found) or None
 
@@ -179,7 +179,7 @@ class Flow:
             if statement.value is not None:
                 self._assign(statement.target, Binding(spot, statement.value))
         elif isinstance(statement, ast.AugAssign):
-            self._assign(statement.target, Binding(spot, None, kind="other"))
+            self._assign(statement.target, Binding(spot, statement.value, kind="added"))
         elif isinstance(statement, (ast.For, ast.AsyncFor)):
             # the target is bound anew in each round, before the body
             inside = Spot(spot.number, (*spot.blocks, (spot.number, LOOP)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.calls import APEX, WRAPPERS
@@ -43,7 +43,7 @@ class Value:
     kind: str
     """model, wrapped, loader, prepared, sampler, optimizer, scaler, loss, dataset, accelerator, none or unknown …"""
     made: ast.AST | None = None
-    """The call that made it. Values of one call are one object, or come from different rounds of a loop."""
+    """The call that made it."""
     scope: Scope | None = None
     """Where that call stands."""
     name: str = ""
@@ -52,6 +52,13 @@ class Value:
     """Its class, where that stands in one of the files."""
     inner: tuple[Value, ...] = ()
     """Of what is wrapped: what was put in."""
+    via: tuple[tuple[ast.Call, Scope], ...] = ()
+    """The calls of functions of the files in which it was made, the outermost first."""
+
+    @property
+    def identity(self) -> object:
+        """What is equal for one object; also for those of different rounds of a loop, or of different owners."""
+        return self.made, tuple(call for call, _ in self.via)
 
     @property
     def call(self) -> ast.Call:
@@ -120,9 +127,19 @@ class Kinds:
         return found if all(each.kind in kinds for each in found) else ()
 
     def called(self, call: ast.Call, scope: Scope) -> Scope | None:
-        """Return the function of the files that a call runs; of a class that it makes, ``__init__``."""
+        """Return the function of the files that a call runs; of a class that it makes, ``__init__``.
+
+        ``optimizer.step(closure)`` runs the closure.
+        """
         if call not in self._called:
             function = self.files.function(call.func, scope)
+            if (
+                function is None
+                and isinstance(call.func, ast.Attribute)
+                and call.func.attr == "step"
+                and call.args
+            ):
+                function = self.files.function(call.args[0], scope)
             if function is None:
                 made = self.files.find_class(call.func, scope)
                 function = made.functions.get("__init__") if made is not None else None
@@ -272,7 +289,9 @@ class Kinds:
         if kind is not None and index is None:
             return (Value(kind, node, scope, name, self.files.find_class(node.func, scope)),)
         function = self.files.function(node.func, scope)
-        return self._of_returns(function, index) if function is not None else (UNKNOWN,)
+        if function is None:
+            return (UNKNOWN,)
+        return [_born(each, function, node, scope) for each in self._of_returns(function, index)]
 
     def _of_method(
         self, node: ast.Call, func: ast.Attribute, scope: Scope, index: int | None
@@ -321,6 +340,12 @@ def kinds_of(files: Files) -> Kinds:
 
 def _renew(value: Value, node: ast.Call, scope: Scope) -> Value:
     return Value(value.kind, node, scope, value.name, value.owner, value.inner)
+
+
+def _born(value: Value, function: Scope, node: ast.Call, scope: Scope) -> Value:
+    """Return what a function returned: each call of it makes another object, unless it was given that object."""
+    home = value.via[0][1] if value.via else value.scope
+    return replace(value, via=((node, scope), *value.via)) if home is function else value
 
 
 def _prepare(value: Value, node: ast.Call, scope: Scope) -> Value:

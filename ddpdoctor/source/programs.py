@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator
 
+from ddpdoctor.source.calls import WRAPPERS
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.ranks import VARIABLES, RankReader
 from ddpdoctor.source.walking import find_calls
@@ -67,6 +68,8 @@ class Programs:
             return None if None in sides else not decided
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
             return self._compare(test.left, test.ops[0], test.comparators[0], scope)
+        if isinstance(test, ast.Call) and self._asks_for_wrapper(test, scope):
+            return True
         call = test.func if isinstance(test, ast.Call) else test
         last = (self._files.dotted(call, scope) or "").rpartition(".")[2].lower()
         if last in DISTRIBUTED:
@@ -76,6 +79,18 @@ class Programs:
             if found is not None and len(found[1]) == 1:
                 return self.side(found[1][0], found[0], depth + 1)
         return None
+
+    def _asks_for_wrapper(self, test: ast.Call, scope: Scope) -> bool:
+        """Whether it is ``isinstance(model, DistributedDataParallel)`` or ``hasattr(model, "module")``."""
+        if not isinstance(test.func, ast.Name) or len(test.args) != 2:
+            return False
+        second = test.args[1]
+        if test.func.id == "hasattr":
+            return isinstance(second, ast.Constant) and second.value == "module"
+        classes = second.elts if isinstance(second, ast.Tuple) else [second]
+        return test.func.id == "isinstance" and any(
+            self._files.dotted(each, scope) in WRAPPERS for each in classes
+        )
 
     def _compare(self, left: ast.expr, operator: ast.cmpop, right: ast.expr, scope: Scope) -> bool | None:
         if isinstance(operator, (ast.In, ast.NotIn)):

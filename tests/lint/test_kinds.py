@@ -96,6 +96,17 @@ def test_value_comes_from_another_file() -> None:
     assert kinds_at_mark("from build import make\nmark(make())\n", build=given) == ["loader"]
 
 
+def test_each_call_of_a_function_makes_another_object() -> None:
+    source = (
+        "def make():\n    return Net()\ndef same(x):\n    return x\na = make()\nb = make()\nc = same(a)\n"
+    )
+    files = Files([parse_script((HEAD + source).encode(), "train.py")])
+    module, kinds = files.modules[0], Kinds(files)
+    a, b, c = (kinds.find(module.bound[name][0], module)[0].identity for name in "abc")
+    assert a != b
+    assert a == c
+
+
 def test_circle_ends() -> None:
     assert kinds_at_mark("def f(x):\n    mark(x)\n    return f(x)\nf(f(1))\n") == ["unknown"]
 

@@ -10,9 +10,12 @@ from ddpdoctor_checks.lint.launching import (
     find_spawn_unguarded,
     find_switches,
 )
+from ddpdoctor_checks.lint.models import find_bypassed, find_changed
 from ddpdoctor_checks.lint.wrapping import find_data_parallel
 
 __all__ = [
+    "find_bypassed",
+    "find_changed",
     "find_data_parallel",
     "find_epoch_unset",
     "find_fixed_file",

@@ -84,7 +84,8 @@ def find_bypassed(evidence: Evidence) -> Iterable[Finding]:
     How it decides:
         It is raised only where gradients were seen to differ, and parameters after them. The line is where a
         part of the model was called, in training, outside of the wrapper's forward; where that was not looked
-        at, the line of the step.
+        at, the line of the step. ``lint`` follows the loss of each backward to the models behind it, and tells those
+        losses behind which no forward of a wrapper is, where nothing in the program reduces gradients by hand.
 
     Known false alarms:
         None known: evaluation through ``.module`` makes no gradients, and gradients that are reduced by hand
@@ -125,7 +126,8 @@ def find_changed(evidence: Evidence) -> Iterable[Finding]:
 
     How it decides:
         By the parameters themselves, compared with those of the wrap, and only where their gradients were seen
-        to differ. Those that the wrapper was told to ignore are left out.
+        to differ. Those that the wrapper was told to ignore are left out. ``lint`` tells layers that are given to the
+        model, or unfrozen where they were frozen at the wrap, between the wrap and the loop that trains it.
 
     Known false alarms:
         None known.

@@ -214,7 +214,7 @@ def _stands_in(node: ast.AST, loops: list[ast.stmt]) -> bool:
 def _find_way(samplers: list[Value], loop: TrainingLoop, kinds: Kinds) -> str | None:
     """Return how ``set_epoch`` is missed; None where it is called, or that cannot be told."""
     *_, module = loop.scope.outwards()
-    made = {each.made for each in samplers}
+    made = {each.identity for each in samplers}
     way = "never"
     for call, scope, _ in kinds.programs.calls(module):
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "set_epoch":
@@ -230,7 +230,7 @@ def _find_way(samplers: list[Value], loop: TrainingLoop, kinds: Kinds) -> str | 
             values = list(kinds.find(owner, scope))
         if any(each.kind not in ("sampler", "dataset", "none") for each in values):
             return None
-        if made.isdisjoint(each.made for each in values):
+        if made.isdisjoint(each.identity for each in values):
             way = "other" if way == "never" and any(v.kind == "sampler" for v in values) else way
         elif runs_again(call, scope, kinds):
             return None

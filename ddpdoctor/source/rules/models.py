@@ -1,0 +1,341 @@
+"""Rules of models that are wrapped: training around the wrapper, and changes behind its back."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
+from ddpdoctor.source.graphs import Slice, loss_of, slice_of
+from ddpdoctor.source.kinds import Kinds, Value, kinds_of
+from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.steps import Place, TrainingLoop, is_backward, names_in, training_loops
+from ddpdoctor.source.walking import find_calls
+
+PASSIVE = frozenset({"parameters", "named_parameters", "buffers", "state_dict", "load_state_dict", "train", "eval",
+                     "to", "zero_grad", "modules", "named_modules", "children", "requires_grad_", "cuda"})  # fmt: skip
+"""Methods of a module that compute nothing of it."""
+REDUCES = frozenset({"all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor", "all_gather", "broadcast",
+                     "all_reduce_coalesced", "all_gather_into_tensor", "send", "isend", "recv", "irecv",
+                     "all_to_all", "average_parameters"})  # fmt: skip
+"""Calls by which gradients or parameters are made equal by hand."""
+
+
+def find_bypassed(files: Files) -> Iterator[SourceFact]:
+    """Yield where a loss is made by the model inside of a wrapper, and the wrapper has no part in it (``bypassed``).
+
+    names: ``module`` (through ``.module``) or ``bare`` (through the variable that was wrapped).
+    """
+    kinds = kinds_of(files)
+    told: set[ast.AST] = set()
+    for call, scope in _backwards(kinds):
+        loss = loss_of(call)
+        if loss is None:
+            continue
+        behind = slice_of(loss, scope, kinds)
+        if not behind.complete or _goes_through_wrapper(behind, kinds):
+            continue
+        for inner, home in behind.calls:
+            way = _find_way(inner, home, kinds)
+            if way is not None and inner not in told and not reduces_by_hand(home, kinds):
+                told.add(inner)
+                noticed = RelatedPlace("noticed", scope.script.place(call, scope.name))
+                place = home.script.place(inner, home.name)
+                certain = _is_certain(inner, home, kinds) and _is_certain(call, scope, kinds)
+                yield SourceFact("bypassed", place, (noticed,), (way,), certain=certain)
+
+
+def _backwards(kinds: Kinds) -> list[Place]:
+    """Return the calls of ``backward`` below loops that train, each once."""
+    found = {call: scope for loop in training_loops(kinds) for call, scope in loop.calls if is_backward(call)}
+    return list(found.items())
+
+
+def _is_certain(node: ast.AST, scope: Scope, kinds: Kinds) -> bool:
+    """Whether a statement stands below no test, in its own function."""
+    spot = kinds.flow(scope).spot(node)
+    return spot is not None and all(side == "loop" for _, side in spot.blocks)
+
+
+def _goes_through_wrapper(behind: Slice, kinds: Kinds) -> bool:
+    """Whether a wrapped model is called behind a loss, or may be: given to what is not among the files."""
+    for call, scope in behind.calls:
+        if isinstance(call.func, (ast.Name, ast.Attribute)):
+            found = kinds.find(call.func, scope)
+            if any(each.kind in ("wrapped", "prepared model") for each in found):
+                return True
+        if kinds.files.function(call.func, scope) is None:
+            given = [*call.args, *(each.value for each in call.keywords)]
+            if any(
+                v.kind in ("wrapped", "prepared model") for each in given for v in kinds.find(each, scope)
+            ):
+                return True
+    return False
+
+
+def _find_way(call: ast.Call, scope: Scope, kinds: Kinds) -> str | None:
+    """Return how a call goes around a wrapper; None where it does not."""
+    if not isinstance(call.func, (ast.Name, ast.Attribute)):
+        return None
+    models = kinds.all_of(call.func, scope, "model")
+    if not models and isinstance(call.func, ast.Attribute) and call.func.attr not in PASSIVE:
+        models = kinds.all_of(call.func.value, scope, "model")
+    made = {each.identity for each in models}
+    wraps = [wrap for wrap in wraps_of(kinds) if made & {each.identity for each in wrap.value.inner}]
+    wraps = [wrap for wrap in wraps if all(each.kind == "model" for each in wrap.value.inner)]
+    if not made or not wraps or not all(wrap.before(call, scope, kinds) for wrap in wraps):
+        return None
+    return "module" if any(name in ("module", "unwrap") for name in names_in(call.func)) else "bare"
+
+
+@dataclass(frozen=True, slots=True)
+class Wrap:
+    """A call that wraps a model."""
+
+    value: Value
+    scope: Scope
+
+    def before(self, node: ast.AST, scope: Scope, kinds: Kinds) -> bool:
+        """Whether it has run where a node of a scope runs."""
+        flow = kinds.flow(self.scope)
+        own = flow.spot(self.value.call)
+        if any(isinstance(each, ast.Expr) and each.value is self.value.call for each, _ in flow.statements):
+            return False  # thrown away: it wraps nothing
+        if own is None or not own.is_on or any(side != "loop" for _, side in own.blocks):
+            return False
+        if scope is self.scope:
+            other = flow.spot(node)
+            return other is not None and own.surely_before(other)
+        inside = scope.outer is self.scope and not isinstance(scope.node, ast.ClassDef)
+        if self.scope.name is not None and self.scope.name.endswith("__init__"):
+            return scope.find_class() is self.scope.find_class()
+        calls = [call for call, home in kinds.callers(scope) if home is self.scope]
+        spots = [flow.spot(call) for call in calls]
+        return inside if not spots else all(spot is not None and own.surely_before(spot) for spot in spots)
+
+
+def wraps_of(kinds: Kinds) -> list[Wrap]:
+    """Return the calls of DistributedDataParallel in all files."""
+    if kinds not in _WRAPS:
+        _WRAPS[kinds] = [
+            Wrap(value, scope)
+            for module in kinds.files.modules
+            for scope in module.walk()
+            for call in find_calls(scope)
+            if (kinds.files.dotted(call.func, scope) or "").endswith("DistributedDataParallel")
+            for value in kinds.find(call, scope)
+            if value.kind == "wrapped"
+        ]
+    return _WRAPS[kinds]
+
+
+_WRAPS: WeakKeyDictionary[Kinds, list[Wrap]] = WeakKeyDictionary()
+
+
+def reduces_by_hand(scope: Scope, kinds: Kinds) -> bool:
+    """Whether the program may make gradients or parameters equal by itself."""
+    *_, module = scope.outwards()
+    for call, home, name in kinds.programs.calls(module):
+        if name.rpartition(".")[2] in REDUCES and (
+            name.startswith("torch.distributed.") or isinstance(call.func, ast.Attribute)
+        ):
+            words = [*names_in(call), *names_in(home.node)] if home.outer is not None else names_in(call)
+            if any("grad" in word or "param" in word or word == "data" for word in words):
+                return True
+    return False
+
+
+def find_changed(files: Files) -> Iterator[SourceFact]:
+    """Yield changes of parameters between the wrap and the training (``changed-after-wrap``).
+
+    names: ``replaced``, ``unfrozen`` or ``moved``, and the text of what is changed.
+    """
+    kinds = kinds_of(files)
+    loops = training_loops(kinds)
+    for wrap in wraps_of(kinds):
+        trained = [loop for loop in loops if _trains(loop, wrap)]
+        for scope in _scopes_after(wrap):
+            for statement, spot in kinds.flow(scope).statements:
+                if not spot.is_on or not wrap.before(statement, scope, kinds):
+                    continue
+                if not any(_comes_later(loop, statement, scope, kinds) for loop in trained):
+                    continue
+                way = _read_change(statement, scope, wrap, kinds)
+                if way is not None:
+                    noticed = RelatedPlace(
+                        "noticed", wrap.scope.script.place(wrap.value.call, wrap.scope.name)
+                    )
+                    place = scope.script.place(statement, scope.name)
+                    certain = _is_certain(statement, scope, kinds)
+                    yield SourceFact("changed-after-wrap", place, (noticed,), way, certain=certain)
+
+
+def _trains(loop: TrainingLoop, wrap: Wrap) -> bool:
+    return any(value.identity == wrap.value.identity for forward in loop.wrapped for value in forward.values)
+
+
+def _scopes_after(wrap: Wrap) -> Iterable[Scope]:
+    owner = wrap.scope.find_class()
+    if owner is not None and wrap.scope.name is not None and wrap.scope.name.endswith("__init__"):
+        return owner.functions.values()
+    return (wrap.scope,)
+
+
+def _comes_later(loop: TrainingLoop, statement: ast.stmt, scope: Scope, kinds: Kinds) -> bool:
+    flow = kinds.flow(scope)
+    own = flow.spot(statement)
+    if own is None:
+        return False
+    if loop.scope is scope:
+        other = flow.spot(loop.node)
+        inside = any(each is statement for each in ast.walk(loop.node))
+        return inside or (other is not None and own.number < other.number)
+    spots = [flow.spot(call) for call, home in kinds.callers(loop.scope) if home is scope]
+    if not spots:
+        return loop.scope.find_class() is not None and loop.scope.find_class() is scope.find_class()
+    return any(spot is not None and own.number < spot.number for spot in spots)
+
+
+def _read_change(statement: ast.stmt, scope: Scope, wrap: Wrap, kinds: Kinds) -> tuple[str, str] | None:
+    if isinstance(statement, ast.Assign):
+        for target in statement.targets:
+            if not isinstance(target, ast.Attribute):
+                continue
+            if _belongs(target.value, scope, wrap, kinds) and kinds.all_of(
+                statement.value, scope, "model", "parameter"
+            ):
+                return "replaced", ast.unparse(target)
+            if (
+                target.attr == "requires_grad"
+                and isinstance(statement.value, ast.Constant)
+                and statement.value.value
+            ):
+                path = _path_of_loop(target.value, statement, scope, kinds)
+                if path is not None and _was_frozen(path, scope, wrap, kinds):
+                    return "unfrozen", ast.unparse(path)
+        return None
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return _read_call(call, scope, wrap, kinds) if isinstance(call, ast.Call) else None
+
+
+def _read_call(call: ast.Call, scope: Scope, wrap: Wrap, kinds: Kinds) -> tuple[str, str] | None:
+    name = kinds.files.dotted(call.func, scope)
+    if name == "setattr" and len(call.args) == 3 and _belongs(call.args[0], scope, wrap, kinds):
+        made = kinds.all_of(call.args[2], scope, "model", "parameter")
+        return ("replaced", ast.unparse(call.args[0])) if made else None
+    if not isinstance(call.func, ast.Attribute):
+        return None
+    owner, method = call.func.value, call.func.attr
+    if not _belongs(owner, scope, wrap, kinds):
+        return None
+    if method in ("add_module", "register_parameter", "register_module"):
+        return "replaced", ast.unparse(owner)
+    if method == "requires_grad_":
+        frees = not call.args or (isinstance(call.args[0], ast.Constant) and call.args[0].value is True)
+        return ("unfrozen", ast.unparse(owner)) if frees and _was_frozen(owner, scope, wrap, kinds) else None
+    if method in ("half", "double", "bfloat16"):
+        return "moved", ast.unparse(owner)
+    for inner in wrap.value.inner:
+        own = inner.owner.functions.get(method) if inner.owner is not None else None
+        whole = any(each.identity == inner.identity for each in kinds.find(owner, scope))
+        if own is not None and whole and method not in ("__init__", "forward") and _sets_layers(own, kinds):
+            return "replaced", f"{ast.unparse(owner)}.{method}"
+    return None
+
+
+def _sets_layers(method: Scope, kinds: Kinds) -> bool:
+    """Whether a method gives its module new layers, whatever the way that it takes."""
+    return any(
+        isinstance(statement, ast.Assign)
+        and not spot.blocks
+        and any(
+            isinstance(t, ast.Attribute) and isinstance(t.value, ast.Name) and t.value.id == "self"
+            for t in statement.targets
+        )
+        and bool(kinds.all_of(statement.value, method, "model", "parameter"))
+        for statement, spot in kinds.flow(method).statements
+    )
+
+
+def _root(node: ast.expr) -> tuple[ast.expr, tuple[str, ...]]:
+    """Take ``model.module.encoder.fc`` apart into its root, with ``.module``, and the path below."""
+    path: list[str] = []
+    while True:
+        if isinstance(node, ast.Attribute) and node.attr != "module":
+            if isinstance(node.value, ast.Name) and node.value.id == "self":
+                break
+            path.append(node.attr)
+            node = node.value
+        elif isinstance(node, ast.Subscript):
+            path.append(ast.unparse(node.slice))
+            node = node.value
+        else:
+            break
+    return node, tuple(reversed(path))
+
+
+def _belongs(node: ast.expr, scope: Scope, wrap: Wrap, kinds: Kinds) -> bool:
+    """Whether an expression is the wrapped model, the wrapper, or a part of it."""
+    root, _ = _root(node)
+    found = kinds.all_of(root, scope, "model", "wrapped")
+    made = {wrap.value.identity, *(each.identity for each in wrap.value.inner)}
+    return bool(found) and all(each.identity in made for each in found)
+
+
+def _path_of_loop(node: ast.expr, statement: ast.stmt, scope: Scope, kinds: Kinds) -> ast.expr | None:
+    """Return ``model.encoder`` for the ``p`` of ``for p in model.encoder.parameters()``."""
+    if isinstance(node, ast.Attribute) and node.attr in ("weight", "bias"):
+        return node.value
+    if not isinstance(node, ast.Name):
+        return None
+    flow = kinds.flow(scope)
+    spot = flow.spot(statement)
+    for each in flow.holding(node.id, spot) or () if spot is not None else ():
+        call = each.value if each.kind == "loop" else None
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+            return call.func.value if call.func.attr in ("parameters", "named_parameters") else None
+    return None
+
+
+def _was_frozen(node: ast.expr, scope: Scope, wrap: Wrap, kinds: Kinds) -> bool:
+    """Whether the same part was frozen before the wrap, in the function that wraps."""
+    if not _belongs(node, scope, wrap, kinds):
+        return False
+    _, path = _root(node)
+    flow = kinds.flow(wrap.scope)
+    own = flow.spot(wrap.value.call)
+    for statement, spot in flow.statements:
+        frozen = _read_freeze(statement, wrap.scope, kinds)
+        if frozen is None or own is None or spot.number >= own.number or not spot.is_on:
+            continue
+        root, other = _root(frozen)
+        made = {each.identity for each in wrap.value.inner}
+        found = kinds.all_of(root, wrap.scope, "model")
+        if found and all(each.identity in made for each in found):
+            short = min(len(path), len(other))
+            if path[:short] == other[:short]:
+                return True
+    return False
+
+
+def _read_freeze(statement: ast.stmt, scope: Scope, kinds: Kinds) -> ast.expr | None:
+    """Return what a statement freezes."""
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Attribute):
+        target = statement.targets[0]
+        false = isinstance(statement.value, ast.Constant) and statement.value.value is False
+        return (
+            _path_of_loop(target.value, statement, scope, kinds)
+            if false and target.attr == "requires_grad"
+            else None
+        )
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "requires_grad_"
+    ):
+        false = bool(call.args) and isinstance(call.args[0], ast.Constant) and call.args[0].value is False
+        return call.func.value if false else None
+    return None
