@@ -16,6 +16,7 @@ from ddpdoctor.evidence.sampling import Sampling
 from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.stages import Frame
 from ddpdoctor.evidence.syncs import Syncs
+from ddpdoctor.evidence.timing import Timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +274,7 @@ class Training:
     numerics: Numerics = field(default_factory=Numerics)
     samplings: tuple[Sampling, ...] = ()
     syncs: Syncs = field(default_factory=Syncs)
+    timing: Timing = field(default_factory=Timing)
     files: tuple[SharedFile, ...] = ()
     abstained: dict[str, RankSet] = field(default_factory=dict)
     """Why something was not looked at -> by which ranks."""

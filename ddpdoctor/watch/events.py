@@ -30,7 +30,22 @@ _BOUNDS = {
 }
 """Numbers that are counted up to, or that name something. One that is none of them is as if it were not there."""
 _GROUPS = ("variables", "exception", "parent")
-_LISTS = ("ranks", "shape", "chain", "argv", "frames", "parameters", "buffers", "phase", "ends", "split")
+_LISTS = (
+    "ranks",
+    "shape",
+    "chain",
+    "argv",
+    "frames",
+    "parameters",
+    "buffers",
+    "phase",
+    "ends",
+    "split",
+    "columns",
+    "looks",
+    "loaders",
+    "members",
+)
 
 
 def read_events(data: bytes) -> Iterator[dict[str, Any]]:

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.numerics import Numerics
 from ddpdoctor.evidence.syncs import Syncs
+from ddpdoctor.evidence.timing import Timing
 from ddpdoctor.evidence.training import OptimizerSetup, StepLook, Training
-from ddpdoctor.watch import loaders, numerics, sharing, steps, syncs
+from ddpdoctor.watch import loaders, numerics, sharing, steps, syncs, timing
 from ddpdoctor.watch.agreement import group_ranks
 from ddpdoctor.watch.events import DAMAGED
 from ddpdoctor.watch.records import Shortener
@@ -25,6 +26,7 @@ KINDS = (
     | numerics.KINDS
     | syncs.KINDS
     | sharing.KINDS
+    | timing.KINDS
 )
 """Events that tell of the training."""
 
@@ -40,6 +42,7 @@ class _Rank:
     numbers: numerics.RankNumbers = field(default_factory=numerics.RankNumbers)
     syncs: list[dict[str, Any]] = field(default_factory=list)
     files: sharing.RankFiles = field(default_factory=sharing.RankFiles)
+    times: dict[str, Any] | None = None
     abstained: list[str] = field(default_factory=list)
     share: float | None = None
 
@@ -55,6 +58,8 @@ class _Rank:
             self.syncs.append(event)
         elif kind in sharing.KINDS:
             self.files.take(event)
+        elif kind in timing.KINDS:
+            self.times = event
         elif kind == "abstained":
             self.abstained.append(str(event["reason"]))
         elif event["elapsed_ns"] > 0:
@@ -128,6 +133,7 @@ class TrainingReader:
                 lambda: syncs.fold_syncs({number: rank.syncs for number, rank in ranks.items()}, shorten)
             )
             or Syncs(),
+            timing=self._try(lambda: self._fold_times(ranks)) or Timing(),
             abstained={reason: RankSet(who) for reason, who in reasons.items()},
             share=max(shares, default=None),
         )
@@ -142,6 +148,13 @@ class TrainingReader:
                 setups.append(setup)
                 looks += self._try(partial(steps.fold_steps, number, ranks, self._shorten, alone=alone)) or []
         return setups, looks
+
+    def _fold_times(self, ranks: dict[int, _Rank]) -> Timing:
+        return timing.fold_timing(
+            {number: rank.times for number, rank in ranks.items() if rank.times is not None},
+            self._world,
+            lambda number, place: ranks[number].loaders.locate(place, self._shorten)[1],
+        )
 
     def _fold_numbers(self, ranks: dict[int, _Rank]) -> Numerics:
         return numerics.fold_numbers(

@@ -116,7 +116,10 @@ DAT005 sampler-differs error
 DAT007 evaluation-padded warning
 DDP007 no-sync-around-backward-only warning
 DDP012 data-parallel-mixed warning
+PRF003 rank-straggling warning
+PRF004 loader-bound warning
 PRF005 gradient-sync-redundant warning
+PRF006 communication-bound warning
 DAT006 augmentation-repeated warning
 DDP018 backward-skipped error
 """

@@ -33,6 +33,7 @@ from ddpdoctor_checks.training.sampling import (
     find_split_differs,
     find_uneven_loaders,
 )
+from ddpdoctor_checks.training.speed import find_communication_bound, find_loader_bound, find_straggling
 from ddpdoctor_checks.training.usage import find_data_parallel, find_redundant, find_search, find_unenclosed
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "find_changed",
     "find_checkpoint_raced",
     "find_checkpoint_read_early",
+    "find_communication_bound",
     "find_data_parallel",
     "find_directories_raced",
     "find_download_raced",
@@ -49,6 +51,7 @@ __all__ = [
     "find_epoch_unset",
     "find_evaluation_padded",
     "find_gathered",
+    "find_loader_bound",
     "find_nonfinite",
     "find_parted",
     "find_rates",
@@ -58,6 +61,7 @@ __all__ = [
     "find_search",
     "find_skipped",
     "find_split_differs",
+    "find_straggling",
     "find_unenclosed",
     "find_uneven_loaders",
     "find_unsharded",

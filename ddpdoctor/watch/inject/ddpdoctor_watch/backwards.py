@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 
-from . import budget, ddp, finite, gathers, gradients, hooks, loaders, prints, steps, syncs
+from . import budget, clocks, ddp, finite, gathers, gradients, hooks, loaders, prints, steps, syncs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def after_fork() -> None:
 def _note_backward(_: Any, frame: FrameType, args: Any) -> None:
     if frame.f_code.co_name != "backward":
         return
+    clocks.begin_backward()
     state = _losses
     state.count += 1
     began = time.monotonic_ns() if not state.count % _EACH else 0

@@ -12,7 +12,7 @@ import sys
 import time
 from _thread import _local, get_ident
 
-from . import describe, frames, groups, journal
+from . import budget, clocks, describe, frames, groups, journal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ def end(token: int) -> None:
     ring = _ring
     if token and ring is not None:
         ring.pack_number(ring.view, token + END_AT, time.monotonic_ns())
+        clocks.end_call()
 
 
 def failed(token: int) -> None:
@@ -228,6 +229,8 @@ def _write(
     token = _append(ring, ordinal, signature, _find_site(ring, frame), group, peer, tag, flags)
     if spec.gathered is not None and gathers is not None:
         gathers(spec.name, tensor, get(spec.gathered), frame)
+    if not spec.two_sided and ring.groups.count_members(group) >= budget.ranks:
+        clocks.begin_call(not flags & (ASYNC | END_UNKNOWN))
     if spec.settles and settle is not None and not flags & ASYNC:
         settle(ring.count, group)
     return token

@@ -47,6 +47,8 @@ forwards: dict[int, tuple[int, int, int]] = {}
 which kind the last one was (1, 0; -1: none)."""
 inside = 0
 """How many forwards of wrappers are being made."""
+reducing = False
+"""There was a forward in training since the last backward whose backward reduces."""
 
 
 def remember(wrapper: Any, parameters: list[Any], frames: list[list[object]]) -> None:
@@ -67,6 +69,8 @@ def count_forwards(number: int) -> tuple[int, int, int]:
 
 def note_forward(number: int, reduces: bool) -> None:
     """Count a forward in training."""
+    global reducing
+    reducing = reducing or reduces
     synced, alone, _ = count_forwards(number)
     forwards[number] = (synced + reduces, alone + (not reduces), int(reduces))
 

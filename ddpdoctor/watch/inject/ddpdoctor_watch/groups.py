@@ -43,6 +43,10 @@ class Groups:
         members = self._members.get(group)
         return members[place] if members is not None and 0 <= place < len(members) else -1
 
+    def count_members(self, group: int) -> int:
+        """Return how many members a group has, by its number; 0 where that is not known."""
+        return len(self._members.get(group, ()))
+
     def name(self, number: int) -> str | None:
         """Return torch's name of a group."""
         return next((str(name) for name, known in self._numbers.items() if known == number and name), None)

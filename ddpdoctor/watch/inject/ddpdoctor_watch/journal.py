@@ -48,6 +48,7 @@ LIMITS = {
     "scale": 500,
     "evaluation": 60,
     "pace": 100,
+    "times": 400,
     "search": 100,
     "unenclosed": 20,
     "data-parallel": 10,

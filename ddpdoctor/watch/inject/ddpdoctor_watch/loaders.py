@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 
-from . import budget, calls, describe, evaluations, frames, hooks, journal, splits
+from . import budget, calls, clocks, describe, evaluations, frames, hooks, journal, splits
 from .steps import count_steps
 
 TYPE_CHECKING = False
@@ -154,7 +154,7 @@ def _note(_: Any, frame: FrameType, args: Any) -> None:
     place = (own.f_code, own.f_lineno)
     known = _seen.setdefault(place, [0, -2, len(_seen) + 1])
     known[0] += 1
-    _begin(known[2], known[0], frame.f_locals.get("self"), loader)
+    _begin(known[2], known[0], frame.f_locals.get("self"), loader, length)
     told = -1 if length is None else length
     if known[0] > EACH and known[1] == told:
         return
@@ -206,7 +206,7 @@ def note_end() -> None:
         epoch.write()
 
 
-def _begin(place: int, number: int, iterator: Any, loader: Any) -> None:
+def _begin(place: int, number: int, iterator: Any, loader: Any, length: int | None) -> None:
     if budget.level == budget.OFF:
         return
     before = _epochs.get(place)
@@ -214,6 +214,7 @@ def _begin(place: int, number: int, iterator: Any, loader: Any) -> None:
         before.write()
     epoch = _epochs[place] = _Epoch(place, number)
     _current[:] = [epoch]
+    clocks.time_batches(iterator, place, bool(getattr(loader, "num_workers", 0)), length)
     data = sys.modules.get("torch.utils.data")
     real = getattr(iterator, "_index_sampler", None)
     if data is None or real is None or isinstance(loader.dataset, data.IterableDataset) or number > EACH:

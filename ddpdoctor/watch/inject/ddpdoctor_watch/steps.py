@@ -15,7 +15,7 @@ import sys
 import time
 import weakref
 
-from . import budget, ddp, describe, frames, journal, modules, naming, prints, rounds, states
+from . import budget, clocks, ddp, describe, frames, journal, modules, naming, prints, rounds, states
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             entry = _meet(optimizer)
             if entry is None:
                 return
+        clocks.end_step(entry.number)
         entry.steps = step = entry.steps + 1
         for group in optimizer.param_groups:
             rate = group.get("lr")
@@ -129,6 +130,7 @@ def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             entry.next = step  # ranks may have averaged what they have just now
         if step == entry.next or (budget.level == budget.DEEP and _state.looks < LOOKS):
             _take_before(entry, optimizer, sys._getframe(1))
+            clocks.skip()
     except Exception as error:
         journal.failed("steps", error)
 
@@ -136,6 +138,7 @@ def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
 def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     """Take fingerprints of the gradients that the step has used, and write down what was seen of it."""
     try:
+        clocks.enter(clocks.OTHER)
         entry = _state.known.get(id(optimizer))
         if entry is None:
             return
@@ -144,6 +147,7 @@ def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         modules.close_window(modules.EVALUATION)
         if entry.steps + 1 == entry.next or (budget.level == budget.DEEP and _state.looks < LOOKS):
             modules.open_window(entry.number)
+        clocks.skip()
     except Exception as error:
         journal.failed("steps", error)
 
@@ -162,6 +166,7 @@ def note_end() -> None:
         return
     _state.finished = True
     backwards.note_end()
+    clocks.write()
     scalers.note_end()
     for entry in list(_state.known.values()):
         optimizer = entry.ref()

@@ -14,6 +14,7 @@ from . import (
     batches,
     budget,
     calls,
+    clocks,
     ddp,
     decorators,
     describe,
@@ -265,7 +266,7 @@ def _see_forwards(owner: Any) -> None:
         batches.take_forward,
     )
 
-    looks = budget.level != budget.OFF
+    looks, enter = budget.level != budget.OFF, clocks.enter
 
     def _check_sync_bufs_pre_fwd(self: Any) -> Any:
         syncs = real_pre(self)
@@ -274,7 +275,12 @@ def _see_forwards(owner: Any) -> None:
             reduces = bool(getattr(self, "require_backward_grad_sync", True))  # not within no_sync
             begun[number] = begin(_FORWARD, number, frame_of(1), syncs=bool(syncs), reduces=reduces)
             ddp.inside += 1
+            if looks:
+                enter(clocks.FORWARD)
+                if syncs:
+                    clocks.meet()
             if looks and self.training and is_training():
+                clocks.note_forward(number, self)
                 note(number, reduces)
                 take_batch(number, frame_of(1))
             elif not self.training:
@@ -287,6 +293,7 @@ def _see_forwards(owner: Any) -> None:
         try:
             end(begun.pop(number_of(self), 0))
             ddp.inside = max(0, ddp.inside - 1)
+            enter(clocks.OTHER)
         except Exception as error:
             journal.failed("forward", error)
         return real_post(self)

@@ -1,0 +1,368 @@
+"""PRF003, PRF004 and PRF006: where the time of steps goes, in jobs that train rightly and slowly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+from ddpdoctor.evidence import Evidence, Frame, RankSet
+from ddpdoctor.evidence.timing import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, RankTimes
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
+from ddpdoctor_checks.crash.frames import tell_line, user_line
+from ddpdoctor_checks.crash.telling import JOB
+from ddpdoctor_checks.places import in_line
+from ddpdoctor_checks.training.findings import NEEDS
+from ddpdoctor_checks.training.lateness import (
+    AFTER,
+    BUCKET,
+    FEWEST_STEPS,
+    Late,
+    count_columns,
+    find_late,
+    find_step,
+    list_times,
+)
+from ddpdoctor_checks.training.wrappers import list_wrappers
+from ddpdoctor_checks.wording import capitalise, choose_form, count_of, format_bytes, name_set
+
+LOADER_SHARE, LOADER_SHARE_GPU, LOADER_S = 0.4, 0.8, 0.005
+"""Of a step that waits for data, and its length at least. A GPU computes while its program waits for a batch, until
+there is nothing left that was queued before."""
+BOUND_SHARE, BOUND_S, BOUND_BYTES = 0.5, 0.005, 1 << 20
+"""Of a step that is communication and nothing else; its length, and the gradients of a reduction, at least."""
+FEWEST_LOOKS = 5
+"""Iterations that DistributedDataParallel has measured."""
+
+
+@check(
+    "PRF003",
+    name="rank-straggling",
+    title="The same rank keeps arriving last",
+    severity="warning",
+    family="training",
+    needs=NEEDS,
+    since="0.1.0",
+    id="training.straggling",
+    required=False,
+    commands=JOB,
+)
+def find_straggling(evidence: Evidence) -> Iterable[Finding]:
+    """One rank, or a few, keep coming late to the reduction of gradients, and all others wait for them.
+
+    What it looks for:
+        The times at which ranks begin what they meet the others in: a forward that broadcasts buffers, the backward,
+        collectives of the script's own. Also how long a backward takes to its first bucket of gradients.
+
+    Why it matters:
+        Every step is as long as that of the slowest rank. The time shows where nobody looks for it: as a long
+        backward on all the others, who wait there.
+
+    How it decides:
+        A rank is late where it comes later than the median of the other ranks of its node by 10 ms and by 20 % of a
+        step, in the median of the steps, and by half of that in three of four steps. At least 20 steps, without the
+        first three; of long jobs some 64 that are spread over all. Lengths of backwards are not compared: who is early
+        waits there. Where the time is lost is told by the phase that is longer than on the others by half
+        of the lag: waiting for data, forward, the backward before the first bucket, optimizer, or Python.
+        Ranks of several nodes are compared where their clocks were, and the error of that is taken off; else each node
+        is looked at alone. On a GPU the others must also be seen to wait, by what DistributedDataParallel
+        measures in the first ten iterations and each hundredth.
+
+    Known false alarms:
+        Ranks that have more to do on purpose: rank 0 that writes a log in each step, pipelines whose ranks all make
+        one wrapper.
+
+    Fix:
+        Do what the phase says: more loader workers, or data that is nearer; work of one rank out of the step; batches
+        of equal length; another device.
+
+    References:
+        https://github.com/pytorch/pytorch/issues/71303
+        https://docs.pytorch.org/docs/stable/notes/ddp.html
+    """
+    if count_columns(evidence) < FEWEST_STEPS:
+        raise NotApplicable(f"fewer than {FEWEST_STEPS} steps were timed on ranks that meet")
+    for late in find_late(evidence):
+        yield _tell_late(evidence, late)
+
+
+_LOSES = {
+    DATA: "waiting for data",
+    FORWARD: "in the forward of the model",
+    OPTIMIZER: "in the step of the optimizer",
+    OTHER: "in Python, outside of loader, forward, backward and optimizer",
+    AFTER: "in Python, between its backward and what follows",
+    BUCKET: "in the backward, before its first bucket of gradients",
+}
+_HELPS = {
+    DATA: Fix(
+        "see what the data of that rank costs: larger samples, a slower disk, fewer workers",
+        code="DataLoader(dataset, sampler=sampler, num_workers=4, persistent_workers=True)",
+    ),
+    FORWARD: Fix(
+        "see whether its batches are longer or its device is slower: sort samples by length, then shard them"
+    ),
+    BUCKET: Fix(
+        "see whether its batches are longer or its device is slower: sort samples by length, then shard them"
+    ),
+    OPTIMIZER: Fix("see what slows the processor of that rank: py-spy top --pid PID", "py-spy top --pid PID"),
+    OTHER: Fix(
+        "take what only this rank does out of the step: write logs and checkpoints less often, or in a thread",
+        code="if rank == 0 and step % 100 == 0:\n    log(loss)",
+    ),
+}
+_HELPS[AFTER] = _HELPS[OTHER]
+
+
+def _tell_late(evidence: Evidence, late: Late) -> Finding:
+    one = len(late.ranks) == 1
+    step = _name_time(late.step_s)
+    message = (
+        f"{capitalise(name_set(late.ranks))} {'keeps' if one else 'keep'} arriving last: {_name_time(late.lag_s)} "
+        f"after the others in the median, in steps of {step}, and late in {late.share:.0%} of the steps"
+    )
+    line = None
+    if late.phase == DATA:
+        line = _find_loader(evidence)
+    if late.phase is not None:
+        message += f"; {'it loses' if one else 'they lose'} it {_LOSES[late.phase]}{tell_line(line)}"
+    role = "culprit"
+    if line is None:
+        line, role = _find_step_line(evidence), "noticed"
+    everyone = RankSet(rank.rank for rank in list_times(evidence))
+    items = [EvidenceItem("times", _describe(list_times(evidence), late))]
+    if late.whole_nodes:
+        items.append(EvidenceItem("nodes", "clocks of the nodes were compared, and their error is taken off"))
+    return Finding(
+        message=message + ".",
+        ranks=late.ranks,
+        victims=everyone.minus(late.ranks),
+        where=in_line(line, late.ranks, role),
+        evidence=tuple(items),
+        fix=(_HELPS.get(late.phase or "", Fix("look where that rank is", "py-spy dump --pid PID")),),
+        details={
+            "lag_s": late.lag_s,
+            "share": round(late.share, 3),
+            "step_s": round(late.step_s, 6),
+            "phase": late.phase,
+            "more_s": round(late.more_s, 6),
+        },
+        confidence="high" if late.phase is not None and not late.whole_nodes else "medium",
+        role="advice" if _ended_badly(evidence) else "cause",
+    )
+
+
+def _describe(ranks: Sequence[RankTimes], late: Late) -> str:
+    own = [rank for rank in ranks if rank.rank in late.ranks]
+    rest = [rank for rank in ranks if rank.rank not in late.ranks]
+    words = []
+    for name, phase in (("data", DATA), ("forward", FORWARD), ("backward", BACKWARD), ("Python", OTHER)):
+        here, there = (median([each.spend(phase) for each in some] or [0.0]) for some in (own, rest))
+        words.append(f"{name} {_name_time(here)} against {_name_time(there)}")
+    return "in a usual step, here and on the others: " + ", ".join(words)
+
+
+@check(
+    "PRF004",
+    name="loader-bound",
+    title="Steps wait for data",
+    severity="warning",
+    family="training",
+    needs=NEEDS,
+    since="0.1.0",
+    id="training.loading",
+    required=False,
+    commands=JOB,
+)
+def find_loader_bound(evidence: Evidence) -> Iterable[Finding]:
+    """Most ranks spend a large part of their steps waiting for the next batch.
+
+    What it looks for:
+        The time from where a script asks torch's DataLoader for a batch to where it has it.
+
+    Why it matters:
+        Devices stand still meanwhile. It is the most frequent reason for slow training, and no error tells it.
+
+    How it decides:
+        40 % of a usual step, and 5 ms, on more than half of the ranks; 80 % where the model is on a GPU, which may
+        compute what was queued while its program waits. Medians over the steps, at least 20, without the first three.
+        The first batch of an epoch does not count where worker processes have to start. A few ranks that wait more
+        than the others are PRF003. Loaders that are not torch's are not seen.
+
+    Known false alarms:
+        Programs whose computing is small on purpose, such as tests of a pipeline.
+
+    Fix:
+        Let workers load ahead: num_workers, persistent_workers, pin_memory, a larger prefetch_factor; cheaper
+        transforms; data that is nearer.
+
+    References:
+        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+        https://docs.pytorch.org/docs/stable/data.html
+    """
+    ranks = list_times(evidence)
+    if max((node.timing.steps for node in evidence.training), default=0) < FEWEST_STEPS:
+        raise NotApplicable(f"fewer than {FEWEST_STEPS} steps were timed")
+    least = LOADER_SHARE if _device(evidence) == "cpu" else LOADER_SHARE_GPU
+    waiting = [
+        rank for rank in ranks if rank.spend(DATA) >= LOADER_S and rank.spend(DATA) >= least * rank.step_s
+    ]
+    if 2 * len(waiting) <= len(ranks):
+        return
+    line = _find_loader(evidence)
+    who = RankSet(rank.rank for rank in waiting)
+    data_s, step_s = median(rank.spend(DATA) for rank in waiting), find_step(waiting)
+    yield Finding(
+        message=f"{capitalise(name_set(who))} {choose_form(len(who), 'waits', 'wait')} for data{tell_line(line)} in "
+        f"{data_s / step_s:.0%} of each step: {_name_time(data_s)} of {_name_time(step_s)}.",
+        ranks=who,
+        where=in_line(line, who, "culprit"),
+        evidence=(EvidenceItem("times", _break_down(waiting), who),),
+        fix=(
+            Fix(
+                "load ahead in worker processes, which stay over epochs",
+                code="DataLoader(dataset, sampler=sampler, num_workers=4, persistent_workers=True,\n"
+                "           prefetch_factor=4, pin_memory=torch.cuda.is_available())",
+            ),
+        ),
+        details={"share": round(data_s / step_s, 3), "data_s": data_s, "step_s": round(step_s, 6)},
+        role="advice",
+    )
+
+
+@check(
+    "PRF006",
+    name="communication-bound",
+    title="Steps are mostly communication that nothing hides",
+    severity="warning",
+    family="training",
+    needs=NEEDS,
+    since="0.1.0",
+    id="training.communication",
+    required=False,
+    commands=JOB,
+)
+def find_communication_bound(evidence: Evidence) -> Iterable[Finding]:
+    """Most of a step passes between a rank's last gradient and the end of its reduction, also where nobody is late.
+
+    What it looks for:
+        What DistributedDataParallel measures of its backwards in the first ten iterations and each hundredth: when
+        the last gradient was ready, and when all were reduced. What lies between is exposed: no computing hides it.
+
+    Why it matters:
+        More ranks make such a job hardly faster.
+
+    How it decides:
+        At least half of a usual step, in the median of five iterations or more, on the rank where it is least: the one
+        that came last waits for nobody. Waiting for stragglers does not count so. Gradients of 1 MiB or more,
+        and steps of 5 ms.
+
+    Known false alarms:
+        Ranks that share cores, where "communication" waits for a processor.
+
+    Fix:
+        Reduce less often (accumulate under ``no_sync()``, larger batches), or less (bf16_compress_hook); buckets of
+        another size where reductions could be hidden behind the backward; a faster network, see ``ddpdoctor check``.
+
+    References:
+        https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html
+        https://arxiv.org/abs/2006.15704
+    """
+    nodes = [node for node in evidence.training if node.timing.exposed_s is not None]
+    if not nodes or max(node.timing.iterations for node in nodes) < FEWEST_LOOKS:
+        raise NotApplicable("DistributedDataParallel has measured too few iterations")
+    ranks = [rank for node in nodes for rank in node.timing.ranks]
+    step_s = find_step(ranks)
+    least = min(nodes, key=lambda node: node.timing.exposed_s or 0.0).timing
+    computing_s = min((rank.computing_s for rank in ranks if rank.computing_s is not None), default=0.0)
+    reductions = median(node.timing.reductions for node in nodes)
+    # Iterations that were measured may be slower than usual ones.
+    exposed_s = (least.exposed_s or 0.0) * reductions
+    exposed_s = min(exposed_s, min(rank.spend(BACKWARD) for rank in ranks))
+    size = least.gradient_bytes
+    if step_s < BOUND_S or size < BOUND_BYTES or exposed_s < BOUND_SHARE * step_s:
+        return
+    yield _tell_bound(evidence, step_s, exposed_s, computing_s, least.reduction_s or 0.0, size)
+
+
+def _tell_bound(
+    evidence: Evidence, step_s: float, exposed_s: float, computing_s: float, reduction_s: float, size: int
+) -> Finding:
+    who = RankSet(rank.rank for rank in list_times(evidence))
+    count = max((len(each.group) for each in list_wrappers(evidence)), default=0) or len(who)
+    speed = 2 * (count - 1) / count * size / reduction_s / 1e9 if reduction_s and count > 1 else 0.0
+    hidden = reduction_s <= computing_s
+    allowed = (
+        "as long as the backward, which could hide it"
+        if hidden
+        else f"at this bandwidth the backward of {_name_time(computing_s)} can hide no more than that much of it"
+    )
+    return Finding(
+        message=f"{exposed_s / step_s:.0%} of each step is communication that nothing hides: {_name_time(exposed_s)} "
+        f"of {_name_time(step_s)}, also on the rank that comes last. A reduction carries {format_bytes(size)}.",
+        ranks=who,
+        where=in_line(_find_step_line(evidence), who, "noticed"),
+        evidence=(
+            EvidenceItem(
+                "reduction",
+                f"{_name_time(reduction_s)} for {format_bytes(size)} on {count_of(count, 'rank')}: {speed:.2g} GB/s "
+                f"of bus bandwidth; {allowed}",
+            ),
+            EvidenceItem("times", _break_down(list_times(evidence)), who),
+        ),
+        fix=(
+            Fix("try smaller buckets", code="DistributedDataParallel(model, bucket_cap_mb=5)")
+            if hidden
+            else Fix(
+                "reduce once for several micro-batches, with forward and backward of all but the last under no_sync()",
+                code="with model.no_sync():\n    (criterion(model(x), y) / accumulate).backward()",
+            ),
+            Fix(
+                "send half as many bytes",
+                code="from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n"
+                "model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
+            ),
+            Fix("see what the network gives", "ddpdoctor check"),
+        ),
+        details={
+            "share": round(exposed_s / step_s, 3),
+            "exposed_s": exposed_s,
+            "step_s": round(step_s, 6),
+            "reduction_s": reduction_s,
+            "gradient_bytes": size,
+            "bus_bandwidth": speed,
+        },
+        role="advice",
+    )
+
+
+def _ended_badly(evidence: Evidence) -> bool:
+    return bool(evidence.job) and evidence.job[0].exit_code != 0
+
+
+def _device(evidence: Evidence) -> str:
+    return next((node.timing.device for node in evidence.training if node.timing.device), "cpu")
+
+
+def _find_loader(evidence: Evidence) -> Frame | None:
+    return next((user_line(node.timing.loader) for node in evidence.training if node.timing.loader), None)
+
+
+def _find_step_line(evidence: Evidence) -> Frame | None:
+    setup = next((setup for node in evidence.training for setup in node.optimizers), None)
+    return user_line(setup.frames) if setup is not None else None
+
+
+def _break_down(ranks: Sequence[RankTimes]) -> str:
+    words = [
+        f"{name} {_name_time(median(rank.spend(phase) for rank in ranks))}"
+        for name, phase in (
+            ("data", DATA), ("forward", FORWARD), ("backward", BACKWARD), ("optimizer", OPTIMIZER), ("Python", OTHER),
+        )
+    ]  # fmt: skip
+    return "a usual step: " + ", ".join(words)
+
+
+def _name_time(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    return f"{seconds * 1000:.0f} ms" if seconds >= 0.0095 else f"{seconds * 1000:.1f} ms"

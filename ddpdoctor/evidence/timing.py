@@ -1,0 +1,79 @@
+"""Where the time of steps goes on each rank, and how much later than the others a rank comes to where they meet.
+
+Made by the watcher of a job from what each rank wrote down; see ``ddpdoctor_watch/clocks.py`` for what a step, a
+column and a meeting are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddpdoctor.evidence.stages import Frame
+
+OTHER, DATA, STARTING, FORWARD, BACKWARD, OPTIMIZER, CALLS = PHASES = (
+    "other", "data", "starting", "forward", "backward", "optimizer", "collectives",
+)  # fmt: skip
+"""Phases of a step: the program's own Python, waiting for a batch, waiting for the first batch of an epoch from workers
+that start, a wrapper's forward, a backward with all that follows it up to the next phase, a step of the optimizer, and
+collectives of the program's own among all ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankTimes:
+    """One rank."""
+
+    rank: int
+    seconds: tuple[float, ...]
+    """In a usual step, by phase in the order of `PHASES`: medians over the columns."""
+    lags: tuple[float | None, ...] = ()
+    """Of one step of each column: seconds that it came to a meeting later than the median of the other ranks of its
+    node, at the meeting where that is most; 0 where it never came later, None where it cannot be told."""
+    computing_s: float | None = None
+    """Of a backward, until the rank's own last gradient was ready; this and what follows are medians over iterations
+    that DistributedDataParallel measures by itself."""
+    exposed_s: float | None = None
+    """From then on until all gradients were reduced: communication, and waiting for ranks that are late."""
+    after_s: float | None = None
+    """From there to the next phase: the program's own Python again."""
+    slower_s: float | None = None
+    """By how much more than the median of the others it needs to its first bucket of gradients, in three of four
+    iterations at least."""
+
+    def spend(self, *phases: str) -> float:
+        """Return the seconds of a usual step in these phases."""
+        return sum(self.seconds[PHASES.index(phase)] for phase in phases)
+
+    @property
+    def step_s(self) -> float:
+        """Length of a usual step."""
+        return sum(self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What was seen on one node."""
+
+    steps: int = 0
+    """That were counted, on the rank with the most; the first few are not."""
+    width: int = 1
+    """Steps in a column."""
+    columns: tuple[int, ...] = ()
+    """Number of the first step of each."""
+    ranks: tuple[RankTimes, ...] = ()
+    arrivals_ns: tuple[int | None, ...] = ()
+    """When the median rank came to the last meeting of one step of each column; wall clock of the node."""
+    iterations: int = 0
+    """That DistributedDataParallel measured by itself."""
+    exposed_s: float | None = None
+    """Exposed communication of a reduction on the rank where it is least, which waits for nobody; median over
+    these."""
+    reduction_s: float | None = None
+    """How long a reduction takes there in all, from the first bucket on."""
+    reductions: float = 0.0
+    """In each step."""
+    gradient_bytes: int = 0
+    """That a reduction carries."""
+    device: str = ""
+    """Type of the one that the model is on."""
+    loader: tuple[Frame, ...] = ()
+    """Where the loader that was waited for most is iterated, innermost first."""

@@ -1,0 +1,379 @@
+"""Where the time of steps goes, and when a rank comes to where it meets the others: clocks at hooks that are there.
+
+A step is what lies between two steps of one optimizer. Its time is parted into phases by whoever sees one begin. A
+*meeting* is where a rank may have to wait for others: a forward that broadcasts buffers, the first backward after a
+forward that reduces, a collective of the program's own. Ranks that meet come there equally often, so what they wrote
+down can be compared; how long a backward takes cannot, for who is early waits there for who is late.
+
+Steps are kept in a bounded number of columns, which grow wider: sums of the phases, and of one step the meetings.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from _thread import get_ident
+from itertools import repeat
+
+from . import budget, ddp, groups, hooks, journal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+OTHER, DATA, STARTING, FORWARD, BACKWARD, OPTIMIZER, CALL = range(7)
+"""Phases: the program's own Python; waiting for a batch; for the first one of workers that start; a wrapper's
+forward; from the beginning of a backward on; a step of the optimizer; collectives of the program's own."""
+PHASES = 7
+WARM_UP = 3
+"""Steps that are not counted: buckets are built anew after the first, allocators and caches fill."""
+COLUMNS = 64
+MEETINGS = 4
+"""Of one step that are kept: the first ones and the last."""
+LOOKS = 64
+"""Iterations of which DistributedDataParallel's own times are kept."""
+EARLY, EACH = 10, 100
+"""It measures the iterations up to this one, and each of so many (torch/csrc/distributed/c10d/logger.cpp)."""
+_FIRST_WRITE = 16
+_SECONDS = 300.0
+"""After which what is known is written at the latest, in a job whose steps are long."""
+_PATIENCE = 4
+"""Steps of other optimizers in a row after which the one that has ended the steps so far does so no longer."""
+_monotonic = time.monotonic_ns
+
+
+class _State:
+    """Of this process."""
+
+    def __init__(self) -> None:
+        self.thread = 0
+        self.phase = OTHER
+        self.since = 0
+        self.spent = [0] * PHASES
+        self.marks: list[int] = []
+        self.met = 0
+        self.reduced = 0
+        self.calling = -1
+        """Phase that a collective of the program interrupted; -1 where none is being made."""
+        self.closer = 0
+        """Number of the optimizer whose steps are counted."""
+        self.others = 0
+        self.steps = -WARM_UP
+        self.width = 1
+        self.columns: list[_Column] = []
+        self.loaders: dict[int, int] = {}
+        """Number of a place -> time that was spent waiting for its batches."""
+        self.looks: list[list[int]] = []
+        self.sparse = 1
+        self.device = ""
+        self.group: list[int] | None = None
+        self.bytes = 0
+        self.left_backward = 0
+        """When the last backward was over, or whatever followed it had begun."""
+        self.began_backward = 0
+        self.written = 0
+        self.next_write = _FIRST_WRITE
+
+
+class _Column:
+    """Steps in a row."""
+
+    def __init__(self, first: int, width: int) -> None:
+        self.first = first
+        self.count = 0
+        self.reduced = 0
+        self.spent = [0] * PHASES
+        self.sampled = choose(first, width)
+        self.marks: list[int] = []
+        self.met = 0
+
+    def join(self, other: _Column, sampled: int) -> None:
+        """Take the column behind this one in."""
+        self.count += other.count
+        self.reduced += other.reduced
+        self.spent = [one + more for one, more in zip(self.spent, other.spent)]
+        if other.sampled == sampled:
+            self.marks, self.met = other.marks, other.met
+        self.sampled = sampled
+
+
+_state = _State()
+
+
+def choose(first: int, width: int) -> int:
+    """Return the step of a column whose meetings are kept: the same on every rank, and none that comes evenly."""
+    while width > 1:
+        width //= 2
+        first += width * ((first // width * 2654435761 >> 13) & 1)
+    return first
+
+
+def after_fork() -> None:
+    """A forked child starts anew."""
+    global _state
+    _state = _State()
+
+
+def enter(phase: int) -> int:
+    """Note that a phase begins.
+
+    Returns:
+        The one that ends with it.
+    """
+    state = _state
+    if state.thread != get_ident():
+        return OTHER
+    now = _monotonic()
+    before = state.phase
+    state.spent[before] += now - state.since
+    state.since, state.phase = now, phase
+    if before == BACKWARD:
+        state.left_backward = now
+    return before
+
+
+def skip() -> None:
+    """Leave out what lies between the last change of phase and now: a look of ours."""
+    state = _state
+    if state.thread == get_ident():
+        state.since = _monotonic()
+
+
+def meet() -> None:
+    """Note that a phase has just begun in which this rank may wait for others."""
+    state = _state
+    if state.thread != get_ident():
+        return
+    state.met += 1
+    marks = state.marks
+    if len(marks) < MEETINGS:
+        marks.append(state.since)
+    else:
+        marks[-1] = state.since
+
+
+def begin_call(waits: bool) -> None:
+    """Note a collective of the program's own among all ranks.
+
+    Args:
+        waits: It does not come back before it is done.
+    """
+    state = _state
+    if state.thread != get_ident():
+        return
+    before = enter(CALL if waits else state.phase)
+    meet()
+    if waits:
+        state.calling = OTHER if before == BACKWARD else before
+
+
+def end_call() -> None:
+    """Note that a collective has come back."""
+    state = _state
+    if state.calling >= 0 and state.thread == get_ident():
+        enter(state.calling)
+        state.calling = -1
+
+
+def begin_backward() -> None:
+    """Note that a backward begins."""
+    state = _state
+    if state.thread != get_ident():
+        return
+    enter(BACKWARD)
+    state.began_backward = state.since
+    if ddp.reducing:
+        ddp.reducing = False
+        state.reduced += 1
+        meet()
+
+
+def end_step(optimizer: int) -> None:
+    """Note that the step of an optimizer begins, which ends what we call a step.
+
+    Args:
+        optimizer: Its number.
+    """
+    state = _state
+    if optimizer != state.closer:
+        state.others += 1
+        if state.closer and state.others < _PATIENCE:
+            enter(OPTIMIZER)
+            return
+        state.closer = optimizer
+    state.others = 0
+    if not state.thread:
+        state.thread, state.since = get_ident(), _monotonic()
+    elif state.thread != get_ident():
+        return
+    enter(OPTIMIZER)
+    state.steps += 1
+    if state.steps > 0:
+        _keep(state, state.steps)
+        if state.steps >= state.next_write or _is_old(state):
+            write()
+    state.spent = [0] * PHASES
+    state.marks = []
+    state.met = state.reduced = 0
+
+
+def _is_old(state: _State) -> bool:
+    return state.since - state.written > _SECONDS * 1e9
+
+
+def _keep(state: _State, step: int) -> None:
+    columns, width = state.columns, state.width
+    if not columns or columns[-1].count >= width:
+        if len(columns) >= COLUMNS:
+            _halve(state)
+            width = state.width
+        if not columns or columns[-1].count >= width:
+            columns.append(_Column(step, width))
+    column = columns[-1]
+    column.count += 1
+    column.reduced += state.reduced
+    spent = column.spent
+    for phase, took in enumerate(state.spent):
+        spent[phase] += took
+    if step == column.sampled:
+        column.marks, column.met = state.marks, state.met
+
+
+def _halve(state: _State) -> None:
+    """Make one column of each two."""
+    state.width *= 2
+    columns = state.columns
+    for one, other in zip(columns[::2], columns[1::2]):
+        one.join(other, choose(one.first, state.width))
+    del columns[1::2]
+
+
+def note_forward(number: int, wrapper: Any) -> None:
+    """Read what a wrapper has measured of its last iteration, where it has; called in a forward of it."""
+    state = _state
+    count = ddp.count_forwards(number)[0]  # without the one that begins
+    if count <= WARM_UP or (count > EARLY and count % EACH) or state.thread != get_ident():
+        return
+    logged = getattr(getattr(wrapper, "logger", None), "_get_ddp_logging_data", None)
+    if logged is None:
+        return
+    numbers = logged().ints_map
+    size = int(numbers.get("total_parameter_size_bytes", 0))
+    iteration = int(numbers.get("iteration", 0))
+    if size < state.bytes or iteration <= WARM_UP:
+        return  # of a smaller model beside it
+    if size > state.bytes:
+        state.bytes, state.looks, state.sparse = size, [], 1
+        _describe(state, wrapper)
+    if not state.looks or state.looks[-1][0] < iteration:
+        _take_times(state, iteration, numbers, iteration == count)
+
+
+def _describe(state: _State, wrapper: Any) -> None:
+    first = next(iter(wrapper.module.parameters()), None)
+    state.device = str(first.device.type) if first is not None else ""
+    members = groups.list_members(getattr(wrapper, "process_group", None))
+    whole = members is None or len(members) >= budget.ranks
+    state.group = None if whole or members is None else list(members[:256])
+
+
+def _take_times(state: _State, iteration: int, numbers: Any, latest: bool) -> None:
+    took = [
+        int(numbers.get(f"backward_{name}_time", -1)) for name in ("compute", "comm", "compute_comm_overlap")
+    ]
+    ends = [
+        int(numbers.get(f"backward_{name}", 0))
+        for name in ("compute_time_start", "comm_time_start", "compute_time_end", "comm_time_end")
+    ]
+    if min(took) < 0 or took[1] < took[2]:
+        return
+    after = -1
+    if latest and state.device == "cpu" and state.began_backward and min(ends) > 0:
+        over = ends[3] - (time.time_ns() - _monotonic())  # by the clock that phases are measured with
+        if state.began_backward < over <= state.left_backward:
+            after = state.left_backward - over
+    first = ends[1] - ends[0] if min(ends) > 0 else -1
+    if iteration <= EARLY or iteration // EACH % state.sparse == 0:
+        state.looks.append([iteration, took[0], first, took[1] - took[2], took[1], after])
+    if len(state.looks) > LOOKS:
+        state.sparse *= 2
+        state.looks = [
+            look for look in state.looks if look[0] <= EARLY or look[0] // EACH % state.sparse == 0
+        ]
+
+
+def write() -> None:
+    """Write down what is known, instead of what was written before."""
+    state = _state
+    if state.steps <= 0 or not state.columns:
+        return
+    state.written = state.since
+    while state.next_write <= state.steps:
+        state.next_write *= 2
+    if not budget.has_room():
+        return
+    budget.write(
+        "times",
+        {
+            "steps": state.steps,
+            "optimizer": state.closer,
+            "width": state.width,
+            "bytes": state.bytes,
+            "device": state.device,
+            "members": state.group,
+            "loaders": [[place, took // 1000] for place, took in state.loaders.items()][:16],
+            # In microseconds.
+            "columns": [
+                [
+                    each.first, each.count, each.reduced, *(took // 1000 for took in each.spent),
+                    each.sampled, each.met, *(mark // 1000 for mark in each.marks),
+                ]
+                for each in state.columns
+            ],
+            "looks": [[look[0], *(took // 1000 if took >= 0 else -1 for took in look[1:])] for look in state.looks],
+        },
+    )  # fmt: skip
+
+
+def time_batches(iterator: Any, place: int, workers: bool, length: int | None) -> None:
+    """Measure how long a DataLoader's iterator is waited for.
+
+    Its method is put behind functions that are written in C: no frame of ours is on the stack while it runs, and it
+    is not kept alive.
+
+    Args:
+        iterator: Of a DataLoader, being made.
+        place: Number of the place where it is iterated.
+        workers: It has processes that start with it.
+        length: Batches that it will give; None where that is not known.
+    """
+    functools: Any = sys.modules.get("functools")
+    weakref: Any = sys.modules.get("weakref")
+    real = type(iterator)._next_data
+    ref = weakref.ref(iterator)
+    before = OTHER
+
+    def begin(_: Any) -> Any:
+        nonlocal before
+        each = ref()
+        try:
+            given = getattr(each, "_num_yielded", 1)
+            if length is None or given < length:
+                before = enter(STARTING if workers and not given else DATA)
+        except Exception as error:
+            journal.failed("clocks", error)
+        return each
+
+    def end(batch: Any) -> Any:
+        try:
+            state = _state
+            since = state.since
+            if enter(before if before in (FORWARD, OPTIMIZER) else OTHER) == DATA:
+                state.loaders[place] = state.loaders.get(place, 0) + state.since - since
+        except Exception as error:
+            journal.failed("clocks", error)
+        return batch
+
+    for function in (begin, end):
+        hooks.skip_code(function.__code__)
+    iterator._next_data = functools.partial(next, map(end, map(real, map(begin, repeat(None)))))

@@ -1,0 +1,252 @@
+"""What ranks wrote down of the time of their steps, folded to `ddpdoctor.evidence.timing`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, median_low, quantiles
+from typing import Any
+
+from ddpdoctor.evidence import Frame
+from ddpdoctor.evidence.timing import PHASES, RankTimes, Timing
+
+KINDS = frozenset({"times"})
+"""Events that tell of it; the last one of a rank holds all."""
+MANY, FEW_COLUMNS = 512, 16
+"""Ranks of a job from which on fewer columns are kept."""
+LONGEST = 128
+"""Columns and looks of one event that are read."""
+FEWEST_LOOKS = 5
+"""Iterations that say how long ranks take to their first bucket."""
+CLOCKS_NS = 1_000_000_000
+"""By which clocks of one node may seem apart: ranks in time namespaces of their own are not compared."""
+_PHASES = 3 + len(PHASES)
+
+Locate = Callable[[int, int], tuple[Frame, ...]]
+"""Gives the frames of a rank's loader."""
+
+
+@dataclass(slots=True)
+class _Column:
+    first: int
+    count: int
+    reduced: int
+    spent: tuple[int, ...]
+    sampled: int
+    met: int
+    marks: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Rank:
+    """What one rank wrote."""
+
+    number: int
+    event: dict[str, Any]
+    width: int
+    columns: list[_Column]
+    looks: dict[int, tuple[int, ...]]
+    """Iteration -> microseconds: computing, to the first bucket, exposed, reduction, after."""
+    offset_ns: int
+    group: tuple[int, ...] | None
+
+    def widen(self, width: int) -> None:
+        """Join columns until each has so many steps."""
+        while self.width < width:
+            self.width *= 2
+            joined: dict[int, _Column] = {}
+            for each in self.columns:
+                first = (each.first - 1) // self.width * self.width + 1
+                known = joined.get(first)
+                joined[first] = each if known is None else _join(known, each, choose(first, self.width))
+                joined[first].first = first
+            self.columns = list(joined.values())
+
+
+def _join(one: _Column, other: _Column, sampled: int) -> _Column:
+    chosen = other if other.sampled == sampled else one
+    spent = tuple(a + b for a, b in zip(one.spent, other.spent, strict=True))
+    return _Column(
+        one.first, one.count + other.count, one.reduced + other.reduced, spent, sampled, chosen.met, chosen.marks
+    )  # fmt: skip
+
+
+def choose(first: int, width: int) -> int:
+    """Return the step of a column whose meetings are kept, as ``ddpdoctor_watch/clocks.py`` does."""
+    while width > 1:
+        width //= 2
+        first += width * ((first // width * 2654435761 >> 13) & 1)
+    return first
+
+
+def _read(number: int, event: dict[str, Any]) -> _Rank:
+    columns = [
+        _Column(int(row[0]), max(1, int(row[1])), int(row[2]), tuple(max(0, int(each)) for each in row[3:_PHASES]),
+                int(row[_PHASES]), int(row[_PHASES + 1]), tuple(int(each) for each in row[_PHASES + 2 :][:8]))
+        for row in event["columns"][:LONGEST]
+        if len(row) >= _PHASES + 2
+    ]  # fmt: skip
+    looks = {
+        int(row[0]): tuple(int(each) for each in row[1:6])
+        for row in event["looks"][:LONGEST]
+        if len(row) >= 6
+    }
+    width = int(event["width"])
+    if not 0 < width < 1 << 40 or width & (width - 1):
+        raise ValueError("a column's width is a power of two")
+    members = event.get("members")
+    group = tuple(int(rank) for rank in members) if members is not None else None
+    return _Rank(number, event, width, columns, looks, event["wall_ns"] - event["mono_ns"], group)
+
+
+def fold_timing(events: Mapping[int, dict[str, Any]], world: int, locate: Locate) -> Timing:
+    """Return where the time of a node's ranks went.
+
+    Args:
+        events: Rank -> the last event of `KINDS`.
+        world: Ranks of the job.
+        locate: Gives the frames of the loader of a rank, by the number of its place.
+    """
+    ranks = [_read(rank, event) for rank, event in sorted(events.items())]
+    ranks = [rank for rank in ranks if rank.columns]
+    if not ranks:
+        return Timing()
+    width = max(rank.width for rank in ranks)
+    longest = FEW_COLUMNS if world > MANY else LONGEST
+    while max(rank.columns[-1].first for rank in ranks) > width * longest:
+        width *= 2
+    for rank in ranks:
+        rank.widen(width)
+    columns = sorted({each.first for rank in ranks for each in rank.columns})[:longest]
+    lags = _find_lags(ranks, columns)
+    slower = _find_slower(ranks)
+    exposed, reduction, iterations = _find_least(ranks)
+    first = max(ranks, key=lambda rank: int(rank.event["bytes"]))
+    return Timing(
+        steps=max(int(rank.event["steps"]) for rank in ranks),
+        width=width,
+        columns=tuple(columns),
+        ranks=tuple(
+            RankTimes(
+                rank=rank.number,
+                seconds=_spend(rank),
+                lags=tuple(lags[rank.number]),
+                computing_s=_middle(rank, 0),
+                exposed_s=_middle(rank, 2),
+                after_s=_middle(rank, 4),
+                slower_s=slower.get(rank.number),
+            )
+            for rank in ranks
+        ),
+        arrivals_ns=_find_arrivals(ranks, columns),
+        iterations=iterations,
+        exposed_s=exposed,
+        reduction_s=reduction,
+        reductions=round(median(each.reduced / each.count for rank in ranks for each in rank.columns), 3),
+        gradient_bytes=int(first.event["bytes"]),
+        device=str(first.event.get("device") or "")[:20],
+        loader=_find_loader(ranks, locate),
+    )
+
+
+def _spend(rank: _Rank) -> tuple[float, ...]:
+    return tuple(
+        round(median(each.spent[place] / each.count for each in rank.columns) / 1e6, 6)
+        for place in range(len(PHASES))
+    )
+
+
+def _middle(rank: _Rank, place: int) -> float | None:
+    """Return the median over the iterations that were measured, in seconds."""
+    found = [look[place] for look in rank.looks.values() if look[place] >= 0]
+    return round(median(found) / 1e6, 6) if found else None
+
+
+def _find_lags(ranks: Sequence[_Rank], columns: Sequence[int]) -> dict[int, list[float | None]]:
+    """Return for each rank and column how late it was, compared with ranks that it meets."""
+    lags: dict[int, list[float | None]] = {rank.number: [None] * len(columns) for rank in ranks}
+    usual = median_low([rank.offset_ns for rank in ranks])
+    together: dict[tuple[int, ...] | None, list[_Rank]] = {}
+    for rank in ranks:
+        if abs(rank.offset_ns - usual) < CLOCKS_NS:
+            together.setdefault(rank.group, []).append(rank)
+    for members in together.values():
+        found = {rank.number: {each.first: each for each in rank.columns} for rank in members}
+        for place, first in enumerate(columns):
+            cells = [(number, own[first]) for number, own in found.items() if first in own]
+            if len({(cell.sampled, cell.met, len(cell.marks)) for _, cell in cells}) != 1 or len(cells) < 2:
+                continue  # they did not meet equally often
+            late = [0] * len(cells)
+            for mark in zip(*(cell.marks for _, cell in cells), strict=True):
+                late = [max(known, one) for known, one in zip(late, _compare(mark), strict=True)]
+            if cells[0][1].marks:
+                for (number, _), microseconds in zip(cells, late, strict=True):
+                    lags[number][place] = round(microseconds / 1e6, 4)
+    return lags
+
+
+def _compare(values: Sequence[int]) -> list[int]:
+    """Return each value less the lower median of the others."""
+    ordered = sorted(values)
+    middle = (len(ordered) - 2) // 2
+    low, high = ordered[middle], ordered[middle + 1]
+    return [each - (high if each <= low else low) for each in values]
+
+
+def _find_arrivals(ranks: Sequence[_Rank], columns: Sequence[int]) -> tuple[int | None, ...]:
+    offset = median_low([rank.offset_ns for rank in ranks])
+    found: dict[int, list[int]] = {}
+    for rank in ranks:
+        for each in rank.columns:
+            if each.marks:
+                found.setdefault(each.first, []).append(each.marks[-1])
+    return tuple(median_low(found[first]) * 1000 + offset if first in found else None for first in columns)
+
+
+def _find_slower(ranks: Sequence[_Rank]) -> dict[int, float]:
+    """Return how much longer than the others each rank takes to its first bucket, in most iterations."""
+    found: dict[int, list[int]] = {}
+    for group in {rank.group for rank in ranks}:
+        members = [rank for rank in ranks if rank.group == group]
+        if len(members) < 2:
+            continue
+        for iteration in _common(members):
+            took = [rank.looks[iteration][1] for rank in members]
+            if min(took) >= 0:
+                for rank, more in zip(members, _compare(took), strict=True):
+                    found.setdefault(rank.number, []).append(more)
+    return {
+        number: round(quantiles(values, n=4)[0] / 1e6, 6)
+        for number, values in found.items()
+        if len(values) >= FEWEST_LOOKS
+    }
+
+
+def _find_least(ranks: Sequence[_Rank]) -> tuple[float | None, float | None, int]:
+    """Return exposed communication and reduction on the rank that waited least, and in how many iterations."""
+    exposed: list[float] = []
+    reduction: list[float] = []
+    for group in {rank.group for rank in ranks}:
+        members = [rank for rank in ranks if rank.group == group]
+        for iteration in _common(members):
+            least = min((rank.looks[iteration] for rank in members), key=lambda look: look[2])
+            exposed.append(least[2] / 1e6)
+            reduction.append(least[3] / 1e6)
+    if not exposed:
+        return None, None, 0
+    return round(median(exposed), 6), round(median(reduction), 6), len(exposed)
+
+
+def _common(ranks: Iterable[_Rank]) -> list[int]:
+    sets = [set(rank.looks) for rank in ranks]
+    return sorted(set.intersection(*sets))
+
+
+def _find_loader(ranks: Sequence[_Rank], locate: Locate) -> tuple[Frame, ...]:
+    waited = [
+        (int(row[1]), rank.number, int(row[0]))
+        for rank in ranks
+        for row in (rank.event.get("loaders") or ())[:16]
+    ]
+    _, number, place = max(waited, default=(0, 0, 0))
+    return locate(number, place) if place else ()

@@ -1,0 +1,165 @@
+"""Where the time of steps goes, as a rank writes it down."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ddpdoctor.watch.timing import choose
+from tests.watch.injecting import python, torchrun
+from tests.watch.test_inject_loaders import START
+
+CLOCKS = """
+    import ddpdoctor_watch.clocks as clocks
+    import ddpdoctor_watch.journal as journal
+    from ddpdoctor_watch import ddp
+    now = [0]
+    clocks._monotonic = lambda: now[0]
+    state = clocks._state
+
+    def step(late=0):
+        clocks.enter(clocks.DATA); now[0] += 2_000_000 + late
+        clocks.enter(clocks.FORWARD); now[0] += 3_000_000
+        clocks.enter(clocks.OTHER); now[0] += 1_000_000
+        ddp.reducing = True
+        clocks.begin_backward(); now[0] += 5_000_000
+        clocks.begin_call(True); now[0] += 7_000_000
+        clocks.end_call(); now[0] += 1_000_000
+        clocks.end_step(1); now[0] += 4_000_000
+        clocks.enter(clocks.OTHER)
+        now[0] += 500_000_000; clocks.skip()
+"""
+
+SUMS = (
+    CLOCKS
+    + """
+    for _ in range(3 + 131):
+        step()
+    assert state.steps == 131, state.steps
+    assert state.width == 4
+    assert [each.first for each in state.columns] == list(range(1, 132, 4))
+    assert sum(each.count for each in state.columns) == 131
+    whole = state.columns[3]
+    assert whole.spent == [4 * each for each in (2_000_000, 2_000_000, 0, 3_000_000, 5_000_000, 4_000_000, 7_000_000)]
+    assert whole.reduced == 4 and whole.met == 2
+    assert whole.first <= whole.sampled < whole.first + 4
+    # What was kept is of the step that is said, also after columns were joined.
+    unit = 523_000_000
+    for each in state.columns[:-1]:
+        assert (each.marks[0] - state.columns[0].marks[0]) == unit * (each.sampled - state.columns[0].sampled)
+    print([each.sampled for each in state.columns])
+"""
+)
+
+CLOSERS = (
+    CLOCKS
+    + """
+    clocks.end_step(1)
+    for _ in range(20):  # two optimizers in turn: one ends the steps
+        clocks.end_step(2)
+        clocks.end_step(1)
+    assert state.steps == 18, state.steps
+    for _ in range(20):  # the first is used no longer
+        clocks.end_step(2)
+    assert state.closer == 2
+    assert state.steps == 18 + 17, state.steps
+    import threading
+    thread = threading.Thread(target=lambda: (clocks.enter(clocks.DATA), clocks.meet(), clocks.begin_backward()))
+    thread.start()
+    thread.join()
+    assert state.phase == clocks.OPTIMIZER and not state.marks
+    print("told")
+"""
+)
+
+LOADER = """
+    import gc, weakref
+    import ddpdoctor_watch.clocks as clocks
+    begin()
+    clocks.end_step(1)
+
+    class Breaks(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+        def __getitem__(self, index):
+            if index == 3:
+                raise LookupError("no sample")
+            return index
+
+    loader = DataLoader(Breaks())
+    import traceback
+    for attempt in range(2):
+        try:
+            print([int(each) for each in loader])
+        except LookupError:
+            text = traceback.format_exc()
+            assert "ddpdoctor" not in text, text
+            assert "_next_data" in text
+    for workers in (0, 1):
+        loader = DataLoader(TensorDataset(torch.arange(5)), num_workers=workers, persistent_workers=bool(workers))
+        for epoch in range(3):
+            iterator = iter(loader)
+            assert [int(each) for each, in iterator] == list(range(5))
+            assert next(iterator, None) is None
+            assert clocks._state.phase == clocks.OTHER
+    gone = weakref.ref(iter(DataLoader(data)))
+    assert gone() is None  # not kept alive until the garbage is collected
+    assert sum(clocks._state.loaders.values()) > 0
+    assert clocks._state.spent[clocks.STARTING] > 0
+    print("told")
+"""
+
+TRAIN = """
+    import time
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(30):
+        loss = model(torch.randn(2, 4)).sum()
+        if rank == 1:
+            time.sleep(0.02)
+        loss.backward()
+        if rank == 0:
+            time.sleep(0.005)
+        optimizer.step()
+        optimizer.zero_grad()
+    del model
+    dist.destroy_process_group()
+"""
+
+
+def test_steps_are_summed_in_columns_that_grow_wider(tmp_path: Path) -> None:
+    done = python(tmp_path, START + SUMS)
+    assert not done.returncode, done.stderr
+    told = json.loads(done.stdout)
+    assert told == [choose(first, 4) for first in range(1, 132, 4)]  # as who reads it takes it to be
+    assert len({step % 4 for step in told}) > 2
+
+
+def test_one_optimizer_ends_the_steps_on_one_thread(tmp_path: Path) -> None:
+    assert "told" in python(tmp_path, START + CLOSERS).stdout
+
+
+def test_waiting_for_batches_changes_nothing_of_a_loader(tmp_path: Path) -> None:
+    assert "told" in python(tmp_path, START + LOADER).stdout
+
+
+def test_a_rank_writes_when_it_came_and_what_was_measured(tmp_path: Path) -> None:
+    done = torchrun(tmp_path, TRAIN)
+    first, second = (done.rank(number).all("times")[-1] for number in (0, 1))
+    for event in (first, second):
+        assert event["steps"] == 27
+        assert event["bytes"] == 80
+        assert [look[0] for look in event["looks"]] == [4, 5, 6, 7, 8, 9, 10]
+    came = {column[0]: column[-1] for column in first["columns"]}
+    late = sorted(column[-1] - came[column[0]] for column in second["columns"])
+    assert 8_000 < late[len(late) // 2] < 19_000  # 20 ms, less the 5 ms that the other is late
+    other = sorted(column[3] / column[1] for column in second["columns"])
+    assert other[len(other) // 2] >= 20_000
+    behind = sorted(look[-1] for look in first["looks"])
+    assert behind[len(behind) // 2] >= 5_000  # Python behind the backward

@@ -1,0 +1,124 @@
+"""What ranks wrote of the time of their steps, folded: who is late, and what communication nothing hides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ddpdoctor.evidence import Frame
+from ddpdoctor.evidence.timing import BACKWARD, DATA, RankTimes, Timing
+from ddpdoctor.watch.timing import choose, fold_timing
+
+LINE = (Frame("train.py", 9, "main"),)
+WALL_NS, MONO_NS = 1_700_000_000_000_000_000, 5_000_000_000_000
+
+
+def event(
+    late_us: int = 0,
+    steps: int = 32,
+    width: int = 1,
+    looks: list[list[int]] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """A rank whose steps take 100 ms and that comes to its backward 50 ms after their beginning, or later."""
+    columns = []
+    for first in range(1, steps + 1, width):
+        sampled = choose(first, width)
+        came = 4_000_000 + 100_000 * sampled + 50_000 + late_us
+        spent = [1000, late_us, 0, 20_000, 70_000 - late_us, 9000, 0]
+        columns.append([first, width, width, *(each * width for each in spent), sampled, 1, came])
+    return {
+        "wall_ns": WALL_NS,
+        "mono_ns": MONO_NS,
+        "steps": steps,
+        "width": width,
+        "bytes": 4 << 20,
+        "device": "cpu",
+        "members": None,
+        "loaders": [[1, 1000 + late_us]],
+        "columns": columns,
+        "looks": looks if looks is not None else [],
+        **more,
+    }
+
+
+def fold(*events: dict[str, Any], world: int = 0) -> Timing:
+    return fold_timing(dict(enumerate(events)), world or len(events), lambda rank, place: LINE)
+
+
+def lags(timing: Timing) -> list[set[float | None]]:
+    return [set(rank.lags) for rank in timing.ranks]
+
+
+def test_who_comes_later_than_the_others_is_late() -> None:
+    timing = fold(event(), event(3000), event(40_000), event(1000))
+    assert lags(timing) == [{0}, {0.002}, {0.039}, {0}]
+    late: RankTimes = timing.ranks[2]
+    assert late.spend(DATA) == pytest.approx(0.04)
+    assert late.spend(BACKWARD) == pytest.approx(0.03)
+    assert late.step_s == pytest.approx(0.1)
+    assert timing.loader == LINE
+    assert timing.reductions == 1
+
+
+def test_ranks_that_kept_different_columns_are_compared_by_the_wider_ones() -> None:
+    timing = fold(event(steps=62), event(20_000, steps=64, width=2))
+    assert timing.width == 2
+    assert timing.columns == tuple(range(1, 64, 2))
+    assert timing.ranks[0].step_s == pytest.approx(0.1)
+    assert lags(timing) == [{0, None}, {0.02, None}]
+    assert timing.ranks[1].lags.index(None) == 31  # the rank that made fewer steps
+
+
+def test_ranks_that_do_not_meet_are_not_compared() -> None:
+    apart = fold(event(members=[0]), event(40_000, members=[1]))
+    assert lags(apart) == [{None}, {None}]
+    met = event(40_000)
+    for column in met["columns"]:
+        column[11] = 2
+    assert lags(fold(event(), met)) == [{None}, {None}]
+    other_clock = fold(event(), event(40_000), event(mono_ns=MONO_NS + 5_000_000_000))
+    assert lags(other_clock) == [{0}, {0.04}, {None}]
+
+
+def test_the_rank_that_waits_least_tells_what_is_communication() -> None:
+    early = [[n, 5000, 4000, 60_000, 61_000, 200] for n in range(4, 11)]
+    late = [[n, 45_000, 44_000, 20_000, 21_000, 300] for n in range(4, 11)]
+    timing = fold(event(looks=early), event(looks=late))
+    assert timing.iterations == 7
+    assert timing.exposed_s == pytest.approx(0.02)
+    assert timing.reduction_s == pytest.approx(0.021)
+    assert timing.ranks[1].slower_s == pytest.approx(0.04)
+    assert timing.ranks[0].exposed_s == pytest.approx(0.06)
+    assert timing.ranks[0].after_s == pytest.approx(0.0002)
+    few = fold(event(looks=early[:4]), event(looks=late[:4]))
+    assert few.ranks[1].slower_s is None
+
+
+def test_of_large_jobs_few_columns_are_kept() -> None:
+    timing = fold(event(), event(40_000), world=16_384)
+    assert len(timing.columns) == 16
+    assert timing.width == 2
+    assert timing.ranks[1].spend(DATA) == pytest.approx(0.04)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"width": 3},
+        {"width": 0},
+        {"columns": [[1, 1, 1, *["x"] * 9]]},
+        {"columns": 5},
+        {"looks": 5},
+        {"wall_ns": None},
+    ],
+)
+def test_what_is_damaged_is_refused(damaged: dict[str, Any]) -> None:
+    with pytest.raises((KeyError, ValueError, TypeError)):
+        fold(event(), event(**damaged))
+
+
+def test_nothing_is_made_of_nothing() -> None:
+    assert fold(event(columns=[])) == Timing()
+    assert fold_timing({}, 2, lambda rank, place: ()) == Timing()
