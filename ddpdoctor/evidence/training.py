@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ddpdoctor.evidence.job import Moment
+from ddpdoctor.evidence.loads import EmptyLoad
 from ddpdoctor.evidence.numerics import Numerics
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.sampling import Sampling
@@ -276,6 +277,7 @@ class Training:
     syncs: Syncs = field(default_factory=Syncs)
     timing: Timing = field(default_factory=Timing)
     files: tuple[SharedFile, ...] = ()
+    loads: tuple[EmptyLoad, ...] = ()
     abstained: dict[str, RankSet] = field(default_factory=dict)
     """Why something was not looked at -> by which ranks."""
     share: float | None = None

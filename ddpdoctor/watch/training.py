@@ -13,7 +13,7 @@ from ddpdoctor.evidence.numerics import Numerics
 from ddpdoctor.evidence.syncs import Syncs
 from ddpdoctor.evidence.timing import Timing
 from ddpdoctor.evidence.training import OptimizerSetup, StepLook, Training
-from ddpdoctor.watch import loaders, numerics, sharing, steps, syncs, timing
+from ddpdoctor.watch import loaders, loads, numerics, sharing, steps, syncs, timing
 from ddpdoctor.watch.agreement import group_ranks
 from ddpdoctor.watch.events import DAMAGED
 from ddpdoctor.watch.records import Shortener
@@ -27,6 +27,7 @@ KINDS = (
     | syncs.KINDS
     | sharing.KINDS
     | timing.KINDS
+    | loads.KINDS
 )
 """Events that tell of the training."""
 
@@ -43,6 +44,7 @@ class _Rank:
     syncs: list[dict[str, Any]] = field(default_factory=list)
     files: sharing.RankFiles = field(default_factory=sharing.RankFiles)
     times: dict[str, Any] | None = None
+    loads: list[dict[str, Any]] = field(default_factory=list)
     abstained: list[str] = field(default_factory=list)
     share: float | None = None
 
@@ -60,6 +62,8 @@ class _Rank:
             self.files.take(event)
         elif kind in timing.KINDS:
             self.times = event
+        elif kind in loads.KINDS:
+            self.loads.append(event)
         elif kind == "abstained":
             self.abstained.append(str(event["reason"]))
         elif event["elapsed_ns"] > 0:
@@ -75,6 +79,7 @@ class _Rank:
             or numbers.losses
             or numbers.count
             or self.files.uses
+            or self.loads
         )
 
 
@@ -125,6 +130,10 @@ class TrainingReader:
             loaders=tuple(self._try(lambda: loaders.fold_loaders(given, shorten)) or ()),
             numerics=self._try(lambda: self._fold_numbers(ranks)) or Numerics(),
             samplings=self._try(lambda: fold_samplings(given, shorten)) or (),
+            loads=self._try(
+                lambda: loads.fold_loads({number: rank.loads for number, rank in ranks.items()}, shorten)
+            )
+            or (),
             files=self._try(
                 lambda: sharing.fold_files({number: rank.files for number, rank in ranks.items()}, shorten)
             )

@@ -116,13 +116,17 @@ def find_prefix(evidence: Evidence) -> Iterable[Finding]:
     """A checkpoint of the wrapper was loaded into the bare model, or the reverse.
 
     What it looks for:
-        "Missing key(s)" and "Unexpected key(s) in state_dict" whose names begin with ``module.``.
+        "Missing key(s)" and "Unexpected key(s) in state_dict" whose names begin with ``module.``. In a live job also
+        ``load_state_dict(strict=False)``, which does not complain, where no name fits.
 
     Why it matters:
-        All names are missing and all are unexpected, so the message is pages long and says one thing.
+        All names are missing and all are unexpected, so the message is pages long and says one thing. With
+        ``strict=False`` there is no message: training begins with random weights.
 
     How it decides:
-        By the first name of either list.
+        By the first name of either list. Without an error by what load_state_dict found: every name of the checkpoint
+        is unexpected, and with the prefix taken off, or put before, at least half of them are among those that are
+        missing. Where something is loaded into the same module, or a part of it, afterwards, that is no fault.
 
     Known false alarms:
         A model with a submodule that is itself called ``module``.

@@ -19,6 +19,7 @@ from ddpdoctor_checks.training.findings import (
     find_unwrapped,
 )
 from ddpdoctor_checks.training.gathers import find_gathered
+from ddpdoctor_checks.training.loads import find_empty_loads
 from ddpdoctor_checks.training.numerics import find_nonfinite, find_scalers
 from ddpdoctor_checks.training.races import (
     find_checkpoint_raced,
@@ -48,6 +49,7 @@ __all__ = [
     "find_directories_raced",
     "find_download_raced",
     "find_draws_repeated",
+    "find_empty_loads",
     "find_epoch_unset",
     "find_evaluation_padded",
     "find_gathered",

@@ -26,6 +26,7 @@ Events (each with ``event``, ``wall_ns`` and ``mono_ns``):
   GradScaler.
 * ``evaluation``: buffers where they are used outside of training.
 * ``pace``, ``search``, ``unenclosed``, ``data-parallel``: how the program uses its wrapper.
+* ``load``, ``loaded``: a checkpoint of which nothing went into a model, and that something did afterwards.
 * ``gathered``: what was gathered without a gradient and is used in a loss.
 * ``work``: asynchronous work of one call site that nobody has waited for so far; the last one of a site counts.
 * ``node``, ``peer``, ``sent``: of an elastic agent, see `nodes`.

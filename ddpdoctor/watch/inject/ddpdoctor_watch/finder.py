@@ -22,6 +22,7 @@ TARGETS = {
     "torch.utils.data._utils.signal_handling": "patch_worker_signals",
     "torch.distributed.c10d_logger": "patch_logger",
     "torch.distributed.distributed_c10d": "patch_c10d",
+    "torch.nn.modules.module": "patch_module",
     "torch.nn.parallel.distributed": "patch_ddp",
     "torch.nn.parallel.data_parallel": "patch_data_parallel",
     "torch.utils.data.dataloader": "patch_dataloader",
@@ -34,7 +35,7 @@ TARGETS = {
 """Module, and the function of `patches` or `torchpatches` that patches it."""
 _FORKED = (
     "calls", "works", "steps", "modules", "backwards", "gradients", "gathers", "evaluations", "scalers", "syncs",
-    "loaders", "batches", "files", "clocks",
+    "loaders", "batches", "files", "loads", "clocks",
 )  # fmt: skip
 """Parts that remember what this process did: a forked child did none of it."""
 

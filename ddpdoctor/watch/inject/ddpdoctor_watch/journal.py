@@ -53,6 +53,8 @@ LIMITS = {
     "unenclosed": 20,
     "data-parallel": 10,
     "gathered": 10,
+    "load": 20,
+    "loaded": 20,
     "signature": 4_000,
     "site": 4_000,
     "group": 1_000,

@@ -25,6 +25,7 @@ from . import (
     groups,
     hooks,
     journal,
+    loads,
     process,
     recorder,
     scalers,
@@ -85,6 +86,11 @@ def patch_ddp(module: ModuleType) -> None:
     hooks.wrap(wrapper, "_ddp_init_helper", after=_note_wrapped)
     hooks.wrap(wrapper, "_lazy_init", before=_note_first_forward)
     _see_forwards(wrapper)
+
+
+def patch_module(module: ModuleType) -> None:
+    """See checkpoints loaded of which nothing goes into the model."""
+    loads.patch_module(module)
 
 
 def patch_data_parallel(module: ModuleType) -> None:
