@@ -106,7 +106,7 @@ def _put_lines(paper: Paper, places: Sequence[Where], finding: Finding, number_w
     bar, dots, arrow = paper.clean("│"), paper.clean("⋮"), paper.clean("←")
     outer = min(place.indent or 0 for place in places)
     texts = [" " * ((place.indent or 0) - outer) + (place.source or "").strip() for place in places]
-    notes = [_describe_role(place, finding) for place in places]
+    notes = [describe_role(place, finding) for place in places]
     room = paper.width - INDENT - number_width - 4
     beside = max((paper.width_of(note) for note in notes if note), default=-5) + 5
     wide = max(map(paper.width_of, texts))
@@ -123,7 +123,7 @@ def _put_lines(paper: Paper, places: Sequence[Where], finding: Finding, number_w
         paper.put_made(" " * INDENT + head + paper.style(shown, style) + tail)
 
 
-def _describe_role(place: Where, finding: Finding) -> str:
+def describe_role(place: Where, finding: Finding) -> str:
     """Return what to say beside a line."""
     way = finding.details.get("way")
     if isinstance(way, str) and way in SIDES:

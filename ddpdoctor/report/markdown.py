@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ddpdoctor.judge.finding import EvidenceItem, Finding, Fix, Where
+from ddpdoctor.judge.finding import EvidenceItem, Finding, Fix
 from ddpdoctor.report.html.text import clip, count, fold_hosts, format_ranks, format_seconds
+from ddpdoctor.report.listing import count_findings, describe_read
 from ddpdoctor.report.marks import code, escape, fence, fold, table
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.places import describe_position, describe_who, tidy
@@ -106,13 +107,18 @@ def scrub_finding(finding: Finding, scrub: Callable[[str], str]) -> Finding:
 def _write_head(report: Report, problems: Sequence[Finding]) -> str:
     verdict = report.verdict
     mark = MARKS.get(verdict.status, "?")
-    if problems:
-        mark = mark if problems[0].severity == "error" else "!"
+    if problems and all(each.severity != "error" for each in problems):
+        mark = "!"
+    if problems and report.command == "lint":
+        title = f"{mark} {count_findings(report)}"
+    elif problems:
         title = f"{mark} {problems[0].code} {problems[0].name}"
     else:
         titles = {"healthy": "healthy", "problems": "the job failed", "error": "ddpdoctor failed"}
         title = f"{mark} {titles.get(verdict.status, 'could not tell')}"
-    facts = [f"{problems[0].confidence} confidence"] if problems else []
+    facts = [f"{problems[0].confidence} confidence"] if problems and report.command != "lint" else []
+    if report.command == "lint":
+        facts.append(describe_read(report))
     facts += [
         f"{verdict.looked} of {count(verdict.of, 'check')} could look",
         format_seconds(report.duration_s),
@@ -125,7 +131,8 @@ def _write_head(report: Report, problems: Sequence[Finding]) -> str:
 
 def _write_first(finding: Finding, report: Report) -> str:
     """The root cause: open, but for what was seen."""
-    parts = [f"**{escape(finding.message)}**\n", *_write_body(finding, report)]
+    code_of = f"{finding.code} {finding.name}: " if report.command == "lint" else ""
+    parts = [f"**{escape(code_of + finding.message)}**\n", *_write_body(finding, report)]
     if finding.evidence:
         parts.append(fold("What was seen", _write_evidence(finding.evidence, report)))
     return "\n".join(parts)
@@ -147,7 +154,7 @@ def _write_other(finding: Finding, report: Report) -> str:
 def _write_body(finding: Finding, report: Report) -> list[str]:
     parts = []
     if finding.where:
-        parts.append(_write_places(finding.where, report))
+        parts.append(_write_places(finding, report))
     if finding.fix:
         parts.append("Fix:\n\n" + "".join(map(_write_fix, finding.fix)).rstrip() + "\n")
     facts = []
@@ -160,10 +167,11 @@ def _write_body(finding: Finding, report: Report) -> list[str]:
     return parts
 
 
-def _write_places(places: Sequence[Where], report: Report) -> str:
+def _write_places(finding: Finding, report: Report) -> str:
+    places = finding.where
     rows = [
         [
-            escape(describe_who(place, report), inside=True),
+            escape(describe_who(place, finding, report), inside=True),
             code(describe_position(place), table=True),
             code(place.function or "", table=True),
             code(clip((place.source or "").strip(), 200), table=True),

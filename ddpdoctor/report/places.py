@@ -6,6 +6,7 @@ import posixpath
 
 from ddpdoctor.judge.finding import Finding, Where
 from ddpdoctor.report.html.text import clean, clip, fold_hosts, format_ranks
+from ddpdoctor.report.listing import describe_role
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.registry import RenderOptions
 
@@ -35,8 +36,10 @@ def describe_position(place: Where) -> str:
     return f"{place.file}:{place.line}"
 
 
-def describe_who(place: Where, report: Report) -> str:
+def describe_who(place: Where, finding: Finding, report: Report) -> str:
     """Return which ranks were at a place, or what it has to do with the finding; empty where neither is known."""
+    if report.command == "lint":
+        return describe_role(place, finding)
     if place.role in RELATIONS:
         return RELATIONS[place.role]
     words = format_ranks(place.ranks, report.world.size) if place.ranks else ""
@@ -58,7 +61,10 @@ def describe_lines(finding: Finding, report: Report, *, places: bool = True) -> 
     if finding.nodes:
         lines.append(f"on: {tidy(fold_hosts(finding.nodes))}")
     for place in finding.where[1:SEEN_SHOWN] if places else ():
-        who, source = describe_who(place, report), f": {place.source.strip()}" if place.source else ""
+        who, source = (
+            describe_who(place, finding, report),
+            f": {place.source.strip()}" if place.source else "",
+        )
         lines.append(tidy(f"{who} {describe_position(place)}{source}"))
     for item in finding.evidence[:SEEN_SHOWN]:
         who = f"{format_ranks(item.ranks, size)}: " if item.ranks else ""

@@ -168,7 +168,7 @@ def _make_result(
         "level": LEVELS.get(finding.severity or "error", "error"),
         "message": {"text": _message("\n".join(describe_lines(finding, report, places=False)))},
         "locations": [
-            _make_location(places[0], report, options) if places else _make_stand_in(finding, report)
+            _make_location(places[0], finding, report, options) if places else _make_stand_in(finding, report)
         ],
         "partialFingerprints": {FINGERPRINT: fingerprint},
         "properties": _make_properties(finding),
@@ -177,10 +177,10 @@ def _make_result(
         result["suppressions"] = [_make_suppression(finding.suppression)]
     if len(places) > 1:
         result["relatedLocations"] = [
-            {"id": number, **_make_location(place, report, options)}
+            {"id": number, **_make_location(place, finding, report, options)}
             for number, place in enumerate(places[1:], start=1)
         ]
-        result["codeFlows"] = [{"threadFlows": _make_flows(places, report, options)}]
+        result["codeFlows"] = [{"threadFlows": _make_flows(places, finding, report, options)}]
     return result
 
 
@@ -201,7 +201,7 @@ def _make_properties(finding: Finding) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value}
 
 
-def _make_location(place: Where, report: Report, options: RenderOptions) -> dict[str, Any]:
+def _make_location(place: Where, finding: Finding, report: Report, options: RenderOptions) -> dict[str, Any]:
     """One place; of a notebook the file alone has a place, for its lines are those of a cell."""
     physical: dict[str, Any] = {"artifactLocation": _make_artifact(place.file, options)}
     if place.line >= 1 and place.cell is None:
@@ -211,7 +211,7 @@ def _make_location(place: Where, report: Report, options: RenderOptions) -> dict
         if place.source:
             region["snippet"] = {"text": clip(clean(place.source), TEXT_SHOWN)}
         physical["region"] = region
-    words = describe_who(place, report)
+    words = describe_who(place, finding, report)
     if place.cell is not None or not words:
         words = f"{words} {describe_position(place)}".strip()
     location: dict[str, Any] = {"physicalLocation": physical, "message": {"text": _message(words)}}
@@ -245,7 +245,9 @@ def _make_stand_in(finding: Finding, report: Report) -> dict[str, Any]:
     return {**location, "logicalLocations": hosts} if hosts else location
 
 
-def _make_flows(places: Sequence[Where], report: Report, options: RenderOptions) -> list[dict[str, Any]]:
+def _make_flows(
+    places: Sequence[Where], finding: Finding, report: Report, options: RenderOptions
+) -> list[dict[str, Any]]:
     """One flow for each set of ranks that took one way: callers from the outermost, tests, and where it ended.
 
     Callers and tests without ranks belong to what stands before them.
@@ -266,7 +268,7 @@ def _make_flows(places: Sequence[Where], report: Report, options: RenderOptions)
             **({"id": format_ranks(group[0].ranks, report.world.size)} if group[0].ranks else {}),
             "locations": [
                 {
-                    "location": _make_location(place, report, options),
+                    "location": _make_location(place, finding, report, options),
                     "importance": "essential" if place.role not in STEPS else "important",
                 }
                 for place in _sort_steps(group)

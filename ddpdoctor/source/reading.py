@@ -38,8 +38,10 @@ class Script:
 
     def place(self, node: ast.AST, function: str | None = None) -> SourcePlace:
         """Return where a node of the tree stands."""
-        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
-        text = self.lines[line - 1].expandtabs().rstrip() if 0 < line <= len(self.lines) else ""
+        line = getattr(node, "lineno", 1)
+        raw = self.lines[line - 1] if 0 < line <= len(self.lines) else ""
+        column = _count_characters(raw, getattr(node, "col_offset", 0))
+        text = raw.expandtabs().rstrip()
         bare = text.lstrip()
         cell, before = self.cell_of(line)
         return SourcePlace(self.name, line - before, column + 1, bare, function, cell, len(text) - len(bare))
@@ -51,6 +53,15 @@ class Script:
             if start < line:
                 cell, before = number, start
         return cell, before
+
+
+def _count_characters(line: str, column: int) -> int:
+    """Return the characters before a column of Python's, which counts bytes of UTF-8: editors count characters."""
+    return (
+        column
+        if line.isascii()
+        else len(line.encode("utf-8", "surrogatepass")[:column].decode("utf-8", "ignore"))
+    )
 
 
 def nothing(name: str) -> bool:

@@ -181,6 +181,13 @@ def test_thousand_findings_fit_a_comment() -> None:
     assert text.count("<summary>error: COL002") + text.count("<summary>warning: COL002") + int(said[1]) == 999
 
 
+def test_findings_in_source_are_counted_and_each_line_is_explained() -> None:
+    text = render(sample_many(3))
+    assert text.startswith("## ddpdoctor ✖ 2 errors, 1 warning in 3 files\n\n0 files read · ")
+    assert "**COL002 collective-missing: all_reduce at src/part0.py:2 is called only" in text
+    assert "| because of this | `src/part0.py:1` | `step` | `if rank == 0:` |" in text
+
+
 def test_secrets_are_taken_out_once_more() -> None:
     token = "ghp_" + "A1b2" * 9
     finding = Finding(

@@ -117,6 +117,15 @@ def test_places_that_were_read_and_not_run_are_one_flow() -> None:
     assert "id" not in flow
 
 
+def test_flow_through_source_says_what_each_line_does() -> None:
+    report = sample_many(1)
+    (finding,) = report.findings
+    report = replace(report, findings=(replace(finding, details={"way": "if", "operation": "all_reduce"}),))
+    (flow,) = read(report)["results"][0]["codeFlows"][0]["threadFlows"]
+    words = [step["location"]["message"]["text"] for step in flow["locations"]]
+    assert words == ["only some ranks come in", "not all ranks come here"]
+
+
 def test_finding_without_a_place_in_source_has_a_file_all_the_same() -> None:
     # GitHub's code scanning refuses a whole log for one result without
     blocked = read(sample_nodes())["results"][0]

@@ -40,6 +40,15 @@ def test_directory_is_read_as_git_sees_it(tmp_path: Path) -> None:
     assert [path.name for path in find_files(tmp_path / "pkg")] == ["b.py"]
 
 
+@pytest.mark.parametrize("before", ["x", "é", "日本", "\U0001f600"])
+def test_column_counts_characters_and_not_bytes(tmp_path: Path, before: str) -> None:
+    line = f'if dist.get_rank(): s="{before}"; dist.barrier()'
+    (tmp_path / "t.py").write_text(f"import torch.distributed as dist\n{line}\n", encoding="utf-8")
+    (file,) = read_sources([str(tmp_path / "t.py")])
+    (uneven,) = file.uneven
+    assert uneven.call.column == line.index("dist.barrier") + 1
+
+
 def test_notebook_says_cell_and_line(tmp_path: Path) -> None:
     cells = [
         {"cell_type": "markdown", "source": ["# text"]},
