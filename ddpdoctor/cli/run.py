@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ddpdoctor.cli import options as common
+from ddpdoctor.cli.foreseeing import Foresight, add_foreseeing_options
 from ddpdoctor.cli.hanging import add_hang_options, make_comparing, make_monitor, make_reception
 from ddpdoctor.cli.hidden import (
     First,
@@ -95,6 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write no error file for ranks that do not do it themselves",
     )
+    add_foreseeing_options(group)
     add_hang_options(parser)
     add_hidden_options(parser)
     common.add_output_options(parser)
@@ -142,6 +144,7 @@ def run(options: argparse.Namespace) -> int:
     if directory.note:
         complain(f"ddpdoctor: {directory.note}")
     problem = check_script(split)
+    foresight = Foresight(options, split, lambda: preparation.finish().reading, complain)
     try:
         if problem is None:
             command, stdin = make_command(split), look_at_stdin()
@@ -153,7 +156,7 @@ def run(options: argparse.Namespace) -> int:
                 environment,
                 directory,
                 log_limit=log_limit(options),
-                launched=preparation.start,
+                launched=lambda: foresight.start(after=preparation.start),
                 desk=Desk(directory, split),
                 reception=make_reception(options, directory),
                 waiting=RendezvousWatch(
@@ -179,7 +182,7 @@ def run(options: argparse.Namespace) -> int:
         tools = preparation.finish()
         if problem is None:
             report = _judge(first, started, options, tools)
-            report = _look_again(first, report, started, options, tools)
+            report = foresight.join(_look_again(first, report, started, options, tools))
         else:
             report = _judge_unstarted(problem, directory, started, options, tools)
         _tell_lost(report, directory)
@@ -198,6 +201,11 @@ class _Tools:
     plugins: Plugins
     selection: Selection
     outputs: tuple[common.Output, ...]
+
+    @property
+    def reading(self) -> tuple[Plugins, Selection]:
+        """What reading the source needs of it."""
+        return self.plugins, self.selection
 
 
 class _Preparation:

@@ -35,7 +35,7 @@ def read_sources(
                 scripts.setdefault("<stdin>", parse_script(stdin, "<stdin>"))
                 continue
             for path in find_files(Path(given), excluded):
-                name = _shown(path)
+                name = name_path(path)
                 if name not in scripts:
                     scripts[name] = read_script(path, name)
         lines = sum(len(script.lines) for script in scripts.values())
@@ -81,7 +81,7 @@ def _prepare(scripts: Sequence[Script]) -> PathReader:
         return PathReader(Files(scripts))
 
 
-def _shown(path: Path) -> str:
+def name_path(path: Path) -> str:
     """Return a path relative to the working directory where it lies below it."""
     try:
         return path.resolve().relative_to(Path.cwd()).as_posix()

@@ -161,8 +161,14 @@ def _descend(folder: Path, rules: list[_Rule], excluded: Callable[[str], bool]) 
             yield path
 
 
-def read_script(path: Path, name: str) -> Script:
-    """Read and parse one file; nothing of it is imported or run."""
+def read_script(path: Path, name: str, *, whatever: bool = False) -> Script:
+    """Read and parse one file; nothing of it is imported or run.
+
+    Args:
+        path: of the file.
+        name: under which it is told.
+        whatever: parse it also where it mentions no distributed library.
+    """
     try:
         if not path.is_file():
             return Script(name, problem="no regular file")
@@ -172,12 +178,12 @@ def read_script(path: Path, name: str) -> Script:
         data = path.read_bytes()
     except (OSError, ValueError) as problem:
         return Script(name, problem=getattr(problem, "strerror", None) or str(problem))
-    return parse_script(data, name, notebook=path.suffix == ".ipynb")
+    return parse_script(data, name, notebook=path.suffix == ".ipynb", whatever=whatever)
 
 
-def parse_script(data: bytes, name: str, *, notebook: bool = False) -> Script:
-    """Parse the text of one file. What mentions no distributed library is not parsed: it has an empty tree."""
-    if not ABOUT.search(data):
+def parse_script(data: bytes, name: str, *, notebook: bool = False, whatever: bool = False) -> Script:
+    """Parse the text of one file. What mentions no distributed library has an empty tree unless ``whatever``."""
+    if not whatever and not ABOUT.search(data):
         return Script(name, ast.Module([], []))
     try:
         return _parse_notebook(data, name) if notebook else _parse(data, name)

@@ -1,0 +1,148 @@
+"""What `run` reads in the script while its ranks start: what would hang later is said before the hours are spent."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import shlex
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddpdoctor.cli.parsing import add_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ddpdoctor.judge.finding import Finding
+    from ddpdoctor.judge.selection import Selection
+    from ddpdoctor.plugins import Plugins
+    from ddpdoctor.report.model import Report
+    from ddpdoctor.watch.commandline import Split
+
+WAIT_S = 2.0
+"""For the reading at the end of a job, which has long been done where the job took longer than to start."""
+
+
+def add_foreseeing_options(group: argparse._ActionsContainer) -> None:
+    """Declare --no-lint."""
+    add_option(
+        group, "--no-lint", action="store_true", help="do not read the script for what will hang later"
+    )
+
+
+class Foresight:
+    """Reads the script in a thread beside the job. Nothing of it raises or changes how the run ends.
+
+    Args:
+        options: of the command.
+        split: what is launched.
+        load: gives the checks and the selection; called in the thread.
+        say: prints one line.
+    """
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        split: Split,
+        load: Callable[[], tuple[Plugins, Selection]],
+        say: Callable[[str], object],
+    ) -> None:
+        self._split = split
+        self._load = load
+        self._say = say
+        self._wanted = not getattr(options, "no_lint", False)
+        self._thread: threading.Thread | None = None
+        self._found: list[Finding] = []
+        self._over = threading.Event()
+
+    def start(self, after: Callable[[], object]) -> None:
+        """Begin to read, after something else was started."""
+        after()
+        script = find_script(self._split) if self._wanted else None
+        if script is None:
+            return
+        self._thread = threading.Thread(
+            target=self._read, args=script, name="ddpdoctor-foresight", daemon=True
+        )
+        self._thread.start()
+
+    def join(self, report: Report) -> Report:
+        """Return the report of the job with what the source says of its findings."""
+        from ddpdoctor.judge.joining import find_foreseen, join_source
+
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(WAIT_S)
+        if not self._found:
+            return report
+        findings = join_source(report.findings, self._found)
+        verdict = report.verdict
+        unexplained = verdict.status == "problems" and verdict.code is None
+        foreseen = find_foreseen(report.evidence.exceptions, self._found) if unexplained else None
+        if foreseen is None:
+            return replace(report, findings=findings)
+        verdict = replace(verdict, headline=foreseen.message, code=foreseen.code)
+        return replace(report, findings=(foreseen, *findings), verdict=verdict)
+
+    def _read(self, script: Path, root: Path) -> None:
+        try:
+            plugins, selection = self._load()
+            found = lint_program(script, root, plugins)
+            self._found = [each for each in found if selection.wants(each.code)]
+            sure = [each for each in self._found if each.severity == "error" and each.confidence == "high"]
+            if sure and not self._over.is_set() and not _has_one_rank(self._split):
+                self._say(describe(sure, script))
+        except Exception:
+            return  # a reader that fails is no reason for a run to end otherwise
+
+
+def lint_program(script: Path, root: Path, plugins: Plugins) -> list[Finding]:
+    """Return what `lint` finds in a script and in what it imports from its directory, without what comments hide."""
+    from ddpdoctor.evidence import Evidence, Launch
+    from ddpdoctor.judge.runner import run_checks
+    from ddpdoctor.judge.suppression import Suppressor
+    from ddpdoctor.source.gather import judge_scripts
+    from ddpdoctor.source.program import read_program
+
+    sources = judge_scripts(read_program(script, root))
+    evidence = Evidence(launch=Launch("lint", nproc=0, world_size=0, backend="none"), sources=sources)
+    names = {code: page.name for code, page in plugins.checks.pages.items()}
+    review = Suppressor(sources, names).review
+    _, found = run_checks(plugins.checks.checks_of("lint"), evidence, review=review)
+    return [each for each in found if each.state == "active"]
+
+
+def describe(sure: list[Finding], script: Path) -> str:
+    """Return the line that is said before the job has come so far."""
+    first = sure[0]
+    more = f" and {len(sure) - 1} more" if len(sure) > 1 else ""
+    return (
+        f"ddpdoctor: as read, {first.message.rstrip('.')} ({first.code}{more}; "
+        f"ddpdoctor lint {shlex.quote(str(script))} shows it, --no-lint reads nothing)"
+    )
+
+
+def find_script(split: Split) -> tuple[Path, Path] | None:
+    """Return the file that is started and where Python looks for its modules; None where that cannot be told."""
+    here = Path.cwd()
+    if split.script is not None:
+        path = Path(split.script)
+        return (path, path.parent) if path.is_file() and path.suffix in (".py", ".pyw") else None
+    if split.is_module and not split.is_command and split.target:
+        parts = split.target[0].split(".")
+        names = [here.joinpath(*parts).with_suffix(".py"), here.joinpath(*parts, "__main__.py")]
+        return next(((path, here) for path in names if path.is_file()), None)
+    if split.is_command:
+        scripts = (Path(word) for word in split.target if word.endswith(".py"))
+        return next(((path, path.parent) for path in scripts if path.is_file()), None)
+    return None
+
+
+def _has_one_rank(split: Split) -> bool:
+    """Whether one rank on one node was asked for, with which nothing can wait."""
+    words = [word for option in split.torchrun for word in option.split("=")]
+    values = dict(itertools.pairwise(words))
+    count, nodes = values.get("--nproc-per-node", ""), values.get("--nnodes", "1")
+    return not split.is_command and count in ("", "1") and nodes in ("1", "1:1")

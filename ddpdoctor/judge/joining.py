@@ -1,0 +1,65 @@
+"""What was read in the source, added to what was seen in the job: the line of a live finding gets its test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ddpdoctor.evidence.job import ExceptionRecord
+from ddpdoctor.evidence.ranks import RankSet
+from ddpdoctor.judge.finding import EvidenceItem, Finding
+
+COLLECTIVES = "COL"
+"""Family of codes that are one defect in different stages: what waits there may be seen as another code of it."""
+
+
+def join_source(live: Sequence[Finding], read: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the findings of a job with what the source says of them; what was only read is left out.
+
+    A finding is joined with one that was read where they have a line in common, or where it has no line at all and
+    there is only one of its code.
+    """
+    return tuple(_join(each, read) for each in live)
+
+
+def _join(finding: Finding, read: Sequence[Finding]) -> Finding:
+    if finding.state != "active":
+        return finding
+    lines = {(place.file, place.line) for place in finding.where}
+    same = [each for each in read if each.code == finding.code]
+    kin = [each for each in read if each.code[:3] == COLLECTIVES == finding.code[:3]]
+    matching = [each for each in (*same, *kin) if lines & {(place.file, place.line) for place in each.where}]
+    if not matching and not lines and len(same) == 1:
+        matching = same
+    if not matching:
+        return finding
+    source = matching[0]
+    roles = ("condition",) if lines else ("culprit", "noticed", "condition", "caller")
+    added = tuple(p for p in source.where if p.role in roles and (p.file, p.line) not in lines)
+    place = source.where[0]
+    item = EvidenceItem("source", source.message, source=(place.file, place.line))
+    return replace(finding, where=(*finding.where, *added), evidence=(*finding.evidence, item))
+
+
+def find_foreseen(exceptions: Sequence[ExceptionRecord], read: Sequence[Finding]) -> Finding | None:
+    """Return what was read of the line at which a job failed whose failure nothing else explains; None without one.
+
+    A collective that some ranks never reach fails on the others with a message on the connection, which says nothing of
+    the cause. What depends on other conditions does not count.
+    """
+    for source in read:
+        if source.code[:3] != COLLECTIVES or source.severity != "error":
+            continue
+        lines = {(p.file, p.line) for p in source.where if p.role in ("culprit", "noticed")}
+        there = [
+            each
+            for each in exceptions
+            if each.rank is not None and any((frame.file, frame.line) in lines for frame in each.frames)
+        ]
+        if not there:
+            continue
+        ranks = RankSet(each.rank for each in there if each.rank is not None)
+        words = f"{there[0].type}: {there[0].message}".partition("\n")[0]
+        item = EvidenceItem("exception", f"failed there with {words}", ranks)
+        return replace(source, victims=ranks, evidence=(*source.evidence, item), confidence="medium")
+    return None

@@ -1,0 +1,91 @@
+"""What was read in the source joins what was seen in the job; what the job did not show is left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence.job import ExceptionRecord
+from ddpdoctor.judge import Finding, Where
+from ddpdoctor.judge.joining import find_foreseen, join_source
+
+
+def place(line: int, role: str, file: str = "train.py") -> Where:
+    return Where(RankSet([0]), role, file, line, "main", f"line {line}")
+
+
+LIVE = Finding("Ranks 0 wait.", where=(place(40, "culprit"), place(8, "victim")), code="COL002")
+READ = Finding(
+    "barrier at train.py:8 is called only where rank == 0.",
+    where=(place(8, "culprit"), place(7, "condition")),
+    code="COL002",
+    severity="error",
+    confidence="high",
+)
+FAILED = ExceptionRecord(
+    1,
+    "RuntimeError",
+    "Connection closed\nmore",
+    (Frame("t/c10d.py", 1, "f"), Frame("train.py", 8, "g")),
+    rank=0,
+)
+
+
+def test_live_finding_gets_the_test_above_its_line() -> None:
+    (joined,) = join_source([LIVE], [READ])
+    assert [(each.line, each.role) for each in joined.where] == [
+        (40, "culprit"),
+        (8, "victim"),
+        (7, "condition"),
+    ]
+    assert joined.evidence[-1].text == READ.message
+    assert joined.evidence[-1].source == ("train.py", 8)
+
+
+def test_a_stall_and_a_missing_call_are_one_defect() -> None:
+    (joined,) = join_source([replace(LIVE, code="COL005")], [READ])
+    assert len(joined.where) == 3
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        replace(READ, where=(place(80, "culprit"),)),
+        replace(READ, where=(place(8, "culprit", "other.py"),)),
+        replace(READ, code="DAT002"),
+    ],
+)
+def test_what_was_read_elsewhere_is_left_out(read: Finding) -> None:
+    assert join_source([LIVE], [read]) == (LIVE,)
+    assert join_source([], [read]) == ()
+
+
+def test_finding_without_a_line_gets_the_only_one_of_its_code() -> None:
+    bare = Finding("No epoch was set.", code="DAT002")
+    read = replace(READ, code="DAT002")
+    assert join_source([bare], [read])[0].where == READ.where
+    assert join_source([bare], [read, read]) == (bare,)
+    withdrawn = replace(bare, state="withdrawn")
+    assert join_source([withdrawn], [read]) == (withdrawn,)
+
+
+def test_failure_that_nothing_explains_is_what_was_read_of_its_line() -> None:
+    found = find_foreseen([FAILED], [READ])
+    assert found is not None
+    assert (found.code, found.confidence, list(found.victims)) == ("COL002", "medium", [0])
+    assert found.evidence[-1].text == "failed there with RuntimeError: Connection closed"
+
+
+@pytest.mark.parametrize(
+    ("failed", "read"),
+    [
+        (replace(FAILED, frames=(Frame("train.py", 7, "g"),)), READ),
+        (replace(FAILED, rank=None), READ),
+        (FAILED, replace(READ, severity="warning")),
+        (FAILED, replace(READ, code="DAT001")),
+    ],
+)
+def test_failure_elsewhere_or_doubt_explains_nothing(failed: ExceptionRecord, read: Finding) -> None:
+    assert find_foreseen([failed], [read]) is None
