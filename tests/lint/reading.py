@@ -40,9 +40,19 @@ class Net(nn.Module):
 """What the scripts of these tests begin with."""
 
 
-def rules_in_head(source: str) -> list[tuple[str, int]]:
-    """Return which rules see something in a script below `HEAD`, and at which lines of the script."""
-    return [(rule, line - HEAD.count("\n")) for rule, line in rules_in(HEAD + source)]
+def rules_in_head(source: str, *, without: tuple[str, ...] = ()) -> list[tuple[str, int]]:
+    """Return which rules see something in a script below `HEAD`, and at which lines of the script.
+
+    Args:
+        source: the script.
+        without: what is left out of `HEAD`: lines that end in one of these words.
+    """
+    head = (
+        "".join("\n" if line.endswith(without) else f"{line}\n" for line in HEAD.splitlines())
+        if without
+        else HEAD
+    )
+    return [(rule, line - head.count("\n")) for rule, line in rules_in(head + source)]
 
 
 def marked(source: str) -> int:

@@ -40,6 +40,7 @@ FACTS = {
     "local-rank-argument": {"ENV007"},
     "sampler-before-group": {"ENV019"},
     "shared-memory-small": {"DAT001"},
+    "silent-accumulation-reduced": {"PRF005"},
     "silent-bypass-bare": {"DDP005"},
     "silent-bypass-callbacks": {"DDP005"},
     "silent-bypass-closure": {"DDP005"},
@@ -54,7 +55,10 @@ FACTS = {
     "silent-epoch-ignored": {"DAT002"},
     "silent-epoch-prepared": {"DAT002"},
     "silent-epoch-unset": {"DAT002"},
+    "silent-no-sync-without-forward": {"DDP007"},
     "silent-steps-of-its-own": {"DDP005"},
+    "silent-unwrapped-thrown-away": {"DDP015"},
+    "silent-unwrapped-unseeded": {"DDP015"},
     "spawn-unguarded": {"ENV017"},
 }
 """Cases in which rules see a mistake, and which; in that of shared memory it is one beside the case's own."""

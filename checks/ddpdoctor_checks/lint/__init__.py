@@ -11,6 +11,7 @@ from ddpdoctor_checks.lint.launching import (
     find_switches,
 )
 from ddpdoctor_checks.lint.models import find_bypassed, find_changed
+from ddpdoctor_checks.lint.reductions import find_redundant, find_unenclosed, find_unwrapped
 from ddpdoctor_checks.lint.wrapping import find_data_parallel
 
 __all__ = [
@@ -23,8 +24,11 @@ __all__ = [
     "find_groups_uneven",
     "find_local_rank_option",
     "find_port_literal",
+    "find_redundant",
     "find_spawn_unguarded",
     "find_switches",
+    "find_unenclosed",
     "find_uneven_calls",
     "find_unsharded",
+    "find_unwrapped",
 ]

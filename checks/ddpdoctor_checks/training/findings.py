@@ -212,7 +212,8 @@ def find_unwrapped(evidence: Evidence) -> Iterable[Finding]:
         step. Else (members of an ensemble, folds, trials of a search) it is an advice; so it is where learning rates
         differ, where ranks send each other their parameters (gossip), where they are equal again when the next
         optimizer begins (federated rounds), and where models differ from the beginning in a part only (experts).
-        Where ranks are given the same batches (parts of one model) nothing is said.
+        Where ranks are given the same batches (parts of one model) nothing is said. ``lint`` tells programs that join a
+        group, cut their data up with a DistributedSampler, and neither import nor call anything that could reduce.
 
     Known false alarms:
         Members of an ensemble whose data is cut up by a DistributedSampler.

@@ -46,7 +46,8 @@ def find_unenclosed(evidence: Evidence) -> Iterable[Finding]:
         ``no_sync`` does nothing: each micro-batch is reduced, and accumulation is as slow as without it.
 
     How it decides:
-        By the wrapper's own switch at each backward and at the forward before.
+        By the wrapper's own switch at each backward and at the forward before. ``lint`` follows the loss of a backward
+        that stands below ``no_sync`` to a forward of the same model before it.
 
     Known false alarms:
         The backward of another loss, made under the ``no_sync`` of a wrapper that has no part in it.

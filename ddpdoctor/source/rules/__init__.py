@@ -18,6 +18,7 @@ from ddpdoctor.source.rules.launching import (
     find_unguarded_spawns,
 )
 from ddpdoctor.source.rules.models import find_bypassed, find_changed
+from ddpdoctor.source.rules.reductions import find_redundant, find_unenclosed, find_unwrapped
 from ddpdoctor.source.rules.rendezvous import find_fixed_files, find_ports
 from ddpdoctor.source.rules.settings import find_switches
 from ddpdoctor.source.rules.wrapping import find_data_parallel
@@ -37,7 +38,15 @@ ProgramRule = Callable[[Trace, Files], Iterable[SourceFact]]
 PROGRAM_RULES: tuple[ProgramRule, ...] = (find_unguarded_spawns, find_group_order, find_switches)
 WholeRule = Callable[[Files], Iterable[SourceFact]]
 """From all files that are read together to what the rule sees in any of them."""
-WHOLE_RULES: tuple[WholeRule, ...] = (find_unsharded, find_epoch_unset, find_bypassed, find_changed)
+WHOLE_RULES: tuple[WholeRule, ...] = (
+    find_unsharded,
+    find_epoch_unset,
+    find_bypassed,
+    find_changed,
+    find_unenclosed,
+    find_redundant,
+    find_unwrapped,
+)
 
 
 def find_facts(module: Scope, files: Files) -> tuple[SourceFact, ...]:
