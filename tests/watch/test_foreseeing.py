@@ -15,7 +15,9 @@ dist.all_reduce(torch.ones(2))
 steps.save()
 dist.destroy_process_group()
 """
-STEPS = "import torch.distributed as dist\ndef save():\n    if dist.get_rank() == 0:\n        dist.barrier()\n"
+STEPS = (
+    "import torch.distributed as dist\ndef save():\n    if dist.get_rank() == 0:\n        dist.barrier()\n"
+)
 
 
 def test_what_will_hang_is_said_early_and_explains_the_failure(tmp_path: Path) -> None:

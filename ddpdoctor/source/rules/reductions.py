@@ -132,7 +132,9 @@ def find_redundant(files: Files) -> Iterator[SourceFact]:
         if test is None:
             continue
         backward = next(each for each in _own_calls(loop) if is_backward(each))
-        count = _value_of(test, loop.scope, kinds)
+        count = _value_of(
+            test.args[0] if isinstance(test, ast.Call) and test.args else test, loop.scope, kinds
+        )
         if count is not None and count < 2:
             continue
         place = loop.scope.script.place(backward, loop.scope.name)
