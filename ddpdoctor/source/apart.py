@@ -258,7 +258,7 @@ class Ways:
 
     def _spell(self, node: ast.expr, scope: Scope, frames: tuple[Frame, ...], depth: int) -> str:
         if depth > DEEPEST:
-            return ast.unparse(node)
+            return self._text(node, scope)
         if isinstance(node, ast.Name):
             found = scope.lookup(node.id)
             if found is None:
@@ -270,7 +270,7 @@ class Ways:
                     return self._spell(argument, frames[-1].scope, frames[:-1], depth + 1)
             if len(values) == 1 and values[0] is not UNKNOWN:
                 return self._spell(values[0], home, frames if home is scope else (), depth + 1)
-            return node.id
+            return f"{node.id}@{id(home)}"
         if isinstance(node, ast.Constant):
             return str(node.value)
         if isinstance(node, ast.Call) and self.files.dotted(node.func, scope) in ("str", "pathlib.Path"):
@@ -288,7 +288,12 @@ class Ways:
             middle = "/" if isinstance(node.op, ast.Div) else ""
             sides = [self._spell(each, scope, frames, depth + 1) for each in (node.left, node.right)]
             return middle.join(sides)
-        return ast.unparse(node)
+        return self._text(node, scope)
+
+    def _text(self, node: ast.expr, scope: Scope) -> str:
+        """Return the text of what is not followed; what other functions call the same is not the same."""
+        text = ast.unparse(node)
+        return text if self._is_setting(node) else f"{text}@{id(scope)}"
 
 
 def _frames_to(trace: Trace, entry: Frame) -> tuple[Frame, ...]:

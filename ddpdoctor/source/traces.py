@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from ddpdoctor.source.calls import is_any_collective, is_wrapper
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.nodes import children
-from ddpdoctor.source.walking import own_nodes
+from ddpdoctor.source.texts import fold
+from ddpdoctor.source.walking import find_keyword, own_nodes
 
 MOST_STEPS = 6_000
 """Of one program; what comes later is not judged."""
@@ -92,6 +93,13 @@ class Trace:
     """False where it was cut off."""
     joins: bool = False
     """Whether it is a rank: makes the process group, a collective, a wrapped model or an Accelerator."""
+    alone: bool = False
+    """Whether its process group is made for one rank."""
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether it is one of several ranks, as far as can be told."""
+        return self.joins and not self.alone
 
 
 def trace_programs(module: Scope, files: Files) -> tuple[Trace, ...]:
@@ -220,6 +228,8 @@ class _Walker:
         if callee is None and name in RUNNERS and node.args:
             callee = self.files.function(node.args[0], scope)
         self._write(Step(node, name, scope, guards, frames, callee is not None))
+        if name in JOINS and fold(find_keyword(node, "world_size"), scope, self.files) == "1":
+            self.trace.alone = True
         if not self.trace.joins:
             self.trace.joins = (
                 name in JOINS
@@ -246,7 +256,24 @@ def find_callee(call: ast.Call, scope: Scope, files: Files) -> Scope | None:
     if function is not None:
         return function
     made = files.find_class(call.func, scope)
-    return made.functions.get("__init__") if made is not None else None
+    if made is not None:
+        return made.functions.get("__init__")
+    if not isinstance(call.func, ast.Attribute):
+        return None
+    owner = _find_owner(call.func.value, scope, files)
+    return owner.functions.get(call.func.attr) if owner is not None else None
+
+
+def _find_owner(node: ast.expr, scope: Scope, files: Files) -> Scope | None:
+    """Return the class of ``Trainer(…)`` or ``self.trainer``, where it is one of the files'."""
+    home: Scope | None = scope
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+        home = scope.find_class()
+        values = home.attributes.get(node.attr, []) if home is not None else []
+        if len(values) != 1:
+            return None
+        node = values[0]
+    return files.find_class(node.func, home) if isinstance(node, ast.Call) and home is not None else None
 
 
 def is_main_guard(test: ast.expr) -> bool:

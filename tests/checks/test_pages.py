@@ -96,6 +96,7 @@ DDP014 attribute-on-wrapper error
 DDP016 device-ids-invalid error
 DDP017 nothing-trainable error
 CKP002 checkpoint-read-early error
+CKP003 load-onto-one-device warning
 CKP004 wrapper-prefix error
 CKP005 directory-raced warning
 DDP005 wrapper-bypassed error

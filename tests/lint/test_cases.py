@@ -35,9 +35,14 @@ def test_no_other_job_gives_an_alarm() -> None:
 
 
 FACTS = {
+    "checkpoint-raced": {"CKP001"},
+    "checkpoint-read-early": {"CKP002"},
+    "directory-raced": {"CKP005"},
+    "download-raced": {"DAT008"},
     "group-initialised-twice": {"ENV019"},
     "group-not-initialised": {"ENV019"},
     "local-rank-argument": {"ENV007"},
+    "prefix-of-wrapper": {"CKP004"},
     "sampler-before-group": {"ENV019"},
     "shared-memory-small": {"DAT001"},
     "silent-accumulation-reduced": {"PRF005"},

@@ -1,6 +1,14 @@
 """Checks of source that was read and not run: what ranks do differently, and lines that are wrong as they stand."""
 
 from ddpdoctor_checks.lint.data import find_epoch_unset, find_unsharded
+from ddpdoctor_checks.lint.files import (
+    find_directory_raced,
+    find_download_raced,
+    find_load_unmapped,
+    find_prefix,
+    find_read_early,
+    find_write_raced,
+)
 from ddpdoctor_checks.lint.findings import find_groups_uneven, find_uneven_calls
 from ddpdoctor_checks.lint.launching import (
     find_fixed_file,
@@ -18,12 +26,17 @@ __all__ = [
     "find_bypassed",
     "find_changed",
     "find_data_parallel",
+    "find_directory_raced",
+    "find_download_raced",
     "find_epoch_unset",
     "find_fixed_file",
     "find_group_order",
     "find_groups_uneven",
+    "find_load_unmapped",
     "find_local_rank_option",
     "find_port_literal",
+    "find_prefix",
+    "find_read_early",
     "find_redundant",
     "find_spawn_unguarded",
     "find_switches",
@@ -31,4 +44,5 @@ __all__ = [
     "find_uneven_calls",
     "find_unsharded",
     "find_unwrapped",
+    "find_write_raced",
 ]

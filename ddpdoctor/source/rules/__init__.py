@@ -11,7 +11,13 @@ from weakref import WeakKeyDictionary
 
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.rules.checkpoints import (
+    find_early_reads,
+    find_loads_on_one_device,
+    find_prefixes,
+)
 from ddpdoctor.source.rules.data import find_epoch_ignored, find_epoch_unset, find_unsharded
+from ddpdoctor.source.rules.files import find_raced_directories, find_raced_downloads, find_raced_writes
 from ddpdoctor.source.rules.launching import (
     find_group_order,
     find_local_rank_options,
@@ -35,7 +41,17 @@ RULES: tuple[Rule, ...] = (
 )
 ProgramRule = Callable[[Trace, Files], Iterable[SourceFact]]
 """From what one program does to what the rule sees, in whatever files."""
-PROGRAM_RULES: tuple[ProgramRule, ...] = (find_unguarded_spawns, find_group_order, find_switches)
+PROGRAM_RULES: tuple[ProgramRule, ...] = (
+    find_unguarded_spawns,
+    find_group_order,
+    find_switches,
+    find_raced_writes,
+    find_raced_directories,
+    find_raced_downloads,
+    find_early_reads,
+    find_loads_on_one_device,
+    find_prefixes,
+)
 WholeRule = Callable[[Files], Iterable[SourceFact]]
 """From all files that are read together to what the rule sees in any of them."""
 WHOLE_RULES: tuple[WholeRule, ...] = (

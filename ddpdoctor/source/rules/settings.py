@@ -8,18 +8,15 @@ from collections.abc import Iterator
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.apart import Ways
+from ddpdoctor.source.cuda import starts_cuda, uses_gpu
 from ddpdoctor.source.names import Files
 from ddpdoctor.source.texts import find_settings, fold
-from ddpdoctor.source.traces import JOINS, Step, Trace
+from ddpdoctor.source.traces import Step, Trace
 from ddpdoctor.source.walking import find_keyword
 
 ANOMALY = frozenset({"torch.autograd.set_detect_anomaly", "torch.autograd.detect_anomaly",
                      "torch.autograd.anomaly_mode.set_detect_anomaly",
                      "torch.autograd.anomaly_mode.detect_anomaly"})  # fmt: skip
-ONLY_ASK = frozenset({"torch.cuda.is_available", "torch.cuda.device_count", "torch.cuda.is_initialized",
-                      "torch.cuda.manual_seed", "torch.cuda.manual_seed_all", "torch.cuda.Event",
-                      "torch.cuda.is_bf16_supported"})  # fmt: skip
-"""Functions of torch.cuda that do not start CUDA, or not always."""
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
 
 
@@ -33,7 +30,7 @@ def find_switches(trace: Trace, files: Files) -> Iterator[SourceFact]:
     if not trace.joins:
         return
     ways = Ways(files, trace)
-    gpu = ("gpu",) if _uses_gpu(trace, files) else ()
+    gpu = ("gpu",) if uses_gpu(trace, files) else ()
     started: Step | None = None
     for step in trace.steps:
         if not ways.is_straight(step):
@@ -52,25 +49,13 @@ def find_switches(trace: Trace, files: Files) -> Iterator[SourceFact]:
         call = step.call
         if call is not None and step.name in ANOMALY and _stays_on(call, step, trace):
             yield SourceFact("anomaly-mode", place)
-        if started is None and _starts_cuda(step, files):
+        if started is None and starts_cuda(step, files):
             started = step
 
 
 def _is_taken_back(name: str, step: Step) -> bool:
     pattern = rf"(?:del\s+os\.environ\[|environ\.pop\(|unsetenv\()\s*['\"]{re.escape(name)}['\"]"
     return re.search(pattern, "\n".join(step.scope.script.lines)) is not None
-
-
-def _uses_gpu(trace: Trace, files: Files) -> bool:
-    for step in trace.steps:
-        if step.call is not None and step.name in JOINS:
-            backend = find_keyword(step.call, "backend", 0)
-            text = fold(backend, step.scope, files)
-            if backend is None or "nccl" in (text or ""):
-                return True
-        if _starts_cuda(step, files):
-            return True
-    return False
 
 
 def _stays_on(call: ast.Call, step: Step, trace: Trace) -> bool:
@@ -84,17 +69,3 @@ def _stays_on(call: ast.Call, step: Step, trace: Trace) -> bool:
         return step.name.endswith("set_detect_anomaly")  # not as a manager
     behind = (guards[[guard.test for guard in guards].index(call) :] for guards in inside)
     return any(guard.kind in ("for", "while") for guards in behind for guard in guards)
-
-
-def _starts_cuda(step: Step, files: Files) -> bool:
-    call = step.call
-    if call is None:
-        return False
-    if step.name.startswith("torch.cuda."):
-        return step.name not in ONLY_ASK and not step.name.startswith("torch.cuda.amp")
-    if isinstance(call.func, ast.Attribute) and call.func.attr == "cuda":
-        return True
-    values = [find_keyword(call, "device")]
-    if isinstance(call.func, ast.Attribute) and call.func.attr == "to":
-        values += call.args[:1]
-    return any((fold(each, step.scope, files) or "").startswith("cuda") for each in values)

@@ -1,0 +1,160 @@
+"""CKP001 to CKP005 and DAT008 as they stand in the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.judge import Finding, Fix, check, check_also
+from ddpdoctor_checks.crash import files as crashed
+from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
+from ddpdoctor_checks.training import races
+
+NEEDS = ("sources",)
+_GUARD = Fix(
+    "write on rank 0 only, under another name first",
+    code='if dist.get_rank() == 0:\n    torch.save(state, path + ".tmp")\n    os.replace(path + ".tmp", path)\n'
+    "dist.barrier()",
+)
+
+
+@check_also(races.find_checkpoint_raced, id="lint.checkpoints", family="source", needs=NEEDS, commands=LINT)
+def find_write_raced(evidence: Evidence) -> Iterable[Finding]:
+    """Each rank writes one path."""
+    for fact in facts_of(evidence, "write-raced"):
+        kind, path = fact.names
+        severity = {"checkpoint": None, "other": "warning"}.get(kind, "info")
+        yield tell_fact(
+            fact,
+            f"All ranks write {path} at {name_line(fact.place)}: the file can be torn, or a mix of their data.",
+            _GUARD,
+            why="no test on the rank stands above it, and the path is the same on all ranks",
+            severity=severity,
+            role="advice" if severity == "info" else "cause",
+        )
+
+
+@check_also(crashed.find_read_early, id="lint.checkpoint_order", family="source", needs=NEEDS, commands=LINT)
+def find_read_early(evidence: Evidence) -> Iterable[Finding]:
+    """Ranks read what rank 0 writes, and nothing makes them wait."""
+    for fact in facts_of(evidence, "read-early"):
+        yield tell_fact(
+            fact,
+            f"{fact.names[0]} is read at {name_line(fact.place)} by ranks that do not wait until rank 0 has written it "
+            f"at {name_line(fact.related[0].place)}.",
+            Fix("let all ranks wait between writing and reading", code=f"dist.barrier()\n{fact.place.text}"),
+            why="no collective stands between the two lines",
+        )
+
+
+@check(
+    "CKP003",
+    name="load-onto-one-device",
+    title="torch.load without map_location puts every rank on one device",
+    severity="warning",
+    family="source",
+    needs=NEEDS,
+    since="0.1.0",
+    id="lint.map_location",
+    commands=LINT,
+)
+def find_load_unmapped(evidence: Evidence) -> Iterable[Finding]:
+    """A checkpoint is loaded by all ranks without ``map_location``.
+
+    What it looks for:
+        ``torch.load`` in a program of several ranks that uses GPUs, reached by all of them, whose result is given to
+        ``load_state_dict``.
+
+    Why it matters:
+        Tensors come back on the device from which they were saved, mostly ``cuda:0``. Each rank then opens a context of
+        some hundred MB there and puts a copy of the checkpoint beside it: GPU 0 alone runs out of memory.
+
+    How it decides:
+        By reading: the call has no ``map_location`` (and no ``mmap=True``), no test above it may be about ranks, and
+        the program calls ``.cuda()``, ``torch.cuda`` or makes an NCCL group. A script that sets CUDA_VISIBLE_DEVICES
+        for itself is passed over. ``torch.cuda.set_device`` changes nothing: the device stands in the file.
+
+    Known false alarms:
+        Files whose tensors were moved to the CPU before they were saved.
+
+    Fix:
+        ``torch.load(path, map_location="cpu")``, or ``map_location=f"cuda:{local_rank}"``.
+
+    References:
+        https://docs.pytorch.org/docs/stable/generated/torch.load.html
+        https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html (Save and Load Checkpoints)
+        https://github.com/pytorch/pytorch/issues/23138
+    """
+    for fact in facts_of(evidence, "load-unmapped"):
+        yield tell_fact(
+            fact,
+            f"torch.load at {name_line(fact.place)} has no map_location: each rank loads onto the device from which "
+            "the file was saved, mostly GPU 0.",
+            Fix("load onto the CPU, or the rank's own device", code='torch.load(path, map_location="cpu")'),
+            why="the program uses GPUs, and what is loaded goes to load_state_dict",
+            severity="warning",
+        )
+
+
+@check_also(crashed.find_prefix, id="lint.checkpoint_prefix", family="source", needs=NEEDS, commands=LINT)
+def find_prefix(evidence: Evidence) -> Iterable[Finding]:
+    """The state of a wrapped model is loaded into one that is not wrapped, or the reverse."""
+    for fact in facts_of(evidence, "prefix-differs"):
+        line, saved = name_line(fact.place), name_line(fact.related[0].place)
+        if fact.names[0] == "wrapped":
+            message = f"{line} loads into a model that is not wrapped what {saved} has saved of the wrapper: each key "
+            message += "begins with module."
+        else:
+            message = f"{line} loads into the wrapper what {saved} has saved of the model in it: no key begins with "
+            message += "module."
+        yield tell_fact(
+            fact,
+            message,
+            Fix(
+                "save and load the model inside of the wrapper",
+                code="torch.save(model.module.state_dict(), path)\nmodel.module.load_state_dict(torch.load(path))",
+            ),
+            why="both lines name one path, and what is saved and loaded was followed to where it was made",
+        )
+
+
+@check_also(crashed.find_directory_raced, id="lint.directories", family="source", needs=NEEDS, commands=LINT)
+def find_directory_raced(evidence: Evidence) -> Iterable[Finding]:
+    """Each rank makes or deletes one directory."""
+    for fact in facts_of(evidence, "directory-raced"):
+        how, path = fact.names
+        if how == "made":
+            wrong = f"All ranks make {path} at {name_line(fact.place)}: all but the first fail with FileExistsError."
+            fix = Fix("let it exist already", code=f"os.makedirs({path}, exist_ok=True)")
+        else:
+            wrong = (
+                f"All ranks delete {path} at {name_line(fact.place)}: some fail as it vanishes under them."
+            )
+            fix = Fix(
+                "delete it on rank 0 and let the others wait",
+                code=f"if dist.get_rank() == 0:\n    shutil.rmtree({path}, ignore_errors=True)\ndist.barrier()",
+            )
+        yield tell_fact(
+            fact,
+            wrong,
+            fix,
+            why="no test on the rank stands above it, and the path is the same on all ranks",
+            severity="warning",
+        )
+
+
+@check_also(races.find_download_raced, id="lint.downloads", family="source", needs=NEEDS, commands=LINT)
+def find_download_raced(evidence: Evidence) -> Iterable[Finding]:
+    """Each rank fetches or unpacks the same files."""
+    for fact in facts_of(evidence, "download-raced"):
+        yield tell_fact(
+            fact,
+            f"All ranks fetch or unpack with {fact.names[0]} at {name_line(fact.place)}: who is done early reads what "
+            "another writes once more.",
+            Fix(
+                "fetch on one rank of each node, then let the others go on",
+                code=f'if int(os.environ["LOCAL_RANK"]) == 0:\n    {fact.place.text}\ndist.barrier()',
+            ),
+            why="no test on the rank stands above it, and no rank has fetched it before",
+            severity="warning",
+        )

@@ -1,0 +1,43 @@
+"""What programs do with GPUs."""
+
+from __future__ import annotations
+
+import ast
+
+from ddpdoctor.source.names import Files
+from ddpdoctor.source.texts import fold
+from ddpdoctor.source.traces import JOINS, Step, Trace
+from ddpdoctor.source.walking import find_keyword
+
+ONLY_ASK = frozenset({"torch.cuda.is_available", "torch.cuda.device_count", "torch.cuda.is_initialized",
+                      "torch.cuda.manual_seed", "torch.cuda.manual_seed_all", "torch.cuda.Event",
+                      "torch.cuda.is_bf16_supported"})  # fmt: skip
+"""Functions of torch.cuda that do not start CUDA, or not always."""
+
+
+def uses_gpu(trace: Trace, files: Files) -> bool:
+    """Whether a program computes on GPUs, as far as it says so."""
+    for step in trace.steps:
+        if step.call is not None and step.name in JOINS:
+            backend = find_keyword(step.call, "backend", 0)
+            text = fold(backend, step.scope, files)
+            if backend is None or "nccl" in (text or ""):
+                return True
+        if starts_cuda(step, files):
+            return True
+    return False
+
+
+def starts_cuda(step: Step, files: Files) -> bool:
+    """Whether a step puts something onto a GPU, or sets one."""
+    call = step.call
+    if call is None:
+        return False
+    if step.name.startswith("torch.cuda."):
+        return step.name not in ONLY_ASK and not step.name.startswith("torch.cuda.amp")
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "cuda":
+        return True
+    values = [find_keyword(call, "device")]
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "to":
+        values += call.args[:1]
+    return any((fold(each, step.scope, files) or "").startswith("cuda") for each in values)
