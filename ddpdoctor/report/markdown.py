@@ -26,9 +26,12 @@ LENGTH = 60_000
 """Characters of the whole: an issue or comment of GitHub holds 65,536, a step summary 1 MiB."""
 SMALLEST = 200
 """Characters that the smallest finding takes."""
+MISSES = 20
+"""Findings that did not fit after which no more are tried."""
 PLACES_SHOWN = 20
 ITEMS_SHOWN = 20
 """Observations of one finding."""
+REASONS_SHOWN = 8
 CODE_SHOWN = 2000
 """Characters of one block."""
 STATUSES = {
@@ -55,9 +58,9 @@ class MarkdownRenderer:
         end = [_write_suppressed(shown, scrub), _write_checks(shown), _write_world(shown), _write_end(shown)]
         parts = [_write_head(shown, problems)]
         room = LENGTH - sum(map(len, (*parts, *end)))
-        told = 0
+        told = misses = 0
         for number, each in enumerate(listed):
-            if room < SMALLEST:
+            if room < SMALLEST or misses == MISSES:
                 break
             finding = scrub_finding(each, scrub)
             text = _write_first(finding, shown) if number == 0 and problems else _write_other(finding, shown)
@@ -65,6 +68,8 @@ class MarkdownRenderer:
                 told += 1
                 parts.append(text)
                 room -= len(text)
+            else:
+                misses += 1
         if told < len(listed):
             left = count(len(listed) - told, "more finding")
             parts.append(f"{left} did not fit here; the JSON report has all.\n")
@@ -236,7 +241,7 @@ def _write_checks(report: Report) -> str:
     for status in ("error", "unknown", "skipped"):
         blind = [row for row in report.checks if row.status == status]
         if blind:
-            reasons = clip(count_reasons(blind), CODE_SHOWN)
+            reasons = clip(count_reasons(blind, most=REASONS_SHOWN, hint=""), CODE_SHOWN)
             body += f"\n{len(blind)} {STATUSES[status]}: {escape(reasons)}\n"
     totals = [f"{sum(row.status == key for row in report.checks)} {words}" for key, words in present.items()]
     return fold(f"Checks: {', '.join(totals)}", body)

@@ -7,10 +7,10 @@ the collector refuses; base units and names as in https://prometheus.io/docs/pra
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
-from ddpdoctor.evidence import BandwidthRow, RankSet
+from ddpdoctor.evidence import BandwidthRow
 from ddpdoctor.judge.finding import SEVERITIES, Finding
 from ddpdoctor.report.html.text import clean, clip, is_known
 from ddpdoctor.report.model import Report
@@ -122,35 +122,32 @@ def _put_findings(page: _Page, report: Report) -> None:
     )
     hidden = sum(each.state == "suppressed" for each in report.findings)
     page.put("suppressed_findings", "Findings that the user has told not to count.", [({}, hidden)])
-    hosts = [(node.host, node.ranks) for node in report.world.nodes]
+    hosts = {rank: node.host for node in report.world.nodes for rank in node.ranks}
     samples: list[tuple[Labels, float | None]] = []
+    cut = 0
     for finding in active:
-        samples += _name_culprits(finding, hosts)
+        named = _name_culprits(finding, hosts) if len(samples) < SERIES_SHOWN else []
+        cut += not named or len(samples) + len(named) > SERIES_SHOWN
+        samples += named
     page.put(
         "finding",
         "1 for each rank or node that a finding names as the cause; rank is empty where it is a node.",
         samples[:SERIES_SHOWN],
     )
-    if len(samples) > SERIES_SHOWN:
-        page.put("finding_series_left_out", "Series that were left out.", [({}, len(samples) - SERIES_SHOWN)])
+    page.put(
+        "findings_cut", "Findings of which not all ranks or nodes have a series.", [({}, cut)] if cut else []
+    )
 
 
-def _name_culprits(
-    finding: Finding, hosts: Sequence[tuple[str, RankSet]]
-) -> list[tuple[Labels, float | None]]:
+def _name_culprits(finding: Finding, hosts: Mapping[int, str]) -> list[tuple[Labels, float | None]]:
     label = {"code": finding.code, "severity": finding.severity or "error", "role": finding.role}
     if not finding.ranks:
         named = finding.nodes or ("",)
         return [({**label, "node": host, "rank": ""}, 1) for host in named]
     if len(finding.ranks) <= RANKS_SHOWN:
-        return [({**label, "node": _find_host(rank, hosts), "rank": str(rank)}, 1) for rank in finding.ranks]
-    culprits = set(finding.ranks)
-    named = tuple(host for host, ranks in hosts if any(rank in culprits for rank in ranks)) or ("",)
+        return [({**label, "node": hosts.get(rank, ""), "rank": str(rank)}, 1) for rank in finding.ranks]
+    named = tuple(dict.fromkeys(hosts.get(rank, "") for rank in finding.ranks))
     return [({**label, "node": host, "rank": ""}, 1) for host in named]
-
-
-def _find_host(rank: int, hosts: Sequence[tuple[str, RankSet]]) -> str:
-    return next((host for host, ranks in hosts if rank in ranks), "")
 
 
 def _put_times(page: _Page, report: Report) -> None:

@@ -107,12 +107,15 @@ def families(rows: Sequence[CheckRow]) -> dict[str, list[CheckRow]]:
     return grouped
 
 
-def count_reasons(rows: Sequence[CheckRow], *, most: int | None = None) -> str:
+def count_reasons(
+    rows: Sequence[CheckRow], *, most: int | None = None, hint: str = " (-v shows them)"
+) -> str:
     """Return ``5 no GPU, 1 single node``: equal reasons counted, the most frequent first.
 
     Args:
         rows: checks that all ended alike.
         most: reasons to tell; what is left out is counted.
+        hint: where the others are to be seen.
     """
     counted = Counter(_UNREACHED.sub("", row.reason or "no reason given") for row in rows).most_common()
     if len(counted) == 1:
@@ -120,7 +123,7 @@ def count_reasons(rows: Sequence[CheckRow], *, most: int | None = None) -> str:
     told = counted[:most]
     rest = sum(number for _, number in counted[len(told) :])
     texts = [f"{number} {reason if most is None else clip(reason, REASON_WIDTH)}" for reason, number in told]
-    return ", ".join(texts + ([f"{rest} for other reasons (-v shows them)"] if rest else []))
+    return ", ".join(texts + ([f"{rest} for other reasons{hint}"] if rest else []))
 
 
 def describe_suppressed(report: Report) -> str:

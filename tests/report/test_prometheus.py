@@ -100,9 +100,11 @@ def test_many_ranks_are_named_by_node_and_the_rest_is_counted() -> None:
     found = read(replace(report, findings=(everyone,)))
     assert len(found["finding"]) == SERIES_SHOWN
     assert {dict(labels)["rank"] for labels in found["finding"]} == {""}
-    assert found["finding_series_left_out"] == {(): 2048 - SERIES_SHOWN}
+    assert found["findings_cut"] == {(): 1}
     some = replace(report.findings[0], ranks=RankSet.span(RANKS_SHOWN))
-    assert len(read(replace(report, findings=(some,)))["finding"]) == RANKS_SHOWN
+    found = read(replace(report, findings=(some,)))
+    assert len(found["finding"]) == RANKS_SHOWN
+    assert "findings_cut" not in found
 
 
 def test_units_are_bytes_and_seconds_and_wrong_results_have_none() -> None:

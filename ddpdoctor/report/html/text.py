@@ -29,6 +29,8 @@ def clean(text: str) -> str:
     """
     if text.isprintable():
         return text
+    if "\n" in text:  # so that of a long text only the lines that need it are gone through
+        return "\n".join(map(clean, text.split("\n")))
     return "".join(_show(character) for character in text)
 
 
