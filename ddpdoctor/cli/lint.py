@@ -11,11 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpdoctor.cli import options as common
+from ddpdoctor.cli.fixing import (
+    add_fixing_options,
+    check_fixing,
+    count_correctable,
+    format_diff,
+    write_corrections,
+)
 from ddpdoctor.cli.hiding import add_hiding_options, make_excluder, make_suppressor, save_baseline
 from ddpdoctor.errors import EXIT_OK, DoctorError, UsageError
 
 if TYPE_CHECKING:
     from ddpdoctor.evidence import Evidence
+    from ddpdoctor.judge.selection import Selection
+    from ddpdoctor.plugins import Plugins
+    from ddpdoctor.report.model import Report
 
 EXAMPLES = (
     ("ddpdoctor lint train.py", "one script"),
@@ -23,6 +33,7 @@ EXAMPLES = (
     ("ddpdoctor lint src/ --fail-on warning", "exit 1 also where it is not proven on every path"),
     ("ddpdoctor lint . --write-baseline lint.json", "an old project: what is there now does not count later"),
     ("ddpdoctor lint . --baseline lint.json", "only what is new"),
+    ("ddpdoctor lint src/ --fix", "write the few corrections that are safe; --diff shows them before"),
     ("ddpdoctor lint src/ --format json -o lint.json", "for another program"),
     ("git show HEAD:train.py | ddpdoctor lint -", "from a pipe"),
 )
@@ -38,33 +49,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_output_options(parser)
     common.add_selection_options(parser)
     add_hiding_options(parser)
+    add_fixing_options(parser)
     common.add_fail_option(parser)
     common.add_verbosity_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Read, judge, show."""
+    """Read, judge, correct where that was asked for, show."""
     from ddpdoctor.cli.check import exit_code
-    from ddpdoctor.cli.display import Display, complain
+    from ddpdoctor.cli.display import Display, complain, print_text
     from ddpdoctor.cli.outputs import deliver, render_options
     from ddpdoctor.cli.select import choose_selection
-    from ddpdoctor.gather.scrub import scrub_argv
     from ddpdoctor.plugins import load_plugins
-    from ddpdoctor.report.build import build_report
+    from ddpdoctor.report.html.text import count
 
     check_paths(options.paths)
+    check_fixing(options)
     plugins = load_plugins()
-    names = {code: page.name for code, page in plugins.checks.pages.items()}
-    selection = choose_selection(options, names)
+    selection = choose_selection(options, {c: page.name for c, page in plugins.checks.pages.items()})
     outputs = common.pair_outputs(options, plugins.renderers.names)
     display = Display.of(sys.stdout, no_color=getattr(options, "no_color", False))
+    report = examine(options, plugins, selection)
+    if report is None:
+        complain("ddpdoctor: nothing was read: all that was given is excluded")
+        return EXIT_OK
+    if getattr(options, "fix", False):
+        report = _fix(report, options, plugins, selection)
+    _tell_unread(report)
+    level = getattr(options, "fail_on", "error")
+    if (baseline := getattr(options, "write_baseline", None)) is not None:
+        complain(
+            f"ddpdoctor: {count(save_baseline(baseline, report), 'finding')} in {baseline}, for --baseline"
+        )
+        return EXIT_OK
+    if getattr(options, "diff", False):
+        print_text(format_diff(report))
+        return exit_code(report, level)
+    shown = render_options(display, verbosity=common.verbosity(options), pages=plugins.checks.pages)
+    failed = deliver(report, outputs, plugins.renderers, shown)
+    _offer_fixes(report, options)
+    return failed or exit_code(report, level)
+
+
+def examine(options: argparse.Namespace, plugins: Plugins, selection: Selection) -> Report | None:
+    """Read and judge all that was given; None where all of it is excluded."""
+    from ddpdoctor.gather.scrub import scrub_argv
+    from ddpdoctor.report.build import build_report
+
     started, began = datetime.now(timezone.utc), time.monotonic()
     evidence = gather(options.paths, make_excluder(options))
     if not evidence.sources:
-        complain("ddpdoctor: nothing was read: all that was given is excluded")
-        return EXIT_OK
-    suppressor = make_suppressor(options, evidence.sources, names)
-    report = build_report(
+        return None
+    names = {code: page.name for code, page in plugins.checks.pages.items()}
+    return build_report(
         evidence,
         registry=plugins.checks,
         started_at=started,
@@ -72,20 +109,40 @@ def run(options: argparse.Namespace) -> int:
         invocation=scrub_argv(options.invocation),
         selection=selection,
         extra_rows=[problem.to_row() for problem in plugins.problems],
-        suppressor=suppressor,
+        suppressor=make_suppressor(options, evidence.sources, names),
     )
-    unread = [each for each in evidence.sources if each.problem]
+
+
+def _fix(report: Report, options: argparse.Namespace, plugins: Plugins, selection: Selection) -> Report:
+    """Write the corrections; return what is left, read again."""
+    from ddpdoctor.cli.display import complain
+    from ddpdoctor.report.html.text import count
+
+    before, written = count_correctable(report), write_corrections(report)
+    if not written:
+        return report
+    again = examine(options, plugins, selection) or report
+    done = before - count_correctable(again)
+    complain(f"ddpdoctor: {count(done, 'finding')} corrected in {count(written, 'file')}")
+    return again
+
+
+def _offer_fixes(report: Report, options: argparse.Namespace) -> None:
+    from ddpdoctor.cli.display import complain
+
+    number = count_correctable(report)
+    if number and not getattr(options, "fix", False) and common.verbosity(options) >= 0:
+        complain(f"ddpdoctor: --fix can correct {number} of these; --diff shows how")
+
+
+def _tell_unread(report: Report) -> None:
+    from ddpdoctor.cli.display import complain
+
+    unread = [each for each in report.evidence.sources if each.problem]
     for each in unread[:REASONS_SHOWN]:
         complain(f"ddpdoctor: {each.name} was not read: {each.problem}")
     if len(unread) > REASONS_SHOWN:
         complain(f"ddpdoctor: and {len(unread) - REASONS_SHOWN} more files were not read, see --json")
-    if (baseline := getattr(options, "write_baseline", None)) is not None:
-        number = save_baseline(baseline, report)
-        complain(f"ddpdoctor: {number} finding{'s' if number != 1 else ''} in {baseline}, for --baseline")
-        return EXIT_OK
-    shown = render_options(display, verbosity=common.verbosity(options), pages=plugins.checks.pages)
-    failed = deliver(report, outputs, plugins.renderers, shown)
-    return failed or exit_code(report, getattr(options, "fail_on", "error"))
 
 
 def check_paths(paths: Sequence[str]) -> None:

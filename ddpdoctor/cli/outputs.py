@@ -152,7 +152,15 @@ def write_file(path: Path, text: str) -> None:
     Raises:
         OutputError: it cannot be written.
     """
-    data = text.encode("utf-8", errors="backslashreplace")
+    write_bytes(path, text.encode("utf-8", errors="backslashreplace"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write ``data`` as `write_file` does.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
     try:
         if _is_summary(path):
             with open(path, "ab") as summary:

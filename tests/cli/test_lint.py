@@ -216,3 +216,40 @@ def test_lines_stand_beside_the_words_on_them(
     ]
     if width == 80:
         assert out[out.index("train.py:8") :].startswith(SHOWN)
+
+
+PARSER = (
+    "import argparse, torch.distributed as dist\np = argparse.ArgumentParser()\n"
+    "p.add_argument('--local_rank', type=int)\np.parse_args()\ndist.init_process_group('gloo')\n"
+    "dist.destroy_process_group()\n"
+)
+
+
+def test_safe_correction_is_shown_and_written(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(PARSER)
+    assert "--fix can correct 1 of these" in run("lint", "train.py").err
+    shown = run("lint", "train.py", "--diff")
+    assert shown.code == 1
+    assert "+p.add_argument('--local_rank', '--local-rank', type=int)\n" in shown.out
+    assert Path("train.py").read_text() == PARSER
+    fixed = run("lint", "train.py", "--fix")
+    assert fixed.code == 0
+    assert "1 finding corrected in 1 file" in fixed.err
+    assert Path("train.py").read_text() == PARSER.replace("_rank',", "_rank', '--local-rank',")
+    assert run("lint", "train.py", "--diff").out == ""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("train.py", "--fix", "--diff"), ("-", "--fix"), ("train.py", "--fix", "--write-baseline", "b")],
+)
+def test_corrections_that_have_no_meaning_are_refused(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(PARSER)
+    assert run("lint", *options).code == 2
+    assert Path("train.py").read_text() == PARSER
