@@ -14,6 +14,7 @@ from ddpdoctor.evidence.gatherers import GathererRegistry, merge_extra, run_gath
 from ddpdoctor.judge import Finding, Registry, check
 from ddpdoctor.plugins import CHECKS, GATHERERS, RENDERERS, Entry, find_entries, load_plugins
 from ddpdoctor.report import RendererRegistry
+from ddpdoctor.report.builtin import BUILTIN
 from ddpdoctor.testing import make_node
 
 
@@ -149,7 +150,8 @@ def test_renderers_are_added_and_cannot_take_a_name() -> None:
         Entry("b", RENDERERS, "it", lambda: add("json")),
     ]
     plugins = load_plugins(entries)
-    assert plugins.renderers.names == ("text", "json", "html", "csv")
+    builtin = tuple(name for name, _, _ in BUILTIN)
+    assert plugins.renderers.names == (*builtin, "csv")
     assert plugins.renderers.source_of("csv") == "a"
     assert plugins.renderers.source_of("json") == "ddpdoctor"
     assert plugins.problems[0].distribution == "b"
