@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ddpdoctor.evidence import Evidence
     from ddpdoctor.evidence.collectives import CallLog
     from ddpdoctor.evidence.standstill import Standstill
+    from ddpdoctor.evidence.training import Training
     from ddpdoctor.judge.finding import Finding
     from ddpdoctor.judge.registry import Registry
     from ddpdoctor.watch.asking import Reception
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ddpdoctor.watch.monitor import Monitor
     from ddpdoctor.watch.policy import Ruling
     from ddpdoctor.watch.rundir import RunDirectory
+    from ddpdoctor.watch.uneven import LoaderWatch
 
 ON_HANG = ("auto", "report", "abort")
 DUMP_SIGNALS = ("USR1", "USR2", "SIGUSR1", "SIGUSR2")
@@ -127,6 +129,45 @@ def make_comparing(
     return CallWatch(comparer, tell)
 
 
+def make_loader_watch(
+    options: argparse.Namespace, directory: RunDirectory, checks: Callable[[], Registry]
+) -> LoaderWatch | None:
+    """Return what compares the lengths of the ranks' loaders while they run; None where nothing is watched.
+
+    Args:
+        options: of the command.
+        directory: of the run.
+        checks: gives the checks; called in the watch's thread.
+    """
+    from pathlib import Path
+
+    from ddpdoctor.cli.display import complain
+    from ddpdoctor.watch.uneven import LoaderWatch
+
+    if getattr(options, "no_watch", False):
+        return None
+
+    def tell(training: Training) -> bool:
+        first = judge_loaders(training, checks())
+        if first is not None:
+            where = f" ({first.where[0].file}:{first.where[0].line})" if first.where else ""
+            complain(
+                f"ddpdoctor: {first.code} is near: {first.evidence[0].text}{where}; where the loop runs to its end, "
+                "ranks with more batches wait for the others."
+            )
+        return first is not None
+
+    return LoaderWatch(directory.processes, Path.cwd(), tell)
+
+
+def judge_loaders(training: Training, registry: Registry) -> Finding | None:
+    """Return what the checks find in the numbers of batches of a job that still runs; None for nothing."""
+    from ddpdoctor.evidence import Evidence, Launch
+
+    evidence = Evidence(launch=Launch(command="run"), training=(training,))
+    return next(iter(_judge("training", evidence, registry, code="DAT003")), None)
+
+
 def judge_calls(log: CallLog, registry: Registry) -> Finding | None:
     """Return what the checks of recorded calls find in those of a live job; None for nothing."""
     from ddpdoctor.evidence import Evidence, Launch
@@ -166,11 +207,15 @@ def judge_look(look: Standstill, registry: Registry) -> Ruling:
     return Ruling(proved, not proved, first.code, first.message, tuple(first.ranks), unclear)
 
 
-def _judge(kind: str, evidence: Evidence, registry: Registry) -> list[Finding]:
-    """Return what those checks find that need one kind of evidence alone, root cause first."""
+def _judge(kind: str, evidence: Evidence, registry: Registry, code: str | None = None) -> list[Finding]:
+    """Return what those checks find that need one kind of evidence alone, root cause first; all, or of one code."""
     from ddpdoctor.judge.runner import run_checks
     from ddpdoctor.judge.verdict import order_findings
 
-    checks = [each for each in registry.checks_of("run") if each.needs == (kind,)]
+    checks = [
+        each
+        for each in registry.checks_of("run")
+        if each.needs == (kind,) and (code is None or each.codes == (code,))
+    ]
     _, findings = run_checks(checks, evidence)
     return [each for each in order_findings(findings, checks) if each.state == "active"]

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.cli import options as common
 from ddpdoctor.cli.foreseeing import Foresight, add_foreseeing_options
-from ddpdoctor.cli.hanging import add_hang_options, make_comparing, make_monitor, make_reception
+from ddpdoctor.cli.hanging import (
+    add_hang_options,
+    make_comparing,
+    make_loader_watch,
+    make_monitor,
+    make_reception,
+)
 from ddpdoctor.cli.hidden import (
     First,
     add_hidden_options,
@@ -32,6 +38,7 @@ from ddpdoctor.cli.viewing import add_live_option, check_live, choose_viewing
 if TYPE_CHECKING:
     from ddpdoctor.cli.display import Display
     from ddpdoctor.evidence import Evidence
+    from ddpdoctor.judge.registry import Registry
     from ddpdoctor.judge.selection import Selection
     from ddpdoctor.plugins import Plugins
     from ddpdoctor.report.model import Report
@@ -145,6 +152,10 @@ def run(options: argparse.Namespace) -> int:
         complain(f"ddpdoctor: {directory.note}")
     problem = check_script(split)
     foresight = Foresight(options, split, lambda: preparation.finish().reading, complain)
+
+    def get_checks() -> Registry:
+        return preparation.finish().plugins.checks
+
     try:
         if problem is None:
             command, stdin = make_command(split), look_at_stdin()
@@ -162,17 +173,12 @@ def run(options: argparse.Namespace) -> int:
                 waiting=RendezvousWatch(
                     directory.processes, split, lambda text: complain(f"ddpdoctor: {text}")
                 ),
-                monitoring=lambda: make_monitor(
-                    options, directory, lambda: preparation.finish().plugins.checks
-                ),
+                monitoring=lambda: make_monitor(options, directory, get_checks),
                 viewing=choose_viewing(options, directory),
-                comparing=lambda: make_comparing(
-                    options, directory, lambda: preparation.finish().plugins.checks
-                ),
+                comparing=lambda: make_comparing(options, directory, get_checks),
+                counting=lambda: make_loader_watch(options, directory, get_checks),
             )
-            first = First(
-                command, directory, applied, stdin, result, lambda: preparation.finish().plugins.checks
-            )
+            first = First(command, directory, applied, stdin, result, get_checks)
     except OSError as failure:
         directory.remove_if_empty()
         raise describe_start_failure(split, failure) from failure

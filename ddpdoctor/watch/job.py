@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ddpdoctor.watch.comparing import CallWatch
     from ddpdoctor.watch.live import LiveView
     from ddpdoctor.watch.monitor import Monitor
+    from ddpdoctor.watch.uneven import LoaderWatch
 
 T = TypeVar("T")
 
@@ -130,6 +131,7 @@ def run_job(
     waiting: RendezvousWatch | None = None,
     viewing: Callable[[MemoryWatch, Monitor | None], LiveView | None] | None = None,
     comparing: Callable[[], CallWatch | None] | None = None,
+    counting: Callable[[], LoaderWatch | None] | None = None,
 ) -> JobResult:
     """Run the command to its end, its output carried and kept, its signals passed on.
 
@@ -147,6 +149,7 @@ def run_job(
         waiting: says when the rendezvous does not come about.
         viewing: makes what shows the ranks on the terminal; called when the command has been started; must not raise.
         comparing: makes what compares the calls of ranks; called when the command has been started.
+        counting: the same for the lengths of their loaders.
 
     Raises:
         OSError: the command cannot be started.
@@ -164,6 +167,7 @@ def run_job(
     monitor: Monitor | None = None
     view: LiveView | None = None
     calls: CallWatch | None = None
+    loaders: LoaderWatch | None = None
     try:
         child = subprocess.Popen(command, env=dict(environment), preexec_fn=_follow_us(before))
         relay.start()
@@ -182,6 +186,9 @@ def run_job(
         calls = guard("comparing the calls of ranks", comparing) if comparing is not None else None
         if calls is not None:
             calls.start()
+        loaders = guard("comparing the loaders of ranks", counting) if counting is not None else None
+        if loaders is not None:
+            loaders.start()
         view = (
             guard("the live view", functools.partial(viewing, memory, monitor))
             if viewing is not None
@@ -200,6 +207,8 @@ def run_job(
             monitor.close()
         if calls is not None:
             calls.close()
+        if loaders is not None:
+            loaders.close()
         if desk is not None:
             desk.close()
         if reception is not None:
@@ -223,6 +232,7 @@ def run_job(
             *(desk.lost if desk is not None else ()),
             *(monitor.lost if monitor is not None else ()),
             *(calls.lost if calls is not None else ()),
+            *(loaders.lost if loaders is not None else ()),
             *(reception.lost if reception is not None else ()),
             *([gone] if gone is not None else ()),
         ],

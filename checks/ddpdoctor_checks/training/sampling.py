@@ -8,6 +8,7 @@ from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.sampling import Sampling
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check, check_also
 from ddpdoctor_checks.crash.frames import tell_line, user_line
+from ddpdoctor_checks.crash.judging import has_failed
 from ddpdoctor_checks.crash.telling import JOB
 from ddpdoctor_checks.hangs.findings import find_uneven_batches
 from ddpdoctor_checks.hangs.loaders import EVEN, list_batches
@@ -261,9 +262,10 @@ def find_uneven_loaders(evidence: Evidence) -> Iterable[Finding]:
         raise NotApplicable("the job stood still: that is judged by where its ranks stood")
     for sampling, counts in find_uneven(evidence):
         told = describe_counts(counts, "batch", "batches")
+        luck = "W" if has_failed(evidence) else "Nobody waited for ever this time; w"
         yield Finding(
-            message=f"The loader{_place(sampling)} gives {told}. Nobody waited for ever this time; where the loop runs "
-            "to its end, those with more wait for the others.",
+            message=f"The loader{_place(sampling)} gives {told}. {luck}here the loop runs to its end, those with more "
+            "wait for the others.",
             ranks=RankSet(counts),
             where=_wheres((sampling, "culprit")),
             evidence=(EvidenceItem("loader", f"length of the loader: {told}"),),
