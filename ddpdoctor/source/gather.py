@@ -10,7 +10,7 @@ from ddpdoctor.source.comments import find_ignores
 from ddpdoctor.source.names import Files
 from ddpdoctor.source.paths import PathReader
 from ddpdoctor.source.reading import STDIN, Script, find_files, nothing, parse_script, read_script
-from ddpdoctor.source.rules import find_facts
+from ddpdoctor.source.rules import find_facts, prepare_facts
 from ddpdoctor.source.workers import count_workers, no_collection, share_work
 
 TOO_DEEP = "nested too deeply"
@@ -52,6 +52,7 @@ def judge_scripts(scripts: Sequence[Script], *, workers: int = 1) -> tuple[Sourc
     """
     reader = _prepare(scripts)
     modules = {module.script.name: module for module in reader.files.modules}
+    prepare_facts(reader.files)
 
     def judge(number: int) -> SourceFile:
         script = scripts[number]

@@ -114,5 +114,6 @@ class _Follower:
         elif binding.kind == "parameter" and scope not in self._entered:
             for call, home in self._kinds.callers(scope):
                 given = self._kinds.argument(call, scope, name)
-                if given is not None:
-                    self.visit(given, home, depth + 1)
+                starred = [each for each in call.args if isinstance(each, ast.Starred)]
+                for each in [given] if given is not None else starred:
+                    self.visit(each, home, depth + 1)

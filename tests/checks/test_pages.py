@@ -123,6 +123,7 @@ PRF005 gradient-sync-redundant warning
 PRF006 communication-bound warning
 DAT006 augmentation-repeated warning
 DDP018 backward-skipped error
+NUM005 metric-unreduced warning
 """
 # Codes that need no `check`, but that its experiments with the user's model can see as well.
 ALSO = """\

@@ -60,11 +60,13 @@ FACTS = {
     "silent-epoch-ignored": {"DAT002"},
     "silent-epoch-prepared": {"DAT002"},
     "silent-epoch-unset": {"DAT002"},
+    "silent-gather-contrastive": {"COL010"},
     "silent-no-sync-without-forward": {"DDP007"},
     "silent-steps-of-its-own": {"DDP005"},
     "silent-unwrapped-thrown-away": {"DDP015"},
     "silent-unwrapped-unseeded": {"DDP015"},
     "spawn-unguarded": {"ENV017"},
+    "split-differs": {"DAT004"},
 }
 """Cases in which rules see a mistake, and which; in that of shared memory it is one beside the case's own."""
 

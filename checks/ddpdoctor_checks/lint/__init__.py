@@ -10,6 +10,7 @@ from ddpdoctor_checks.lint.files import (
     find_write_raced,
 )
 from ddpdoctor_checks.lint.findings import find_groups_uneven, find_uneven_calls
+from ddpdoctor_checks.lint.gathers import find_gathered, find_unreduced
 from ddpdoctor_checks.lint.launching import (
     find_fixed_file,
     find_group_order,
@@ -20,6 +21,7 @@ from ddpdoctor_checks.lint.launching import (
 )
 from ddpdoctor_checks.lint.models import find_bypassed, find_changed
 from ddpdoctor_checks.lint.reductions import find_redundant, find_unenclosed, find_unwrapped
+from ddpdoctor_checks.lint.splits import find_splits, find_workers
 from ddpdoctor_checks.lint.wrapping import find_data_parallel
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "find_download_raced",
     "find_epoch_unset",
     "find_fixed_file",
+    "find_gathered",
     "find_group_order",
     "find_groups_uneven",
     "find_load_unmapped",
@@ -39,10 +42,13 @@ __all__ = [
     "find_read_early",
     "find_redundant",
     "find_spawn_unguarded",
+    "find_splits",
     "find_switches",
     "find_unenclosed",
     "find_uneven_calls",
+    "find_unreduced",
     "find_unsharded",
     "find_unwrapped",
+    "find_workers",
     "find_write_raced",
 ]

@@ -44,7 +44,8 @@ def find_draws_repeated(evidence: Evidence) -> Iterable[Finding]:
 
     How it decides:
         Seeds that are equal at the start are common and mostly meant (equal parameters), and what is drawn is not
-        seen: it is an advice only. Not seen are numbers of GPUs, of numpy and random, and of loader workers.
+        seen: it is an advice only. Not seen are numbers of GPUs, of numpy and random, and of loader workers. ``lint``
+        tells a ``worker_init_fn`` that seeds by the worker's number alone.
 
     Known false alarms:
         Draws that have to be equal (layers that are dropped as a whole, for all ranks).

@@ -18,6 +18,7 @@ from ddpdoctor.source.rules.checkpoints import (
 )
 from ddpdoctor.source.rules.data import find_epoch_ignored, find_epoch_unset, find_unsharded
 from ddpdoctor.source.rules.files import find_raced_directories, find_raced_downloads, find_raced_writes
+from ddpdoctor.source.rules.gathers import find_gathered, find_unreduced
 from ddpdoctor.source.rules.launching import (
     find_group_order,
     find_local_rank_options,
@@ -27,6 +28,7 @@ from ddpdoctor.source.rules.models import find_bypassed, find_changed
 from ddpdoctor.source.rules.reductions import find_redundant, find_unenclosed, find_unwrapped
 from ddpdoctor.source.rules.rendezvous import find_fixed_files, find_ports
 from ddpdoctor.source.rules.settings import find_switches
+from ddpdoctor.source.rules.splits import find_splits, find_workers
 from ddpdoctor.source.rules.wrapping import find_data_parallel
 from ddpdoctor.source.traces import Trace, trace_programs
 
@@ -62,6 +64,10 @@ WHOLE_RULES: tuple[WholeRule, ...] = (
     find_unenclosed,
     find_redundant,
     find_unwrapped,
+    find_gathered,
+    find_unreduced,
+    find_splits,
+    find_workers,
 )
 
 
@@ -84,6 +90,11 @@ def _judge(trace: Trace, files: Files) -> Iterator[SourceFact]:
 
 
 _WHOLE: WeakKeyDictionary[Files, tuple[SourceFact, ...]] = WeakKeyDictionary()
+
+
+def prepare_facts(files: Files) -> None:
+    """Apply the rules of all files, so that processes that are forked afterwards need not do it each for itself."""
+    _find_whole(files)
 
 
 def _find_whole(files: Files) -> tuple[SourceFact, ...]:

@@ -1,0 +1,130 @@
+"""Rules of what ranks gather and reduce. The line of the mistake ends in ``# HERE``."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lint.reading import marked, rules_in_head
+
+CONTRAST = """
+{head}
+def gather(z):
+    parts = [torch.zeros_like(z) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, z)  # HERE
+    {after}
+    return torch.cat(parts)
+
+dist.init_process_group("nccl")
+model = DDP(Net())
+for x in batches:
+    z = F.normalize(model(x))
+    {use}
+    loss.backward()
+"""
+METHOD = """
+class Step:
+    def __init__(self):
+        self.net = DDP(models.resnet18())
+    def run(self, x, y):
+        features = self.net(x)
+        everyone = torch.empty(2 * len(x), 8)
+        torch.distributed.all_gather_into_tensor(everyone, features)  # HERE
+        {after}
+        return F.cross_entropy(everyone, y)
+    def fit(self, batches):
+        for x, y in batches:
+            {use}
+Step().fit(batches)
+"""
+LOSS = "loss = (z @ gather(z).t()).mean()"
+STEP = "self.run(x, y).backward()"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        CONTRAST.format(head="", after="pass", use=LOSS),
+        CONTRAST.format(
+            head="", after="parts = [p.float() for p in parts]", use="pair = gather(z)\n    loss = pair.sum()"
+        ),
+        METHOD.format(after="pass", use=STEP),
+    ],
+)
+def test_gathered_tensors_are_part_of_a_loss(source: str) -> None:
+    assert rules_in_head(source) == [("gather-without-gradient", marked(source))]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        CONTRAST.format(head="", after="parts[dist.get_rank()] = z", use=LOSS),
+        CONTRAST.format(
+            head="", after="r = dist.get_rank()\n    parts = parts[:r] + [z] + parts[r + 1:]", use=LOSS
+        ),
+        CONTRAST.format(head="@torch.no_grad()", after="pass", use=LOSS),
+        CONTRAST.format(
+            head="", after="pass", use="seen = gather(z)\n    print(seen.std())\n    loss = z.sum()"
+        ),
+        CONTRAST.format(head="", after="pass", use="loss = (z @ gather(z.detach()).t()).mean()"),
+        CONTRAST.format(head="", after="pass", use=LOSS).replace("DDP(Net())", "build()"),
+        CONTRAST.format(head="", after="pass", use=LOSS).replace(
+            "dist.all_gather", "torch.distributed.nn.all_gather"
+        ),
+        METHOD.format(after="everyone = everyone.detach()", use="self.net(x).sum().backward()"),
+        METHOD.format(after="everyone = torch.cat([features, everyone[len(x):]])", use=STEP),
+    ],
+)
+def test_gathered_tensors_keep_their_gradient_or_are_no_part(source: str) -> None:
+    assert rules_in_head(source) == []
+
+
+EVALUATION = """
+dist.init_process_group("gloo")
+model = DDP(Net())
+data = datasets.MNIST("x", train=False)
+loader = DataLoader(data, 8, sampler=DistributedSampler(data, shuffle=False))
+def evaluate(model, loader):
+    right = seen = 0
+    with torch.no_grad():
+        for x, y in loader:
+            right += (model(x).argmax(1) == y).sum().item()
+            seen += len(y)
+    {end}
+best = 0
+for epoch in range(5):
+    {use}
+"""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        EVALUATION.format(end="return right / seen", use="score = evaluate(model, loader)\n    if score > best:  # HERE\n"
+                          "        best = score\n        torch.save(model.module.state_dict(), 'best.pt')"),
+        EVALUATION.format(end="print(f'accuracy {right / seen}')  # HERE", use="evaluate(model, loader)"),
+        EVALUATION.format(end="score = right / seen\n    if dist.get_rank() == 0:\n        log.info(score)  # HERE",
+                          use="evaluate(model.module, loader)"),
+    ],
+)  # fmt: skip
+def test_result_of_one_rank_stands_for_all(source: str) -> None:
+    assert [each for each in rules_in_head(source) if each[0] == "metric-unreduced"] == [
+        ("metric-unreduced", marked(source))
+    ]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        EVALUATION.format(end="return reduce_mean(right / seen)", use="print(evaluate(model, loader))"),
+        EVALUATION.format(
+            end="return right",
+            use="total = torch.tensor(evaluate(model, loader))\n    dist.all_reduce(total)",
+        ),
+        EVALUATION.format(end="print(right)", use="evaluate(model, loader)").replace(
+            "sampler=", "collate_fn="
+        ),
+        EVALUATION.format(end="return right", use="evaluate(model, loader)"),
+    ],
+)
+def test_result_is_reduced_or_of_all_data(source: str) -> None:
+    assert "metric-unreduced" not in [rule for rule, _ in rules_in_head(source)]
