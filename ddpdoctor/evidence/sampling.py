@@ -42,6 +42,8 @@ class Sampling:
     """Class of the data set of which it reads a part."""
     origin: str | None = None
     """Digest of what that data set holds: equal where ranks have the same one."""
+    whole: int | None = None
+    """Size of that data set, where the sampler draws each of its samples once, in random order."""
     split_size: int | None = None
     split: tuple[int, ...] = ()
     """The smallest hashes of the indices of that part."""

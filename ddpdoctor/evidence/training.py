@@ -225,6 +225,7 @@ class LoaderSetup:
     """What the sampler was told of the size of the world."""
     shuffles: bool = True
     """The code of the sampler reads an epoch or makes a random order, as far as the names in it tell."""
+    workers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,13 +109,14 @@ def fold_loaders(ranks: Iterable[RankLoaders], shorten: Shortener) -> list[Loade
                 bool(first.get("sets_epoch")), None if shuffle is None else bool(shuffle),
                 tuple(int(event["epoch"]) for event in events[:8] if read_count(event.get("epoch")) is not None),
                 read_count(first.get("num_replicas")), first.get("shuffles") is not False,
+                max(0, read_count(first.get("workers")) or 0),
             )  # fmt: skip
             groups[key].append(rank.rank)
     return [
         LoaderSetup(
             loader=key[0], ranks=RankSet(who), frames=frames_of[key[0]], length=key[1], batch_size=key[2],
             sampler=None if key[3] is None else str(key[3]), sets_epoch=key[4], shuffle=key[5], epochs=key[6],
-            replicas=key[7], shuffles=key[8],
+            replicas=key[7], shuffles=key[8], workers=key[9],
         )
         for key, who in groups.items()
     ]  # fmt: skip

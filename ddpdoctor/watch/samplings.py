@@ -54,7 +54,7 @@ def fold_samplings(ranks: Iterable[RankLoaders], shorten: Shortener) -> tuple[Sa
 def _read_key(event: dict[str, Any]) -> _Key:
     numbers = tuple(
         read_count(event.get(name))
-        for name in ("length", "seed", "epoch", "num_replicas", "total_size", "split_size")
+        for name in ("length", "seed", "epoch", "num_replicas", "total_size", "whole", "split_size")
     )
     split = tuple(sorted(max(0, int(each)) for each in event.get("split") or ()))[:SKETCH]
     return (
@@ -88,7 +88,22 @@ def _add(
 
 
 def _make(key: _Key, group: _Group, shorten: Shortener) -> Sampling:
-    name, number, length, seed, epoch, replicas, total, size, shuffle, sampler, dataset, origin, split = key
+    (
+        name,
+        number,
+        length,
+        seed,
+        epoch,
+        replicas,
+        total,
+        whole,
+        size,
+        shuffle,
+        sampler,
+        dataset,
+        origin,
+        split,
+    ) = key
     return Sampling(
         loader=name,
         number=number,
@@ -108,6 +123,7 @@ def _make(key: _Key, group: _Group, shorten: Shortener) -> Sampling:
         padded=group.padded,
         dataset=None if dataset is None else str(dataset),
         origin=None if origin is None else str(origin),
+        whole=whole,
         split_size=size,
         split=split,
     )

@@ -14,9 +14,12 @@ from ddpdoctor.evidence.training import OptimizerSetup, StateLook, StepLook, Tra
 from ddpdoctor.watch.inject.ddpdoctor_watch import journal
 from ddpdoctor.watch.records import Shortener
 from ddpdoctor.watch.steps import RankSteps, fold_steps
+from ddpdoctor_checks.training.data import STREAM
 from ddpdoctor_checks.training.parting import judge_replicas
 from ddpdoctor_checks.training.replicas import list_replicas
 from tests.checks.training import CALL, LOOP, STEP, WRAP, Made, judge, only, shares, tensor
+
+SAMPLER = "torch.utils.data.sampler.RandomSampler"
 
 
 def test_equal_replicas_are_no_finding() -> None:
@@ -429,6 +432,15 @@ def test_some_of_the_ranks_may_share_their_batches() -> None:
     made = Made(4).look(1).loader().batch(1, "0,2|1|3").batch(2, "0,2|1|3").batch(3, "0,2|1|3")
     found = only(made.epoch(1, {0: "a", 1: "b", 2: "a", 3: "c"}))
     assert (found.ranks, found.severity) == (RankSet([0, 2]), "error")
+
+
+@pytest.mark.parametrize(("sampler", "workers", "told"), [(STREAM, 2, 1), (STREAM, 0, 0), (SAMPLER, 2, 0)])
+def test_workers_of_a_stream_may_each_give_the_same(sampler: str, workers: int, told: int) -> None:
+    made = Made(2).look(1).loader()
+    made.loaders = [dataclasses.replace(each, sampler=sampler, workers=workers) for each in made.loaders]
+    found = judge(made.batch(1, "0-1", salt="x").batch(2, "0-1", salt="x").batch(3, "0-1"))
+    assert [each.code for each in found] == ["DAT001"] * told
+    assert all("2 times in a row" in item.text for each in found for item in each.evidence[:1])
 
 
 def test_what_is_no_missing_shard() -> None:

@@ -222,3 +222,39 @@ def test_random_numbers_that_differ_or_that_nobody_draws_are_none() -> None:
     still = draw(Made(2).look(1), ["0-1"] * 3)
     still.batches[:] = [dataclasses.replace(each, draws=still.batches[0].draws) for each in still.batches]
     assert judge(still) == []
+
+
+def whole(rank: int, **more: Any) -> Sampling:
+    plain: dict[str, Any] = {"replicas": None, "total": None, "seed": None, "epoch": None, "shards": {}}
+    kept = {**plain, "dataset": "__main__.Pictures", "origin": "a", "whole": 100, "samples": 100, **more}
+    return told(rank, **kept)
+
+
+def rows_of(*samplings: Sampling, wrapped: bool = True) -> list[str]:
+    made = Made(2, wrapped=wrapped).look(1).batch(1, "0|1").training()
+    found = judge(Evidence(training=(dataclasses.replace(made, samplings=samplings),)))
+    return [each.code for each in found]
+
+
+def test_ranks_that_each_go_through_the_whole_data_set_are_named() -> None:
+    made = Made(2).look(1).batch(1, "0|1").training()
+    (found,) = judge(Evidence(training=(dataclasses.replace(made, samplings=(whole(0), whole(1))),)))
+    assert (found.code, found.severity, found.confidence) == ("DAT001", "warning", "medium")
+    assert (
+        "all 100 samples of the same Pictures in one iteration of the loader at train.py:25" in found.message
+    )
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"origin": "b"},  # files of its own
+        {"samples": 40},  # left in the middle
+        {"whole": None},  # drawn with replacement, or not by torch's sampler
+        {"trained": False},
+    ],
+)
+def test_what_is_not_known_to_be_the_whole_of_one_data_set_is_no_finding(more: dict[str, Any]) -> None:
+    assert rows_of(whole(0), whole(1, **more)) == []
+    assert rows_of(whole(0), whole(1), wrapped=False) == []
+    assert rows_of(whole(0, length=1), whole(1, length=1)) == []  # all in one batch

@@ -1,49 +1,59 @@
-"""What is written down of parts of data sets, and of samples that a sampler gives once more."""
+"""What a rank tells of the data set that a loader reads."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import torch
+from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset, TensorDataset
 
-import pytest
-
-from tests.watch.injecting import python
-from tests.watch.test_inject_loaders import START
-
-BEGIN = """
-    import numpy
-    from torch.utils.data import Subset, SubsetRandomSampler
-    from torch.utils.data.distributed import DistributedSampler
-    begin()
-"""
+from ddpdoctor.watch.inject.ddpdoctor_watch import splits
 
 
-@pytest.mark.parametrize(
-    "indices", ["[7, 1, 4]", "range(1, 8, 3)", "torch.tensor([4, 1, 7])", "numpy.array([1, 7, 4])"]
-)
-def test_a_part_is_told_alike_however_it_is_given(tmp_path: Path, indices: str) -> None:
-    script = START + BEGIN + f"    for batch in DataLoader(Subset(data, {indices})):\n        pass\n"
-    script += "    for batch in DataLoader(data, sampler=SubsetRandomSampler([7, 4, 1])):\n        pass\n"
-    first, second = python(tmp_path, script).main().all("loader")
-    assert first["split"] == second["split"]
-    assert first["split_size"] == 3
-    assert first["origin"] == second["origin"]
+class Counted(Dataset[int]):
+    """Holds a number only, and may give anything."""
+
+    def __init__(self) -> None:
+        self.size = 40
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        return index
 
 
-def test_what_is_no_explicit_part_is_not_told(tmp_path: Path) -> None:
-    script = START + BEGIN + "    for batch in DataLoader(data):\n        pass\n"
-    script += "    for batch in DataLoader(Subset(Subset(data, [1, 2]), [0])):\n        pass\n"
-    assert all("split" not in event for event in python(tmp_path, script).main().all("loader"))
+class Files(Counted):
+    """Holds names of files."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.names = [f"{folder}/{n}.jpg" for n in range(40)]
 
 
-def test_samples_that_fill_up_are_counted(tmp_path: Path) -> None:
-    script = (
-        START
-        + BEGIN
-        + """
-    for rank in range(4):
-        sampler = DistributedSampler(data, num_replicas=4, rank=rank, shuffle=False)
-        for batch in DataLoader(data, 2, sampler=sampler): pass
-    """
-    )
-    events = {event["number"]: event for event in python(tmp_path, script).main().all("epoch")}
-    assert [events[number]["padded"] for number in (1, 2, 3, 4)] == [0, 0, 1, 1]
+def describe(dataset: Dataset[object], sampler: RandomSampler | None = None) -> dict[str, object]:
+    loader: DataLoader[object] = DataLoader(dataset, shuffle=sampler is None, sampler=sampler)
+    return splits.describe_split(loader, loader.sampler, 1)
+
+
+def test_a_data_set_that_is_drawn_whole_has_its_size_and_a_digest_of_what_it_holds() -> None:
+    rows = torch.rand(40, 3)
+    one, same, other = (describe(TensorDataset(each)) for each in (rows, rows.clone(), torch.rand(40, 3)))
+    assert one["whole"] == 40
+    assert one["origin"] == same["origin"] != other["origin"]
+    turned = describe(TensorDataset(rows.t().contiguous().t()))
+    assert turned["origin"] == one["origin"]
+    assert describe(Files("a"))["origin"] != describe(Files("b"))["origin"]
+
+
+def test_what_is_drawn_otherwise_or_holds_nothing_is_not_told() -> None:
+    rows = TensorDataset(torch.rand(40, 3))
+    assert describe(Counted()) == {}
+    assert describe(rows, RandomSampler(rows, replacement=True)) == {}
+    assert describe(rows, RandomSampler(rows, num_samples=20)) == {}
+    assert "whole" not in describe(Subset(rows, range(20)))
+    loader = DataLoader(rows)
+    assert splits.describe_split(loader, loader.sampler, 1) == {}
+
+
+def test_the_first_numbers_of_a_tensor_are_read_without_a_copy_of_it() -> None:
+    wide = torch.zeros(1).expand(1 << 40).reshape(1 << 20, 1 << 20)
+    assert describe(TensorDataset(wide))["whole"] == 1 << 20

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
+from ddpdoctor.evidence.sampling import Sampling
 from ddpdoctor.evidence.training import BatchLook, EpochLook, LoaderSetup
 from ddpdoctor_checks.training.replicas import list_replicas
-from ddpdoctor_checks.training.wrappers import list_groups
+from ddpdoctor_checks.training.wrappers import list_groups, list_wrappers
 
 FEWEST_BATCHES = 2
 """Different batches in a row that two ranks must have alike."""
+STREAM = "torch.utils.data.dataloader._InfiniteConstantSampler"
+"""What stands for the sampler of an IterableDataset."""
 FEWEST_INDICES = 8
 """Indices in the same order by chance: one in 40,000 for eight."""
 
@@ -30,6 +33,17 @@ class Repeated:
     shape: tuple[int, ...]
     frames: tuple[Frame, ...]
     """Where the model was called."""
+    copies: int = 1
+    """How often each batch comes, one after the other: workers of a stream that is not split give the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A loader that gives every rank all of the data set."""
+
+    sampling: Sampling
+    ranks: RankSet
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +72,9 @@ def find_repeated(evidence: Evidence) -> list[Repeated]:
         if model not in single:
             continue
         for peers in list_groups(evidence, model):
-            for ranks in _share_all(looks, peers):
+            setup = _find_loader(evidence, loader)
+            copies = setup.workers if setup is not None and setup.sampler == STREAM else 1
+            for ranks in _share_all(looks, peers, copies):
                 first = looks[min(looks)][0]
                 # Where it gave each rank its own, what is equal comes from somewhere else.
                 source = "" if _is_apart(evidence, loader, epoch, ranks) else loader
@@ -72,6 +88,7 @@ def find_repeated(evidence: Evidence) -> list[Repeated]:
                         epoch,
                         first.shape,
                         first.frames,
+                        _count_copies(looks),
                     ),
                 )
     return list(found.values())
@@ -94,8 +111,11 @@ def _is_apart(evidence: Evidence, loader: str, epoch: int, ranks: RankSet) -> bo
     return len(digests) > 1
 
 
-def _share_all(looks: dict[int, list[BatchLook]], peers: RankSet) -> list[RankSet]:
-    """Return sets of ranks whose batches are equal at every index, and are not one batch over and over."""
+def _share_all(looks: dict[int, list[BatchLook]], peers: RankSet, copies: int) -> list[RankSet]:
+    """Return sets of ranks whose batches are equal at every index, and are not one batch over and over.
+
+    Each of them may come as often in a row as there are workers that read one stream, ``copies``.
+    """
     digests: dict[int, list[str]] = {}
     for index in sorted(looks):
         for look in looks[index]:
@@ -105,9 +125,44 @@ def _share_all(looks: dict[int, list[BatchLook]], peers: RankSet) -> list[RankSe
                         digests.setdefault(rank, []).append(share.digest)
     groups: dict[tuple[str, ...], list[int]] = {}
     for rank, row in digests.items():
-        if len(row) == len(looks) and len(set(row)) == len(row) >= FEWEST_BATCHES:
+        runs = [len(list(run)) for _, run in itertools.groupby(row)]
+        if (
+            len(row) == len(looks)
+            and len(set(row)) == len(runs) >= FEWEST_BATCHES
+            and max(runs) <= max(1, copies)
+        ):
             groups.setdefault(tuple(row), []).append(rank)
     return [RankSet(ranks) for ranks in groups.values() if len(ranks) > 1]
+
+
+def _count_copies(looks: dict[int, list[BatchLook]]) -> int:
+    """Return how often the first batch comes in a row."""
+    row = [[share.digest for look in looks[index] for share in look.batches] for index in sorted(looks)]
+    return len(next(list(run) for _, run in itertools.groupby(row)))
+
+
+def find_whole(evidence: Evidence) -> list[Whole]:
+    """Return the loaders that give each rank of one wrapper the whole data set, in a random order of its own.
+
+    Only where the data set holds the same on these ranks, as far as its names tell, and an iteration gave all of it.
+    """
+    found: dict[str, Whole] = {}
+    wrapped = {wrapper.number for wrapper in list_wrappers(evidence)}
+    groups = [peers for number in sorted(wrapped) for peers in list_groups(evidence, number)]
+    rows: dict[tuple[str, int, str, int], list[Sampling]] = {}
+    for node in evidence.training:
+        for row in node.samplings:
+            if row.trained and row.whole and row.origin is not None and (row.length or 0) > 1:
+                rows.setdefault((row.loader, row.number, row.origin, row.whole), []).append(row)
+    for (loader, _, _, size), same in sorted(rows.items()):
+        ranks = RankSet().union(*(row.ranks for row in same))
+        if loader in found or sum(row.samples for row in same) < size * len(ranks):
+            continue
+        for peers in groups:
+            both = RankSet(rank for rank in ranks if rank in peers)
+            if len(both) > 1 and len(both) == len(peers):
+                found[loader] = Whole(same[0], both, size)
+    return list(found.values())
 
 
 def _find_loader(evidence: Evidence, name: str) -> LoaderSetup | None:

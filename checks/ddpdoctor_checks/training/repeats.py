@@ -9,7 +9,14 @@ from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.crash.frames import tell_line, user_line
 from ddpdoctor_checks.crash.telling import JOB
 from ddpdoctor_checks.places import in_line
-from ddpdoctor_checks.training.data import Repeated, SameOrder, find_repeated, find_same_order
+from ddpdoctor_checks.training.data import (
+    Repeated,
+    SameOrder,
+    Whole,
+    find_repeated,
+    find_same_order,
+    find_whole,
+)
 from ddpdoctor_checks.training.findings import NEEDS
 from ddpdoctor_checks.wording import capitalise, count_of, name_set
 
@@ -42,11 +49,14 @@ def find_unsharded(evidence: Evidence) -> Iterable[Finding]:
         and nothing keeps equal; one batch that comes again and again
         (overfitting on purpose) does not count, and batches that no DataLoader gave are an advice only: made-up
         data is often equal on purpose. So are equal batches while the sampler gives each rank other indices.
+        A warning where the batches differ, and yet torch's RandomSampler went through the whole of one data set on
+        every rank of a wrapper: the data set is known to be one by the texts, numbers and tensors that it holds.
         ``lint`` follows the loader that a training loop goes through, the model that it calls and the data set to where
         they are made; made-up data, data sets that know ranks, and loops that take a share by rank are passed over.
 
     Known false alarms:
-        Data that is meant to be equal on all ranks and goes through a DataLoader.
+        Data that is meant to be equal on all ranks and goes through a DataLoader. Ranks that draw from the whole data
+        set on purpose, each for itself, and call that an epoch.
 
     Fix:
         Give the loader a DistributedSampler; split streams by rank and worker.
@@ -57,8 +67,44 @@ def find_unsharded(evidence: Evidence) -> Iterable[Finding]:
     """
     if not any(node.batches for node in evidence.training):
         raise NotApplicable("no batch was seen that a model was given in training")
-    for repeated in find_repeated(evidence):
+    same = find_repeated(evidence)
+    for repeated in same:
         yield _tell_repeated(repeated)
+    told = {repeated.loader.loader for repeated in same if repeated.loader is not None}
+    for whole in find_whole(evidence):
+        if whole.sampling.loader not in told:
+            yield _tell_whole(whole)
+
+
+def _tell_whole(whole: Whole) -> Finding:
+    line = user_line(whole.sampling.frames)
+    name = (whole.sampling.dataset or "").rpartition(".")[2] or "data set"
+    return Finding(
+        message=f"{capitalise(name_set(whole.ranks))} each go through all {whole.size} samples of the same {name} "
+        f"in one iteration of the loader{tell_line(line)}, in an order of its own: an epoch sees each sample "
+        f"{len(whole.ranks)} times and takes as long as on one rank.",
+        ranks=whole.ranks,
+        where=in_line(line, whole.ranks, "culprit"),
+        evidence=(
+            EvidenceItem(
+                "sampler",
+                f"{whole.sampling.sampler}: {count_of(whole.size, 'index', 'indices')} on each rank",
+            ),
+            EvidenceItem("data set", "its texts, numbers and tensors are equal on these ranks"),
+        ),
+        fix=(_SHARD,),
+        details={"samples": whole.size, "sampler": whole.sampling.sampler},
+        severity="warning",
+        confidence="medium",
+    )
+
+
+_SHARD = Fix(
+    "give each rank its own part of the data",
+    code="sampler = DistributedSampler(dataset, shuffle=True)\n"
+    "loader = DataLoader(dataset, batch_size, sampler=sampler)\n"
+    "for epoch in range(epochs):\n    sampler.set_epoch(epoch)",
+)
 
 
 def _tell_repeated(repeated: Repeated) -> Finding:
@@ -67,11 +113,12 @@ def _tell_repeated(repeated: Repeated) -> Finding:
     where = (*in_line(line, repeated.ranks, "culprit"), *in_line(call, repeated.ranks, "caller"))
     source = f"from the loader{tell_line(line)}" if line is not None else "that no DataLoader gave"
     shape = "x".join(map(str, repeated.shape))
+    copies = f", each {count_of(repeated.copies, 'time')} in a row: its workers share nothing out either"
     evidence = [
         EvidenceItem(
             "batches",
             f"the first {count_of(repeated.batches, 'batch', 'batches')} of epoch {repeated.epoch} ({shape}) "
-            "are equal to the bit",
+            f"are equal to the bit{copies if repeated.copies > 1 else ''}",
             repeated.ranks,
         )
     ]
@@ -87,12 +134,7 @@ def _tell_repeated(repeated: Repeated) -> Finding:
         where=where,
         evidence=tuple(evidence),
         fix=(
-            Fix(
-                "give each rank its own part of the data",
-                code="sampler = DistributedSampler(dataset, shuffle=True)\n"
-                "loader = DataLoader(dataset, batch_size, sampler=sampler)\n"
-                "for epoch in range(epochs):\n    sampler.set_epoch(epoch)",
-            ),
+            _SHARD,
             Fix("a stream has to be split by rank and by worker",
                 code="shard, shards = rank * workers + worker, world_size * workers\n"
                 "for sample in itertools.islice(stream, shard, None, shards):"),

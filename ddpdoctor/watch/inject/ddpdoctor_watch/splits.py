@@ -1,4 +1,4 @@
-"""Which part of a data set a loader reads: a sketch of the indices of a Subset, to be met with those of other ranks."""
+"""Which part of a data set a loader reads: all, or a sketch of a Subset's indices, to be met with other ranks'."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FACTOR = -7046029254386353131
 
 
 def describe_split(loader: Any, sampler: Any, number: int) -> dict[str, object]:
-    """Describe the part of its data set that a loader reads.
+    """Describe what a loader reads of its data set: an explicit part, or all of it in random order.
 
     Args:
         loader: The loader.
@@ -33,7 +33,7 @@ def describe_split(loader: Any, sampler: Any, number: int) -> dict[str, object]:
         number: How-manyth iteration it is.
 
     Returns:
-        Nothing where it reads no explicit part; else the fields of the event: class of the data set, size, and hashes.
+        Nothing where neither is known; else the fields of the event: class of the data set, size, and hashes.
     """
     data = sys.modules.get("torch.utils.data")
     if data is None or number > EACH or budget.level in (budget.OFF, budget.LIGHT):
@@ -43,42 +43,82 @@ def describe_split(loader: Any, sampler: Any, number: int) -> dict[str, object]:
         indices, dataset = dataset.indices, dataset.dataset
     elif type(sampler) is data.SubsetRandomSampler:
         indices = sampler.indices
-    if indices is None or type(dataset) is data.Subset or prints.explain_busy() is not None:
+    if type(dataset) is data.Subset or prints.explain_busy() is not None:
         return {}
     began = time.monotonic_ns()
+    if indices is None:
+        whole = _describe_whole(data, dataset, sampler)
+        budget.spend(began)
+        return whole
     hashes = _sketch(indices)
     if hashes is None:
         return {}
     budget.spend(began)
     return {
         "dataset": describe.name_type(type(dataset)),
-        "origin": _identify(dataset),
+        "origin": _identify(dataset)[0],
         "split_size": len(indices),
         "split": hashes,
     }
 
 
-def _identify(dataset: Any) -> str:
-    """Return a digest of what a data set holds by name, to tell one that all ranks have from files of their own."""
-    torch = sys.modules["torch"]
+def _describe_whole(data: Any, dataset: Any, sampler: Any) -> dict[str, object]:
+    """Describe a data set each sample of which torch's own sampler draws once; nothing where it does not."""
+    if type(sampler) is not data.RandomSampler or isinstance(dataset, data.IterableDataset):
+        return {}
+    held = sampler.__dict__
+    if held.get("replacement") is not False or held.get("_num_samples") is not None:
+        return {}
+    origin, pieces = _identify(dataset)
+    if not pieces:
+        return {}  # two that hold nothing look the same, whatever they give
+    return {"dataset": describe.name_type(type(dataset)), "origin": origin, "whole": len(sampler)}
+
+
+def _identify(dataset: Any) -> tuple[str, int]:
+    """Return a digest of what a data set holds by name, to tell one that all ranks have from files of their own.
+
+    Returns:
+        The digest, and how many texts and arrays are in it.
+    """
     told: list[object] = []
+    pieces = 0
     for name, value in list(getattr(dataset, "__dict__", {}).items())[:_FIELDS]:
         told.append(name)
         many = [*value[:2], *value[-2:]] if type(value) in (list, tuple) else [value]
         told.append(len(value) if type(value) in (list, tuple) else -1)
         for each in many:
-            if type(each) in (str, int, float, bool) or type(each).__module__.startswith("pathlib"):
+            before = len(told)
+            if type(each) in (int, float, bool):
                 told.append(str(each)[:400])
-            elif type(each) is torch.Tensor and each.device.type == "cpu" and each.layout == torch.strided:
-                told.append((tuple(each.shape), each.detach().reshape(-1)[:_ELEMENTS].tolist()))
+                continue
+            if type(each) is str or type(each).__module__.startswith("pathlib"):
+                told.append(str(each)[:400])
+            elif _is_plain(each):
+                told.append(_peek(each))
             elif (
                 type(each).__module__ == "numpy"
                 and getattr(getattr(each, "dtype", None), "kind", "") in "iufbUS"
             ):
                 told.append((tuple(each.shape), str(each.reshape(-1)[:_ELEMENTS].tolist())[:400]))
             elif type(each) is tuple:
+                told += [_peek(one) for one in each[:4] if _is_plain(one)]  # TensorDataset
                 told += [str(one)[:400] for one in each[:4] if type(one) in (str, int)]
-    return f"{zlib.crc32(repr(told).encode('utf-8', 'replace')):x}"
+            pieces += len(told) > before
+    return f"{zlib.crc32(repr(told).encode('utf-8', 'replace')):x}", pieces
+
+
+def _is_plain(value: Any) -> bool:
+    torch = sys.modules["torch"]
+    return type(value) is torch.Tensor and value.device.type == "cpu" and value.layout == torch.strided
+
+
+def _peek(tensor: Any) -> object:
+    """Return the shape and the first numbers of a tensor, without a copy of it however it lies."""
+    part = tensor.detach()
+    while part.dim() > 1 and len(part):
+        part = part[0]
+    return tuple(tensor.shape), part.reshape(-1)[:_ELEMENTS].tolist()
 
 
 def _sketch(indices: Any) -> list[int] | None:
