@@ -181,6 +181,7 @@ def _merge(staged: _StagedChecks | _StagedGatherers | _StagedRenderers, plugins:
         _require_own_codes(staged.source, [*staged.pages])
         plugins.checks.source = staged.source
         plugins.checks.add(*staged.functions)
+        plugins.checks.add_examples(staged.examples)
     elif isinstance(staged, _StagedGatherers):
         plugins.gatherers.source = staged.source
         for gatherer in staged.gatherers:

@@ -19,7 +19,7 @@ from typing import Any
 
 from ddpdoctor import __version__
 
-FORMAT = 2
+FORMAT = 3
 """Changes when the fields below do."""
 
 
@@ -101,8 +101,15 @@ def build_index() -> tuple[Index, set[str]]:
     )
     origins: list[object] = [each.function for each in plugins.checks.checks]
     origins += [each.look for each in plugins.gatherers.gatherers]
-    modules = {getattr(getattr(origin, "func", origin), "__module__", "") for origin in origins}
-    files = {getattr(sys.modules.get(name), "__file__", None) for name in modules}
+    packages = {
+        getattr(getattr(origin, "func", origin), "__module__", "").split(".")[0] for origin in origins
+    }
+    # All modules of these packages: examples of a page stand in others than its check.
+    files = {
+        getattr(m, "__file__", None)
+        for name, m in list(sys.modules.items())
+        if name.split(".")[0] in packages
+    }
     return index, {file for file in files if file}
 
 

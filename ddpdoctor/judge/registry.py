@@ -25,6 +25,9 @@ PAGE_SECTIONS = (
     "References",
 )
 
+PAGE_EXAMPLES = ("Wrong", "Right")
+"""Headings of programs, behind the fix, on the pages of codes that are found in the source."""
+
 Function = Callable[..., Iterable[Finding]]
 
 
@@ -47,6 +50,8 @@ class CodePage:
     text: str
     since: str
     source: str
+    examples: tuple[str, str] | None = None
+    """A short program in which `lint` finds it, and the same one corrected."""
 
     def sections(self) -> dict[str, str]:
         """Return heading -> text, in order; the text before the first heading is under ``""``."""
@@ -58,7 +63,13 @@ class CodePage:
                 found[heading] = []
             else:
                 found[heading].append(line)
-        return {name: textwrap.dedent("\n".join(lines)).strip() for name, lines in found.items()}
+        sections: dict[str, str] = {}
+        for name, lines in found.items():
+            sections[name] = textwrap.dedent("\n".join(lines)).strip()
+            if name == "Fix":
+                for title, code in zip(PAGE_EXAMPLES, self.examples or (), strict=False):
+                    sections[title] = textwrap.indent(code.rstrip(), "    ")
+        return sections
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +206,8 @@ class Registry:
     def __init__(self) -> None:
         self._checks: dict[str, Check] = {}
         self._pages: dict[str, CodePage] = {}
+        self.examples: dict[str, tuple[str, str]] = {}
+        """Code -> the wrong and the right program of its page."""
         self.source = "ddpdoctor"
         """Distribution that is registering now; set by the loader."""
 
@@ -216,6 +229,10 @@ class Registry:
         for value in vars(module).values():
             if callable(value) and hasattr(value, _MARK):
                 self.add(value)
+
+    def add_examples(self, examples: Mapping[str, tuple[str, str]]) -> None:
+        """Register programs for the pages of codes: a wrong and a right one each."""
+        self.examples.update(examples)
 
     def _add_one(self, each: Check) -> None:
         if each.id in self._checks:
@@ -241,9 +258,13 @@ class Registry:
     @property
     def pages(self) -> dict[str, CodePage]:
         """Code -> page, in order of registration."""
-        return dict(self._pages)
+        shown = self.examples
+        return {
+            code: replace(page, examples=shown[code]) if code in shown else page
+            for code, page in self._pages.items()
+        }
 
     def find_page(self, code_or_name: str) -> CodePage | None:
         """Return the page of a code or of a name, whatever the case; None when there is none."""
         wanted = code_or_name.lower()
-        return next((p for p in self._pages.values() if wanted in (p.code.lower(), p.name.lower())), None)
+        return next((p for p in self.pages.values() if wanted in (p.code.lower(), p.name.lower())), None)
