@@ -16,8 +16,8 @@ MANY, FEW_COLUMNS = 512, 16
 """Ranks of a job from which on fewer columns are kept."""
 LONGEST = 128
 """Columns and looks of one event that are read."""
-FEWEST_LOOKS = 5
-"""Iterations that say how long ranks take to their first bucket."""
+FEWEST_LOOKS = 10
+"""Iterations that say how long ranks take to their first bucket: not the first ones of a job alone."""
 CLOCKS_NS = 1_000_000_000
 """By which clocks of one node may seem apart: ranks in time namespaces of their own are not compared."""
 _PHASES = 3 + len(PHASES)

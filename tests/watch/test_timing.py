@@ -83,16 +83,16 @@ def test_ranks_that_do_not_meet_are_not_compared() -> None:
 
 
 def test_the_rank_that_waits_least_tells_what_is_communication() -> None:
-    early = [[n, 5000, 4000, 60_000, 61_000, 200] for n in range(4, 11)]
-    late = [[n, 45_000, 44_000, 20_000, 21_000, 300] for n in range(4, 11)]
+    early = [[n, 5000, 4000, 60_000, 61_000, 200] for n in (*range(4, 11), 100, 200, 300)]
+    late = [[n, 45_000, 44_000, 20_000, 21_000, 300] for n in (*range(4, 11), 100, 200, 300)]
     timing = fold(event(looks=early), event(looks=late))
-    assert timing.iterations == 7
+    assert timing.iterations == 10
     assert timing.exposed_s == pytest.approx(0.02)
     assert timing.reduction_s == pytest.approx(0.021)
     assert timing.ranks[1].slower_s == pytest.approx(0.04)
     assert timing.ranks[0].exposed_s == pytest.approx(0.06)
     assert timing.ranks[0].after_s == pytest.approx(0.0002)
-    few = fold(event(looks=early[:4]), event(looks=late[:4]))
+    few = fold(event(looks=early[:9]), event(looks=late[:9]))
     assert few.ranks[1].slower_s is None
 
 

@@ -16,7 +16,8 @@ LATE_S, LATE_SHARE = 0.010, 0.2
 OFTEN = 0.75
 """Of the steps, in which it has to be late by half of that."""
 EXPLAINED = 0.5
-"""Of a lag that a phase has to be longer by than on the others, to be named."""
+"""Of a lag that a phase has to be longer by than on the others. Where none is, the rank only left the last meeting
+late: it shares its cores with others."""
 AFTER, BUCKET = "after", "bucket"
 """Phases beside those of a step: Python behind the backward, and the backward up to the first bucket."""
 
@@ -31,8 +32,8 @@ class Late:
     share: float
     """Of the steps in which they are late; of the rank with the smallest."""
     step_s: float
-    phase: str | None
-    """Where they lose the time; None where that does not show."""
+    phase: str
+    """Where they lose the time."""
     more_s: float
     """How much longer that phase is than on the others."""
     whole_nodes: tuple[int, ...] = ()
@@ -61,7 +62,7 @@ def count_columns(evidence: Evidence) -> int:
 
 def find_late(evidence: Evidence) -> list[Late]:
     """Return the ranks that keep coming late, those that lose their time in one phase together."""
-    found: dict[str | None, list[Late]] = {}
+    found: dict[str, list[Late]] = {}
     late_nodes = {late.whole_nodes[0]: late for late in _find_late_nodes(evidence)}
     for node in evidence.training:
         if node.node in late_nodes:
@@ -99,7 +100,8 @@ def _find_in_node(timing: Timing) -> list[Late]:
     for rank, lag, share in chosen:
         if others and _is_waited_for(rank, others, lag, timing):
             phase, more = find_phase([rank], others, lag)
-            found.append(Late(RankSet((rank.rank,)), lag, share, step_s, phase, more))
+            if phase is not None:
+                found.append(Late(RankSet((rank.rank,)), lag, share, step_s, phase, more))
     for rank in others:
         if (
             rank.slower_s is not None

@@ -61,8 +61,9 @@ def find_straggling(evidence: Evidence) -> Iterable[Finding]:
         A rank is late where it comes later than the median of the other ranks of its node by 10 ms and by 20 % of a
         step, in the median of the steps, and by half of that in three of four steps. At least 20 steps, without the
         first three; of long jobs some 64 that are spread over all. Lengths of backwards are not compared: who is early
-        waits there. Where the time is lost is told by the phase that is longer than on the others by half
-        of the lag: waiting for data, forward, the backward before the first bucket, optimizer, or Python.
+        waits there. One phase must be longer than on the others by half of the lag: waiting for data, forward, the
+        backward before the first bucket, optimizer, or Python. Where none is, nothing is said: ranks that share cores
+        leave a reduction at different times.
         Ranks of several nodes are compared where their clocks were, and the error of that is taken off; else each node
         is looked at alone. On a GPU the others must also be seen to wait, by what DistributedDataParallel
         measures in the first ten iterations and each hundredth.
@@ -104,7 +105,7 @@ _HELPS = {
     BUCKET: Fix(
         "see whether its batches are longer or its device is slower: sort samples by length, then shard them"
     ),
-    OPTIMIZER: Fix("see what slows the processor of that rank: py-spy top --pid PID", "py-spy top --pid PID"),
+    OPTIMIZER: Fix("see what slows the processor of that rank", "py-spy top --pid PID"),
     OTHER: Fix(
         "take what only this rank does out of the step: write logs and checkpoints less often, or in a thread",
         code="if rank == 0 and step % 100 == 0:\n    log(loss)",
@@ -115,30 +116,28 @@ _HELPS[AFTER] = _HELPS[OTHER]
 
 def _tell_late(evidence: Evidence, late: Late) -> Finding:
     one = len(late.ranks) == 1
-    step = _name_time(late.step_s)
+    everyone = RankSet(rank.rank for rank in list_times(evidence))
+    victims = everyone.minus(late.ranks)
+    others = choose_form(len(victims), "the other", "the others")
     message = (
         f"{capitalise(name_set(late.ranks))} {'keeps' if one else 'keep'} arriving last: {_name_time(late.lag_s)} "
-        f"after the others in the median, in steps of {step}, and late in {late.share:.0%} of the steps"
+        f"after {others} in the median, in steps of {_name_time(late.step_s)}, and late in {late.share:.0%} of the steps"
     )
-    line = None
-    if late.phase == DATA:
-        line = _find_loader(evidence)
-    if late.phase is not None:
-        message += f"; {'it loses' if one else 'they lose'} it {_LOSES[late.phase]}{tell_line(line)}"
+    line = _find_loader(evidence) if late.phase == DATA else None
+    message += f"; {'it loses' if one else 'they lose'} it {_LOSES[late.phase]}{tell_line(line)}"
     role = "culprit"
     if line is None:
         line, role = _find_step_line(evidence), "noticed"
-    everyone = RankSet(rank.rank for rank in list_times(evidence))
     items = [EvidenceItem("times", _describe(list_times(evidence), late))]
     if late.whole_nodes:
         items.append(EvidenceItem("nodes", "clocks of the nodes were compared, and their error is taken off"))
     return Finding(
         message=message + ".",
         ranks=late.ranks,
-        victims=everyone.minus(late.ranks),
+        victims=victims,
         where=in_line(line, late.ranks, role),
         evidence=tuple(items),
-        fix=(_HELPS.get(late.phase or "", Fix("look where that rank is", "py-spy dump --pid PID")),),
+        fix=(_HELPS[late.phase],),
         details={
             "lag_s": late.lag_s,
             "share": round(late.share, 3),
@@ -146,7 +145,7 @@ def _tell_late(evidence: Evidence, late: Late) -> Finding:
             "phase": late.phase,
             "more_s": round(late.more_s, 6),
         },
-        confidence="high" if late.phase is not None and not late.whole_nodes else "medium",
+        confidence="medium" if late.whole_nodes or late.phase == BUCKET else "high",
         role="advice" if _ended_badly(evidence) else "cause",
     )
 
