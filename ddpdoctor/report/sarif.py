@@ -101,9 +101,11 @@ def _make_rule(code: str, shown: Sequence[tuple[Finding, str]], page: CodePage |
             "problem.severity": {"info": "recommendation"}.get(severity, severity),
         },
     }
-    if page is not None:
-        sections = page.sections()
-        rule["fullDescription"] = {"text": _message(sections.get("") or page.title)}
+    if page is None:  # GitHub wants both all the same
+        rule["fullDescription"] = rule["shortDescription"]
+        rule["help"] = {"text": f"ddpdoctor explain {tidy(code)}"}
+    else:
+        rule["fullDescription"] = {"text": _message(page.sections().get("") or page.title)}
         rule["help"] = {"text": clean(page.text), "markdown": write_page(page)}
     return rule
 
@@ -143,10 +145,9 @@ def _make_invocation(report: Report, left_out: int, options: RenderOptions) -> d
 
 
 def _make_remark_place(remark: Remark, options: RenderOptions) -> dict[str, Any]:
-    place: dict[str, Any] = {"artifactLocation": _make_artifact(remark.file, options)}
-    if remark.line is not None and remark.line >= 1 and remark.cell is None:
-        place["region"] = {"startLine": remark.line}
-    return {"physicalLocation": place}
+    line = 1 if remark.line is None or remark.cell is not None else max(1, remark.line)
+    artifact = _make_artifact(remark.file, options)
+    return {"physicalLocation": {"artifactLocation": artifact, "region": {"startLine": line}}}
 
 
 def _make_times(report: Report) -> dict[str, str]:
@@ -202,15 +203,15 @@ def _make_properties(finding: Finding) -> dict[str, Any]:
 
 
 def _make_location(place: Where, finding: Finding, report: Report, options: RenderOptions) -> dict[str, Any]:
-    """One place; of a notebook the file alone has a place, for its lines are those of a cell."""
-    physical: dict[str, Any] = {"artifactLocation": _make_artifact(place.file, options)}
+    """One place. That of a cell of a notebook is told in words: its lines are not those of the file."""
+    region: dict[str, Any] = {"startLine": 1}
     if place.line >= 1 and place.cell is None:
-        region: dict[str, Any] = {"startLine": place.line}
+        region["startLine"] = place.line
         if place.column is not None and place.column >= 1:
             region["startColumn"] = place.column
         if place.source:
             region["snippet"] = {"text": clip(clean(place.source), TEXT_SHOWN)}
-        physical["region"] = region
+    physical = {"artifactLocation": _make_artifact(place.file, options), "region": region}
     words = describe_who(place, finding, report)
     if place.cell is not None or not words:
         words = f"{words} {describe_position(place)}".strip()
@@ -229,7 +230,7 @@ def _make_artifact(file: str, options: RenderOptions) -> dict[str, str]:
 
 
 def _make_stand_in(finding: Finding, report: Report) -> dict[str, Any]:
-    """Where a finding about a machine or a network is: GitHub refuses results without a file."""
+    """Where a finding about a machine or a network is: GitHub refuses results without a file and a line."""
     hosts = [{"name": tidy(host), "kind": "resource"} for host in finding.nodes[:HOSTS_SHOWN]]
     ranks = format_ranks(finding.ranks, report.world.size) if finding.ranks else ""
     if ranks and not hosts:
@@ -239,7 +240,8 @@ def _make_stand_in(finding: Finding, report: Report) -> dict[str, Any]:
             "artifactLocation": {
                 "uri": f"ddpdoctor/{quote(report.command.encode('utf-8', 'backslashreplace'), safe='')}",
                 "description": {"text": "no file: this was found in what was examined, not in source"},
-            }
+            },
+            "region": {"startLine": 1},
         }
     }
     return {**location, "logicalLocations": hosts} if hosts else location

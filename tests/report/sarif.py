@@ -46,7 +46,9 @@ DEFINITIONS = {
     "region": one(
         "startLine", startLine=POSITIVE, startColumn=POSITIVE, snippet=one("text", text=STRING)
     ),  # 3.30
-    "physical": one("artifactLocation", artifactLocation=of("artifactLocation"), region=of("region")),  # 3.29
+    "physical": one(
+        "artifactLocation region", artifactLocation=of("artifactLocation"), region=of("region")
+    ),  # 3.29
     "logical": one("name", name=STRING, kind=STRING),  # 3.33
     "location": one(  # 3.28
         "physicalLocation",
@@ -81,8 +83,8 @@ DEFINITIONS = {
         suppressions=many(of("suppression"), uniqueItems=True),
         properties=of("bag"),
     ),
-    "rule": one(  # 3.49
-        "id",
+    "rule": one(  # 3.49; the texts are what GitHub wants
+        "id name shortDescription fullDescription help",
         id={"type": "string", "minLength": 1},
         name={"type": "string", "minLength": 1},
         shortDescription=of("texts"),

@@ -131,6 +131,7 @@ def test_finding_without_a_place_in_source_has_a_file_all_the_same() -> None:
     blocked = read(sample_nodes())["results"][0]
     place = blocked["locations"][0]
     assert place["physicalLocation"]["artifactLocation"]["uri"] == "ddpdoctor/check"
+    assert place["physicalLocation"]["region"] == {"startLine": 1}
     assert [each["name"] for each in place["logicalLocations"]] == ["node-0001", "node-0002"]
     assert "codeFlows" not in blocked
 
@@ -165,7 +166,7 @@ def test_file_name_is_no_address(file: str) -> None:
 
 def test_line_of_a_cell_is_no_line_of_the_file() -> None:
     result = read(with_places(Where(RankSet(), "culprit", "t.ipynb", 2, cell=3)))["results"][0]
-    assert "region" not in result["locations"][0]["physicalLocation"]
+    assert result["locations"][0]["physicalLocation"]["region"] == {"startLine": 1}
     assert "cell 3, line 2" in result["locations"][0]["message"]["text"]
 
 
