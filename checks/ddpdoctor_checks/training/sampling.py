@@ -57,8 +57,8 @@ def find_split_differs(evidence: Evidence) -> Iterable[Finding]:
     How it decides:
         By sketches of the sets of indices (the 128 smallest hashes of each), so the share is an estimate. Only
         where the data sets under the subsets hold the same by their attributes, and where no rank's own parts
-        overlap. Training is what a model in training was given. ``lint`` tells ``random_split`` without a generator where
-        seeds hang on the rank (or, as a warning, where nothing is seeded) in a program that trains a wrapped model.
+        overlap. Training is what a model in training was given. ``lint`` tells ``random_split`` without a generator
+        where seeds hang on the rank (as a warning where nothing is seeded) in a program that trains a wrapped model.
 
     Known false alarms:
         Ranks whose data sets hold different samples behind equal attributes.
