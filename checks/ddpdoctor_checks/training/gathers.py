@@ -44,8 +44,8 @@ def find_gathered(evidence: Evidence) -> Iterable[Finding]:
         gathered for a metric is not in the graph; with this rank's own part put back (the usual way) what is saved
         requires a gradient; what was detached, or made without gradients, was meant to be constant. The first eight
         such calls of a program are looked at. Not seen is what was computed with before it met what has a gradient
-        (normalised, cast), and what checkpointing holds. ``lint`` follows a loss backwards to what was gathered, and that
-        to a wrapped model, where the own part is not put back.
+        (normalised, cast), and what checkpointing holds. ``lint`` follows a loss backwards to what was gathered,
+        and that to a wrapped model, where the own part is not put back.
 
     Known false alarms:
         Losses that take other ranks' samples as constants on purpose, without saying so by ``detach()``.
