@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
-from ddpdoctor.judge.finding import Finding, Suppression, Where
+from ddpdoctor.judge.finding import Finding, Where
 from ddpdoctor.judge.fingerprint import number_fingerprints
 from ddpdoctor.judge.registry import CodePage
 from ddpdoctor.judge.suppression import Remark
@@ -29,7 +29,7 @@ from ddpdoctor.report.places import (
     tidy,
 )
 from ddpdoctor.report.registry import RenderOptions
-from ddpdoctor.report.summary import count_reasons
+from ddpdoctor.report.summary import count_reasons, describe_suppressed
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 LEVELS = {"error": "error", "warning": "warning", "info": "note"}
@@ -59,11 +59,12 @@ class SarifRenderer:
 
 def make_run(report: Report, options: RenderOptions) -> dict[str, Any]:
     """Return the one run of a log."""
-    # Counted over all, so that a fingerprint does not depend on what is shown.
+    # Numbered over all, so that a fingerprint does not depend on what is shown. What the user has told not to count is
+    # left out: GitHub does not read `suppressions` and would open an alert for each.
     numbered = [
         each
         for each in zip(report.findings, number_fingerprints(report.findings), strict=True)
-        if each[0].state != "withdrawn"
+        if each[0].state == "active"
     ]
     shown = numbered[:RESULTS_SHOWN]
     codes = list(dict.fromkeys(finding.code for finding, _ in shown))
@@ -122,6 +123,9 @@ def _make_invocation(report: Report, left_out: int, options: RenderOptions) -> d
             notes.append(
                 (level, f"{len(rows)} of {len(report.checks)} checks {words}: {count_reasons(rows)}")
             )
+    hidden = describe_suppressed(report)
+    if hidden:
+        notes.append(("note", f"findings that are not counted: {hidden}"))
     if left_out:
         notes.append(("warning", f"{left_out} findings were left out; the JSON report has all"))
     return {
@@ -174,8 +178,6 @@ def _make_result(
         "partialFingerprints": {FINGERPRINT: fingerprint},
         "properties": _make_properties(finding),
     }
-    if finding.suppression is not None:
-        result["suppressions"] = [_make_suppression(finding.suppression)]
     if len(places) > 1:
         result["relatedLocations"] = [
             {"id": number, **_make_location(place, finding, report, options)}
@@ -183,11 +185,6 @@ def _make_result(
         ]
         result["codeFlows"] = [{"threadFlows": _make_flows(places, finding, report, options)}]
     return result
-
-
-def _make_suppression(suppression: Suppression) -> dict[str, Any]:
-    kind = "inSource" if suppression.by == "comment" else "external"
-    return {"kind": kind, "justification": tidy(suppression.reason or f"by {suppression.by}")}
 
 
 def _make_properties(finding: Finding) -> dict[str, Any]:

@@ -69,7 +69,6 @@ DEFINITIONS = {
             minItems=1,
         ),
     ),
-    "suppression": one("kind", kind={"enum": ["inSource", "external"]}, justification=STRING),  # 3.35
     "result": one(  # 3.27
         "ruleId message locations partialFingerprints",
         ruleId=STRING,
@@ -80,7 +79,6 @@ DEFINITIONS = {
         relatedLocations=many(of("location"), uniqueItems=True),
         codeFlows=many(one("threadFlows", threadFlows=many(of("threadFlow"), minItems=1))),
         partialFingerprints={"type": "object", "additionalProperties": STRING, "minProperties": 1},
-        suppressions=many(of("suppression"), uniqueItems=True),
         properties=of("bag"),
     ),
     "rule": one(  # 3.49; the texts are what GitHub wants

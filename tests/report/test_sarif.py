@@ -10,7 +10,6 @@ import pytest
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.judge import Finding, Where
-from ddpdoctor.judge.finding import Suppression
 from ddpdoctor.report import RenderOptions, Report
 from ddpdoctor.report.sarif import SarifRenderer
 from tests.report.extremes import sample_large, sample_many, sample_suppressed
@@ -186,17 +185,16 @@ def test_what_could_not_look_is_said_and_withdrawn_findings_are_not() -> None:
     assert read(withdrawn)["results"] == []
 
 
-def test_what_the_user_has_told_not_to_count_is_suppressed() -> None:
-    report = sample_problems()
-    cause, other = report.findings
-    told = replace(cause, state="suppressed", suppression=Suppression("comment", "on purpose", 3))
-    known = replace(other, state="suppressed", suppression=Suppression("baseline"))
-    results = read(replace(report, findings=(told, known)))["results"]
-    assert [result["suppressions"] for result in results] == [
-        [{"kind": "inSource", "justification": "on purpose"}],
-        [{"kind": "external", "justification": "by baseline"}],
-    ]
-    assert find_problems(render(replace(report, findings=(told, known)))) == []
+def test_what_the_user_has_told_not_to_count_is_told_and_no_result() -> None:
+    # GitHub's code scanning opens an alert for a result with `suppressions` as for any other
+    run = read(sample_suppressed())
+    assert run["results"] == []
+    (note,) = run["invocations"][0]["toolExecutionNotifications"]
+    assert note["message"]["text"] == "findings that are not counted: 2 by baseline, 1 by comment"
+    remarks = run["invocations"][0]["toolConfigurationNotifications"]
+    places = [each["locations"][0]["physicalLocation"] for each in remarks]
+    assert [place["artifactLocation"]["uri"] for place in places] == ["src/a.py", "b.ipynb"]
+    assert [place["region"]["startLine"] for place in places] == [7, 1]
 
 
 def test_report_of_somebody_else_with_another_time_is_rendered() -> None:
