@@ -9,11 +9,10 @@ from ddpdoctor.evidence.sources import SourceFile
 from ddpdoctor.source.comments import find_ignores
 from ddpdoctor.source.names import Files
 from ddpdoctor.source.paths import PathReader
-from ddpdoctor.source.reading import STDIN, Script, find_files, nothing, parse_script, read_script
+from ddpdoctor.source.reading import STDIN, TOO_DEEP, Script, find_files, nothing, parse_script, read_script
 from ddpdoctor.source.rules import find_facts, prepare_facts
 from ddpdoctor.source.workers import count_workers, no_collection, share_work
 
-TOO_DEEP = "nested too deeply"
 MANY_LINES = 50_000
 """From which on further processes save more time than they cost."""
 

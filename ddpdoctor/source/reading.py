@@ -16,6 +16,7 @@ from ddpdoctor.source.enclosing import MOST_BYTES
 from ddpdoctor.source.patterns import translate_glob
 
 STDIN = "-"
+TOO_DEEP = "nested too deeply"
 ENDINGS = (".py", ".pyw", ".ipynb")
 PASSED_OVER = frozenset({"__pycache__", "node_modules", "site-packages"})
 """Directories that hold nobody's own scripts; those that begin with a dot and virtual environments are too."""
@@ -188,8 +189,11 @@ def parse_script(data: bytes, name: str, *, notebook: bool = False, whatever: bo
     try:
         return _parse_notebook(data, name) if notebook else _parse(data, name)
     except SyntaxError as problem:
-        return Script(name, problem=f"line {problem.lineno}: {problem.msg}")
-    except (ValueError, RecursionError, MemoryError) as problem:
+        line = f"line {problem.lineno}: " if problem.lineno else ""
+        return Script(name, problem=f"{line}{problem.msg}")
+    except (RecursionError, MemoryError):
+        return Script(name, problem=TOO_DEEP)
+    except ValueError as problem:
         return Script(name, problem=f"{type(problem).__name__}: {problem}")
 
 

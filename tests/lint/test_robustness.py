@@ -1,0 +1,121 @@
+"""No file makes ``lint`` fail: odd and broken ones are read or passed over with a reason, and right ones give no alarm."""
+
+from __future__ import annotations
+
+import random
+import sysconfig
+from pathlib import Path
+
+import pytest
+import torch
+
+from ddpdoctor.source.gather import judge_scripts, read_sources
+from ddpdoctor.source.reading import find_files, parse_script, read_script
+from ddpdoctor_checks.lint.examples import EXAMPLES
+
+HEAD = "import torch\nimport torch.distributed as dist\n"
+GUARDED = "if dist.get_rank() == 0:\n    dist.barrier()\n"
+SAMPLED = 40
+"""Files of the standard library and of torch, the same ones each time."""
+
+READ = {
+    "latin-1": b"# -*- coding: latin-1 -*-\n" + HEAD.encode() + b"x = '\xe9'\n" + GUARDED.encode(),
+    "byte order mark": b"\xef\xbb\xbf" + HEAD.encode() + GUARDED.encode(),
+    "old Macintosh lines": (HEAD + GUARDED).replace("\n", "\r").encode(),
+    "form feeds and separators": (HEAD + "\x0c\nx = '\u2028'\n" + GUARDED).encode(),
+    "many tests": (HEAD + "x = 1\n" * 5 + "if x:\n    pass\n" * 2000 + GUARDED).encode(),
+    "deep tests": (
+        HEAD + "".join(" " * i + f"if x{i}:\n" for i in range(90)) + " " * 90 + "pass\n" + GUARDED
+    ).encode(),
+    "a chain of functions": (
+        HEAD + "def f0():\n    dist.barrier()\n"
+        + "".join(f"def f{i}():\n    f{i - 1}()\n    f{i - 1}()\n" for i in range(1, 40))
+        + "f39()\n" + GUARDED
+    ).encode(),
+    "circles": (
+        HEAD + "a = b\nb = a\nclass A(A): pass\ndef f(): return f()\nif f() or a: A()\n" + GUARDED
+    ).encode(),
+    "a long line": (HEAD + "x = [" + "1," * 20_000 + "]\n" + GUARDED).encode(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READ)
+def test_odd_file_is_read(name: str) -> None:
+    (row,) = judge_scripts([parse_script(READ[name], "train.py")])
+    assert row.problem is None
+    (found,) = row.uneven
+    assert found.call.text == "dist.barrier()"
+
+
+PASSED_OVER = {
+    "no Python": b"import torch\nif x\n",
+    "null bytes": b"import torch\nx = '\0'\n",
+    "unknown encoding": b"# -*- coding: nosuch -*-\nimport torch\n",
+    "broken encoding": b"import torch\nx = '\xff\xfe'\n",
+    "mixed tabs": b"import torch\nif x:\n\ty\n        z\n",
+    "parentheses": b"import torch\nx = " + b"(" * 300 + b"1" + b")" * 300,
+    "deep attributes": b"import torch\nx = a" + b".b" * 5000,
+    "deep sums": b"import torch\nx = " + b"+".join([b"1"] * 9000),
+    "deep sums that can be parsed": b"import torch\nx = " + b"+".join([b"1"] * 900),
+    "many elif": b"import torch\nif x: y\n" + b"elif x: y\n" * 3000,
+}
+
+
+@pytest.mark.parametrize("name", PASSED_OVER)
+def test_file_that_cannot_be_read_has_a_reason_and_hides_no_other(name: str) -> None:
+    scripts = [parse_script(PASSED_OVER[name], "odd.py"), parse_script((HEAD + GUARDED).encode(), "train.py")]
+    odd, train = judge_scripts(scripts)
+    assert odd.problem or name == "deep sums that can be parsed"
+    assert "None" not in (odd.problem or "")
+    assert odd.uneven == ()
+    assert len(train.uneven) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"cells": 1}', "[" * 100_000, '{"cells": [5, {"source": 1}]}']
+)
+def test_broken_notebook_is_no_error_of_ours(text: str) -> None:
+    (row,) = judge_scripts([parse_script(f"{text}torch".encode(), "a.ipynb", notebook=True)])
+    assert row.uneven == ()
+
+
+def test_what_is_no_file_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "package.py").mkdir()
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "gone.py").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "big.py").write_bytes(b"import torch\n" * 1_000_000)
+    (tmp_path / "train.py").write_text(HEAD + GUARDED)
+    rows = {Path(row.name).name: row for row in read_sources([str(tmp_path)])}
+    assert set(rows) == {"big.py", "train.py"}
+    assert rows["big.py"].problem == "larger than 4 MiB"
+    assert len(rows["train.py"].uneven) == 1
+
+
+def test_sample_of_the_standard_library_and_torch_gives_no_alarm() -> None:
+    library = Path(sysconfig.get_paths()["stdlib"])
+    package = Path(torch.__file__).parent
+    files = [path for path in sorted(library.glob("*.py")) if path.stat().st_size < 60_000]
+    files += [path for name in ("distributed", "nn", "optim") for path in find_files(package / name)]
+    sample = random.Random(6).sample(files, SAMPLED)
+    rows = judge_scripts([read_script(path, str(path), whatever=True) for path in sample])
+    assert [(row.name, row.problem) for row in rows if row.problem] == []
+    assert [(row.name, row.uneven, row.facts) for row in rows if row.uneven or row.facts] == []
+
+
+def test_cut_and_shuffled_programs_raise_nothing() -> None:
+    """A file that is being edited is broken most of the time."""
+    choose = random.Random(7)
+    programs = [text for pair in EXAMPLES.values() for text in pair]
+    read = 0
+    for number in range(150):
+        lines = choose.choice(programs).splitlines()
+        for _ in range(choose.randrange(1, 4)):
+            place = choose.randrange(len(lines))
+            lines[place : place + 1] = choose.choice(
+                [[], [lines[place]] * 2, [choose.choice(lines)], ["    pass"]]
+            )
+            lines = lines or ["import torch"]
+        text = "\n".join(lines)[: None if number % 3 else choose.randrange(1, 400)]
+        (row,) = judge_scripts([parse_script(text.encode(), "train.py")])
+        read += row.problem is None
+    assert read > 50
