@@ -42,6 +42,14 @@ class SearchLook:
     """Of these, in how many there was an unused parameter on a rank."""
     last: int
     """Number of the last one, from 1."""
+    steady: bool = False
+    """In each of them, and on each of these ranks, parameters of the same size together were unused; none included."""
+    timed: int = 0
+    """Searches that were timed, on the rank where they took longest."""
+    search_s: float | None = None
+    """Mean of these, without what the reduction of their results takes."""
+    apart_s: float | None = None
+    """Mean time from one search to the next, on that rank."""
 
 
 @dataclass(frozen=True, slots=True)

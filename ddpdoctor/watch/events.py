@@ -17,11 +17,12 @@ DAMAGED = (LookupError, ValueError, TypeError, AttributeError, OverflowError)
 _COUNTERS = (
     "number", "index", "length", "batch_size", "forwards", "open_files", "optimizer", "table", "step", "count",
     "loader", "place", "epoch", "batches", "samples", "compared", "steps", "checked", "since", "backwards",
-    "kept", "synced", "alone", "iteration", "unused",
+    "kept", "synced", "alone", "iteration", "unused", "timed",
 )  # fmt: skip
 _BOUNDS = {
     **dict.fromkeys(("rank", "local_rank", "world_size", "attempt", "node", "nodes"), (-1, LARGEST_RANK)),
     **dict.fromkeys(("wall_ns", "mono_ns", "alive_ns", "error_ns"), (0, LATEST_NS)),
+    **dict.fromkeys(("each_ns", "apart_ns"), (0, LATEST_NS)),
     "offset_ns": (-LATEST_NS, LATEST_NS),
     **dict.fromkeys(("pid", "ppid"), (0, 1 << 31)),
     **dict.fromkeys(("code", "signal"), (-(1 << 31), (1 << 32) - 1)),

@@ -47,19 +47,35 @@ def _fold_paces(ranks: Events) -> list[PaceLook]:
 
 
 def _fold_searches(ranks: Events) -> list[SearchLook]:
-    seen: dict[int, dict[int, bool]] = {}
-    who: dict[int, set[int]] = {}
+    seen: dict[int, dict[int, set[int]]] = {}
+    last: dict[int, dict[int, dict[str, Any]]] = {}
     for rank, events in ranks.items():
         for event in events:
             if event["event"] == "search" and event.get("unused") is not None:
                 number, iteration = int(event["number"]), int(event["iteration"])
-                found = seen.setdefault(number, {})
-                found[iteration] = found.get(iteration, False) or int(event["unused"]) > 0
-                who.setdefault(number, set()).add(rank)
+                seen.setdefault(number, {}).setdefault(iteration, set()).add(int(event["unused"]))
+                last.setdefault(number, {})[rank] = event
     return [
-        SearchLook(number, RankSet(who[number]), len(found), sum(found.values()), max(found))
+        SearchLook(
+            number,
+            RankSet(last[number]),
+            len(found),
+            sum(max(sizes) > 0 for sizes in found.values()),
+            max(found),
+            len(set().union(*found.values())) == 1,
+            *_time_search(list(last[number].values())),
+        )
         for number, found in sorted(seen.items())
     ]
+
+
+def _time_search(events: list[dict[str, Any]]) -> tuple[int, float | None, float | None]:
+    """Return how many searches were timed, what one took and how far apart they were, where it took longest."""
+    timed = [event for event in events if event.get("each_ns") and event.get("apart_ns")]
+    if not timed:
+        return 0, None, None
+    longest = max(timed, key=lambda event: int(event["each_ns"]))
+    return int(longest["timed"]), int(longest["each_ns"]) / 1e9, int(longest["apart_ns"]) / 1e9
 
 
 def _fold_unenclosed(ranks: Events, shorten: Shortener) -> list[Unenclosed]:

@@ -98,6 +98,47 @@ def test_a_search_that_finds_nothing(looks: int, found: int, count: int) -> None
     assert all((each.severity, each.role) == ("info", "advice") for each in told)
 
 
+def timed(looks: int, found: int, share: float, *, steady: bool = True, timed: int = 20) -> SearchLook:
+    return SearchLook(1, BOTH, looks, found, 10, steady, timed, 0.01 * share, 0.01)
+
+
+def test_what_a_search_costs_is_told() -> None:
+    (found,) = list(find_search(training(Syncs(searches=(timed(6, 0, 0.034),)))))
+    assert "A search takes 0.34 ms of the 10 ms from one to the next (3.4%)" in found.message
+    (found,) = list(find_search(training(Syncs(searches=(timed(6, 0, 0.034, timed=3),)))))
+    assert "takes" not in found.message
+
+
+def test_a_search_that_finds_as_much_each_time_could_be_made_once() -> None:
+    (found,) = list(find_search(training(Syncs(searches=(timed(6, 6, 0.05),)))))
+    assert (found.severity, found.confidence, found.role) == ("info", "low", "advice")
+    assert "static_graph=True" in str(found.fix[0].code)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [timed(6, 6, 0.05, steady=False), timed(6, 5, 0.05), timed(4, 4, 0.05), timed(6, 6, 0.005)],
+    ids=["varies", "not always", "few", "cheap"],
+)
+def test_a_search_that_is_needed_or_cheap_is_no_matter(look: SearchLook) -> None:
+    assert list(find_search(training(Syncs(searches=(look,))))) == []
+
+
+def test_searches_of_ranks_are_folded_with_the_slowest_rank() -> None:
+    event = {
+        "event": "search",
+        "number": 1,
+        "step": 8,
+        "iteration": 8,
+        "unused": 68,
+        "timed": 20,
+        "apart_ns": 9_000_000,
+    }
+    events = {rank: [{**event, "each_ns": 1000 * (rank + 1)}] for rank in range(2)}
+    (look,) = fold_syncs(events, Shortener(Path.cwd())).searches
+    assert look == SearchLook(1, BOTH, 1, 1, 8, True, 20, 2e-6, 9e-3)
+
+
 def test_a_search_that_finds_something_on_another_node_is_needed() -> None:
     one, other = SearchLook(1, RankSet([0]), 6, 0, 9), SearchLook(1, RankSet([1]), 6, 2, 9)
     assert list(find_search(training(Syncs(searches=(one,)), Syncs(searches=(other,))))) == []

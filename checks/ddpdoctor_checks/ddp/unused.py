@@ -194,11 +194,12 @@ def _cost(result: ModelResult) -> str:
         return ""
     if result.step_s_with_search <= result.step_s:
         return " (its cost was within the noise of these steps)"
-    with_search, without = _milliseconds(result.step_s_with_search), _milliseconds(result.step_s)
+    with_search, without = format_milliseconds(result.step_s_with_search), format_milliseconds(result.step_s)
     return f" ({with_search} ms a step with the search, {without} ms without)"
 
 
-def _milliseconds(seconds: float) -> str:
+def format_milliseconds(seconds: float) -> str:
+    """Return a time in milliseconds, to three figures where it is short."""
     return f"{seconds * 1e3:,.0f}" if seconds >= 0.1 else f"{seconds * 1e3:.3g}"
 
 
@@ -224,7 +225,10 @@ def find_search_unneeded(evidence: Evidence) -> Iterable[Finding]:
 
     How it decides:
         Counted over the steps of the examination (or of the run); the cost is the difference of two median
-        step times, with and without the search, and is left out where it was not measured.
+        step times, with and without the search, and is left out where it was not measured. In a live job it is counted
+        over the iterations that DistributedDataParallel logs (the first ten and each hundredth), and the search itself
+        is timed, after each forward. Where it finds something, but as much each time, on all ranks, and takes 1 % of
+        a step or more, it is said that ``static_graph=True`` would do.
 
     Known false alarms:
         Inputs in training that take another path through the model than the examples: then it is needed.

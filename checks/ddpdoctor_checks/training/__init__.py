@@ -34,8 +34,9 @@ from ddpdoctor_checks.training.sampling import (
     find_split_differs,
     find_uneven_loaders,
 )
+from ddpdoctor_checks.training.searches import find_search
 from ddpdoctor_checks.training.speed import find_communication_bound, find_loader_bound, find_straggling
-from ddpdoctor_checks.training.usage import find_data_parallel, find_redundant, find_search, find_unenclosed
+from ddpdoctor_checks.training.usage import find_data_parallel, find_redundant, find_unenclosed
 
 __all__ = [
     "find_batch_norm",

@@ -1,16 +1,14 @@
-"""DDP007, DDP011, DDP012 and PRF005: what costs and gives nothing, or works otherwise than it looks."""
+"""DDP007, DDP012 and PRF005: what costs and gives nothing, or works otherwise than it looks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.syncs import PaceLook, Replicated, SearchLook, Unenclosed
-from ddpdoctor.evidence.training import WrapperSetup
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check, check_also
+from ddpdoctor.evidence.syncs import PaceLook, Replicated, Unenclosed
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.crash.frames import tell_line, user_line
 from ddpdoctor_checks.crash.telling import JOB
-from ddpdoctor_checks.ddp import unused
 from ddpdoctor_checks.places import in_line
 from ddpdoctor_checks.training.findings import NEEDS
 from ddpdoctor_checks.training.wrappers import find_wrapper, name_model
@@ -18,8 +16,6 @@ from ddpdoctor_checks.wording import capitalise, count_of, join_words, name_set
 
 FEWEST_LOOKS = 3
 """Looks that must all show the same number of reductions for each step."""
-FEWEST_SEARCHES = 4
-"""Iterations in which nothing was unused."""
 
 
 @check(
@@ -90,52 +86,6 @@ def _tell_unenclosed(evidence: Evidence, rows: Sequence[Unenclosed]) -> Finding:
             ),
         ),
         details={"count": count},
-    )
-
-
-@check_also(
-    unused.find_search_unneeded,
-    id="training.search",
-    family="training",
-    needs=NEEDS,
-    required=False,
-    commands=JOB,
-)
-def find_search(evidence: Evidence) -> Iterable[Finding]:
-    """The search for unused parameters has found none in the iterations that were looked at."""
-    joined: dict[int, list[SearchLook]] = {}
-    for node in evidence.training:
-        for look in node.syncs.searches:
-            joined.setdefault(look.wrapper, []).append(look)
-    if not joined:
-        raise NotApplicable("no DistributedDataParallel that searches for unused parameters was seen")
-    for number, looks in sorted(joined.items()):
-        fewest = min(look.looks for look in looks)
-        if fewest >= FEWEST_SEARCHES and not any(look.found for look in looks):
-            yield _tell_search(find_wrapper(evidence, number), looks, fewest)
-
-
-def _tell_search(wrapper: WrapperSetup | None, looks: Sequence[SearchLook], fewest: int) -> Finding:
-    ranks = RankSet().union(*(look.ranks for look in looks))
-    line = user_line(wrapper.frames) if wrapper is not None else None
-    return Finding(
-        message=f"DistributedDataParallel searches for unused parameters of {name_model(wrapper)} in each step, and in "
-        f"{count_of(fewest, 'iteration')} that {'was' if fewest == 1 else 'were'} looked at none was unused.",
-        ranks=ranks,
-        where=in_line(line, ranks, "culprit"),
-        evidence=(
-            EvidenceItem("search", f"looked at up to iteration {max(look.last for look in looks)}", ranks),
-        ),
-        fix=(
-            Fix(
-                "leave the search out, unless some batches take another way through the model",
-                code="model = DistributedDataParallel(model)",
-            ),
-        ),
-        details={"iterations": fewest},
-        severity="info",
-        role="advice",
-        confidence="medium",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 from . import ddp, describe, frames, journal
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _FRAMES = 8
+_WARM = 3
+"""Searches of a wrapper that are not timed: the first ones come with much else that is done once."""
 _UNENCLOSED = 8
 """Of the backwards of one wrapper that no_sync alone encloses, the first, second, fourth … up to this one are written
 down."""
@@ -24,6 +27,19 @@ class _State:
         self.kept = 0
         self.seen: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
         self.unenclosed: dict[int, int] = {}
+        self.costs: dict[int, _Cost] = {}
+        self.searching = 0
+        """Number of the wrapper that searches now."""
+        self.began = 0
+
+
+class _Cost:
+    """What searches of one wrapper for unused parameters took, but for the first ones."""
+
+    def __init__(self) -> None:
+        self.searches = 0
+        self.spent_ns = 0
+        self.first_ns = self.last_ns = 0
 
 
 _state = _State()
@@ -46,6 +62,33 @@ def note_backward(frame: FrameType) -> None:
         first = entry.parameters[0]() if entry.parameters else None
         if first is not None and first.grad is not None:
             _state.kept += 1
+
+
+def searches(wrapper: Any) -> bool:
+    """Whether a wrapper looks for unused parameters after each forward in training."""
+    return bool(wrapper.find_unused_parameters and not wrapper.static_graph)
+
+
+def begin_search(number: int) -> None:
+    """A wrapper that searches has made a forward: the search is next, where gradients are recorded."""
+    _state.searching, _state.began = number, time.monotonic_ns()
+
+
+def end_search(_: Any, frame: FrameType, args: Any) -> None:
+    """The search is over, if there was one."""
+    number, _state.searching = _state.searching, 0
+    wrapper = frame.f_locals.get("self")
+    torch: Any = sys.modules["torch"]
+    if not number or not torch.is_grad_enabled() or not getattr(wrapper, "require_backward_grad_sync", False):
+        return
+    cost = _state.costs.setdefault(number, _Cost())
+    now = time.monotonic_ns()
+    cost.searches += 1
+    if cost.searches <= _WARM:
+        cost.first_ns = now
+    else:
+        cost.spent_ns += now - _state.began
+        cost.last_ns = now
 
 
 def note_look(optimizer: int, optimizers: int, step: int, backwards: int) -> None:
@@ -124,6 +167,8 @@ def _note_search(number: int, wrapper: Any, step: int) -> None:
     if logged is None:
         return
     numbers = logged().ints_map
+    cost = _state.costs.get(number)
+    timed = max(0, cost.searches - _WARM) if cost is not None else 0
     if numbers.get("iteration", 0) > 0:
         journal.write(
             "search",
@@ -132,5 +177,8 @@ def _note_search(number: int, wrapper: Any, step: int) -> None:
                 "step": step,
                 "iteration": numbers["iteration"],
                 "unused": numbers.get("unused_parameter_size"),
+                "timed": timed,
+                "each_ns": cost.spent_ns // timed if cost is not None and timed else None,
+                "apart_ns": (cost.last_ns - cost.first_ns) // timed if cost is not None and timed else None,
             },
         )

@@ -85,6 +85,7 @@ def patch_ddp(module: ModuleType) -> None:
     hooks.wrap(wrapper, "_build_params_for_reducer", after=_note_wrapping)
     hooks.wrap(wrapper, "_ddp_init_helper", after=_note_wrapped)
     hooks.wrap(wrapper, "_lazy_init", before=_note_first_forward)
+    hooks.wrap(module, "_tree_flatten_with_rref", before=syncs.end_search)
     _see_forwards(wrapper)
 
 
@@ -273,6 +274,7 @@ def _see_forwards(owner: Any) -> None:
     )
 
     looks, enter = budget.level != budget.OFF, clocks.enter
+    searches, begin_search = syncs.searches, syncs.begin_search
 
     def _check_sync_bufs_pre_fwd(self: Any) -> Any:
         syncs = real_pre(self)
@@ -299,6 +301,8 @@ def _see_forwards(owner: Any) -> None:
         try:
             end(begun.pop(number_of(self), 0))
             ddp.inside = max(0, ddp.inside - 1)
+            if looks and searches(self):
+                begin_search(number_of(self))
             enter(clocks.OTHER)
         except Exception as error:
             journal.failed("forward", error)
