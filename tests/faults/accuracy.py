@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.machine import describe_machine
+from tests.faults.reading import make_section, read_cases, replace_section
 from tests.faults.score import Score, score_trial
 from tests.faults.trial import DOCTOR, Trial, find_obstacle, try_case, try_plain
 from tests.faults.truth import Truth, load_all
@@ -57,6 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen:
         print("no such case", file=sys.stderr)
         return 2
+    section = make_section(read_cases(chosen))
+    if options.lint_only:
+        print(section)
+        if options.markdown is not None:
+            options.markdown.write_text(replace_section(options.markdown.read_text(), section))
+        return 0
     obstacles = {truth.name: find_obstacle(truth) for truth in chosen}
     able = [truth for truth in chosen if obstacles[truth.name] is None]
     left_out = [f"{name}: {why}" for name, why in obstacles.items() if why is not None]
@@ -70,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print_row(score)
         scores = sorted([*scores, score], key=lambda each: places[each.name])
         if options.markdown is not None:  # each time: a run that is cut leaves what it has seen
-            options.markdown.write_text(make_page(scores, left_out))
+            options.markdown.write_text(replace_section(make_page(scores, left_out), section))
         if options.outputs is not None:
             options.outputs.mkdir(parents=True, exist_ok=True)
             (options.outputs / f"{truth.name}.txt").write_text(trial.output)
@@ -187,6 +194,7 @@ def _make_parser() -> argparse.ArgumentParser:
         "--only", action="append", metavar="TEXT", help="part of a name, or a code; repeatable"
     )
     parser.add_argument("--plain", action="store_true", help="without ddpdoctor: does each fail as it says?")
+    parser.add_argument("--lint-only", action="store_true", help="only read the scripts, which takes seconds")
     parser.add_argument("--command", metavar="WORDS", help="what to try instead of this ddpdoctor's run")
     parser.add_argument(
         "--jobs", type=int, default=2, metavar="N", help="cases that mostly wait run so many at once (2)"

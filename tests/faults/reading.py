@@ -1,0 +1,94 @@
+"""The cases as ``lint`` reads them, without running anything: what it finds of what can be read, and its alarms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import ddpdoctor_checks
+from ddpdoctor.evidence import Evidence, Launch
+from ddpdoctor.judge import Finding, Registry
+from ddpdoctor.judge.runner import run_checks
+from ddpdoctor.source.gather import read_sources
+from tests.faults.truth import Truth
+
+HEADING = "## As read by `lint`"
+WORDS = """\
+The same scripts, read and not run. *Could be read*: broken cases whose code `lint` looks for; many of them break in a way that does not stand in the source (a
+slow rank, data that differ, a full disk), so this is a floor and no aim. A finding is right where its code is that of the truth, or stands on a marked line and is of
+its family (a call that only some ranks make is COL002 as read, and COL002, COL003 or COL008 as seen, by what the others do). An alarm is any other warning or error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What `lint` says of one case."""
+
+    truth: Truth
+    right: tuple[str, ...]
+    """Codes of findings that fit the truth."""
+    alarms: tuple[str, ...]
+    """Codes of warnings and errors that do not."""
+    readable: bool
+    """Whether `lint` looks for the case's code at all."""
+
+
+def read_cases(truths: Sequence[Truth]) -> list[Reading]:
+    """Lint each case as a program of its own."""
+    registry = Registry()
+    ddpdoctor_checks.register(registry)
+    checks = registry.checks_of("lint")
+    known = {code for each in checks for code in each.codes}
+    readings = []
+    for truth in truths:
+        sources = read_sources([str(truth.folder)])
+        evidence = Evidence(launch=Launch("lint", nproc=0, world_size=0, backend="none"), sources=sources)
+        _, findings = run_checks(checks, evidence)
+        readings.append(judge_reading(truth, findings, known))
+    return readings
+
+
+def judge_reading(truth: Truth, findings: Sequence[Finding], known: set[str]) -> Reading:
+    """Compare what was read with the truth.
+
+    Args:
+        truth: of the case.
+        findings: of `lint`.
+        known: codes that `lint` looks for.
+    """
+    right, alarms = [], []
+    for each in findings:
+        if each.severity == "info":
+            continue
+        lines = {place.line for place in each.where}
+        marked = each.code[:3] == truth.code[:3] and any(line in lines for _, line in truth.lines)
+        if not truth.is_healthy and (each.code in truth.codes or marked):
+            right.append(each.code)
+        elif each.code not in (*truth.beside, *truth.also):
+            alarms.append(each.code)
+    readable = not truth.is_healthy and bool(known & set(truth.codes))
+    return Reading(truth, tuple(right), tuple(alarms), readable)
+
+
+def make_section(readings: Sequence[Reading]) -> str:
+    """Return the part of the page on accuracy."""
+    healthy = [each for each in readings if each.truth.is_healthy]
+    readable = [each for each in readings if each.readable]
+    found = [each for each in readings if each.right]
+    alarms = [each for each in readings if each.alarms]
+    told = len(found) + sum(len(each.alarms) for each in readings)
+    rows = [
+        f"found {sum(bool(each.right) for each in readable)} of {len(readable)} broken jobs that could be read",
+        f"right findings {len(found)} of {told} (precision)",
+        f"alarms on {sum(bool(each.alarms) for each in healthy)} of {len(healthy)} healthy jobs",
+    ]
+    parts = [HEADING, WORDS, "\n".join(f"* {row}" for row in rows)]
+    parts.append("Found: " + ", ".join(f"`{each.truth.name}` ({each.right[0]})" for each in found) + ".")
+    if alarms:
+        named = (f"`{each.truth.name}` ({', '.join(dict.fromkeys(each.alarms))})" for each in alarms)
+        parts.append("Alarms: " + ", ".join(named) + ".")
+    return "\n\n".join(parts) + "\n"
+
+
+def replace_section(page: str, section: str) -> str:
+    """Return a page with this part as its last, in the place of an older one."""
+    return f"{page.partition(HEADING)[0].rstrip()}\n\n{section}"
