@@ -41,6 +41,8 @@ FACTS = {
     "download-raced": {"DAT008"},
     "group-initialised-twice": {"ENV019"},
     "group-not-initialised": {"ENV019"},
+    "hang-both-receive": {"COL011"},
+    "hang-wrong-root": {"COL003"},
     "local-rank-argument": {"ENV007"},
     "prefix-of-wrapper": {"CKP004"},
     "sampler-before-group": {"ENV019"},
@@ -67,6 +69,9 @@ FACTS = {
     "silent-unwrapped-unseeded": {"DDP015"},
     "spawn-unguarded": {"ENV017"},
     "split-differs": {"DAT004"},
+    "work-gathered-early": {"COL007"},
+    "work-list-forgotten": {"COL007"},
+    "work-send-dropped": {"COL007"},
 }
 """Cases in which rules see a mistake, and which; in that of shared memory it is one beside the case's own."""
 

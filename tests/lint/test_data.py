@@ -10,7 +10,7 @@ SCRIPT = """
 dist.init_process_group("nccl")
 dataset = datasets.CIFAR10("data", transform=transforms.RandomCrop(32))
 {loader}
-model = DDP(models.resnet18().cuda())
+model = DDP(models.resnet18().cuda(args.gpu))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for epoch in range(10):
     {before}

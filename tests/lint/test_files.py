@@ -6,9 +6,7 @@ import pytest
 
 from tests.lint.judging import find_marked, lines_of, lint
 
-START = (
-    "dist.init_process_group('nccl')\nrank = dist.get_rank()\nlocal_rank = int(os.environ['LOCAL_RANK'])\n"
-)
+START = "dist.init_process_group('nccl')\nrank = dist.get_rank()\nlocal_rank = int(os.environ['LOCAL_RANK'])\ntorch.cuda.set_device(local_rank)\n"
 WRAPPED = START + "net = torch.nn.Linear(2, 2)\nmodel = DDP(net)\n"
 
 WRONG = [

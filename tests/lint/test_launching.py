@@ -52,7 +52,7 @@ WRONG = [
     ("ENV014", "warning", "def main():\n    os.environ.setdefault('TORCH_DISTRIBUTED_DEBUG', 'DETAIL')  # here\n    dist.init_process_group('gloo')\nmain()\n"),
     ("ENV014", "warning", "torch.autograd.set_detect_anomaly(True)  # here\ndist.init_process_group('gloo')\n"),
     ("ENV014", "warning", "dist.init_process_group('gloo')\nwith torch.autograd.detect_anomaly():  # here\n    for x in y:\n        x.backward()\n"),
-    ("ENV014", "warning", "dist.init_process_group('nccl')\nnet = torch.nn.Linear(2, 2).cuda()\nos.environ.update(CUDA_LAUNCH_BLOCKING='1')  # here\n"),
+    ("ENV014", "warning", "dist.init_process_group('nccl')\nnet = torch.nn.Linear(2, 2).cuda(args.gpu)\nos.environ.update(CUDA_LAUNCH_BLOCKING='1')  # here\n"),
     ("NET009", "error", "os.environ['MASTER_PORT'] = '99999'  # here\n"),
     ("NET009", "error", "PORT = 70000\ndist.init_process_group('gloo', init_method=f'tcp://localhost:{PORT}', rank=0, world_size=2)  # here\n"),
     ("NET009", "warning", "store = dist.TCPStore('node1', 80, 2, True)  # here\n"),

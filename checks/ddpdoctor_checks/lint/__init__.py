@@ -1,6 +1,7 @@
 """Checks of source that was read and not run: what ranks do differently, and lines that are wrong as they stand."""
 
 from ddpdoctor_checks.lint.data import find_epoch_unset, find_unsharded
+from ddpdoctor_checks.lint.devices import find_device_by_rank, find_device_unset, find_tensor_on_cpu
 from ddpdoctor_checks.lint.files import (
     find_directory_raced,
     find_download_raced,
@@ -20,6 +21,7 @@ from ddpdoctor_checks.lint.launching import (
     find_switches,
 )
 from ddpdoctor_checks.lint.models import find_bypassed, find_changed
+from ddpdoctor_checks.lint.pointing import find_roots, find_unmatched, find_unwaited
 from ddpdoctor_checks.lint.reductions import find_redundant, find_unenclosed, find_unwrapped
 from ddpdoctor_checks.lint.splits import find_splits, find_workers
 from ddpdoctor_checks.lint.wrapping import find_data_parallel
@@ -28,6 +30,8 @@ __all__ = [
     "find_bypassed",
     "find_changed",
     "find_data_parallel",
+    "find_device_by_rank",
+    "find_device_unset",
     "find_directory_raced",
     "find_download_raced",
     "find_epoch_unset",
@@ -41,13 +45,17 @@ __all__ = [
     "find_prefix",
     "find_read_early",
     "find_redundant",
+    "find_roots",
     "find_spawn_unguarded",
     "find_splits",
     "find_switches",
+    "find_tensor_on_cpu",
     "find_unenclosed",
     "find_uneven_calls",
+    "find_unmatched",
     "find_unreduced",
     "find_unsharded",
+    "find_unwaited",
     "find_unwrapped",
     "find_workers",
     "find_write_raced",

@@ -17,6 +17,7 @@ from ddpdoctor.source.rules.checkpoints import (
     find_prefixes,
 )
 from ddpdoctor.source.rules.data import find_epoch_ignored, find_epoch_unset, find_unsharded
+from ddpdoctor.source.rules.devices import find_cpu_tensors, find_devices_by_rank, find_unset_devices
 from ddpdoctor.source.rules.files import find_raced_directories, find_raced_downloads, find_raced_writes
 from ddpdoctor.source.rules.gathers import find_gathered, find_unreduced
 from ddpdoctor.source.rules.launching import (
@@ -25,6 +26,7 @@ from ddpdoctor.source.rules.launching import (
     find_unguarded_spawns,
 )
 from ddpdoctor.source.rules.models import find_bypassed, find_changed
+from ddpdoctor.source.rules.pointing import find_roots_that_differ, find_unmatched_messages, find_unwaited
 from ddpdoctor.source.rules.reductions import find_redundant, find_unenclosed, find_unwrapped
 from ddpdoctor.source.rules.rendezvous import find_fixed_files, find_ports
 from ddpdoctor.source.rules.settings import find_switches
@@ -40,6 +42,7 @@ RULES: tuple[Rule, ...] = (
     find_local_rank_options,
     find_ports,
     find_fixed_files,
+    find_unwaited,
 )
 ProgramRule = Callable[[Trace, Files], Iterable[SourceFact]]
 """From what one program does to what the rule sees, in whatever files."""
@@ -53,6 +56,11 @@ PROGRAM_RULES: tuple[ProgramRule, ...] = (
     find_early_reads,
     find_loads_on_one_device,
     find_prefixes,
+    find_unset_devices,
+    find_devices_by_rank,
+    find_cpu_tensors,
+    find_unmatched_messages,
+    find_roots_that_differ,
 )
 WholeRule = Callable[[Files], Iterable[SourceFact]]
 """From all files that are read together to what the rule sees in any of them."""

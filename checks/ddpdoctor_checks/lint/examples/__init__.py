@@ -4,9 +4,11 @@ Pages show them; a test reads each with ``lint``.
 """
 
 from ddpdoctor_checks.lint.examples.calls import CALLS
+from ddpdoctor_checks.lint.examples.devices import DEVICES
 from ddpdoctor_checks.lint.examples.files import FILES
 from ddpdoctor_checks.lint.examples.launching import LAUNCHING
+from ddpdoctor_checks.lint.examples.messages import MESSAGES
 from ddpdoctor_checks.lint.examples.training import TRAINING
 
-EXAMPLES: dict[str, tuple[str, str]] = {**CALLS, **TRAINING, **FILES, **LAUNCHING}
+EXAMPLES: dict[str, tuple[str, str]] = {**CALLS, **TRAINING, **FILES, **LAUNCHING, **DEVICES, **MESSAGES}
 """Code -> the wrong and the right program."""

@@ -6,16 +6,12 @@ import torch
 import torch.distributed as dist
 
 dist.init_process_group("nccl")
-rank = dist.get_rank()
+rank, local_rank = dist.get_rank(), int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local_rank)
 model = torch.nn.Linear(2, 2)
 """
 _END = "dist.destroy_process_group()\n"
-_WRAPPED = (
-    _START.replace(
-        "rank = dist.get_rank()\n", 'rank = dist.get_rank()\nlocal_rank = int(os.environ["LOCAL_RANK"])\n'
-    )
-    + "wrapped = torch.nn.parallel.DistributedDataParallel(model.to(local_rank))\n"
-)
+_WRAPPED = f"{_START}wrapped = torch.nn.parallel.DistributedDataParallel(model.to(local_rank))\n"
 
 FILES = {
     "CKP001": (

@@ -1,0 +1,71 @@
+"""BKD004, BKD008 and BKD009 as they stand in the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.judge import Finding, Fix, check_also
+from ddpdoctor_checks.backends import devices
+from ddpdoctor_checks.crash import devices as crashed
+from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
+
+NEEDS = ("sources",)
+_SET = 'local_rank = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(local_rank)'
+
+
+@check_also(crashed.find_device_unset, id="lint.device_set", family="source", needs=NEEDS, commands=LINT)
+def find_device_unset(evidence: Evidence) -> Iterable[Finding]:
+    """A collective takes the current device before one is set, or all ranks compute on the first GPU."""
+    for fact in facts_of(evidence, "device-unset"):
+        yield tell_fact(
+            fact,
+            f"{fact.names[0]} at {name_line(fact.place)} takes the current device, and no rank has set its own: all "
+            "may use GPU 0.",
+            Fix("set the rank's device first", code=f"{_SET}\n{fact.place.text}"),
+            why="the group is NCCL's, and nothing before sets the device",
+            severity="warning",
+        )
+    for fact in facts_of(evidence, "device-shared"):
+        yield tell_fact(
+            fact,
+            f"{fact.names[0]} at {name_line(fact.place)} takes the current device, which no rank sets: all use GPU 0.",
+            Fix("set the rank's device first", code=f"{_SET}\n{fact.place.text}"),
+            why="the group is NCCL's, and nothing in the program sets the device",
+            severity="warning",
+        )
+
+
+@check_also(
+    devices.find_device_out_of_range, id="lint.device_range", family="source", needs=NEEDS, commands=LINT
+)
+def find_device_by_rank(evidence: Evidence) -> Iterable[Finding]:
+    """The rank in the whole job is taken for the number of a GPU."""
+    for fact in facts_of(evidence, "device-by-rank"):
+        yield tell_fact(
+            fact,
+            f"{name_line(fact.place)} takes {fact.names[0]}, the rank in the whole job, for the number of a GPU: on "
+            "the second node there is none of that number.",
+            Fix("take the local rank", code=_SET),
+            why="the value was followed to RANK or get_rank()",
+            severity="warning",
+        )
+
+
+@check_also(
+    crashed.find_device_mismatch, id="lint.tensor_device", family="source", needs=NEEDS, commands=LINT
+)
+def find_tensor_on_cpu(evidence: Evidence) -> Iterable[Finding]:
+    """A collective of NCCL is given a tensor on the CPU."""
+    for fact in facts_of(evidence, "tensor-on-cpu"):
+        operation, tensor = fact.names
+        yield tell_fact(
+            fact,
+            f"{operation} at {name_line(fact.place)} is given {tensor}, a tensor on the CPU, and the group is NCCL's.",
+            Fix(
+                "make the tensor on the rank's GPU, or the group for both kinds of devices",
+                code='tensor = torch.tensor(values, device="cuda")\n'
+                '# or: dist.init_process_group("cpu:gloo,cuda:nccl")',
+            ),
+            why="the tensor is made without a device, and nothing moves it",
+        )

@@ -1,0 +1,84 @@
+"""COL003, COL007 and COL011 as they stand in the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.judge import Finding, Fix, check_also
+from ddpdoctor_checks.crash import collectives
+from ddpdoctor_checks.hangs import findings as hangs
+from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
+from ddpdoctor_checks.silent import work
+
+NEEDS = ("sources",)
+_LOST = {
+    "dropped": "and its Work is dropped",
+    "kept": "into a variable that nobody reads",
+    "collected": "into a list that nobody reads",
+}
+
+
+@check_also(work.find_unwaited, id="lint.work", family="source", needs=NEEDS, commands=LINT)
+def find_unwaited(evidence: Evidence) -> Iterable[Finding]:
+    """Asynchronous work is begun, and nothing waits for it."""
+    for fact in facts_of(evidence, "work-unwaited"):
+        operation, how = fact.names
+        yield tell_fact(
+            fact,
+            f"{operation} is begun at {name_line(fact.place)} {_LOST[how]}: nothing waits until it is done.",
+            Fix(
+                "keep the Work and wait before the tensor is used",
+                code=f"work = {fact.place.text}\nwork.wait()",
+            ),
+            why="no wait, barrier or synchronisation follows in the function",
+        )
+
+
+@check_also(hangs.find_unmatched, id="lint.point_to_point", family="source", needs=NEEDS, commands=LINT)
+def find_unmatched(evidence: Evidence) -> Iterable[Finding]:
+    """Messages whose other side never comes: all ranks are on the same side first, or there is none."""
+    exchange = Fix(
+        "let one half send first, or begin both at once",
+        code="works = dist.batch_isend_irecv([dist.P2POp(dist.isend, mine, peer), "
+        "dist.P2POp(dist.irecv, theirs, peer)])\nfor work in works:\n    work.wait()",
+    )
+    for fact in facts_of(evidence, "all-receive"):
+        yield tell_fact(
+            fact,
+            f"All ranks receive at {name_line(fact.place)} before any sends ({name_line(fact.related[0].place)}): none "
+            "gets its message.",
+            exchange,
+            why="no test on the rank stands above either line",
+        )
+    for fact in facts_of(evidence, "all-send"):
+        yield tell_fact(
+            fact,
+            f"All ranks send at {name_line(fact.place)} before any receives ({name_line(fact.related[0].place)}): with "
+            "NCCL, or large tensors, none comes through.",
+            exchange,
+            why="no test on the rank stands above either line",
+            severity="warning",
+        )
+    for fact in facts_of(evidence, "message-unmatched"):
+        other = "receives" if fact.names[0] == "send" else "sends"
+        yield tell_fact(
+            fact,
+            f"{name_line(fact.place)} has no other side: nothing in the program {other}.",
+            Fix("let the peer make the matching call", code="dist.recv(tensor, src=0)"),
+            why="the files that belong to the program do not name the other side",
+        )
+
+
+@check_also(collectives.find_mismatch, id="lint.roots", family="source", needs=NEEDS, commands=LINT)
+def find_roots(evidence: Evidence) -> Iterable[Finding]:
+    """Each rank names another root."""
+    for fact in facts_of(evidence, "root-differs"):
+        operation, root = fact.names
+        yield tell_fact(
+            fact,
+            f"{operation} at {name_line(fact.place)} has {root} as its root, which is another on each rank: all wait "
+            "for different ones.",
+            Fix("name one rank, the same on all", code=f"dist.{operation}(tensor, 0)"),
+            why=f"{root} was followed to the rank",
+        )
