@@ -121,7 +121,8 @@ def _tell_late(evidence: Evidence, late: Late) -> Finding:
     others = choose_form(len(victims), "the other", "the others")
     message = (
         f"{capitalise(name_set(late.ranks))} {'keeps' if one else 'keep'} arriving last: {_name_time(late.lag_s)} "
-        f"after {others} in the median, in steps of {_name_time(late.step_s)}, and late in {late.share:.0%} of the steps"
+        f"after {others} in the median, in steps of {_name_time(late.step_s)}, and late in "
+        f"{late.share:.0%} of the steps"
     )
     line = _find_loader(evidence) if late.phase == DATA else None
     message += f"; {'it loses' if one else 'they lose'} it {_LOSES[late.phase]}{tell_line(line)}"

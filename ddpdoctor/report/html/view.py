@@ -20,6 +20,7 @@ from ddpdoctor.report.html.results import ResultsView, view_results
 from ddpdoctor.report.html.stages import StagesView, view_stages
 from ddpdoctor.report.html.standstill import StandstillView, view_standstill
 from ddpdoctor.report.html.text import count, format_seconds
+from ddpdoctor.report.html.timed import TimedView, view_timed
 from ddpdoctor.report.html.trained import TrainedView, view_trained
 from ddpdoctor.report.html.world import WorldView, view_world
 from ddpdoctor.report.model import Report
@@ -82,6 +83,7 @@ class PageView:
     standstill: StandstillView | None
     recorded: RecordedView | None
     trained: TrainedView | None
+    timed: TimedView | None
     commands: tuple[tuple[str, str], ...]
     absent: tuple[tuple[str, str, bool], ...]
     """Evidence that is missing: kind, reason, and whether it was wanted."""
@@ -117,6 +119,7 @@ def build_view(report: Report, options: RenderOptions) -> PageView:
         standstill=view_standstill(report.evidence, caps),
         recorded=view_recorded(report.evidence, caps),
         trained=view_trained(report.evidence, caps),
+        timed=view_timed(report.evidence, caps),
         commands=_commands(report),
         absent=_absent(report.evidence),
         caps=tuple(dict.fromkeys(caps.notes)),

@@ -1,0 +1,98 @@
+"""The page's section of the time of steps: a bar for each rank, and how late ranks come."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence.timing import PHASES, RankTimes, Timing
+from ddpdoctor.evidence.training import Training
+from ddpdoctor.report.html.caps import Caps
+from ddpdoctor.report.html.timed import TimedView, view_timed
+from ddpdoctor.testing import make_world
+
+
+def rank(number: int, lag: float | None, columns: int = 32, **seconds: float) -> RankTimes:
+    given = {"other": 0.001, "forward": 0.02, "backward": 0.07, "optimizer": 0.009, **seconds}
+    return RankTimes(
+        number,
+        tuple(given.get(phase, 0.0) for phase in PHASES),
+        (lag,) * columns,
+        exposed_s=0.03,
+        after_s=0.002,
+    )
+
+
+def world(*nodes: list[RankTimes], width: int = 1, columns: int = 32) -> Evidence:
+    firsts = tuple(range(1, columns * width + 1, width))
+    return dataclasses.replace(
+        make_world(),
+        training=tuple(
+            Training(
+                number,
+                RankSet(each.rank for each in ranks),
+                timing=Timing(columns * width, width, firsts, tuple(ranks), reductions=2.0),
+            )
+            for number, ranks in enumerate(nodes)
+        ),
+    )
+
+
+def view(evidence: Evidence, caps: Caps | None = None) -> TimedView:
+    found = view_timed(evidence, caps or Caps())
+    assert found is not None
+    return found
+
+
+def test_a_step_is_parted_and_adds_up() -> None:
+    found = view(world([rank(0, 0.0), rank(1, 0.05, data=0.05)]))
+    words = [each for _, each in found.legend]
+    assert words == ["data", "forward", "backward", "reduction not hidden", "optimizer", "other Python"]
+    first, second = found.rows
+    assert first.step == "100 ms"
+    # The 70 ms from a backward on hold two reductions that take 30 ms each, and twice 2 ms of Python behind it.
+    assert dict(zip(words, first.parts, strict=True)) == {
+        "data": "0 s",
+        "forward": "20 ms",
+        "backward": "6 ms",
+        "reduction not hidden": "60 ms",
+        "optimizer": "9 ms",
+        "other Python": "5 ms",
+    }
+    assert (first.late, second.late) == ("0 s", "50 ms")
+    widths = [float(each) for each in re.findall(r'width="([\d.]+)" height="6" class="p-', second.bar)]
+    assert 99 < sum(widths) < 101  # the longest fills the line
+    assert "A usual step takes 125 ms" in found.summary
+
+
+def test_lags_are_coloured_by_their_part_of_a_step() -> None:
+    found = view(world([rank(0, 0.0), rank(1, 0.15), rank(2, 0.03)], width=4))
+    assert found.lags is not None
+    drawn = {css: path.count("M") for path, css in re.findall(r'<path d="([^"]*)" class="(q\d)"', found.lags)}
+    assert drawn == {"q5": 32, "q0": 32, "q1": 32}
+    assert "step 128" in found.lags
+    assert "The latest, in the median: rank 1 150 ms, rank 2 30 ms and rank 0 0 s" in found.lags
+
+
+def test_nothing_is_drawn_of_what_is_not_known() -> None:
+    assert view_timed(make_world(), Caps()) is None
+    alone = view(world([rank(0, None)]))
+    assert alone.lags is None
+    assert alone.rows[0].late == "unknown"
+    assert not alone.remembers
+
+
+def test_many_ranks_are_folded_and_that_is_said() -> None:
+    nodes = [[rank(8 * node + each, 0.0, 16) for each in range(8)] for node in range(2048)]
+    nodes[700][3] = rank(5603, 0.06, 16, data=0.06)
+    caps = Caps()
+    found = view(world(*nodes, columns=16), caps)
+    assert len(found.rows) == 32
+    assert "rank 5603" in [row.who for row in found.rows]
+    assert found.rows[-1].who == "median of 16,353 other ranks"
+    assert found.lags is not None
+    assert len(found.lags) < 60_000
+    assert found.lags.count('class="q0"') + found.lags.count('class="q1"') == 1  # the block that has it
+    assert "16,384 ranks in 64 blocks of up to 256" in str(found.folded)
+    assert len(caps.notes) == 2
