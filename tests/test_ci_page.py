@@ -88,7 +88,9 @@ def test_github_lint_annotates_uploads_and_sums_up(project: Path) -> None:
     log = (project / "work" / "ddpdoctor.sarif").read_text()
     assert find_problems(log) == []
     assert json.loads(log)["runs"][0]["results"][0]["ruleId"] == "COL002"
-    assert (project / "summary.md").read_text().startswith("## ddpdoctor ✖ COL002 collective-missing")
+    summary = (project / "summary.md").read_text()
+    assert summary.startswith("## ddpdoctor ✖ 1 error in 1 file\n")
+    assert "**COL002 collective-missing: all_reduce at train.py:9" in summary
 
 
 def test_github_smoke_run_sums_up_beside_the_job(project: Path) -> None:

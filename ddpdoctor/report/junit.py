@@ -14,7 +14,7 @@ from ddpdoctor.judge.finding import Finding
 from ddpdoctor.judge.runner import CheckRow
 from ddpdoctor.report.html.text import clean, clip, is_known
 from ddpdoctor.report.model import Report
-from ddpdoctor.report.places import describe_lines, describe_position, tidy
+from ddpdoctor.report.places import describe_line, describe_lines, describe_position, tidy
 from ddpdoctor.report.registry import RenderOptions
 from ddpdoctor.report.summary import describe_suppressed, families
 
@@ -139,7 +139,7 @@ def _make_finding(
 def _add_failure(case: ElementTree.Element, finding: Finding, report: Report) -> None:
     lines = [f"{finding.severity}, {finding.confidence} confidence", *describe_lines(finding, report)]
     if finding.where:
-        lines.insert(1, f"at {tidy(describe_position(finding.where[0]))}")
+        lines.insert(1, describe_line(finding.where[0], finding, report))
     lines.append(f"more: ddpdoctor explain {tidy(finding.code)}")
     _add(case, "failure", f"{finding.code} {finding.name}: {finding.message}", "\n".join(lines), finding.code)
 

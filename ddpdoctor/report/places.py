@@ -48,6 +48,15 @@ def describe_who(place: Where, finding: Finding, report: Report) -> str:
     return f"noticed by {words}" if place.role == "noticed" and words else words
 
 
+def describe_line(place: Where, finding: Finding, report: Report) -> str:
+    """Return a place with its source and what it has to do with the finding."""
+    who, source = describe_who(place, finding, report), (place.source or "").strip()
+    line = f"{describe_position(place)}: {source}" if source else describe_position(place)
+    if report.command == "lint":
+        return tidy(f"{line}  ← {who}" if who else line)
+    return tidy(f"{who} {line}")
+
+
 def describe_lines(finding: Finding, report: Report, *, places: bool = True) -> list[str]:
     """Return a finding as short lines of plain text: message, what was seen, what to do.
 
@@ -61,11 +70,7 @@ def describe_lines(finding: Finding, report: Report, *, places: bool = True) -> 
     if finding.nodes:
         lines.append(f"on: {tidy(fold_hosts(finding.nodes))}")
     for place in finding.where[1:SEEN_SHOWN] if places else ():
-        who, source = (
-            describe_who(place, finding, report),
-            f": {place.source.strip()}" if place.source else "",
-        )
-        lines.append(tidy(f"{who} {describe_position(place)}{source}"))
+        lines.append(describe_line(place, finding, report))
     for item in finding.evidence[:SEEN_SHOWN]:
         who = f"{format_ranks(item.ranks, size)}: " if item.ranks else ""
         lines.append(f"seen: {tidy(who + item.text, SEEN_TEXT)}")
