@@ -9,6 +9,15 @@ from ddpdoctor_checks.lint.examples.files import FILES
 from ddpdoctor_checks.lint.examples.launching import LAUNCHING
 from ddpdoctor_checks.lint.examples.messages import MESSAGES
 from ddpdoctor_checks.lint.examples.training import TRAINING
+from ddpdoctor_checks.lint.examples.values import VALUES
 
-EXAMPLES: dict[str, tuple[str, str]] = {**CALLS, **TRAINING, **FILES, **LAUNCHING, **DEVICES, **MESSAGES}
+EXAMPLES: dict[str, tuple[str, str]] = {
+    **CALLS,
+    **DEVICES,
+    **FILES,
+    **LAUNCHING,
+    **MESSAGES,
+    **TRAINING,
+    **VALUES,
+}
 """Code -> the wrong and the right program."""
