@@ -62,10 +62,19 @@ def _find_descriptors() -> list[Place]:
 
 
 def _list_registries() -> list[dict[int, object]]:
-    """Return where torch keeps what it calls around each step of an optimizer, and before each module's forward."""
+    """Return where torch keeps what it calls around steps of optimizers, before forwards, and with a gradient."""
     optim, module = (sys.modules.get(f"torch.{name}") for name in ("optim.optimizer", "nn.modules.module"))
     kept = [getattr(optim, f"_global_optimizer_{name}_hooks", {}) for name in ("pre", "post")]
-    return [*kept, getattr(module, "_global_forward_pre_hooks", {})]
+    gradients: Any = sys.modules.get(f"{PACKAGE}.gradients")
+    handles = [
+        probe.handle for watched in getattr(gradients, "_watched", ()) for probe in watched.probes.values()
+    ]
+    seen = [handle.hooks_dict_ref() for handle in handles if handle is not None]
+    return [
+        *kept,
+        getattr(module, "_global_forward_pre_hooks", {}),
+        *(each for each in seen if each is not None),
+    ]
 
 
 def _find_imported(plain: dict[int, object], decorators: dict[str, Any]) -> list[Place]:

@@ -85,9 +85,10 @@ def _note_backward(_: Any, frame: FrameType, args: Any) -> None:
     state.index += 1
     state.numbers.read()
     syncs.note_backward(frame)
-    gradients.note_backward()
+    busy = prints.explain_busy() is not None
+    gradients.note_backward(busy)
     given = frame.f_locals.get("tensors")
-    if type(given) is tuple and len(given) == 1 and prints.explain_busy() is None:
+    if type(given) is tuple and len(given) == 1 and not busy:
         _look(state, given[0], frame)
         gathers.note_backward(given[0])
     if began:

@@ -71,7 +71,7 @@ class _Probe:
         if type(gradient) is not torch.Tensor or gradient.layout is not torch.strided:
             return
         kind = gradient.device.type
-        if kind not in ("cpu", "cuda") or prints.explain_busy() is not None:
+        if _busy or kind not in ("cpu", "cuda"):
             return
         numbers = self.numbers
         began = time.monotonic_ns() if not numbers.checked % _EACH else 0
@@ -123,6 +123,8 @@ class _Watched:
 _watched: list[_Watched] = []
 _pending: list[_Watched] = []
 """Those of which the order of the gradients is not known yet."""
+_busy = False
+"""Nothing may be computed in this backward."""
 
 
 def watch(wrapper: Any) -> None:
@@ -136,8 +138,14 @@ def watch(wrapper: Any) -> None:
     _pending.append(watched)
 
 
-def note_backward() -> None:
-    """Choose by the order of the iteration before, once it is known; called as each backward begins."""
+def note_backward(busy: bool) -> None:
+    """Choose by the order of the iteration before, once it is known; called as each backward begins.
+
+    Args:
+        busy: Nothing may be computed in it.
+    """
+    global _busy
+    _busy = busy
     for watched in list(_pending):
         watched.tries += 1
         wrapper = watched.wrapper()
