@@ -92,6 +92,7 @@ class Flow:
         if known is None:
             return None
         found = []
+        covered: set[tuple[tuple[int, str], ...]] = set()
         for each in reversed(known):
             if each.spot.number >= spot.number:
                 again = spot.loops and set(spot.loops) & set(each.spot.loops) and each.spot.is_on
@@ -101,7 +102,7 @@ class Flow:
             if each.spot.excludes(spot) or (not each.spot.is_on and spot.is_on):
                 continue
             found.append(each)
-            if each.spot.surely_before(spot) and each.kind != "added":
+            if each.kind != "added" and _covers(each.spot.blocks, spot.blocks, covered):
                 break
         return tuple(found) or None
 
@@ -214,6 +215,25 @@ class Flow:
             name = name_of(target)
             if name is not None:
                 self._bind(name, binding)
+
+
+def _covers(
+    blocks: tuple[tuple[int, str], ...],
+    other: tuple[tuple[int, str], ...],
+    covered: set[tuple[tuple[int, str], ...]],
+) -> bool:
+    """Whether each way to a place leads over one of the blocks that were seen so far; notes one more.
+
+    A test both sides of which are seen counts as its surroundings.
+    """
+    covered.add(blocks)
+    while blocks and blocks[-1][1] in ("body", "else"):
+        number, side = blocks[-1]
+        blocks = blocks[:-1]
+        if (*blocks, (number, "else" if side == "body" else "body")) not in covered:
+            break
+        covered.add(blocks)
+    return any(each == other[: len(each)] for each in covered)
 
 
 def name_of(node: ast.expr) -> str | None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from ddpdoctor.source.flow import Binding, name_of
 from ddpdoctor.source.kinds import Kinds
 from ddpdoctor.source.names import Scope
-from ddpdoctor.source.walking import own_nodes
+from ddpdoctor.source.walking import names_in, own_nodes
 
 CUT = frozenset({"detach", "detach_", "item", "tolist", "numpy", "size", "argmax", "shape", "dim", "numel"})
 """Methods behind which no gradient comes back."""
-DEEPEST = 12
+DEEPEST = 24
 
 
 @dataclass(slots=True)
@@ -22,6 +22,8 @@ class Slice:
     calls: list[tuple[ast.Call, Scope]] = field(default_factory=list)
     names: set[tuple[str, Scope]] = field(default_factory=set)
     """Variables on the way."""
+    words: set[str] = field(default_factory=set)
+    """Names of variables, attributes and methods on the way, also of what is cut off."""
     complete: bool = True
     """Whether all was followed; a list that is filled elsewhere, for one, is not."""
 
@@ -60,6 +62,8 @@ class _Follower:
         if id(node) in self._seen:
             return
         self._seen.add(id(node))
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            self._found.words.update(names_in(node))
         if depth > DEEPEST:
             self._found.complete = False
         elif isinstance(node, ast.Call):
@@ -78,6 +82,7 @@ class _Follower:
                 self.visit(child, scope, depth)
 
     def _call(self, node: ast.Call, scope: Scope, depth: int) -> None:
+        self._found.words.update(names_in(node))
         if isinstance(node.func, ast.Attribute) and node.func.attr in CUT:
             return
         self._found.calls.append((node, scope))
@@ -109,6 +114,8 @@ class _Follower:
                 self._binding(name, binding, method, depth)
 
     def _binding(self, name: str, binding: Binding, scope: Scope, depth: int) -> None:
+        if binding.kind == "loop" and binding.value is not None and self._is_data(binding.value, scope):
+            return
         if binding.value is not None:
             self.visit(binding.value, scope, depth + 1)
         elif binding.kind == "parameter" and scope not in self._entered:
@@ -117,3 +124,7 @@ class _Follower:
                 starred = [each for each in call.args if isinstance(each, ast.Starred)]
                 for each in [given] if given is not None else starred:
                     self.visit(each, home, depth + 1)
+
+    def _is_data(self, node: ast.expr, scope: Scope) -> bool:
+        """Whether it is a loader, from which no gradient comes."""
+        return any(each.kind in ("loader", "prepared") for each in self._kinds.find(node, scope))

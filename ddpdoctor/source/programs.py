@@ -71,6 +71,8 @@ class Programs:
         if isinstance(test, ast.Call) and self._asks_for_wrapper(test, scope):
             return True
         call = test.func if isinstance(test, ast.Call) else test
+        if self._files.dotted(call, scope) == "torch.cuda.is_available":
+            return True  # the other side is for a machine to try it on
         last = (self._files.dotted(call, scope) or "").rpartition(".")[2].lower()
         if last in DISTRIBUTED:
             return True

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.kinds import Kinds, Value
 from ddpdoctor.source.names import Scope
-from ddpdoctor.source.walking import find_calls, own_nodes
+from ddpdoctor.source.walking import find_calls, names_in, own_nodes
 
 DEEPEST = 4
 """Functions that are followed into one another from the body of a loop."""
@@ -111,6 +111,12 @@ def find_forwards(calls: Iterable[Place], kinds: Kinds) -> Iterator[Forward]:
                 yield Forward(call, scope, values)
 
 
+def loaders_of(node: ast.expr, scope: Scope, kinds: Kinds) -> tuple[Value, ...]:
+    """Return the loaders that a loop may go through, where it can go through nothing else."""
+    found = tuple(each for each in kinds.find(node, scope) if each.kind != "none")
+    return found if all(each.kind == "loader" for each in found) else ()
+
+
 def is_backward(call: ast.Call) -> bool:
     """Whether a call is ``loss.backward()``, ``accelerator.backward(loss)`` or the like."""
     return isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "manual_backward")
@@ -154,17 +160,6 @@ def given(call: ast.Call, name: str, place: int | None = None) -> ast.expr | Non
 def is_spelled_out(call: ast.Call) -> bool:
     """Whether a call has neither ``*args`` nor ``**kwargs``."""
     return not any(isinstance(each, ast.Starred) for each in call.args) and all(k.arg for k in call.keywords)
-
-
-def names_in(node: ast.AST) -> Iterator[str]:
-    """Yield the names, attributes, keywords and parameters that stand in a node."""
-    for each in ast.walk(node):
-        if isinstance(each, ast.Name):
-            yield each.id
-        elif isinstance(each, ast.Attribute):
-            yield each.attr
-        elif isinstance(each, (ast.keyword, ast.arg)) and each.arg:
-            yield each.arg
 
 
 def about_shards(name: str) -> bool:

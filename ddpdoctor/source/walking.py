@@ -45,3 +45,14 @@ def find_keyword(call: ast.Call, name: str, place: int | None = None) -> ast.exp
 def is_true(node: ast.expr | None) -> bool:
     """Whether an argument is ``True`` as it stands."""
     return isinstance(node, ast.Constant) and node.value is True
+
+
+def names_in(node: ast.AST) -> Iterator[str]:
+    """Yield the names, attributes, keywords and parameters that stand in a node."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name):
+            yield each.id
+        elif isinstance(each, ast.Attribute):
+            yield each.attr
+        elif isinstance(each, (ast.keyword, ast.arg)) and each.arg:
+            yield each.arg

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.facts import Launch
+from ddpdoctor.evidence.sources import SourceFile
 from ddpdoctor.judge.runner import run_checks
 from ddpdoctor.source.gather import read_sources
 from tests.lint.judging import REGISTRY
@@ -21,17 +23,22 @@ FOUND = (
 """Cases whose fault is a call that some ranks do not reach, by a test on the rank."""
 
 
+@cache
+def read_case(name: str) -> tuple[SourceFile, ...]:
+    """Return what one case shows: each is a program of its own, read apart from the others."""
+    return read_sources([str(CASES / name)])
+
+
 @pytest.mark.parametrize("case", FOUND)
 def test_broken_job_is_found_without_running_it(case: str) -> None:
-    assert [each for file in read_sources([str(CASES / case)]) for each in file.uneven]
+    assert [each for file in read_case(case) for each in file.uneven]
 
 
 def test_no_other_job_gives_an_alarm() -> None:
     """Healthy jobs, and those that break in another way."""
-    folders = [str(each) for each in sorted(CASES.iterdir()) if each.is_dir() and each.name not in FOUND]
+    folders = [each.name for each in sorted(CASES.iterdir()) if each.is_dir() and each.name not in FOUND]
     assert sum("healthy" in each for each in folders) > 40
-    uneven = [each for file in read_sources(folders) for each in file.uneven]
-    assert uneven == []
+    assert [each for name in folders for file in read_case(name) for each in file.uneven] == []
 
 
 FACTS = {
@@ -77,10 +84,9 @@ FACTS = {
 
 
 def test_rules_find_what_is_wrong_and_nothing_else() -> None:
-    """Each case is a program of its own, read apart from the others."""
     found = {}
     for folder in sorted(each for each in CASES.iterdir() if each.is_dir()):
-        evidence = Evidence(launch=Launch("lint", nproc=0, world_size=0), sources=read_sources([str(folder)]))
+        evidence = Evidence(launch=Launch("lint", nproc=0, world_size=0), sources=read_case(folder.name))
         _, findings = run_checks(REGISTRY.checks_of("lint"), evidence)
         codes = {each.code for each in findings if each.severity != "info"} - {"COL002", "COL006"}
         if codes:

@@ -156,6 +156,11 @@ def test_parameters_are_changed_after_the_wrap(source: str) -> None:
         make(PLAIN) + "model.module.fc = nn.Linear(2, 2)\n",
         make(PLAIN, between="optimizer = torch.optim.SGD(net.parameters(), 1)"),
         make(OWN, before="net = Own()\n    net.resize(5)"),
+        make(
+            PLAIN,
+            before="DDP._set_params_and_buffers_to_ignore_for_model(net, ['fc.weight'])",
+            between="net.fc = nn.Linear(2, 2)",
+        ),
     ],
 )
 def test_parameters_are_changed_in_time(source: str) -> None:

@@ -17,12 +17,12 @@ from ddpdoctor.source.steps import (
     enclosing_loops,
     given,
     is_spelled_out,
-    names_in,
+    loaders_of,
     runs_again,
     speaks_of,
     training_loops,
 )
-from ddpdoctor.source.walking import own_nodes
+from ddpdoctor.source.walking import names_in, own_nodes
 
 DISTRIBUTED = frozenset(
     {"torch.utils.data.DistributedSampler", "torch.utils.data.distributed.DistributedSampler"}
@@ -44,7 +44,7 @@ def find_unsharded(files: Files) -> Iterator[SourceFact]:
     for loop in training_loops(kinds):
         if not loop.wrapped or not isinstance(loop.node, (ast.For, ast.AsyncFor)) or _skips_by_rank(loop):
             continue
-        loaders = kinds.all_of(loop.node.iter, loop.scope, "loader")
+        loaders = loaders_of(loop.node.iter, loop.scope, kinds)
         if not loaders or not all(_is_whole(each, kinds) for each in loaders):
             continue
         for each in loaders:
@@ -147,7 +147,7 @@ def find_epoch_unset(files: Files) -> Iterator[SourceFact]:
     for loop in training_loops(kinds):
         if not isinstance(loop.node, (ast.For, ast.AsyncFor)) or not runs_again(loop.node, loop.scope, kinds):
             continue
-        loaders = kinds.all_of(loop.node.iter, loop.scope, "loader")
+        loaders = loaders_of(loop.node.iter, loop.scope, kinds)
         samplers = [each for loader in loaders for each in samplers_of(loader, kinds)]
         if (
             not samplers

@@ -12,8 +12,8 @@ from ddpdoctor.source.graphs import Slice, loss_of, slice_of
 from ddpdoctor.source.kinds import Kinds, kinds_of
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.rules.data import DISTRIBUTED, samplers_of
-from ddpdoctor.source.steps import find_forwards, is_backward, names_in, reach, training_loops
-from ddpdoctor.source.walking import find_calls, own_nodes
+from ddpdoctor.source.steps import find_forwards, is_backward, loaders_of, reach, training_loops
+from ddpdoctor.source.walking import find_calls, names_in, own_nodes
 
 GATHERS = frozenset(
     f"{prefix}{name}" for prefix in PLAIN for name in ("all_gather", "all_gather_into_tensor")
@@ -137,7 +137,7 @@ def evaluations(kinds: Kinds) -> Iterator[Evaluation]:
                 spot = kinds.flow(scope).spot(node) if counted else None
                 if spot is None or not spot.is_on:
                     continue
-                loaders = kinds.all_of(node.iter, scope, "loader")
+                loaders = loaders_of(node.iter, scope, kinds)
                 samplers = [one for each in loaders for one in samplers_of(each, kinds)]
                 if not samplers or any(each.name not in DISTRIBUTED for each in samplers):
                     continue

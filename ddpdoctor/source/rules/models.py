@@ -11,8 +11,8 @@ from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.graphs import Slice, loss_of, slice_of
 from ddpdoctor.source.kinds import Kinds, Value, kinds_of
 from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.steps import Place, TrainingLoop, is_backward, names_in, training_loops
-from ddpdoctor.source.walking import find_calls
+from ddpdoctor.source.steps import Place, TrainingLoop, is_backward, training_loops
+from ddpdoctor.source.walking import find_calls, names_in
 
 PASSIVE = frozenset({"parameters", "named_parameters", "buffers", "state_dict", "load_state_dict", "train", "eval",
                      "to", "zero_grad", "modules", "named_modules", "children", "requires_grad_", "cuda"})  # fmt: skip
@@ -21,6 +21,12 @@ REDUCES = frozenset({"all_reduce", "reduce", "reduce_scatter", "reduce_scatter_t
                      "all_reduce_coalesced", "all_gather_into_tensor", "send", "isend", "recv", "irecv",
                      "all_to_all", "average_parameters"})  # fmt: skip
 """Calls by which gradients or parameters are made equal by hand."""
+
+
+OF_MODELS = frozenset({"grad", "grads", "gradient", "gradients", "param", "params", "parameter", "parameters",
+                       "weight", "weights", "data"})  # fmt: skip
+"""Words in the names of what is reduced by which it is gradients or parameters."""
+NOT_GRADIENTS = frozenset({"no_grad", "zero_grad", "set_grad_enabled", "requires_grad", "clip_grad_norm_"})
 
 
 def find_bypassed(files: Files) -> Iterator[SourceFact]:
@@ -85,9 +91,21 @@ def _find_way(call: ast.Call, scope: Scope, kinds: Kinds) -> str | None:
     made = {each.identity for each in models}
     wraps = [wrap for wrap in wraps_of(kinds) if made & {each.identity for each in wrap.value.inner}]
     wraps = [wrap for wrap in wraps if all(each.kind == "model" for each in wrap.value.inner)]
-    if not made or not wraps or not all(wrap.before(call, scope, kinds) for wrap in wraps):
+    if not made or not wraps:
+        return None
+    if not _through_module(call.func, scope, kinds) and not all(w.before(call, scope, kinds) for w in wraps):
         return None
     return "module" if any(name in ("module", "unwrap") for name in names_in(call.func)) else "bare"
+
+
+def _through_module(node: ast.AST, scope: Scope, kinds: Kinds) -> bool:
+    """Whether an expression goes through ``.module`` of what is a wrapper there, whichever way a run takes."""
+    return any(
+        isinstance(each, ast.Attribute)
+        and each.attr == "module"
+        and bool(kinds.all_of(each.value, scope, "wrapped"))
+        for each in ast.walk(node)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +156,18 @@ def reduces_by_hand(scope: Scope, kinds: Kinds) -> bool:
     """Whether the program may make gradients or parameters equal by itself."""
     *_, module = scope.outwards()
     for call, home, name in kinds.programs.calls(module):
-        if name.rpartition(".")[2] in REDUCES and (
+        last = name.rpartition(".")[2] or (call.func.attr if isinstance(call.func, ast.Attribute) else "")
+        if last not in REDUCES or not (
             name.startswith("torch.distributed.") or isinstance(call.func, ast.Attribute)
         ):
-            words = [*names_in(call), *names_in(home.node)] if home.outer is not None else names_in(call)
-            if any("grad" in word or "param" in word or word == "data" for word in words):
-                return True
+            continue
+        words = {last, *names_in(call)}
+        for each in (*call.args, *(keyword.value for keyword in call.keywords)):
+            words |= slice_of(each, home, kinds).words
+        if any(
+            word not in NOT_GRADIENTS and not OF_MODELS.isdisjoint(word.lower().split("_")) for word in words
+        ):
+            return True
     return False
 
 
@@ -154,22 +178,32 @@ def find_changed(files: Files) -> Iterator[SourceFact]:
     """
     kinds = kinds_of(files)
     loops = training_loops(kinds)
+    told: set[ast.AST] = set()
     for wrap in wraps_of(kinds):
+        if any("params_and_buffers_to_ignore" in name for name in names_in(wrap.scope.node)):
+            continue  # it is told of parameters that it shall not reduce
         trained = [loop for loop in loops if _trains(loop, wrap)]
         for scope in _scopes_after(wrap):
             for statement, spot in kinds.flow(scope).statements:
-                if not spot.is_on or not wrap.before(statement, scope, kinds):
+                if not spot.is_on or not (
+                    wrap.before(statement, scope, kinds) or _is_through_module(statement, scope, kinds)
+                ):
                     continue
                 if not any(_comes_later(loop, statement, scope, kinds) for loop in trained):
                     continue
                 way = _read_change(statement, scope, wrap, kinds)
-                if way is not None:
+                if way is not None and statement not in told:
+                    told.add(statement)
                     noticed = RelatedPlace(
                         "noticed", wrap.scope.script.place(wrap.value.call, wrap.scope.name)
                     )
                     place = scope.script.place(statement, scope.name)
                     certain = _is_certain(statement, scope, kinds)
                     yield SourceFact("changed-after-wrap", place, (noticed,), way, certain=certain)
+
+
+def _is_through_module(statement: ast.stmt, scope: Scope, kinds: Kinds) -> bool:
+    return isinstance(statement, (ast.Assign, ast.Expr)) and _through_module(statement, scope, kinds)
 
 
 def _trains(loop: TrainingLoop, wrap: Wrap) -> bool:

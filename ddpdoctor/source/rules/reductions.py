@@ -12,16 +12,18 @@ from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.paths import KNOWN_ROOTS
 from ddpdoctor.source.programs import JOINS
 from ddpdoctor.source.rules.models import reduces_by_hand, wraps_of
-from ddpdoctor.source.steps import TrainingLoop, enclosing_loops, is_backward, names_in, reach, training_loops
+from ddpdoctor.source.steps import TrainingLoop, enclosing_loops, is_backward, reach, training_loops
+from ddpdoctor.source.walking import names_in
 
 SWITCHES = frozenset({"no_sync", "require_backward_grad_sync", "accumulate", "gradient_accumulation_steps",
                       "set_requires_gradient_sync"})  # fmt: skip
 """Names by which a program says when gradients are reduced."""
 QUIET = frozenset({"init_process_group", "destroy_process_group", "get_rank", "get_world_size", "barrier",
                    "is_initialized", "is_available", "is_nccl_available", "is_gloo_available", "get_backend",
-                   "is_torchelastic_launched", "get_node_local_rank", "monitored_barrier"})  # fmt: skip
+                   "is_torchelastic_launched", "get_node_local_rank", "monitored_barrier",
+                   "get_default_backend_for_device"})  # fmt: skip
 """Functions of torch.distributed that reduce nothing."""
-MANAGERS = ("distributeddataparallel", "ddp", "fsdp", "fully", "sharded", "deepspeed", "horovod", "apex", "accelerat",
+MANAGERS = ("distributeddataparallel", "ddp", "fsdp", "fully", "sharded", "deepspeed", "horovod", "apex", "accelerate",
             "lightning", "fabric", "fairscale", "megatron", "parallelize", "replicate", "distribute_",
             "tensor.parallel", "ignite", "composer", "colossal", "averaging", "averager", "rpc", "pipelin",
             "dataparallel")  # fmt: skip
@@ -270,12 +272,14 @@ def _is_harmless(
     """Whether a call can have no part in making gradients or parameters equal."""
     if any(call is each for each, _ in thrown):
         return True
+    if kinds.files.function(call.func, scope) is not None:
+        return True
     last = name.rpartition(".")[2]
     if name.startswith("torch.distributed."):
         return last in QUIET
     if any(word in name.lower() for word in MANAGERS):
         return False
-    if name.split(".")[0] in KNOWN_ROOTS or kinds.files.function(call.func, scope) is not None:
+    if name.split(".")[0] in KNOWN_ROOTS:
         return True
     given = [*call.args, *(each.value for each in call.keywords)]
     if kinds.files.find_class(call.func, scope) is not None or not given:

@@ -8,7 +8,15 @@ from collections.abc import Iterator
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.kinds import Kinds, kinds_of
 from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.steps import about_shards, given, is_spelled_out, names_in, speaks_of, training_loops
+from ddpdoctor.source.steps import (
+    about_shards,
+    given,
+    is_spelled_out,
+    loaders_of,
+    speaks_of,
+    training_loops,
+)
+from ddpdoctor.source.walking import names_in
 
 SPLITS = {
     "torch.utils.data.random_split": ("generator", 2),
@@ -107,7 +115,7 @@ def find_workers(files: Files) -> Iterator[SourceFact]:
     for loop in training_loops(kinds):
         if not loop.wrapped or not isinstance(loop.node, ast.For):
             continue
-        for loader in kinds.all_of(loop.node.iter, loop.scope, "loader"):
+        for loader in loaders_of(loop.node.iter, loop.scope, kinds):
             starter = given(loader.call, "worker_init_fn")
             if starter is None or loader.scope is None or starter in told:
                 continue
