@@ -20,8 +20,8 @@ from ddpdoctor.report.summary import (
     families,
     split_findings,
 )
+from ddpdoctor.report.terminal import describe_unknown
 
-MARKS = {"healthy": "✓", "problems": "✖"}
 LENGTH = 60_000
 """Characters of the whole: an issue or comment of GitHub holds 65,536, a step summary 1 MiB."""
 SMALLEST = 200
@@ -110,28 +110,30 @@ def scrub_finding(finding: Finding, scrub: Callable[[str], str]) -> Finding:
 
 
 def _write_head(report: Report, problems: Sequence[Finding]) -> str:
-    verdict = report.verdict
-    mark = MARKS.get(verdict.status, "?")
-    if problems and all(each.severity != "error" for each in problems):
-        mark = "!"
+    """The title, and where no finding tells the verdict its sentence, which has the number of checks in it."""
+    facts = [f"interrupted by {report.interrupted}"] if report.interrupted else []
     if problems and report.command == "lint":
-        title = f"{mark} {count_findings(report)}"
-    elif problems:
-        title = f"{mark} {problems[0].code} {problems[0].name}"
-    else:
-        titles = {"healthy": "healthy", "problems": "the job failed", "error": "ddpdoctor failed"}
-        title = f"{mark} {titles.get(verdict.status, 'could not tell')}"
-    facts = [f"{problems[0].confidence} confidence"] if problems and report.command != "lint" else []
-    if report.command == "lint":
         facts.append(describe_read(report))
-    facts += [
-        f"{verdict.looked} of {count(verdict.of, 'check')} could look",
-        format_seconds(report.duration_s),
-    ]
-    if report.interrupted:
-        facts.insert(0, f"interrupted by {report.interrupted}")
-    said = "" if problems else f"\n{escape(verdict.headline)}\n"
-    return f"## ddpdoctor {escape(title, inside=True)}\n{said}\n{escape(' · '.join(facts))}\n"
+    elif problems:
+        facts.append(f"{problems[0].confidence} confidence")
+    if problems:
+        facts.append(f"{report.verdict.looked} of {count(report.verdict.of, 'check')} could look")
+    facts.append(format_seconds(report.duration_s))
+    title, said = _name_verdict(report, problems)
+    words = " · ".join([said, *facts] if said else facts)
+    return f"## ddpdoctor {escape(title, inside=True)}\n\n{escape(words)}\n"
+
+
+def _name_verdict(report: Report, problems: Sequence[Finding]) -> tuple[str, str]:
+    status, headline = report.verdict.status, report.verdict.headline
+    if problems:
+        mark = "✖" if any(each.severity == "error" for each in problems) else "!"
+        lint = report.command == "lint"
+        return f"{mark} {count_findings(report) if lint else f'{problems[0].code} {problems[0].name}'}", ""
+    if report.command == "attach" and status == "unknown" and (standing := describe_unknown(report)):
+        return "? stands still", standing
+    titles = {"healthy": "✓ healthy", "problems": "✖ the job failed", "error": "? ddpdoctor failed"}
+    return titles.get(status, "? could not tell"), headline.removeprefix("healthy · ")
 
 
 def _write_first(finding: Finding, report: Report) -> str:
@@ -253,7 +255,7 @@ def _write_world(report: Report) -> str:
     facts = {
         "ranks": str(world.size) if world.size else None,
         "nodes": f"{len(hosts)}: {fold_hosts(hosts)}" if hosts else None,
-        "backend": world.backend,
+        "backend": world.backend if world.backend != "none" else None,
         "torch": world.torch,
         "python": world.python,
         "launcher": world.launcher,

@@ -49,7 +49,7 @@ def _escape_lines(match: re.Match[str]) -> str:
 def _start(text: str) -> str:
     """Take its meaning from what would begin a list, a heading or a rule."""
     if text[:1].isdigit():
-        return re.sub(r"^(\d+)([.)])", r"\1\\\2", text)
+        return re.sub(r"^(\d+)([.)])(?=\s|$)", r"\1\\\2", text)
     return _START.sub(r"\\\1", text)
 
 

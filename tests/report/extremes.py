@@ -230,6 +230,17 @@ def sample_large(nodes: int = 2048, per_node: int = 8) -> Report:
     )
 
 
+def sample_still() -> Report:
+    """A job that stands still, of which nobody can be named, as `attach` saw it."""
+    reason = "ranks 0-1 wait in all_reduce"
+    row = CheckRow("hangs.progress", ("COL009",), "hangs", "unknown", reason, 0.0, "ddpdoctor")
+    verdict = Verdict("unknown", f"too little was seen: hangs.progress could not look ({reason})", None, 0, 1)
+    evidence = Evidence(launch=Launch("attach", nproc=2, world_size=2, backend="none"))
+    return make_report(
+        evidence, verdict=verdict, rows=(row,), findings=(), invocation=("ddpdoctor", "attach")
+    )
+
+
 def sample_suppressed() -> Report:
     """Findings that the user has told not to count, and a comment that hides nothing."""
     report = sample_many(3)

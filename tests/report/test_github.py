@@ -10,7 +10,7 @@ from ddpdoctor.evidence import RankSet
 from ddpdoctor.judge import Finding, Where
 from ddpdoctor.report import RenderOptions, Report
 from ddpdoctor.report.github import SHOWN, GithubRenderer
-from tests.report.extremes import sample_large, sample_many, sample_suppressed
+from tests.report.extremes import sample_large, sample_many, sample_still, sample_suppressed
 from tests.report.samples import SAMPLES, sample_healthy, sample_problems, sample_unknown
 
 EVERYTHING: dict[str, Callable[[], Report]] = {
@@ -111,6 +111,11 @@ def test_silence_is_not_taken_for_health() -> None:
     assert (healthy.name, healthy.message[:9], note.name) == ("notice", "healthy ·", "notice")
     (unknown,) = read(sample_unknown())
     assert (unknown.name, unknown.properties["title"]) == ("warning", "ddpdoctor could not tell")
+    (still,) = read(sample_still())
+    assert (still.properties["title"], still.message) == (
+        "ddpdoctor: stands still",
+        "Ranks 0-1 wait in all_reduce.",
+    )
     (failed,) = read(SAMPLES["error"]())
     assert (failed.name, failed.message) == ("error", "all checks broke")
 

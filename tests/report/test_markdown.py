@@ -18,7 +18,7 @@ from ddpdoctor.report import RenderOptions, Report
 from ddpdoctor.report.markdown import LENGTH, MarkdownRenderer
 from ddpdoctor.report.marks import code, escape, escape_html, fence, table, write_page
 from ddpdoctor.report.places import tidy
-from tests.report.extremes import HOSTILE, sample_large, sample_many, sample_suppressed
+from tests.report.extremes import HOSTILE, sample_large, sample_many, sample_still, sample_suppressed
 from tests.report.samples import SAMPLES, sample_healthy, sample_problems, sample_unknown
 
 EVERYTHING: dict[str, Callable[[], Report]] = {
@@ -162,7 +162,12 @@ def test_verdict_stands_open_and_the_rest_is_folded() -> None:
 
 
 def test_endings_without_finding_are_told_apart() -> None:
-    assert render(sample_healthy()).startswith("## ddpdoctor ✓ healthy\n\nhealthy · ")
+    healthy = render(sample_healthy()).splitlines()
+    assert healthy[0] == "## ddpdoctor ✓ healthy"
+    assert healthy[2] == "20 of 23 checks could look · 4 ranks on 1 node, gloo, torch 2.13.0 · 2.83 s"
+    assert render(sample_still()).startswith(
+        "## ddpdoctor ? stands still\n\nRanks 0-1 wait in all_reduce. · "
+    )
     assert render(sample_unknown()).startswith("## ddpdoctor ? could not tell\n\ntoo little was seen")
 
 
