@@ -50,14 +50,23 @@ SCRIPT = """
     plain = [each._backward_hooks for each in parameters]
     gradients.after_fork()
     backward(bad=True)
-    print(json.dumps([names, finite, seen, checked, plain, events]))
+    events_after = list(events)
+    wrappers = []
+    for number in range(6):  # the first is gone, as those of earlier folds are
+        wrappers.append(Wrapper(torch.nn.Linear(2, 2)))
+        ddp.remember(wrappers[-1], list(wrappers[-1].parameters()), [])
+        gradients.watch(wrappers[-1])
+        if not number:
+            wrappers.clear()
+    living = sum(each.wrapper() is not None for each in gradients._watched)
+    print(json.dumps([names, finite, seen, checked, plain, events_after, [living, len(gradients._watched)]]))
 """
 
 
 def test_gradients_are_seen_before_they_are_reduced(tmp_path: Path) -> None:
     done = python(tmp_path, SCRIPT, str(INJECT))
     assert done.returncode == 0, done.stderr
-    names, losses, seen, checked, plain, after = json.loads(done.stdout)
+    names, losses, seen, checked, plain, after, counts = json.loads(done.stdout)
     assert len(names) == 4
     assert "0.weight" in names
     assert all(loss == loss for loss in losses)  # finite: it turned in the backward
@@ -66,3 +75,4 @@ def test_gradients_are_seen_before_they_are_reduced(tmp_path: Path) -> None:
     assert checked == [3] * 4  # a copy of the model is not looked at
     assert plain == [None] * len(plain)
     assert after == []
+    assert counts == [4, 5]

@@ -22,7 +22,8 @@ SMALL = 1 << 14
 """Elements of a parameter up to which its gradient is looked at in each backward."""
 PROBES, DEVICE_PROBES = 4, 2
 """Gradients of a model that are looked at (3 µs each), on a device (some 15 µs to start the work)."""
-WRAPPERS = 4
+WRAPPERS, MOST_WRAPPERS = 4, 16
+"""Models that are looked at, at a time and one after the other (folds, trials)."""
 TRIES = 10
 """Backwards after which the order of the gradients is asked for no more: it is logged of the first ten iterations
 (torch/csrc/distributed/c10d/logger.cpp)."""
@@ -130,7 +131,10 @@ _busy = False
 def watch(wrapper: Any) -> None:
     """Look at gradients of a wrapped model from its first forward on, unless torch.compile is in use."""
     entry = next((each for each in ddp.list_entries() if each.wrapper() is wrapper), None)
-    if budget.level == budget.OFF or len(_watched) >= WRAPPERS or entry is None or ddp.is_compiling():
+    living = sum(each.wrapper() is not None for each in _watched)
+    if budget.level == budget.OFF or living >= WRAPPERS or len(_watched) >= MOST_WRAPPERS:
+        return
+    if entry is None or ddp.is_compiling():
         return
     watched = _Watched(wrapper, entry.number)
     watched.choose(list(range(len(entry.parameters)))[::-1])  # those of the first layer come last, mostly

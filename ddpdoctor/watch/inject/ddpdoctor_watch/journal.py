@@ -44,7 +44,7 @@ LIMITS = {
     "abstained": 50,
     "nonfinite": 400,
     "finite": 400,
-    "losses": 20,
+    "losses": 80,
     "scale": 500,
     "evaluation": 60,
     "pace": 100,
