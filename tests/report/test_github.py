@@ -16,7 +16,7 @@ from tests.report.samples import SAMPLES, sample_healthy, sample_problems, sampl
 EVERYTHING: dict[str, Callable[[], Report]] = {
     **SAMPLES,
     "large": lambda: sample_large(64, 8),
-    "many": sample_many,
+    "many": lambda: sample_many(100),
     "suppressed": sample_suppressed,
 }
 

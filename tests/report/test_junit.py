@@ -18,7 +18,7 @@ from tests.report.samples import SAMPLES, sample_healthy, sample_nodes, sample_p
 EVERYTHING: dict[str, Callable[[], Report]] = {
     **SAMPLES,
     "large": lambda: sample_large(64, 8),
-    "many": sample_many,
+    "many": lambda: sample_many(100),
     "suppressed": sample_suppressed,
 }
 ALLOWED = {

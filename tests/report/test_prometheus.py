@@ -16,8 +16,8 @@ from tests.report.samples import SAMPLES, sample_error, sample_healthy, sample_n
 
 EVERYTHING: dict[str, Callable[[], Report]] = {
     **SAMPLES,
-    "large": sample_large,
-    "many": sample_many,
+    "large": lambda: sample_large(64, 8),
+    "many": lambda: sample_many(100),
     "suppressed": sample_suppressed,
 }
 Samples = dict[tuple[tuple[str, str], ...], float]

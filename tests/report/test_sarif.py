@@ -20,7 +20,7 @@ from tests.report.sarif import find_problems
 EVERYTHING: dict[str, Callable[[], Report]] = {
     **SAMPLES,
     "large": lambda: sample_large(64, 8),
-    "many": sample_many,
+    "many": lambda: sample_many(100),
     "suppressed": sample_suppressed,
 }
 
