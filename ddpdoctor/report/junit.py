@@ -7,12 +7,13 @@ There is no standard; written is what the schema of Jenkins' xUnit plugin (junit
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from ddpdoctor.judge.finding import Finding
 from ddpdoctor.judge.runner import CheckRow
-from ddpdoctor.report.html.text import clean, clip, is_known
+from ddpdoctor.report.html.text import clean, clip, count, is_known
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.places import describe_line, describe_lines, describe_position, tidy
 from ddpdoctor.report.registry import RenderOptions
@@ -22,8 +23,8 @@ TEXT_SHOWN = 8000
 """Characters of one case."""
 MESSAGE_SHOWN = 500
 """Characters of the line that GitLab and Jenkins show of a case before it is opened."""
-CASES_SHOWN = 2000
-"""Cases for single findings; GitLab reads 500,000 cases, but nobody reads that many of one check."""
+FINDINGS_SHOWN = 2000
+"""Nobody reads more of one report."""
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 has no way to hold (section 2.2)."""
 
@@ -42,21 +43,15 @@ class JunitRenderer:
         a healthy report.
         """
         root = ElementTree.Element("testsuites", {"name": f"ddpdoctor {tidy(report.command)}"})
-        found = _assign(report)
-        _add_suite(root, report, "verdict", [_make_verdict(report)])
-        left = CASES_SHOWN
+        active = [finding for finding in report.findings if finding.state == "active"]
+        found = _assign(active[:FINDINGS_SHOWN], report)
+        _add_suite(root, report, "verdict", [_make_verdict(report, len(active) - FINDINGS_SHOWN)])
         for family, rows in families(report.checks).items():
-            cases = []
-            for row in rows:
-                made = _make_cases(row, found.pop(row.id, []), report)
-                cases += made[: max(left, 1)]
-                left -= len(made)
+            cases = [case for row in rows for case in _make_cases(row, found.pop(row.id, []), report)]
             _add_suite(root, report, family, cases)
         rest = [finding for findings in found.values() for finding in findings]
         if rest:  # of checks that the report has no row of
-            _add_suite(
-                root, report, "findings", [_make_finding("", each, report) for each in rest[:CASES_SHOWN]]
-            )
+            _add_suite(root, report, "findings", _make_findings("", rest, report, "findings"))
         _count(root)
         ElementTree.indent(root)
         return '<?xml version="1.0" encoding="UTF-8"?>\n' + _to_text(root) + "\n"
@@ -66,8 +61,8 @@ def _to_text(root: ElementTree.Element) -> str:
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def _assign(report: Report) -> dict[str, list[Finding]]:
-    """Return the active findings by the id of the check that made them; under "" those of no row.
+def _assign(findings: Sequence[Finding], report: Report) -> dict[str, list[Finding]]:
+    """Return findings by the id of the check that made them; under "" those of no row.
 
     Several checks see the same code; which of them it was is told by the row's reason, its first finding's message.
     """
@@ -76,9 +71,7 @@ def _assign(report: Report) -> dict[str, list[Finding]]:
         for code in row.codes:
             rows.setdefault((code, row.status), []).append(row)
     found: dict[str, list[Finding]] = {}
-    for finding in report.findings:
-        if finding.state != "active":
-            continue
+    for finding in findings:
         own = rows.get((finding.code, "fail"), [])
         if finding.severity == "info":
             own = [*rows.get((finding.code, "pass"), []), *own]
@@ -87,7 +80,7 @@ def _assign(report: Report) -> dict[str, list[Finding]]:
     return found
 
 
-def _make_verdict(report: Report) -> ElementTree.Element:
+def _make_verdict(report: Report, left_out: int) -> ElementTree.Element:
     case = _make_case("verdict", "verdict", report.duration_s)
     status, headline = report.verdict.status, report.verdict.headline
     if status == "problems":
@@ -97,9 +90,16 @@ def _make_verdict(report: Report) -> ElementTree.Element:
     elif status != "healthy":
         _add(case, "error", headline, headline, status)
     hidden = describe_suppressed(report)
-    if hidden:
-        ElementTree.SubElement(case, "system-out").text = _fit(f"not counted: {hidden}", TEXT_SHOWN)
+    said = [f"not counted: {hidden}"] if hidden else []
+    if left_out > 0:
+        said.append(f"{count(left_out, 'more finding')} in the JSON report")
+    _say(case, said)
     return case
+
+
+def _say(case: ElementTree.Element, lines: Sequence[str]) -> None:
+    if lines:
+        ElementTree.SubElement(case, "system-out").text = _fit("\n".join(lines), TEXT_SHOWN)
 
 
 def _make_cases(row: CheckRow, findings: Sequence[Finding], report: Report) -> list[ElementTree.Element]:
@@ -107,33 +107,44 @@ def _make_cases(row: CheckRow, findings: Sequence[Finding], report: Report) -> l
     real = [each for each in findings if each.severity != "info"]
     notes = [each for each in findings if each.severity == "info"]
     if len(real) > 1:
-        return [_make_finding(row.id, each, report, row.family) for each in real]
-    case = _make_case(row.id, row.family, row.duration_s)
-    if real:
-        _add_failure(case, real[0], report)
+        cases = _make_findings(row.id, real, report, row.family)
+    else:
+        cases = [_make_case(row.id, row.family, row.duration_s)]
+        _add_outcome(cases[0], row, real, report)
+    _say(cases[0], [line for note in notes for line in describe_lines(note, report)])
+    return cases
+
+
+def _add_outcome(
+    case: ElementTree.Element, row: CheckRow, findings: Sequence[Finding], report: Report
+) -> None:
+    reason = row.reason or ""
+    if findings:
+        _add_failure(case, findings[0], report)
     elif row.status == "fail":
-        _add(case, "failure", row.reason or "", row.reason or "", "finding")
+        _add(case, "failure", reason, reason, "finding")
     elif row.status == "error":
-        _add(case, "error", row.reason or "", row.reason or "", "error")
+        _add(case, "error", reason, reason, "error")
     elif row.status == "unknown":
-        _add(case, "skipped", f"could not look: {row.reason}")
+        _add(case, "skipped", f"could not look: {reason}")
     elif row.status == "skipped":
-        _add(case, "skipped", row.reason or "")
-    if notes:
-        lines = [line for note in notes for line in describe_lines(note, report)]
-        ElementTree.SubElement(case, "system-out").text = _fit("\n".join(lines), TEXT_SHOWN)
-    return [case]
+        _add(case, "skipped", reason)
 
 
-def _make_finding(
-    check: str, finding: Finding, report: Report, family: str = "findings"
-) -> ElementTree.Element:
-    """A case of its own: the name tells the place, so that the same finding keeps its history."""
-    where = describe_position(finding.where[0]) if finding.where else ", ".join(finding.nodes[:3])
-    name = f"{check or f'{finding.code} {finding.name}'}{f' [{where}]' if where else ''}"
-    case = _make_case(name, family, 0.0)
-    _add_failure(case, finding, report)
-    return case
+def _make_findings(
+    check: str, findings: Sequence[Finding], report: Report, family: str
+) -> list[ElementTree.Element]:
+    """A case for each: the name tells the place, so that a finding keeps its history, and of equal ones the number."""
+    cases = []
+    seen: Counter[str] = Counter()
+    for finding in findings:
+        where = describe_position(finding.where[0]) if finding.where else ", ".join(finding.nodes[:3])
+        name = f"{check or f'{finding.code} {finding.name}'}{f' [{where}]' if where else ''}"
+        seen[name] += 1
+        case = _make_case(name if seen[name] == 1 else f"{name} ({seen[name]})", family, 0.0)
+        _add_failure(case, finding, report)
+        cases.append(case)
+    return cases
 
 
 def _add_failure(case: ElementTree.Element, finding: Finding, report: Report) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from ddpdoctor.judge import CheckRow, Finding, Verdict
 from ddpdoctor.report import RenderOptions, Report
-from ddpdoctor.report.junit import JunitRenderer
+from ddpdoctor.report.junit import FINDINGS_SHOWN, JunitRenderer
 from tests.report.extremes import sample_large, sample_many, sample_suppressed
 from tests.report.samples import SAMPLES, sample_healthy, sample_nodes, sample_problems, sample_unknown
 
@@ -104,6 +104,22 @@ def test_several_findings_of_a_check_are_cases_of_their_own() -> None:
     cases = read(sample_many(3))["source"]
     assert list(cases) == [f"lint.missing [src/part{n}.py:{n + 2}]" for n in range(3)]
     assert all(isinstance(result, junitparser.Failure) for result in cases.values())
+
+
+def test_findings_of_one_place_have_names_of_their_own_and_notes_are_kept() -> None:
+    report = sample_many(1)
+    (finding,) = report.findings
+    note = replace(finding, severity="info", message="Only a note.")
+    root = ElementTree.fromstring(render(replace(report, findings=(finding, finding, note))).encode())
+    names = [case.get("name") for case in root.iter("testcase")]
+    assert names == ["verdict", "lint.missing [src/part0.py:2]", "lint.missing [src/part0.py:2] (2)"]
+    assert [(each.text or "").splitlines()[0] for each in root.iter("system-out")] == ["Only a note."]
+
+
+def test_what_is_left_out_is_told() -> None:
+    root = ElementTree.fromstring(render(sample_many(FINDINGS_SHOWN + 5)).encode())
+    assert len(list(root.iter("testcase"))) == FINDINGS_SHOWN + 1
+    assert [each.text for each in root.iter("system-out")] == ["5 more findings in the JSON report"]
 
 
 def test_of_two_checks_that_see_one_code_the_right_one_fails() -> None:
