@@ -40,8 +40,8 @@ MOST_SAID = 3
 """Lines of what the monitor says."""
 QUIET_S = 2.0
 """A rank that is behind and has called nothing for so long is marked."""
-HEADS = ("rank", "step", "doing", "last collective", "behind", "mem", "cpu")
-NARROW = {"rank": 4, "step": 5, "behind": 6, "mem": 5, "cpu": 4}
+HEADS = ("rank", "step", "doing", "last collective", "behind", "late", "mem", "cpu")
+NARROW = {"rank": 4, "step": 5, "behind": 6, "late": 6, "mem": 5, "cpu": 4}
 """Columns of numbers, and how wide they are at least: they shall not move with each digit."""
 MOST_NARROW = 14
 """Columns that the ranks and steps of folded rows take at most."""
@@ -88,6 +88,7 @@ def _merge(alike: Sequence[RankProgress]) -> Row:
         alike[0],
         since_s=min(each.since_s for each in alike),
         behind=max(each.behind for each in alike),
+        late_s=max((each.late_s for each in alike if each.late_s is not None), default=None),
         memory=max((each.memory for each in alike if each.memory is not None), default=None),
         cpu=sum(loads) / len(loads) if loads else None,
         exact=all(each.exact for each in alike),
@@ -148,10 +149,12 @@ def _table(rows: Sequence[Row], paper: Paper) -> list[str]:
     """Return a line of heads and one for each row; the two wide columns share what the narrow ones leave."""
     counted = any(row.steps and not row.first.forwards for row in rows)
     columns = {head: [_name_cell(head, row, paper) for row in rows] for head in NARROW}
+    if all(row.first.late_s is None for row in rows):
+        del columns["late"]
     widths = {head: max(NARROW[head], *map(width_of, cells)) for head, cells in columns.items()}
-    for head in ("cpu", "mem"):
+    for head in ("cpu", "mem", "late"):
         if _room(widths, paper) < LEAST_ROOM:
-            del widths[head]
+            widths.pop(head, None)
     room = max(LEAST_ROOM // 2, _room(widths, paper))
     widths["last collective"] = min(44, room * 3 // 5)
     widths["doing"] = min(48, room - widths["last collective"])
@@ -175,6 +178,8 @@ def _name_cell(head: str, row: Row, paper: Paper) -> str:
         return clip(_range(row.steps, "" if one.exact else "~"), MOST_NARROW, paper.clean("…"))
     if head == "behind":
         return str(one.behind) if one.behind else ""
+    if head == "late":
+        return _name_lag(one.late_s)
     if head == "mem":
         return _name_size(one.memory)
     return f"{one.cpu:.0%}" if one.cpu is not None else ""
@@ -267,6 +272,13 @@ def _name_time(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _name_lag(seconds: float | None) -> str:
+    """Return a lag; nothing where it is below a millisecond."""
+    if seconds is None or seconds < 0.001:
+        return ""
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def _name_size(size: int | None) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ddpdoctor.evidence.standstill import Call
+from ddpdoctor.watch.lags import find_lags
 from ddpdoctor.watch.look import TICKS, Pulse, open_call, read_pulse
 from ddpdoctor.watch.ranks import RankFinder
 from ddpdoctor.watch.records import Shortener
@@ -56,6 +57,9 @@ class RankProgress:
     """Collectives that it has begun on the default group."""
     behind: int = 0
     """How many calls, or forwards, it is behind the first rank."""
+    late_s: float | None = None
+    """By how much it comes later than the others to calls that all make, in the median; None where that cannot be
+    told."""
     memory: int | None = None
     """Resident bytes."""
     cpu: float | None = None
@@ -113,7 +117,13 @@ class ProgressReader:
         """Look at all ranks of the newest attempt."""
         rings = self._finder.find()
         self._read_tables(rings)
-        seen = [self._look(ring) for ring in rings]
+        rows = {ring.path: self._read_rows(ring) for ring in rings}
+        seen = [self._look(ring, rows[ring.path]) for ring in rings]
+        alive = {
+            one.rank: (ring, rows[ring.path]) for ring, one in zip(rings, seen, strict=True) if one.alive
+        }
+        lags = find_lags(alive)
+        seen = [replace(one, late_s=lags.get(one.rank)) for one in seen]
         first = max((each.calls for each in seen), default=0)
         step = max((each.step or 0 for each in seen if each.forwards), default=0)
         return Progress(
@@ -127,10 +137,12 @@ class ProgressReader:
         for ring in rings:
             ring.read_tables(self._shorten)
 
-    def _look(self, ring: Ring) -> RankProgress:
-        known = self._known.setdefault(ring.path, _Known())
-        new = ring.read_count() - known.number
-        rows = ring.read_rows(max(WINDOW, min(new, MOST)))
+    def _read_rows(self, ring: Ring) -> list[Row]:
+        new = ring.read_count() - self._known.setdefault(ring.path, _Known()).number
+        return ring.read_rows(max(WINDOW, min(new, MOST)))
+
+    def _look(self, ring: Ring, rows: Sequence[Row]) -> RankProgress:
+        known = self._known[ring.path]
         now = time.monotonic_ns()
         pulse = read_pulse(ring.pid, ring.ticks)
         count(known, ring, rows)

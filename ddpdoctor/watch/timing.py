@@ -178,14 +178,14 @@ def _find_lags(ranks: Sequence[_Rank], columns: Sequence[int]) -> dict[int, list
                 continue  # they did not meet equally often
             late = [0] * len(cells)
             for mark in zip(*(cell.marks for _, cell in cells), strict=True):
-                late = [max(known, one) for known, one in zip(late, _compare(mark), strict=True)]
+                late = [max(known, one) for known, one in zip(late, compare(mark), strict=True)]
             if cells[0][1].marks:
                 for (number, _), microseconds in zip(cells, late, strict=True):
                     lags[number][place] = round(microseconds / 1e6, 4)
     return lags
 
 
-def _compare(values: Sequence[int]) -> list[int]:
+def compare(values: Sequence[int]) -> list[int]:
     """Return each value less the lower median of the others."""
     ordered = sorted(values)
     middle = (len(ordered) - 2) // 2
@@ -213,7 +213,7 @@ def _find_slower(ranks: Sequence[_Rank]) -> dict[int, float]:
         for iteration in _common(members):
             took = [rank.looks[iteration][1] for rank in members]
             if min(took) >= 0:
-                for rank, more in zip(members, _compare(took), strict=True):
+                for rank, more in zip(members, compare(took), strict=True):
                     found.setdefault(rank.number, []).append(more)
     return {
         number: round(quantiles(values, n=4)[0] / 1e6, 6)

@@ -26,6 +26,7 @@ from ddpdoctor.cli.viewing import make_view
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.text.characters import width_of
 from ddpdoctor.text.paper import Paper
+from ddpdoctor.watch.lags import find_lags
 from ddpdoctor.watch.live import LiveView, describe_last, describe_phase, fold, make_lines
 from ddpdoctor.watch.memory import MemoryWatch
 from ddpdoctor.watch.monitor import Monitor
@@ -51,6 +52,7 @@ from ddpdoctor.watch.rings import (
     POINT_TO_POINT,
     RAISED,
     RECORD,
+    Ring,
     Row,
 )
 from ddpdoctor.watch.rundir import RunDirectory
@@ -341,6 +343,34 @@ def test_a_terminal_that_is_too_small_is_left_alone(
     view = LiveView(Screen(terminal[1]), lambda: STANDING, lambda: None, color=False, ascii=False, tell=print)
     assert view._make_lines() == []
     view.close()
+
+
+def test_who_keeps_coming_late_is_shown() -> None:
+    def ring(rank: int, late_ms: int) -> tuple[Ring, list[Row]]:
+        made = Ring(Path(f"{rank}.ring"), rank, 1)
+        made.signatures = {PASS: {"op": FORWARD, "index": 1}, ALL_REDUCE: {"op": "all_reduce"}}
+        made.groups = {1: {"default": True}}
+        rows = []
+        for step in range(1, 9):
+            came = step * SECOND + late_ms * 1_000_000
+            rows.append(Row(2 * step, came - 5, came, step, PASS, 0, 0, -1, 0, OTHER, MAIN))
+            # After the backward all are there at the same time.
+            at = step * SECOND + SECOND // 2
+            rows.append(Row(2 * step + 1, at, at + 9, step, ALL_REDUCE, 1, 1, -1, 0, 0, MAIN))
+        return made, rows[2 * rank :]
+
+    lags = find_lags({0: ring(0, 0), 1: ring(1, 45), 2: ring(2, 3)})
+    assert lags == pytest.approx({0: 0.0, 1: 0.045, 2: 0.003})
+    assert find_lags({0: ring(0, 0)}) == {}
+    few = ring(1, 45)
+    assert find_lags({0: ring(0, 0), 1: (few[0], few[1][-4:])}) == {}
+    ranks = tuple(rank(number, late_s=lags[number]) for number in range(3))
+    lines = make_lines(Progress(ranks), Paper(width=100), 12)
+    assert lines[1].split() == "rank step doing last collective behind late mem cpu".split()
+    assert ("45 ms" in lines[3], "ms" in lines[2], "3 ms" in lines[4]) == (True, False, True)
+    assert "late" not in make_lines(Progress(ranks), Paper(width=50), 12)[1]
+    folded = make_lines(Progress(tuple(rank(n, late_s=n / 1000) for n in range(40))), Paper(width=100), 6)
+    assert "39 ms" in folded[2]
 
 
 def test_the_title_says_how_fast_the_job_is_or_for_how_long_it_has_called_nothing(
