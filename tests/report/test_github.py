@@ -121,7 +121,7 @@ def test_silence_is_not_taken_for_health() -> None:
 
 
 def test_files_are_named_from_the_top_of_the_checkout() -> None:
-    options = RenderOptions(root="/work/repo", directory="/work/repo/training")
+    options = RenderOptions(root="/builds/repo", directory="/builds/repo/training")
     assert read(sample_problems(), options)[0].properties["file"] == "training/models/reader.py"
 
 

@@ -138,7 +138,7 @@ def test_finding_without_a_place_in_source_has_a_file_all_the_same() -> None:
 def test_files_are_named_from_the_top_of_the_checkout() -> None:
     report = with_places(
         Where(RankSet(), "culprit", "src/a b%#.py", 1),
-        Where(RankSet(), "caller", "/work/repo/lib/x.py", 1),
+        Where(RankSet(), "caller", "/builds/repo/lib/x.py", 1),
         Where(RankSet(), "caller", "/usr/lib/y.py", 1),
         Where(RankSet(), "caller", "../z.py", 1),
     )
@@ -148,9 +148,9 @@ def test_files_are_named_from_the_top_of_the_checkout() -> None:
         places = [*result["locations"], *result["relatedLocations"]]
         return [place["physicalLocation"]["artifactLocation"]["uri"] for place in places]
 
-    inside = uris(root="/work/repo", directory="/work/repo/training")
+    inside = uris(root="/builds/repo", directory="/builds/repo/training")
     assert inside == ["training/src/a%20b%25%23.py", "lib/x.py", "file:///usr/lib/y.py", "z.py"]
-    assert uris()[:2] == ["src/a%20b%25%23.py", "file:///work/repo/lib/x.py"]
+    assert uris()[:2] == ["src/a%20b%25%23.py", "file:///builds/repo/lib/x.py"]
 
 
 @pytest.mark.parametrize(
