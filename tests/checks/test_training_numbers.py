@@ -11,6 +11,7 @@ import pytest
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.numerics import BufferLook, LossCount, LossLook, Numerics, ScaleLook
 from ddpdoctor.evidence.shares import Share
+from ddpdoctor.evidence.syncs import PaceLook, Syncs
 from ddpdoctor.evidence.training import BatchLook, OptimizerSetup, Training, WrapperSetup
 from ddpdoctor.judge import Finding, NotApplicable
 from ddpdoctor.watch.numerics import RankNumbers, fold_numbers
@@ -22,12 +23,13 @@ Look = Callable[[Evidence], Iterable[Finding]]
 
 
 def judge(
-    look: Look, *nodes: Numerics, groups: tuple[tuple[int, ...], ...] = ((0, 1, 2, 3),)
+    look: Look, *nodes: Numerics, groups: tuple[tuple[int, ...], ...] = ((0, 1, 2, 3),), kept: int = 0
 ) -> list[Finding]:
     wrappers = tuple(WrapperSetup(number, "Net", RankSet(group)) for number, group in enumerate(groups, 1))
     setup = OptimizerSetup(1, "torch.optim.SGD", RankSet(range(4)), wrappers=wrappers)
+    syncs = Syncs(paces=(PaceLook(1, RankSet(range(4)), 2, 1, kept + 1, kept, 1, kept),))
     training = tuple(
-        Training(node, RankSet(range(4)), optimizers=(setup,), numerics=numerics)
+        Training(node, RankSet(range(4)), optimizers=(setup,), numerics=numerics, syncs=syncs)
         for node, numerics in enumerate(nodes)
     )
     return list(look(Evidence(training=training)))
@@ -125,12 +127,15 @@ def test_a_micro_batch_of_the_step_before_is_the_origin_of_what_all_have() -> No
     passing = LossLook(2, 6, "nan", step=2, lasts=False, frames=LINE, **GRADIENT)
     earlier = LossLook(1, 2, "inf", step=1, lasts=False, **GRADIENT)
     after = tuple(LossLook(rank, 9, "nan", step=3, frames=LINE) for rank in range(3))
-    (found,) = judge(find_nonfinite, Numerics((earlier, passing, *after), COUNT))
+    looks = Numerics((earlier, passing, *after), COUNT)
+    (found,) = judge(find_nonfinite, looks)
+    assert found.severity == "warning"  # it was passed over: each step has one backward
+    (found,) = judge(find_nonfinite, looks, kept=3)
     assert found.ranks == RankSet([2])
     assert found.victims == RankSet([0, 1])
     assert "at step 2" in found.message
     assert found.confidence == "medium"
-    (found,) = judge(find_nonfinite, Numerics((earlier, *after), COUNT))
+    (found,) = judge(find_nonfinite, Numerics((earlier, *after), COUNT), kept=3)
     assert found.severity == "warning"
     assert "on all at once" in found.message
 

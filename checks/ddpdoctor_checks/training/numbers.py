@@ -80,7 +80,15 @@ def find_origin(evidence: Evidence) -> Origin | None:
         first_after=min((by_rank[rank].backward for rank in spread), default=0),
         aligned=len(totals) == 1 and set(by_rank) <= set(reading),
     )
-    return _find_passing(origin, looks) if origin.everywhere else origin
+    return _find_passing(origin, looks) if origin.everywhere and _accumulates(evidence) else origin
+
+
+def _accumulates(evidence: Evidence) -> bool:
+    """Whether gradients of several backwards go into one step; where none do, a bad batch was passed over."""
+    nodes = evidence.training
+    return any(way.alone > 0 for node in nodes for look in node.steps for way in look.wrappers) or any(
+        pace.kept > 0 for node in nodes for pace in node.syncs.paces
+    )
 
 
 def _when(look: LossLook) -> tuple[int, bool]:

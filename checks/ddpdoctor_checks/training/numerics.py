@@ -45,11 +45,11 @@ def find_nonfinite(evidence: Evidence) -> Iterable[Finding]:
         By the number of the backward, the same on every rank. The gradients are those of four small parameters (up
         to 16,384 elements; two on a GPU), spread over the order in which they come: what turns in a backward (a
         root of zero, a masked infinity) goes on to most of those after it. Where all ranks stop being finite at the
-        same backward, the micro-batches of the step before count; where those were finite too, there is no such
-        rank: it came from the parameters or the data, and it is a warning that says so. Losses that become finite
-        again (a GradScaler skips such steps) are no fault, nor are gradients after which no loss turns. Not seen are
-        losses of several elements, of tensor subclasses and within compiled steps, and gradients of models that
-        torch.compile has compiled, that are not wrapped, or that turned elsewhere only.
+        same backward, the micro-batches of the step before count, where gradients accumulate; where those were finite
+        too, there is no such rank: it came from the parameters or the data, and it is a warning that says so. Losses
+        that become finite again (a GradScaler skips such steps) are no fault, nor are gradients after which no loss
+        turns. Not seen are losses of several elements, of tensor subclasses and within compiled steps, and gradients
+        of models that torch.compile has compiled, that are not wrapped, or that turned elsewhere only.
 
     Known false alarms:
         None known.
