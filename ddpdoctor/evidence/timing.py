@@ -6,9 +6,13 @@ column and a meeting are.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ddpdoctor.evidence.stages import Frame
+
+N = TypeVar("N", int, float)
 
 OTHER, DATA, STARTING, FORWARD, BACKWARD, OPTIMIZER, CALLS = PHASES = (
     "other", "data", "starting", "forward", "backward", "optimizer", "collectives",
@@ -77,3 +81,11 @@ class Timing:
     """Type of the one that the model is on."""
     loader: tuple[Frame, ...] = ()
     """Where the loader that was waited for most is iterated, innermost first."""
+
+
+def compare(values: Sequence[N]) -> list[N]:
+    """Return each of two values or more, less the lower median of the others."""
+    ordered = sorted(values)
+    middle = (len(ordered) - 2) // 2
+    low, high = ordered[middle], ordered[middle + 1]
+    return [each - (high if each <= low else low) for each in values]

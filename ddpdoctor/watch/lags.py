@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+from ddpdoctor.evidence.timing import compare
 from ddpdoctor.watch.rings import DDP, OTHER, POINT_TO_POINT, Ring, Row
-from ddpdoctor.watch.timing import compare
 
 NEWEST = 16
 """Calls of one kind whose median is taken."""

@@ -8,11 +8,11 @@ from statistics import median, median_low, quantiles
 from typing import Any
 
 from ddpdoctor.evidence import Frame
-from ddpdoctor.evidence.timing import PHASES, RankTimes, Timing
+from ddpdoctor.evidence.timing import PHASES, RankTimes, Timing, compare
 
 KINDS = frozenset({"times"})
 """Events that tell of it; the last one of a rank holds all."""
-MANY, FEW_COLUMNS = 512, 16
+MANY, FEW_COLUMNS = 512, 24
 """Ranks of a job from which on fewer columns are kept."""
 LONGEST = 128
 """Columns and looks of one event that are read."""
@@ -183,14 +183,6 @@ def _find_lags(ranks: Sequence[_Rank], columns: Sequence[int]) -> dict[int, list
                 for (number, _), microseconds in zip(cells, late, strict=True):
                     lags[number][place] = round(microseconds / 1e6, 4)
     return lags
-
-
-def compare(values: Sequence[int]) -> list[int]:
-    """Return each value less the lower median of the others."""
-    ordered = sorted(values)
-    middle = (len(ordered) - 2) // 2
-    low, high = ordered[middle], ordered[middle + 1]
-    return [each - (high if each <= low else low) for each in values]
 
 
 def _find_arrivals(ranks: Sequence[_Rank], columns: Sequence[int]) -> tuple[int | None, ...]:

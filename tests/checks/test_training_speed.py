@@ -108,7 +108,7 @@ def test_a_backward_that_is_slow_before_its_first_bucket_is_seen() -> None:
         0.015,  # of a step of 100 ms
         lambda place: 0.08 if place % 10 == 0 else 0.0,  # writes a checkpoint
         lambda place: 0.05 if place % 2 else 0.0,  # in turn with the other
-        lambda place: None if place < 25 else 0.05,  # too few
+        lambda place: None if place < 29 else 0.05,  # too few
     ],
 )
 def test_ranks_that_are_late_now_and_then_are_left_alone(lag: float | Callable[[int], float | None]) -> None:
@@ -127,6 +127,11 @@ def test_too_few_steps_are_not_judged() -> None:
         find(find_straggling, node(*few, steps=19, columns=tuple(range(19))))
     with pytest.raises(NotApplicable):
         find(find_loader_bound, node(*few, steps=19))
+
+
+def test_of_large_jobs_few_columns_are_enough() -> None:
+    ranks = [replace(rank(each, data=0.041 * each), lags=(0.04 * each,) * 12) for each in range(2)]
+    assert find(find_straggling, node(*ranks, columns=tuple(range(1, 49, 4)), width=4))
 
 
 def test_on_a_gpu_others_must_be_seen_to_wait() -> None:

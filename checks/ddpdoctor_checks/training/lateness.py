@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median, median_low
+from statistics import median
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.timing import DATA, FORWARD, OPTIMIZER, OTHER, STARTING, RankTimes, Timing
+from ddpdoctor.evidence.timing import DATA, FORWARD, OPTIMIZER, OTHER, STARTING, RankTimes, Timing, compare
 
 FEWEST_STEPS = 20
-"""Columns in which it can be told who is late."""
+"""That were timed."""
+FEWEST_COLUMNS = 12
+"""In which it can be told who is late: of more steps, a column holds several."""
 LATE_S, LATE_SHARE = 0.010, 0.2
 """Median lag, and its part of a step, from which on a rank is late: less is what schedulers and caches make."""
 OFTEN = 0.75
@@ -50,14 +52,16 @@ def find_step(ranks: Iterable[RankTimes]) -> float:
     return median([rank.step_s for rank in ranks] or [0.0])
 
 
-def count_columns(evidence: Evidence) -> int:
-    """Return in how many columns it can be told on some rank who was late; of several nodes also between them."""
+def can_tell(evidence: Evidence) -> bool:
+    """Whether enough steps were timed on ranks that meet; those of several nodes meet between them too."""
     timings = [node.timing for node in evidence.training]
+    if max((each.steps for each in timings), default=0) < FEWEST_STEPS:
+        return False
     own = max(
         (sum(lag is not None for lag in rank.lags) for each in timings for rank in each.ranks), default=0
     )
     between = max((len(each.columns) for each in timings), default=0) if len(timings) > 1 else 0
-    return max(own, between)
+    return max(own, between) >= FEWEST_COLUMNS
 
 
 def find_late(evidence: Evidence) -> list[Late]:
@@ -115,7 +119,7 @@ def _find_in_node(timing: Timing) -> list[Late]:
 
 def _judge_lags(lags: Sequence[float], least: float) -> tuple[float, float] | None:
     """Return median and share of steps; None where they do not say that the rank keeps coming late."""
-    if len(lags) < FEWEST_STEPS:
+    if len(lags) < FEWEST_COLUMNS:
         return None
     middle = median(lags)
     share = sum(lag >= least / 2 for lag in lags) / len(lags)
@@ -172,10 +176,9 @@ def _find_late_nodes(evidence: Evidence) -> list[Late]:
             for node in nodes
             if (arrival := node.timing.arrivals_ns[place]) is not None
         }
-        for number, at in came.items():
-            rest = [other for each, other in came.items() if each != number]
-            if rest:
-                lags[number].append(at - median_low(rest))
+        if len(came) > 1:
+            for number, late in zip(came, compare(list(came.values())), strict=True):
+                lags[number].append(late)
     found = []
     error = 2 * max(clocks[node.node][1] for node in nodes)
     for node in nodes:

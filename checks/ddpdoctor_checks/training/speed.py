@@ -17,7 +17,7 @@ from ddpdoctor_checks.training.lateness import (
     BUCKET,
     FEWEST_STEPS,
     Late,
-    count_columns,
+    can_tell,
     find_late,
     find_step,
     list_times,
@@ -80,7 +80,7 @@ def find_straggling(evidence: Evidence) -> Iterable[Finding]:
         https://github.com/pytorch/pytorch/issues/71303
         https://docs.pytorch.org/docs/stable/notes/ddp.html
     """
-    if count_columns(evidence) < FEWEST_STEPS:
+    if not can_tell(evidence):
         raise NotApplicable(f"fewer than {FEWEST_STEPS} steps were timed on ranks that meet")
     for late in find_late(evidence):
         yield _tell_late(evidence, late)
