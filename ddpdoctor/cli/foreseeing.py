@@ -91,7 +91,7 @@ class Foresight:
             plugins, selection = self._load()
             found = lint_program(script, root, plugins)
             self._found = [each for each in found if selection.wants(each.code)]
-            sure = [each for each in self._found if each.severity == "error" and each.confidence == "high"]
+            sure = [each for each in self._found if each.severity == "error"]
             if sure and not self._over.is_set() and not _has_one_rank(self._split):
                 self._say(describe(sure, script))
         except Exception:
