@@ -44,6 +44,7 @@ def test_no_other_job_gives_an_alarm() -> None:
 FACTS = {
     "checkpoint-raced": {"CKP001"},
     "checkpoint-read-early": {"CKP002"},
+    "device-ids-on-cpu": {"DDP016"},
     "directory-raced": {"CKP005"},
     "download-raced": {"DAT008"},
     "group-initialised-twice": {"ENV019"},
@@ -52,6 +53,7 @@ FACTS = {
     "hang-wrong-root": {"COL003"},
     "local-rank-argument": {"ENV007"},
     "prefix-of-wrapper": {"CKP004"},
+    "ready-twice": {"DDP003"},
     "sampler-before-group": {"ENV019"},
     "shared-memory-small": {"DAT001"},
     "silent-accumulation-reduced": {"PRF005"},

@@ -23,7 +23,7 @@ LEARNER = """
 class Learner:
     def __init__(self, net):
         self.net = net
-        self.ddp = DDP(net, device_ids=[0])
+        self.ddp = DDP(net)
     def loss(self, x, y):
         {loss}
         return loss.mean()

@@ -186,7 +186,8 @@ def find_ready_twice(evidence: Evidence) -> Iterable[Finding]:
         two modules share is used in both.
 
     How it decides:
-        By DDP's text; the name comes from the wrapper's own list, whatever TORCH_DISTRIBUTED_DEBUG says.
+        By DDP's text; the name comes from the wrapper's own list, whatever TORCH_DISTRIBUTED_DEBUG says. ``lint`` tells
+        reentrant checkpoints in a model whose wrapper searches for unused parameters.
 
     Known false alarms:
         None known.

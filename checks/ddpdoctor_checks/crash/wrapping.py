@@ -260,7 +260,8 @@ def find_device_ids(evidence: Evidence) -> Iterable[Finding]:
         The model was wrapped before it was moved, or ``device_map="auto"`` spread it.
 
     How it decides:
-        By the text; it names the devices.
+        By the text; it names the devices. ``lint`` tells several ids in one list, and, as a warning, ids in a
+        program that nowhere speaks of a device.
 
     Known false alarms:
         None known.

@@ -23,6 +23,7 @@ from ddpdoctor_checks.lint.launching import (
 from ddpdoctor_checks.lint.models import find_bypassed, find_changed
 from ddpdoctor_checks.lint.pointing import find_roots, find_unmatched, find_unwaited
 from ddpdoctor_checks.lint.reductions import find_redundant, find_unenclosed, find_unwrapped
+from ddpdoctor_checks.lint.setups import find_device_ids, find_reentrant, find_small_batches, find_undestroyed
 from ddpdoctor_checks.lint.splits import find_splits, find_workers
 from ddpdoctor_checks.lint.wrapping import find_data_parallel
 
@@ -31,6 +32,7 @@ __all__ = [
     "find_changed",
     "find_data_parallel",
     "find_device_by_rank",
+    "find_device_ids",
     "find_device_unset",
     "find_directory_raced",
     "find_download_raced",
@@ -45,11 +47,14 @@ __all__ = [
     "find_prefix",
     "find_read_early",
     "find_redundant",
+    "find_reentrant",
     "find_roots",
+    "find_small_batches",
     "find_spawn_unguarded",
     "find_splits",
     "find_switches",
     "find_tensor_on_cpu",
+    "find_undestroyed",
     "find_unenclosed",
     "find_uneven_calls",
     "find_unmatched",

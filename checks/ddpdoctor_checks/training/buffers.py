@@ -194,7 +194,7 @@ def find_batch_norm(evidence: Evidence) -> Iterable[Finding]:
     How it decides:
         By the first size of the first tensor that the model is given, the largest one seen. BatchNorm that is
         frozen (in eval mode) does not count. That training suffers is not seen: from 4 samples on it is a
-        hint only.
+        hint only. ``lint`` goes by the batch size of the loader where the script spells it out.
 
     Known false alarms:
         Models whose batch is not in the first size, and large images or sequences, where a few samples have many

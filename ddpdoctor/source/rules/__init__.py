@@ -30,6 +30,12 @@ from ddpdoctor.source.rules.pointing import find_roots_that_differ, find_unmatch
 from ddpdoctor.source.rules.reductions import find_redundant, find_unenclosed, find_unwrapped
 from ddpdoctor.source.rules.rendezvous import find_fixed_files, find_ports
 from ddpdoctor.source.rules.settings import find_switches
+from ddpdoctor.source.rules.setups import (
+    find_device_ids,
+    find_reentrant,
+    find_small_batches,
+    find_undestroyed,
+)
 from ddpdoctor.source.rules.splits import find_splits, find_workers
 from ddpdoctor.source.rules.wrapping import find_data_parallel
 from ddpdoctor.source.traces import Trace, trace_programs
@@ -76,6 +82,10 @@ WHOLE_RULES: tuple[WholeRule, ...] = (
     find_unreduced,
     find_splits,
     find_workers,
+    find_small_batches,
+    find_device_ids,
+    find_reentrant,
+    find_undestroyed,
 )
 
 
