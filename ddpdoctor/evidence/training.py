@@ -51,13 +51,15 @@ class StateLook:
     """One part of an optimizer's state at one step, where ranks differ in it."""
 
     item: str
-    """As the optimizer calls it: exp_avg, momentum_buffer, step."""
+    """As the optimizer calls it: exp_avg, momentum_buffer, step; or a setting: weight_decay, betas."""
     values: tuple[Share, ...] = ()
     """Before the step. The digest of ranks that have no such part is empty."""
     parameter: str = ""
     """The first whose state differs; empty for the state of all, where that is not known."""
     model: int = 0
     """As in `TensorLook.model`."""
+    setting: bool = False
+    """It is one: digests are its values in all groups of parameters."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,10 +216,17 @@ def _fold_states(events: Mapping[int, dict[str, Any]]) -> tuple[StateLook, ...]:
         for rank, event in events.items()
         if event.get("states") is not None
     }
-    items = dict.fromkeys(name for each in told.values() for name in each)
+    given = {
+        rank: {str(name): str(text)[:200] for name, text in event.get("settings") or ()}
+        for rank, event in events.items()
+        if rank in told
+    }
     return tuple(
-        StateLook(name, fold_texts({rank: each.get(name, "") for rank, each in told.items()}))
-        for name in items
+        StateLook(
+            name, fold_texts({rank: each.get(name, "") for rank, each in rows.items()}), setting=setting
+        )
+        for setting, rows in ((True, given), (False, told))
+        for name in dict.fromkeys(name for each in rows.values() for name in each)
     )
 
 
@@ -263,7 +270,9 @@ def _drill(look: StepLook, ranks: Sequence[RankSteps], *, alone: bool) -> StepLo
         if event is None or table is None:
             continue
         _spread(rank.rank, event, table, tensors)
-        _spread_states(rank.rank, event, table, [each.item for each in look.states], items)
+        _spread_states(
+            rank.rank, event, table, [each.item for each in look.states if not each.setting], items
+        )
     telling = [each.fold(key) for key, each in tensors.items() if each.tells(look.final)]
     if not alone:  # of another node's ranks nothing is known here
         agreed = [each.fold(key) for key, each in tensors.items() if not each.tells(look.final)]
@@ -294,7 +303,7 @@ def _spread_states(
 def _find_state(look: StateLook, items: Mapping[tuple[str, _Key], Prints]) -> StateLook:
     """Return the first parameter in which a part of the state differs."""
     for (item, key), values in items.items():
-        if item == look.item and len(values) > 1:
+        if item == look.item and len(values) > 1 and not look.setting:
             return replace(look, parameter=key[1], model=key[0], values=order_shares(values))
     return look
 

@@ -276,6 +276,18 @@ def test_a_state_of_the_optimizer_that_differs_before_parameters_do() -> None:
     assert found.details["state"] == "exp_avg"
 
 
+def test_a_setting_of_the_optimizer_that_differs() -> None:
+    decay = StateLook(
+        "weight_decay", (Share("0.1", RankSet([0, 1])), Share("0.0", RankSet([2]))), setting=True
+    )
+    after = StateLook("exp_avg", shares("0,1|2"), "fc.weight", 1)
+    made = Made(3).look(1, states=(decay,)).look(2, "0,1|2", "", states=(decay, after))
+    found = only(made)
+    assert (found.code, found.ranks) == ("NUM006", RankSet([2]))
+    assert "setting weight_decay" in found.message
+    assert "0.1 on ranks 0-1 and 0.0 on rank 2" in found.message
+
+
 def test_a_state_that_one_rank_has_is_told_as_that() -> None:
     loaded = StateLook("exp_avg", (Share("a", RankSet([0]), 1.0), Share("", RankSet([1]))), "fc.weight", 1)
     found = only(Made(2).look(1, states=(loaded,)).look(2, "0|1", ""))
@@ -311,7 +323,8 @@ def test_parts_of_a_state_are_folded_to_the_first_parameter_that_differs(tmp_pat
     for rank in range(3):
         each = [[["1", 1.0], ["2" if rank == 1 else "3", 2.0]], [["7", 7.0], ["7", 7.0]]]
         step = {"event": "step", "optimizer": 1, "table": 1, "step": 1, "count": 2, "wrappers": [], "values": "v",
-                "states": [["exp_avg", f"e{rank == 1}"], ["step", "7"]], "each_state": each}  # fmt: skip
+                "states": [["exp_avg", f"e{rank == 1}"], ["step", "7"]], "each_state": each,
+                "settings": [["betas", "(0.9, 0.999)"]]}  # fmt: skip
         if rank == 2:
             step.update(states=[], each_state=[])
         path = tmp_path / f"{rank}.jsonl"
@@ -320,7 +333,9 @@ def test_parts_of_a_state_are_folded_to_the_first_parameter_that_differs(tmp_pat
         ranks[-1].take({"event": "tensors", "optimizer": 1, "table": 1, "rows": rows})
         ranks[-1].take({**step, "whole": True})
     (look,) = fold_steps(1, ranks, Shortener(tmp_path), alone=True)
-    first, second = look.states
+    setting, first, second = look.states
+    assert (setting.item, setting.setting) == ("betas", True)
+    assert [share.digest for share in setting.values] == ["(0.9, 0.999)"]
     assert (first.item, first.parameter, first.model) == ("exp_avg", "a", 1)
     assert [(share.digest, share.ranks) for share in first.values] == [
         ("1", RankSet([0, 1])),

@@ -49,7 +49,11 @@ HOSTILE = {
         table(["a"], rows="x"), table(["a"], rows=[1, 2]), table(["a"], models=3), step(1, [["a", "x"]]),
         step(2, [7]), step(3, [], wrappers=7), step(4, [], wrappers=[[1]]), step(5, [], count="x"),
         event("batch", 3, model="x"), event("epoch", 3, loader=1), event("watching", 3, elapsed_ns="x"),
-        event("abstained", 3), event("loader", 3, place=[1]),
+        event("abstained", 3), event("loader", 3, place=[1]), step(6, [], states=7), step(7, [], states=[[1]]),
+        step(8, [], states=[["a", "b"]], each_state=3), event("load", 3, number=[1]), event("load", 3, number=1),
+        event("loaded", 3), event("gathered", 3, **{"class": 1}, shape=["x"]), event("nonfinite", 3, what=[]),
+        event("nonfinite", 3, what="gradient", number=1, model={}, name=[], value=2), event("finite", 3, number=None),
+        event("search", 3, number=1, iteration=1, unused=1, each_ns=-5, apart_ns="x"), event("losses", 3, since={}),
     ],
     "huge numbers": [
         table(["a"], table=10**30), step(10**30, prints(1)), step(1, [["f" * 100_000, 1e308]]),

@@ -253,11 +253,12 @@ def find_parted(evidence: Evidence) -> Iterable[Finding]:
     commands=JOB,
 )
 def find_rates(evidence: Evidence) -> Iterable[Finding]:
-    """Ranks step one model with different learning rates, or with different states of the optimizer.
+    """Ranks step one model with different learning rates, settings or states of the optimizer.
 
     What it looks for:
-        Learning rates of one optimizer that differ over ranks, or parts of its state (momentum, counters of steps) that
-        differ while parameters are equal, before parameters part whose gradients are equal.
+        Learning rates of one optimizer that differ over ranks, or other settings of it (weight decay, betas), or parts
+        of its state (momentum, counters of steps) that differ while parameters are equal, before parameters part whose
+        gradients are equal.
 
     Why it matters:
         A scheduler that follows a rank's own loss (ReduceLROnPlateau), or one that is stepped on one rank only,
@@ -265,9 +266,9 @@ def find_rates(evidence: Evidence) -> Iterable[Finding]:
 
     How it decides:
         By the learning rates at the steps that are looked at, and by their sum over all steps, which also differs
-        where they differed in between; and by fingerprints of the state at steps 1, 2, 4, 8 …. It is raised only where
-        parameters were seen to part. ZeroRedundancyOptimizer, and optimizers that have other parameters on each rank,
-        hold another piece of the state each: those are not compared.
+        where they differed in between; and by settings and fingerprints of the state at steps 1, 2, 4, 8 …. It is
+        raised only where parameters were seen to part. ZeroRedundancyOptimizer, and optimizers that have other
+        parameters on each rank, hold another piece of the state each: those are not compared.
 
     Known false alarms:
         None known.

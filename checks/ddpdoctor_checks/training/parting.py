@@ -154,7 +154,9 @@ def _find_state(replica: Replica, first: StepLook) -> tuple[int, StateLook] | No
             break
         differing = [each for each in look.states if len(each.values) > 1]
         if differing and len(look.values) == 1:
-            return look.step, next((each for each in differing if each.parameter), differing[0])
+            return look.step, next(
+                (each for each in differing if each.parameter or each.setting), differing[0]
+            )
     return None
 
 

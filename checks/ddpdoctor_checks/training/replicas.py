@@ -122,12 +122,12 @@ def _join_looks(one: StepLook, other: StepLook) -> StepLook:
 
 def _join_states(one: Sequence[StateLook], other: Sequence[StateLook]) -> tuple[StateLook, ...]:
     """Join what nodes saw of the parts of a state; one of which a node names a parameter stays as it is there."""
-    joined = {each.item: each for each in one}
+    joined = {(each.item, each.setting): each for each in one}
     for each in other:
-        known = joined.get(each.item)
+        known = joined.get((each.item, each.setting))
         if known is None or not known.parameter:
             shares = _join_shares(known.values, each.values) if known and not each.parameter else each.values
-            joined[each.item] = replace(each, values=shares)
+            joined[each.item, each.setting] = replace(each, values=shares)
     return tuple(joined.values())
 
 

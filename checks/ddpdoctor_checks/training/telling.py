@@ -146,6 +146,11 @@ def _say_state(parting: Parting) -> str:
     state = parting.state
     assert state is not None
     kind = parting.replica.setup.kind.rpartition(".")[2]
+    if state.setting:
+        told = join_words(
+            f"{share.digest or 'not set'} on {name_set(share.ranks)}" for share in state.values[:MOST_SHARES]
+        )
+        return f"The setting {state.item} of {kind} differs over ranks, with equal parameters: {told}."
     lacking = [share for share in state.values if not share.digest]
     of = f" of {state.parameter}" if state.parameter else ""
     if lacking:
@@ -331,6 +336,7 @@ _WAYS: dict[str, tuple[Callable[[Parting, Frame | None], str], tuple[Fix, ...]]]
         _say_optimizer,
         (
             Fix("let every rank make the same steps of the same schedule: decide by values that are reduced first"),
+            Fix("make the optimizer on every rank with the same settings, and change them alike"),
             Fix(
                 "load the optimizer's state on every rank, not on one",
                 code='optimizer.load_state_dict(torch.load(path, map_location="cpu")["optimizer"])   # on every rank',

@@ -349,6 +349,7 @@ def _write_step(
             fields["each"] = values
     if entry.states is not None and not final:
         fields["states"] = [[name, prints.fold(each)] for name, each in entry.states]
+        fields["settings"] = states.list_settings(entry.ref())
         if whole:
             fields["each_state"] = [each for _, each in entry.states]
         entry.states = None
