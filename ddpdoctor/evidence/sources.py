@@ -34,11 +34,12 @@ class UnevenCall:
     guard: SourcePlace
     """What decides whether a rank comes there."""
     kind: str
-    """if, else, return, break, continue, exit, while, for or decorator."""
+    """if, else, return, break, continue, exit, while, for, decorator, except or skip (an error that is passed over)."""
     test: str
     """Source of the test."""
     origin: str
-    """What differs between ranks: rank, host, clock, or helper for what is by its name true on rank 0 only."""
+    """What differs between ranks: rank, host, clock, loss (of the own batch), random, error (that one rank meets), or
+    helper for what is by its name true on rank 0 only."""
     traced: bool = True
     """Whether the test was followed to its source; false where only its name says that it is the rank."""
     certain: bool = True

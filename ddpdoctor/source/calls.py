@@ -53,8 +53,6 @@ WRAPPERS = (
     "torch.nn.parallel.distributed.DistributedDataParallel",
 )
 APEX = "apex.parallel.DistributedDataParallel"
-DEEPEST_LOSS = 4
-"""Variables over which an output is followed against the order of the lines."""
 
 
 def name_collective(call: ast.Call, scope: Scope, files: Files) -> str | None:
@@ -91,35 +89,6 @@ def is_wrapper(value: ast.expr, scope: Scope, files: Files) -> bool:
     if not isinstance(value, ast.Call) or _keyword(value, "process_group") is not None:
         return False
     return files.dotted(value.func, scope) in (*WRAPPERS, APEX)
-
-
-def find_losses(scope: Scope, files: Files) -> frozenset[str]:
-    """Return the variables of a function that hang on the output of a model that is wrapped in it.
-
-    Their ``backward`` is a collective.
-    """
-    models = {name for name, values in scope.bound.items() if values and is_wrapper(values[-1], scope, files)}
-    reached: set[str] = set()
-    for _ in range(DEEPEST_LOSS if models else 0):
-        for name, values in scope.bound.items():
-            if values and all(_depends(value, models, reached) for value in values):
-                reached.add(name)
-    return frozenset(reached)
-
-
-def _depends(value: ast.expr, models: set[str], outputs: set[str]) -> bool:
-    """Whether a value hangs on the output of one of the models, by calls and arithmetic."""
-    if isinstance(value, ast.Name):
-        return value.id in outputs
-    if isinstance(value, ast.BinOp):
-        return any(_depends(each, models, outputs) for each in (value.left, value.right))
-    if not isinstance(value, ast.Call):
-        return False
-    if isinstance(value.func, ast.Name) and value.func.id in models:
-        return True
-    if isinstance(value.func, ast.Attribute) and _depends(value.func.value, models, outputs):
-        return True
-    return any(_depends(each, models, outputs) for each in value.args)
 
 
 def _name_method(call: ast.Call, scope: Scope, files: Files) -> str | None:

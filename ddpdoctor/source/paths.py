@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ddpdoctor.evidence.sources import UnevenCall
-from ddpdoctor.source.calls import find_losses, is_any_collective, is_wrapper, name_collective
+from ddpdoctor.source.calls import is_any_collective, is_wrapper, name_collective
+from ddpdoctor.source.losses import LossReader
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.nodes import children
 from ddpdoctor.source.ranks import Difference, RankReader
@@ -40,7 +41,7 @@ KNOWN_ROOTS = frozenset({*sys.stdlib_module_names, *dir(builtins), "torch", "num
 HARMLESS = frozenset("""append extend update add get items keys values pop join split strip format write flush close
     info debug warning warn error exception critical log print add_scalar add_scalars add_text item cpu detach numpy
     tolist to mean sum size numel state_dict set_postfix set_description set_epoch mkdir exists
-    makedirs zero_ copy_ fill_ eval train""".split())  # fmt: skip
+    makedirs read readlines zero_grad empty_cache zero_ copy_ fill_ eval train""".split())  # fmt: skip
 """Methods of whatever object that are no collectives."""
 EXITS: dict[type[ast.stmt], str] = {
     ast.Return: "return",
@@ -48,6 +49,10 @@ EXITS: dict[type[ast.stmt], str] = {
     ast.Continue: "continue",
     ast.Raise: "raise",
 }
+OF_ONE_RANK = frozenset({"BaseException", "Exception", "RuntimeError", "OutOfMemoryError", "MemoryError", "OSError",
+                         "IOError", "FloatingPointError", "ZeroDivisionError"})  # fmt: skip
+"""Errors of data, memory and numbers, which one rank may meet alone."""
+JOINS = ("join", "Join")
 RAISES = ("assertRaises", "assertRaisesRegex", "raises")
 
 
@@ -73,7 +78,7 @@ class PathReader:
         self._open: list[Scope] = []
         self._found: dict[Scope, list[Found]] = {}
         self._ways: list[list[Found]] = []
-        self._losses: dict[Scope, frozenset[str]] = {}
+        self._losses = LossReader(files)
         for module in files.modules:
             for scope in module.walk():
                 self._prepare(scope)
@@ -87,8 +92,7 @@ class PathReader:
         return tuple(sorted(told, key=lambda each: (each.call.cell or 0, each.call.line, each.call.column)))
 
     def _prepare(self, scope: Scope) -> None:
-        """Note which names a collective has made equal, what mp.spawn starts, and which values are losses."""
-        self._losses[scope] = find_losses(scope, self.files)
+        """Note which names a collective has made equal, and what mp.spawn starts."""
         for node in find_calls(scope):
             name = self.files.dotted(node.func, scope) or ""
             if name in ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes") and node.args:
@@ -153,6 +157,11 @@ class PathReader:
             managers = [each.context_expr for each in node.items if isinstance(each.context_expr, ast.Call)]
             if any(_last(each.func) in RAISES for each in managers):
                 return calls
+            if any(_last(each.func) in JOINS for each in managers):
+                self._ways.append([])  # within it ranks may differ in their rounds
+                self._block(node.body, scope, after)
+                self._ways.pop()
+                return calls
             return calls + self._block(node.body, scope, after)
         if isinstance(node, ast.Try) or type(node).__name__ == "TryStar":
             return self._try(node, scope, after)
@@ -164,11 +173,46 @@ class PathReader:
     def _try(self, node: ast.stmt, scope: Scope, after: _After) -> tuple[Call, ...]:
         last = self._block(getattr(node, "finalbody", []), scope, after)
         further = _After(last + after.ends, last + after.loop, last + after.turn)
-        # Which rank comes to a handler is not known; tests in it are read.
-        for handler in getattr(node, "handlers", []):
-            self._block(handler.body, scope, further)
         body = self._block(getattr(node, "body", []), scope, further)
-        return body + self._block(getattr(node, "orelse", []), scope, further) + last
+        rest = self._block(getattr(node, "orelse", []), scope, further)
+        quiet = not body and not self._opaque(getattr(node, "body", []), scope)
+        for handler in getattr(node, "handlers", []):
+            own = self._block(handler.body, scope, further)
+            if quiet and _is_of_one_rank(handler):
+                self._compare_handler(handler, own, rest, further, scope)
+            elif _is_of_one_rank(handler) and not self._opaque(handler.body, scope):
+                self._skip_backward(handler, own, body, scope)
+        return body + rest + last
+
+    def _compare_handler(
+        self,
+        handler: ast.ExceptHandler,
+        own: tuple[Call, ...],
+        rest: tuple[Call, ...],
+        after: _After,
+        scope: Scope,
+    ) -> None:
+        """Note what only the rank makes that an error brings to a handler, or what it misses by leaving there."""
+        difference = Difference("error", True, ast.dump(handler), certain=False)
+        test = handler.type or ast.Name("BaseException")
+        way = self._exit(handler.body, scope)
+        if way not in ("raise", "exit"):
+            others = rest + (_rest(way, after) if way else ())
+            surplus = [(call, "except") for call in find_surplus(own, others)]
+            surplus += [(call, way) for call in find_surplus(others, own) if way]
+            self._ways[-1] += [Found(call, difference, kind, handler, test) for call, kind in surplus]
+
+    def _skip_backward(
+        self, handler: ast.ExceptHandler, own: tuple[Call, ...], body: tuple[Call, ...], scope: Scope
+    ) -> None:
+        """Note the backward that a rank misses which passes over an error in its forward."""
+        way = self._exit(handler.body, scope)
+        if way in ("raise", "exit") or any(isinstance(each, ast.Raise) for each in own_nodes(handler)):
+            return
+        difference = Difference("error", True, ast.dump(handler), certain=False)
+        test = handler.type or ast.Name("BaseException")
+        missed = [each for each in find_surplus(body, own) if each.operation == "backward"]
+        self._ways[-1] += [Found(each, difference, way or "skip", handler, test) for each in missed]
 
     def _loop(
         self, node: ast.For | ast.AsyncFor | ast.While, scope: Scope, after: _After
@@ -188,7 +232,7 @@ class PathReader:
     def _rounds(self, head: ast.expr, node: ast.stmt, scope: Scope) -> Difference | None:
         """Return how ranks differ in the number of rounds of a loop."""
         if isinstance(node, ast.While):
-            return self._ranks.read(head, scope)
+            return self._differs(head, scope)
         if (
             not isinstance(head, ast.Call)
             or self.files.dotted(head.func, scope) != "range"
@@ -203,7 +247,7 @@ class PathReader:
         for statement in body:
             for node in (statement, *own_nodes(statement)):
                 if isinstance(node, ast.Call):
-                    operation = name_collective(node, scope, self.files)
+                    operation = name_collective(node, scope, self.files) or self._name_backward(node, scope)
                     if operation is not None:
                         yield Call(operation, node, scope, certain=False)
 
@@ -213,7 +257,7 @@ class PathReader:
         left = self._block(node.body, scope, after)
         right = self._block(node.orelse, scope, after)
         exits = (self._exit(node.body, scope), self._exit(node.orelse, scope))
-        difference = self._ranks.read(node.test, scope)
+        difference = self._differs(node.test, scope)
         if difference is None:
             launch = self._ranks.is_about_launch(node.test, scope)
             both = left + find_surplus(right, left)
@@ -227,6 +271,10 @@ class PathReader:
             return head + left, True
         self._compare(node, scope, difference, (left_all, right_all), exits)
         return head + find_common(left, right) + (right if exits[0] else left if exits[1] else ()), True
+
+    def _differs(self, test: ast.expr, scope: Scope) -> Difference | None:
+        """Return how ranks differ in a test, by who they are or by what each alone has computed."""
+        return self._ranks.read(test, scope) or self._losses.read(test, scope)
 
     def _compare(
         self,
@@ -341,9 +389,13 @@ class PathReader:
         """Return ``backward`` for that of a loss that a wrapped model of the same function gave."""
         if not isinstance(node.func, ast.Attribute) or node.func.attr != "backward":
             return None
-        if isinstance(node.func.value, ast.Name) and node.func.value.id in self._losses[scope]:
-            return "backward"
-        return None
+        return "backward" if self._losses.is_output(node.func.value, scope) else None
+
+
+def _is_of_one_rank(handler: ast.ExceptHandler) -> bool:
+    """Whether an error may come to one rank alone: not what is the same in each process, such as a missing module."""
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return all(each is None or _last(each) in OF_ONE_RANK for each in kinds)
 
 
 def _rest(way: str, after: _After) -> tuple[Call, ...]:

@@ -16,7 +16,7 @@ from tests.lint.judging import REGISTRY
 
 CASES = Path(__file__).resolve().parent.parent / "faults" / "cases"
 FOUND = (
-    "barrier-not-reached", "hang-at-exit", "hang-eight-ranks", "hang-gather-object", "hang-guard-in-decorator",
+    "barrier-not-reached", "hang-at-exit", "hang-eight-ranks", "hang-except-continue", "hang-gather-object", "hang-guard-in-decorator",
     "hang-guard-in-helper", "hang-guard-in-method", "hang-monitored-barrier", "hang-new-group-on-members",
     "hang-new-group-on-some", "hang-return-before-group", "hang-wrap-on-some",
 )  # fmt: skip

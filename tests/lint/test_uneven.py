@@ -109,6 +109,41 @@ WRONG = {
         "COL002", "error",
         "model = DDP(net)\nloss = model(x).sum()\nif dist.get_rank() == 0:\n    loss.backward()  # here\n",
     ),
+    "backward of a model that is handed over": (
+        "COL002", "error",
+        "def step(model, x):\n    out = model(x)\n    if dist.get_rank() == 0:\n        out.sum().backward()  # here\nstep(DDP(net), 1)\n",
+    ),
+    "a round is left out for a loss": (
+        "COL002", "warning",
+        "model = DDP(net)\nfor x in xs:\n    loss = model(x).sum()\n    if torch.isnan(loss):\n        continue\n    loss.backward()  # here\n",
+    ),
+    "until the own loss is small": (
+        "COL002", "warning",
+        "model = DDP(net)\nfor x in xs:\n    loss = criterion(model(x), 1)\n    loss.backward()  # here\n"
+        "    if loss.item() < 0.1:\n        break\n",
+    ),
+    "a collective below the own loss": (
+        "COL002", "warning",
+        "def train(model):\n    loss = model(x).mean()\n    loss.backward()\n    value = loss.item()\n    if value > 10:\n"
+        "        dist.barrier()  # here\ntrain(DDP(net))\n",
+    ),
+    "by lot": (
+        "COL002", "warning", "import random\nif random.random() < 0.5:\n    dist.all_reduce(x)  # here\n",
+    ),
+    "in a handler": (
+        "COL002", "warning",
+        "try:\n    data = open('x').read()\nexcept OSError:\n    dist.barrier()  # here\n",
+    ),
+    "a handler that leaves": (
+        "COL002", "warning",
+        "for name in names:\n    try:\n        x = torch.load(name)\n    except Exception as error:\n        print(error)\n"
+        "        continue\n    dist.all_reduce(x)  # here\n",
+    ),
+    "an error of one rank is passed over": (
+        "COL002", "warning",
+        "model = DDP(net)\nfor x in xs:\n    try:\n        model(x).sum().backward()  # here\n"
+        "    except torch.cuda.OutOfMemoryError:\n        torch.cuda.empty_cache()\n",
+    ),
     "wrapped on some": ("COL002", "error", "if dist.get_rank() != 0:\n    net = DDP(net)  # here\n"),
     "the other side calls something else": (
         "COL002", "error", "if dist.get_rank() == 0:\n    dist.all_reduce(x)  # here\nelse:\n    print('no')\n",
@@ -178,6 +213,42 @@ RIGHT = {
     ),
     "in both helpers": (
         "def a():\n    dist.barrier()\ndef b():\n    dist.barrier()\nif dist.get_rank() == 0:\n    a()\nelse:\n    b()\n"
+    ),
+    "a loss that was reduced": (
+        "model = DDP(net)\nfor x in xs:\n    loss = model(x).sum()\n    dist.all_reduce(loss)\n    if torch.isnan(loss):\n"
+        "        continue\n    loss.backward()\n"
+    ),
+    "a flag that was reduced": (
+        "model = DDP(net)\nfor x in xs:\n    loss = model(x).sum()\n    bad = torch.isnan(loss).float()\n    dist.all_reduce(bad)\n"
+        "    if bad.item() > 0:\n        continue\n    loss.backward()\n"
+    ),
+    "a loss that decides only what is printed": (
+        "model = DDP(net)\nloss = model(x).sum()\nif loss.item() > 5:\n    print(loss)\nloss.backward()\n"
+    ),
+    "a loss of a model that is not wrapped": (
+        "for x in xs:\n    loss = net(x).sum()\n    if torch.isnan(loss):\n        continue\n    loss.backward()\n"
+    ),
+    "uneven rounds within a join": (
+        "model = DDP(net)\nwith model.join():\n    for i in range(dist.get_rank()):\n        model(x).sum().backward()\n"
+    ),
+    "a loss that ends the job": (
+        "model = DDP(net)\nloss = model(x).sum()\nif torch.isnan(loss):\n    raise ValueError\nloss.backward()\n"
+    ),
+    "drawn from one seed": (
+        "import random\nrandom.seed(7)\nif random.random() < 0.5:\n    dist.all_reduce(x)\n"
+    ),
+    "a missing module": "try:\n    import apex\nexcept ImportError:\n    dist.barrier()\n",
+    "the end of the data": (
+        "while True:\n    try:\n        x = next(batches)\n    except StopIteration:\n        break\n    dist.all_reduce(x)\n"
+    ),
+    "a handler that makes the same call": (
+        "try:\n    x = torch.load(name)\nexcept OSError:\n    dist.all_reduce(empty)\nelse:\n    dist.all_reduce(x)\n"
+    ),
+    "an error of a collective": (
+        "try:\n    dist.monitored_barrier()\nexcept RuntimeError:\n    dist.all_reduce(x)\n"
+    ),
+    "an error that is raised again": (
+        "model = DDP(net)\ntry:\n    model(x).sum().backward()\nexcept RuntimeError as error:\n    print(error)\n    raise\n"
     ),
     "one group on all": "g = dist.new_group([0, 1])\nif dist.get_rank() < 2:\n    dist.all_reduce(x, group=g)\n",
     "a group that its members make": (

@@ -21,6 +21,7 @@ LEAVES = {
     "break": "leave the loop",
     "continue": "go on to the next round",
     "exit": "exit",
+    "skip": "pass over an error",
 }
 """What ranks do that do not come to the call."""
 
@@ -85,12 +86,15 @@ def _describe(each: UnevenCall) -> str:
     what = each.operation if not each.inner else f"{each.operation} (below {_called(each.call)})"
     line = name_line(each.call)
     if each.kind in LEAVES:
-        side = f"Some ranks {LEAVES[each.kind]} at {name_line(each.guard)} (test {each.test})"
+        why = f"except {each.test}" if each.origin == "error" else f"test {each.test}"
+        side = f"Some ranks {LEAVES[each.kind]} at {name_line(each.guard)} ({why})"
         return f"{side} and never come to {what} at {line}."
     if each.kind == "decorator":
         return f"{what} at {line} stands in a function that {each.test} runs on one rank only."
     if each.kind in ("for", "while"):
         return f"{what} at {line} stands in a loop whose rounds differ between ranks ({each.test})."
+    if each.kind == "except":
+        return f"{what} at {line} is called only by a rank that meets {each.test} ({name_line(each.guard)})."
     words = "is called only where" if each.kind == "if" else "is called except where"
     return f"{what} at {line} {words} {each.test}: the other ranks never call it."
 
@@ -110,6 +114,9 @@ def _items(each: UnevenCall) -> Iterable[EvidenceItem]:
         "helper": "the rank",
         "host": "the host",
         "clock": "the clock of each rank",
+        "loss": "the batch of each rank: it hangs on the output of the wrapped model",
+        "random": "the rank: nothing seeds the generator, which starts differently in each process",
+        "error": "the rank that meets it",
     }
     how = "followed to its source" if each.traced else "by the names in it"
     yield EvidenceItem("source", f"{each.test} differs with {differs.get(each.origin, each.origin)}: {how}")
@@ -130,6 +137,17 @@ def _correct(each: UnevenCall) -> Fix:
         return Fix(
             "let rank 0 decide and tell the others",
             code="stop = torch.tensor(int(over))\ndist.broadcast(stop, src=0)\nif stop.item():\n    ...",
+        )
+    if each.origin in ("loss", "random"):
+        return Fix(
+            "let all ranks decide together",
+            code=f"stop = torch.tensor(float({each.test}), device=device)\n"
+            "dist.all_reduce(stop, op=dist.ReduceOp.MAX)\nif stop.item():\n    ...",
+        )
+    if each.origin == "error":
+        return Fix(
+            "note the error, and let all ranks decide together afterwards",
+            code="dist.all_reduce(failed, op=dist.ReduceOp.MAX)\nif failed.item():\n    ...",
         )
     if each.kind in LEAVES:
         code = f"{each.call.text}\n{each.guard.text}"

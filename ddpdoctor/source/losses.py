@@ -1,0 +1,134 @@
+"""Values of one rank alone: the loss of its own batch, its own random numbers; and the tests that they decide."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from ddpdoctor.source.kinds import kinds_of
+from ddpdoctor.source.names import UNKNOWN, Files, Scope
+from ddpdoctor.source.ranks import Difference
+from ddpdoctor.source.walking import find_calls, own_nodes
+
+DEEPEST = 4
+"""Variables over which an output is followed against the order of the lines."""
+NUMBERS = frozenset({"torch.isnan", "torch.isinf", "torch.isfinite", "math.isnan", "math.isinf", "math.isfinite",
+                     "numpy.isnan", "numpy.isinf", "numpy.isfinite", "torch.any", "torch.all", "bool",
+                     "any"})  # fmt: skip
+METHODS = frozenset({"isnan", "isinf", "isfinite", "any", "all", "item"})
+"""Questions about a number, as functions and as methods."""
+RANDOM = frozenset({"random.random", "random.randint", "random.uniform", "random.randrange", "random.choice",
+                    "numpy.random.rand", "numpy.random.random", "numpy.random.uniform", "numpy.random.randint",
+                    "numpy.random.random_sample"})  # fmt: skip
+"""Draws from generators that start differently in each process. Those of torch start alike."""
+SEEDS = re.compile(r"seed", re.IGNORECASE)
+ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+
+
+class LossReader:
+    """Knows which values of a function hang on the output of a wrapped model, and which tests on those."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._known: dict[Scope, frozenset[str]] = {}
+        self._forwards: dict[Scope, set[ast.Call]] = {}
+        self._seeded: dict[Scope, bool] = {}
+
+    def find(self, scope: Scope) -> frozenset[str]:
+        """Return the variables of a function that hang on the output of a wrapped model.
+
+        The model is wrapped in the same function, or comes as an argument or an attribute that always is.
+        """
+        if scope not in self._known:
+            self._known[scope] = frozenset()  # where it is asked again while it is followed
+            self._known[scope] = frozenset(self._find(scope))
+        return self._known[scope]
+
+    def is_output(self, node: ast.expr, scope: Scope) -> bool:
+        """Whether a value hangs on the output of a wrapped model: its ``backward`` is a collective."""
+        names = self.find(scope)
+        return _depends(node, self._forwards.get(scope, set()), set(names))
+
+    def _find(self, scope: Scope) -> set[str]:
+        calls = list(find_calls(scope))
+        if not any(isinstance(each.func, ast.Attribute) and each.func.attr == "backward" for each in calls):
+            return set()
+        kinds = kinds_of(self._files)
+        forwards = self._forwards[scope] = {
+            each for each in calls if kinds.all_of(each.func, scope, "wrapped")
+        }
+        reached: set[str] = set()
+        for _ in range(DEEPEST if forwards else 0):
+            for name, values in scope.bound.items():
+                if values and all(_depends(value, forwards, reached) for value in values):
+                    reached.add(name)
+        return reached
+
+    def read(self, test: ast.expr, scope: Scope) -> Difference | None:
+        """Return how ranks differ in a test because of what each alone has; None where it cannot be told."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            inner = self.read(test.operand, scope)
+            return inner.negate() if inner else None
+        if isinstance(test, ast.BoolOp):
+            found = [each for each in (self.read(value, scope) for value in test.values) if each is not None]
+            return found[0] if found else None
+        if isinstance(test, ast.Compare):
+            if len(test.ops) != 1 or not isinstance(test.ops[0], ORDERS):
+                return None
+            sides = [test.left, test.comparators[0]]
+        elif isinstance(test, ast.Call):
+            name = self._files.dotted(test.func, scope)
+            method = isinstance(test.func, ast.Attribute) and test.func.attr in METHODS
+            if name not in NUMBERS and not method:
+                return None
+            sides = [test]
+        else:
+            return None
+        origin = next((each for each in (self._origin(side, scope) for side in sides) if each), None)
+        return Difference(origin, True, ast.dump(test), certain=False) if origin else None
+
+    def _origin(self, node: ast.expr, scope: Scope) -> str | None:
+        """Return ``loss`` or ``random`` for what a value hangs on; None where it may be equal on all ranks."""
+        inside = list(_parts(node))
+        names = {each.id for each in inside if isinstance(each, ast.Name)}
+        if names & scope.reduced:
+            return None
+        if names & self.find(scope):
+            return "loss"
+        drawn = any(
+            isinstance(each, ast.Call) and self._files.dotted(each.func, scope) in RANDOM for each in inside
+        )
+        return "random" if drawn and not self._is_seeded(scope) else None
+
+    def _is_seeded(self, scope: Scope) -> bool:
+        """Whether anything in the program, or in what was not given, may seed the generators of ranks alike."""
+        *_, module = scope.outwards()
+        if module not in self._seeded:
+            related = self._files.find_related(module)
+            self._seeded[module] = any(SEEDS.search(line) for each in related for line in each.script.lines)
+        return self._seeded[module]
+
+
+def _parts(node: ast.expr) -> Iterator[ast.AST]:
+    yield node
+    yield from own_nodes(node)
+
+
+def _depends(value: ast.expr, forwards: set[ast.Call], outputs: set[str]) -> bool:
+    """Whether a value hangs on the output of a wrapped model, by calls and arithmetic."""
+    if value is UNKNOWN:
+        return False
+    if isinstance(value, ast.Name):
+        return value.id in outputs
+    if isinstance(value, ast.BinOp):
+        return any(_depends(each, forwards, outputs) for each in (value.left, value.right))
+    if isinstance(value, (ast.Attribute, ast.Subscript)):
+        return _depends(value.value, forwards, outputs)
+    if not isinstance(value, ast.Call):
+        return False
+    if value in forwards:
+        return True
+    if isinstance(value.func, ast.Attribute) and _depends(value.func.value, forwards, outputs):
+        return True
+    return any(_depends(each, forwards, outputs) for each in value.args)
