@@ -165,6 +165,22 @@ def test_a_node_that_is_late_is_named_where_clocks_were_compared() -> None:
     assert not find(find_straggling, *nodes, members=drifted)
 
 
+def test_a_node_is_late_without_clocks_where_the_others_are_seen_to_wait() -> None:
+    def make(number: int, wait: float, **seconds: float) -> Training:
+        ranks = [rank(2 * number + each, device_wait=wait, **seconds) for each in range(2)]
+        return node(*ranks, number=number, reductions=1.0)
+
+    late = make(1, 0.01, data=0.04, backward=0.03)
+    (found,) = find(find_straggling, make(0, 0.05), late, make(2, 0.05))
+    assert list(found.ranks) == [2, 3]
+    assert found.details["share"] is None
+    assert "% of the steps" not in found.message
+    assert not find(find_straggling, make(0, 0.01), late, make(2, 0.01))  # nobody waits
+    assert not find(
+        find_straggling, make(0, 0.05), make(1, 0.01), make(2, 0.05)
+    )  # none is on its own for longer
+
+
 def test_steps_that_wait_for_data_are_told_with_the_loader() -> None:
     ranks = [rank(each, data=0.09) for each in range(4)]
     (found,) = find(find_loader_bound, node(*ranks))

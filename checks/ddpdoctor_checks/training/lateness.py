@@ -31,8 +31,8 @@ class Late:
     ranks: RankSet
     lag_s: float
     """Median over the steps; of the rank with the largest."""
-    share: float
-    """Of the steps in which they are late; of the rank with the smallest."""
+    share: float | None
+    """Of the steps in which they are late; of the rank with the smallest. None where only lengths were compared."""
     step_s: float
     phase: str
     """Where they lose the time."""
@@ -67,7 +67,8 @@ def can_tell(evidence: Evidence) -> bool:
 def find_late(evidence: Evidence) -> list[Late]:
     """Return the ranks that keep coming late, those that lose their time in one phase together."""
     found: dict[str, list[Late]] = {}
-    late_nodes = {late.whole_nodes[0]: late for late in _find_late_nodes(evidence)}
+    late_nodes = {late.whole_nodes[0]: late for late in _find_longer_nodes(evidence)}
+    late_nodes.update({late.whole_nodes[0]: late for late in _find_late_nodes(evidence)})
     for node in evidence.training:
         if node.node in late_nodes:
             late = late_nodes[node.node]
@@ -82,7 +83,7 @@ def _merge(many: Sequence[Late]) -> Late:
     return Late(
         RankSet().union(*(each.ranks for each in many)),
         max(each.lag_s for each in many),
-        min(each.share for each in many),
+        min((each.share for each in many if each.share is not None), default=None),
         max(each.step_s for each in many),
         many[0].phase,
         max(each.more_s for each in many),
@@ -191,3 +192,35 @@ def _find_late_nodes(evidence: Evidence) -> list[Late]:
             ranks = RankSet(rank.rank for rank in node.timing.ranks)
             found.append(Late(ranks, *judged, step_s, phase, more, (node.node,)))
     return found
+
+
+def _find_longer_nodes(evidence: Evidence) -> list[Late]:
+    """Return nodes whose ranks need longer from one meeting to the next, and for which the others are seen to wait.
+
+    No clock is compared: all leave a reduction when the last one has come.
+    """
+    nodes = [node for node in evidence.training if node.timing.ranks]
+    if len(nodes) < 2:
+        return []
+    step_s = find_step(rank for node in nodes for rank in node.timing.ranks)
+    own = [median(_spend_alone(rank) for rank in node.timing.ranks) for node in nodes]
+    waits = [[rank.exposed_s for rank in node.timing.ranks if rank.exposed_s is not None] for node in nodes]
+    if not all(waits):
+        return []
+    reductions = median(node.timing.reductions for node in nodes)
+    waited = [-reductions * less for less in compare([median(each) for each in waits])]
+    found = []
+    for node, lag, seen in zip(nodes, compare(own), waited, strict=True):
+        if lag < max(LATE_S, LATE_SHARE * step_s) or seen < EXPLAINED * lag:
+            continue
+        others = [rank for each in nodes if each is not node for rank in each.timing.ranks]
+        phase, more = find_phase(node.timing.ranks, others, lag)
+        if phase is not None:
+            ranks = RankSet(rank.rank for rank in node.timing.ranks)
+            found.append(Late(ranks, lag, None, step_s, phase, more, (node.node,)))
+    return found
+
+
+def _spend_alone(rank: RankTimes) -> float:
+    """Return how long a rank is on its own between two meetings."""
+    return rank.spend(DATA, STARTING, FORWARD, OPTIMIZER, OTHER) + (rank.after_s or 0.0)

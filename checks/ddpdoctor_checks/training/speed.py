@@ -64,9 +64,10 @@ def find_straggling(evidence: Evidence) -> Iterable[Finding]:
         waits there. One phase must be longer than on the others by half of the lag: waiting for data, forward, the
         backward before the first bucket, optimizer, or Python. Where none is, nothing is said: ranks that share cores
         leave a reduction at different times.
-        Ranks of several nodes are compared where their clocks were, and the error of that is taken off; else each node
-        is looked at alone. On a GPU the others must also be seen to wait, by what DistributedDataParallel
-        measures in the first ten iterations and each hundredth.
+        Ranks of several nodes are compared where their clocks were, and the error of that is taken off; or by how long
+        they are on their own between two reductions, where the others are seen to wait as well. On a GPU the others
+        must also be seen to wait, by what DistributedDataParallel measures in the first ten iterations and each
+        hundredth.
 
     Known false alarms:
         Ranks that have more to do on purpose: rank 0 that writes a log in each step, pipelines whose ranks all make
@@ -121,9 +122,10 @@ def _tell_late(evidence: Evidence, late: Late) -> Finding:
     others = choose_form(len(victims), "the other", "the others")
     message = (
         f"{capitalise(name_set(late.ranks))} {'keeps' if one else 'keep'} arriving last: {_name_time(late.lag_s)} "
-        f"after {others} in the median, in steps of {_name_time(late.step_s)}, and late in "
-        f"{late.share:.0%} of the steps"
+        f"after {others} in the median, in steps of {_name_time(late.step_s)}"
     )
+    if late.share is not None:
+        message += f", and late in {late.share:.0%} of the steps"
     line = _find_loader(evidence) if late.phase == DATA else None
     message += f"; {'it loses' if one else 'they lose'} it {_LOSES[late.phase]}{tell_line(line)}"
     role = "culprit"
@@ -131,7 +133,12 @@ def _tell_late(evidence: Evidence, late: Late) -> Finding:
         line, role = _find_step_line(evidence), "noticed"
     items = [EvidenceItem("times", _describe(list_times(evidence), late))]
     if late.whole_nodes:
-        items.append(EvidenceItem("nodes", "clocks of the nodes were compared, and their error is taken off"))
+        how = (
+            "by how long ranks are on their own between two reductions, and by who waits; clocks of nodes do not count"
+            if late.share is None
+            else "clocks of the nodes were compared, and their error is taken off"
+        )
+        items.append(EvidenceItem("nodes", how))
     return Finding(
         message=message + ".",
         ranks=late.ranks,
@@ -141,7 +148,7 @@ def _tell_late(evidence: Evidence, late: Late) -> Finding:
         fix=(_HELPS[late.phase],),
         details={
             "lag_s": late.lag_s,
-            "share": round(late.share, 3),
+            "share": round(late.share, 3) if late.share is not None else None,
             "step_s": round(late.step_s, 6),
             "phase": late.phase,
             "more_s": round(late.more_s, 6),
