@@ -1,13 +1,13 @@
-"""COL002 and COL006 as they stand in the source: a collective that some ranks do not reach."""
+"""COL002, COL003 and COL006 as they stand in the source: a collective that some ranks do not reach."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.evidence.sources import SourcePlace, UnevenCall
+from ddpdoctor.evidence.sources import SourceFile, SourcePlace, UnevenCall
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check_also
-from ddpdoctor_checks.crash.collectives import find_collective_missing
+from ddpdoctor_checks.crash.collectives import find_collective_missing, find_mismatch
 from ddpdoctor_checks.hangs.findings import find_group_mismatch
 from ddpdoctor_checks.lint.facts import LINT, name_line
 from ddpdoctor_checks.places import in_source
@@ -38,13 +38,58 @@ def find_groups_uneven(evidence: Evidence) -> Iterable[Finding]:
     yield from _find(evidence, groups=True)
 
 
+@check_also(find_mismatch, id="lint.operations", family="source", needs=("sources",), commands=LINT)
+def find_operations_differ(evidence: Evidence) -> Iterable[Finding]:
+    """The two sides of a test on the rank make different collectives."""
+    if all(file.problem for file in evidence.sources):
+        raise NotApplicable("no file could be read")
+    for file in evidence.sources:
+        for left, right in _find_pairs(file):
+            yield _tell_pair(left, right)
+
+
 def _find(evidence: Evidence, *, groups: bool) -> Iterable[Finding]:
     if all(file.problem for file in evidence.sources):
         raise NotApplicable("no file could be read")
     for file in evidence.sources:
+        paired = {id(each) for pair in _find_pairs(file) for each in pair}
         for each in file.uneven:
-            if (each.operation in GROUPS) == groups:
+            if (each.operation in GROUPS) == groups and id(each) not in paired:
                 yield _tell(each)
+
+
+def _find_pairs(file: SourceFile) -> list[tuple[UnevenCall, UnevenCall]]:
+    """Return what both sides of one test make and the other lacks: not missing calls but different ones."""
+    sides: dict[SourcePlace, dict[str, UnevenCall]] = {}
+    for each in file.uneven:
+        if each.operation not in GROUPS and each.kind in ("if", "else"):
+            sides.setdefault(each.guard, {})[each.kind] = each
+    return [(pair["if"], pair["else"]) for pair in sides.values() if len(pair) == 2]
+
+
+def _tell_pair(left: UnevenCall, right: UnevenCall) -> Finding:
+    sure = all(each.certain and _known(each) for each in (left, right))
+    places = [in_source(left.call, "culprit"), in_source(right.call, "culprit")]
+    if left.guard.line != left.call.line:
+        places.append(in_source(left.guard, "condition"))
+    return Finding(
+        message=f"Where {left.test}, ranks call {left.operation} at {name_line(left.call)}, and the others "
+        f"{right.operation} at {name_line(right.call)}: they wait for different things.",
+        where=tuple(places),
+        evidence=tuple(_items(left)),
+        fix=(
+            Fix("make the same collective on all ranks, and test the rank afterwards", code=left.call.text),
+        ),
+        details={
+            "operation": left.operation,
+            "other": right.operation,
+            "test": left.test,
+            "origin": left.origin,
+            "proven": _proof(left if not left.certain else right),
+        },
+        confidence="high" if sure and left.traced else "medium",
+        severity=None if sure else "warning",
+    )
 
 
 def _tell(each: UnevenCall) -> Finding:

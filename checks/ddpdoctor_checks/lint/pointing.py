@@ -82,3 +82,12 @@ def find_roots(evidence: Evidence) -> Iterable[Finding]:
             Fix("name one rank, the same on all", code=f"dist.{operation}(tensor, 0)"),
             why=f"{root} was followed to the rank",
         )
+    for fact in facts_of(evidence, "roots-apart"):
+        operation, one, other = fact.names
+        yield tell_fact(
+            fact,
+            f"{operation} at {name_line(fact.place)} has rank {one} as its root, and on the other side of the test "
+            f"({name_line(fact.related[0].place)}) rank {other}: ranks wait for different ones.",
+            Fix("name one rank, the same on all", code=f"dist.{operation}(tensor, {one})"),
+            why="a test on the rank decides between the two",
+        )

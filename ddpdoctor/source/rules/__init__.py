@@ -26,7 +26,12 @@ from ddpdoctor.source.rules.launching import (
     find_unguarded_spawns,
 )
 from ddpdoctor.source.rules.models import find_bypassed, find_changed
-from ddpdoctor.source.rules.pointing import find_roots_that_differ, find_unmatched_messages, find_unwaited
+from ddpdoctor.source.rules.pointing import (
+    find_roots_apart,
+    find_roots_that_differ,
+    find_unmatched_messages,
+    find_unwaited,
+)
 from ddpdoctor.source.rules.reductions import find_redundant, find_unenclosed, find_unwrapped
 from ddpdoctor.source.rules.rendezvous import find_fixed_files, find_ports
 from ddpdoctor.source.rules.settings import find_switches
@@ -49,6 +54,7 @@ RULES: tuple[Rule, ...] = (
     find_ports,
     find_fixed_files,
     find_unwaited,
+    find_roots_apart,
 )
 ProgramRule = Callable[[Trace, Files], Iterable[SourceFact]]
 """From what one program does to what the rule sees, in whatever files."""

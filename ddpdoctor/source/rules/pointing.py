@@ -209,3 +209,39 @@ def _is_own_rank(root: ast.expr, step: Step, ranks: RankReader) -> bool:
             return False  # ``rank - rank % size``: the first rank of a group
         node = node.left
     return not isinstance(node, ast.BinOp) and ranks.rank(node, step.scope) is True
+
+
+def find_roots_apart(module: Scope, files: Files) -> Iterator[SourceFact]:
+    """Yield collectives whose root is another number on the two sides of a test on the rank (``roots-apart``).
+
+    names: the collective and both roots. The call of the other side is beside it.
+    """
+    ranks = RankReader(files)
+    for scope in module.walk():
+        if not any(name.removeprefix(DIST) in ROOTS for _, name in name_calls(scope, files)):
+            continue
+        for node in own_nodes(scope.node):
+            if not isinstance(node, ast.If) or not node.orelse or ranks.read(node.test, scope) is None:
+                continue
+            left, right = (_rooted(side, scope, files) for side in (node.body, node.orelse))
+            if [operation for operation, _, _ in left] != [operation for operation, _, _ in right]:
+                continue
+            for (operation, one, call), (_, other, beside) in zip(left, right, strict=True):
+                if one is not None and other is not None and one != other:
+                    related = (RelatedPlace("culprit", module.script.place(beside, scope.name)),)
+                    place = module.script.place(call, scope.name)
+                    names = (operation, str(one), str(other))
+                    yield SourceFact("roots-apart", place, related=related, names=names)
+
+
+def _rooted(side: list[ast.stmt], scope: Scope, files: Files) -> list[tuple[str, int | None, ast.Call]]:
+    """Return the collectives of a side that have a root, with it where it is a number."""
+    found = []
+    calls = [each for statement in side for each in own_nodes(statement) if isinstance(each, ast.Call)]
+    for call in sorted(calls, key=lambda each: (each.lineno, each.col_offset)):
+        operation = name_collective(call, scope, files)
+        if operation in ROOTS:
+            root = find_keyword(call, *ROOTS[operation])
+            number = root.value if isinstance(root, ast.Constant) and isinstance(root.value, int) else None
+            found.append((operation, number, call))
+    return found
