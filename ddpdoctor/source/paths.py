@@ -308,7 +308,8 @@ class PathReader:
             return EXITS[type(last)]
         if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
             name = self.files.dotted(last.value.func, scope)
-            return "exit" if name in ("sys.exit", "exit", "quit", "os._exit") else ""
+            if name in ("sys.exit", "exit", "quit", "os._exit"):
+                return "raise" if _fails(last.value) else "exit"
         return ""
 
     def _opaque(self, body: Sequence[ast.stmt], scope: Scope) -> bool:
@@ -390,6 +391,12 @@ class PathReader:
         if not isinstance(node.func, ast.Attribute) or node.func.attr != "backward":
             return None
         return "backward" if self._losses.is_output(node.func.value, scope) else None
+
+
+def _fails(call: ast.Call) -> bool:
+    """Whether an exit says that it failed: the launcher then ends the other ranks, as after an error."""
+    status = call.args[0] if call.args else None
+    return isinstance(status, ast.JoinedStr) or (isinstance(status, ast.Constant) and bool(status.value))
 
 
 def _is_of_one_rank(handler: ast.ExceptHandler) -> bool:

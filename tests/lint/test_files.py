@@ -110,6 +110,7 @@ RIGHT = [
     START + "model.load_state_dict(torch.load('a.pt', map_location=f'cuda:{local_rank}'))\n",
     START + "model.load_state_dict(torch.load('a.pt', 'cpu'))\n",
     START + "features = torch.load('features.pt')\n",
+    START + "model.load_state_dict(torch.load(f'pretrained/{args.name}.pt'))\n",
     START + "if rank == 0:\n    model.load_state_dict(torch.load('a.pt'))\n",
     "dist.init_process_group('gloo')\nmodel.load_state_dict(torch.load('a.pt'))\n",
     START + "os.environ['CUDA_VISIBLE_DEVICES'] = str(local_rank)\nmodel.load_state_dict(torch.load('a.pt'))\n",

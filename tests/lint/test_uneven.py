@@ -231,6 +231,9 @@ RIGHT = {
     "uneven rounds within a join": (
         "model = DDP(net)\nwith model.join():\n    for i in range(dist.get_rank()):\n        model(x).sum().backward()\n"
     ),
+    "an exit that fails ends the job": (
+        "model = DDP(net)\nloss = model(x).sum()\nif not torch.isfinite(loss):\n    sys.exit(1)\nloss.backward()\n"
+    ),
     "a loss that ends the job": (
         "model = DDP(net)\nloss = model(x).sum()\nif torch.isnan(loss):\n    raise ValueError\nloss.backward()\n"
     ),

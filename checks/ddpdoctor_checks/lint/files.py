@@ -72,7 +72,8 @@ def find_load_unmapped(evidence: Evidence) -> Iterable[Finding]:
     How it decides:
         By reading: the call has no ``map_location`` (and no ``mmap=True``), no test above it may be about ranks, and
         the program calls ``.cuda()``, ``torch.cuda`` or makes an NCCL group. A script that sets CUDA_VISIBLE_DEVICES
-        for itself is passed over. ``torch.cuda.set_device`` changes nothing: the device stands in the file.
+        for itself is passed over, and so are paths that speak of published weights.
+        ``torch.cuda.set_device`` changes nothing: the device stands in the file.
 
     Known false alarms:
         Files whose tensors were moved to the CPU before they were saved.

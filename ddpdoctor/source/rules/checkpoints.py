@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
@@ -19,6 +20,8 @@ from ddpdoctor.source.walking import find_calls, find_keyword, is_true
 LOADS = frozenset({"torch.load", "safetensors.torch.load_file"})
 MEETS = frozenset({"backward", "wait_for_everyone", "barrier", "gather", "reduce", "step"})
 """Methods in which ranks wait for each other, or may."""
+PUBLISHED = re.compile("pretrain|backbone|imagenet", re.IGNORECASE)
+"""Checkpoints that others have published, whose tensors mostly are on the CPU."""
 PREFIXED = ("wrapped",)
 BARE = ("model",)
 
@@ -88,6 +91,9 @@ def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]
         if call is None or step.name != "torch.load" or any(each.arg is None for each in call.keywords):
             continue
         if find_keyword(call, "map_location", 1) is not None or is_true(find_keyword(call, "mmap")):
+            continue
+        path = find_keyword(call, "f", 0)
+        if path is None or PUBLISHED.search(ways.spell(path, step)):
             continue
         if not ways.may_differ(step) and _is_restored(call, step.scope):
             yield SourceFact(
