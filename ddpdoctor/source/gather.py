@@ -65,7 +65,7 @@ def judge_scripts(scripts: Sequence[Script], *, workers: int = 1) -> tuple[Sourc
         except RecursionError:
             return SourceFile(script.name, TOO_DEEP)
 
-    return tuple(share_work(judge, [len(script.lines) for script in scripts], workers))
+    return tuple(share_work(judge, SourceFile, [len(script.lines) for script in scripts], workers))
 
 
 def _prepare(scripts: Sequence[Script]) -> PathReader:

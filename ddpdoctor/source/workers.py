@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
-import multiprocessing
+import json
 import os
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any, TypeVar
+
+from ddpdoctor.evidence.codec import decode, encode
 
 Row = TypeVar("Row")
 MOST_WORKERS = 16
 """Each holds what it touches of all trees once more."""
-PARTS = 4
-"""Parts of the work for each worker, so that one with the longest files does not keep the others waiting."""
-_inherited: Callable[[int], Any] | None = None
 
 
 @contextmanager
@@ -34,40 +34,75 @@ def no_collection() -> Iterator[None]:
 
 def count_workers() -> int:
     """Return how many processes may share the work: one where processes cannot be forked safely."""
-    if "fork" not in multiprocessing.get_all_start_methods() or threading.active_count() > 1:
+    if sys.platform != "linux" or threading.active_count() > 1:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     return min(cores, MOST_WORKERS)
 
 
-def share_work(work: Callable[[int], Row], sizes: Sequence[int], workers: int) -> list[Row]:
+def share_work(work: Callable[[int], Row], kind: type[Row], sizes: Sequence[int], workers: int) -> list[Row]:
     """Return ``work(i)`` for all i, in their order.
+
+    Plain children and pipes: a pool keeps threads and queues that outlive an interrupt, or whoever started them.
 
     Args:
         work: called in forked children, which inherit all that it refers to; its results are sent back.
+        kind: what it returns, a class of evidence.
         sizes: how much work each i is, in whatever unit.
-        workers: how many processes; with one, or where a child dies, the work is done here.
+        workers: how many processes; with one, or where a child dies or fails, the work is done here.
     """
-    global _inherited
-    everything = range(len(sizes))
-    if workers < 2 or len(sizes) < 2:
-        return [work(i) for i in everything]
-    order = sorted(everything, key=lambda i: -sizes[i])
-    count = min(len(order), workers * PARTS)
+    count = min(workers, len(sizes))
+    if count < 2:
+        return [work(i) for i in range(len(sizes))]
+    order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
     parts = [order[start::count] for start in range(count)]
-    _inherited = work
+    done: dict[int, Row] = {}
+    children: list[tuple[int, int]] = []
     gc.freeze()  # children do not write to the pages of what they inherit by looking for garbage in it
     try:
-        with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
-            done = {i: row for rows in pool.map(_work_on, parts) for i, row in rows}
-        return [done[i] for i in everything]
-    except (BrokenProcessPool, OSError):  # killed for memory, or no process could be started
-        return [work(i) for i in everything]
+        for part in parts:
+            children.append(_start(work, part))
+        for _, pipe in children:
+            done.update({int(i): decode(kind, row) for i, row in _receive(pipe)})
+    except OSError:  # no process or pipe could be made; what is missing is done below
+        pass
     finally:
         gc.unfreeze()
-        _inherited = None
+        _end(children)
+    return [done[i] if i in done else work(i) for i in range(len(sizes))]
 
 
-def _work_on(part: Sequence[int]) -> list[tuple[int, Any]]:
-    assert _inherited is not None
-    return [(i, _inherited(i)) for i in part]
+def _start(work: Callable[[int], object], part: Sequence[int]) -> tuple[int, int]:
+    """Start a child that does one part; return its number and the pipe from which its results come."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(writing)
+        return child, reading
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ended by Ctrl-C without a word
+        data = json.dumps([(i, encode(work(i))) for i in part]).encode()
+        with os.fdopen(writing, "wb") as stream:
+            stream.write(data)
+    finally:
+        os._exit(0)  # nothing of what the parent has opened is flushed or ended twice
+
+
+def _receive(pipe: int) -> list[tuple[int, Any]]:
+    """Return the results that a child has sent; none where it died or failed before."""
+    with os.fdopen(pipe, "rb", closefd=False) as stream:
+        data = stream.read()
+    try:
+        return list(json.loads(data))
+    except ValueError:  # killed before, or while it was sending
+        return []
+
+
+def _end(children: Sequence[tuple[int, int]]) -> None:
+    """End what still runs, which after an interrupt all do, and take in how each child ended."""
+    for child, pipe in children:
+        os.close(pipe)
+        with contextlib.suppress(OSError):
+            os.kill(child, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            os.waitpid(child, 0)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
+import time
 
 import pytest
 
@@ -33,7 +35,7 @@ def test_work_of_a_process_that_dies_is_done_here() -> None:
             os._exit(9)
         return number * 2
 
-    assert share_work(work, [1, 1, 1], 2) == [0, 2, 4]
+    assert share_work(work, int, [1, 1, 1], 2) == [0, 2, 4]
 
 
 def test_what_work_raises_reaches_the_caller() -> None:
@@ -41,7 +43,7 @@ def test_what_work_raises_reaches_the_caller() -> None:
         raise KeyError(number)
 
     with pytest.raises(KeyError):
-        share_work(work, [1, 1], 2)
+        share_work(work, int, [1, 1], 2)
 
 
 def test_processes_with_threads_are_not_forked() -> None:
@@ -64,3 +66,21 @@ def test_collector_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
         assert not gc.isenabled()
     assert gc.isenabled()
+
+
+def test_interrupt_ends_the_children_too() -> None:
+    here = os.getpid()
+
+    def work(number: int) -> int:
+        if os.getpid() != here:
+            if number == 0:
+                os.kill(here, signal.SIGINT)
+            time.sleep(60)
+        return number
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        share_work(work, int, [2, 1], 2)
+    assert time.monotonic() - began < 30
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
