@@ -125,7 +125,7 @@ def find_directory_raced(evidence: Evidence) -> Iterable[Finding]:
     for fact in facts_of(evidence, "directory-raced"):
         how, path = fact.names
         if how == "made":
-            wrong = f"All ranks make {path} at {name_line(fact.place)}: all but the first fail with FileExistsError."
+            wrong = f"All ranks make {path} at {name_line(fact.place)}: who comes second fails with FileExistsError."
             fix = Fix("let it exist already", code=f"os.makedirs({path}, exist_ok=True)")
         else:
             wrong = (
