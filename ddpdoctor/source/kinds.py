@@ -348,6 +348,12 @@ def _born(value: Value, function: Scope, node: ast.Call, scope: Scope) -> Value:
     return replace(value, via=((node, scope), *value.via)) if home is function else value
 
 
+def born_with(value: Value, other: Value) -> Value:
+    """Return a value that was followed from where another one was made, as an object of the same call of a function."""
+    home = value.via[0][1] if value.via else value.scope
+    return replace(value, via=(*other.via, *value.via)) if other.via and home is other.scope else value
+
+
 def _prepare(value: Value, node: ast.Call, scope: Scope) -> Value:
     if value.kind == "model":
         return Value("prepared model", node, scope, value.name, value.owner, (value,))

@@ -160,6 +160,35 @@ def test_epoch_is_set_or_it_cannot_be_told(source: str) -> None:
     assert rules_in_head(source) == []
 
 
+HELPER = """
+def make(dataset):
+    sampler = DistributedSampler(dataset){mark}
+    return DataLoader(dataset, 4, sampler=sampler), sampler
+dist.init_process_group("gloo")
+train, sampler = make(datasets.MNIST("x"))
+valid, other = make(datasets.MNIST("y"))
+model = DDP(Net())
+for epoch in range(3):
+    {told}.set_epoch(epoch)
+    for x, y in train:
+        model(x).sum().backward()
+"""
+
+
+def test_samplers_of_one_helper_are_told_apart() -> None:
+    wrong = HELPER.format(told="other", mark="  # HERE")
+    assert rules_in_head(wrong) == [("epoch-unset", marked(wrong))]
+    assert rules_in_head(HELPER.format(told="sampler", mark="")) == []
+    assert rules_in_head(HELPER.format(told="train.sampler", mark="")) == []
+
+
+def test_sampler_of_batches_is_followed() -> None:
+    loader = "sampler = DistributedSampler(dataset)  # HERE\nbatches = torch.utils.data.BatchSampler(sampler, 4, False)\n"
+    source = SCRIPT.format(loader=f"{loader}loader = DataLoader(dataset, batch_sampler=batches)", before="{}")
+    assert rules_in_head(source.format("pass")) == [("epoch-unset", marked(source))]
+    assert rules_in_head(source.format("sampler.set_epoch(epoch)")) == []
+
+
 OWN = """
 class Own(torch.utils.data.Sampler):
     def __init__(self, n):

@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
-from ddpdoctor.source.kinds import Kinds, Value, kinds_of
+from ddpdoctor.source.flow import name_of
+from ddpdoctor.source.kinds import Kinds, Value, born_with, kinds_of
 from ddpdoctor.source.makers import find_class_kind
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.steps import (
@@ -170,7 +171,18 @@ def samplers_of(loader: Value, kinds: Kinds) -> tuple[Value, ...]:
     if loader.scope is None or loader.kind != "loader" or not is_spelled_out(loader.call):
         return ()
     sampler = given(loader.call, "sampler", 3)
-    return kinds.find(sampler, loader.scope) if sampler is not None else ()
+    if sampler is None:
+        batches = given(loader.call, "batch_sampler", 4)
+        made = kinds.all_of(batches, loader.scope, "sampler") if batches is not None else ()
+        if (
+            len(made) != 1
+            or made[0].name.rpartition(".")[2] != "BatchSampler"
+            or made[0].scope is not loader.scope
+        ):
+            return made
+        sampler = given(made[0].call, "sampler", 0)
+    found = kinds.find(sampler, loader.scope) if sampler is not None else ()
+    return tuple(born_with(each, loader) for each in found)
 
 
 def _is_shuffling(sampler: Value) -> bool:
@@ -220,7 +232,7 @@ def _find_way(samplers: list[Value], loop: TrainingLoop, kinds: Kinds) -> str | 
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "set_epoch":
             continue
         owner = call.func.value
-        if isinstance(owner, ast.Attribute) and owner.attr == "sampler":
+        if isinstance(owner, ast.Attribute) and owner.attr == "sampler" and name_of(owner) is None:
             values = [
                 v
                 for loader in kinds.find(owner.value, scope)
