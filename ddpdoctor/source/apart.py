@@ -10,8 +10,8 @@ import ast
 import re
 from collections.abc import Iterable
 
+from ddpdoctor.source.known import HARMLESS, KNOWN_ROOTS
 from ddpdoctor.source.names import UNKNOWN, Files, Scope
-from ddpdoctor.source.paths import HARMLESS, KNOWN_ROOTS
 from ddpdoctor.source.ranks import ZERO, RankReader
 from ddpdoctor.source.traces import Frame, Guard, Step, Trace
 

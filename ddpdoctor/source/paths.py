@@ -8,13 +8,12 @@ that were not given.
 from __future__ import annotations
 
 import ast
-import builtins
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ddpdoctor.evidence.sources import UnevenCall
 from ddpdoctor.source.calls import is_any_collective, is_wrapper, name_collective
+from ddpdoctor.source.known import HARMLESS, KNOWN_ROOTS, OF_ONE_RANK
 from ddpdoctor.source.losses import LossReader
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.nodes import children
@@ -35,23 +34,12 @@ MOST_CALLS = 64
 """Collectives of one block that are kept; further ones would change nothing."""
 DEEPEST_CALLS = 12
 """Functions that are followed into one another."""
-KNOWN_ROOTS = frozenset({*sys.stdlib_module_names, *dir(builtins), "torch", "numpy", "np", "tqdm", "wandb",
-                         "accelerate", "torchvision", "transformers", "datasets", "yaml"})  # fmt: skip
-"""Packages whose functions make no collective of the user's groups unless `name_collective` knows it."""
-HARMLESS = frozenset("""append extend update add get items keys values pop join split strip format write flush close
-    info debug warning warn error exception critical log print add_scalar add_scalars add_text item cpu detach numpy
-    tolist to mean sum size numel state_dict set_postfix set_description set_epoch mkdir exists
-    makedirs read readlines zero_grad empty_cache zero_ copy_ fill_ eval train""".split())  # fmt: skip
-"""Methods of whatever object that are no collectives."""
 EXITS: dict[type[ast.stmt], str] = {
     ast.Return: "return",
     ast.Break: "break",
     ast.Continue: "continue",
     ast.Raise: "raise",
 }
-OF_ONE_RANK = frozenset({"BaseException", "Exception", "RuntimeError", "OutOfMemoryError", "MemoryError", "OSError",
-                         "IOError", "FloatingPointError", "ZeroDivisionError"})  # fmt: skip
-"""Errors of data, memory and numbers, which one rank may meet alone."""
 JOINS = ("join", "Join")
 RAISES = ("assertRaises", "assertRaisesRegex", "raises")
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.apart import Ways
 from ddpdoctor.source.calls import is_any_collective, is_wrapper
+from ddpdoctor.source.known import KNOWN_ROOTS
 from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.paths import KNOWN_ROOTS
 from ddpdoctor.source.texts import fold
 from ddpdoctor.source.traces import JOINS, OTHER_JOINS, SPAWNS, Step, Trace
 from ddpdoctor.source.walking import find_keyword, name_calls

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.apart import Ways
 from ddpdoctor.source.calls import GROUP_AT, name_collective
+from ddpdoctor.source.known import KNOWN_ROOTS
 from ddpdoctor.source.names import UNKNOWN, Files, Scope
-from ddpdoctor.source.paths import KNOWN_ROOTS
 from ddpdoctor.source.ranks import RankReader
 from ddpdoctor.source.traces import Step, Trace
 from ddpdoctor.source.walking import find_keyword, is_true, name_calls, own_nodes

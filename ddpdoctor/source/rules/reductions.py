@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.graphs import loss_of, slice_of
 from ddpdoctor.source.kinds import Kinds, Value, kinds_of
+from ddpdoctor.source.known import KNOWN_ROOTS
 from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.paths import KNOWN_ROOTS
 from ddpdoctor.source.programs import JOINS
 from ddpdoctor.source.rules.models import reduces_by_hand, wraps_of
 from ddpdoctor.source.steps import TrainingLoop, enclosing_loops, is_backward, reach, training_loops
