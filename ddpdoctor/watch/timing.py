@@ -16,6 +16,8 @@ MANY, FEW_COLUMNS = 512, 24
 """Ranks of a job from which on fewer columns are kept."""
 LONGEST = 128
 """Columns and looks of one event that are read."""
+MOST = 1 << 62
+"""That a number may be."""
 FEWEST_LOOKS = 10
 """Iterations that say how long ranks take to their first bucket: not the first ones of a job alone."""
 CLOCKS_NS = 1_000_000_000
@@ -79,23 +81,34 @@ def choose(first: int, width: int) -> int:
     return first
 
 
+def _whole(value: Any) -> int:
+    """Return a number of a row; what ranks wrote may be damaged, or made up."""
+    number = int(value)
+    if abs(number) >= MOST:
+        raise ValueError("no time and no count is so large")
+    return number
+
+
+def _read_column(row: list[Any]) -> _Column:
+    numbers = [_whole(each) for each in row[: _PHASES + 10]]
+    first, count, reduced = numbers[:3]
+    spent = tuple(max(0, each) for each in numbers[3:_PHASES])
+    sampled, met, *marks = numbers[_PHASES:]
+    return _Column(first, max(1, count), reduced, spent, sampled, met, tuple(marks))
+
+
 def _read(number: int, event: dict[str, Any]) -> _Rank:
-    columns = [
-        _Column(int(row[0]), max(1, int(row[1])), int(row[2]), tuple(max(0, int(each)) for each in row[3:_PHASES]),
-                int(row[_PHASES]), int(row[_PHASES + 1]), tuple(int(each) for each in row[_PHASES + 2 :][:8]))
-        for row in event["columns"][:LONGEST]
-        if len(row) >= _PHASES + 2
-    ]  # fmt: skip
+    columns = [_read_column(row) for row in event["columns"][:LONGEST] if len(row) >= _PHASES + 2]
     looks = {
-        int(row[0]): tuple(int(each) for each in row[1:6])
+        _whole(row[0]): tuple(_whole(each) for each in row[1:6])
         for row in event["looks"][:LONGEST]
         if len(row) >= 6
     }
-    width = int(event["width"])
+    width = _whole(event["width"])
     if not 0 < width < 1 << 40 or width & (width - 1):
         raise ValueError("a column's width is a power of two")
     members = event.get("members")
-    group = tuple(int(rank) for rank in members) if members is not None else None
+    group = tuple(_whole(rank) for rank in members) if members is not None else None
     return _Rank(number, event, width, columns, looks, event["wall_ns"] - event["mono_ns"], group)
 
 
@@ -121,7 +134,7 @@ def fold_timing(events: Mapping[int, dict[str, Any]], world: int, locate: Locate
     lags = _find_lags(ranks, columns)
     slower = _find_slower(ranks)
     exposed, reduction, iterations = _find_least(ranks)
-    first = max(ranks, key=lambda rank: int(rank.event["bytes"]))
+    first = max(ranks, key=lambda rank: _whole(rank.event["bytes"]))
     return Timing(
         steps=max(int(rank.event["steps"]) for rank in ranks),
         width=width,
@@ -143,7 +156,7 @@ def fold_timing(events: Mapping[int, dict[str, Any]], world: int, locate: Locate
         exposed_s=exposed,
         reduction_s=reduction,
         reductions=round(median(each.reduced / each.count for rank in ranks for each in rank.columns), 3),
-        gradient_bytes=int(first.event["bytes"]),
+        gradient_bytes=_whole(first.event["bytes"]),
         device=str(first.event.get("device") or "")[:20],
         loader=_find_loader(ranks, locate),
     )
@@ -236,9 +249,10 @@ def _common(ranks: Iterable[_Rank]) -> list[int]:
 
 def _find_loader(ranks: Sequence[_Rank], locate: Locate) -> tuple[Frame, ...]:
     waited = [
-        (int(row[1]), rank.number, int(row[0]))
+        (_whole(row[1]), rank.number, _whole(row[0]))
         for rank in ranks
         for row in (rank.event.get("loaders") or ())[:16]
+        if len(row) == 2
     ]
     _, number, place = max(waited, default=(0, 0, 0))
     return locate(number, place) if place else ()

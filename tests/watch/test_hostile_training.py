@@ -40,6 +40,12 @@ def step(number: int, numbers: list[Any], **more: Any) -> str:
     return event("step", 2 + number, **{**values, **told, "each_gradient": numbers, "wrappers": [], **more})
 
 
+def times(**more: Any) -> str:
+    row = [1, 1, 1, *[1000] * 7, 1, 1, 5_000_000]
+    values = {"columns": [row], "looks": [], "loaders": [], "device": "cpu", "members": None, **more}
+    return event("times", 9, **{"steps": 1, "width": 1, "bytes": 100, **values})
+
+
 def prints(count: int, rank: int = 0, differing: int = -1) -> list[Any]:
     return [[f"{place:x}{rank if place == differing else ''}", 1.5] for place in range(count)]
 
@@ -53,11 +59,13 @@ HOSTILE = {
         step(8, [], states=[["a", "b"]], each_state=3), event("load", 3, number=[1]), event("load", 3, number=1),
         event("loaded", 3), event("gathered", 3, **{"class": 1}, shape=["x"]), event("nonfinite", 3, what=[]),
         event("nonfinite", 3, what="gradient", number=1, model={}, name=[], value=2), event("finite", 3, number=None),
+        times(columns=[1]), times(columns=[[]], looks=[[]]), times(looks=["x"]), times(loaders=[[1]]), times(width="x"),
         event("search", 3, number=1, iteration=1, unused=1, each_ns=-5, apart_ns="x"), event("losses", 3, since={}),
     ],
     "huge numbers": [
         table(["a"], table=10**30), step(10**30, prints(1)), step(1, [["f" * 100_000, 1e308]]),
         event("watching", 3, elapsed_ns=1, spent_ns=10**30), event("epoch", 3, loader=1, number=10**40),
+        times(bytes=10**400), times(columns=[[1, 1, 1, *[10**400] * 7, 1, 1, 10**400]]),
     ],
     "a million tensors": [
         event("tensors", 2, optimizer=1, table=1, rows=[0] * 1_000_000, models={}, **{"class": "SGD"}),

@@ -112,6 +112,8 @@ def test_of_large_jobs_few_columns_are_kept() -> None:
         {"columns": 5},
         {"looks": 5},
         {"wall_ns": None},
+        {"bytes": 10**400},
+        {"looks": [[1, 10**400, 1, 1, 1, 1]]},
     ],
 )
 def test_what_is_damaged_is_refused(damaged: dict[str, Any]) -> None:
