@@ -72,6 +72,7 @@ FACTS = {
     "silent-epoch-ignored": {"DAT002"},
     "silent-epoch-of-other-sampler": {"DAT002"},
     "silent-epoch-prepared": {"DAT002"},
+    "silent-epoch-shared-loop": {"DAT002"},
     "silent-epoch-unset": {"DAT002"},
     "silent-gather-contrastive": {"COL010"},
     "silent-no-sync-without-forward": {"DDP007"},

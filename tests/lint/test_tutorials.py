@@ -48,6 +48,10 @@ CHANGES = [
     ("adversarial.py", "        sampler.set_epoch(epoch)\n", "", "DAT002"),
     ("tokens.py", "            model.require_backward_grad_sync = (micro_step == gradient_accumulation_steps - 1)", "            pass", None),
     ("tokens.py", "            logits, loss = model(X, Y)\n            loss = loss /", "            logits, loss = raw_model(X, Y)\n            loss = loss /", "DDP005"),
+    ("distillation.py", "z = self.student(x)", "z = self.student.module(x)", "DDP005"),
+    ("distillation.py", "            self.sampler.set_epoch(epoch)\n", "", "DAT002"),
+    ("finetuning.py", "        ts.set_epoch(epoch)\n", "", "DAT002"),
+    ("finetuning.py", "    torch.manual_seed(0)\n", "    torch.manual_seed(rank)\n", "DAT004"),
 ]  # fmt: skip
 
 

@@ -149,12 +149,13 @@ def find_epoch_unset(files: Files) -> Iterator[SourceFact]:
         if not isinstance(loop.node, (ast.For, ast.AsyncFor)) or not runs_again(loop.node, loop.scope, kinds):
             continue
         loaders = loaders_of(loop.node.iter, loop.scope, kinds)
-        samplers = [each for loader in loaders for each in samplers_of(loader, kinds)]
-        if (
-            not samplers
-            or not all(map(_is_shuffling, samplers))
-            or any(_is_one_batch(each) for each in loaders)
-        ):
+        by_loader = [(loader, samplers_of(loader, kinds)) for loader in loaders]
+        if any(each.name not in DISTRIBUTED for _, own in by_loader for each in own):
+            continue
+        # those that keep their order are for an evaluation in the same loop
+        by_loader = [(loader, own) for loader, own in by_loader if own and all(map(_is_shuffling, own))]
+        samplers = [each for _, own in by_loader for each in own]
+        if not samplers or any(_is_one_batch(loader) for loader, _ in by_loader):
             continue
         around = enclosing_loops(loop.node, loop.scope, kinds)
         if any(_stands_in(loader.call, around) for loader in loaders):
