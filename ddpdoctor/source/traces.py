@@ -36,6 +36,8 @@ ABOUT = re.compile(
     r"__main__|multiprocessing|torch\.distributed|import distributed|DistributedDataParallel|[Aa]ccelerat"
 )
 """What a module mentions that starts a program of ranks, here or in the files that it imports."""
+DOUBTS = frozenset({"if", "else", "unless", "case", "try", "except"})
+"""Kinds of guards below which a line may never run."""
 LEAVES = (ast.Return, ast.Break, ast.Continue)
 
 
@@ -231,11 +233,15 @@ class _Walker:
         if name in JOINS and fold(find_keyword(node, "world_size"), scope, self.files) == "1":
             self.trace.alone = True
         if not self.trace.joins:
+            # Libraries make collectives where a test says that there is a group: that is no sign of one.
+            sure = not any(each.kind in DOUBTS for each in guards)
             self.trace.joins = (
                 name in JOINS
                 or name in OTHER_JOINS
-                or is_wrapper(node, scope, self.files)
-                or is_any_collective(node, scope, self.files)
+                or (
+                    sure
+                    and (is_wrapper(node, scope, self.files) or is_any_collective(node, scope, self.files))
+                )
             )
         if callee is None or len(frames) >= DEEPEST_CALLS or any(each.callee is callee for each in frames):
             return

@@ -74,6 +74,7 @@ def test_interrupt_ends_the_children_too() -> None:
     def work(number: int) -> int:
         if os.getpid() != here:
             if number == 0:
+                time.sleep(1)  # it waits by then: in a hook of fork an interrupt would be lost
                 os.kill(here, signal.SIGINT)
             time.sleep(60)
         return number
