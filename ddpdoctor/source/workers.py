@@ -60,8 +60,9 @@ def share_work(work: Callable[[int], Row], kind: type[Row], sizes: Sequence[int]
     children: list[tuple[int, int]] = []
     gc.freeze()  # children do not write to the pages of what they inherit by looking for garbage in it
     try:
-        for part in parts:
-            children.append(_start(work, part))
+        with _no_interrupt():  # between the start of a child and the note of it
+            for part in parts:
+                children.append(_start(work, part))
         for _, pipe in children:
             done.update({int(i): decode(kind, row) for i, row in _receive(pipe)})
     except OSError:  # no process or pipe could be made; what is missing is done below
@@ -70,6 +71,22 @@ def share_work(work: Callable[[int], Row], kind: type[Row], sizes: Sequence[int]
         gc.unfreeze()
         _end(children)
     return [done[i] if i in done else work(i) for i in range(len(sizes))]
+
+
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Let Ctrl-C wait. A mask of the main thread is not enough: threads of C libraries take the signal as well."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # which no interrupt reaches
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _start(work: Callable[[int], object], part: Sequence[int]) -> tuple[int, int]:
