@@ -8,6 +8,11 @@ from ddpdoctor_checks.lint.examples import EXAMPLES
 from tests.lint.judging import REGISTRY, lint
 
 
+def test_every_code_that_is_found_in_the_source_has_examples() -> None:
+    codes = {code for each in REGISTRY.checks_of("lint") for code in each.codes}
+    assert codes - EXAMPLES.keys() == set()
+
+
 @pytest.mark.parametrize("code", EXAMPLES)
 def test_wrong_example_has_its_finding(code: str) -> None:
     assert code in {each.code for each in lint(EXAMPLES[code][0], head="")}

@@ -8,6 +8,7 @@ from ddpdoctor_checks.lint.examples.devices import DEVICES
 from ddpdoctor_checks.lint.examples.files import FILES
 from ddpdoctor_checks.lint.examples.launching import LAUNCHING
 from ddpdoctor_checks.lint.examples.messages import MESSAGES
+from ddpdoctor_checks.lint.examples.setups import SETUPS
 from ddpdoctor_checks.lint.examples.training import TRAINING
 from ddpdoctor_checks.lint.examples.values import VALUES
 
@@ -17,6 +18,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     **FILES,
     **LAUNCHING,
     **MESSAGES,
+    **SETUPS,
     **TRAINING,
     **VALUES,
 }
