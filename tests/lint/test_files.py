@@ -84,6 +84,18 @@ def test_wrong_program_is_found_at_its_line(code: str, severity: str, text: str)
 
 
 RIGHT = [
+    """\
+    class Codebook(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.book = torch.zeros(8)
+            if dist.is_available() and dist.is_initialized():
+                dist.broadcast(self.book, 0)
+    def convert(path):
+        model = Codebook()
+        torch.save(model.state_dict(), path)
+    convert("model.pt")
+    """,
     START + "if rank == 0:\n    torch.save(state, 'model.pt')\n",
     START + "if not args.distributed or dist.get_rank() == 0:\n    torch.save(state, 'model.pt')\n",
     START + "torch.save(state, f'model-{rank}.pt')\n",
