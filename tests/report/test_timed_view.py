@@ -9,6 +9,7 @@ from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.timing import PHASES, RankTimes, Timing
 from ddpdoctor.evidence.training import Training
 from ddpdoctor.report.html.caps import Caps
+from ddpdoctor.report.html.overlap import view_overlaps
 from ddpdoctor.report.html.timed import TimedView, view_timed
 from ddpdoctor.testing import make_world
 
@@ -96,3 +97,29 @@ def test_many_ranks_are_folded_and_that_is_said() -> None:
     assert found.lags.count('class="q0"') + found.lags.count('class="q1"') == 1  # the block that has it
     assert "16,384 ranks in 64 blocks of up to 256" in str(found.folded)
     assert len(caps.notes) == 2
+
+
+def test_what_hides_of_a_reduction_is_drawn_for_each_node() -> None:
+    base = world([rank(0, 0.0)], [rank(1, 0.0)])
+    nodes = [
+        dataclasses.replace(
+            node,
+            timing=dataclasses.replace(
+                node.timing,
+                ranks=tuple(dataclasses.replace(each, computing_s=0.06) for each in node.timing.ranks),
+                exposed_s=0.01,
+                reduction_s=0.04,
+                gradient_bytes=4_000_000,
+                iterations=12,
+            ),
+        )
+        for node in base.training
+    ]
+    first, second = view_overlaps(dataclasses.replace(base, training=tuple(nodes)), Caps())
+    assert first.host != second.host
+    assert "takes 40 ms, of which 75% hides behind the backward" in first.said
+    assert [(name, begin, end) for name, _, begin, end in first.rows] == [
+        ("backward", "0 s", "60 ms"),
+        ("reduction", "30 ms", "70 ms"),
+    ]
+    assert view_overlaps(base, Caps()) == ()

@@ -15,6 +15,7 @@ from ddpdoctor.report.html.checks import ChecksView, describe_counts, view_check
 from ddpdoctor.report.html.findings import FindingView, view_findings
 from ddpdoctor.report.html.links import LinksView, view_links
 from ddpdoctor.report.html.matrix import EnvironmentView, view_environment
+from ddpdoctor.report.html.overlap import OverlapView, view_overlaps
 from ddpdoctor.report.html.recorded import RecordedView, view_recorded
 from ddpdoctor.report.html.results import ResultsView, view_results
 from ddpdoctor.report.html.stages import StagesView, view_stages
@@ -84,6 +85,7 @@ class PageView:
     recorded: RecordedView | None
     trained: TrainedView | None
     timed: TimedView | None
+    overlaps: tuple[OverlapView, ...]
     commands: tuple[tuple[str, str], ...]
     absent: tuple[tuple[str, str, bool], ...]
     """Evidence that is missing: kind, reason, and whether it was wanted."""
@@ -120,6 +122,7 @@ def build_view(report: Report, options: RenderOptions) -> PageView:
         recorded=view_recorded(report.evidence, caps),
         trained=view_trained(report.evidence, caps),
         timed=view_timed(report.evidence, caps),
+        overlaps=view_overlaps(report.evidence, caps),
         commands=_commands(report),
         absent=_absent(report.evidence),
         caps=tuple(dict.fromkeys(caps.notes)),
