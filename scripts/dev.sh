@@ -170,8 +170,8 @@ case $command in
         [ $# -gt 0 ] && set -- --cov-fail-under=0 "$@"
         # Ranks and agents that tests start elsewhere write what they covered beside this file.
         export COVERAGE_FILE="$PWD/.coverage"
-        # Most tests wait for processes that they have started: two at a time. `-n 0` is one after the other.
-        step pytest "$VENV/bin/python" -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered "$@"
+        # Most tests wait for processes that they have started: three at a time. `-n 0` is one after the other.
+        step pytest "$VENV/bin/python" -m pytest -n 3 --dist worksteal --cov --cov-report=term:skip-covered "$@"
         # What the two write of themselves once everything has been put together.
         rm -f "$COVERAGE_FILE".*
         finish
