@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -75,7 +76,8 @@ def describe_next(report: Report) -> str:
         )
         return f"sudo ddpdoctor attach {pid}" if blind else f"ddpdoctor attach {pid} --watch 10"
     if launch.command == "lint":
-        return "ddpdoctor run train.py"
+        scripts = [each.name for each in report.evidence.sources if each.name.endswith(".py")]
+        return f"ddpdoctor run {shlex.quote(scripts[0]) if len(scripts) == 1 else 'train.py'}"
     if launch.command != "check":
         return f"ddpdoctor check --nproc {launch.nproc}"
     if report.verdict.status != "healthy":

@@ -38,10 +38,11 @@ def test_finding_shows_call_and_condition(run: Run, tmp_path: Path, monkeypatch:
 
 def test_right_file_is_fine_and_is_not_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("train.py").write_text(RIGHT)
+    Path("my train.py").write_text(RIGHT)
     result = run("lint", ".")
     assert result.code == 0
     assert "1 file read" in result.out
+    assert "next: ddpdoctor run 'my train.py'" in result.out
     assert not Path("touched").exists()
 
 

@@ -16,7 +16,8 @@ HEADING = "## As read by `lint`"
 WORDS = """\
 The same scripts, read and not run. *Could be read*: broken cases whose code `lint` looks for; many of them break in a way that does not stand in the source (a
 slow rank, data that differ, a full disk), so this is a floor and no aim. A finding is right where its code is that of the truth, or stands on a marked line and is of
-its family (a call that only some ranks make is COL002 as read, and COL002, COL003 or COL008 as seen, by what the others do). An alarm is any other warning or error."""
+its family (a call that only some ranks make is COL002 as read, and COL002, COL003 or COL008 as seen, by what the others do). An alarm is any other warning or error. The programs in `tests/lint` and on the pages of the codes are not counted here: that each
+wrong one is found at its marked line, and each right one gives nothing, are tests."""
 
 
 @dataclass(frozen=True, slots=True)
