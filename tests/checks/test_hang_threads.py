@@ -1,4 +1,4 @@
-"""A rank that waits for a thread of its own that has died is not the cause of the standstill."""
+"""Standstills that follow from a failure: a thread of a rank that has died, a meeting that failed."""
 
 from __future__ import annotations
 
@@ -36,3 +36,25 @@ def test_the_death_of_a_thread_comes_before_the_stall(kind: str, rank: int, role
     assert found is not None
     assert (found.code, list(found.ranks), found.role) == ("COL009", [1], role)
     assert found.decisive is (role == "cause")
+
+
+@pytest.mark.parametrize(
+    ("op", "stage", "failed", "role"),
+    [
+        ("init_process_group", "suspected", True, "consequence"),
+        ("init_process_group", "suspected", False, "cause"),
+        ("init_process_group", "confirmed", True, "cause"),
+        ("all_reduce", "suspected", True, "cause"),
+    ],
+)
+def test_a_meeting_that_failed_tells_why_ranks_had_waited(
+    op: str, stage: str, failed: bool, role: str
+) -> None:
+    stands = tuple(stand(rank, collective(op, 1, 7, 2), still_s=12.0) for rank in range(2))
+    look = Standstill(Moment(1, 1), 12.0, 12.0, stands, 2, 0.7, stage)
+    error = ExceptionRecord(pid=1000, type="torch.distributed.DistNetworkError", message="gai error", rank=0)
+    found = judge_look(
+        Evidence(launch=Launch(command="run"), standstills=(look,), exceptions=(error,) if failed else ())
+    )
+    assert found is not None
+    assert (found.code, found.role, found.decisive) == ("COL005", role, role == "cause")

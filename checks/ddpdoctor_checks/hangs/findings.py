@@ -12,7 +12,7 @@ from ddpdoctor_checks.crash import network as lost
 from ddpdoctor_checks.crash.telling import JOB
 from ddpdoctor_checks.hangs.links import find_network
 from ddpdoctor_checks.hangs.loaders import explain_by_batches
-from ddpdoctor_checks.hangs.reading import Reading, last_look, read_look
+from ddpdoctor_checks.hangs.reading import INIT, Reading, last_look, read_look
 from ddpdoctor_checks.hangs.stalls import find_stall
 from ddpdoctor_checks.hangs.unwatched import describe_standing, find_busy, judge_stacks
 from ddpdoctor_checks.hangs.waits import find_deadlock, to_finding
@@ -44,6 +44,7 @@ def judge_look(evidence: Evidence) -> Finding | None:
         found = find_network(reading, look.stage, others)
         if found is None:
             found = _behind_thread(find_stall(reading, look.stage), evidence)
+        found = _behind_failure(found, reading, evidence)
     if found is not None and look.stage == "withdrawn":
         return dataclasses.replace(found, state="withdrawn", severity="info", decisive=False)
     return found
@@ -58,6 +59,23 @@ def _behind_thread(found: Finding | None, evidence: Evidence) -> Finding | None:
         return found
     name = f"thread {dead[0].thread}" if dead[0].thread else "a thread"
     seen = EvidenceItem("thread", f"{name} of rank {dead[0].rank} has died of {dead[0].type}")
+    return dataclasses.replace(found, role="consequence", decisive=False, evidence=(*found.evidence, seen))
+
+
+def _behind_failure(found: Finding | None, reading: Reading, evidence: Evidence) -> Finding | None:
+    """Return a suspicion of ranks that wait to meet as what comes before where one of them then failed to.
+
+    What failed says why: a name that nothing resolves, a port that nobody listens on, a rank that never comes.
+    """
+    meeting = all(
+        place.call is not None and place.call.op == INIT for place in reading.places if place.kind != "gone"
+    )
+    if found is None or found.code != "COL005" or reading.look.stage != "suspected" or not meeting:
+        return found
+    failed = [each for each in evidence.exceptions if each.kind == "uncaught" and each.rank in found.victims]
+    if not failed:
+        return found
+    seen = EvidenceItem("exception", f"rank {failed[0].rank} failed there afterwards: {failed[0].type}")
     return dataclasses.replace(found, role="consequence", decisive=False, evidence=(*found.evidence, seen))
 
 

@@ -35,7 +35,7 @@ def main():
     options = parser.parse_args()
     dist.init_process_group("gloo")
     torch.manual_seed(1)
-    sentences = [torch.randint(50, (length,)) for length in [12] * 160 + [160] * 160]
+    sentences = [torch.randint(50, (length,)) for length in [12] * 160 + [320] * 160]
     model = DistributedDataParallel(Language())
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     mine = block_of_rank(sentences)
