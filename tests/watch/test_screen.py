@@ -57,13 +57,14 @@ class Pair:
         return done
 
     def read(self) -> None:
-        """Show all that was written so far; the mark says where that ends."""
+        """Show all that was written so far; the mark says where that ends, but what another process writes may follow."""
         os.write(self.slave, MARK)
         data = b""
-        while not data.endswith(MARK):
+        while MARK not in data:
             data += os.read(self.master, 1 << 16)
-        self.raw += data[:-1]
-        self.terminal.feed(data[:-1])
+        data = data.replace(MARK, b"")
+        self.raw += data
+        self.terminal.feed(data)
 
 
 @pytest.fixture
