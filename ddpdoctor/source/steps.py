@@ -145,8 +145,8 @@ def _has_rounds(loop: ast.stmt) -> bool:
     """Whether a loop may have a second round."""
     if not isinstance(loop, (ast.For, ast.AsyncFor)) or not isinstance(loop.iter, ast.Call):
         return True
-    only = len(loop.iter.args) == 1 and isinstance(loop.iter.args[0], ast.Constant)
-    return not (only and loop.iter.args[0].value == 1)  # type: ignore[attr-defined]
+    only = loop.iter.args[0] if len(loop.iter.args) == 1 else None
+    return not (isinstance(only, ast.Constant) and only.value == 1)
 
 
 def given(call: ast.Call, name: str, place: int | None = None) -> ast.expr | None:

@@ -100,13 +100,17 @@ def test_many_ranks_are_folded_and_that_is_said() -> None:
 
 
 def test_what_hides_of_a_reduction_is_drawn_for_each_node() -> None:
-    base = world([rank(0, 0.0)], [rank(1, 0.0)])
+    waits = dataclasses.replace(rank(2, 0.0), exposed_s=0.05, computing_s=0.02)
+    base = world([rank(0, 0.0), waits], [rank(1, 0.0)])
     nodes = [
         dataclasses.replace(
             node,
             timing=dataclasses.replace(
                 node.timing,
-                ranks=tuple(dataclasses.replace(each, computing_s=0.06) for each in node.timing.ranks),
+                ranks=tuple(
+                    dataclasses.replace(each, computing_s=each.computing_s or 0.06)
+                    for each in node.timing.ranks
+                ),
                 exposed_s=0.01,
                 reduction_s=0.04,
                 gradient_bytes=4_000_000,

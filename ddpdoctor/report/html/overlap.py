@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from markupsafe import Markup
 
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.evidence.timing import Timing
+from ddpdoctor.evidence.timing import RankTimes, Timing
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.svg import Drawing
 from ddpdoctor.report.html.text import count, format_bytes, format_seconds
@@ -32,7 +32,7 @@ def view_overlaps(evidence: Evidence, caps: Caps) -> tuple[OverlapView, ...]:
     hosts = {node.node: node.host for node in evidence.nodes}
     found = []
     for node in evidence.training:
-        timing, computing = node.timing, _find_computing(node.timing)
+        timing, computing = node.timing, _find_computing(node.timing.ranks)
         if computing is None or timing.exposed_s is None or not timing.reduction_s:
             continue
         host = hosts.get(node.node, f"node {node.node}") if len(evidence.training) > 1 else ""
@@ -42,9 +42,14 @@ def view_overlaps(evidence: Evidence, caps: Caps) -> tuple[OverlapView, ...]:
     return tuple(found[:NODES_SHOWN])
 
 
-def _find_computing(timing: Timing) -> float | None:
-    known = [rank.computing_s for rank in timing.ranks if rank.computing_s is not None]
-    return median(known) if known else None
+def _find_computing(ranks: Sequence[RankTimes]) -> float | None:
+    """Return how long the backward takes on the rank that waits least for others, whose reduction is shown."""
+    known = [
+        (rank.exposed_s, rank.computing_s)
+        for rank in ranks
+        if rank.exposed_s is not None and rank.computing_s is not None
+    ]
+    return min(known)[1] if known else None
 
 
 def _view(host: str, timing: Timing, computing: float, exposed: float, reduction: float) -> OverlapView:
