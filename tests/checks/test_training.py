@@ -104,6 +104,7 @@ def test_a_step_between_two_looks_that_no_forward_reduced(
 ) -> None:
     made = Made(2).look(1).look(2).look(4, "0|1", gradients, synced=synced, alone=alone)
     assert only(made).code == code
+    assert only(Made(2).look(1, "0|1", synced=0, alone=alone)).code == "NUM001"  # before any step
 
 
 def test_parameters_that_the_wrapper_ignores_on_purpose_may_differ() -> None:

@@ -93,10 +93,9 @@ def _judge(replica: Replica) -> Parting | None:
         if added and not any(each.reduced or each.ignored for each in added):
             # Each rank has drawn its own: DistributedDataParallel would have made them equal at the wrap.
             return Parting("DDP006", replica, first, gradients, added, replica.ranks, at_start=at_start)
-    alone = _find_unsynced(replica, first)
-    if alone is not None:
-        ranks = RankSet().union(*(way.ranks for way in alone.wrappers))
-        return Parting("DDP008", replica, first, None, differing, ranks, alone.wrappers[0], between=True)
+    if _lacks_forwards(replica, first):
+        ranks = RankSet().union(*(way.ranks for way in first.wrappers))
+        return Parting("DDP008", replica, first, None, differing, ranks, first.wrappers[0], between=True)
     rated = bool(find_rates(replica, first.step))
     stated = _find_state(replica, first) if not rated else None
     if stated is not None:
@@ -115,19 +114,21 @@ def _judge(replica: Replica) -> Parting | None:
     )
 
 
-def _find_unsynced(replica: Replica, first: StepLook) -> StepLook | None:
-    """Return the look at which parameters differ, where steps before it outnumber the forwards that reduce.
+def _lacks_forwards(replica: Replica, first: StepLook) -> bool:
+    """Whether the steps up to the look at which parameters differ outnumber the forwards that reduce.
 
     Its forwards are those since the look before, at which gradients were equal. So are its own gradients: the steps
     that lack a forward lie in between.
     """
-    if len(first.gradients) > 1:
-        return None
-    before = [look.step for look in replica.looks if look.step < first.step]
-    made = first.step - (before[-1] if before else 0) - first.final
-    ways = first.wrappers
-    short = [way for way in ways if 0 <= way.synced < made and way.alone > 0]
-    return first if short and len(short) == len(ways) else None
+    if first.step == 1 or len(first.gradients) > 1 or not first.wrappers:
+        return False
+    made = first.step - first.final - last_before(replica, first)
+    return all(0 <= way.synced < made and way.alone > 0 for way in first.wrappers)
+
+
+def last_before(replica: Replica, look: StepLook) -> int:
+    """Return the step of the look before one; 0 where it is the first."""
+    return max((each.step for each in replica.looks if each.step < look.step), default=0)
 
 
 def find_rates(replica: Replica, until: int | None = None) -> tuple[Share, ...]:

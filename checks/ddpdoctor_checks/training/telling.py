@@ -12,7 +12,7 @@ from ddpdoctor.evidence.training import StepLook, TensorLook
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
 from ddpdoctor_checks.crash.frames import tell_line, user_frames, user_line
 from ddpdoctor_checks.places import in_frame
-from ddpdoctor_checks.training.parting import Parting, find_rates
+from ddpdoctor_checks.training.parting import Parting, find_rates, last_before
 from ddpdoctor_checks.wording import capitalise, choose_form, count_of, join_words, name_set
 
 MOST_SHARES = 4
@@ -83,11 +83,11 @@ def _say_changed(parting: Parting, line: Frame | None) -> str:
 
 def _say_unsynced(parting: Parting, line: Frame | None) -> str:
     if parting.between and parting.first is not None and parting.way is not None:
-        before = [look.step for look in parting.replica.looks if look.step < parting.first.step]
-        made = parting.first.step - (before[-1] if before else 0) - parting.first.final
+        before = last_before(parting.replica, parting.first)
+        made = parting.first.step - parting.first.final - before
         return (
             f"{capitalise(name_set(parting.ranks))} step the optimizer{tell_line(line)} now and then after forwards "
-            f"under no_sync() only: since step {before[-1] if before else 0} there were {count_of(made, 'step')} and "
+            f"under no_sync() only: since step {before} there were {count_of(made, 'step')} and "
             f"{count_of(parting.way.synced, 'forward')} that reduce the gradients of {parting.replica.name}, beside "
             f"{parting.way.alone} under no_sync()."
         )
