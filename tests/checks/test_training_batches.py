@@ -1,0 +1,96 @@
+"""Batches that ranks share and epochs in the same order; and what is no fault at all."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from ddpdoctor.evidence import RankSet
+from ddpdoctor_checks.training.data import STREAM
+from tests.checks.training import LOOP, Made, judge, only
+
+SAMPLER = "torch.utils.data.sampler.RandomSampler"
+
+
+def test_same_batches_are_named_by_their_loader() -> None:
+    made = Made(2).look(1).look(2).loader()
+    found = only(made.batch(1, "0-1").batch(2, "0-1").batch(3, "0-1"))
+    assert (found.code, found.severity, found.ranks) == ("DAT001", "error", RankSet([0, 1]))
+    assert (found.where[0].role, found.where[0].line) == ("culprit", LOOP.line)
+
+
+def test_some_of_the_ranks_may_share_their_batches() -> None:
+    made = Made(4).look(1).loader().batch(1, "0,2|1|3").batch(2, "0,2|1|3").batch(3, "0,2|1|3")
+    found = only(made.epoch(1, {0: "a", 1: "b", 2: "a", 3: "c"}))
+    assert (found.ranks, found.severity) == (RankSet([0, 2]), "error")
+
+
+@pytest.mark.parametrize(("sampler", "workers", "told"), [(STREAM, 2, 1), (STREAM, 0, 0), (SAMPLER, 2, 0)])
+def test_workers_of_a_stream_may_each_give_the_same(sampler: str, workers: int, told: int) -> None:
+    made = Made(2).look(1).loader()
+    made.loaders = [dataclasses.replace(each, sampler=sampler, workers=workers) for each in made.loaders]
+    found = judge(made.batch(1, "0-1", salt="x").batch(2, "0-1", salt="x").batch(3, "0-1"))
+    assert [each.code for each in found] == ["DAT001"] * told
+    assert all("2 times in a row" in item.text for each in found for item in each.evidence[:1])
+
+
+def test_what_is_no_missing_shard() -> None:
+    own = Made(2).look(1).loader().batch(1, "0|1").batch(2, "0|1").batch(3, "0|1")
+    once = Made(2).look(1).loader().batch(1, "0-1").batch(2, "0|1").batch(3, "0-1")
+    over = (
+        Made(2).look(1).loader().batch(1, "0-1", salt="x").batch(2, "0-1", salt="x").batch(3, "0-1", salt="x")
+    )
+    alone = Made(2).look(1).loader().batch(1, "0-1")
+    assert judge(own) == judge(once) == judge(over) == judge(alone) == []
+    parallel = Made(4).look(1).loader()
+    parallel.groups = ["0,2", "1,3"]
+    assert judge(parallel.batch(1, "0-1|2-3").batch(2, "0-1|2-3").batch(3, "0-1|2-3")) == []
+
+
+def test_equal_noise_beside_a_loader_that_is_sharded_is_an_advice() -> None:
+    made = Made(2).look(1).loader().epoch(1, {0: "a", 1: "b"})
+    found = only(made.batch(1, "0-1").batch(2, "0-1").batch(3, "0-1"))
+    assert (found.code, found.severity) == ("DAT001", "info")
+
+
+def test_made_up_data_is_an_advice() -> None:
+    made = Made(2).look(1).batch(1, "0-1", loader="").batch(2, "0-1", loader="").batch(3, "0-1", loader="")
+    found = only(made)
+    assert (found.code, found.severity) == ("DAT001", "info")
+
+
+def test_same_order_in_each_epoch() -> None:
+    made = Made(2).look(1).loader().epoch(1, {0: "a", 1: "b"}).epoch(2, {0: "a", 1: "b"})
+    found = only(made)
+    assert (found.code, found.severity, found.ranks) == ("DAT002", "warning", RankSet([0, 1]))
+    assert "set_epoch is not called (DistributedSampler)" in found.message
+    ignored = Made(2).look(1).loader(epochs=(0, 1)).epoch(1, {0: "a", 1: "b"}).epoch(2, {0: "a", 1: "b"})
+    assert "does not use it" in only(ignored).message
+    own = Made(2).look(1).loader(sets_epoch=False, shuffle=None, epochs=(), sampler="shop.Fixed")
+    assert only(own.epoch(1, {0: "a"}).epoch(2, {0: "a"})).severity == "info"
+    by_length = Made(2).look(1).loader(sampler="shop.ByLength", shuffles=False)
+    assert only(by_length.epoch(1, {0: "a"}).epoch(2, {0: "a"})).severity == "info"
+
+
+def test_validation_may_go_through_the_same_loop() -> None:
+    made = Made(2).look(1).loader()
+    for number in range(1, 6):
+        trains = number % 2
+        made.epoch(number, {0: "a", 1: "b"} if trains else {0: "v", 1: "w"}, steps=8 * trains)
+    assert only(made).code == "DAT002"
+
+
+def test_what_is_no_forgotten_epoch() -> None:
+    two = {0: "a", 1: "b"}
+    cases = [
+        Made(2).look(1).loader().epoch(1, two).epoch(2, {0: "c", 1: "d"}),
+        Made(2).look(1).loader().epoch(1, two, ascending=True).epoch(2, two, ascending=True),
+        Made(2).look(1).loader().epoch(1, two, steps=0).epoch(2, two, steps=0),
+        Made(2).look(1).loader().epoch(1, two, batches=1).epoch(2, two, batches=1),
+        Made(2).look(1).loader().epoch(1, two, compared=4).epoch(2, two, compared=4),
+        Made(2).look(1).loader(shuffle=False).epoch(1, two).epoch(2, two),
+        Made(2).look(1).loader().epoch(1, two).epoch(3, two),
+        Made(2).look(1).loader().epoch(1, two).epoch(2, two).epoch(3, {0: "e", 1: "f"}),
+    ]
+    assert [judge(made) for made in cases] == [[]] * len(cases)

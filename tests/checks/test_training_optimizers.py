@@ -1,0 +1,139 @@
+"""Replicas that part by their optimizers: states, settings and learning rates that differ over ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence.shares import Share
+from ddpdoctor.evidence.training import OptimizerSetup, StateLook, StepLook, Training, WrapperSetup
+from ddpdoctor.watch.inject.ddpdoctor_watch import journal
+from ddpdoctor.watch.records import Shortener
+from ddpdoctor.watch.steps import RankSteps, fold_steps
+from ddpdoctor_checks.training.parting import judge_replicas
+from tests.checks.training import Made, judge, only, shares
+
+
+def state(who: str, parameter: str = "fc.weight", item: str = "exp_avg", model: int = 1) -> StateLook:
+    return StateLook(item, shares(who, (1.0, 2.0)), parameter, model)
+
+
+def test_a_state_of_the_optimizer_that_differs_before_parameters_do() -> None:
+    other = state("0-2", "", "step", 0)
+    made = (
+        Made(3).look(1).look(2, states=(other, state("0,2|1"))).look(4, "0,2|1", "", states=(state("0,2|1"),))
+    )
+    found = only(made)
+    assert (found.code, found.severity, found.ranks) == ("NUM006", "warning", RankSet([1]))
+    assert "before step 2" in found.message
+    assert "exp_avg of fc.weight, whose norm is 1 on ranks 0,2 and 2 on rank 1" in found.message
+    assert found.details["state"] == "exp_avg"
+
+
+def test_a_setting_of_the_optimizer_that_differs() -> None:
+    decay = StateLook(
+        "weight_decay", (Share("0.1", RankSet([0, 1])), Share("0.0", RankSet([2]))), setting=True
+    )
+    after = StateLook("exp_avg", shares("0,1|2"), "fc.weight", 1)
+    made = Made(3).look(1, states=(decay,)).look(2, "0,1|2", "", states=(decay, after))
+    found = only(made)
+    assert (found.code, found.ranks) == ("NUM006", RankSet([2]))
+    assert "setting weight_decay" in found.message
+    assert "0.1 on ranks 0-1 and 0.0 on rank 2" in found.message
+
+
+def test_a_state_that_one_rank_has_is_told_as_that() -> None:
+    loaded = StateLook("exp_avg", (Share("a", RankSet([0]), 1.0), Share("", RankSet([1]))), "fc.weight", 1)
+    found = only(Made(2).look(1, states=(loaded,)).look(2, "0|1", ""))
+    assert "which rank 0 has and rank 1 not" in found.message
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        Made(2).look(1, states=(state("0|1"),)).look(2, states=(state("0|1"),)),
+        Made(2).look(1, states=(state("0|1"),)).look(2, states=(state("0-1"),)),
+        Made(2).look(1, states=(state("0|1"),)).look(2, "0|1", "").look(4),
+    ],
+    ids=["parameters stay equal", "equal again", "parameters equal again"],
+)
+def test_states_that_do_no_harm_are_no_fault(made: Made) -> None:
+    assert judge(made) == []
+
+
+def test_states_that_are_no_cause() -> None:
+    after = Made(2).look(1).look(2, "0|1", "", states=(state("0|1"),))
+    assert only(after).code == "NUM001"  # the state follows the parameters
+    pieces = Made(2).look(1, states=(state("0|1"),)).look(2, "0|1", "")
+    pieces.uniform = False
+    assert only(pieces).code == "NUM001"  # each rank has the state of other parameters
+    others = Made(2).look(1, states=(state("0|1", model=2),)).look(2, "0|1", "")
+    assert only(others).code == "NUM001"
+
+
+def test_parts_of_a_state_are_folded_to_the_first_parameter_that_differs(tmp_path: Path) -> None:
+    rows = [[name, "parameter", 1, [2], "float32", True, 1, None] for name in ("a", "b")]
+    ranks = []
+    for rank in range(3):
+        each = [[["1", 1.0], ["2" if rank == 1 else "3", 2.0]], [["7", 7.0], ["7", 7.0]]]
+        step = {"event": "step", "optimizer": 1, "table": 1, "step": 1, "count": 2, "wrappers": [], "values": "v",
+                "states": [["exp_avg", f"e{rank == 1}"], ["step", "7"]], "each_state": each,
+                "settings": [["betas", "(0.9, 0.999)"]]}  # fmt: skip
+        if rank == 2:
+            step.update(states=[], each_state=[])
+        path = tmp_path / f"{rank}.jsonl"
+        path.write_text(journal.encode(step) + "\n")
+        ranks.append(RankSteps(rank, path))
+        ranks[-1].take({"event": "tensors", "optimizer": 1, "table": 1, "rows": rows})
+        ranks[-1].take({**step, "whole": True})
+    (look,) = fold_steps(1, ranks, Shortener(tmp_path), alone=True)
+    setting, first, second = look.states
+    assert (setting.item, setting.setting) == ("betas", True)
+    assert [share.digest for share in setting.values] == ["(0.9, 0.999)"]
+    assert (first.item, first.parameter, first.model) == ("exp_avg", "a", 1)
+    assert [(share.digest, share.ranks) for share in first.values] == [
+        ("1", RankSet([0, 1])),
+        ("", RankSet([2])),
+    ]
+    assert (second.item, len(second.values)) == ("step", 2)
+
+
+def test_states_are_compared_over_nodes() -> None:
+    def node(number: int) -> Training:
+        ranks, digest = RankSet([number]), f"d{number}"
+        looks = tuple(
+            StepLook(1, step, values=(Share(f"v{number * (step > 1)}", ranks),), gradients=(Share("g", ranks),),
+                     states=(StateLook("momentum_buffer", (Share(digest, ranks),)),))
+            for step in (1, 2)
+        )  # fmt: skip
+        wrapper = WrapperSetup(1, "Net", RankSet([0, 1]))
+        setup = OptimizerSetup(1, "torch.optim.SGD", ranks, 1, models={"1": "Net"}, wrappers=(wrapper,))
+        return Training(number, ranks, (setup,), looks)
+
+    (parting,) = judge_replicas(Evidence(training=(node(0), node(1))))
+    assert parting.code == "NUM006"
+    assert parting.state is not None
+    assert parting.state.item == "momentum_buffer"
+
+
+def test_learning_rates_that_differ() -> None:
+    made = Made(2).look(1).look(2, "", "", rates="0|1").look(4, "0|1", "", rates="0|1")
+    found = only(made)
+    assert (found.code, found.severity) == ("NUM006", "warning")
+    assert only(Made(2).look(1, "0|1", rates="0|1").look(2, "0|1", rates="0|1")).code == "NUM001"
+
+
+def test_learning_rates_that_differed_between_two_looks() -> None:
+    made = Made(2).look(1).look(2).look(64)
+    found = only(made.look(121, "0|1", final=True, rated="0|1"))
+    assert (found.code, found.severity) == ("NUM006", "warning")
+    assert "have differed over ranks: those of all steps add up to" in found.message
+
+
+def test_sums_of_learning_rates_over_other_numbers_of_steps_tell_nothing() -> None:
+    made = Made(2).look(1).look(2).look(64)
+    made.ended = "0|1"
+    found = only(made.look(121, "0|1", final=True, rated="0|1"))
+    assert found.code == "NUM001"
