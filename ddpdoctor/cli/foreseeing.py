@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import itertools
+import os
 import shlex
 import threading
 from dataclasses import replace
@@ -57,16 +57,11 @@ class Foresight:
         self._found: list[Finding] = []
         self._over = threading.Event()
 
-    def start(self, after: Callable[[], object]) -> None:
-        """Begin to read, after something else was started."""
-        after()
-        script = find_script(self._split) if self._wanted else None
-        if script is None:
-            return
-        self._thread = threading.Thread(
-            target=self._read, args=script, name="ddpdoctor-foresight", daemon=True
-        )
-        self._thread.start()
+    def start(self) -> None:
+        """Begin to read."""
+        if self._wanted:
+            self._thread = threading.Thread(target=self._read, name="ddpdoctor-foresight", daemon=True)
+            self._thread.start()
 
     def join(self, report: Report) -> Report:
         """Return the report of the job with what the source says of its findings."""
@@ -86,8 +81,12 @@ class Foresight:
         verdict = replace(verdict, headline=foreseen.message, code=foreseen.code)
         return replace(report, findings=(foreseen, *findings), verdict=verdict)
 
-    def _read(self, script: Path, root: Path) -> None:
+    def _read(self) -> None:
         try:
+            meant = find_script(self._split)
+            if meant is None:
+                return
+            script, root = meant
             plugins, selection = self._load()
             found = lint_program(script, root, plugins)
             self._found = [each for each in found if selection.wants(each.code)]
@@ -125,24 +124,28 @@ def describe(sure: list[Finding], script: Path) -> str:
 
 
 def find_script(split: Split) -> tuple[Path, Path] | None:
-    """Return the file that is started and where Python looks for its modules; None where that cannot be told."""
+    """Return the file that is started and where Python looks for its modules; None where that cannot be told.
+
+    Any word of a command may be none's name, and too long for one; `os.path.isfile` raises for none.
+    """
     here = Path.cwd()
     if split.script is not None:
         path = Path(split.script)
-        return (path, path.parent) if path.is_file() and path.suffix in (".py", ".pyw") else None
+        return (path, path.parent) if os.path.isfile(path) and path.suffix in (".py", ".pyw") else None
     if split.is_module and not split.is_command and split.target:
         parts = split.target[0].split(".")
         names = [here.joinpath(*parts).with_suffix(".py"), here.joinpath(*parts, "__main__.py")]
-        return next(((path, here) for path in names if path.is_file()), None)
+        return next(((path, here) for path in names if os.path.isfile(path)), None)
     if split.is_command:
         scripts = (Path(word) for word in split.target if word.endswith(".py"))
-        return next(((path, path.parent) for path in scripts if path.is_file()), None)
+        return next(((path, path.parent) for path in scripts if os.path.isfile(path)), None)
     return None
 
 
 def _has_one_rank(split: Split) -> bool:
     """Whether one rank on one node was asked for, with which nothing can wait."""
-    words = [word for option in split.torchrun for word in option.split("=")]
-    values = dict(itertools.pairwise(words))
-    count, nodes = values.get("--nproc-per-node", ""), values.get("--nnodes", "1")
-    return not split.is_command and count in ("", "1") and nodes in ("1", "1:1")
+    from ddpdoctor.watch.commandline import read_torchrun
+
+    given = read_torchrun(split.torchrun, os.environ)
+    one = given.get("nproc-per-node", "1") == "1" and given.get("nnodes", "1") in ("1", "1:1")
+    return one and not split.is_command

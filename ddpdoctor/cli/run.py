@@ -156,6 +156,10 @@ def run(options: argparse.Namespace) -> int:
     def get_checks() -> Registry:
         return preparation.finish().plugins.checks
 
+    def start_reading() -> None:
+        preparation.start()
+        foresight.start()
+
     try:
         if problem is None:
             command, stdin = make_command(split), look_at_stdin()
@@ -167,7 +171,7 @@ def run(options: argparse.Namespace) -> int:
                 environment,
                 directory,
                 log_limit=log_limit(options),
-                launched=lambda: foresight.start(after=preparation.start),
+                launched=start_reading,
                 desk=Desk(directory, split),
                 reception=make_reception(options, directory),
                 waiting=RendezvousWatch(

@@ -52,6 +52,8 @@ def test_script_is_found_in_what_is_launched(tmp_path: Path, monkeypatch: pytest
     assert find_script(Split((), (), ("src/train.py", "--lr", "1"))) == src
     command = Split((), (), ("accelerate", "launch", "none.py", "src/train.py"), is_command=True)
     assert find_script(command) == src
+    shell = Split((), (), ("bash", "-c", f"{'x' * 300}.py", "nul\0.py", "src/train.py"), is_command=True)
+    assert find_script(shell) == src
     assert find_script(Split((), ("-m",), ("pkg.mod",))) == (tmp_path / "pkg/mod.py", tmp_path)
     assert find_script(Split((), ("-m",), ("pkg.app",))) == (tmp_path / "pkg/app/__main__.py", tmp_path)
     assert find_script(Split((), ("-m",), ("torch.distributed.run",))) is None
