@@ -17,9 +17,10 @@ def join_source(live: Sequence[Finding], read: Sequence[Finding]) -> tuple[Findi
     """Return the findings of a job with what the source says of them; what was only read is left out.
 
     A finding is joined with one that was read where they have a line in common, or where it has no line at all and
-    there is only one of its code.
+    there is only one of its code. What has no place, as a plugin may find, says nothing of a line.
     """
-    return tuple(_join(each, read) for each in live)
+    placed = [each for each in read if each.where]
+    return tuple(_join(each, placed) for each in live)
 
 
 def _join(finding: Finding, read: Sequence[Finding]) -> Finding:

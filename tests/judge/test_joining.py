@@ -67,6 +67,7 @@ def test_finding_without_a_line_gets_the_only_one_of_its_code() -> None:
     read = replace(READ, code="DAT002")
     assert join_source([bare], [read])[0].where == READ.where
     assert join_source([bare], [read, read]) == (bare,)
+    assert join_source([bare], [replace(read, where=())]) == (bare,)
     withdrawn = replace(bare, state="withdrawn")
     assert join_source([withdrawn], [read]) == (withdrawn,)
 
