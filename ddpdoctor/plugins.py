@@ -178,7 +178,7 @@ def _merge(staged: _StagedChecks | _StagedGatherers | _StagedRenderers, plugins:
         ValueError: an id, name or code is taken, or a code does not carry its distribution.
     """
     if isinstance(staged, _StagedChecks):
-        _require_own_codes(staged.source, [*staged.pages])
+        _require_own_codes(staged.source, [*staged.pages, *staged.examples])
         plugins.checks.source = staged.source
         plugins.checks.add(*staged.functions)
         plugins.checks.add_examples(staged.examples)
