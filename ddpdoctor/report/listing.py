@@ -69,8 +69,9 @@ def _put_title(paper: Paper, finding: Finding) -> None:
     name = "" if place is None else f"{name_place(place)} "
     proven = finding.details.get("proven")
     sure = proven if isinstance(proven, str) else f"{finding.confidence} confidence"
-    words = [PLURALS[finding.severity or "error"], sure]
-    style = STYLES[finding.severity or "error"]
+    severity = finding.severity or "error"
+    words = [PLURALS.get(severity, severity), sure]
+    style = STYLES.get(severity)
     paper.put_parts(f"{name}{finding.code} {finding.name}", words, hang=INDENT, style=style)
 
 

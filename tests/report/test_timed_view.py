@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import Any
+
+import pytest
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.timing import PHASES, RankTimes, Timing
@@ -82,6 +85,27 @@ def test_nothing_is_drawn_of_what_is_not_known() -> None:
     assert alone.lags is None
     assert alone.rows[0].late == "unknown"
     assert not alone.remembers
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"columns": ()},
+        {"steps": 0, "columns": (0,)},
+        {"ranks": (RankTimes(0, (), (0.1,)), RankTimes(1, (0.1,) * 8, (0.1,)))},
+        {"ranks": tuple(RankTimes(each, (float("nan"),) * 7, (float("nan"),)) for each in range(2))},
+        {"ranks": tuple(RankTimes(each, (0.1,) * 7, (float("inf"),)) for each in range(2))},
+    ],
+    ids=["no columns", "no steps", "phases", "no numbers", "lags"],
+)
+def test_damaged_times_of_a_saved_report_leave_the_page_whole(change: dict[str, Any]) -> None:
+    base = world([rank(0, 0.0), rank(1, 0.05)])
+    (node,) = base.training
+    timing = dataclasses.replace(node.timing, **change)
+    found = view_timed(
+        dataclasses.replace(base, training=(dataclasses.replace(node, timing=timing),)), Caps()
+    )
+    assert found is None or "nan" not in f"{found}".lower()
 
 
 def test_many_ranks_are_folded_and_that_is_said() -> None:

@@ -17,13 +17,14 @@ from ddpdoctor.evidence.timing import (
     FORWARD,
     OPTIMIZER,
     OTHER,
+    PHASES,
     STARTING,
     RankTimes,
     Timing,
 )
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.svg import Drawing
-from ddpdoctor.report.html.text import count, format_bytes, format_ranks, format_seconds, join_words
+from ddpdoctor.report.html.text import count, format_bytes, format_ranks, format_seconds, is_known, join_words
 
 RANKS_SHOWN = 32
 """Ranks with a bar of their own; of more, those that come latest."""
@@ -78,7 +79,9 @@ class TimedView:
 
 def view_timed(evidence: Evidence, caps: Caps) -> TimedView | None:
     """Return the view; None where no steps were timed."""
-    pairs = [(rank, node.timing) for node in evidence.training for rank in node.timing.ranks]
+    pairs = [
+        (rank, node.timing) for node in evidence.training for rank in node.timing.ranks if _is_whole(rank)
+    ]
     if not pairs:
         return None
     parts = {rank.rank: _part(rank, timing) for rank, timing in pairs}
@@ -118,6 +121,11 @@ def view_timed(evidence: Evidence, caps: Caps) -> TimedView | None:
     )
 
 
+def _is_whole(rank: RankTimes) -> bool:
+    """Whether each phase has a length; a saved report may hold anything."""
+    return len(rank.seconds) == len(PHASES) and all(is_known(each) and each >= 0 for each in rank.seconds)
+
+
 def _part(rank: RankTimes, timing: Timing) -> dict[str, float]:
     """Return the seconds of each part of a step: reductions, and Python behind a backward, taken out of it."""
     found = {name: rank.spend(name) for name, _, _ in PARTS if name != EXPOSED}
@@ -131,7 +139,7 @@ def _part(rank: RankTimes, timing: Timing) -> dict[str, float]:
 
 
 def _middle(rank: RankTimes) -> float | None:
-    lags = [lag for lag in rank.lags if lag is not None]
+    lags = [lag for lag in rank.lags if is_known(lag)]
     return median(lags) if lags else None
 
 
@@ -180,7 +188,7 @@ def _draw_lags(evidence: Evidence, caps: Caps) -> tuple[Markup | None, str | Non
         (rank.rank, node.timing, rank)
         for node in evidence.training
         for rank in node.timing.ranks
-        if any(lag is not None for lag in rank.lags)
+        if _is_whole(rank) and node.timing.columns and _middle(rank) is not None
     ]
     if len(rows) < 2:
         return None, None
@@ -193,7 +201,7 @@ def _draw_lags(evidence: Evidence, caps: Caps) -> tuple[Markup | None, str | Non
             f"{len(rows):,} ranks in {len(groups)} blocks of up to {block}; a block shows its latest rank"
         )
         caps.note(f"lag of ranks: {folded}")
-    last = max(min(timing.columns[-1] + timing.width - 1, timing.steps) for _, timing, _ in rows)
+    last = max(1, *(min(timing.columns[-1] + timing.width - 1, timing.steps) for _, timing, _ in rows))
     step_s = median(rank.step_s for _, _, rank in rows)
     height = max(8.0, min(26.0, 120 / len(groups)))
     title = "Lag of ranks over the steps"
@@ -232,7 +240,7 @@ def _join_lags(group: Sequence[tuple[int, Timing, RankTimes]]) -> list[tuple[int
     found: dict[tuple[int, int], float] = {}
     for _, timing, rank in group:
         for first, lag in zip(timing.columns, rank.lags, strict=False):
-            if lag is not None:
+            if is_known(lag):
                 key = first, timing.width
                 found[key] = max(found.get(key, 0.0), lag)
     return [(first, width, lag) for (first, width), lag in sorted(found.items())]
