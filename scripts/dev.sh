@@ -172,7 +172,7 @@ case $command in
         export COVERAGE_FILE="$PWD/.coverage"
         # Most tests wait for processes that they have started: three at a time. `-n 0` is one after the other.
         step pytest "$VENV/bin/python" -m pytest -n 3 --dist worksteal --cov --cov-report=term:skip-covered "$@"
-        # What the two write of themselves once everything has been put together.
+        # What the three write of themselves once everything has been put together.
         rm -f "$COVERAGE_FILE".*
         finish
         ;;

@@ -174,12 +174,13 @@ def gather(paths: Sequence[str], excluded: Callable[[str], bool]) -> Evidence:
     from ddpdoctor.evidence.bundle import KINDS
     from ddpdoctor.source.gather import read_sources
 
-    met: list[str] = []
+    met = False
 
     def ask(name: str) -> bool:
-        if excluded(name):
-            met.append(name)
-        return name in met[-1:]
+        nonlocal met
+        left_out = excluded(name)
+        met = met or left_out
+        return left_out
 
     stdin = sys.stdin.buffer.read() if "-" in paths else b""
     files = read_sources(paths, stdin=stdin, excluded=ask)
