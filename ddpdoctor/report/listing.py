@@ -35,8 +35,9 @@ SIDES = {
 def count_findings(report: Report) -> str:
     """Return ``2 errors, 1 warning in 1 file``."""
     active = [each for each in report.findings if each.state == "active"]
-    counted = Counter(each.severity for each in active)
-    parts = [count(counted[word], PLURALS[word]) for word in PLURALS if counted[word]]
+    counted = Counter(each.severity or "error" for each in active)
+    words = dict.fromkeys([*PLURALS, *counted])
+    parts = [count(counted[word], PLURALS.get(word, word)) for word in words if counted[word]]
     files = len({each.where[0].file for each in active if each.where})
     return f"{', '.join(parts)} in {count(files, 'file')}"
 
