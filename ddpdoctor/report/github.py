@@ -12,8 +12,7 @@ from ddpdoctor.report.html.text import clip, count
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.places import describe_lines, name_file, tidy
 from ddpdoctor.report.registry import RenderOptions
-from ddpdoctor.report.summary import describe_suppressed
-from ddpdoctor.report.terminal import describe_unknown
+from ddpdoctor.report.summary import describe_standing, describe_suppressed
 
 LEVELS = {"error": "error", "warning": "warning", "info": "notice"}
 SHOWN = 50
@@ -80,8 +79,7 @@ def _say_verdict(report: Report) -> str:
     levels = {"healthy": "notice", "problems": "error", "error": "error"}
     words = {"healthy": "ddpdoctor", "problems": "ddpdoctor found problems", "error": "ddpdoctor failed"}
     status = report.verdict.status
-    standing = describe_unknown(report) if report.command == "attach" and status == "unknown" else None
-    if standing is not None:
+    if (standing := describe_standing(report)) is not None:
         return write_command("warning", {"title": "ddpdoctor: stands still"}, tidy(standing))
     title = words.get(status, "ddpdoctor could not tell")
     return write_command(levels.get(status, "warning"), {"title": title}, tidy(report.verdict.headline))

@@ -16,11 +16,11 @@ from ddpdoctor.report.summary import (
     count_reasons,
     describe_job,
     describe_remark,
+    describe_standing,
     describe_suppressed,
     families,
     split_findings,
 )
-from ddpdoctor.report.terminal import describe_unknown
 
 LENGTH = 60_000
 """Characters of the whole: an issue or comment of GitHub holds 65,536, a step summary 1 MiB."""
@@ -130,7 +130,7 @@ def _name_verdict(report: Report, problems: Sequence[Finding]) -> tuple[str, str
         mark = "✖" if any(each.severity == "error" for each in problems) else "!"
         lint = report.command == "lint"
         return f"{mark} {count_findings(report) if lint else f'{problems[0].code} {problems[0].name}'}", ""
-    if report.command == "attach" and status == "unknown" and (standing := describe_unknown(report)):
+    if (standing := describe_standing(report)) is not None:
         return "? stands still", standing
     titles = {"healthy": "✓ healthy", "problems": "✖ the job failed", "error": "? ddpdoctor failed"}
     return titles.get(status, "? could not tell"), headline.removeprefix("healthy · ")

@@ -16,6 +16,8 @@ from ddpdoctor.report.html.text import count, format_bandwidth, format_bytes, fo
 from ddpdoctor.report.model import Job, Report
 from ddpdoctor.text.characters import clip
 
+PROGRESS = "hangs.progress"
+"""The row that says whether a job gets on."""
 EXPERIMENT_WORDS = {
     "gradient-mean": "gradients exact",
     "replicas-equal": "replicas equal",
@@ -52,6 +54,16 @@ def describe_job(job: Job) -> str:
     else:
         words = "exit status unknown"
     return f"{words}, stopped by {job.stopped_by}" if job.stopped_by else words
+
+
+def describe_standing(report: Report) -> str | None:
+    """Return where the ranks stand of which `attach` can name nobody; None where it could, or could not see."""
+    if report.command != "attach" or report.verdict.status != "unknown":
+        return None
+    reason = next(
+        (row.reason for row in report.checks if row.id == PROGRESS and row.status == "unknown"), None
+    )
+    return f"{reason[0].upper()}{reason[1:]}." if reason else None
 
 
 def describe_family(report: Report, family: str) -> str:

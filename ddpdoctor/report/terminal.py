@@ -12,10 +12,12 @@ from ddpdoctor.report.model import Report
 from ddpdoctor.report.registry import RenderOptions
 from ddpdoctor.report.standing import describe_movement, put_stands
 from ddpdoctor.report.summary import (
+    PROGRESS,
     count_reasons,
     describe_family,
     describe_next,
     describe_remark,
+    describe_standing,
     describe_stop,
     describe_suppressed,
     families,
@@ -35,8 +37,6 @@ EVIDENCE_SHOWN = 6
 PLACES_SHOWN = 6
 PLACE_COLUMNS = (24, 40, 24)
 """Most columns for ranks, file:line and function."""
-PROGRESS = "hangs.progress"
-"""The row that says whether a job gets on."""
 REMARKS_SHOWN = 10
 REASONS_SHOWN = 5
 """Different reasons of skipped checks that are told without -v: about two lines of text."""
@@ -135,7 +135,7 @@ def _put_verdict(paper: Paper, report: Report, problems: Sequence[Finding]) -> N
         sure = f"{first.confidence} confidence"
         paper.put_parts(title, [sure, stopped, looked, took], hang=HANG, style=style)
         return
-    if report.command == "attach" and (standing := describe_unknown(report)) is not None:
+    if (standing := describe_standing(report)) is not None:
         paper.put_parts(f"{NAME} ? stands still", [stopped, looked, took], hang=HANG, style="yellow")
         paper.gap()
         paper.put(standing, indent=2, style="bold")
@@ -143,14 +143,6 @@ def _put_verdict(paper: Paper, report: Report, problems: Sequence[Finding]) -> N
     word, style = ("failed", "red") if verdict.status == "error" else ("could not tell", "yellow")
     paper.put_parts(f"{NAME} ? {word}", [stopped, looked, took], hang=HANG, style=style)
     paper.put(verdict.headline, indent=2)
-
-
-def describe_unknown(report: Report) -> str | None:
-    """Return where the ranks stand of which nobody can be named; None where something else could not be seen."""
-    reason = next(
-        (row.reason for row in report.checks if row.id == PROGRESS and row.status == "unknown"), None
-    )
-    return f"{reason[0].upper()}{reason[1:]}." if reason else None
 
 
 def _put_finding(paper: Paper, finding: Finding, report: Report, *, first: bool, verbose: bool) -> None:

@@ -15,6 +15,7 @@ from ddpdoctor.report import RenderOptions, Report
 from ddpdoctor.report.terminal import TextRenderer
 from ddpdoctor.testing import make_report, make_world
 from ddpdoctor.text.characters import width_of
+from tests.report.extremes import sample_many, sample_still
 
 GOLD = Path(__file__).parent / "gold"
 
@@ -333,3 +334,18 @@ def test_what_the_watcher_left_out_is_told_with_verbose() -> None:
     )
     assert "not looked at" not in quiet
     assert "not looked at rank 1: the step is compiled" in told
+
+
+def test_severity_that_nobody_knows_is_shown_as_it_is() -> None:
+    report = sample_many(1)
+    grave = replace(report, findings=(replace(report.findings[0], severity="grave"),))
+    shown = " ".join(TextRenderer().render(grave, RenderOptions()).split())
+    assert "! 1 grave in 1 file" in shown
+    assert "COL002 collective-missing · grave · high confidence" in shown
+
+
+def test_job_of_which_nobody_can_be_named_is_told_apart_from_a_failure_of_ours() -> None:
+    still = sample_still()
+    assert "? stands still" in TextRenderer().render(still, RenderOptions())
+    broken = replace(still, verdict=replace(still.verdict, status="error"))
+    assert "? failed" in TextRenderer().render(broken, RenderOptions())
