@@ -15,8 +15,8 @@ from ddpdoctor.cli.parsing import add_option
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ddpdoctor.cli.preparing import Tools
     from ddpdoctor.judge.finding import Finding
-    from ddpdoctor.judge.selection import Selection
     from ddpdoctor.plugins import Plugins
     from ddpdoctor.report.model import Report
     from ddpdoctor.watch.commandline import Split
@@ -38,7 +38,7 @@ class Foresight:
     Args:
         options: of the command.
         split: what is launched.
-        load: gives the checks and the selection; called in the thread.
+        load: gives what judging needs; called in the thread.
         say: prints one line.
     """
 
@@ -46,7 +46,7 @@ class Foresight:
         self,
         options: argparse.Namespace,
         split: Split,
-        load: Callable[[], tuple[Plugins, Selection]],
+        load: Callable[[], Tools],
         say: Callable[[str], object],
     ) -> None:
         self._split = split
@@ -87,9 +87,9 @@ class Foresight:
             if meant is None:
                 return
             script, root = meant
-            plugins, selection = self._load()
-            found = lint_program(script, root, plugins)
-            self._found = [each for each in found if selection.wants(each.code)]
+            tools = self._load()
+            found = lint_program(script, root, tools.plugins)
+            self._found = [each for each in found if tools.selection.wants(each.code)]
             sure = [each for each in self._found if each.severity == "error"]
             if sure and not self._over.is_set() and not _has_one_rank(self._split):
                 self._say(describe(sure, script))

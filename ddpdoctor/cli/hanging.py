@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpdoctor.cli import options as common
+from ddpdoctor.cli.display import complain
 from ddpdoctor.cli.parsing import add_option
 
 if TYPE_CHECKING:
@@ -66,98 +68,97 @@ def _parse_stall(text: str) -> float | None:
     return None if text == "auto" else common.parse_seconds(text)
 
 
-def make_monitor(
-    options: argparse.Namespace, directory: RunDirectory, checks: Callable[[], Registry]
-) -> Monitor | None:
-    """Return what watches the job; None where nothing is watched.
+class Watching:
+    """Makes what watches a job while it runs: nothing of it where nothing is watched.
 
     Args:
         options: of the command.
         directory: of the run.
-        checks: gives the checks; called in the monitor's thread.
+        checks: gives the checks; called in the threads of what is made.
     """
-    from pathlib import Path
 
-    from ddpdoctor.cli.display import complain
-    from ddpdoctor.watch.monitor import Monitor
-    from ddpdoctor.watch.pace import HANG_S
-    from ddpdoctor.watch.policy import Policy
+    def __init__(
+        self, options: argparse.Namespace, directory: RunDirectory, checks: Callable[[], Registry]
+    ) -> None:
+        self._options = options
+        self._directory = directory
+        self._checks = checks
+        self._wanted = not getattr(options, "no_watch", False)
 
-    if getattr(options, "no_watch", False):
-        return None
-    policy = Policy(
-        getattr(options, "on_hang", None) or "auto",
-        getattr(options, "hang_timeout", None) or HANG_S,
-        getattr(options, "stall_after", None),
-    )
-    return Monitor(
-        directory.path,
-        Path.cwd(),
-        lambda look: judge_look(look, checks()),
-        policy,
-        lambda text: complain(f"ddpdoctor: {text}"),
-        directory.private,
-    )
+    def make_monitor(self) -> Monitor | None:
+        """Return what sees that the job stands still."""
+        from ddpdoctor.watch.monitor import Monitor
+        from ddpdoctor.watch.pace import HANG_S
+        from ddpdoctor.watch.policy import Policy
 
+        if not self._wanted:
+            return None
+        policy = Policy(
+            getattr(self._options, "on_hang", None) or "auto",
+            getattr(self._options, "hang_timeout", None) or HANG_S,
+            getattr(self._options, "stall_after", None),
+        )
+        return Monitor(
+            self._directory.path,
+            Path.cwd(),
+            lambda look: judge_look(look, self._checks()),
+            policy,
+            _say,
+            self._directory.private,
+        )
 
-def make_comparing(
-    options: argparse.Namespace, directory: RunDirectory, checks: Callable[[], Registry]
-) -> CallWatch | None:
-    """Return what compares the calls of ranks while they run; None where nothing is watched.
+    def make_comparing(self) -> CallWatch | None:
+        """Return what compares the calls of ranks."""
+        from ddpdoctor.watch.comparing import CallComparer, CallWatch
 
-    Args:
-        options: of the command.
-        directory: of the run.
-        checks: gives the checks; called in the watch's thread.
-    """
-    from pathlib import Path
+        if not self._wanted:
+            return None
+        comparer = CallComparer(
+            self._directory.processes,
+            Path.cwd(),
+            lambda log: judge_calls(log, self._checks()) is not None,
+        )
+        return CallWatch(comparer, self._tell_calls)
 
-    from ddpdoctor.cli.display import complain
-    from ddpdoctor.watch.comparing import CallComparer, CallWatch
+    def make_loader_watch(self) -> LoaderWatch | None:
+        """Return what compares the lengths of the ranks' loaders."""
+        from ddpdoctor.watch.uneven import LoaderWatch
 
-    if getattr(options, "no_watch", False):
-        return None
+        return (
+            LoaderWatch(self._directory.processes, Path.cwd(), self._tell_loaders) if self._wanted else None
+        )
 
-    def tell(log: CallLog) -> None:
-        first = judge_calls(log, checks())
+    def make_reception(self) -> Reception | None:
+        """Return what takes looks at the job when somebody asks for one."""
+        import signal
+
+        from ddpdoctor.watch.asking import Reception
+
+        if not self._wanted:
+            return None
+        name: str | None = getattr(self._options, "dump_signal", None)
+        signum = signal.Signals[f"SIG{name.removeprefix('SIG')}"] if name is not None else None
+        return Reception(self._directory, Path.cwd(), _say, signum)
+
+    def _tell_calls(self, log: CallLog) -> None:
+        first = judge_calls(log, self._checks())
         if first is not None:
-            complain(f"ddpdoctor: {first.code}: {first.message} The job goes on.")
+            _say(f"{first.code}: {first.message} The job goes on.")
 
-    comparer = CallComparer(
-        directory.processes, Path.cwd(), lambda log: judge_calls(log, checks()) is not None
-    )
-    return CallWatch(comparer, tell)
+    def _tell_loaders(self, training: Training) -> bool:
+        first = judge_loaders(training, self._checks())
+        if first is None:
+            return False
+        where = f" ({first.where[0].file}:{first.where[0].line})" if first.where else ""
+        _say(
+            f"{first.code} is near: {first.evidence[0].text}{where}; where the loop runs to its end, "
+            "ranks with more batches wait for the others."
+        )
+        return True
 
 
-def make_loader_watch(
-    options: argparse.Namespace, directory: RunDirectory, checks: Callable[[], Registry]
-) -> LoaderWatch | None:
-    """Return what compares the lengths of the ranks' loaders while they run; None where nothing is watched.
-
-    Args:
-        options: of the command.
-        directory: of the run.
-        checks: gives the checks; called in the watch's thread.
-    """
-    from pathlib import Path
-
-    from ddpdoctor.cli.display import complain
-    from ddpdoctor.watch.uneven import LoaderWatch
-
-    if getattr(options, "no_watch", False):
-        return None
-
-    def tell(training: Training) -> bool:
-        first = judge_loaders(training, checks())
-        if first is not None:
-            where = f" ({first.where[0].file}:{first.where[0].line})" if first.where else ""
-            complain(
-                f"ddpdoctor: {first.code} is near: {first.evidence[0].text}{where}; where the loop runs to its end, "
-                "ranks with more batches wait for the others."
-            )
-        return first is not None
-
-    return LoaderWatch(directory.processes, Path.cwd(), tell)
+def _say(text: str) -> None:
+    complain(f"ddpdoctor: {text}")
 
 
 def judge_loaders(training: Training, registry: Registry) -> Finding | None:
@@ -175,21 +176,6 @@ def judge_calls(log: CallLog, registry: Registry) -> Finding | None:
     evidence = Evidence(launch=Launch(command="run"), calls=(log,))
     found = _judge("calls", evidence, registry)
     return next((each for each in found if each.severity != "info"), None)
-
-
-def make_reception(options: argparse.Namespace, directory: RunDirectory) -> Reception | None:
-    """Return what takes looks at the job when somebody asks for one; None where nothing is watched."""
-    import signal
-    from pathlib import Path
-
-    from ddpdoctor.cli.display import complain
-    from ddpdoctor.watch.asking import Reception
-
-    if getattr(options, "no_watch", False):
-        return None
-    name: str | None = getattr(options, "dump_signal", None)
-    signum = signal.Signals[f"SIG{name.removeprefix('SIG')}"] if name is not None else None
-    return Reception(directory, Path.cwd(), lambda text: complain(f"ddpdoctor: {text}"), signum)
 
 
 def judge_look(look: Standstill, registry: Registry) -> Ruling:

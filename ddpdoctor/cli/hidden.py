@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ddpdoctor.cli import options as common
-from ddpdoctor.cli.hanging import make_monitor, make_reception
+from ddpdoctor.cli.hanging import Watching
 from ddpdoctor.cli.parsing import add_option
 from ddpdoctor.cli.viewing import choose_viewing
 from ddpdoctor.errors import UsageError
@@ -107,8 +107,8 @@ class First:
     applied: Applied
     stdin: Stdin
     result: JobResult
-    checks: Callable[[], Registry] | None = None
-    """Gives the checks that watch whether a job gets on; None where nobody does."""
+    checks: Callable[[], Registry]
+    """Gives the checks that watch whether a job gets on."""
 
 
 def announce(options: argparse.Namespace, stdin: Stdin) -> None:
@@ -195,7 +195,7 @@ def _run_again(
         f"{toggles.COSTS[choice.toggle]}"
     )
     first.stdin.rewind()
-    checks = first.checks
+    watching = Watching(options, directory, first.checks)
     try:
         with keep_stdout_single():
             environment = make_job_environment(options, applied.environ, directory)
@@ -205,8 +205,8 @@ def _run_again(
                 directory,
                 log_limit=log_limit(options),
                 limit_s=limit,
-                reception=make_reception(options, directory),
-                monitoring=None if checks is None else lambda: make_monitor(options, directory, checks),
+                reception=watching.make_reception(),
+                monitoring=watching.make_monitor,
                 viewing=choose_viewing(options, directory),
             )
     finally:

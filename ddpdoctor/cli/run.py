@@ -6,21 +6,13 @@ import argparse
 import contextlib
 import dataclasses
 import sys
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ddpdoctor.cli import options as common
 from ddpdoctor.cli.foreseeing import Foresight, add_foreseeing_options
-from ddpdoctor.cli.hanging import (
-    add_hang_options,
-    make_comparing,
-    make_loader_watch,
-    make_monitor,
-    make_reception,
-)
+from ddpdoctor.cli.hanging import Watching, add_hang_options
 from ddpdoctor.cli.hidden import (
     First,
     add_hidden_options,
@@ -33,14 +25,13 @@ from ddpdoctor.cli.hidden import (
     run_again,
 )
 from ddpdoctor.cli.parsing import Parser, add_option, both_spellings
+from ddpdoctor.cli.preparing import Preparation, Tools
 from ddpdoctor.cli.viewing import add_live_option, check_live, choose_viewing
 
 if TYPE_CHECKING:
     from ddpdoctor.cli.display import Display
     from ddpdoctor.evidence import Evidence
     from ddpdoctor.judge.registry import Registry
-    from ddpdoctor.judge.selection import Selection
-    from ddpdoctor.plugins import Plugins
     from ddpdoctor.report.model import Report
     from ddpdoctor.watch.commandline import Split
     from ddpdoctor.watch.job import JobResult
@@ -141,7 +132,7 @@ def run(options: argparse.Namespace) -> int:
     split: Split = options.split
     check_options(options)
     check_live(options)
-    preparation = _Preparation(options)
+    preparation = Preparation(options)
     display = Display.of(sys.stderr, no_color=getattr(options, "no_color", False))
     misplaced = find_misplaced(split)
     if misplaced:
@@ -151,7 +142,7 @@ def run(options: argparse.Namespace) -> int:
     if directory.note:
         complain(f"ddpdoctor: {directory.note}")
     problem = check_script(split)
-    foresight = Foresight(options, split, lambda: preparation.finish().reading, complain)
+    foresight = Foresight(options, split, preparation.finish, complain)
 
     def get_checks() -> Registry:
         return preparation.finish().plugins.checks
@@ -166,6 +157,7 @@ def run(options: argparse.Namespace) -> int:
             announce(options, stdin)
             applied = lay_toggles(options, directory)
             environment = make_job_environment(options, applied.environ, directory)
+            watching = Watching(options, directory, get_checks)
             result = run_job(
                 command,
                 environment,
@@ -173,14 +165,14 @@ def run(options: argparse.Namespace) -> int:
                 log_limit=log_limit(options),
                 launched=start_reading,
                 desk=Desk(directory, split),
-                reception=make_reception(options, directory),
+                reception=watching.make_reception(),
                 waiting=RendezvousWatch(
                     directory.processes, split, lambda text: complain(f"ddpdoctor: {text}")
                 ),
-                monitoring=lambda: make_monitor(options, directory, get_checks),
+                monitoring=watching.make_monitor,
                 viewing=choose_viewing(options, directory),
-                comparing=lambda: make_comparing(options, directory, get_checks),
-                counting=lambda: make_loader_watch(options, directory, get_checks),
+                comparing=watching.make_comparing,
+                counting=watching.make_loader_watch,
             )
             first = First(command, directory, applied, stdin, result, get_checks)
     except OSError as failure:
@@ -202,82 +194,6 @@ def run(options: argparse.Namespace) -> int:
         _complain_of(failure, options)
         return 1 if problem is not None else result.exit_code
     return _exit_code(1 if problem is not None else result.exit_code, report, options)
-
-
-@dataclass(frozen=True)
-class _Tools:
-    """What judging and showing need."""
-
-    plugins: Plugins
-    selection: Selection
-    outputs: tuple[common.Output, ...]
-
-    @property
-    def reading(self) -> tuple[Plugins, Selection]:
-        """What reading the source needs of it."""
-        return self.plugins, self.selection
-
-
-class _Preparation:
-    """Loads what judging and showing need while the job starts: neither its start nor its end waits for our imports.
-
-    Raises:
-        UsageError: the options name a code or a format that nobody has, or outputs that clash. Where they name any, all
-            is loaded at once: that has to be said before anything is launched.
-    """
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        self._options = options
-        self._tools: _Tools | None = None
-        self._thread: threading.Thread | None = None
-        if any(getattr(options, name, None) for name in ("select", "ignore", "formats", "outputs")):
-            self._tools = self._load()
-
-    def start(self) -> None:
-        """Begin, beside the job."""
-        self._thread = threading.Thread(target=self._load_quietly, name="ddpdoctor-preparation", daemon=True)
-        self._thread.start()
-
-    def finish(self) -> _Tools:
-        """Return what was loaded; what failed beside the job is tried again, so that its error is raised here."""
-        if self._thread is not None:
-            self._thread.join()
-        return self._tools or self._load()
-
-    def _load_quietly(self) -> None:
-        try:
-            self._tools = self._tools or self._load()
-            _import_reporting()
-        except Exception:
-            return  # `finish` meets it again, when the job has ended
-
-    def _load(self) -> _Tools:
-        from ddpdoctor.cli.select import choose_selection
-        from ddpdoctor.plugins import load_plugins
-
-        plugins = load_plugins()
-        names = {code: page.name for code, page in plugins.checks.pages.items()}
-        selection = choose_selection(self._options, names)
-        return _Tools(plugins, selection, common.pair_outputs(self._options, plugins.renderers.names))
-
-
-REPORTING = (
-    "ddpdoctor.cli.outputs",
-    "ddpdoctor.gather.scrub",
-    "ddpdoctor.report.build",
-    "ddpdoctor.report.html.renderer",
-    "ddpdoctor.report.json_renderer",
-    "ddpdoctor.report.terminal",
-    "ddpdoctor.watch.evidence",
-)
-"""What `_judge` and `_deliver` import."""
-
-
-def _import_reporting() -> None:
-    import importlib
-
-    for name in REPORTING:
-        importlib.import_module(name)
 
 
 def _tell_lost(report: Report, directory: RunDirectory) -> None:
@@ -318,7 +234,7 @@ def _complain_of(failure: Exception, options: argparse.Namespace) -> None:
         complain("".join(traceback.format_exception(failure)))
 
 
-def _judge(first: First, started: datetime, options: argparse.Namespace, tools: _Tools) -> Report:
+def _judge(first: First, started: datetime, options: argparse.Namespace, tools: Tools) -> Report:
     from ddpdoctor.watch.evidence import make_evidence
     from ddpdoctor.watch.nodes import add_nodes
 
@@ -328,7 +244,7 @@ def _judge(first: First, started: datetime, options: argparse.Namespace, tools: 
 
 
 def _look_again(
-    first: First, report: Report, started: datetime, options: argparse.Namespace, tools: _Tools
+    first: First, report: Report, started: datetime, options: argparse.Namespace, tools: Tools
 ) -> Report:
     """Run the job once more where that was asked for and helps; its verdict with what that showed, else as it was."""
     try:
@@ -344,7 +260,7 @@ def _look_again(
         return report
 
 
-def _keep(report: Report, directory: RunDirectory, tools: _Tools) -> None:
+def _keep(report: Report, directory: RunDirectory, tools: Tools) -> None:
     from ddpdoctor.cli.outputs import render, write_file
     from ddpdoctor.errors import OutputError
     from ddpdoctor.report.registry import RenderOptions
@@ -355,7 +271,7 @@ def _keep(report: Report, directory: RunDirectory, tools: _Tools) -> None:
 
 
 def _report(
-    evidence: Evidence, result: JobResult, started: datetime, options: argparse.Namespace, tools: _Tools
+    evidence: Evidence, result: JobResult, started: datetime, options: argparse.Namespace, tools: Tools
 ) -> Report:
     from ddpdoctor.gather.scrub import scrub_argv
     from ddpdoctor.report.build import build_report
@@ -382,7 +298,7 @@ def _judge_unstarted(
     directory: RunDirectory,
     started: datetime,
     options: argparse.Namespace,
-    tools: _Tools,
+    tools: Tools,
 ) -> Report:
     from ddpdoctor.gather.scrub import scrub_argv
     from ddpdoctor.report.build import build_report
@@ -407,7 +323,7 @@ def _deliver(
     directory: RunDirectory,
     display: Display,
     options: argparse.Namespace,
-    tools: _Tools,
+    tools: Tools,
 ) -> None:
     """Write the files, and the text to stderr: stdout belongs to the job."""
     from ddpdoctor.cli.display import complain

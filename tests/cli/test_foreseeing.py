@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.cli.foreseeing import Foresight
+from ddpdoctor.cli.preparing import Tools
 from ddpdoctor.judge.selection import Selection
-from ddpdoctor.plugins import Plugins, load_plugins
+from ddpdoctor.plugins import load_plugins
 from ddpdoctor.watch.commandline import Split
 from tests.watch.test_foreseeing import STEPS
 
@@ -21,8 +22,8 @@ def read(split: Split, **options: object) -> list[str]:
     """Return what is said once the script has been read."""
     said: list[str] = []
 
-    def load() -> tuple[Plugins, Selection]:
-        return load_plugins(), Selection()
+    def load() -> Tools:
+        return Tools(load_plugins(), Selection(), ())
 
     foresight = Foresight(argparse.Namespace(**options), split, load, said.append)
     foresight.start()

@@ -15,6 +15,7 @@ import pytest
 from ddpdoctor.cli import hidden
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.job import JobEnd
+from ddpdoctor.judge.registry import Registry
 from ddpdoctor.judge.verdict import Verdict
 from ddpdoctor.report.model import Report
 from ddpdoctor.watch import job, rerun
@@ -34,7 +35,7 @@ def first(tmp_path: Path) -> hidden.First:
     directory = make_run_directory(str(tmp_path / "run"))
     directory.remove_private()
     result = JobResult(1, 10.0, MemoryWatch(directory.processes))
-    return hidden.First(["python", "train.py"], directory, Applied(dict(MINE)), Stdin(), result)
+    return hidden.First(["python", "train.py"], directory, Applied(dict(MINE)), Stdin(), result, Registry)
 
 
 def options(**more: object) -> argparse.Namespace:
