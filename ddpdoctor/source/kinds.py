@@ -21,6 +21,8 @@ from ddpdoctor.source.walking import find_calls, own_nodes
 
 DEEPEST = 16
 """Steps over which a value is followed."""
+MOST_STEPS = 2_000
+"""Steps for one value, over all ways: functions that call each other in circles have more than could be followed."""
 SAME = frozenset({"to", "cuda", "cpu", "half", "float", "double", "bfloat16", "train", "eval", "requires_grad_",
                   "apply", "to_empty", "share_memory", "xpu", "type"})  # fmt: skip
 """Methods of a module that return the module."""
@@ -86,6 +88,7 @@ class Kinds:
         self._callers: dict[Scope, list[tuple[ast.Call, Scope]]] | None = None
         self._called: dict[ast.Call, Scope | None] = {}
         self._open: set[tuple[int, int | None]] = set()
+        self._steps = 0
         self._cut = 0
         """How often a value was not followed further; what is found meanwhile is not kept."""
         self._known: dict[tuple[ast.AST, Scope, int | None], tuple[Value, ...]] = {}
@@ -108,7 +111,8 @@ class Kinds:
         if known is not None:
             return known
         key = id(node), index
-        if key in self._open or len(self._open) > DEEPEST:
+        self._steps = self._steps + 1 if self._open else 0
+        if key in self._open or len(self._open) > DEEPEST or self._steps > MOST_STEPS:
             self._cut += 1
             return (UNKNOWN,)
         cut = self._cut

@@ -142,7 +142,7 @@ class RankReader:
         if rank is not None:
             return self._compare_rank(rank, left, operator, right, scope)
         for origin, names in (("clock", CLOCKS), ("host", HOSTS)):
-            if any(self._mentions(each, names, scope, depth) for each in (left, right)):
+            if any(self._mentions(each, names, scope) for each in (left, right)):
                 return Difference(origin, True, ast.dump(test), certain=False)
         return None
 
@@ -179,17 +179,22 @@ class RankReader:
             and _number(node.right) is not None
         )
 
-    def _mentions(self, node: ast.expr, names: frozenset[str], scope: Scope, depth: int) -> bool:
+    def _mentions(self, node: ast.expr, names: frozenset[str], scope: Scope) -> bool:
         """Whether a value comes from a call of one of ``names``, by arithmetic and assignments alone."""
-        if depth > DEEPEST:
-            return False
-        if isinstance(node, ast.Call):
-            return self._files.dotted(node.func, scope) in names
-        if isinstance(node, ast.BinOp):
-            return any(self._mentions(each, names, scope, depth + 1) for each in (node.left, node.right))
-        if isinstance(node, ast.Name) and node.id not in scope.reduced:
-            found = scope.lookup(node.id)
-            return found is not None and any(self._mentions(v, names, found[0], depth + 1) for v in found[1])
+        waiting = [(node, scope)]
+        seen: set[ast.expr] = (
+            set()
+        )  # a variable that is bound anew again and again leads to all of its values
+        for each, home in waiting:
+            if isinstance(each, ast.Call):
+                if self._files.dotted(each.func, home) in names:
+                    return True
+            elif isinstance(each, ast.BinOp):
+                waiting += [(each.left, home), (each.right, home)]
+            elif isinstance(each, ast.Name) and each.id not in home.reduced:
+                where, values = home.lookup(each.id) or (home, [])
+                waiting += [(value, where) for value in values if value not in seen]
+                seen.update(values)
         return False
 
     def _read_name(self, node: ast.Name | ast.Attribute, scope: Scope, depth: int) -> Difference | None:

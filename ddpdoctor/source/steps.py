@@ -172,19 +172,24 @@ def about_random(name: str) -> bool:
     return name in RANDOM
 
 
-def speaks_of(node: ast.AST, fits: Callable[[str], bool], scope: Scope, kinds: Kinds, depth: int = 0) -> bool:
+def speaks_of(node: ast.AST, fits: Callable[[str], bool], scope: Scope, kinds: Kinds) -> bool:
     """Whether a name fits in a node, in what its names are bound to, or in functions of the files that it calls."""
-    if any(fits(name) for name in names_in(node)):
-        return True
-    if depth >= DEEPEST:
-        return False
-    for each in ast.walk(node):
-        if isinstance(each, ast.Name):
-            found = scope.lookup(each.id)
-            if found is not None and any(speaks_of(v, fits, found[0], kinds, depth + 1) for v in found[1]):
-                return True
-        elif isinstance(each, ast.Call):
-            called = kinds.files.function(each.func, scope)
-            if called is not None and any(fits(name) for name in names_in(called.node)):
-                return True
+    waiting = [(node, scope, 0)]
+    seen: set[ast.AST | Scope] = (
+        set()
+    )  # a variable that is bound anew again and again leads to all of its values
+    for each, home, depth in waiting:
+        if any(fits(name) for name in names_in(each)):
+            return True
+        for inner in ast.walk(each) if depth < DEEPEST else ():
+            if isinstance(inner, ast.Name):
+                where, values = home.lookup(inner.id) or (home, [])
+                waiting += [(value, where, depth + 1) for value in values if value not in seen]
+                seen.update(values)
+            elif isinstance(inner, ast.Call):
+                called = kinds.files.function(inner.func, home)
+                if called is not None and called not in seen:
+                    seen.add(called)
+                    if any(fits(name) for name in names_in(called.node)):
+                        return True
     return False

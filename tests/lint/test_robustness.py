@@ -119,3 +119,29 @@ def test_cut_and_shuffled_programs_raise_nothing() -> None:
         (row,) = judge_scripts([parse_script(text.encode(), "train.py")])
         read += row.problem is None
     assert read > 50
+
+
+REBOUND = {
+    "a table": "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\n"
+    "from torch.nn.parallel import DistributedDataParallel as DDP\ndist.init_process_group('gloo')\ntable = read()\n"
+    + "".join(f"table = table.step{i}(table)\n" for i in range(60))
+    + "loader = DataLoader(TensorDataset(table))\nmodel = DDP(torch.nn.Linear(2, 2))\n"
+    "for x in loader:\n    model(x).sum().backward()\n",
+    "a sum": "total = 0\n"
+    + "".join(f"total = total + part{i}\n" for i in range(100))
+    + "if total > best:\n    dist.barrier()\n",
+    "functions in circles": "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+    + "".join(
+        f"def f{i}(x):\n" + "".join(f"    if c{j}:\n        x = f{j}(x)\n" for j in range(6) if j != i) + "    return x\n"
+        for i in range(6)
+    )
+    + "model = DDP(f0(torch.nn.Linear(2, 2)))\nfor x in f1(data):\n    model(x).sum().backward()\n",
+}  # fmt: skip
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", REBOUND)
+def test_value_with_more_ways_than_can_be_gone_is_followed_once(name: str) -> None:
+    """Each value of a variable that is bound again and again leads to all of them: way by way it would take hours."""
+    (row,) = judge_scripts([parse_script((HEAD + REBOUND[name]).encode(), "train.py")])
+    assert [fact.rule for fact in row.facts] == (["loader-unsharded"] if name == "a table" else [])
