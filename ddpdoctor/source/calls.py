@@ -6,6 +6,16 @@ import ast
 
 from ddpdoctor.source.names import Files, Scope
 
+JOINS = frozenset(
+    {"torch.distributed.init_process_group", "torch.distributed.distributed_c10d.init_process_group"}
+)
+"""Functions by which a program becomes a rank."""
+MESHES = frozenset({"torch.distributed.init_device_mesh", "torch.distributed.device_mesh.init_device_mesh"})
+"""Functions that make the process group too, where there is none."""
+SAMPLERS = frozenset(
+    {"torch.utils.data.DistributedSampler", "torch.utils.data.distributed.DistributedSampler"}
+)
+"""Samplers that give each rank its own part of the data."""
 GROUP_AT = {
     "all_gather": 2,
     "all_gather_into_tensor": 2,

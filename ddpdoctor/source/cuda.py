@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 
+from ddpdoctor.source.calls import JOINS
 from ddpdoctor.source.names import Files
 from ddpdoctor.source.texts import fold
-from ddpdoctor.source.traces import JOINS, Step, Trace
+from ddpdoctor.source.traces import Step, Trace
 from ddpdoctor.source.walking import find_keyword
 
 ONLY_ASK = frozenset({"torch.cuda.is_available", "torch.cuda.device_count", "torch.cuda.is_initialized",

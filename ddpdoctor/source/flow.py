@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from ddpdoctor.source.names import Scope
+from ddpdoctor.source.walking import is_main_guard
 
 Side = Callable[[ast.expr], "bool | None"]
 """Says which side of a test a distributed run takes; None where both may be."""
@@ -138,7 +139,7 @@ class Flow:
     def _inside(self, statement: ast.stmt, spot: Spot) -> None:
         number, blocks = spot.number, spot.blocks
         if isinstance(statement, ast.If):
-            taken = True if _is_main_guard(statement.test) else self._side(statement.test)
+            taken = True if is_main_guard(statement.test) else self._side(statement.test)
             for body, own in ((statement.body, True), (statement.orelse, False)):
                 side = "body" if own else "else"
                 more = ((number, side if taken is None else OFF),) if taken is not own else ()
@@ -247,12 +248,3 @@ def name_of(node: ast.expr) -> str | None:
 
 def _names(target: ast.expr) -> Iterator[str]:
     yield from (each.id for each in ast.walk(target) if isinstance(each, ast.Name))
-
-
-def _is_main_guard(test: ast.expr) -> bool:
-    return (
-        isinstance(test, ast.Compare)
-        and isinstance(test.left, ast.Name)
-        and test.left.id == "__name__"
-        and isinstance(test.ops[0], ast.Eq)
-    )

@@ -5,22 +5,20 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator
 
-from ddpdoctor.source.calls import WRAPPERS
+from ddpdoctor.source.calls import JOINS, MESHES, WRAPPERS
+from ddpdoctor.source.known import SIZES
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.ranks import VARIABLES, RankReader
 from ddpdoctor.source.walking import find_calls
 
-JOINS = frozenset({"torch.distributed.init_process_group", "torch.distributed.distributed_c10d.init_process_group",
-                   "torch.distributed.init_device_mesh", "torch.distributed.device_mesh.init_device_mesh",
-                   "deepspeed.init_distributed", "horovod.torch.init"})  # fmt: skip
-"""Functions by which a program becomes a rank."""
+ALL_JOINS = JOINS | MESHES | {"deepspeed.init_distributed", "horovod.torch.init"}
+"""Functions by which a program becomes a rank, whichever library has them."""
 FRAMEWORKS = frozenset({"accelerate.Accelerator", "lightning.Fabric", "lightning.fabric.Fabric",
                         "lightning_fabric.Fabric", "accelerate.PartialState"})  # fmt: skip
 DISTRIBUTED = frozenset({"is_initialized", "distributed", "ddp", "is_distributed", "use_ddp", "use_distributed",
                          "is_dist_avail_and_initialized", "is_dist_initialized", "is_torchelastic_launched",
                          "is_dist", "is_ddp", "dist_enabled"})  # fmt: skip
 """Names that say whether the job has several ranks."""
-SIZES = frozenset({"world", "world_size", "get_world_size", "num_processes", "nprocs"})
 
 
 class Programs:
@@ -135,7 +133,7 @@ class Programs:
         while waiting:
             scope = waiting.pop()
             for call in find_calls(scope):
-                if (self._files.dotted(call.func, scope) or "") in JOINS | FRAMEWORKS:
+                if (self._files.dotted(call.func, scope) or "") in ALL_JOINS | FRAMEWORKS:
                     return True
                 called = self._files.function(call.func, scope)
                 if called is not None and called not in seen:

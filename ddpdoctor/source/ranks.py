@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from ddpdoctor.source.known import SIZES
 from ddpdoctor.source.names import UNKNOWN, Files, Scope
 
 VARIABLES = frozenset({"RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK",
@@ -295,9 +296,7 @@ class RankReader:
         return None
 
 
-_WORLD = frozenset(
-    {"world", "world_size", "get_world_size", "num_processes", "nprocs", "n_gpu", "ngpus", "num_gpus"}
-)
+_WORLD = SIZES | {"n_gpu", "ngpus", "num_gpus"}
 _LAUNCH = frozenset({"is_initialized", "is_available", "distributed", "ddp", "is_distributed", "use_ddp", "multi_gpu",
                      "is_dist_avail_and_initialized", "is_dist_initialized", "is_torchelastic_launched"})  # fmt: skip
 

@@ -122,6 +122,11 @@ def is_backward(call: ast.Call) -> bool:
     return isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "manual_backward")
 
 
+def find_backwards(kinds: Kinds) -> dict[ast.Call, Scope]:
+    """Return the calls of ``backward`` below loops that train, and where each stands."""
+    return {call: scope for loop in training_loops(kinds) for call, scope in loop.calls if is_backward(call)}
+
+
 def enclosing_loops(node: ast.AST, scope: Scope, kinds: Kinds) -> list[ast.stmt]:
     """Return the loops around a statement in its scope, the innermost first."""
     flow = kinds.flow(scope)
@@ -147,14 +152,6 @@ def _has_rounds(loop: ast.stmt) -> bool:
         return True
     only = loop.iter.args[0] if len(loop.iter.args) == 1 else None
     return not (isinstance(only, ast.Constant) and only.value == 1)
-
-
-def given(call: ast.Call, name: str, place: int | None = None) -> ast.expr | None:
-    """Return an argument of a call by its name, or by its place."""
-    found = next((each.value for each in call.keywords if each.arg == name), None)
-    if found is None and place is not None and place < len(call.args):
-        return call.args[place]
-    return found
 
 
 def is_spelled_out(call: ast.Call) -> bool:

@@ -11,23 +11,17 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ddpdoctor.source.calls import is_any_collective, is_wrapper
+from ddpdoctor.source.calls import JOINS, MESHES, is_any_collective, is_wrapper
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.nodes import children
 from ddpdoctor.source.texts import fold
-from ddpdoctor.source.walking import find_keyword, own_nodes
+from ddpdoctor.source.walking import find_keyword, is_main_guard, own_nodes
 
 MOST_STEPS = 6_000
 """Of one program; what comes later is not judged."""
 DEEPEST_CALLS = 12
 """Functions that are followed into one another."""
-JOINS = frozenset(
-    {"torch.distributed.init_process_group", "torch.distributed.distributed_c10d.init_process_group"}
-)
-"""Functions by which a program becomes a rank."""
-OTHER_JOINS = frozenset({"accelerate.Accelerator", "deepspeed.init_distributed",
-                         "torch.distributed.init_device_mesh",
-                         "torch.distributed.device_mesh.init_device_mesh"})  # fmt: skip
+OTHER_JOINS = MESHES | {"accelerate.Accelerator", "deepspeed.init_distributed"}
 SPAWNS = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes",
                     "torch.multiprocessing.spawn.spawn"})  # fmt: skip
 RUNNERS = frozenset({"fire.Fire", "absl.app.run", "tyro.cli", "typer.run", "jsonargparse.CLI"})
@@ -280,15 +274,6 @@ def _find_owner(node: ast.expr, scope: Scope, files: Files) -> Scope | None:
             return None
         node = values[0]
     return files.find_class(node.func, home) if isinstance(node, ast.Call) and home is not None else None
-
-
-def is_main_guard(test: ast.expr) -> bool:
-    """Whether it is ``__name__ == "__main__"``."""
-    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Eq):
-        return False
-    sides = [test.left, test.comparators[0]]
-    named = any(isinstance(each, ast.Name) and each.id == "__name__" for each in sides)
-    return named and any(isinstance(each, ast.Constant) and each.value == "__main__" for each in sides)
 
 
 def find_exits(statement: ast.stmt, scope: Scope) -> Iterator[Guard]:

@@ -47,6 +47,15 @@ def is_true(node: ast.expr | None) -> bool:
     return isinstance(node, ast.Constant) and node.value is True
 
 
+def is_main_guard(test: ast.expr) -> bool:
+    """Whether it is ``__name__ == "__main__"``."""
+    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Eq):
+        return False
+    sides = [test.left, test.comparators[0]]
+    named = any(isinstance(each, ast.Name) and each.id == "__name__" for each in sides)
+    return named and any(isinstance(each, ast.Constant) and each.value == "__main__" for each in sides)
+
+
 def names_in(node: ast.AST) -> Iterator[str]:
     """Yield the names, attributes, keywords and parameters that stand in a node."""
     for each in ast.walk(node):

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
+from ddpdoctor.source.calls import SAMPLERS
 from ddpdoctor.source.flow import name_of
 from ddpdoctor.source.kinds import Kinds, Value, born_with, kinds_of
 from ddpdoctor.source.makers import find_class_kind
@@ -16,18 +17,14 @@ from ddpdoctor.source.steps import (
     about_random,
     about_shards,
     enclosing_loops,
-    given,
     is_spelled_out,
     loaders_of,
     runs_again,
     speaks_of,
     training_loops,
 )
-from ddpdoctor.source.walking import names_in, own_nodes
+from ddpdoctor.source.walking import find_keyword, names_in, own_nodes
 
-DISTRIBUTED = frozenset(
-    {"torch.utils.data.DistributedSampler", "torch.utils.data.distributed.DistributedSampler"}
-)
 FEW_RANKS = 4
 """A rank of so many may have its whole share in one batch, whose order does not matter."""
 PLAIN = frozenset({"RandomSampler", "SequentialSampler"})
@@ -70,14 +67,14 @@ def _is_whole(loader: Value, kinds: Kinds) -> bool:
     if scope is None or not is_spelled_out(call):
         return False
     for name, place in (("sampler", 3), ("batch_sampler", 4)):
-        sampler = given(call, name, place)
+        sampler = find_keyword(call, name, place)
         if sampler is not None and not all(
             each.kind == "none" or (each.kind == "sampler" and each.name.rpartition(".")[2] in PLAIN)
             for each in kinds.find(sampler, scope)
         ):
             return False
-    data = given(call, "dataset", 0)
-    if data is None or given(call, "worker_init_fn") is not None:
+    data = find_keyword(call, "dataset", 0)
+    if data is None or find_keyword(call, "worker_init_fn") is not None:
         return False
     sets = kinds.all_of(data, scope, "dataset")
     return bool(sets) and all(_is_the_same(each, kinds) for each in sets)
@@ -96,16 +93,16 @@ def _is_the_same(data: Value, kinds: Kinds) -> bool:
 
 
 def _shuffles(call: ast.Call, kinds: Kinds, scope: Scope) -> bool:
-    sampler = given(call, "sampler", 3)
+    sampler = find_keyword(call, "sampler", 3)
     if sampler is not None and any(v.name.endswith("RandomSampler") for v in kinds.find(sampler, scope)):
         return True
-    shuffle = given(call, "shuffle", 2)
+    shuffle = find_keyword(call, "shuffle", 2)
     return shuffle is not None and not (isinstance(shuffle, ast.Constant) and not shuffle.value)
 
 
 def _is_drawn_apart(loader: Value, kinds: Kinds) -> bool:
     """Whether the random order is meant to differ: a generator of the loader's own, or a seed with the rank in it."""
-    if given(loader.call, "generator") is not None or loader.scope is None:
+    if find_keyword(loader.call, "generator") is not None or loader.scope is None:
         return True
     *_, module = loader.scope.outwards()
     for call, scope, name in kinds.programs.calls(module):
@@ -150,7 +147,7 @@ def find_epoch_unset(files: Files) -> Iterator[SourceFact]:
             continue
         loaders = loaders_of(loop.node.iter, loop.scope, kinds)
         by_loader = [(loader, samplers_of(loader, kinds)) for loader in loaders]
-        if any(each.name not in DISTRIBUTED for _, own in by_loader for each in own):
+        if any(each.name not in SAMPLERS for _, own in by_loader for each in own):
             continue
         # those that keep their order are for an evaluation in the same loop
         by_loader = [(loader, own) for loader, own in by_loader if own and all(map(_is_shuffling, own))]
@@ -171,9 +168,9 @@ def samplers_of(loader: Value, kinds: Kinds) -> tuple[Value, ...]:
     """Return what the sampler of a loader may be; nothing where it has none."""
     if loader.scope is None or loader.kind != "loader" or not is_spelled_out(loader.call):
         return ()
-    sampler = given(loader.call, "sampler", 3)
+    sampler = find_keyword(loader.call, "sampler", 3)
     if sampler is None:
-        batches = given(loader.call, "batch_sampler", 4)
+        batches = find_keyword(loader.call, "batch_sampler", 4)
         made = kinds.all_of(batches, loader.scope, "sampler") if batches is not None else ()
         if (
             len(made) != 1
@@ -181,21 +178,21 @@ def samplers_of(loader: Value, kinds: Kinds) -> tuple[Value, ...]:
             or made[0].scope is not loader.scope
         ):
             return made
-        sampler = given(made[0].call, "sampler", 0)
+        sampler = find_keyword(made[0].call, "sampler", 0)
     found = kinds.find(sampler, loader.scope) if sampler is not None else ()
     return tuple(born_with(each, loader) for each in found)
 
 
 def _is_shuffling(sampler: Value) -> bool:
-    if sampler.kind != "sampler" or sampler.name not in DISTRIBUTED or not is_spelled_out(sampler.call):
+    if sampler.kind != "sampler" or sampler.name not in SAMPLERS or not is_spelled_out(sampler.call):
         return False
-    shuffle = given(sampler.call, "shuffle", 3)
+    shuffle = find_keyword(sampler.call, "shuffle", 3)
     return shuffle is None or (isinstance(shuffle, ast.Constant) and shuffle.value is True)
 
 
 def _is_one_batch(loader: Value) -> bool:
     """Whether a batch may be all that a rank has: sizes that the script spells out, on up to `FEW_RANKS` ranks."""
-    data, batch = given(loader.call, "dataset", 0), given(loader.call, "batch_size", 1)
+    data, batch = find_keyword(loader.call, "dataset", 0), find_keyword(loader.call, "batch_size", 1)
     if (
         not isinstance(batch, ast.Constant)
         or not isinstance(batch.value, int)
@@ -262,7 +259,7 @@ def find_epoch_ignored(module: Scope, files: Files) -> Iterator[SourceFact]:
             continue
         order, setter = scope.functions.get("__iter__"), scope.functions.get("set_epoch")
         inherits = setter is None and any(
-            (files.dotted(base, scope) or "") in DISTRIBUTED for base in scope.node.bases
+            (files.dotted(base, scope) or "") in SAMPLERS for base in scope.node.bases
         )
         if order is None or not (inherits or setter is not None) or not _shuffles_by_seed(scope, order):
             continue

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.source.apart import Ways
-from ddpdoctor.source.calls import name_collective
+from ddpdoctor.source.calls import JOINS, name_collective
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.texts import find_settings, fold
-from ddpdoctor.source.traces import JOINS, OTHER_JOINS, Step, Trace
+from ddpdoctor.source.traces import OTHER_JOINS, Step, Trace
 from ddpdoctor.source.walking import find_keyword
 
 SETS = frozenset({"torch.cuda.set_device", "torch.cuda.device", "torch.set_default_device",

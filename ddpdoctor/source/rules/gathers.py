@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
-from ddpdoctor.source.calls import PLAIN
+from ddpdoctor.source.calls import PLAIN, SAMPLERS
 from ddpdoctor.source.graphs import Slice, loss_of, slice_of
 from ddpdoctor.source.kinds import Kinds, kinds_of
 from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.rules.data import DISTRIBUTED, samplers_of
-from ddpdoctor.source.steps import find_forwards, is_backward, loaders_of, reach, training_loops
+from ddpdoctor.source.rules.data import samplers_of
+from ddpdoctor.source.steps import find_backwards, find_forwards, is_backward, loaders_of, reach
 from ddpdoctor.source.walking import find_calls, names_in, own_nodes
 
 GATHERS = frozenset(
@@ -68,11 +68,8 @@ class _Loss:
 
 
 def _slice_losses(kinds: Kinds) -> list[_Loss]:
-    backwards = {
-        call: scope for loop in training_loops(kinds) for call, scope in loop.calls if is_backward(call)
-    }
     found = []
-    for call, scope in backwards.items():
+    for call, scope in find_backwards(kinds).items():
         loss = loss_of(call)
         if loss is not None:
             found.append(_Loss(call, scope, slice_of(loss, scope, kinds)))
@@ -139,7 +136,7 @@ def evaluations(kinds: Kinds) -> Iterator[Evaluation]:
                     continue
                 loaders = loaders_of(node.iter, scope, kinds)
                 samplers = [one for each in loaders for one in samplers_of(each, kinds)]
-                if not samplers or any(each.name not in DISTRIBUTED for each in samplers):
+                if not samplers or any(each.name not in SAMPLERS for each in samplers):
                     continue
                 calls = list(reach(node.body, scope, kinds))
                 if not any(is_backward(call) for call, _ in calls) and any(find_forwards(calls, kinds)):

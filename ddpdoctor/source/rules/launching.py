@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.apart import Ways
-from ddpdoctor.source.calls import is_any_collective, is_wrapper
+from ddpdoctor.source.calls import JOINS, SAMPLERS, is_any_collective, is_wrapper
 from ddpdoctor.source.known import KNOWN_ROOTS
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.texts import fold
-from ddpdoctor.source.traces import JOINS, OTHER_JOINS, SPAWNS, Step, Trace
+from ddpdoctor.source.traces import OTHER_JOINS, SPAWNS, Step, Trace
 from ddpdoctor.source.walking import find_keyword, name_calls
 
 SPELLINGS = ("--local_rank", "--local-rank")
@@ -26,9 +26,6 @@ LAUNCHERS = frozenset({"accelerate", "transformers", "lightning", "pytorch_light
 OWN_QUESTION = re.compile(r"__name__|process|environ|getenv|parent|spawn|child", re.IGNORECASE)
 """Tests that may be about whether this is a child."""
 ASKS = frozenset({"torch.distributed.get_rank", "torch.distributed.get_world_size"})
-SAMPLERS = frozenset(
-    {"torch.utils.data.DistributedSampler", "torch.utils.data.distributed.DistributedSampler"}
-)
 DESTROYS = "torch.distributed.destroy_process_group"
 
 

@@ -11,7 +11,7 @@ from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.graphs import Slice, loss_of, slice_of
 from ddpdoctor.source.kinds import Kinds, Value, kinds_of
 from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.steps import Place, TrainingLoop, is_backward, training_loops
+from ddpdoctor.source.steps import TrainingLoop, find_backwards, training_loops
 from ddpdoctor.source.walking import find_calls, names_in
 
 PASSIVE = frozenset({"parameters", "named_parameters", "buffers", "state_dict", "load_state_dict", "train", "eval",
@@ -36,7 +36,7 @@ def find_bypassed(files: Files) -> Iterator[SourceFact]:
     """
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
-    for call, scope in _backwards(kinds):
+    for call, scope in find_backwards(kinds).items():
         loss = loss_of(call)
         if loss is None:
             continue
@@ -51,12 +51,6 @@ def find_bypassed(files: Files) -> Iterator[SourceFact]:
                 place = home.script.place(inner, home.name)
                 certain = _is_certain(inner, home, kinds) and _is_certain(call, scope, kinds)
                 yield SourceFact("bypassed", place, (noticed,), (way,), certain=certain)
-
-
-def _backwards(kinds: Kinds) -> list[Place]:
-    """Return the calls of ``backward`` below loops that train, each once."""
-    found = {call: scope for loop in training_loops(kinds) for call, scope in loop.calls if is_backward(call)}
-    return list(found.items())
 
 
 def _is_certain(node: ast.AST, scope: Scope, kinds: Kinds) -> bool:

@@ -10,9 +10,16 @@ from ddpdoctor.source.graphs import loss_of, slice_of
 from ddpdoctor.source.kinds import Kinds, Value, kinds_of
 from ddpdoctor.source.known import KNOWN_ROOTS
 from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.programs import JOINS
+from ddpdoctor.source.programs import ALL_JOINS
 from ddpdoctor.source.rules.models import reduces_by_hand, wraps_of
-from ddpdoctor.source.steps import TrainingLoop, enclosing_loops, is_backward, reach, training_loops
+from ddpdoctor.source.steps import (
+    TrainingLoop,
+    enclosing_loops,
+    find_backwards,
+    is_backward,
+    reach,
+    training_loops,
+)
 from ddpdoctor.source.walking import names_in
 
 SWITCHES = frozenset({"no_sync", "require_backward_grad_sync", "accumulate", "gradient_accumulation_steps",
@@ -36,7 +43,8 @@ def find_unenclosed(files: Files) -> Iterator[SourceFact]:
     names: the model.
     """
     kinds = kinds_of(files)
-    for scope in dict.fromkeys(loop.scope for loop in training_loops(kinds)) | _functions_of_loops(kinds):
+    scopes = [*(loop.scope for loop in training_loops(kinds)), *find_backwards(kinds).values()]
+    for scope in dict.fromkeys(scopes):
         for statement, spot in kinds.flow(scope).statements:
             if not isinstance(statement, ast.With) or not spot.is_on:
                 continue
@@ -60,12 +68,6 @@ def find_unenclosed(files: Files) -> Iterator[SourceFact]:
                         "no-sync-without-forward", place, (noticed,), (ast.unparse(forward.func),)
                     )
                     break
-
-
-def _functions_of_loops(kinds: Kinds) -> dict[Scope, None]:
-    return dict.fromkeys(
-        home for loop in training_loops(kinds) for call, home in loop.calls if is_backward(call)
-    )
 
 
 def _unsynchronised(statement: ast.With, scope: Scope, kinds: Kinds) -> tuple[Value, ...] | None:
@@ -263,7 +265,7 @@ def _is_one_training(loop: TrainingLoop, module: Scope, kinds: Kinds) -> bool:
     """Whether ranks are seen to train one model: they join a group, and a DistributedSampler cuts up their data."""
     names = {name for _, _, name in kinds.programs.calls(module)}
     samples = any(name.endswith(".DistributedSampler") for name in names)
-    return samples and not JOINS.isdisjoint(names) and kinds.programs.is_distributed(module)
+    return samples and not ALL_JOINS.isdisjoint(names) and kinds.programs.is_distributed(module)
 
 
 def _is_harmless(

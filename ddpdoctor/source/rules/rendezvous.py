@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.evidence.sources import SourceFact
+from ddpdoctor.source.calls import JOINS
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.texts import find_settings, fold
-from ddpdoctor.source.traces import JOINS
 from ddpdoctor.source.walking import find_keyword, name_calls, own_nodes
 
 MOST = 65535

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.kinds import Kinds, Value, kinds_of
 from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.programs import JOINS
+from ddpdoctor.source.programs import ALL_JOINS
 from ddpdoctor.source.rules.models import wraps_of
-from ddpdoctor.source.steps import given, is_spelled_out, loaders_of, training_loops
-from ddpdoctor.source.walking import names_in
+from ddpdoctor.source.steps import is_spelled_out, loaders_of, training_loops
+from ddpdoctor.source.walking import find_keyword, names_in
 
 FEW_SAMPLES = 8
 """A batch of fewer on each rank is small for BatchNorm; the same number as in a live run."""
@@ -51,7 +51,7 @@ def find_small_batches(files: Files) -> Iterator[SourceFact]:
 
 def _batch_size(loader: Value) -> int | None:
     """Return the batch size of a loader where the script spells it out."""
-    size = given(loader.call, "batch_size", 1)
+    size = find_keyword(loader.call, "batch_size", 1)
     if isinstance(size, ast.Name) and loader.scope is not None:
         found = loader.scope.lookup(size.id)
         size = found[1][0] if found is not None and len(found[1]) == 1 else None
@@ -83,7 +83,7 @@ def find_device_ids(files: Files) -> Iterator[SourceFact]:
     kinds = kinds_of(files)
     for wrap in wraps_of(kinds):
         call, scope = wrap.value.call, wrap.scope
-        devices = given(call, "device_ids", 1)
+        devices = find_keyword(call, "device_ids", 1)
         if not isinstance(devices, ast.List) or any(isinstance(each, ast.Starred) for each in devices.elts):
             continue
         *_, module = scope.outwards()
@@ -131,7 +131,9 @@ def find_reentrant(files: Files) -> Iterator[SourceFact]:
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
     for wrap in wraps_of(kinds):
-        search, static = (given(wrap.value.call, name) for name in ("find_unused_parameters", "static_graph"))
+        search, static = (
+            find_keyword(wrap.value.call, name) for name in ("find_unused_parameters", "static_graph")
+        )
         on = isinstance(search, ast.Constant) and search.value is True
         if not on or static is not None:
             continue
@@ -152,7 +154,7 @@ def find_reentrant(files: Files) -> Iterator[SourceFact]:
 def _reentrant_way(call: ast.Call, scope: Scope, files: Files) -> str | None:
     if files.dotted(call.func, scope) not in CHECKPOINT or any(each.arg is None for each in call.keywords):
         return None
-    way = given(call, "use_reentrant")
+    way = find_keyword(call, "use_reentrant")
     if way is None:
         return "default"
     return "said" if isinstance(way, ast.Constant) and way.value is True else None
@@ -174,7 +176,7 @@ def find_undestroyed(files: Files) -> Iterator[SourceFact]:
         if any("destroy" in word or "cleanup" in word or "shutdown" in word for word in words):
             continue
         for call, scope, name in calls:
-            backend = given(call, "backend", 0) if name in JOINS and is_spelled_out(call) else None
+            backend = find_keyword(call, "backend", 0) if name in ALL_JOINS and is_spelled_out(call) else None
             *_, home = scope.outwards()
             if isinstance(backend, ast.Constant) and backend.value == "nccl" and home is module:
                 yield SourceFact("group-left", scope.script.place(call, scope.name))

@@ -10,13 +10,12 @@ from ddpdoctor.source.kinds import Kinds, kinds_of
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.steps import (
     about_shards,
-    given,
     is_spelled_out,
     loaders_of,
     speaks_of,
     training_loops,
 )
-from ddpdoctor.source.walking import names_in
+from ddpdoctor.source.walking import find_keyword, names_in
 
 SPLITS = {
     "torch.utils.data.random_split": ("generator", 2),
@@ -40,7 +39,11 @@ def find_splits(files: Files) -> Iterator[SourceFact]:
         for scope in module.walk():
             for call in (node for node, _ in _calls_on(scope, kinds)):
                 name = files.dotted(call.func, scope) or ""
-                if name not in SPLITS or not is_spelled_out(call) or given(call, *SPLITS[name]) is not None:
+                if (
+                    name not in SPLITS
+                    or not is_spelled_out(call)
+                    or find_keyword(call, *SPLITS[name]) is not None
+                ):
                     continue
                 way = _find_seeding(module, kinds)
                 if way is not None:
@@ -116,7 +119,7 @@ def find_workers(files: Files) -> Iterator[SourceFact]:
         if not loop.wrapped or not isinstance(loop.node, ast.For):
             continue
         for loader in loaders_of(loop.node.iter, loop.scope, kinds):
-            starter = given(loader.call, "worker_init_fn")
+            starter = find_keyword(loader.call, "worker_init_fn")
             if starter is None or loader.scope is None or starter in told:
                 continue
             told.add(starter)

@@ -6,12 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.evidence.sources import SourceFact
+from ddpdoctor.source.calls import JOINS
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.walking import find_calls
 
 DATA_PARALLEL = ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel")
-JOINS = ("torch.distributed.init_process_group", "torch.distributed.distributed_c10d.init_process_group")
-"""Functions by which a program becomes a rank."""
 
 
 def find_data_parallel(module: Scope, files: Files) -> Iterator[SourceFact]:
