@@ -10,10 +10,12 @@ import ast
 import re
 from collections.abc import Iterable
 
+from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.known import HARMLESS, KNOWN_ROOTS
 from ddpdoctor.source.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.ranks import ZERO, RankReader
 from ddpdoctor.source.traces import Frame, Guard, Step, Trace
+from ddpdoctor.source.walking import find_argument, is_spelled_out
 
 RANKLIKE = re.compile(
     r"rank|main|master|primary|chief|zero|first|leader|proc|pid|node|worker|gpu|device|host|coord|local|shard"
@@ -107,6 +109,20 @@ class Ways:
             return (self.files.dotted(value.func, scope) or "").split(".")[0] in KNOWN_ROOTS
         return isinstance(value, (ast.Dict, ast.List, ast.Set, ast.Tuple, ast.JoinedStr)) or (
             isinstance(value, ast.Constant) and value is not UNKNOWN
+        )
+
+    def tell(self, rule: str, step: Step, *names: str, beside: Step | None = None) -> SourceFact:
+        """Return what a rule sees in a step.
+
+        Args:
+            rule: which rule.
+            step: where the line stands that has to change.
+            names: what the words of the finding need.
+            beside: another step that belongs to it.
+        """
+        related = () if beside is None else (RelatedPlace("noticed", beside.scope.place(beside.node)),)
+        return SourceFact(
+            rule, step.scope.place(step.node), related=related, names=names, certain=self.is_sure(step)
         )
 
     def is_alike(self, value: ast.expr, step: Step) -> bool:
@@ -245,7 +261,7 @@ class Ways:
         if node.id in home.loops:
             return True
         if values[0] is UNKNOWN and frames and frames[-1].callee is home:
-            argument = find_argument(frames[-1], node.id)
+            argument = find_value(frames[-1], node.id)
             if argument is None:
                 return node.id in SETTINGS
             if len(values) > 1 and not self._all_alike(values[1:], scope, frames, depth):
@@ -265,7 +281,7 @@ class Ways:
                 return node.id
             home, values = found
             if len(values) == 1 and values[0] is UNKNOWN and frames and frames[-1].callee is home:
-                argument = find_argument(frames[-1], node.id)
+                argument = find_value(frames[-1], node.id)
                 if argument is not None:
                     return self._spell(argument, frames[-1].scope, frames[:-1], depth + 1)
             if len(values) == 1 and values[0] is not UNKNOWN:
@@ -301,21 +317,11 @@ def _frames_to(trace: Trace, entry: Frame) -> tuple[Frame, ...]:
     return next((step.frames[:-1] for step in trace.steps if step.frames[-1:] == (entry,)), ())
 
 
-def find_argument(frame: Frame, parameter: str) -> ast.expr | None:
-    """Return what a call gives for a parameter: its argument, or the default; None where it cannot be told."""
-    call, node = frame.call, frame.callee.node
-    if isinstance(node, (ast.Module, ast.ClassDef)):
-        return None
-    if any(isinstance(each, ast.Starred) for each in call.args) or any(k.arg is None for k in call.keywords):
-        return None
-    for keyword in call.keywords:
-        if keyword.arg == parameter:
-            return keyword.value
-    names = list(frame.callee.parameters)
-    if names[:1] in (["self"], ["cls"]) and not _is_static(node):
-        names = names[1:]
-    if parameter in names and names.index(parameter) < len(call.args):
-        return call.args[names.index(parameter)]
+def find_value(frame: Frame, parameter: str) -> ast.expr | None:
+    """Return what a parameter is in a call: its argument, or the default; None where it cannot be told."""
+    given, node = find_argument(frame.call, frame.callee, parameter), frame.callee.node
+    if given is not None or isinstance(node, (ast.Module, ast.ClassDef)) or not is_spelled_out(frame.call):
+        return given
     every = [*node.args.posonlyargs, *node.args.args]
     defaults = dict(zip((each.arg for each in every[::-1]), node.args.defaults[::-1], strict=False))
     keyed = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
@@ -328,10 +334,3 @@ def _without_bar(head: ast.AST) -> ast.AST:
     if isinstance(head, ast.Call) and head.args and "tqdm" in ast.unparse(head.func):
         return head.args[0]
     return head
-
-
-def _is_static(node: ast.AST) -> bool:
-    return any(
-        isinstance(each, ast.Name) and each.id == "staticmethod"
-        for each in getattr(node, "decorator_list", ())
-    )

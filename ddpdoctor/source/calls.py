@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.walking import find_keyword, is_spelled_out
 
 JOINS = frozenset(
     {"torch.distributed.init_process_group", "torch.distributed.distributed_c10d.init_process_group"}
@@ -82,7 +83,7 @@ def name_collective(call: ast.Call, scope: Scope, files: Files) -> str | None:
         if operation == name:
             continue
         if operation in GROUPS:
-            return None if _keyword(call, "use_local_synchronization") is not None else operation
+            return None if find_keyword(call, "use_local_synchronization") is not None else operation
         if operation in table:
             return operation if _of_the_world(call, table[operation], scope, files) else None
     return _name_method(call, scope, files)
@@ -96,7 +97,7 @@ def is_any_collective(call: ast.Call, scope: Scope, files: Files) -> bool:
 
 def is_wrapper(value: ast.expr, scope: Scope, files: Files) -> bool:
     """Whether an expression makes a model that reduces its gradients over all ranks."""
-    if not isinstance(value, ast.Call) or _keyword(value, "process_group") is not None:
+    if not isinstance(value, ast.Call) or find_keyword(value, "process_group") is not None:
         return False
     return files.dotted(value.func, scope) in (*WRAPPERS, APEX)
 
@@ -117,16 +118,10 @@ def _name_method(call: ast.Call, scope: Scope, files: Files) -> str | None:
     return call.func.attr if made and set(made) <= {"accelerate.Accelerator"} else None
 
 
-def _keyword(call: ast.Call, name: str) -> ast.expr | None:
-    return next((each.value for each in call.keywords if each.arg == name), None)
-
-
 def _of_the_world(call: ast.Call, position: int, scope: Scope, files: Files) -> bool:
-    if any(isinstance(each, ast.Starred) for each in call.args) or any(k.arg is None for k in call.keywords):
+    if not is_spelled_out(call):
         return False
-    group = _keyword(call, "group")
-    if group is None and len(call.args) > position:
-        group = call.args[position]
+    group = find_keyword(call, "group", position)
     if group is None or (isinstance(group, ast.Constant) and group.value is None):
         return True
     return files.dotted(group, scope) in WORLD

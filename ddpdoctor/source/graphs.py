@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ddpdoctor.source.flow import Binding, name_of
 from ddpdoctor.source.kinds import Kinds
 from ddpdoctor.source.names import Scope
-from ddpdoctor.source.walking import names_in, own_nodes
+from ddpdoctor.source.walking import find_argument, names_in, own_nodes
 
 CUT = frozenset({"detach", "detach_", "item", "tolist", "numpy", "size", "argmax", "shape", "dim", "numel"})
 """Methods behind which no gradient comes back."""
@@ -120,7 +120,7 @@ class _Follower:
             self.visit(binding.value, scope, depth + 1)
         elif binding.kind == "parameter" and scope not in self._entered:
             for call, home in self._kinds.callers(scope):
-                given = self._kinds.argument(call, scope, name)
+                given = find_argument(call, scope, name)
                 starred = [each for each in call.args if isinstance(each, ast.Starred)]
                 for each in [given] if given is not None else starred:
                     self.visit(each, home, depth + 1)

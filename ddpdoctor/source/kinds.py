@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.calls import APEX, WRAPPERS
-from ddpdoctor.source.flow import FUNCTIONS, Binding, Flow, name_of
+from ddpdoctor.source.flow import Binding, Flow, name_of
 from ddpdoctor.source.makers import find_kind
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.programs import Programs
-from ddpdoctor.source.walking import find_calls, own_nodes
+from ddpdoctor.source.walking import find_argument, find_calls, own_nodes
 
 DEEPEST = 16
 """Steps over which a value is followed."""
@@ -162,23 +162,6 @@ class Kinds:
                             self._callers.setdefault(called, []).append((call, scope))
         return self._callers.get(function, [])
 
-    def argument(self, call: ast.Call, function: Scope, name: str) -> ast.expr | None:
-        """Return what a call gives for a parameter of a function; None where that cannot be told."""
-        if any(isinstance(each, ast.Starred) for each in call.args) or any(
-            k.arg is None for k in call.keywords
-        ):
-            return None
-        for each in call.keywords:
-            if each.arg == name:
-                return each.value
-        if name in function.parameters:
-            bound = function.outer is not None and isinstance(function.outer.node, ast.ClassDef)
-            static = any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in _decorators(function))
-            place = function.parameters.index(name) - (1 if bound and not static else 0)
-            if 0 <= place < len(call.args):
-                return call.args[place]
-        return None
-
     def _find(self, node: ast.expr, scope: Scope, index: int | None) -> Iterable[Value]:
         if isinstance(node, (ast.Tuple, ast.List)) and index is not None:
             return self.find(node.elts[index], scope) if index < len(node.elts) else (UNKNOWN,)
@@ -264,7 +247,7 @@ class Kinds:
     def _of_parameter(self, name: str, function: Scope, index: int | None) -> list[Value]:
         found: list[Value] = []
         for call, scope in self.callers(function):
-            given = self.argument(call, function, name)
+            given = find_argument(call, function, name)
             found += self.find(given, scope, index) if given is not None else [UNKNOWN]
         return found or [UNKNOWN]
 
@@ -363,7 +346,3 @@ def _prepare(value: Value, node: ast.Call, scope: Scope) -> Value:
         return Value("prepared model", node, scope, value.name, value.owner, (value,))
     kind = "prepared" if value.kind == "loader" else value.kind
     return Value(kind, node, scope, value.name, value.owner, (value,))
-
-
-def _decorators(function: Scope) -> list[ast.expr]:
-    return function.node.decorator_list if isinstance(function.node, FUNCTIONS) else []

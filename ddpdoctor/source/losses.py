@@ -103,7 +103,7 @@ class LossReader:
 
     def _is_seeded(self, scope: Scope) -> bool:
         """Whether anything in the program, or in what was not given, may seed the generators of ranks alike."""
-        *_, module = scope.outwards()
+        module = scope.module
         if module not in self._seeded:
             related = self._files.find_related(module)
             self._seeded[module] = any(SEEDS.search(line) for each in related for line in each.script.lines)

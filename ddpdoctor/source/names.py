@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from ddpdoctor.evidence.sources import SourcePlace
 from ddpdoctor.source.nodes import children
 from ddpdoctor.source.reading import Script
 
@@ -37,6 +38,16 @@ class Scope:
     """Whether ``mp.spawn`` calls it, with the rank as first argument."""
     calls: tuple[ast.Call, ...] | None = None
     """Those that stand in the scope itself; kept by ``walking.find_calls``."""
+
+    @property
+    def module(self) -> Scope:
+        """The module in which it stands."""
+        *_, module = self.outwards()
+        return module
+
+    def place(self, node: ast.AST) -> SourcePlace:
+        """Return where a node of this scope stands."""
+        return self.script.place(node, self.name)
 
     def walk(self) -> Iterator[Scope]:
         """Yield this scope and those inside of it."""

@@ -113,19 +113,19 @@ def tell_uneven(found: Iterable[Found]) -> list[UnevenCall]:
         ):
             places.setdefault(getattr(each.call.node, "lineno", 0), each)
         first, *others = places.values()
-        call, script = first.call, first.call.scope.script
+        call = first.call
         rows.append(
             UnevenCall(
                 operation=call.operation,
-                call=script.place(call.node, call.scope.name),
-                guard=script.place(first.guard, call.scope.name),
+                call=call.scope.place(call.node),
+                guard=call.scope.place(first.guard),
                 kind=first.kind,
                 test=_shorten(ast.unparse(first.test)),
                 origin=first.difference.origin,
                 traced=first.difference.traced,
                 certain=call.certain and first.difference.certain,
-                inner=tuple(scope.script.place(node, scope.name) for node, scope in call.inner),
-                more=tuple(script.place(each.call.node, call.scope.name) for each in others),
+                inner=tuple(scope.place(node) for node, scope in call.inner),
+                more=tuple(call.scope.place(each.call.node) for each in others),
             )
         )
     return rows

@@ -154,11 +154,6 @@ def _has_rounds(loop: ast.stmt) -> bool:
     return not (isinstance(only, ast.Constant) and only.value == 1)
 
 
-def is_spelled_out(call: ast.Call) -> bool:
-    """Whether a call has neither ``*args`` nor ``**kwargs``."""
-    return not any(isinstance(each, ast.Starred) for each in call.args) and all(k.arg for k in call.keywords)
-
-
 def about_shards(name: str) -> bool:
     """Whether a name shows that something is done by rank."""
     return any(word in name.lower() for word in SHARDING)

@@ -42,6 +42,27 @@ def find_keyword(call: ast.Call, name: str, place: int | None = None) -> ast.exp
     return call.args[place]
 
 
+def is_spelled_out(call: ast.Call) -> bool:
+    """Whether a call has neither ``*args`` nor ``**kwargs``."""
+    return not any(isinstance(each, ast.Starred) for each in call.args) and all(k.arg for k in call.keywords)
+
+
+def find_argument(call: ast.Call, function: Scope, name: str) -> ast.expr | None:
+    """Return what a call gives for a parameter of a function of the files; None where it gives nothing that is seen."""
+    if not is_spelled_out(call):
+        return None
+    for each in call.keywords:
+        if each.arg == name:
+            return each.value
+    bound = function.outer is not None and isinstance(function.outer.node, ast.ClassDef)
+    static = any(
+        isinstance(each, ast.Name) and each.id == "staticmethod"
+        for each in getattr(function.node, "decorator_list", ())
+    )
+    names = function.parameters[1:] if bound and not static else function.parameters
+    return dict(zip(names, call.args, strict=False)).get(name)
+
+
 def is_true(node: ast.expr | None) -> bool:
     """Whether an argument is ``True`` as it stands."""
     return isinstance(node, ast.Constant) and node.value is True

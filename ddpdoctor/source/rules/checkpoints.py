@@ -43,10 +43,10 @@ def find_early_reads(trace: Trace, files: Files) -> Iterator[SourceFact]:
             path = find_keyword(call, "f", 0) or find_keyword(call, "filename")
             writer = written.get(ways.spell(path, step)) if path is not None else None
             if writer is not None and path is not None and ways.only_first(step) is None:
-                beside = writer.scope.script.place(writer.node, writer.scope.name)
+                beside = writer.scope.place(writer.node)
                 yield SourceFact(
                     "read-early",
-                    step.scope.script.place(call, step.scope.name),
+                    step.scope.place(call),
                     related=(RelatedPlace("noticed", beside),),
                     names=(ast.unparse(path),),
                     certain=_only_about_rank(writer, ways)
@@ -96,11 +96,7 @@ def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]
         if path is None or PUBLISHED.search(ways.spell(path, step)):
             continue
         if not ways.may_differ(step) and _is_restored(call, step.scope):
-            yield SourceFact(
-                "load-unmapped",
-                step.scope.script.place(call, step.scope.name),
-                certain=ways.is_sure(step),
-            )
+            yield ways.tell("load-unmapped", step)
 
 
 def _is_restored(load: ast.Call, scope: Scope) -> bool:
@@ -145,15 +141,8 @@ def find_prefixes(trace: Trace, files: Files) -> Iterator[SourceFact]:
             and own not in kinds
             and source is not None
         ):
-            writer = saved[source][0][1]
-            beside = writer.scope.script.place(writer.node, writer.scope.name)
-            yield SourceFact(
-                "prefix-differs",
-                step.scope.script.place(call, step.scope.name),
-                related=(RelatedPlace("noticed", beside),),
-                names=(saved[source][0][0],),
-                certain=ways.is_sure(step),
-            )
+            what, writer = saved[source][0]
+            yield ways.tell("prefix-differs", step, what, beside=writer)
 
 
 def _states(node: ast.expr, scope: Scope) -> Iterator[tuple[str | None, ast.expr]]:

@@ -17,13 +17,12 @@ from ddpdoctor.source.steps import (
     about_random,
     about_shards,
     enclosing_loops,
-    is_spelled_out,
     loaders_of,
     runs_again,
     speaks_of,
     training_loops,
 )
-from ddpdoctor.source.walking import find_keyword, names_in, own_nodes
+from ddpdoctor.source.walking import find_keyword, is_spelled_out, names_in, own_nodes
 
 FEW_RANKS = 4
 """A rank of so many may have its whole share in one batch, whose order does not matter."""
@@ -55,9 +54,9 @@ def find_unsharded(files: Files) -> Iterator[SourceFact]:
 
 def _tell(value: Value, rule: str, loop: TrainingLoop, *names: str) -> SourceFact:
     scope = value.scope or loop.scope
-    noticed = loop.scope.script.place(loop.node, loop.scope.name)
+    noticed = loop.scope.place(loop.node)
     return SourceFact(
-        rule, scope.script.place(value.call, scope.name), (RelatedPlace("noticed", noticed),), names
+        rule, scope.place(value.call), (RelatedPlace("noticed", noticed),), names
     )  # fmt: skip
 
 
@@ -104,7 +103,7 @@ def _is_drawn_apart(loader: Value, kinds: Kinds) -> bool:
     """Whether the random order is meant to differ: a generator of the loader's own, or a seed with the rank in it."""
     if find_keyword(loader.call, "generator") is not None or loader.scope is None:
         return True
-    *_, module = loader.scope.outwards()
+    module = loader.scope.module
     for call, scope, name in kinds.programs.calls(module):
         if "seed" in name.rpartition(".")[2].lower() and any(
             speaks_of(each, about_shards, scope, kinds) for each in call.args
@@ -223,7 +222,7 @@ def _stands_in(node: ast.AST, loops: list[ast.stmt]) -> bool:
 
 def _find_way(samplers: list[Value], loop: TrainingLoop, kinds: Kinds) -> str | None:
     """Return how ``set_epoch`` is missed; None where it is called, or that cannot be told."""
-    *_, module = loop.scope.outwards()
+    module = loop.scope.module
     made = {each.identity for each in samplers}
     way = "never"
     for call, scope, _ in kinds.programs.calls(module):
@@ -265,10 +264,8 @@ def find_epoch_ignored(module: Scope, files: Files) -> Iterator[SourceFact]:
             continue
         kept = {"epoch"} if setter is None else _attributes_kept(setter)
         if kept is not None and kept.isdisjoint(_attributes_read(scope)) and not _calls_super(order):
-            place = setter or order
-            yield SourceFact(
-                "epoch-ignored", module.script.place(place.node, place.name), names=(scope.node.name,)
-            )
+            told = setter or order
+            yield SourceFact("epoch-ignored", told.place(told.node), names=(scope.node.name,))
 
 
 def _shuffles_by_seed(owner: Scope, order: Scope) -> bool:

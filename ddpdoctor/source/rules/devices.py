@@ -64,10 +64,10 @@ def find_unset_devices(trace: Trace, files: Files) -> Iterator[SourceFact]:
         operation = step.name.removeprefix("torch.distributed.")
         given = find_keyword(call, "device_ids") is not None or find_keyword(call, "device") is not None
         if operation in BY_CURRENT and not given and name_collective(call, step.scope, files):
-            yield _tell("device-unset", step, ways, operation)
+            yield ways.tell("device-unset", step, operation)
             return
         if not later and _takes_first_gpu(call, step, files) and not ways.may_differ(step):
-            yield _tell("device-shared", step, ways, ast.unparse(call.func).rpartition(".")[2])
+            yield ways.tell("device-shared", step, ast.unparse(call.func).rpartition(".")[2])
             return
 
 
@@ -101,7 +101,7 @@ def find_devices_by_rank(trace: Trace, files: Files) -> Iterator[SourceFact]:
             continue
         for value in _device_values(call, step):
             if _is_global_rank(value, step.scope, files):
-                yield _tell("device-by-rank", step, ways, ast.unparse(value))
+                yield ways.tell("device-by-rank", step, ast.unparse(value))
                 return
 
 
@@ -171,7 +171,7 @@ def find_cpu_tensors(trace: Trace, files: Files) -> Iterator[SourceFact]:
             continue
         value = find_keyword(call, "tensor" if SENT[operation] == 0 else "input_tensor", SENT[operation])
         if value is not None and _is_on_cpu(value, step, files):
-            yield _tell("tensor-on-cpu", step, ways, operation, ast.unparse(value))
+            yield ways.tell("tensor-on-cpu", step, operation, ast.unparse(value))
 
 
 def _sets_device(node: ast.AST) -> bool:
@@ -194,8 +194,3 @@ def _is_on_cpu(node: ast.expr, step: Step, files: Files) -> bool:
     inside = [each for value in node.args for each in ast.walk(value)]
     called = {id(each.func) for each in inside if isinstance(each, ast.Call)}
     return not any(isinstance(each, (ast.Name, ast.Attribute)) and id(each) not in called for each in inside)
-
-
-def _tell(rule: str, step: Step, ways: Ways, *names: str) -> SourceFact:
-    place = step.scope.script.place(step.node, step.scope.name)
-    return SourceFact(rule, place, names=names, certain=ways.is_sure(step))

@@ -61,7 +61,7 @@ def find_raced_writes(trace: Trace, files: Files) -> Iterator[SourceFact]:
             continue
         if any(each in ways.spell(written[0], step) for each in HARMLESS):
             continue
-        yield _tell("write-raced", step, ways, written[1], ast.unparse(written[0]))
+        yield ways.tell("write-raced", step, written[1], ast.unparse(written[0]))
 
 
 def find_raced_directories(trace: Trace, files: Files) -> Iterator[SourceFact]:
@@ -77,7 +77,7 @@ def find_raced_directories(trace: Trace, files: Files) -> Iterator[SourceFact]:
         if found is None or any(each.kind == "try" for each in step.guards):
             continue
         if not ways.may_differ(step) and ways.is_alike(found[0], step):
-            yield _tell("directory-raced", step, ways, found[1], ast.unparse(found[0]))
+            yield ways.tell("directory-raced", step, found[1], ast.unparse(found[0]))
 
 
 def _find_directory(step: Step) -> tuple[ast.expr, str] | None:
@@ -122,7 +122,7 @@ def find_raced_downloads(trace: Trace, files: Files) -> Iterator[SourceFact]:
         if apart:
             before.add(name)
         elif name not in before and all(ways.is_alike(each, step) for each in place):
-            yield _tell("download-raced", step, ways, name.rpartition(".")[2])
+            yield ways.tell("download-raced", step, name.rpartition(".")[2])
 
 
 def _find_fetched(step: Step) -> list[ast.expr] | None:
@@ -144,8 +144,3 @@ def _find_fetched(step: Step) -> list[ast.expr] | None:
     else:
         return None
     return [path] if path is not None else []
-
-
-def _tell(rule: str, step: Step, ways: Ways, *names: str) -> SourceFact:
-    place = step.scope.script.place(step.node, step.scope.name)
-    return SourceFact(rule, place, names=names, certain=ways.is_sure(step))

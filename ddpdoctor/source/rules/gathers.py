@@ -52,8 +52,8 @@ def find_gathered(files: Files) -> Iterator[SourceFact]:
                     and forwards
                     and not any(_is_constant(one.call, one.scope, files) for one in forwards)
                 ):
-                    noticed = used[0].scope.script.place(used[0].call, used[0].scope.name)
-                    place = scope.script.place(call, scope.name)
+                    noticed = used[0].scope.place(used[0].call)
+                    place = scope.place(call)
                     names = (into.id, ast.unparse(what))
                     yield SourceFact(
                         "gather-without-gradient", place, (RelatedPlace("noticed", noticed),), names
@@ -150,16 +150,14 @@ def find_unreduced(files: Files) -> Iterator[SourceFact]:
     """
     kinds = kinds_of(files)
     for each in evaluations(kinds):
-        *_, module = each.scope.outwards()
+        module = each.scope.module
         if _joins_results(module, kinds):
             continue
         used = _find_use(each.counted, each.node, each.scope, kinds)
         if used is not None:
             way, name, node, scope = used
-            noticed = RelatedPlace("noticed", each.scope.script.place(each.node, each.scope.name))
-            yield SourceFact(
-                "metric-unreduced", scope.script.place(node, scope.name), (noticed,), (way, name)
-            )
+            noticed = RelatedPlace("noticed", each.scope.place(each.node))
+            yield SourceFact("metric-unreduced", scope.place(node), (noticed,), (way, name))
 
 
 def _joins_results(module: Scope, kinds: Kinds) -> bool:

@@ -54,7 +54,7 @@ def find_local_rank_options(module: Scope, files: Files) -> Iterator[SourceFact]
     roots = {name.split(".")[0] for each in module.walk() for name in each.imports.values() if name}
     yield SourceFact(
         "local-rank-option",
-        module.script.place(call, scope.name),
+        scope.place(call),
         names=(spelling, lacking),
         certain=roots <= KNOWN_ROOTS | {each.script.name.removesuffix(".py") for each in files.modules},
     )
@@ -102,10 +102,10 @@ def find_unguarded_spawns(trace: Trace, files: Files) -> Iterator[SourceFact]:
         if kinds & {"main", "try", "except"} or asked:
             continue
         first = step.frames[0].call if step.frames else call
-        related = (RelatedPlace("noticed", step.scope.script.place(call, step.scope.name)),)
+        related = (RelatedPlace("noticed", step.scope.place(call)),)
         yield SourceFact(
             "spawn-unguarded",
-            trace.start.script.place(first),
+            trace.start.place(first),
             related=related if step.frames else (),
             names=(step.name.rpartition(".")[2] or "Process",),
             certain=not kinds - {"for", "with"},
@@ -156,10 +156,8 @@ def find_group_order(trace: Trace, files: Files) -> Iterator[SourceFact]:
             if not ways.is_straight(step):
                 return
             if made is not None and not _same_loop(made, step):
-                related = (RelatedPlace("noticed", made.scope.script.place(made.node, made.scope.name)),)
-                yield SourceFact(
-                    "group-twice", step.scope.script.place(call, step.scope.name), related=related
-                )
+                related = (RelatedPlace("noticed", made.scope.place(made.node)),)
+                yield SourceFact("group-twice", step.scope.place(call), related=related)
                 return
             made = step
         elif step.name == DESTROYS or step.name in OTHER_JOINS or ways.is_foreign(step):
@@ -167,7 +165,7 @@ def find_group_order(trace: Trace, files: Files) -> Iterator[SourceFact]:
         elif made is None and not early and ways.is_straight(step) and _needs_group(step, files):
             early = True
             what = step.name.rpartition(".")[2]
-            yield SourceFact("group-not-made", step.scope.script.place(call, step.scope.name), names=(what,))
+            yield SourceFact("group-not-made", step.scope.place(call), names=(what,))
 
 
 def _same_loop(made: Step, step: Step) -> bool:

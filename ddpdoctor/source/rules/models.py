@@ -47,8 +47,8 @@ def find_bypassed(files: Files) -> Iterator[SourceFact]:
             way = _find_way(inner, home, kinds)
             if way is not None and inner not in told and not reduces_by_hand(home, kinds):
                 told.add(inner)
-                noticed = RelatedPlace("noticed", scope.script.place(call, scope.name))
-                place = home.script.place(inner, home.name)
+                noticed = RelatedPlace("noticed", scope.place(call))
+                place = home.place(inner)
                 certain = _is_certain(inner, home, kinds) and _is_certain(call, scope, kinds)
                 yield SourceFact("bypassed", place, (noticed,), (way,), certain=certain)
 
@@ -148,7 +148,7 @@ _WRAPS: WeakKeyDictionary[Kinds, list[Wrap]] = WeakKeyDictionary()
 
 def reduces_by_hand(scope: Scope, kinds: Kinds) -> bool:
     """Whether the program may make gradients or parameters equal by itself."""
-    *_, module = scope.outwards()
+    module = scope.module
     for call, home, name in kinds.programs.calls(module):
         last = name.rpartition(".")[2] or (call.func.attr if isinstance(call.func, ast.Attribute) else "")
         if last not in REDUCES or not (
@@ -188,10 +188,8 @@ def find_changed(files: Files) -> Iterator[SourceFact]:
                 way = _read_change(statement, scope, wrap, kinds)
                 if way is not None and statement not in told:
                     told.add(statement)
-                    noticed = RelatedPlace(
-                        "noticed", wrap.scope.script.place(wrap.value.call, wrap.scope.name)
-                    )
-                    place = scope.script.place(statement, scope.name)
+                    noticed = RelatedPlace("noticed", wrap.scope.place(wrap.value.call))
+                    place = scope.place(statement)
                     certain = _is_certain(statement, scope, kinds)
                     yield SourceFact("changed-after-wrap", place, (noticed,), way, certain=certain)
 

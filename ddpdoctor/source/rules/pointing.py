@@ -41,9 +41,7 @@ def find_unwaited(module: Scope, files: Files) -> Iterator[SourceFact]:
             for call, how in _find_lost(node, scope, module):
                 if call in works and call.lineno > settled and _is_result_used(call, works[call], scope):
                     operation = works[call].removeprefix(DIST)
-                    yield SourceFact(
-                        "work-unwaited", module.script.place(call, scope.name), names=(operation, how)
-                    )
+                    yield SourceFact("work-unwaited", scope.place(call), names=(operation, how))
 
 
 def _is_work(call: ast.Call, name: str) -> bool:
@@ -139,11 +137,9 @@ def find_unmatched_messages(trace: Trace, files: Files) -> Iterator[SourceFact]:
     for names, other, what in ((SENDS, "recv", "send"), (RECEIVES, "send", "recv")):
         first = next((step for step in messages if step.name in names), None)
         if first is not None and other not in text:
+            certain = _knows_all(trace.start, files)
             yield SourceFact(
-                "message-unmatched",
-                first.scope.script.place(first.node, first.scope.name),
-                names=(what,),
-                certain=_knows_all(trace.start, files),
+                "message-unmatched", first.scope.place(first.node), names=(what,), certain=certain
             )
             return
     if any(
@@ -154,9 +150,7 @@ def find_unmatched_messages(trace: Trace, files: Files) -> Iterator[SourceFact]:
     rule, others = ("all-receive", SENDS) if first.name in RECEIVES else ("all-send", RECEIVES)
     second = next((step for step in messages if step.name in others), None)
     if second is not None and not any(map(ways.is_foreign, trace.steps[: trace.steps.index(second)])):
-        related = (RelatedPlace("noticed", second.scope.script.place(second.node, second.scope.name)),)
-        place = first.scope.script.place(first.node, first.scope.name)
-        yield SourceFact(rule, place, related=related, certain=ways.is_sure(first))
+        yield ways.tell(rule, first, beside=second)
 
 
 def _knows_all(module: Scope, files: Files) -> bool:
@@ -189,12 +183,7 @@ def find_roots_that_differ(trace: Trace, files: Files) -> Iterator[SourceFact]:
         root = find_keyword(call, keyword, position)
         if root is None or not _is_own_rank(root, step, ranks) or ways.may_differ(step):
             continue
-        yield SourceFact(
-            "root-differs",
-            step.scope.script.place(call, step.scope.name),
-            names=(operation, ast.unparse(root)),
-            certain=ways.is_sure(step),
-        )
+        yield ways.tell("root-differs", step, operation, ast.unparse(root))
 
 
 def _is_own_rank(root: ast.expr, step: Step, ranks: RankReader) -> bool:
@@ -228,8 +217,8 @@ def find_roots_apart(module: Scope, files: Files) -> Iterator[SourceFact]:
                 continue
             for (operation, one, call), (_, other, beside) in zip(left, right, strict=True):
                 if one is not None and other is not None and one != other:
-                    related = (RelatedPlace("culprit", module.script.place(beside, scope.name)),)
-                    place = module.script.place(call, scope.name)
+                    related = (RelatedPlace("culprit", scope.place(beside)),)
+                    place = scope.place(call)
                     names = (operation, str(one), str(other))
                     yield SourceFact("roots-apart", place, related=related, names=names)
 

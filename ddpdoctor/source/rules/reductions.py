@@ -62,8 +62,8 @@ def find_unenclosed(files: Files) -> Iterator[SourceFact]:
                 )
                 if forwards and not any(_is_unsynchronised(*one, kinds) for one in forwards):
                     forward, there = forwards[0]
-                    noticed = RelatedPlace("noticed", there.script.place(forward, there.name))
-                    place = scope.script.place(statement, scope.name)
+                    noticed = RelatedPlace("noticed", there.place(forward))
+                    place = scope.place(statement)
                     yield SourceFact(
                         "no-sync-without-forward", place, (noticed,), (ast.unparse(forward.func),)
                     )
@@ -141,7 +141,7 @@ def find_redundant(files: Files) -> Iterator[SourceFact]:
         )
         if count is not None and count < 2:
             continue
-        place = loop.scope.script.place(backward, loop.scope.name)
+        place = loop.scope.place(backward)
         names = (ast.unparse(test), *(("known",) if count is not None else ()))
         yield SourceFact("accumulation-reduced", place, names=names)
 
@@ -151,7 +151,7 @@ def _own_calls(loop: TrainingLoop) -> list[ast.Call]:
 
 
 def _speaks_of_switch(loop: TrainingLoop, kinds: Kinds) -> bool:
-    *_, module = loop.scope.outwards()
+    module = loop.scope.module
     return any(not SWITCHES.isdisjoint(names_in(each.node)) for each in kinds.programs.members(module))
 
 
@@ -225,7 +225,7 @@ def find_unwrapped(files: Files) -> Iterator[SourceFact]:
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
     for loop in training_loops(kinds):
-        *_, module = loop.scope.outwards()
+        module = loop.scope.module
         values = {v.identity: v for forward in loop.forwards for v in forward.values}
         if not values or any(each.kind != "model" for each in values.values()):
             continue
@@ -245,8 +245,8 @@ def find_unwrapped(files: Files) -> Iterator[SourceFact]:
         model = next(iter(values.values()))
         name = model.owner.name if model.owner is not None else model.name.rpartition(".")[2]
         way = "thrown away" if thrown else "never"
-        places = [RelatedPlace("noticed", s.script.place(one, s.name)) for one, s in thrown]
-        yield SourceFact("unwrapped", home.script.place(call, home.name), tuple(places), (way, name or ""))
+        places = [RelatedPlace("noticed", s.place(one)) for one, s in thrown]
+        yield SourceFact("unwrapped", home.place(call), tuple(places), (way, name or ""))
 
 
 def _find_thrown_away(members: Iterable[Scope], kinds: Kinds) -> list[tuple[ast.Call, Scope]]:

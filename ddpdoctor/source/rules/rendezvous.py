@@ -37,7 +37,7 @@ def find_ports(module: Scope, files: Files) -> Iterator[SourceFact]:
                     and not PRIVILEGED <= int(value) <= MOST
                     and int(value)
                 ):
-                    yield SourceFact("port-literal", module.script.place(node, scope.name), names=(value,))
+                    yield SourceFact("port-literal", scope.place(node), names=(value,))
 
 
 def _find_ports(node: ast.AST, scope: Scope, files: Files) -> Iterator[str]:
@@ -72,4 +72,4 @@ def find_fixed_files(module: Scope, files: Files) -> Iterator[SourceFact]:
             elif name == "torch.distributed.FileStore":
                 path = fold(find_keyword(call, "file_name", 0), scope, files)
             if path:
-                yield SourceFact("rendezvous-file", module.script.place(call, scope.name), names=(path,))
+                yield SourceFact("rendezvous-file", scope.place(call), names=(path,))

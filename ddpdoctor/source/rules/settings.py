@@ -35,13 +35,13 @@ def find_switches(trace: Trace, files: Files) -> Iterator[SourceFact]:
     for step in trace.steps:
         if not ways.is_straight(step):
             continue
-        place = step.scope.script.place(step.node, step.scope.name)
+        place = step.scope.place(step.node)
         for name, value in find_settings(step.node, step.scope, files):
             text = fold(value, step.scope, files)
             if text is None or _is_taken_back(name, step):
                 continue
             if name == BLOCKING and text not in ("", "0") and started is not None:
-                beside = started.scope.script.place(started.node, started.scope.name)
+                beside = started.scope.place(started.node)
                 related = (RelatedPlace("noticed", beside),)
                 yield SourceFact("variable-late", place, related=related, names=(name, text, *gpu))
             else:

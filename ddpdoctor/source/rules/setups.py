@@ -10,8 +10,8 @@ from ddpdoctor.source.kinds import Kinds, Value, kinds_of
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.programs import ALL_JOINS
 from ddpdoctor.source.rules.models import wraps_of
-from ddpdoctor.source.steps import is_spelled_out, loaders_of, training_loops
-from ddpdoctor.source.walking import find_keyword, names_in
+from ddpdoctor.source.steps import loaders_of, training_loops
+from ddpdoctor.source.walking import find_keyword, is_spelled_out, names_in
 
 FEW_SAMPLES = 8
 """A batch of fewer on each rank is small for BatchNorm; the same number as in a live run."""
@@ -30,7 +30,7 @@ def find_small_batches(files: Files) -> Iterator[SourceFact]:
     for loop in training_loops(kinds):
         if not isinstance(loop.node, (ast.For, ast.AsyncFor)) or not loop.wrapped:
             continue
-        *_, module = loop.scope.outwards()
+        module = loop.scope.module
         sizes = [_batch_size(each) for each in loaders_of(loop.node.iter, loop.scope, kinds)]
         small = [size for size in sizes if size is not None and size < FEW_SAMPLES]
         if not small or len(small) != len(sizes) or _speaks_of_sync(module, kinds):
@@ -44,8 +44,8 @@ def find_small_batches(files: Files) -> Iterator[SourceFact]:
             ):
                 continue
             told.add(value.call)
-            noticed = RelatedPlace("noticed", loop.scope.script.place(loop.node, loop.scope.name))
-            place = value.scope.script.place(value.call, value.scope.name)
+            noticed = RelatedPlace("noticed", loop.scope.place(loop.node))
+            place = value.scope.place(value.call)
             yield SourceFact("batch-norm-small", place, (noticed,), (str(max(small)),))
 
 
@@ -86,7 +86,7 @@ def find_device_ids(files: Files) -> Iterator[SourceFact]:
         devices = find_keyword(call, "device_ids", 1)
         if not isinstance(devices, ast.List) or any(isinstance(each, ast.Starred) for each in devices.elts):
             continue
-        *_, module = scope.outwards()
+        module = scope.module
         if len(devices.elts) > 1:
             way = "several"
         elif (
@@ -97,7 +97,7 @@ def find_device_ids(files: Files) -> Iterator[SourceFact]:
             way = "nowhere"
         else:
             continue
-        yield SourceFact("device-ids", scope.script.place(call, scope.name), names=(way,))
+        yield SourceFact("device-ids", scope.place(call), names=(way,))
 
 
 def _moves(module: Scope, kinds: Kinds) -> bool:
@@ -144,10 +144,8 @@ def find_reentrant(files: Files) -> Iterator[SourceFact]:
                     way = _reentrant_way(call, scope, files)
                     if way is not None and call not in told:
                         told.add(call)
-                        noticed = RelatedPlace(
-                            "noticed", wrap.scope.script.place(wrap.value.call, wrap.scope.name)
-                        )
-                        place = scope.script.place(call, scope.name)
+                        noticed = RelatedPlace("noticed", wrap.scope.place(wrap.value.call))
+                        place = scope.place(call)
                         yield SourceFact("reentrant-checkpoint", place, (noticed,), (way,))
 
 
@@ -177,9 +175,9 @@ def find_undestroyed(files: Files) -> Iterator[SourceFact]:
             continue
         for call, scope, name in calls:
             backend = find_keyword(call, "backend", 0) if name in ALL_JOINS and is_spelled_out(call) else None
-            *_, home = scope.outwards()
+            home = scope.module
             if isinstance(backend, ast.Constant) and backend.value == "nccl" and home is module:
-                yield SourceFact("group-left", scope.script.place(call, scope.name))
+                yield SourceFact("group-left", scope.place(call))
 
 
 def _is_script(module: Scope) -> bool:

@@ -10,12 +10,11 @@ from ddpdoctor.source.kinds import Kinds, kinds_of
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.steps import (
     about_shards,
-    is_spelled_out,
     loaders_of,
     speaks_of,
     training_loops,
 )
-from ddpdoctor.source.walking import find_keyword, names_in
+from ddpdoctor.source.walking import find_keyword, is_spelled_out, names_in
 
 SPLITS = {
     "torch.utils.data.random_split": ("generator", 2),
@@ -47,7 +46,7 @@ def find_splits(files: Files) -> Iterator[SourceFact]:
                     continue
                 way = _find_seeding(module, kinds)
                 if way is not None:
-                    place = module.script.place(call, scope.name)
+                    place = scope.place(call)
                     yield SourceFact("split-by-rank", place, names=(way, name.rpartition(".")[2]))
 
 
@@ -56,7 +55,7 @@ def _distributed_modules(kinds: Kinds) -> list[Scope]:
     found: dict[Scope, None] = {}
     for loop in training_loops(kinds):
         if loop.wrapped:
-            *_, module = loop.scope.outwards()
+            module = loop.scope.module
             found.update(dict.fromkeys(kinds.programs.members(module)))
     return list(found)
 
@@ -126,8 +125,8 @@ def find_workers(files: Files) -> Iterator[SourceFact]:
             found = _find_seed(starter, loader.scope, kinds)
             if found is not None:
                 seed, scope = found
-                place = scope.script.place(seed, scope.name)
-                where = loader.scope.script.place(loader.call, loader.scope.name)
+                place = scope.place(seed)
+                where = loader.scope.place(loader.call)
                 name = kinds.files.dotted(seed.func, scope) or ""
                 yield SourceFact("workers-seeded-alike", place, (RelatedPlace("noticed", where),), (name,))
 

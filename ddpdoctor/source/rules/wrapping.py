@@ -25,7 +25,7 @@ def find_data_parallel(module: Scope, files: Files) -> Iterator[SourceFact]:
             continue
         for call in calls:
             if files.dotted(call.func, scope) in DATA_PARALLEL and _in_body(call, scope):
-                yield SourceFact("data-parallel", module.script.place(call, scope.name))
+                yield SourceFact("data-parallel", scope.place(call))
 
 
 def _in_body(call: ast.Call, scope: Scope) -> bool:
