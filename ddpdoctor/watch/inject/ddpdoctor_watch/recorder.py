@@ -31,6 +31,10 @@ SPARE = 6
 _NO_ROOM = "there is no room for its threads"
 _SEMAPHORE = 8
 """Words; a sem_t has 4."""
+_ATTRIBUTES = 16
+"""Words; a pthread_attr_t has 7 or 8."""
+_PROT_NONE, _MAP_PRIVATE, _MAP_ANONYMOUS, _MAP_NORESERVE = 0, 0x02, 0x20, 0x4000
+"""The same on x86-64 and on 64-bit Arm (mman.h)."""
 _CLOSE_RANGE = 436
 """The number of close_range(2), the same on all machines since it came with Linux 5.9; Python knows no such call."""
 _CLOSE_RANGE_UNSHARE = 2
@@ -151,7 +155,13 @@ def _choose_cpu() -> None:
 
 
 def _has_room(ctypes: Any, library: Any, count: int) -> bool:
-    """Try whether so many threads can be had at once, by memory and by limits of processes: each waits for all."""
+    """Try whether so many threads can be had at once, by limits of processes and of memory: each waits for all.
+
+    Room for their stacks is tried first, and given back: of threads that have ended the C library keeps the stacks,
+    and where there is too little room the program would be left with none.
+    """
+    if not _has_room_for_stacks(ctypes, library, count):
+        return False
     threads = (ctypes.c_ulong * count)()
     gate = (ctypes.c_ulong * _SEMAPHORE)()
     if library.sem_init(ctypes.byref(gate), 0, 0) != 0:
@@ -168,6 +178,23 @@ def _has_room(ctypes: Any, library: Any, count: int) -> bool:
     for place in range(started):
         library.pthread_join(ctypes.c_ulong(threads[place]), None)
     return started == count
+
+
+def _has_room_for_stacks(ctypes: Any, library: Any, count: int) -> bool:
+    attributes = (ctypes.c_ulong * _ATTRIBUTES)()
+    size = ctypes.c_size_t()
+    if library.pthread_getattr_default_np(ctypes.byref(attributes)) != 0:
+        return False
+    library.pthread_attr_getstacksize(ctypes.byref(attributes), ctypes.byref(size))
+    library.pthread_attr_destroy(ctypes.byref(attributes))
+    library.mmap.restype = ctypes.c_void_p
+    length = ctypes.c_size_t(size.value * count)
+    flags = _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE
+    room = library.mmap(None, length, _PROT_NONE, flags, -1, ctypes.c_long(0))
+    if room == ctypes.c_void_p(-1).value:
+        return False
+    library.munmap(ctypes.c_void_p(room), length)
+    return True
 
 
 def _part_descriptors(ctypes: Any, library: Any, shared: list[int]) -> bool:
