@@ -35,7 +35,7 @@ LOOKS = 64
 EARLY, EACH = 10, 100
 """It measures the iterations up to this one, and each of so many (torch/csrc/distributed/c10d/logger.cpp)."""
 _FIRST_WRITE = 16
-_SECONDS = 300.0
+_LATEST_NS = 300_000_000_000
 """After which what is known is written at the latest, in a job whose steps are long."""
 _PATIENCE = 4
 """Steps of other optimizers in a row after which the one that has ended the steps so far does so no longer."""
@@ -210,15 +210,11 @@ def end_step(optimizer: int) -> None:
     state.steps += 1
     if state.steps > 0:
         _keep(state, state.steps)
-        if state.steps >= state.next_write or _is_old(state):
+        if state.steps >= state.next_write or state.since - state.written > _LATEST_NS:
             write()
     state.spent = [0] * PHASES
     state.marks = []
     state.met = state.reduced = 0
-
-
-def _is_old(state: _State) -> bool:
-    return state.since - state.written > _SECONDS * 1e9
 
 
 def _keep(state: _State, step: int) -> None:
@@ -248,10 +244,14 @@ def _halve(state: _State) -> None:
     del columns[1::2]
 
 
-def note_forward(number: int, wrapper: Any) -> None:
-    """Read what a wrapper has measured of its last iteration, where it has; called in a forward of it."""
+def note_forward(wrapper: Any, count: int) -> None:
+    """Read what a wrapper has measured of its last iteration, where it has; called in a forward of it.
+
+    Args:
+        wrapper: It.
+        count: Of its forwards with a reduction, without the one that begins.
+    """
     state = _state
-    count = ddp.count_forwards(number)[0]  # without the one that begins
     if count <= WARM_UP or (count > EARLY and count % EACH) or state.thread != get_ident():
         return
     logged = getattr(getattr(wrapper, "logger", None), "_get_ddp_logging_data", None)

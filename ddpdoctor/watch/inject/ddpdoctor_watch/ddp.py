@@ -45,6 +45,7 @@ _handle: Any = None
 forwards: dict[int, tuple[int, int, int]] = {}
 """Number of a wrapper -> its forwards in training whose backward reduces, those whose backward does not, and of
 which kind the last one was (1, 0; -1: none)."""
+_NONE = (0, 0, -1)
 inside = 0
 """How many forwards of wrappers are being made."""
 reducing = False
@@ -64,15 +65,16 @@ def remember(wrapper: Any, parameters: list[Any], frames: list[list[object]]) ->
 
 def count_forwards(number: int) -> tuple[int, int, int]:
     """Return what `forwards` has of a wrapper."""
-    return forwards.get(number, (0, 0, -1))
+    return forwards.get(number, _NONE)
 
 
-def note_forward(number: int, reduces: bool) -> None:
-    """Count a forward in training."""
+def note_forward(number: int, reduces: bool) -> int:
+    """Count a forward in training; return how many with a reduction there were before it."""
     global reducing
     reducing = reducing or reduces
-    synced, alone, _ = count_forwards(number)
+    synced, alone, _ = forwards.get(number, _NONE)
     forwards[number] = (synced + reduces, alone + (not reduces), int(reduces))
+    return synced
 
 
 def list_entries() -> list[_Wrapped]:

@@ -42,9 +42,7 @@ def after_fork() -> None:
 
 def is_own(frame: FrameType) -> bool:
     """Whether a frame is the user's."""
-    code = frame.f_code
-    known = _own.get(id(code))
-    return bool(_trees) and (known[1] if known is not None and known[0] is code else _is_own(code))
+    return find_near(frame, 1) is not None
 
 
 def find_own(frame: FrameType | None) -> FrameType | None:
@@ -54,10 +52,16 @@ def find_own(frame: FrameType | None) -> FrameType | None:
 
 def find_near(frame: FrameType | None, most: int) -> FrameType | None:
     """Return the innermost frame that is the user's among the next so many outwards; None where there is none."""
-    for _ in range(most):
-        if frame is None or is_own(frame):
+    own = _own
+    while frame is not None and most > 0 and _trees:
+        code = frame.f_code
+        known = own.get(id(code))
+        if known is None or known[0] is not code:
+            known = _learn(code)
+        if known[1]:
             return frame
         frame = frame.f_back
+        most -= 1
     return None
 
 
@@ -80,10 +84,8 @@ def find_place(frame: FrameType | None) -> tuple[FrameType | None, tuple[object,
         code = frame.f_code
         known = own.get(id(code))
         if known is None or known[0] is not code:
-            known = code, _is_own(code)
-            if len(own) < _CODES:
-                own[id(code)] = known  # Which keeps the code, so that its id stays its own.
-            elif known[1]:
+            known = _learn(code)
+            if known[1] and own.get(id(code)) is not known:
                 return None, ()
         if known[1]:
             first = first or frame
@@ -93,6 +95,10 @@ def find_place(frame: FrameType | None) -> tuple[FrameType | None, tuple[object,
     return first, tuple(key)
 
 
-def _is_own(code: CodeType) -> bool:
+def _learn(code: CodeType) -> tuple[CodeType, bool]:
+    """Judge a code object, and remember it as long as there is room."""
     file = code.co_filename
-    return not (file.startswith(_trees) or any(part in file for part in _ELSEWHERE))
+    known = code, not (file.startswith(_trees) or any(part in file for part in _ELSEWHERE))
+    if len(_own) < _CODES:
+        _own[id(code)] = known  # Which keeps the code, so that its id stays its own.
+    return known

@@ -52,7 +52,7 @@ class _Probe:
             node = parameter.view_as(parameter).grad_fn.next_functions[0][0]
         register = getattr(node, "register_prehook", None)
         if register is not None:
-            self.handle = register(self._see)
+            self.handle = register(self._look)
         return register is not None
 
     def remove(self) -> None:
@@ -61,34 +61,32 @@ class _Probe:
             self.handle.remove()
             self.handle = None
 
-    def _see(self, gradients: Any) -> None:
+    def _look(self, gradients: Any) -> None:
         try:
-            self._look(gradients[0])
+            gradient = gradients[0]
+            torch: Any = sys.modules["torch"]
+            if _busy or type(gradient) is not torch.Tensor or gradient.layout is not torch.strided:
+                return
+            kind = gradient.device.type
+            if kind not in ("cpu", "cuda"):
+                return
+            numbers = self.numbers
+            began = time.monotonic_ns() if not numbers.checked % _EACH else 0
+            plain = gradient.detach()
+            total = plain.sum() if plain.element_size() >= _EXACT else plain.sum(dtype=torch.float32)
+            if kind == "cpu":
+                value = total.item()
+                if numbers.since or value - value != 0:
+                    numbers.judge(backwards.count(), value, backwards.describe(), sys._getframe())
+                else:
+                    numbers.checked += 1
+            else:
+                numbers.read()
+                numbers.send(backwards.count(), total, backwards.describe(), torch)
+            if began:
+                budget.spend(time.monotonic_ns() - _EACH * (time.monotonic_ns() - began))
         except Exception as error:
             journal.failed("gradients", error)
-
-    def _look(self, gradient: Any) -> None:
-        torch: Any = sys.modules["torch"]
-        if type(gradient) is not torch.Tensor or gradient.layout is not torch.strided:
-            return
-        kind = gradient.device.type
-        if _busy or kind not in ("cpu", "cuda"):
-            return
-        numbers = self.numbers
-        began = time.monotonic_ns() if not numbers.checked % _EACH else 0
-        plain = gradient.detach()
-        total = plain.sum() if plain.element_size() >= _EXACT else plain.sum(dtype=torch.float32)
-        if kind == "cpu":
-            value = total.item()
-            if numbers.since or value - value != 0:
-                numbers.judge(backwards.count(), value, backwards.describe(), sys._getframe(1))
-            else:
-                numbers.checked += 1
-        else:
-            numbers.read()
-            numbers.send(backwards.count(), total, backwards.describe(), torch)
-        if began:
-            budget.spend(time.monotonic_ns() - _EACH * (time.monotonic_ns() - began))
 
 
 class _Watched:

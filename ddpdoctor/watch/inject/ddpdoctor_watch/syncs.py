@@ -64,11 +64,6 @@ def note_backward(frame: FrameType) -> None:
             _state.kept += 1
 
 
-def searches(wrapper: Any) -> bool:
-    """Whether a wrapper looks for unused parameters after each forward in training."""
-    return bool(wrapper.find_unused_parameters and not wrapper.static_graph)
-
-
 def begin_search(number: int) -> None:
     """A wrapper that searches has made a forward: the search is next, where gradients are recorded."""
     _state.searching, _state.began = number, time.monotonic_ns()

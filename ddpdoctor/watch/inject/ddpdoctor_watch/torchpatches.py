@@ -274,22 +274,21 @@ def _see_forwards(owner: Any) -> None:
     )
 
     looks, enter = budget.level != budget.OFF, clocks.enter
-    searches, begin_search = syncs.searches, syncs.begin_search
+    begin_search = syncs.begin_search
 
     def _check_sync_bufs_pre_fwd(self: Any) -> Any:
         syncs = real_pre(self)
         try:
             number = number_of(self)
             reduces = bool(getattr(self, "require_backward_grad_sync", True))  # not within no_sync
-            begun[number] = begin(_FORWARD, number, frame_of(1), syncs=bool(syncs), reduces=reduces)
+            begun[id(self)] = begin(_FORWARD, number, frame_of(1), syncs=bool(syncs), reduces=reduces)
             ddp.inside += 1
             if looks:
                 enter(clocks.FORWARD)
                 if syncs:
                     clocks.meet()
             if looks and self.training and is_training():
-                clocks.note_forward(number, self)
-                note(number, reduces)
+                clocks.note_forward(self, note(number, reduces))
                 take_batch(number, frame_of(1))
             elif not self.training:
                 evaluations.take_forward(number, self, bool(syncs), frame_of(1))
@@ -299,9 +298,9 @@ def _see_forwards(owner: Any) -> None:
 
     def _check_sync_bufs_post_fwd(self: Any) -> Any:
         try:
-            end(begun.pop(number_of(self), 0))
+            end(begun.pop(id(self), 0))
             ddp.inside = max(0, ddp.inside - 1)
-            if looks and searches(self):
+            if looks and self.find_unused_parameters and not self.static_graph:
                 begin_search(number_of(self))
             enter(clocks.OTHER)
         except Exception as error:
