@@ -158,8 +158,8 @@ def fold_steps(number: int, ranks: Sequence[RankSteps], shorten: Shortener, *, a
         chosen += _choose_shared(looks, whole)
     for step in dict.fromkeys(chosen):
         looks[step] = _drill(looks[step], ranks, alone=alone)
-    kept = [step for step in looks if looks[step].tensors or not step & (step - 1) or looks[step].final]
-    rest = [step for step in looks if step not in set(kept)]
+    kept = {step for step in looks if looks[step].tensors or not step & (step - 1) or looks[step].final}
+    rest = [step for step in looks if step not in kept]
     return [looks[step] for step in sorted([*kept, *rest[: max(0, KEPT - len(kept))]])]
 
 

@@ -102,6 +102,15 @@ LOADER = """
             assert [int(each) for each, in iterator] == list(range(5))
             assert next(iterator, None) is None
             assert clocks._state.phase == clocks.OTHER
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            yield from range(3)
+
+    for workers in (0, 1):
+        loader = DataLoader(Stream(), num_workers=workers, persistent_workers=bool(workers))
+        for epoch in range(2):
+            assert [int(each) for each in loader] == [0, 1, 2]
+            assert clocks._state.phase == clocks.OTHER  # what follows is no waiting for data
     gone = weakref.ref(iter(DataLoader(data)))
     assert gone() is None  # not kept alive until the garbage is collected
     assert sum(clocks._state.loaders.values()) > 0

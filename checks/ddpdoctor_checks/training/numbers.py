@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -134,22 +136,45 @@ def find_scales(evidence: Evidence) -> list[Scales]:
 
 def _compare(scaler: int, looks: dict[int, list[ScaleLook]]) -> Scales | None:
     reached = min(max(look.step - look.final for look in rows) for rows in looks.values())
-    steps = sorted({look.step for rows in looks.values() for look in rows if not look.final})
-    common = [step for step in steps if step <= reached]
-    equal = max((step for step in common if len(_at(looks, step)) < 2), default=0)
-    parted = [step for step in common if step > equal]
-    if not parted:
+    common = sorted(
+        (look.step, rank, look.scale)
+        for rank, rows in looks.items()
+        for look in rows
+        if look.step <= reached and not look.final
+    )
+    first = _find_parting(common)
+    if first is None:
         return None  # they never parted, or are equal again
-    first = parted[0]
+    last = common[-1][0]
     return Scales(
         scaler,
         RankSet(looks),
         first,
         _at(looks, first),
-        common[-1],
-        _at(looks, common[-1]),
+        last,
+        _at(looks, last),
         next((rows[0].frames for rows in looks.values() if rows[0].frames), ()),
     )
+
+
+def _find_parting(changes: Sequence[tuple[int, int, float]]) -> int | None:
+    """Return the first step since which ranks do not have the same scale; None where they have it in the end.
+
+    Args:
+        changes: Steps, ranks, and what scale they have from then on; in order.
+    """
+    scales: dict[int, float] = {}
+    counts: Counter[float] = Counter()
+    first = None
+    for step, several in itertools.groupby(changes, key=lambda change: change[0]):
+        for _, rank, scale in several:
+            if rank in scales:
+                counts[scales[rank]] -= 1
+            scales[rank] = scale
+            counts[scale] += 1
+        counts = +counts
+        first = None if len(counts) < 2 else step if first is None else first
+    return first
 
 
 def _at(looks: dict[int, list[ScaleLook]], step: int) -> dict[float, RankSet]:

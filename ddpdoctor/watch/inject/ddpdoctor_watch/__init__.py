@@ -24,6 +24,7 @@ Events (each with ``event``, ``wall_ns`` and ``mono_ns``):
 * ``epoch``, ``batch``: what a loader gave, and what a model was given.
 * ``losses``, ``nonfinite``, ``finite``, ``scale``: backwards, losses and gradients that are not finite, and scales of
   GradScaler.
+* ``times``: where the time of steps went, and when a rank came to where it meets the others; the last one counts.
 * ``evaluation``: buffers where they are used outside of training.
 * ``pace``, ``search``, ``unenclosed``, ``data-parallel``: how the program uses its wrapper.
 * ``load``, ``loaded``: a checkpoint of which nothing went into a model, and that something did afterwards.

@@ -351,11 +351,13 @@ def time_batches(iterator: Any, place: int, workers: bool, length: int | None) -
     weakref: Any = sys.modules.get("weakref")
     real = type(iterator)._next_data
     ref = weakref.ref(iterator)
-    before = OTHER
+    before = -1
+    gone = object()
 
     def begin(_: Any) -> Any:
         nonlocal before
         each = ref()
+        before = -1
         try:
             given = getattr(each, "_num_yielded", 1)
             if length is None or given < length:
@@ -368,12 +370,17 @@ def time_batches(iterator: Any, place: int, workers: bool, length: int | None) -
         try:
             state = _state
             since = state.since
-            if enter(before if before in (FORWARD, OPTIMIZER) else OTHER) == DATA:
+            if before >= 0 and enter(before if before in (FORWARD, OPTIMIZER) else OTHER) == DATA:
                 state.loaders[place] = state.loaders.get(place, 0) + state.since - since
         except Exception as error:
             journal.failed("clocks", error)
-        return batch
+        return iter(
+            () if batch is gone else (batch,)
+        )  # of which the next is asked: none raises StopIteration
 
     for function in (begin, end):
         hooks.skip_code(function.__code__)
-    iterator._next_data = functools.partial(next, map(end, map(real, map(begin, repeat(None)))))
+    batches = map(real, map(begin, repeat(None)))
+    iterator._next_data = functools.partial(
+        next, map(next, map(end, map(next, repeat(batches), repeat(gone))))
+    )

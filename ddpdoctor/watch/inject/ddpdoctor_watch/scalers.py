@@ -52,7 +52,9 @@ def note_end() -> None:
 
 def after_fork() -> None:
     """A forked child starts anew."""
+    global _count
     _known.clear()
+    _count = 0
 
 
 def _note_step(_: Any, frame: FrameType, args: Any) -> None:
