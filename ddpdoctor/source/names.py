@@ -110,7 +110,7 @@ class Files:
             if call.value.id in ("self", "cls"):
                 owner = scope.find_class()
                 return owner.functions.get(call.attr) if owner is not None else None
-            made = self._class_of(call.value.id, scope)
+            made = self.find_made(call.value, scope)
             if made is not None:
                 return made.functions.get(call.attr)
         name = self.dotted(call, scope)
@@ -132,6 +132,23 @@ class Files:
                 return each.classes[called]
         home, last = self._module_of(called)
         return home.classes.get(last) if home is not None else None
+
+    def find_maker(self, node: ast.expr, scope: Scope) -> tuple[ast.Call, Scope] | None:
+        """Return the only call that made what a variable, an attribute of ``self`` or a call is, and its scope."""
+        home: Scope | None = scope
+        values = [node]
+        if isinstance(node, ast.Name):
+            home, values = scope.lookup(node.id) or (None, [])
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+            home = scope.find_class()
+            values = home.attributes.get(node.attr, []) if home is not None else []
+        only = values[0] if len(values) == 1 else None
+        return (only, home) if isinstance(only, ast.Call) and home is not None else None
+
+    def find_made(self, node: ast.expr, scope: Scope) -> Scope | None:
+        """Return the class of an object, where it is made in one place and the class stands in one of the files."""
+        maker = self.find_maker(node, scope)
+        return self.find_class(maker[0].func, maker[1]) if maker is not None else None
 
     def find_related(self, module: Scope) -> frozenset[Scope]:
         """Return a module with those that import it or that it imports, directly or not."""
@@ -156,12 +173,6 @@ class Files:
                     if home is not None:
                         found.add(home)
         return found - {module}
-
-    def _class_of(self, name: str, scope: Scope) -> Scope | None:
-        found = scope.lookup(name)
-        if found is None or len(found[1]) != 1 or not isinstance(found[1][0], ast.Call):
-            return None
-        return self.find_class(found[1][0].func, found[0])
 
     def _module_of(self, name: str) -> tuple[Scope | None, str]:
         """Return the file in which a dotted name lies, where it is one of those that are read, and its last part."""

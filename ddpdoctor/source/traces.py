@@ -1,7 +1,8 @@
 """Programs as rows of steps: what a script does from its first line on, through its functions, and under which tests.
 
 A step is a call or the setting of an item, in the order in which a run comes to it; loops are passed once, and of a
-test both sides are told, each below its guard. A function that `mp.spawn` starts is a program of its own.
+test both sides are told, each below its guard, but for the side that a run of several ranks never takes. A function
+that `mp.spawn` starts is a program of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ddpdoctor.source.calls import JOINS, MESHES, is_any_collective, is_wrapper
+from ddpdoctor.source.kinds import kinds_of
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.nodes import children
 from ddpdoctor.source.texts import fold
@@ -32,6 +34,8 @@ ABOUT = re.compile(
 """What a module mentions that starts a program of ranks, here or in the files that it imports."""
 DOUBTS = frozenset({"if", "else", "unless", "case", "try", "except"})
 """Kinds of guards below which a line may never run."""
+SIDES = frozenset({"if", "else", "unless"})
+"""Kinds of guards that are one side of a test."""
 LEAVES = (ast.Return, ast.Break, ast.Continue)
 
 
@@ -117,6 +121,8 @@ class _Walker:
     def __init__(self, files: Files, trace: Trace) -> None:
         self.files = files
         self.trace = trace
+        self._sides: dict[ast.AST, bool | None] = {}
+        """Of the tests so far: which side a run of several ranks takes."""
 
     def block(
         self,
@@ -247,7 +253,16 @@ class _Walker:
         if len(self.trace.steps) >= MOST_STEPS:
             self.trace.whole = False
             return
-        self.trace.steps.append(step)
+        if not any(each.kind in SIDES and self._never_takes(each) for each in step.guards):
+            self.trace.steps.append(step)
+
+    def _never_takes(self, guard: Guard) -> bool:
+        """Whether what is behind a guard is for a process that is alone."""
+        if guard.test not in self._sides:
+            test = guard.test
+            programs = kinds_of(self.files).programs
+            self._sides[test] = programs.side(test, guard.scope) if isinstance(test, ast.expr) else None
+        return self._sides[guard.test] not in (None, guard.positive)
 
 
 def find_callee(call: ast.Call, scope: Scope, files: Files) -> Scope | None:
@@ -260,20 +275,8 @@ def find_callee(call: ast.Call, scope: Scope, files: Files) -> Scope | None:
         return made.functions.get("__init__")
     if not isinstance(call.func, ast.Attribute):
         return None
-    owner = _find_owner(call.func.value, scope, files)
+    owner = files.find_made(call.func.value, scope)
     return owner.functions.get(call.func.attr) if owner is not None else None
-
-
-def _find_owner(node: ast.expr, scope: Scope, files: Files) -> Scope | None:
-    """Return the class of ``Trainer(…)`` or ``self.trainer``, where it is one of the files'."""
-    home: Scope | None = scope
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
-        home = scope.find_class()
-        values = home.attributes.get(node.attr, []) if home is not None else []
-        if len(values) != 1:
-            return None
-        node = values[0]
-    return files.find_class(node.func, home) if isinstance(node, ast.Call) and home is not None else None
 
 
 def find_exits(statement: ast.stmt, scope: Scope) -> Iterator[Guard]:

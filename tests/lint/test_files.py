@@ -85,6 +85,17 @@ def test_wrong_program_is_found_at_its_line(code: str, severity: str, text: str)
 
 RIGHT = [
     """\
+    ddp = int(os.environ.get("RANK", -1)) != -1
+    if ddp:
+        dist.init_process_group("nccl")
+    for epoch in range(9):
+        if ddp:
+            if dist.get_rank() == 0:
+                torch.save(state, "a.pt")
+        else:
+            torch.save(state, "a.pt")
+    """,
+    """\
     class Codebook(torch.nn.Module):
         def __init__(self):
             super().__init__()

@@ -51,8 +51,9 @@ def find_unreduced(evidence: Evidence) -> Iterable[Finding]:
 
     How it decides:
         The loader is followed to its sampler, and the sums to where they are used, also through the ``return`` of the
-        function. Any name in the program that speaks of reducing, gathering or metrics makes it silent. What is only
-        told is a hint; what decides is a warning.
+        function, and into functions and objects of the files (an early stop that counts) and ReduceLROnPlateau. What is
+        compared with another number than 0 decides. Any name in the program that speaks of reducing, gathering or
+        metrics makes it silent. What is only told is a hint; what decides is a warning.
 
     Known false alarms:
         Numbers that are meant for one rank and say so.

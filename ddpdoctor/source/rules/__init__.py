@@ -19,12 +19,13 @@ from ddpdoctor.source.rules.checkpoints import (
 from ddpdoctor.source.rules.data import find_epoch_ignored, find_epoch_unset, find_unsharded
 from ddpdoctor.source.rules.devices import find_cpu_tensors, find_devices_by_rank, find_unset_devices
 from ddpdoctor.source.rules.files import find_raced_directories, find_raced_downloads, find_raced_writes
-from ddpdoctor.source.rules.gathers import find_gathered, find_unreduced
+from ddpdoctor.source.rules.gathers import find_gathered
 from ddpdoctor.source.rules.launching import (
     find_group_order,
     find_local_rank_options,
     find_unguarded_spawns,
 )
+from ddpdoctor.source.rules.metrics import find_unreduced
 from ddpdoctor.source.rules.models import find_bypassed, find_changed
 from ddpdoctor.source.rules.pointing import (
     find_roots_apart,

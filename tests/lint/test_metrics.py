@@ -1,0 +1,151 @@
+"""Rules of results that each rank has of its own part of the data. The line of the mistake ends in ``# HERE``."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lint.reading import marked, rules_in_head
+
+EVALUATION = """
+dist.init_process_group("gloo")
+model = DDP(Net())
+data = datasets.MNIST("x", train=False)
+loader = DataLoader(data, 8, sampler=DistributedSampler(data, shuffle=False))
+def evaluate(model, loader):
+    right = seen = 0
+    with torch.no_grad():
+        for x, y in loader:
+            right += (model(x).argmax(1) == y).sum().item()
+            seen += len(y)
+    {end}
+best = 0
+for epoch in range(5):
+    {use}
+"""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        EVALUATION.format(end="return right / seen", use="score = evaluate(model, loader)\n    if score > best:  # HERE\n"
+                          "        best = score\n        torch.save(model.module.state_dict(), 'best.pt')"),
+        EVALUATION.format(end="print(f'accuracy {right / seen}')  # HERE", use="evaluate(model, loader)"),
+        EVALUATION.format(end="score = right / seen\n    if dist.get_rank() == 0:\n        log.info(score)  # HERE",
+                          use="evaluate(model.module, loader)"),
+    ],
+)  # fmt: skip
+def test_result_of_one_rank_stands_for_all(source: str) -> None:
+    assert [each for each in rules_in_head(source) if each[0] == "metric-unreduced"] == [
+        ("metric-unreduced", marked(source))
+    ]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        EVALUATION.format(end="return reduce_mean(right / seen)", use="print(evaluate(model, loader))"),
+        EVALUATION.format(
+            end="return right",
+            use="total = torch.tensor(evaluate(model, loader))\n    dist.all_reduce(total)",
+        ),
+        EVALUATION.format(end="print(right)", use="evaluate(model, loader)").replace(
+            "sampler=", "collate_fn="
+        ),
+        EVALUATION.format(end="return right", use="evaluate(model, loader)"),
+    ],
+)
+def test_result_is_reduced_or_of_all_data(source: str) -> None:
+    assert "metric-unreduced" not in [rule for rule, _ in rules_in_head(source)]
+
+
+STOPPER = """
+class EarlyStopping:
+    def __init__(self, patience=5, delta=0.0):
+        self.patience, self.delta = patience, delta
+        self.best, self.bad, self.stop = None, 0, False
+    def {method}(self, loss):
+        if self.best is None or loss < self.best - self.delta:
+            self.best, self.bad = loss, 0
+        else:
+            self.bad += 1
+            self.stop = self.bad >= self.patience
+        return self.stop
+"""
+SCORE = "score = evaluate(model, loader)\n    "
+ENDS = "return right / seen"
+DECIDES = [
+    STOPPER.format(method="__call__")
+    + EVALUATION.format(
+        end=ENDS, use=f"{SCORE}stopper(score)  # HERE\n    if stopper.stop:\n        break"
+    ).replace("best = 0", "stopper = EarlyStopping(3)"),
+    STOPPER.format(method="step")
+    + EVALUATION.format(end=ENDS, use=f"{SCORE}if stopper.step(score):  # HERE\n        break").replace(
+        "best = 0", "stopper = EarlyStopping(3)"
+    ),
+    EVALUATION.format(
+        end=ENDS,
+        use=f"{SCORE}is_best = score > best  # HERE\n    best = max(best, score)\n    if is_best:\n        keep(model)",
+    ),
+    EVALUATION.format(end=ENDS, use=f"{SCORE}scheduler.step(score)  # HERE").replace(
+        "best = 0", "scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)"
+    ),
+    EVALUATION.format(end=ENDS, use=f"{SCORE}if better(score, best):  # HERE\n        best = score").replace(
+        "best = 0", "best = 0\ndef better(new, old):\n    return new > old + 1e-4"
+    ),
+    EVALUATION.format(
+        end=ENDS, use=f"{SCORE}bad = 0 if score > best else bad + 1  # HERE\n    if bad > 3:\n        break"
+    ),
+]
+KEPT = (
+    STOPPER.format(method="update")
+    + """
+class Trainer:
+    def __init__(self):
+        self.model = DDP(Net())
+        data = datasets.MNIST("x", train=False)
+        self.loader = DataLoader(data, 8, sampler=DistributedSampler(data, shuffle=False))
+        self.stopper = EarlyStopping()
+    def validate(self):
+        total = 0.0
+        for x, y in self.loader:
+            total += F.cross_entropy(self.model(x), y).item()
+        return total / len(self.loader)
+    def fit(self):
+        for epoch in range(9):
+            loss = self.validate()
+            if self.stopper.update(loss):  # HERE
+                return
+Trainer().fit()
+"""
+)
+
+
+@pytest.mark.parametrize("source", [*DECIDES, KEPT])
+def test_what_decides_by_the_result_of_one_rank(source: str) -> None:
+    assert [each for each in rules_in_head(source) if each[0] == "metric-unreduced"] == [
+        ("metric-unreduced", marked(source))
+    ]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        STOPPER.format(method="__call__")
+        + EVALUATION.format(
+            end="return torch.tensor(right / seen)",
+            use=f"{SCORE}dist.all_reduce(score)\n    stopper(score.item())\n    if stopper.stop:\n        break",
+        ).replace("best = 0", "stopper = EarlyStopping(3)"),
+        EVALUATION.format(end=ENDS, use=f"{SCORE}scheduler.step()").replace(
+            "best = 0", "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)"
+        ),
+        EVALUATION.format(
+            end="if seen > 0:\n        return right / seen", use=f"{SCORE}history.append(score)"
+        ),
+        EVALUATION.format(end=ENDS, use=f"{SCORE}if epoch > 3:\n        keep(score)"),
+        EVALUATION.format(end=ENDS, use=f"{SCORE}note(score)").replace(
+            "best = 0", "def note(value):\n    if value is not None:\n        rows.append(value)"
+        ),
+    ],
+)
+def test_nothing_is_decided_by_the_result_of_one_rank(source: str) -> None:
+    assert "metric-unreduced" not in [rule for rule, _ in rules_in_head(source)]
