@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import subprocess
 import sys
 import zipfile
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import ddpdoctor
+from tests.unmeasured import unmeasured
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {"ddpdoctor": ROOT / "ddpdoctor", "ddpdoctor_checks": ROOT / "checks" / "ddpdoctor_checks"}
@@ -86,8 +86,7 @@ def test_wheel_runs_away_from_the_source_tree(wheel: zipfile.ZipFile, tmp_path: 
     wheel.extractall(tmp_path)
     code = "import ddpdoctor, ddpdoctor_checks; print(ddpdoctor.__file__); print(ddpdoctor_checks.__file__)"
     # Without coverage's variables: a second copy of every module would be measured.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
-    environment["PYTHONPATH"] = str(tmp_path)
+    environment = unmeasured() | {"PYTHONPATH": str(tmp_path)}
 
     def run(*arguments: str) -> str:
         return subprocess.run(

@@ -149,8 +149,8 @@ def _table(rows: Sequence[Row], paper: Paper) -> list[str]:
     """Return a line of heads and one for each row; the two wide columns share what the narrow ones leave."""
     counted = any(row.steps and not row.first.forwards for row in rows)
     columns = {head: [_name_cell(head, row, paper) for row in rows] for head in NARROW}
-    if all(row.first.late_s is None for row in rows):
-        del columns["late"]
+    if not any(columns["late"]):
+        del columns["late"]  # the operation has room in its place
     widths = {head: max(NARROW[head], *map(width_of, cells)) for head, cells in columns.items()}
     for head in ("cpu", "mem", "late"):
         if _room(widths, paper) < LEAST_ROOM:

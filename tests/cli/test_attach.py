@@ -24,6 +24,7 @@ from ddpdoctor.watch.attaching.jobs import FoundJob, find_jobs
 from ddpdoctor.watch.attaching.processes import Seen, read_process
 from ddpdoctor.watch.native import take_native
 from ddpdoctor.watch.stacks import find_py_spy
+from tests.unmeasured import unmeasured
 
 pytestmark = pytest.mark.skipif(find_py_spy() is None, reason="no py-spy")
 Start = Callable[..., list[int]]
@@ -300,10 +301,9 @@ def test_jobs_of_others_are_listed_with_what_to_type(
 
 def test_a_reader_that_goes_away_is_no_error(start: Start) -> None:
     pids = start(2, {0: "spin"})
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("COV_", "COVERAGE"))}
     line = f"{sys.executable} -m ddpdoctor attach {pids[0]} -v | head -n 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(
-        ["bash", "-c", line], env=kept, capture_output=True, text=True, timeout=120, check=False
+        ["bash", "-c", line], env=unmeasured(), capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode in (0, 3)
     assert "Traceback" not in done.stderr

@@ -45,7 +45,9 @@ def test_scripts_are_all_there_and_differ() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["hidden-exception", "bypassed-wrapper", "unsharded-data"])
+@pytest.mark.parametrize(
+    "name", ["hidden-exception", "bypassed-wrapper", pytest.param("unsharded-data", marks=pytest.mark.long)]
+)
 def test_demonstration_ends_with_its_code_and_the_corrected_lines(name: str, tmp_path: Path) -> None:
     told = demo(name, "--directory", "here", "--no-color", cwd=tmp_path)
     code = next(each.code for each in DEMOS if each.name == name)

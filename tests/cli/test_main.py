@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run, Stage
+from tests.unmeasured import unmeasured
 
 HEAVY = ("torch", "rich", "jinja2", "numpy")
 
@@ -163,11 +164,7 @@ def test_file_that_hides_a_module_of_python_is_named(tmp_path: Path) -> None:
         [sys.executable, "-m", "ddpdoctor", "check", "--only", "facts"],
         cwd=tmp_path,
         # Coverage's hook would import the module before it can be hidden.
-        env={
-            k: v
-            for k, v in os.environ.items()
-            if not k.startswith(("PYTHONSAFEPATH", "COV_CORE", "COVERAGE"))
-        },
+        env=unmeasured("PYTHONSAFEPATH"),
         capture_output=True,
         text=True,
         timeout=60,

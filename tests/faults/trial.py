@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.truth import Truth
+from tests.unmeasured import unmeasured
 
 DOCTOR = (sys.executable, "-m", "ddpdoctor", "run")
 LIMIT_S = 120.0
@@ -70,11 +71,8 @@ def _launch(truth: Truth, command: list[str], place: Path, report: Path | None, 
     shutil.copytree(truth.folder, folder, ignore=shutil.ignore_patterns("__pycache__"))
     # `python` and `torchrun` of a command are those of the interpreter that runs the trial.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    # The job is not to be measured: coverage's own hooks in its processes change what its tracebacks look like.
-    inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith(("COV_CORE", "COVERAGE"))
-    }
-    environment = {**inherited, "PATH": path, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    more = {"PATH": path, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = unmeasured() | more  # coverage's hooks would change what its tracebacks look like
     started = time.monotonic()
     with (place / "output").open("w+b") as output:
         job = subprocess.Popen(

@@ -14,6 +14,7 @@ from typing import Any
 import jsonschema
 
 from ddpdoctor.report.schema import load_schema
+from tests.unmeasured import unmeasured
 
 from .harness import Host, Hosts, Result, Running
 
@@ -30,6 +31,8 @@ import time
 
 import torch
 import torch.distributed as dist
+from tests.unmeasured import unmeasured
+from tests.unmeasured import unmeasured
 
 GATE = os.environ["GATE"]
 
@@ -118,9 +121,7 @@ class Jobs:
             env: variables of the script.
             plain: names of hosts on which torchrun itself is started.
         """
-        given: dict[str, str | None] = {
-            name: None for name in os.environ if name.startswith(("COV_", "COVERAGE"))
-        }
+        given: dict[str, str | None] = {name: None for name in os.environ.keys() - unmeasured().keys()}
         given.update(env or {}, GATE=str(self.folder / "gate"))
         started = []
         for host in self.hosts:

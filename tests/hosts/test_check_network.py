@@ -30,7 +30,7 @@ def doctor(tmp_path: Path) -> Doctor:
     return Doctor(tmp_path)
 
 
-@pytest.mark.parametrize("backend", ["static", "c10d"])
+@pytest.mark.parametrize("backend", [pytest.param("static", marks=pytest.mark.long), "c10d"])
 def test_taken_port_is_named_with_its_holder(doctor: Doctor, backend: str) -> None:
     with Hosts(2) as hosts:
         holder = hosts[0].start([sys.executable, "-m", "http.server", str(PORT)])

@@ -13,7 +13,7 @@ from .running import ENDLESS, Jobs, analyze, line_of
 pytestmark = pytest.mark.root
 
 
-@pytest.mark.parametrize("rendezvous", ["static", "c10d"])
+@pytest.mark.parametrize("rendezvous", [pytest.param("static", marks=pytest.mark.long), "c10d"])
 def test_failing_rank_of_the_second_host_is_named_by_host_rank_and_line(
     tmp_path: Path, rendezvous: str
 ) -> None:
@@ -76,7 +76,7 @@ def test_failing_rank_of_the_head_is_named_there_and_not_guessed_elsewhere(tmp_p
     assert "what rank 0 did on node-a is not known here" in other.report["verdict"]["headline"]
 
 
-@pytest.mark.parametrize("rendezvous", ["static", "c10d"])
+@pytest.mark.parametrize("rendezvous", ["static", pytest.param("c10d", marks=pytest.mark.long)])
 def test_healthy_job_is_healthy_on_all(tmp_path: Path, rendezvous: str) -> None:
     with Hosts(2) as hosts:
         jobs = Jobs(tmp_path, hosts, rendezvous=rendezvous)

@@ -42,7 +42,10 @@ def line_of(source: str, mark: str) -> int:
     return next(n for n, line in enumerate(source.splitlines(), 1) if line.endswith(f"# {mark}"))
 
 
-@pytest.mark.parametrize(("hosts_count", "nproc", "rendezvous"), [(2, 2, "static"), (3, 1, "c10d")])
+@pytest.mark.parametrize(
+    ("hosts_count", "nproc", "rendezvous"),
+    [pytest.param(2, 2, "static", marks=pytest.mark.long), (3, 1, "c10d")],
+)
 def test_deadlock_with_a_rank_of_the_far_host_is_named_and_ended_on_all(
     tmp_path: Path, hosts_count: int, nproc: int, rendezvous: str
 ) -> None:
@@ -91,9 +94,8 @@ if socket.gethostname() == "node-b":
 """The hosts share the kernel's clock, so that of every Python process of one is set ahead as it starts."""
 
 
-@pytest.mark.parametrize(
-    "stalls", [False, pytest.param(True, marks=pytest.mark.long)], ids=["deadlock", "stall"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("stalls", [False, True], ids=["deadlock", "stall"])
 def test_clocks_that_differ_by_seconds_change_nothing_and_are_told(tmp_path: Path, stalls: bool) -> None:
     (tmp_path / "clock").mkdir()
     (tmp_path / "clock" / "sitecustomize.py").write_text(SKEWED)

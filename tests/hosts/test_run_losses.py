@@ -12,7 +12,7 @@ from .running import ENDLESS, Jobs, Ran, analyze, line_of
 pytestmark = pytest.mark.root
 
 
-@pytest.mark.parametrize("rendezvous", ["static", "c10d"])
+@pytest.mark.parametrize("rendezvous", [pytest.param("static", marks=pytest.mark.long), "c10d"])
 def test_host_whose_processes_are_all_killed_is_named(tmp_path: Path, rendezvous: str) -> None:
     with Hosts(2) as hosts:
         jobs = Jobs(tmp_path, hosts, rendezvous=rendezvous)
@@ -51,6 +51,7 @@ def test_head_that_is_killed_is_not_guessed_from_elsewhere_but_told_by_its_files
     assert (first["code"], first["ranks"], first["nodes"]) == ("NET015", [0], ["node-a"])
 
 
+@pytest.mark.long
 def test_host_whose_link_is_down_is_named_from_both_ends(tmp_path: Path) -> None:
     with Hosts(2) as hosts:
         jobs = Jobs(tmp_path, hosts)

@@ -39,7 +39,7 @@ main()
 LINE = next(n for n, line in enumerate(SILENT.splitlines(), 1) if line.endswith("# FAULT"))
 
 
-@pytest.mark.parametrize("faulty", ["1", "0"])
+@pytest.mark.parametrize("faulty", ["1", pytest.param("0", marks=pytest.mark.long)])
 def test_replicas_that_part_between_hosts_are_named_on_the_head(tmp_path: Path, faulty: str) -> None:
     with Hosts(2) as hosts:
         jobs = Jobs(tmp_path, hosts)

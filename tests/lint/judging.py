@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping, Sequence
 
 import ddpdoctor_checks
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.facts import Launch
+from ddpdoctor.evidence.sources import SourceFile
 from ddpdoctor.judge import Finding, Registry
 from ddpdoctor.judge.runner import run_checks
 from ddpdoctor.source.gather import judge_scripts
@@ -24,15 +26,25 @@ from torch.utils.data.distributed import DistributedSampler
 """
 
 
-def lint(text: str, head: str = HEAD, **others: str) -> list[Finding]:
-    """Return the findings of a script, read together with others."""
-    files = {"train.py": head + textwrap.dedent(text)}
-    files |= {f"{name}.py": HEAD + textwrap.dedent(other) for name, other in others.items()}
-    rows = judge_scripts([parse_script(source.encode(), name) for name, source in files.items()])
-    evidence = Evidence(launch=Launch("lint", nproc=0, world_size=0), sources=rows)
+def read(files: Mapping[str, str]) -> tuple[SourceFile, ...]:
+    """Return what is read in the files of one program, by their names."""
+    return judge_scripts([parse_script(text.encode(), name) for name, text in files.items()])
+
+
+def judge(sources: Sequence[SourceFile]) -> list[Finding]:
+    """Return the findings of what was read."""
+    evidence = Evidence(launch=Launch("lint", nproc=0, world_size=0), sources=tuple(sources))
     states, findings = run_checks(REGISTRY.checks_of("lint"), evidence)
     assert {state.status for state in states} <= {"pass", "fail"}
     return findings
+
+
+def lint(text: str, head: str = HEAD, **others: str) -> list[Finding]:
+    """Return the findings of a script, read together with others."""
+    files = {"train.py": head + textwrap.dedent(text)}
+    return judge(
+        read(files | {f"{name}.py": HEAD + textwrap.dedent(other) for name, other in others.items()})
+    )
 
 
 def lines_of(findings: list[Finding], code: str) -> set[int | None]:

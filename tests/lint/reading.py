@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from ddpdoctor.evidence.sources import SourceFact
-from ddpdoctor.source.gather import judge_scripts
-from ddpdoctor.source.reading import parse_script
+from tests.lint.judging import read
 
 
 def facts_in(source: str) -> tuple[SourceFact, ...]:
     """Return what the rules read in a script."""
-    (row,) = judge_scripts([parse_script(source.encode(), "train.py")])
+    (row,) = read({"train.py": source})
     assert row.problem is None, row.problem
     return row.facts
 

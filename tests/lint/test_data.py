@@ -77,6 +77,7 @@ SHUFFLED = "loader = DataLoader({}, batch_size=8, shuffle=True)  # HERE"
 SAMPLED = "sampler = DistributedSampler({0})  # HERE\n{1}loader = DataLoader({0}, 8, sampler=sampler)"
 
 
+@pytest.mark.wrong
 @pytest.mark.parametrize(
     "source",
     [
@@ -94,6 +95,7 @@ def test_data_is_not_shared_out(source: str) -> None:
     assert rules_in_head(source) == [("loader-unsharded", marked(source))]
 
 
+@pytest.mark.right
 @pytest.mark.parametrize(
     "source",
     [
@@ -121,6 +123,7 @@ def test_data_is_shared_out_or_it_cannot_be_told(source: str) -> None:
     assert rules_in_head(source) == []
 
 
+@pytest.mark.wrong
 @pytest.mark.parametrize(
     "source",
     [
@@ -138,6 +141,7 @@ def test_epoch_is_not_set(source: str) -> None:
     assert rules_in_head(source) == [("epoch-unset", marked(source))]
 
 
+@pytest.mark.right
 @pytest.mark.parametrize(
     "source",
     [
@@ -202,6 +206,7 @@ class Own(torch.utils.data.Sampler):
 """
 
 
+@pytest.mark.wrong
 def test_sampler_ignores_its_epoch() -> None:
     ignoring = OWN.format(seed="self.seed", body="self.epoch = epoch", mark="  # HERE")
     empty = OWN.format(seed="0", body="pass", mark="  # HERE")
@@ -216,6 +221,7 @@ class Own(DistributedSampler):
         assert rules_in_head(source) == [("epoch-ignored", marked(source))]
 
 
+@pytest.mark.right
 def test_sampler_uses_its_epoch() -> None:
     uses = OWN.format(seed="self.seed + self.epoch", body="self.epoch = epoch", mark="")
     passes_on = OWN.format(seed="self.seed", body="self.other.set_epoch(epoch)", mark="")

@@ -13,11 +13,13 @@ def test_every_code_that_is_found_in_the_source_has_examples() -> None:
     assert codes - EXAMPLES.keys() == set()
 
 
+@pytest.mark.wrong
 @pytest.mark.parametrize("code", EXAMPLES)
 def test_wrong_example_has_its_finding(code: str) -> None:
     assert code in {each.code for each in lint(EXAMPLES[code][0], head="")}
 
 
+@pytest.mark.right
 @pytest.mark.parametrize("code", EXAMPLES)
 def test_right_example_has_none(code: str) -> None:
     assert [(each.code, each.message) for each in lint(EXAMPLES[code][1], head="")] == []

@@ -75,6 +75,7 @@ WRONG = [
 ]  # fmt: skip
 
 
+@pytest.mark.wrong
 @pytest.mark.parametrize(("code", "severity", "text"), WRONG)
 def test_wrong_program_is_found_at_its_line(code: str, severity: str, text: str) -> None:
     findings = lint(text)
@@ -158,6 +159,7 @@ RIGHT = [
 ]  # fmt: skip
 
 
+@pytest.mark.right
 @pytest.mark.parametrize("text", RIGHT)
 def test_right_program_gives_nothing(text: str) -> None:
     assert lint(text) == []

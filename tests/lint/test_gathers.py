@@ -40,6 +40,7 @@ LOSS = "loss = (z @ gather(z).t()).mean()"
 STEP = "self.run(x, y).backward()"
 
 
+@pytest.mark.wrong
 @pytest.mark.parametrize(
     "source",
     [
@@ -54,6 +55,7 @@ def test_gathered_tensors_are_part_of_a_loss(source: str) -> None:
     assert rules_in_head(source) == [("gather-without-gradient", marked(source))]
 
 
+@pytest.mark.right
 @pytest.mark.parametrize(
     "source",
     [

@@ -24,6 +24,7 @@ for epoch in range(5):
 """
 
 
+@pytest.mark.wrong
 @pytest.mark.parametrize(
     "source",
     [
@@ -40,6 +41,7 @@ def test_result_of_one_rank_stands_for_all(source: str) -> None:
     ]
 
 
+@pytest.mark.right
 @pytest.mark.parametrize(
     "source",
     [
@@ -120,6 +122,7 @@ Trainer().fit()
 )
 
 
+@pytest.mark.wrong
 @pytest.mark.parametrize("source", [*DECIDES, KEPT])
 def test_what_decides_by_the_result_of_one_rank(source: str) -> None:
     assert [each for each in rules_in_head(source) if each[0] == "metric-unreduced"] == [
@@ -127,6 +130,7 @@ def test_what_decides_by_the_result_of_one_rank(source: str) -> None:
     ]
 
 
+@pytest.mark.right
 @pytest.mark.parametrize(
     "source",
     [

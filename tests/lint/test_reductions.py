@@ -34,6 +34,7 @@ Engine(args).fit(batches)
 SCALED = "if i % self.args.every == 0:\n                self.scaler.step(self.opt)"
 
 
+@pytest.mark.wrong
 @pytest.mark.parametrize(
     "source",
     [
@@ -62,6 +63,7 @@ def test_no_sync_is_around_the_backward_only(source: str) -> None:
     assert rules_in_head(source) == [("no-sync-without-forward", marked(source))]
 
 
+@pytest.mark.right
 @pytest.mark.parametrize(
     "source",
     [
@@ -89,6 +91,7 @@ def test_no_sync_is_around_the_forward_too(source: str) -> None:
     assert rules_in_head(source) == []
 
 
+@pytest.mark.wrong
 @pytest.mark.parametrize(
     "source",
     [
@@ -107,6 +110,7 @@ def test_each_micro_batch_is_reduced(source: str) -> None:
     assert rules_in_head(source) == [("accumulation-reduced", marked(source))]
 
 
+@pytest.mark.right
 @pytest.mark.parametrize(
     "source",
     [
@@ -175,6 +179,7 @@ main()
 """
 
 
+@pytest.mark.wrong
 @pytest.mark.parametrize(
     "source",
     [
@@ -192,6 +197,7 @@ def test_nothing_reduces_gradients(source: str) -> None:
     assert rules_in_head(source, without=unused) == [("unwrapped", marked(source))]
 
 
+@pytest.mark.right
 @pytest.mark.parametrize(
     "source",
     [

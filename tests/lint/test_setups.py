@@ -32,6 +32,7 @@ def norms(
     return NORMS.format(size=size, wrap=wrap, norm=norm, batch=batch)
 
 
+@pytest.mark.wrong
 @pytest.mark.parametrize(
     "source",
     [
@@ -44,6 +45,7 @@ def test_batch_norm_over_few_samples(source: str) -> None:
     assert rules_in_head(source) == [("batch-norm-small", marked(source))]
 
 
+@pytest.mark.right
 @pytest.mark.parametrize(
     "source",
     [
@@ -59,6 +61,7 @@ def test_batch_norm_over_enough_samples(source: str) -> None:
     assert rules_in_head(source) == []
 
 
+@pytest.mark.wrong
 @pytest.mark.parametrize(
     "source",
     [
@@ -71,6 +74,7 @@ def test_device_ids_that_cannot_be(source: str) -> None:
     assert rules_in_head(source) == [("device-ids", marked(source))]
 
 
+@pytest.mark.right
 @pytest.mark.parametrize(
     "source",
     [
@@ -100,6 +104,7 @@ model = DDP(Deep(){options})
 """
 
 
+@pytest.mark.wrong
 @pytest.mark.parametrize(
     "call",
     [
@@ -113,6 +118,7 @@ def test_reentrant_checkpoint_below_a_search(call: str) -> None:
     assert rules_in_head(source) == [("reentrant-checkpoint", marked(source))]
 
 
+@pytest.mark.right
 @pytest.mark.parametrize(
     ("call", "options"),
     [
@@ -137,6 +143,7 @@ def main():
 """
 
 
+@pytest.mark.wrong
 @pytest.mark.parametrize(
     "source",
     [
@@ -152,6 +159,7 @@ def test_group_is_left(source: str) -> None:
     assert rules_in_head(source) == [("group-left", marked(source))]
 
 
+@pytest.mark.right
 @pytest.mark.parametrize(
     "source",
     [

@@ -27,6 +27,7 @@ def make(seed: str = "pass", split: str = HALVES, head: str = "", loader: str = 
     return SPLIT.format(seed=seed, split=split, head=head, loader=loader)
 
 
+@pytest.mark.wrong
 @pytest.mark.parametrize(
     "source",
     [
@@ -48,6 +49,7 @@ def test_split_differs_over_ranks(source: str) -> None:
     assert rules_in_head(source) == [("split-by-rank", marked(source))]
 
 
+@pytest.mark.right
 @pytest.mark.parametrize(
     "source",
     [
@@ -76,6 +78,7 @@ def test_split_is_the_same_or_it_cannot_be_told(source: str) -> None:
 SEED = "torch.manual_seed(3)"
 
 
+@pytest.mark.wrong
 @pytest.mark.parametrize(
     "source",
     [
@@ -91,6 +94,7 @@ def test_workers_of_ranks_are_seeded_alike(source: str) -> None:
     assert rules_in_head(source) == [("workers-seeded-alike", marked(source))]
 
 
+@pytest.mark.right
 @pytest.mark.parametrize(
     "body",
     [

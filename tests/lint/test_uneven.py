@@ -6,30 +6,19 @@ import textwrap
 
 import pytest
 
-import ddpdoctor_checks
-from ddpdoctor.evidence import Evidence
-from ddpdoctor.evidence.facts import Launch
 from ddpdoctor.evidence.sources import SourceFile
-from ddpdoctor.judge import Finding, Registry
-from ddpdoctor.judge.runner import run_checks
-from ddpdoctor.source.gather import judge_scripts
-from ddpdoctor.source.reading import parse_script
+from ddpdoctor.judge import Finding
+from tests.lint import judging
 
 HEAD = "import os, sys, time\nimport torch\nimport torch.distributed as dist\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n"
-REGISTRY = Registry()
-ddpdoctor_checks.register(REGISTRY)
 
 
 def read(**files: str) -> tuple[SourceFile, ...]:
-    texts = {f"{name}.py": HEAD + textwrap.dedent(text) for name, text in files.items()}
-    return judge_scripts([parse_script(text.encode(), name) for name, text in texts.items()])
+    return judging.read({f"{name}.py": HEAD + textwrap.dedent(text) for name, text in files.items()})
 
 
 def lint(**files: str) -> list[Finding]:
-    evidence = Evidence(launch=Launch("lint", nproc=0, world_size=0), sources=read(**files))
-    rows, findings = run_checks(REGISTRY.checks_of("lint"), evidence)
-    assert {row.status for row in rows} <= {"pass", "fail"}
-    return findings
+    return judging.judge(read(**files))
 
 
 WRONG = {
@@ -159,6 +148,7 @@ WRONG = {
 }  # fmt: skip
 
 
+@pytest.mark.wrong
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_program_is_found_at_its_line(name: str) -> None:
     code, severity, text = WRONG[name]
@@ -263,6 +253,7 @@ RIGHT = {
 }  # fmt: skip
 
 
+@pytest.mark.right
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_program_gives_nothing(name: str) -> None:
     assert lint(train=RIGHT[name]) == []

@@ -9,6 +9,7 @@ from tests.lint.reading import rules_in
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.distributed as dist\nfrom torch import nn as tnn\n"
 
 
+@pytest.mark.wrong
 @pytest.mark.parametrize(
     "source",
     [
@@ -21,6 +22,7 @@ def test_data_parallel_in_a_rank(source: str) -> None:
     assert rules_in(HEAD + source) == [("data-parallel", HEAD.count("\n") + source.count("\n"))]
 
 
+@pytest.mark.right
 @pytest.mark.parametrize(
     "source",
     [

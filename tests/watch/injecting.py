@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.unmeasured import unmeasured
+
 INJECT = Path(__file__).parents[2] / "ddpdoctor" / "watch" / "inject"
 
 Event = dict[str, Any]
@@ -77,12 +79,7 @@ class Watched:
 
 def environment(run: Path | None, **more: str) -> dict[str, str]:
     """The environment of a job; without a run directory it is not watched."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        # Coverage's own hooks in a process change what is compared: it is not to measure these.
-        if not name.startswith(("DDPDOCTOR_", "PYTHON", "TORCHELASTIC_", "COV_CORE", "COVERAGE"))
-    }
+    kept = unmeasured("DDPDOCTOR_", "PYTHON", "TORCHELASTIC_")
     # Bytecode is written once, into a place of the tests' own.
     kept["PYTHONPYCACHEPREFIX"] = os.path.join("/tmp", f"ddpdoctor-tests-{os.getuid()}")
     kept["OMP_NUM_THREADS"] = "1"

@@ -267,8 +267,8 @@ def test_a_signal_handler_that_raises_in_the_middle_of_us_is_heard(tmp_path: Pat
         signal.signal(signal.SIGALRM, handler)
         heard = 0
         for n in range(400):
-            signal.setitimer(signal.ITIMER_REAL, 0.0004)
             try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0004)
                 while True:
                     try:
                         sys.exit(n)

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -533,7 +534,7 @@ def live(folder: Path, script: Path, *options: str) -> list[str]:
 
 
 def shows_rows(terminal: Terminal) -> bool:
-    rows = [line for line in terminal.lines[-2:] if "all_reduce" in line]
+    rows = [line for line in terminal.lines[-2:] if re.search(r"#\d+ .*(all_reduce|train\.py)", line)]
     return [line.split()[0] for line in rows] == ["0", "1"] and "ddpdoctor · 2 ranks" in terminal.text
 
 

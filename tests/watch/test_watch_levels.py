@@ -105,25 +105,25 @@ def test_looks_at_a_large_model_stay_within_their_share_and_say_so(tmp_path: Pat
 
 
 def test_many_ranks_share_the_bytes_of_an_hour(tmp_path: Path) -> None:
-    """1,000 tensors on each of 64 ranks, over 20 powers of two: each tensor is listed while there is room."""
+    """1,000 tensors on each of 64 ranks, looked at in each step: each tensor is listed while there is room."""
     script = (
         START
         + """
     model = torch.nn.Sequential(*[torch.nn.Linear(2, 2) for _ in range(500)])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for step in range(300):
+    for step in range(140):
         for each in model.parameters():
             each.grad = torch.ones_like(each)
         optimizer.step()
     """
     )
     seen = watch(tmp_path, script, "deep", 64)
-    assert len(steps(seen)) == 301
+    assert len(steps(seen)) == 141
     size = seen.path.stat().st_size
     assert 64 * size < 50e6, size
     whole = [event["step"] for event in seen.all("step") if "each" in event]
     assert whole[:4] == [1, 2, 4, 8]
-    assert whole[-1] == 301  # at the end is always told which tensors differ
+    assert whole[-1] == 141  # at the end is always told which tensors differ
     assert len(seen.one("tensors")["rows"]) == 1000
 
 
