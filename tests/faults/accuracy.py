@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.machine import describe_machine
-from tests.faults.reading import make_section, read_cases, replace_section
+from tests.faults.reading import make_section, read_cases, replace_section, try_programs
 from tests.faults.score import Score, score_trial
 from tests.faults.trial import DOCTOR, Trial, find_obstacle, try_case, try_plain
 from tests.faults.truth import Truth, load_all
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen:
         print("no such case", file=sys.stderr)
         return 2
-    section = make_section(read_cases(chosen))
+    section = make_section(read_cases(chosen), try_programs())
     if options.lint_only:
         print(section)
         if options.markdown is not None:

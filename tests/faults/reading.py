@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import junitparser
 
 import ddpdoctor_checks
 from ddpdoctor.evidence import Evidence, Launch
@@ -12,12 +18,27 @@ from ddpdoctor.judge.runner import run_checks
 from ddpdoctor.source.gather import read_sources
 from tests.faults.truth import Truth
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 HEADING = "## As read by `lint`"
 WORDS = """\
 The same scripts, read and not run. *Could be read*: broken cases whose code `lint` looks for; many of them break in a way that does not stand in the source (a
 slow rank, data that differ, a full disk), so this is a floor and no aim. A finding is right where its code is that of the truth, or stands on a marked line and is of
-its family (a call that only some ranks make is COL002 as read, and COL002, COL003 or COL008 as seen, by what the others do). An alarm is any other warning or error. The programs in `tests/lint` and on the pages of the codes are not counted here: that each
-wrong one is found at its marked line, and each right one gives nothing, are tests."""
+its family (a call that only some ranks make is COL002 as read, and COL002, COL003 or COL008 as seen, by what the others do). An alarm is any other warning or error.
+
+*Programs*: those of `tests/lint` and of the pages of the codes, wrong and right ones of each code in different styles. A wrong one is found where its finding stands at
+the marked line; a right one is passed where that rule, and in most tests every other, says nothing (`pytest tests/lint -m wrong`, `-m right`). They were written
+with the rules: what these find elsewhere is the table's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """How the programs were judged that are written for the rules."""
+
+    wrong: int
+    found: int
+    """Wrong ones with their finding at its line."""
+    right: int
+    silent: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +91,36 @@ def judge_reading(truth: Truth, findings: Sequence[Finding], known: set[str]) ->
     return Reading(truth, tuple(right), tuple(alarms), readable)
 
 
-def make_section(readings: Sequence[Reading]) -> str:
+def try_programs() -> Programs:
+    """Run the tests of the programs that are marked as wrong or right.
+
+    Raises:
+        RuntimeError: they could not be run.
+    """
+    counts = []
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in ("wrong", "right"):
+            told = Path(folder, f"{kind}.xml")
+            command = [
+                sys.executable,
+                "-m",
+                "pytest",
+                "tests/lint",
+                "-q",
+                "--no-cov",
+                "-m",
+                kind,
+                f"--junitxml={told}",
+            ]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+            if not told.exists():
+                raise RuntimeError(f"pytest ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+            results = junitparser.JUnitXml.fromfile(str(told))
+            counts += [results.tests, results.tests - results.failures - results.errors]
+    return Programs(*counts)
+
+
+def make_section(readings: Sequence[Reading], programs: Programs) -> str:
     """Return the part of the page on accuracy."""
     healthy = [each for each in readings if each.truth.is_healthy]
     readable = [each for each in readings if each.readable]
@@ -81,6 +131,9 @@ def make_section(readings: Sequence[Reading]) -> str:
         f"found {sum(bool(each.right) for each in readable)} of {len(readable)} broken jobs that could be read",
         f"right findings {len(found)} of {told} (precision)",
         f"alarms on {sum(bool(each.alarms) for each in healthy)} of {len(healthy)} healthy jobs",
+        f"programs: found {programs.found} of {programs.wrong} wrong ones (recall), silent on {programs.silent} of "
+        f"{programs.right} right ones; {programs.found} of {programs.found + programs.right - programs.silent} of what "
+        "it said was right (precision)",
     ]
     parts = [HEADING, WORDS, "\n".join(f"* {row}" for row in rows)]
     parts.append("Found: " + ", ".join(f"`{each.truth.name}` ({each.right[0]})" for each in found) + ".")

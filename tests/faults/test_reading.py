@@ -9,7 +9,7 @@ import pytest
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.judge import Finding, Where
-from tests.faults.reading import HEADING, Reading, judge_reading, make_section, replace_section
+from tests.faults.reading import HEADING, Programs, Reading, judge_reading, make_section, replace_section
 from tests.faults.truth import Truth
 
 HEALTHY = Truth("right", Path(), "nothing is wrong", ("train.py",))
@@ -46,11 +46,16 @@ def test_section_counts_and_takes_the_place_of_an_older_one() -> None:
             Reading(BROKEN, ("COL002",), ("DAT001",), True),
             Reading(BROKEN, (), (), True),
             Reading(HEALTHY, (), (), False),
-        ]
+        ],
+        Programs(wrong=20, found=18, right=30, silent=28),
     )
     assert "* found 1 of 2 broken jobs that could be read" in section
     assert "* right findings 1 of 2 (precision)" in section
     assert "* alarms on 0 of 1 healthy jobs" in section
+    assert (
+        "found 18 of 20 wrong ones (recall), silent on 28 of 30 right ones; 18 of 20 of what it said"
+        in section
+    )
     page = replace_section("# Accuracy\n\nfirst\n", "## As read by `lint`\n\nold\n")
     assert replace_section(page, section) == f"# Accuracy\n\nfirst\n\n{section}"
     assert page.count(HEADING) == 1

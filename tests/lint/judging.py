@@ -47,6 +47,14 @@ def lint(text: str, head: str = HEAD, **others: str) -> list[Finding]:
     )
 
 
+def assert_found(text: str, code: str, severity: str) -> None:
+    """Assert that all that is found in a script is one mistake, at the lines that it marks, with a correction."""
+    findings = lint(text)
+    assert {(each.code, each.severity) for each in findings} == {(code, severity)}
+    assert lines_of(findings, code) == find_marked(text)
+    assert all(each.fix for each in findings)
+
+
 def lines_of(findings: list[Finding], code: str) -> set[int | None]:
     """Return the lines of the culprits of one code."""
     return {each.where[0].line for each in findings if each.code == code}

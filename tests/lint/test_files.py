@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lint.judging import find_marked, lines_of, lint
+from tests.lint.judging import assert_found, lint
 
 START = "dist.init_process_group('nccl')\nrank = dist.get_rank()\nlocal_rank = int(os.environ['LOCAL_RANK'])\ntorch.cuda.set_device(local_rank)\n"
 WRAPPED = START + "net = torch.nn.Linear(2, 2)\nmodel = DDP(net)\n"
@@ -78,10 +78,7 @@ WRONG = [
 @pytest.mark.wrong
 @pytest.mark.parametrize(("code", "severity", "text"), WRONG)
 def test_wrong_program_is_found_at_its_line(code: str, severity: str, text: str) -> None:
-    findings = lint(text)
-    assert {each.code for each in findings} == {code}
-    assert lines_of(findings, code) == find_marked(text)
-    assert {each.severity for each in findings} == {severity}
+    assert_found(text, code, severity)
 
 
 RIGHT = [

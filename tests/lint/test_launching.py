@@ -8,7 +8,7 @@ import pytest
 
 from ddpdoctor.source.gather import judge_scripts
 from ddpdoctor.source.reading import parse_script
-from tests.lint.judging import find_marked, lines_of, lint
+from tests.lint.judging import assert_found, lint
 
 WRONG = [
     ("ENV007", "error", "p = argparse.ArgumentParser()\np.add_argument('--local_rank', type=int)  # here\nargs = p.parse_args()\n"),
@@ -65,11 +65,7 @@ WRONG = [
 @pytest.mark.wrong
 @pytest.mark.parametrize(("code", "severity", "text"), WRONG)
 def test_wrong_program_is_found_at_its_line(code: str, severity: str, text: str) -> None:
-    findings = lint(text)
-    assert lines_of(findings, code) == find_marked(text)
-    assert {each.severity for each in findings} == {severity}
-    assert {each.code for each in findings} == {code}
-    assert all(each.fix for each in findings)
+    assert_found(text, code, severity)
 
 
 RIGHT = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lint.judging import find_marked, lines_of, lint
+from tests.lint.judging import assert_found, lint
 
 NCCL = "dist.init_process_group('nccl')\n"
 GLOO = "dist.init_process_group('gloo')\nrank = dist.get_rank()\n"
@@ -42,10 +42,7 @@ WRONG = [
 @pytest.mark.wrong
 @pytest.mark.parametrize(("code", "severity", "text"), WRONG)
 def test_wrong_program_is_found_at_its_line(code: str, severity: str, text: str) -> None:
-    findings = lint(text)
-    assert {each.code for each in findings} == {code}
-    assert lines_of(findings, code) == find_marked(text)
-    assert {each.severity for each in findings} == {severity}
+    assert_found(text, code, severity)
 
 
 RIGHT = [
