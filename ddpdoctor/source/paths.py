@@ -13,10 +13,12 @@ from dataclasses import dataclass
 
 from ddpdoctor.evidence.sources import UnevenCall
 from ddpdoctor.source.calls import is_any_collective, is_wrapper, name_collective
+from ddpdoctor.source.kinds import kinds_of
 from ddpdoctor.source.known import HARMLESS, KNOWN_ROOTS, OF_ONE_RANK
 from ddpdoctor.source.losses import LossReader
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.nodes import children
+from ddpdoctor.source.norms import sends_buffers
 from ddpdoctor.source.ranks import Difference, RankReader
 from ddpdoctor.source.sides import (
     Call,
@@ -67,6 +69,7 @@ class PathReader:
         self._found: dict[Scope, list[Found]] = {}
         self._ways: list[list[Found]] = []
         self._losses = LossReader(files)
+        self._wrapping: dict[Scope, bool] = {}
         for module in files.modules:
             for scope in module.walk():
                 self._prepare(scope)
@@ -361,7 +364,11 @@ class PathReader:
             self._ways[-1] += [Found(call, side, kind, node, node.test) for call in surplus]
 
     def _call(self, node: ast.Call, scope: Scope) -> tuple[Call, ...]:
-        operation = name_collective(node, scope, self.files) or self._name_backward(node, scope)
+        operation = (
+            name_collective(node, scope, self.files)
+            or self._name_backward(node, scope)
+            or self._name_forward(node, scope)
+        )
         if operation is not None:
             return (Call(operation, node, scope),)
         if is_wrapper(node, scope, self.files):
@@ -379,6 +386,20 @@ class PathReader:
         if not isinstance(node.func, ast.Attribute) or node.func.attr != "backward":
             return None
         return "backward" if self._losses.is_output(node.func.value, scope) else None
+
+    def _name_forward(self, node: ast.Call, scope: Scope) -> str | None:
+        """Return ``forward`` for the call of what is a wrapped model on each way, with buffers to send."""
+        if not isinstance(node.func, (ast.Name, ast.Attribute)) or not self._speaks_of_wrappers(scope.module):
+            return None
+        values = kinds_of(self.files).all_of(node.func, scope, "wrapped")
+        return "forward" if values and all(map(sends_buffers, values)) else None
+
+    def _speaks_of_wrappers(self, module: Scope) -> bool:
+        """Whether a wrapper is named in any file of a program: following each call to what it calls takes time."""
+        if module not in self._wrapping:
+            lines = (line for each in self.files.find_related(module) for line in each.script.lines)
+            self._wrapping[module] = any("DistributedDataParallel" in line for line in lines)
+        return self._wrapping[module]
 
 
 def _fails(call: ast.Call) -> bool:

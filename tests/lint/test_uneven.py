@@ -21,7 +21,44 @@ def lint(**files: str) -> list[Finding]:
     return judging.judge(read(**files))
 
 
+NORMED = """\
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.{layer}(3)
+    def forward(self, x):
+        return self.norm(x)
+model = DDP(Net(){more})
+for x in batches:
+    model(x).sum().backward()
+"""
 WRONG = {
+    "a forward that sends buffers": (
+        "COL002", "error", NORMED.format(layer="BatchNorm2d", more="") + "if dist.get_rank() == 0:\n    model.eval()\n    model(x)  # here\n",
+    ),
+    "a forward that sends buffers in a function": (
+        "COL002", "error",
+        NORMED.format(layer="BatchNorm1d", more=", find_unused_parameters=False, broadcast_buffers=True")
+        + "def evaluate(net, x):\n    with torch.no_grad():\n        return net(x)\n"
+        "rank = int(os.environ['RANK'])\nif not rank:\n    print(evaluate(model, x))  # here\n",
+    ),
+    "a forward of a trainer": (
+        "COL002", "error",
+        """\
+        import torchvision
+        class Trainer:
+            def __init__(self):
+                self.model = DDP(torchvision.models.resnet50())
+            def check(self, x):
+                return self.model(x)
+            def fit(self, batches):
+                for x in batches:
+                    self.model(x).sum().backward()
+                if dist.get_rank() == 0:
+                    self.check(x)  # here
+        Trainer().fit([])
+        """,
+    ),
     "below a test": ("COL002", "error", "if dist.get_rank() == 0:\n    dist.barrier()  # here\n"),
     "by a variable of the launcher": (
         "COL002", "error", "rank = int(os.environ['RANK'])\nif rank != 0:\n    x = 1\nelse:\n    dist.all_reduce(t)  # here\n",
@@ -163,6 +200,12 @@ def test_wrong_program_is_found_at_its_line(name: str) -> None:
 
 
 RIGHT = {
+    "a forward inside of the wrapper": NORMED.format(layer="BatchNorm2d", more="") + "if dist.get_rank() == 0:\n    model.module(x)\n",
+    "a forward without buffers": NORMED.format(layer="LayerNorm", more="") + "if dist.get_rank() == 0:\n    model(x)\n",
+    "a forward that sends none": NORMED.format(layer="BatchNorm2d", more=", broadcast_buffers=False") + "if dist.get_rank() == 0:\n    model(x)\n",
+    "a forward in this version's words": NORMED.format(layer="BatchNorm2d", more=", forward_sync_buffers=False") + "if dist.get_rank() == 0:\n    model(x)\n",
+    "a forward on each rank": NORMED.format(layer="BatchNorm2d", more="") + "y = model(x)\nif dist.get_rank() == 0:\n    print(y)\n",
+    "a forward that may be of the bare model": NORMED.format(layer="BatchNorm2d", more="") + "if careful:\n    model = model.module\nif dist.get_rank() == 0:\n    model(x)\n",
     "both sides": "if dist.get_rank() == 0:\n    dist.barrier()\nelse:\n    print(1)\n    dist.barrier()\n",
     "rank 0 goes first": (
         "def first(local_rank):\n    if local_rank not in [-1, 0]:\n        dist.barrier()\n    load()\n"

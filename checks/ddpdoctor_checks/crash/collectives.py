@@ -137,9 +137,11 @@ def find_collective_missing(evidence: Evidence) -> Iterable[Finding]:
         clock, also through variables, functions and methods of the files given. The calls of its two sides, with those
         of the functions below and what is missed by a ``return``, ``break``, ``continue`` or ``sys.exit`` there, are
         compared one by one; what both sides make is right, also where the other side follows later under the opposite
-        test. It is an error where each run comes to the call, and at most a warning where other conditions decide too
-        or where a helper is known by its name only. A call with a group of its own, a value that a collective has made
-        equal, random numbers, local losses and a side that calls functions which were not given are passed over.
+        test. The backward of a wrapped model is such a call, and its forward where it has BatchNorm: the wrapper sends
+        the buffers of rank 0 before. It is an error where each run comes to the call, and at most a warning where other
+        conditions decide too, where a helper is known by its name only, and for what is decided by the loss of the own
+        batch, by random numbers that nothing seeds, or by an error that one rank meets. A call with a group of its own,
+        a value that a collective has made equal, and a side that calls functions which were not given are passed over.
 
     Known false alarms:
         A rank that died says nothing either; where its end is known, that is the finding and not this. gloo forgets a

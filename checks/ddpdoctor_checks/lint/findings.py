@@ -14,6 +14,8 @@ from ddpdoctor_checks.places import in_source
 from ddpdoctor_checks.wording import count_of
 
 GROUPS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration")
+FORWARD = "forward"
+"""Of a wrapped model."""
 MORE_SHOWN = 6
 """Further collectives below one test whose places are named."""
 LEAVES = {
@@ -165,6 +167,10 @@ def _items(each: UnevenCall) -> Iterable[EvidenceItem]:
     }
     how = "followed to its source" if each.traced else "by the names in it"
     yield EvidenceItem("source", f"{each.test} differs with {differs.get(each.origin, each.origin)}: {how}")
+    if each.operation == FORWARD:
+        yield EvidenceItem(
+            "source", "before a forward the wrapper broadcasts the buffers, those of BatchNorm here"
+        )
     if not each.certain:
         yield EvidenceItem("source", "other conditions decide too whether a run comes there")
     if each.more:
@@ -194,6 +200,9 @@ def _correct(each: UnevenCall) -> Fix:
             "note the error, and let all ranks decide together afterwards",
             code="dist.all_reduce(failed, op=dist.ReduceOp.MAX)\nif failed.item():\n    ...",
         )
+    if each.operation == FORWARD and each.kind not in LEAVES:
+        words = "call the model inside of the wrapper where one rank alone evaluates: it sends nothing"
+        return Fix(words, code="with torch.no_grad():\n    output = model.module(batch)")
     if each.kind in LEAVES:
         code = f"{each.call.text}\n{each.guard.text}"
         return Fix(f"make the call before {name_line(each.guard)}, on all ranks", code=code)

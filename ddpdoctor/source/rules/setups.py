@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.kinds import Kinds, Value, kinds_of
 from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.norms import has_norms
 from ddpdoctor.source.programs import ALL_JOINS
 from ddpdoctor.source.rules.models import wraps_of
 from ddpdoctor.source.steps import loaders_of, training_loops
@@ -40,7 +41,7 @@ def find_small_batches(files: Files) -> Iterator[SourceFact]:
                 value.call in told
                 or value.scope is None
                 or not value.inner
-                or not all(map(_has_norms, value.inner))
+                or not all(map(has_norms, value.inner))
             ):
                 continue
             told.add(value.call)
@@ -56,13 +57,6 @@ def _batch_size(loader: Value) -> int | None:
         found = loader.scope.lookup(size.id)
         size = found[1][0] if found is not None and len(found[1]) == 1 else None
     return size.value if isinstance(size, ast.Constant) and type(size.value) is int else None
-
-
-def _has_norms(model: Value) -> bool:
-    if model.kind != "model":
-        return False
-    made: ast.AST = model.owner.node if model.owner is not None else model.call
-    return any(name.startswith("BatchNorm") for name in names_in(made))
 
 
 def _speaks_of_sync(module: Scope, kinds: Kinds) -> bool:
