@@ -153,3 +153,47 @@ def test_what_decides_by_the_result_of_one_rank(source: str) -> None:
 )
 def test_nothing_is_decided_by_the_result_of_one_rank(source: str) -> None:
     assert "metric-unreduced" not in [rule for rule, _ in rules_in_head(source)]
+
+
+JOINED = f"{SCORE}total = torch.tensor(score)\n    dist.all_reduce(total)"
+SAMPLER = "loader = DataLoader(data, 8, sampler=DistributedSampler(data, shuffle=False))"
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize(
+    "source",
+    [
+        EVALUATION.format(end=ENDS, use=JOINED).replace(SAMPLER, f"{SAMPLER}  # HERE"),
+        EVALUATION.format(
+            end="return reduce_mean(right / seen)", use="print(evaluate(model, loader))"
+        ).replace(
+            SAMPLER,
+            "loader = DataLoader(data, 8, sampler=DistributedSampler(data, shuffle=False, drop_last=False))  # HERE",
+        ),
+        EVALUATION.format(end="dist.all_reduce(right)", use="evaluate(model, loader)").replace(
+            SAMPLER,
+            "order = DistributedSampler(data)  # HERE\nloader = DataLoader(data, sampler=order, batch_size=8)",
+        ),
+    ],
+)
+def test_samples_are_counted_twice(source: str) -> None:
+    assert rules_in_head(source) == [("evaluation-padded", marked(source))]
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    "source",
+    [
+        EVALUATION.format(end=ENDS, use=JOINED).replace("shuffle=False", "shuffle=False, drop_last=True"),
+        EVALUATION.format(
+            end="everyone = gather(right)[: len(loader.dataset)]", use="evaluate(model, loader)"
+        ),
+        EVALUATION.format(end=ENDS, use=JOINED).replace(
+            SAMPLER, "loader = DataLoader(Subset(data, range(rank, len(data), size)), 8)"
+        ),
+        EVALUATION.format(end=ENDS, use=JOINED).replace("DistributedSampler(data", "UnpaddedSampler(data"),
+        EVALUATION.format(end="right = drop_duplicates(gather(right))", use="evaluate(model, loader)"),
+    ],
+)
+def test_each_sample_is_counted_once_or_it_cannot_be_told(source: str) -> None:
+    assert "evaluation-padded" not in [rule for rule, _ in rules_in_head(source)]

@@ -136,7 +136,12 @@ def test_the_program_sees_nothing_of_it(tmp_path: Path, private: Path) -> None:
 
 
 LATER = """
+    import socket
     from ddpdoctor_watch import recorder
+    with socket.socket(socket.AF_UNIX) as asking:  # until the first one has all its threads
+        asking.connect(recorder._path)
+        asking.sendall(b"POST /handler/ping HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: 0\\r\\nConnection: close\\r\\n\\r\\n")
+        asking.recv(9)
     {spoil}
     recorder._started = 0
     recorder.start()

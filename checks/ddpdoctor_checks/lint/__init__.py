@@ -11,7 +11,7 @@ from ddpdoctor_checks.lint.files import (
     find_write_raced,
 )
 from ddpdoctor_checks.lint.findings import find_groups_uneven, find_operations_differ, find_uneven_calls
-from ddpdoctor_checks.lint.gathers import find_gathered, find_unreduced
+from ddpdoctor_checks.lint.gathers import find_evaluation_padded, find_gathered, find_unreduced
 from ddpdoctor_checks.lint.launching import (
     find_fixed_file,
     find_group_order,
@@ -37,6 +37,7 @@ __all__ = [
     "find_directory_raced",
     "find_download_raced",
     "find_epoch_unset",
+    "find_evaluation_padded",
     "find_fixed_file",
     "find_gathered",
     "find_group_order",

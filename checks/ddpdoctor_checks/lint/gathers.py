@@ -1,4 +1,4 @@
-"""COL010 and NUM005 as they stand in the source."""
+"""COL010, NUM005 and DAT007 as they stand in the source."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.judge import Finding, Fix, check, check_also
 from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
-from ddpdoctor_checks.training import gathers
+from ddpdoctor_checks.training import gathers, sampling
 
 
 @check_also(gathers.find_gathered, id="lint.gathers", family="source", needs=("sources",), commands=LINT)
@@ -80,4 +80,24 @@ def find_unreduced(evidence: Evidence) -> Iterable[Finding]:
             why="no name in the program speaks of reducing, gathering or metrics",
             severity=None if way == "decides" else "info",
             role="cause" if way == "decides" else "advice",
+        )
+
+
+@check_also(
+    sampling.find_evaluation_padded, id="lint.evaluation", family="source", needs=("sources",), commands=LINT
+)
+def find_evaluation_padded(evidence: Evidence) -> Iterable[Finding]:
+    """A DistributedSampler shares out the data of an evaluation whose counts are joined."""
+    for fact in facts_of(evidence, "evaluation-padded"):
+        yield tell_fact(
+            fact,
+            f"The sampler at {name_line(fact.place)} fills up with samples that it has given already where their "
+            f"number is no multiple of the ranks; the loop at {name_line(fact.related[0].place)} counts these twice.",
+            Fix(
+                "let each rank evaluate its own part, without further samples",
+                code="part = Subset(dataset, range(rank, len(dataset), world_size))",
+            ),
+            why="the counts are joined over ranks, and nothing cuts them to the length of the data set",
+            severity="info",
+            role="advice",
         )

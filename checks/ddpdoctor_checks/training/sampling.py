@@ -206,6 +206,11 @@ def find_evaluation_padded(evidence: Evidence) -> Iterable[Finding]:
     How it decides:
         By the indices themselves. Under 5 % of the samples it is an advice.
 
+        In the source (``lint``): a loop without a backward that adds something up over a loader with a
+        DistributedSampler that drops nothing, in a program that joins results over ranks. How many samples there are
+        does not stand there, so it is an advice; nothing where a name, or a cut to the length of the data, shows that
+        the program knows of them.
+
     Known false alarms:
         Results that are cut to the length of the data set after they were gathered.
 

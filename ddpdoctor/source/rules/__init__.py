@@ -25,7 +25,7 @@ from ddpdoctor.source.rules.launching import (
     find_local_rank_options,
     find_unguarded_spawns,
 )
-from ddpdoctor.source.rules.metrics import find_unreduced
+from ddpdoctor.source.rules.metrics import find_results
 from ddpdoctor.source.rules.models import find_bypassed, find_changed
 from ddpdoctor.source.rules.pointing import (
     find_roots_apart,
@@ -86,7 +86,7 @@ WHOLE_RULES: tuple[WholeRule, ...] = (
     find_redundant,
     find_unwrapped,
     find_gathered,
-    find_unreduced,
+    find_results,
     find_splits,
     find_workers,
     find_small_batches,

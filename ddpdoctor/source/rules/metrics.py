@@ -10,16 +10,18 @@ from dataclasses import dataclass
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.calls import SAMPLERS
-from ddpdoctor.source.kinds import Kinds, kinds_of
+from ddpdoctor.source.kinds import Kinds, Value, kinds_of
 from ddpdoctor.source.losses import ORDERS
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.rules.data import samplers_of
 from ddpdoctor.source.steps import find_forwards, is_backward, loaders_of, reach
-from ddpdoctor.source.walking import find_argument, names_in, own_nodes
+from ddpdoctor.source.walking import find_argument, find_keyword, is_spelled_out, names_in, own_nodes
 
 JOINING = re.compile("reduce(?!_?lr)|gather|metric|sync|average_|accelerat|broadcast", re.IGNORECASE)
 """Parts of names of what makes one result of those of all ranks; ReduceLROnPlateau does not."""
 REPORTS = frozenset({"print", "info", "log", "add_scalar", "add_scalars", "warning", "write", "set_postfix"})
+PADDING = re.compile("pad|duplicat|dedup|unique|remainder|uneven|truncat|for_metrics|aux_", re.IGNORECASE)
+"""Parts of names of what knows that a sampler repeats samples."""
 PLATEAUS = frozenset({"torch.optim.lr_scheduler.ReduceLROnPlateau"})
 """Schedulers that are given a result and change the learning rate by it."""
 DEEPEST = 2
@@ -34,6 +36,8 @@ class Evaluation:
     scope: Scope
     counted: frozenset[str]
     """Variables that are added up."""
+    samplers: tuple[Value, ...]
+    """What may share out its data; one at least."""
 
 
 def evaluations(kinds: Kinds) -> Iterator[Evaluation]:
@@ -51,29 +55,52 @@ def evaluations(kinds: Kinds) -> Iterator[Evaluation]:
                 if spot is None or not spot.is_on:
                     continue
                 loaders = loaders_of(node.iter, scope, kinds)
-                samplers = [one for each in loaders for one in samplers_of(each, kinds)]
+                samplers = tuple(one for each in loaders for one in samplers_of(each, kinds))
                 if not samplers or any(each.name not in SAMPLERS for each in samplers):
                     continue
                 calls = list(reach(node.body, scope, kinds))
                 if not any(is_backward(call) for call, _ in calls) and any(find_forwards(calls, kinds)):
-                    yield Evaluation(node, scope, counted)
+                    yield Evaluation(node, scope, counted, samplers)
 
 
-def find_unreduced(files: Files) -> Iterator[SourceFact]:
-    """Yield results of one rank's part of the data in programs that reduce nothing (``metric-unreduced``).
+def find_results(files: Files) -> Iterator[SourceFact]:
+    """Yield what is wrong with the results of evaluations over the parts of the ranks.
 
-    names: ``decides`` or ``told``, and the variable.
+    Rules: ``metric-unreduced`` for those of one rank's part in programs that reduce nothing; names: ``decides`` or
+    ``told``, and the variable. ``evaluation-padded`` for a sampler that may repeat samples, where results are joined.
     """
     kinds = kinds_of(files)
+    told: set[ast.AST] = set()
     for each in evaluations(kinds):
-        module = each.scope.module
-        if _joins_results(module, kinds):
-            continue
-        used = _UseFinder(kinds).find(each.counted, each.scope, each.node)
-        if used is not None:
-            noticed = RelatedPlace("noticed", each.scope.place(each.node))
-            place = used.scope.place(used.node)
-            yield SourceFact("metric-unreduced", place, (noticed,), (used.way, used.name))
+        noticed = (RelatedPlace("noticed", each.scope.place(each.node)),)
+        if not _joins_results(each.scope.module, kinds):
+            used = _UseFinder(kinds).find(each.counted, each.scope, each.node)
+            if used is not None:
+                place = used.scope.place(used.node)
+                yield SourceFact("metric-unreduced", place, noticed, (used.way, used.name))
+        elif not any(map(_drops, each.samplers)) and not _knows_of_padding(each.scope.module, kinds):
+            sampler = each.samplers[0]
+            if sampler.scope is not None and sampler.call not in told:
+                told.add(sampler.call)
+                yield SourceFact("evaluation-padded", sampler.scope.place(sampler.call), noticed)
+
+
+def _drops(sampler: Value) -> bool:
+    """Whether a sampler is told to drop samples, or it cannot be told what it is told."""
+    given = find_keyword(sampler.call, "drop_last", 5)
+    return not is_spelled_out(sampler.call) or (
+        given is not None and not (isinstance(given, ast.Constant) and given.value is False)
+    )
+
+
+def _knows_of_padding(module: Scope, kinds: Kinds) -> bool:
+    for member in kinds.programs.members(module):
+        if any(PADDING.search(name) for name in names_in(member.node)):
+            return True
+        for node in ast.walk(member.node):
+            if isinstance(node, ast.Slice) and node.upper is not None and "len" in names_in(node.upper):
+                return True
+    return False
 
 
 def _joins_results(module: Scope, kinds: Kinds) -> bool:

@@ -77,6 +77,16 @@ def train(batches):
         loss.backward()
 """
 
+_REDUCED = f"{_EVALUATE}dist.all_reduce(right)\nprint(right[0] / right[1])\ndist.destroy_process_group()\n"
+_SHARED = (
+    _REDUCED.replace("DistributedSampler\n", "Subset\n")
+    .replace(
+        "loader = DataLoader(images, 8, sampler=DistributedSampler(images, shuffle=False))",
+        "part = Subset(images, range(dist.get_rank(), len(images), dist.get_world_size()))\n"
+        "loader = DataLoader(part, 8)",
+    )
+    .replace("model(x)", "model.module(x)")
+)
 VALUES = {
     "COL010": (
         _CONTRAST,
@@ -87,8 +97,6 @@ VALUES = {
     ),
     "DAT004": (_SPLIT, _SPLIT.replace("manual_seed(dist.get_rank())", "manual_seed(0)")),
     "DAT006": (_WORKERS, _WORKERS.replace("random.seed(worker)", "random.seed(torch.initial_seed())")),
-    "NUM005": (
-        f"{_EVALUATE}print(right[0] / right[1])\ndist.destroy_process_group()\n",
-        f"{_EVALUATE}dist.all_reduce(right)\nprint(right[0] / right[1])\ndist.destroy_process_group()\n",
-    ),
+    "DAT007": (_REDUCED, _SHARED),
+    "NUM005": (f"{_EVALUATE}print(right[0] / right[1])\ndist.destroy_process_group()\n", _SHARED),
 }

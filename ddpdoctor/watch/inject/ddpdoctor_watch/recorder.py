@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from _thread import allocate_lock, start_new_thread
 
 from . import journal
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 WAIT_S = 2.0
 """For the server, which takes a millisecond."""
+SETTLING_S = 0.05
+"""At most, for the threads of the server; a torch that does not name them as this one does takes all of it."""
+_NAME = "pt_workerserver"
 LONGEST = 107
 """Bytes of the path of a socket (unix(7))."""
 FEW_CPUS = 8
@@ -102,6 +106,7 @@ def _start(path: str) -> str | None:
     done = allocate_lock()
     done.acquire()
     problems: list[str] = []
+    made: list[int] = []
 
     def make() -> None:
         try:
@@ -124,6 +129,7 @@ def _start(path: str) -> str | None:
                 for _ in range(3):
                     library.open(b"/dev/null", os.O_RDWR)
                 keep(ctypes.py_object(server(path, -1)))
+                made.append(threads)
             finally:
                 if collects:
                     gc.enable()
@@ -138,7 +144,25 @@ def _start(path: str) -> str | None:
         return _NO_ROOM
     if not done.acquire(True, WAIT_S):
         return f"the worker server did not start within {WAIT_S:.0f} s"
+    for threads in made:
+        _wait_for_threads(threads)
     return problems[0] if problems else None
+
+
+def _wait_for_threads(count: int) -> None:
+    """Give the server the moment that it needs to start its own threads: the program may use up the room for them."""
+    until = time.monotonic() + SETTLING_S
+    while time.monotonic() < until:
+        names = []
+        for task in os.listdir("/proc/self/task"):
+            try:
+                with open(f"/proc/self/task/{task}/comm") as file:
+                    names.append(file.read().strip())
+            except OSError:  # it has ended
+                continue
+        if names.count(_NAME) >= count:
+            return
+        time.sleep(0.0005)
 
 
 def _block_signals(signal: Any) -> None:
