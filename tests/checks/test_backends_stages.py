@@ -148,7 +148,7 @@ def test_a_stage_cut_on_one_node_names_that_node() -> None:
 # -- scale -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_a_world_of_16384_ranks_is_judged_in_seconds() -> None:
     nodes, nproc = 2048, 8
     world = make_gpu_world(nproc, nodes)
@@ -177,7 +177,7 @@ def test_a_world_of_16384_ranks_is_judged_in_seconds() -> None:
     assert str(shared.ranks) == "9000-9001"
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_a_cluster_in_which_every_device_is_wrong_is_folded() -> None:
     world = make_gpu_world(8, 2048)
     nodes = tuple(

@@ -206,7 +206,7 @@ def test_pairs_that_were_not_measured_are_unknown() -> None:
     assert_status(bandwidth.find_link_slow, node_world(()), "unknown", id="bw.links.nodes")
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_16384_ranks_are_judged_in_seconds() -> None:
     nodes, nproc = 2048, 8
     world = make_world(nodes, nproc, bandwidth=make_sweep(2.0, ranks=nodes * nproc))

@@ -266,7 +266,7 @@ def test_initialisation_that_was_skipped_or_lost_a_rank() -> None:
     )
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_16384_ranks_of_which_some_are_wrong_are_judged_in_seconds() -> None:
     size = 16384
     wrong = RankSet(range(0, size, 3))

@@ -487,7 +487,7 @@ def large() -> Evidence:
     return job.evidence()
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_one_culprit_among_16384_ranks_is_found_in_seconds(large: Evidence) -> None:
     started = time.perf_counter()
     findings, verdict, _ = judge(large)
@@ -501,7 +501,7 @@ def test_one_culprit_among_16384_ranks_is_found_in_seconds(large: Evidence) -> N
     assert len(findings[0].evidence) < 12
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_16384_ranks_that_fail_alike_are_told_in_one_sentence() -> None:
     job = Job(WORLD, nproc=NPROC)
     for rank in range(WORLD):

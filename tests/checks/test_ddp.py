@@ -456,7 +456,7 @@ def test_costs_that_were_not_measured_are_left_out() -> None:
 # -- scale ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_16384_ranks_are_judged_in_seconds() -> None:
     size = 16384
     world = make_world(2048, 8)

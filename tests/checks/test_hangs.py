@@ -300,7 +300,7 @@ def test_ranks_in_step_are_no_deadlock_however_long_they_wait() -> None:
     assert (found.code, found.ranks, found.details["proof"]) == ("COL005", RankSet(), False)
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 @pytest.mark.parametrize("world", [1024, 16384])
 def test_many_ranks_are_judged_in_time(world: int) -> None:
     guilty = 700
@@ -313,7 +313,7 @@ def test_many_ranks_are_judged_in_time(world: int) -> None:
     assert len(found.message) < 400
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_many_small_groups_and_pairs_are_judged_in_time() -> None:
     world = 16384
     stands = []
@@ -332,7 +332,7 @@ def test_many_small_groups_and_pairs_are_judged_in_time() -> None:
     assert len(found.message) < 600
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_many_ranks_that_wait_for_work_are_judged_in_time() -> None:
     world = 4096
     asked = [

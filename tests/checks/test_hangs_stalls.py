@@ -178,7 +178,7 @@ def test_a_rank_that_was_never_heard_holds_those_in_init() -> None:
     assert (found.code, found.ranks) == ("COL009", RankSet([2]))
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_many_ranks_are_judged_at_once() -> None:
     world = 16384
     stands = [stand(rank, collective("all_reduce", 8, 88, world)) for rank in range(1, world)]

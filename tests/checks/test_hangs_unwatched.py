@@ -209,7 +209,7 @@ def test_a_look_that_was_asked_for_says_nothing_of_the_job_s_end() -> None:
         judge_look(dataclasses.replace(evidence, standstills=(asked,)))
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_sixteen_thousand_ranks_are_judged_in_seconds() -> None:
     stands = [waits(rank) for rank in range(16_384) if rank != 77]
     began = time.monotonic()

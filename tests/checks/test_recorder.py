@@ -389,7 +389,7 @@ def test_jobs_without_recorded_calls_are_not_judged_by_them() -> None:
     assert {row.status for row in report.checks if row.id.startswith("recorder.")} == {"skipped"}
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_many_ranks_are_matched_in_a_second() -> None:
     made = Made(1).together([("all_reduce", 10 + n % 5) for n in range(200)])
     whole = made.call([0], "all_reduce", 88, 201, STARTED).log()

@@ -39,7 +39,7 @@ def judge(registry: Registry, world: Evidence) -> list[Finding]:
     return ordered
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_healthy_world_of_16384_ranks(registry: Registry, healthy: Evidence) -> None:
     assert judge(registry, healthy) == []
 

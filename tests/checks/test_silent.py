@@ -164,7 +164,7 @@ def test_what_was_followed_by_other_calls_did_not_lose_it() -> None:
     assert not left_unsent(evidence)
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_many_ranks_are_judged_at_once() -> None:
     ranks = [make_rank(rank, unwaited=(make_work(), make_work(op="isend"))) for rank in range(16384)]
     evidence = make_job(*ranks)

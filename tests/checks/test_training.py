@@ -305,7 +305,7 @@ def test_nodes_are_joined_by_digest() -> None:
     assert (found.code, found.ranks) == ("DDP005", RankSet([0, 1]))
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_sixteen_thousand_ranks_are_judged_in_bounded_time() -> None:
     world = 16_384
     made = Made(world)

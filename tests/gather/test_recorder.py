@@ -224,7 +224,7 @@ def test_a_dump_that_is_cut_off_costs_only_itself(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_damaged_bytes_never_stop_the_others() -> None:
     whole = bytearray((RECORDED / "missing" / "rank_0").read_bytes())
     for place in range(0, len(whole), 3):

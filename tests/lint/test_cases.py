@@ -34,7 +34,7 @@ def test_broken_job_is_found_without_running_it(case: str) -> None:
     assert [each for file in read_case(case) for each in file.uneven]
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_no_other_job_gives_an_alarm() -> None:
     """Healthy jobs, and those that break in another way."""
     folders = [each.name for each in sorted(CASES.iterdir()) if each.is_dir() and each.name not in FOUND]

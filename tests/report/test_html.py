@@ -206,7 +206,7 @@ def test_sizes_stay_small() -> None:
     assert len(render(sample_healthy(8), PAGES).encode()) < 150 * 1024
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_sixteen_thousand_ranks_are_folded() -> None:
     report = sample_large()
     assert report.world.size == 16384

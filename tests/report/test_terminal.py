@@ -314,7 +314,7 @@ def test_withdrawn_finding_is_not_shown() -> None:
     assert "X-a-002" not in render(healthy)
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_sixteen_thousand_ranks_are_a_screenful() -> None:
     report = make_report(make_world(2048, 8), *CHECKS)
     text = render(report)

@@ -108,7 +108,7 @@ def test_damaged_times_of_a_saved_report_leave_the_page_whole(change: dict[str, 
     assert found is None or "nan" not in f"{found}".lower()
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_many_ranks_are_folded_and_that_is_said() -> None:
     nodes = [[rank(8 * node + each, 0.0, 16) for each in range(8)] for node in range(2048)]
     nodes[700][3] = rank(5603, 0.06, 16, data=0.06)

@@ -58,7 +58,7 @@ def test_nodes_are_one_row_for_each_step() -> None:
     assert (row.parameters.text, row.gradients.text) == ("0 | 1", "equal on ranks 0-1")
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_many_ranks_and_looks_are_folded_and_what_is_left_out_is_said() -> None:
     made = Made(16_384)
     for step in range(1, 60):

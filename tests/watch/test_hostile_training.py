@@ -77,7 +77,7 @@ HOSTILE = {
 }  # fmt: skip
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 @pytest.mark.parametrize("name", HOSTILE)
 def test_made_up_events_cost_nothing_but_themselves(run: Path, name: str) -> None:
     good = [table(["a", "b"]), step(1, prints(2)), step(2, prints(2))]

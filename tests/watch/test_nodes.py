@@ -258,7 +258,7 @@ def test_every_kind_that_travels_says_of_which_node_it_is() -> None:
         assert "node" in {each.name for each in dataclasses.fields(hint)}
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_parcel_fits_whatever_was_seen_and_failures_stay_longest() -> None:
     noise = "".join(chr(33 + (n * n * 7919) % 90) for n in range(3000))
     processes = tuple(
@@ -280,7 +280,7 @@ def test_parcel_fits_whatever_was_seen_and_failures_stay_longest() -> None:
     assert {each.rank for each in read.processes} >= set(range(8))
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_parcel_keeps_the_connections_of_the_last_looks_and_failures_before_the_training() -> None:
     noise = random.Random(7)
 

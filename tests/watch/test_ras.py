@@ -210,7 +210,7 @@ def test_time_is_limited_and_half_a_page_is_read(
     assert got.lines[0] == "INCOMPLETE"
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_flood_is_bounded_and_bytes_of_any_kind_are_survived(
     tmp_path: Path, at: Callable[[str], None]
 ) -> None:
