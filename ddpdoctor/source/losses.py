@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from ddpdoctor.source.kinds import kinds_of
+from ddpdoctor.source.known import KNOWN_ROOTS
 from ddpdoctor.source.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.ranks import Difference
-from ddpdoctor.source.walking import find_calls, own_nodes
+from ddpdoctor.source.walking import find_argument, find_calls, own_nodes
 
 DEEPEST = 4
 """Variables over which an output is followed against the order of the lines."""
@@ -22,6 +23,8 @@ RANDOM = frozenset({"random.random", "random.randint", "random.uniform", "random
                     "numpy.random.rand", "numpy.random.random", "numpy.random.uniform", "numpy.random.randint",
                     "numpy.random.random_sample"})  # fmt: skip
 """Draws from generators that start differently in each process. Those of torch start alike."""
+LOSSES = re.compile("loss|crit|objective|entropy", re.IGNORECASE)
+"""Names of what computes a loss."""
 SEEDS = re.compile(r"seed", re.IGNORECASE)
 ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
@@ -31,39 +34,89 @@ class LossReader:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._known: dict[Scope, frozenset[str]] = {}
-        self._forwards: dict[Scope, set[ast.Call]] = {}
+        self._known: dict[tuple[Scope, bool], frozenset[str]] = {}
+        self._forwards: dict[Scope, frozenset[ast.Call]] = {}
         self._seeded: dict[Scope, bool] = {}
 
-    def find(self, scope: Scope) -> frozenset[str]:
+    def find(self, scope: Scope, *, own: bool = False) -> frozenset[str]:
         """Return the variables of a function that hang on the output of a wrapped model.
 
-        The model is wrapped in the same function, or comes as an argument or an attribute that always is.
+        The model is wrapped in the same function, or comes as an argument or an attribute that always is; or the output
+        itself comes as an argument.
+
+        Args:
+            scope: the function.
+            own: only those that are surely of this rank alone: a function that was not given may reduce.
         """
-        if scope not in self._known:
-            self._known[scope] = frozenset()  # where it is asked again while it is followed
-            self._known[scope] = frozenset(self._find(scope))
-        return self._known[scope]
+        key = scope, own
+        if key not in self._known:
+            self._known[key] = frozenset()  # where it is asked again while it is followed
+            self._known[key] = frozenset(self._find(scope, own))
+        return self._known[key]
 
-    def is_output(self, node: ast.expr, scope: Scope) -> bool:
+    def is_output(self, node: ast.expr, scope: Scope, *, own: bool = False) -> bool:
         """Whether a value hangs on the output of a wrapped model: its ``backward`` is a collective."""
-        names = self.find(scope)
-        return _depends(node, self._forwards.get(scope, set()), set(names))
+        return self._depends(node, scope, self.find(scope, own=own), own)
 
-    def _find(self, scope: Scope) -> set[str]:
-        calls = list(find_calls(scope))
-        if not any(isinstance(each.func, ast.Attribute) and each.func.attr == "backward" for each in calls):
-            return set()
-        kinds = kinds_of(self._files)
-        forwards = self._forwards[scope] = {
-            each for each in calls if kinds.all_of(each.func, scope, "wrapped")
-        }
-        reached: set[str] = set()
-        for _ in range(DEEPEST if forwards else 0):
+    def _find(self, scope: Scope, own: bool) -> set[str]:
+        forwards = self._find_forwards(scope)
+        reached = {each for each in scope.parameters if self._is_given(each, scope, own)}
+        for _ in range(DEEPEST if forwards or reached else 0):
             for name, values in scope.bound.items():
-                if values and all(_depends(value, forwards, reached) for value in values):
+                if values and all(self._depends(value, scope, reached, own) for value in values):
                     reached.add(name)
         return reached
+
+    def _find_forwards(self, scope: Scope) -> frozenset[ast.Call]:
+        """Return the calls of a wrapped model in a function that calls a ``backward``."""
+        if scope not in self._forwards:
+            calls = list(find_calls(scope))
+            trains = any(
+                isinstance(each.func, ast.Attribute) and each.func.attr == "backward" for each in calls
+            )
+            kinds = kinds_of(self._files)
+            self._forwards[scope] = frozenset(
+                each for each in calls if trains and kinds.all_of(each.func, scope, "wrapped")
+            )
+        return self._forwards[scope]
+
+    def _is_given(self, parameter: str, function: Scope, own: bool) -> bool:
+        """Whether each call of a function gives it a value that hangs on such an output."""
+        callers = kinds_of(self._files).callers(function)
+        given = [(find_argument(call, function, parameter), home) for call, home in callers]
+        return bool(given) and all(
+            node is not None and self.is_output(node, home, own=own) for node, home in given
+        )
+
+    def _depends(self, value: ast.expr, scope: Scope, outputs: Collection[str], own: bool) -> bool:
+        """Whether a value hangs on the output of a wrapped model, by calls and arithmetic."""
+        if value is UNKNOWN:
+            return False
+        if isinstance(value, ast.Name):
+            return value.id in outputs
+        if isinstance(value, ast.BinOp):
+            return any(self._depends(each, scope, outputs, own) for each in (value.left, value.right))
+        if isinstance(value, (ast.Attribute, ast.Subscript)):
+            return self._depends(value.value, scope, outputs, own)
+        if not isinstance(value, ast.Call):
+            return False
+        if value in self._find_forwards(scope):
+            return True
+        if isinstance(value.func, ast.Attribute) and self._depends(value.func.value, scope, outputs, own):
+            return True
+        return (not own or self._keeps(value, scope)) and any(
+            self._depends(each, scope, outputs, own) for each in value.args
+        )
+
+    def _keeps(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether what a function gives is of the same rank as what it is given: a loss, or a function of a library."""
+        name = self._files.dotted(call.func, scope) or ""
+        last = name.rpartition(".")[2]
+        if LOSSES.search(last) or any(
+            each.kind == "loss" for each in kinds_of(self._files).find(call.func, scope)
+        ):
+            return True
+        return name.split(".")[0] in KNOWN_ROOTS and not name.startswith("torch.distributed.")
 
     def read(self, test: ast.expr, scope: Scope) -> Difference | None:
         """Return how ranks differ in a test because of what each alone has; None where it cannot be told."""
@@ -94,7 +147,7 @@ class LossReader:
         names = {each.id for each in inside if isinstance(each, ast.Name)}
         if names & scope.reduced:
             return None
-        if names & self.find(scope):
+        if names & self.find(scope, own=True):
             return "loss"
         drawn = any(
             isinstance(each, ast.Call) and self._files.dotted(each.func, scope) in RANDOM for each in inside
@@ -113,22 +166,3 @@ class LossReader:
 def _parts(node: ast.expr) -> Iterator[ast.AST]:
     yield node
     yield from own_nodes(node)
-
-
-def _depends(value: ast.expr, forwards: set[ast.Call], outputs: set[str]) -> bool:
-    """Whether a value hangs on the output of a wrapped model, by calls and arithmetic."""
-    if value is UNKNOWN:
-        return False
-    if isinstance(value, ast.Name):
-        return value.id in outputs
-    if isinstance(value, ast.BinOp):
-        return any(_depends(each, forwards, outputs) for each in (value.left, value.right))
-    if isinstance(value, (ast.Attribute, ast.Subscript)):
-        return _depends(value.value, forwards, outputs)
-    if not isinstance(value, ast.Call):
-        return False
-    if value in forwards:
-        return True
-    if isinstance(value.func, ast.Attribute) and _depends(value.func.value, forwards, outputs):
-        return True
-    return any(_depends(each, forwards, outputs) for each in value.args)

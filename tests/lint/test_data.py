@@ -82,7 +82,7 @@ SAMPLED = "sampler = DistributedSampler({0})  # HERE\n{1}loader = DataLoader({0}
     "source",
     [
         SCRIPT.format(loader=SHUFFLED.format("dataset"), before="pass"),
-        SCRIPT.format(loader="loader = DataLoader(dataset, 4)  # HERE", before="pass"),
+        SCRIPT.format(loader="loader = DataLoader(dataset, 16)  # HERE", before="pass"),
         SCRIPT.format(loader="loader = DataLoader(dataset, sampler=RandomSampler(dataset))  # HERE", before="pass"),
         FUNCTIONS.format(loader=SHUFFLED.format("train_set"), before="pass"),
         FUNCTIONS.format(

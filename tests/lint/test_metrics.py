@@ -98,6 +98,37 @@ DECIDES = [
         end=ENDS, use=f"{SCORE}bad = 0 if score > best else bad + 1  # HERE\n    if bad > 3:\n        break"
     ),
 ]
+TRAINING = """
+def train_epoch(model, loader, optimizer):
+    running = steps = 0
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        running += loss.item() * x.size(0)
+        steps += x.shape[0]
+    return running, steps
+dist.init_process_group("gloo")
+data = datasets.MNIST("x")
+sampler = DistributedSampler(data)
+loader = DataLoader(data, 8, sampler=sampler)
+model = DDP(Net())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+best, bad = 1e9, 0
+for epoch in range(9):
+    sampler.set_epoch(epoch)
+    {use}
+"""
+STOPS = TRAINING.format(
+    use="""running, steps = train_epoch(model, loader, optimizer)
+    if running / steps < best:  # HERE
+        best, bad = running / steps, 0
+    else:
+        bad += 1
+    if bad > 3:
+        break"""
+)
 KEPT = (
     STOPPER.format(method="update")
     + """
@@ -123,7 +154,7 @@ Trainer().fit()
 
 
 @pytest.mark.wrong
-@pytest.mark.parametrize("source", [*DECIDES, KEPT])
+@pytest.mark.parametrize("source", [*DECIDES, STOPS, KEPT])
 def test_what_decides_by_the_result_of_one_rank(source: str) -> None:
     assert [each for each in rules_in_head(source) if each[0] == "metric-unreduced"] == [
         ("metric-unreduced", marked(source))
@@ -139,6 +170,12 @@ def test_what_decides_by_the_result_of_one_rank(source: str) -> None:
             end="return torch.tensor(right / seen)",
             use=f"{SCORE}dist.all_reduce(score)\n    stopper(score.item())\n    if stopper.stop:\n        break",
         ).replace("best = 0", "stopper = EarlyStopping(3)"),
+        TRAINING.format(
+            use="running, steps = train_epoch(model, loader, optimizer)\n    print(running / steps)"
+        ),
+        TRAINING.format(
+            use="_, steps = train_epoch(model, loader, optimizer)\n    if steps > 100:\n        break"
+        ),
         EVALUATION.format(end=ENDS, use=f"{SCORE}scheduler.step()").replace(
             "best = 0", "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)"
         ),

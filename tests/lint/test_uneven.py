@@ -33,6 +33,37 @@ for x in batches:
     model(x).sum().backward()
 """
 WRONG = {
+    "a loss that is handed over": (
+        "COL002", "warning",
+        """\
+        def keep(model, loss, step):
+            if loss < 0.5:
+                dist.barrier()  # here
+                if dist.get_rank() == 0:
+                    torch.save(model.module.state_dict(), f"{step}.pt")
+        model = DDP(net)
+        for step, (x, y) in enumerate(batches):
+            loss = criterion(model(x), y)
+            loss.backward()
+            keep(model, loss.item(), step)
+        """,
+    ),
+    "a backward of a loss that is handed over": (
+        "COL002", "warning",
+        """\
+        def descend(loss, optimizer):
+            if torch.isnan(loss):
+                return
+            loss.backward()  # here
+            optimizer.step()
+        def main():
+            model = DDP(net)
+            for x, y in batches:
+                out = criterion(model(x), y)
+                descend(out, optimizer)
+                out.backward()
+        """,
+    ),
     "a forward that sends buffers": (
         "COL002", "error", NORMED.format(layer="BatchNorm2d", more="") + "if dist.get_rank() == 0:\n    model.eval()\n    model(x)  # here\n",
     ),
@@ -200,6 +231,28 @@ def test_wrong_program_is_found_at_its_line(name: str) -> None:
 
 
 RIGHT = {
+    "a number that is handed over, and a loss once": """\
+        def keep(model, loss):
+            if loss < 0.5:
+                dist.barrier()
+        model = DDP(net)
+        for x, y in batches:
+            loss = criterion(model(x), y)
+            loss.backward()
+            keep(model, loss.item())
+        keep(model, 0.1)
+        """,
+    "a loss that is reduced and handed over": """\
+        def keep(model, loss):
+            if loss < 0.5:
+                dist.barrier()
+        model = DDP(net)
+        for x, y in batches:
+            loss = criterion(model(x), y)
+            loss.backward()
+            total = mean_over_ranks(loss.detach())
+            keep(model, total)
+        """,
     "a forward inside of the wrapper": NORMED.format(layer="BatchNorm2d", more="") + "if dist.get_rank() == 0:\n    model.module(x)\n",
     "a forward without buffers": NORMED.format(layer="LayerNorm", more="") + "if dist.get_rank() == 0:\n    model(x)\n",
     "a forward that sends none": NORMED.format(layer="BatchNorm2d", more=", broadcast_buffers=False") + "if dist.get_rank() == 0:\n    model(x)\n",

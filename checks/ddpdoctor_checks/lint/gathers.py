@@ -39,11 +39,12 @@ def find_gathered(evidence: Evidence) -> Iterable[Finding]:
     commands=LINT,
 )
 def find_unreduced(evidence: Evidence) -> Iterable[Finding]:
-    """An evaluation counts over the part of the data that its rank is given, and nothing joins the counts.
+    """A rank counts over the part of the data that it is given, and nothing joins the counts.
 
     What it looks for:
-        Loops without a backward over a loader with a DistributedSampler that add something up, in a program in which
-        nothing reduces or gathers; and what is then printed, logged or compared.
+        Loops over a loader with a DistributedSampler that add something up, in a program in which nothing reduces or
+        gathers; and what is then compared, of an evaluation also what is printed or logged. Numbers of batches and
+        samples do not count.
 
     Why it matters:
         Each rank knows the accuracy of its own part only. The best checkpoint or the early stop is chosen by a

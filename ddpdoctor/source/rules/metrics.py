@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.calls import SAMPLERS
 from ddpdoctor.source.kinds import Kinds, Value, kinds_of
-from ddpdoctor.source.losses import ORDERS
+from ddpdoctor.source.losses import ORDERS, LossReader
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.rules.data import samplers_of
 from ddpdoctor.source.steps import find_forwards, is_backward, loaders_of, reach
@@ -24,33 +24,33 @@ PADDING = re.compile("pad|duplicat|dedup|unique|remainder|uneven|truncat|for_met
 """Parts of names of what knows that a sampler repeats samples."""
 PLATEAUS = frozenset({"torch.optim.lr_scheduler.ReduceLROnPlateau"})
 """Schedulers that are given a result and change the learning rate by it."""
+SIZES = frozenset({"len", "size", "shape", "numel", "batch_size"})
+"""Names of numbers that are about the same on each rank."""
 DEEPEST = 2
 """Functions over which a result is followed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
-    """A loop over the data of one rank that trains nothing and counts something."""
+class Pass:
+    """A loop over the data of one rank that counts something."""
 
     node: ast.For
     scope: Scope
+    trains: bool
     counted: frozenset[str]
     """Variables that are added up."""
     samplers: tuple[Value, ...]
     """What may share out its data; one at least."""
 
 
-def evaluations(kinds: Kinds) -> Iterator[Evaluation]:
-    """Yield the loops of all files that evaluate over the part that a DistributedSampler gives a rank."""
+def find_passes(kinds: Kinds) -> Iterator[Pass]:
+    """Yield the loops of all files that train or evaluate over the part that a DistributedSampler gives a rank."""
+    losses = LossReader(kinds.files)
     for module in kinds.files.modules:
         for scope in module.walk():
             loops = [each for each in own_nodes(scope.node) if isinstance(each, ast.For)]
             for node in loops:
-                counted = frozenset(
-                    each.target.id
-                    for each in own_nodes(node)
-                    if isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Name)
-                )
+                counted = _find_counted(node)
                 spot = kinds.flow(scope).spot(node) if counted else None
                 if spot is None or not spot.is_on:
                     continue
@@ -59,26 +59,54 @@ def evaluations(kinds: Kinds) -> Iterator[Evaluation]:
                 if not samplers or any(each.name not in SAMPLERS for each in samplers):
                     continue
                 calls = list(reach(node.body, scope, kinds))
-                if not any(is_backward(call) for call, _ in calls) and any(find_forwards(calls, kinds)):
-                    yield Evaluation(node, scope, counted, samplers)
+                if not any(find_forwards(calls, kinds)):
+                    continue
+                trains = any(is_backward(call) for call, _ in calls)
+                own = set(losses.find(scope)) if trains else None
+                names = [name for name, value in counted if own is None or _mentioned(value, own) is not None]
+                if names:
+                    yield Pass(node, scope, trains, frozenset(names), samplers)
+
+
+def _find_counted(loop: ast.For) -> list[tuple[str, ast.expr]]:
+    """Return what is added up in a loop, and what is added: numbers of batches and samples decide nothing."""
+    return [
+        (each.target.id, each.value)
+        for each in own_nodes(loop)
+        if isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Name) and not _is_size(each.value)
+    ]
+
+
+def _is_size(node: ast.expr) -> bool:
+    """Whether a value is a number of batches or samples and nothing else."""
+    if isinstance(node, ast.BinOp):
+        return _is_size(node.left) and _is_size(node.right)
+    if isinstance(node, ast.Subscript):
+        return _is_size(node.value)
+    return isinstance(node, ast.Constant) or _last(node.func if isinstance(node, ast.Call) else node) in SIZES
 
 
 def find_results(files: Files) -> Iterator[SourceFact]:
-    """Yield what is wrong with the results of evaluations over the parts of the ranks.
+    """Yield what is wrong with the results of passes over the parts of the ranks.
 
     Rules: ``metric-unreduced`` for those of one rank's part in programs that reduce nothing; names: ``decides`` or
-    ``told``, and the variable. ``evaluation-padded`` for a sampler that may repeat samples, where results are joined.
+    ``told``, and the variable. Of the loss of a training only what it decides: each rank may print its own.
+    ``evaluation-padded`` for a sampler that may repeat samples, where the results of an evaluation are joined.
     """
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
-    for each in evaluations(kinds):
+    for each in find_passes(kinds):
         noticed = (RelatedPlace("noticed", each.scope.place(each.node)),)
         if not _joins_results(each.scope.module, kinds):
             used = _UseFinder(kinds).find(each.counted, each.scope, each.node)
-            if used is not None:
+            if used is not None and (used.way == "decides" or not each.trains):
                 place = used.scope.place(used.node)
                 yield SourceFact("metric-unreduced", place, noticed, (used.way, used.name))
-        elif not any(map(_drops, each.samplers)) and not _knows_of_padding(each.scope.module, kinds):
+        elif (
+            not each.trains
+            and not any(map(_drops, each.samplers))
+            and not _knows_of_padding(each.scope.module, kinds)
+        ):
             sampler = each.samplers[0]
             if sampler.scope is not None and sampler.call not in told:
                 told.add(sampler.call)
@@ -135,36 +163,45 @@ class _UseFinder:
         if (used is not None and used.way == "decides") or not returned or self._depth >= DEEPEST:
             return used
         self._depth += 1
-        above = (self._find_result(call, home) for call, home in self._kinds.callers(scope))
+        above = (self._find_result(call, home, returned) for call, home in self._kinds.callers(scope))
         found = next((each for each in above if each and (each.way == "decides" or used is None)), used)
         self._depth -= 1
         return found
 
-    def _find_result(self, call: ast.Call, scope: Scope) -> _Use | None:
+    def _find_result(self, call: ast.Call, scope: Scope, places: set[int | None]) -> _Use | None:
         for statement, _ in self._kinds.flow(scope).statements:
             if isinstance(statement, ast.Assign) and statement.value is call:
-                return self.find(frozenset(_bound(statement)), scope, statement)
+                bound = {name for target in statement.targets for name in _bind(target, places)}
+                return self.find(frozenset(bound), scope, statement)
         return None
 
-    def _follow(self, names: set[str], scope: Scope, after: ast.stmt | None) -> tuple[_Use | None, bool]:
-        """Return the use within a function, and whether it returns what hangs on the variables."""
+    def _follow(
+        self, names: set[str], scope: Scope, after: ast.stmt | None
+    ) -> tuple[_Use | None, set[int | None]]:
+        """Return the use within a function, and at which places of what it returns the variables are."""
         flow = self._kinds.flow(scope)
         start = flow.spot(after) if after is not None else None
         inside = {id(each) for each in ast.walk(after)} if after is not None else set()
-        told, returned = None, False
+        told: _Use | None = None
+        returned: set[int | None] = set()
         for statement, spot in flow.statements:
             if id(statement) in inside or (start is not None and spot.number <= start.number):
                 continue
             value = _asked(statement)
             name = _mentioned(value, names) if value is not None else None
             if value is None or name is None:
+                if isinstance(statement, ast.Assign):  # bound to something else from here on
+                    names.difference_update(
+                        name for target in statement.targets for name in _bind(target, {None})
+                    )
                 continue
             if _compares(value, names) or self._hands_over(value, names, scope):
                 return _Use("decides", name, statement, scope), returned
             if isinstance(statement, ast.Assign):
-                names.update(_bound(statement))
+                places = _places(value, names)
+                names.update(name for target in statement.targets for name in _bind(target, places))
             elif isinstance(statement, ast.Return):
-                returned = True
+                returned |= _places(value, names)
             elif told is None and isinstance(value, ast.Call) and _last(value.func) in REPORTS:
                 told = _Use("told", name, statement, scope)
         return told, returned
@@ -189,7 +226,7 @@ class _UseFinder:
                 if node is not None and _mentioned(node, names) is not None
             }
             self._depth += 1
-            used, _ = self._follow(below, called, None) if below else (None, False)
+            used = self._follow(below, called, None)[0] if below else None
             self._depth -= 1
             if used is not None and used.way == "decides":
                 return True
@@ -197,15 +234,11 @@ class _UseFinder:
 
     def _find_method(self, call: ast.Call, scope: Scope) -> Scope | None:
         """Return the method of an object whose class stands in the files: of one that is called, ``__call__``."""
-        made = self._kinds.files.find_made(call.func, scope)
-        if made is not None:
-            return made.functions.get("__call__")
-        made = (
-            self._kinds.files.find_made(call.func.value, scope)
-            if isinstance(call.func, ast.Attribute)
-            else None
-        )
-        return made.functions.get(_last(call.func)) if made is not None else None
+        files = self._kinds.files
+        made, name = files.find_made(call.func, scope), "__call__"
+        if made is None and isinstance(call.func, ast.Attribute):
+            made, name = files.find_made(call.func.value, scope), call.func.attr
+        return made.functions.get(name) if made is not None else None
 
 
 def _asked(statement: ast.stmt) -> ast.expr | None:
@@ -215,9 +248,19 @@ def _asked(statement: ast.stmt) -> ast.expr | None:
     return statement.value if isinstance(statement, (ast.Assign, ast.Return, ast.Expr)) else None
 
 
-def _bound(statement: ast.Assign) -> Iterator[str]:
-    nodes = (each for target in statement.targets for each in ast.walk(target))
-    return (each.id for each in nodes if isinstance(each, ast.Name))
+def _places(value: ast.expr, names: set[str]) -> set[int | None]:
+    """Return which elements of a value mention a name; None where it is not taken apart."""
+    if not isinstance(value, (ast.Tuple, ast.List)):
+        return {None}
+    return {place for place, each in enumerate(value.elts) if _mentioned(each, names) is not None}
+
+
+def _bind(target: ast.expr, places: set[int | None]) -> Iterator[str]:
+    """Yield the variables to which these elements of a value go."""
+    apart = isinstance(target, (ast.Tuple, ast.List)) and None not in places
+    for place, each in enumerate(target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]):
+        if not apart or place in places:
+            yield from (node.id for node in ast.walk(each) if isinstance(node, ast.Name))
 
 
 def _compares(node: ast.expr, names: set[str]) -> bool:
