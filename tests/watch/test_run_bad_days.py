@@ -140,6 +140,7 @@ def test_binary_output_passes_and_breaks_nothing(tmp_path: Path) -> None:
 STUBBORN = """
     import os, signal, time
     signal.signal(signal.SIGTERM, lambda *_: None)
+    time.sleep(2)  # torchrun forgets ranks that it has just started when a signal comes before it begins to watch them
     with open(os.path.join(os.environ["OUT"], "rank-" + os.environ["RANK"]), "w") as file:
         file.write(str(os.getpid()))
     end = time.time() + 100
