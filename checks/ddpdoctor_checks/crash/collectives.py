@@ -139,9 +139,10 @@ def find_collective_missing(evidence: Evidence) -> Iterable[Finding]:
         compared one by one; what both sides make is right, also where the other side follows later under the opposite
         test. The backward of a wrapped model is such a call, and its forward where it has BatchNorm: the wrapper sends
         the buffers of rank 0 before. It is an error where each run comes to the call, and at most a warning where other
-        conditions decide too, where a helper is known by its name only, and for what is decided by the loss of the own
-        batch, by random numbers that nothing seeds, or by an error that one rank meets. A call with a group of its own,
-        a value that a collective has made equal, and a side that calls functions which were not given are passed over.
+        conditions decide too, where a helper is known by its name only, for a forward (rank 0 may get away with a small
+        broadcast, until it meets another call of the others), and for what is decided by the loss of the own batch, by
+        random numbers that nothing seeds, or by an error that one rank meets. A call with a group of its own, a value
+        that a collective has made equal, and a side that calls functions which were not given are passed over.
 
     Known false alarms:
         A rank that died says nothing either; where its end is known, that is the finding and not this. gloo forgets a

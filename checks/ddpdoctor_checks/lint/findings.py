@@ -119,8 +119,11 @@ def _tell(each: UnevenCall) -> Finding:
 
 
 def _known(each: UnevenCall) -> bool:
-    """Whether it is more than the name of a helper that says who comes there."""
-    return each.origin != "helper"
+    """Whether it is more than the name of a helper that says who comes there, and more than a small broadcast.
+
+    A broadcast from rank 0 may come back there before the others take part: what it meets then, they call later.
+    """
+    return each.origin != "helper" and each.operation != FORWARD
 
 
 def _proof(each: UnevenCall) -> str:
