@@ -12,7 +12,7 @@ from ddpdoctor.source.norms import has_norms
 from ddpdoctor.source.programs import ALL_JOINS
 from ddpdoctor.source.rules.models import wraps_of
 from ddpdoctor.source.steps import loaders_of, training_loops
-from ddpdoctor.source.walking import find_keyword, is_spelled_out, names_in
+from ddpdoctor.source.walking import find_calls, find_keyword, is_spelled_out, names_in
 
 FEW_SAMPLES = 8
 """A batch of fewer on each rank is small for BatchNorm; the same number as in a live run."""
@@ -160,18 +160,28 @@ def find_undestroyed(files: Files) -> Iterator[SourceFact]:
     kinds = kinds_of(files)
     training = {loop.scope.script.name for loop in training_loops(kinds) if loop.wrapped}
     for module in files.modules:
-        members = kinds.programs.members(module) if _is_script(module) else ()
+        joins = [
+            (call, scope)
+            for scope in module.walk()
+            for call in find_calls(scope)
+            if _is_nccl(call, scope, files)
+        ]
+        if not joins or not _is_script(module):
+            continue
+        members = kinds.programs.members(module)
         if not any(each.script.name in training for each in members):
             continue
-        calls = list(kinds.programs.calls(module))
         words = {name for member in members for name in names_in(member.node)}
-        if any("destroy" in word or "cleanup" in word or "shutdown" in word for word in words):
-            continue
-        for call, scope, name in calls:
-            backend = find_keyword(call, "backend", 0) if name in ALL_JOINS and is_spelled_out(call) else None
-            home = scope.module
-            if isinstance(backend, ast.Constant) and backend.value == "nccl" and home is module:
-                yield SourceFact("group-left", scope.place(call))
+        if not any("destroy" in word or "cleanup" in word or "shutdown" in word for word in words):
+            yield from (SourceFact("group-left", scope.place(call)) for call, scope in joins)
+
+
+def _is_nccl(call: ast.Call, scope: Scope, files: Files) -> bool:
+    """Whether a call makes a group that is spelled out to be NCCL's."""
+    if files.dotted(call.func, scope) not in ALL_JOINS or not is_spelled_out(call):
+        return False
+    backend = find_keyword(call, "backend", 0)
+    return isinstance(backend, ast.Constant) and backend.value == "nccl"
 
 
 def _is_script(module: Scope) -> bool:
