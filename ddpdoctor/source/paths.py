@@ -36,6 +36,7 @@ MOST_CALLS = 64
 """Collectives of one block that are kept; further ones would change nothing."""
 DEEPEST_CALLS = 12
 """Functions that are followed into one another."""
+WRAPPER = "DistributedDataParallel"
 EXITS: dict[type[ast.stmt], str] = {
     ast.Return: "return",
     ast.Break: "break",
@@ -69,7 +70,9 @@ class PathReader:
         self._found: dict[Scope, list[Found]] = {}
         self._ways: list[list[Found]] = []
         self._losses = LossReader(files)
-        self._wrapping: dict[Scope, bool] = {}
+        named = [each for each in files.modules if any(WRAPPER in line for line in each.script.lines)]
+        self._wrapping = {each for one in named for each in files.find_related(one)}
+        """Modules of programs in which a wrapper is named: elsewhere calls are not followed to what they call."""
         for module in files.modules:
             for scope in module.walk():
                 self._prepare(scope)
@@ -364,18 +367,14 @@ class PathReader:
             self._ways[-1] += [Found(call, side, kind, node, node.test) for call in surplus]
 
     def _call(self, node: ast.Call, scope: Scope) -> tuple[Call, ...]:
-        operation = (
-            name_collective(node, scope, self.files)
-            or self._name_backward(node, scope)
-            or self._name_forward(node, scope)
-        )
+        operation = name_collective(node, scope, self.files) or self._name_backward(node, scope)
         if operation is not None:
             return (Call(operation, node, scope),)
         if is_wrapper(node, scope, self.files):
-            return (Call("DistributedDataParallel", node, scope),)
+            return (Call(WRAPPER, node, scope),)
         function = self.files.function(node.func, scope)
         if function is None:
-            return ()
+            return (Call("forward", node, scope),) if self._is_forward(node, scope) else ()
         return tuple(
             Call(each.operation, node, scope, each.certain, ((each.node, each.scope), *each.inner)[-1:])
             for each in self.summarise(function)
@@ -387,19 +386,14 @@ class PathReader:
             return None
         return "backward" if self._losses.is_output(node.func.value, scope) else None
 
-    def _name_forward(self, node: ast.Call, scope: Scope) -> str | None:
-        """Return ``forward`` for the call of what is a wrapped model on each way, with buffers to send."""
-        if not isinstance(node.func, (ast.Name, ast.Attribute)) or not self._speaks_of_wrappers(scope.module):
-            return None
+    def _is_forward(self, node: ast.Call, scope: Scope) -> bool:
+        """Whether it is the call of what is a wrapped model on each way, with buffers to send."""
+        if not isinstance(node.func, (ast.Name, ast.Attribute)) or scope.module not in self._wrapping:
+            return False
+        if (self.files.dotted(node.func, scope) or "").split(".")[0] in KNOWN_ROOTS:
+            return False
         values = kinds_of(self.files).all_of(node.func, scope, "wrapped")
-        return "forward" if values and all(map(sends_buffers, values)) else None
-
-    def _speaks_of_wrappers(self, module: Scope) -> bool:
-        """Whether a wrapper is named in any file of a program: following each call to what it calls takes time."""
-        if module not in self._wrapping:
-            lines = (line for each in self.files.find_related(module) for line in each.script.lines)
-            self._wrapping[module] = any("DistributedDataParallel" in line for line in lines)
-        return self._wrapping[module]
+        return bool(values) and all(map(sends_buffers, values))
 
 
 def _fails(call: ast.Call) -> bool:

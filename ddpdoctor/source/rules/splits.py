@@ -14,7 +14,7 @@ from ddpdoctor.source.steps import (
     speaks_of,
     training_loops,
 )
-from ddpdoctor.source.walking import find_keyword, is_spelled_out, names_in
+from ddpdoctor.source.walking import find_calls, find_keyword, is_spelled_out, names_in
 
 SPLITS = {
     "torch.utils.data.random_split": ("generator", 2),
@@ -36,6 +36,8 @@ def find_splits(files: Files) -> Iterator[SourceFact]:
     kinds = kinds_of(files)
     for module in _distributed_modules(kinds):
         for scope in module.walk():
+            if not any(files.dotted(each.func, scope) in SPLITS for each in find_calls(scope)):
+                continue
             for call in (node for node, _ in _calls_on(scope, kinds)):
                 name = files.dotted(call.func, scope) or ""
                 if (
