@@ -23,6 +23,8 @@ RANDOM = frozenset({"random.random", "random.randint", "random.uniform", "random
                     "numpy.random.rand", "numpy.random.random", "numpy.random.uniform", "numpy.random.randint",
                     "numpy.random.random_sample"})  # fmt: skip
 """Draws from generators that start differently in each process. Those of torch start alike."""
+JOINING = re.compile("reduce(?!_?lr)|gather|metric|sync|average_|accelerat|broadcast", re.IGNORECASE)
+"""Parts of names of what makes one result of those of all ranks; ReduceLROnPlateau does not."""
 LOSSES = re.compile("loss|crit|objective|entropy", re.IGNORECASE)
 """Names of what computes a loss."""
 SEEDS = re.compile(r"seed", re.IGNORECASE)
@@ -112,6 +114,8 @@ class LossReader:
         """Whether what a function gives is of the same rank as what it is given: a loss, or a function of a library."""
         name = self._files.dotted(call.func, scope) or ""
         last = name.rpartition(".")[2]
+        if JOINING.search(last) or "average" in last:
+            return False
         if LOSSES.search(last) or any(
             each.kind == "loss" for each in kinds_of(self._files).find(call.func, scope)
         ):

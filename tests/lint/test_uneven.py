@@ -242,6 +242,15 @@ RIGHT = {
             keep(model, loss.item())
         keep(model, 0.1)
         """,
+    "a loss that a function reduces by its name": """\
+        model = DDP(net)
+        for x, y in batches:
+            loss = criterion(model(x), y)
+            loss.backward()
+            total = reduce_loss(loss.detach())
+            if total < 0.5:
+                dist.barrier()
+        """,
     "a loss that is reduced and handed over": """\
         def keep(model, loss):
             if loss < 0.5:

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.calls import SAMPLERS
 from ddpdoctor.source.kinds import Kinds, Value, kinds_of
-from ddpdoctor.source.losses import ORDERS, LossReader
+from ddpdoctor.source.losses import JOINING, ORDERS, LossReader
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.rules.data import samplers_of
 from ddpdoctor.source.steps import find_forwards, is_backward, loaders_of, reach
 from ddpdoctor.source.walking import find_argument, find_keyword, is_spelled_out, names_in, own_nodes
 
-JOINING = re.compile("reduce(?!_?lr)|gather|metric|sync|average_|accelerat|broadcast", re.IGNORECASE)
-"""Parts of names of what makes one result of those of all ranks; ReduceLROnPlateau does not."""
 REPORTS = frozenset({"print", "info", "log", "add_scalar", "add_scalars", "warning", "write", "set_postfix"})
 PADDING = re.compile("pad|duplicat|dedup|unique|remainder|uneven|truncat|for_metrics|aux_", re.IGNORECASE)
 """Parts of names of what knows that a sampler repeats samples."""
