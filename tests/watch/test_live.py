@@ -1,22 +1,15 @@
-"""``run --live``: what the rows say, and the view on a terminal beside a real job."""
+"""``run --live``: what the rows say."""
 
 from __future__ import annotations
 
 import argparse
 import fcntl
-import json
 import os
 import pty
-import re
-import select
-import signal
 import struct
-import subprocess
-import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +21,7 @@ from ddpdoctor.evidence import RankSet
 from ddpdoctor.text.characters import width_of
 from ddpdoctor.text.paper import Paper
 from ddpdoctor.watch.lags import find_lags
-from ddpdoctor.watch.live import LiveView, describe_last, describe_phase, fold, make_lines
+from ddpdoctor.watch.live import LiveView, describe_last, fold, make_lines
 from ddpdoctor.watch.memory import MemoryWatch
 from ddpdoctor.watch.monitor import Monitor
 from ddpdoctor.watch.policy import Policy, Ruling
@@ -38,185 +31,24 @@ from ddpdoctor.watch.progress import (
     FORWARD,
     GONE,
     IN_CALL,
-    INSIDE,
     STARTING,
     Progress,
-    ProgressReader,
     RankProgress,
 )
 from ddpdoctor.watch.rings import (
-    COUNT_AT,
-    HEAD,
-    HEADER,
-    MAGIC,
     OTHER,
-    POINT_TO_POINT,
-    RAISED,
-    RECORD,
     Ring,
     Row,
 )
 from ddpdoctor.watch.rundir import RunDirectory
 from ddpdoctor.watch.screen import Screen
 from tests.watch.injecting import write
-from tests.watch.launching import DOCTOR, LIMIT_S, environ, wait_for
-from tests.watch.terminals import Terminal
+from tests.watch.launching import wait_for
 
 SECOND = 10**9
 MAIN = 77
-ALL_REDUCE, BARRIER, SEND, PASS = 1, 2, 3, 4
+ALL_REDUCE, PASS = 1, 4
 """Signatures of the rings below."""
-
-
-def own_start() -> int:
-    text = Path("/proc/self/stat").read_text()
-    return int(text[text.rindex(")") + 2 :].split()[19])
-
-
-def make_ring(
-    folder: Path, rank: int, rows: list[Row], *, pid: int | None = None, capacity: int = 64
-) -> None:
-    """A ring and a journal as a rank writes them; of this process unless told otherwise."""
-    pid, ticks = pid or os.getpid(), own_start()
-    stem = folder / f"{pid}-{ticks}"
-    data = bytearray(HEADER + capacity * RECORD.size)
-    HEAD.pack_into(data, 0, MAGIC, capacity, RECORD.size, pid, ticks, MAIN)
-    data[COUNT_AT : COUNT_AT + 8] = (rows[-1].number if rows else 0).to_bytes(8, "little")
-    for row in rows:
-        RECORD.pack_into(
-            data,
-            HEADER + (row.number - 1) % capacity * RECORD.size,
-            *(getattr(row, name) for name in Row.__slots__),
-        )
-    stem.with_suffix(".ring").write_bytes(data)
-    events = [
-        {"event": "start", "role": "rank", "rank": rank, "attempt": 0, "host": "a"},
-        {"event": "init", "rank": rank, "world_size": 4, "backend": "gloo"},
-        {"event": "signature", "number": ALL_REDUCE, "op": "all_reduce", "shape": [2]},
-        {"event": "signature", "number": BARRIER, "op": "barrier"},
-        {"event": "signature", "number": SEND, "op": "send"},
-        {"event": "signature", "number": PASS, "op": FORWARD, "index": 1},
-        {"event": "group", "number": 1, "name": "0", "ranks": [0, 1], "default": True},
-        {"event": "group", "number": 2, "name": "1", "ranks": [0, 1], "default": False},
-        {"event": "site", "number": 1, "frames": [["/job/train.py", 88, "train"]]},
-        {"event": "site", "number": 2, "frames": [["/job/train.py", 31, "step"]]},
-    ]
-    lines = [json.dumps({"wall_ns": 1, "mono_ns": 1, **event}) for event in events]
-    stem.with_suffix(".jsonl").write_text("\n".join(lines) + "\n")
-
-
-def call(
-    number: int,
-    signature: int = ALL_REDUCE,
-    *,
-    ordinal: int | None = None,
-    end: bool = True,
-    site: int = 1,
-    group: int = 1,
-    peer: int = -1,
-    flags: int = 0,
-) -> Row:
-    begin = time.monotonic_ns() - 20 * SECOND + number
-    end_ns = begin + 1 if end else 0
-    group = 0 if flags & OTHER else group
-    return Row(number, begin, end_ns, ordinal or number, signature, site, group, peer, 0, flags, MAIN)
-
-
-def read_one(folder: Path, rows: list[Row], **options: int) -> RankProgress:
-    make_ring(folder, 3, rows, **options)
-    seen = ProgressReader(folder, folder, {os.getpid(): 5_000_000}).read()
-    assert (seen.world_size, seen.backend) == (4, "gloo")
-    (one,) = seen.ranks
-    return one
-
-
-def test_a_rank_in_a_collective(tmp_path: Path) -> None:
-    one = read_one(tmp_path, [call(1, BARRIER), call(2), call(3, end=False)])
-    assert (one.rank, one.phase, one.op, one.place, one.open) == (
-        3,
-        IN_CALL,
-        "all_reduce",
-        "train.py:88",
-        True,
-    )
-    assert (one.last, one.last_number, one.last_place) == ("all_reduce", 3, "train.py:88")
-    assert (one.step, one.forwards, one.calls, one.memory) == (3, False, 3, 5_000_000)
-    assert one.since_s >= 20
-    assert describe_phase(one)[0] == "in all_reduce 20 s"
-
-
-def test_steps_are_forwards_where_there_are_any(tmp_path: Path) -> None:
-    rows = [call(1, BARRIER), call(2, PASS, ordinal=41, site=2, flags=OTHER), call(3, ordinal=2)]
-    one = read_one(tmp_path, rows)
-    assert (one.step, one.forwards, one.exact) == (41, True, True)
-    assert (one.phase, one.op, one.calls) == (BETWEEN, "all_reduce", 2)
-    assert describe_phase(one)[0] == "outside 20 s"
-
-
-def test_a_rank_after_a_forward_and_in_one(tmp_path: Path) -> None:
-    rows = [call(1), call(2, PASS, ordinal=7, site=2, flags=OTHER)]
-    one = read_one(tmp_path, rows)
-    assert (one.phase, one.op, one.last) == (BETWEEN, FORWARD, "all_reduce")
-    assert describe_phase(one) == ["after forward 20 s · train.py:31", "after forward 20 s"]
-    rows[1] = replace(rows[1], end_ns=0)
-    one = read_one(tmp_path, rows)
-    assert one.phase == INSIDE
-    assert describe_phase(one)[0] == "forward 20 s · train.py:31"
-
-
-def test_sends_are_told_with_the_other_side_and_are_no_collectives(tmp_path: Path) -> None:
-    one = read_one(tmp_path, [call(1), call(2, SEND, end=False, peer=6, site=2, flags=POINT_TO_POINT)])
-    assert (one.last_number, one.calls, one.open) == (1, 1, False)
-    assert describe_phase(one)[0] == "in send to 6 20 s · train.py:31"
-
-
-def test_calls_of_other_groups_are_shown_but_not_compared(tmp_path: Path) -> None:
-    one = read_one(tmp_path, [call(1), call(2, ordinal=70, group=2)])
-    assert (one.last_number, one.calls) == (70, 1)
-
-
-def test_a_call_that_has_raised_is_said(tmp_path: Path) -> None:
-    one = read_one(tmp_path, [call(1), call(2, flags=RAISED)])
-    assert describe_phase(one)[0] == "all_reduce has raised 20 s"
-
-
-def test_calls_are_counted_on_from_look_to_look(tmp_path: Path) -> None:
-    reader = ProgressReader(tmp_path, tmp_path, {})
-    for newest, expected, exact in ((10, 10, True), (60, 60, True), (200, 124, False)):
-        first = max(1, newest - 63)
-        make_ring(tmp_path, 0, [call(number) for number in range(first, newest + 1)])
-        (one,) = reader.read().ranks
-        assert (one.step, one.exact) == (expected, exact)
-    assert make_lines(Progress((one,)), Paper(), 12)[-1].split()[1] == "~124"
-
-
-def test_a_rank_that_has_called_nothing_and_one_that_is_gone(tmp_path: Path) -> None:
-    one = read_one(tmp_path, [])
-    assert (one.phase, one.step, one.last) == (STARTING, None, None)
-    assert describe_phase(one)[0].startswith("starting")
-    for path in tmp_path.iterdir():
-        path.unlink()
-    one = read_one(tmp_path, [call(1)], pid=2**22 + 5)
-    assert (one.phase, one.memory) == (GONE, None)
-    assert describe_phase(one)[0] == "its process is gone"
-
-
-def test_how_far_a_rank_is_behind_the_first(tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    try:
-        make_ring(tmp_path, 0, [call(number) for number in range(1, 9)])
-        make_ring(tmp_path, 1, [call(number) for number in range(1, 6)])
-        other = next(path for path in tmp_path.glob("*.ring"))
-        text = Path(f"/proc/{process.pid}/stat").read_text()
-        ticks = text[text.rindex(")") + 2 :].split()[19]
-        for path in (other, other.with_suffix(".jsonl")):
-            path.rename(tmp_path / f"{process.pid}-{ticks}{path.suffix}")
-        make_ring(tmp_path, 0, [call(number) for number in range(1, 9)])
-        seen = ProgressReader(tmp_path, tmp_path, {}).read()
-        assert [(one.rank, one.behind) for one in seen.ranks] == [(0, 0), (1, 3)]
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def rank(number: int, **more: Any) -> RankProgress:
@@ -445,162 +277,3 @@ def test_it_is_refused_where_nothing_is_watched(capsys: pytest.CaptureFixture[st
     script = write(tmp_path, "print(1)")
     assert main(["run", "--live", "--no-watch", str(script)]) == 2
     assert "--no-watch leaves nothing to see" in capsys.readouterr().err
-
-
-JOB = """
-    import os
-    import sys
-    import time
-    import torch
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo")
-    if dist.get_rank() == 0:
-        print("half a ", end="", flush=True)
-    while True:
-        done = torch.tensor(float(os.path.exists("go")))
-        dist.all_reduce(done, op=dist.ReduceOp.MIN)
-        if done.item():
-            break
-        time.sleep(0.05)
-    if dist.get_rank() == 0:
-        print("line, now whole", flush=True)
-        for number in range(60):
-            print("line", number, flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
-"""
-
-
-class Session:
-    """A command as the foreground of a terminal of its own."""
-
-    def __init__(
-        self, command: list[str], folder: Path, columns: int = 80, rows: int = 24, **streams: object
-    ) -> None:
-        self.master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        self.terminal = Terminal(columns, rows)
-        given: dict[str, Any] = {"stdin": slave, "stdout": slave, "stderr": slave, **streams}
-        self.process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environ(folder, TERM="xterm", LC_ALL="C.UTF-8"),
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-            **given,
-        )
-        os.close(slave)
-        self.ended = False
-
-    def resize(self, columns: int, rows: int) -> None:
-        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        self.terminal.resize(columns, rows)
-
-    def type(self, keys: bytes) -> None:
-        os.write(self.master, keys)
-
-    def read(self) -> None:
-        """Show what has come."""
-        while not self.ended and select.select([self.master], [], [], 0.1)[0]:
-            try:
-                data = os.read(self.master, 1 << 16)
-            except OSError:  # nobody has the terminal any more
-                data = b""
-            self.ended = not data
-            self.terminal.feed(data)
-
-    def until(self, condition: Callable[[Terminal], object], what: str) -> None:
-        def holds() -> object:
-            self.read()
-            return condition(self.terminal)
-
-        wait_for(holds, f"{what}; the screen:\n{self.terminal.text}")
-
-    def finish(self) -> int:
-        self.until(lambda _: self.ended, "the command has ended")
-        return int(self.process.wait(LIMIT_S))
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-        os.close(self.master)
-
-
-def live(folder: Path, script: Path, *options: str) -> list[str]:
-    run = ["--run-dir", str(folder / "run"), "--live", *options]
-    return [*DOCTOR, *run, "--nproc", "2", "--standalone", str(script)]
-
-
-def shows_rows(terminal: Terminal) -> bool:
-    rows = [line for line in terminal.lines[-2:] if re.search(r"#\d+ .*(all_reduce|train\.py)", line)]
-    return [line.split()[0] for line in rows] == ["0", "1"] and "ddpdoctor · 2 ranks" in terminal.text
-
-
-def test_a_job_and_the_view_share_a_terminal(tmp_path: Path) -> None:
-    session = Session(live(tmp_path, write(tmp_path, JOB)), tmp_path)
-    try:
-        session.until(shows_rows, "the view came")
-        assert "half a" in session.terminal.lines
-        (tmp_path / "go").touch()
-        assert session.finish() == 0
-    finally:
-        session.close()
-    assert session.terminal.margins == (0, 23)
-    history = session.terminal.history
-    assert "half a line, now whole\n" + "".join(f"line {number}\n" for number in range(60)) in history
-    assert "last collective" not in history
-    assert "nothing found" in history
-
-
-def test_the_view_follows_the_terminal_and_ctrl_c_ends_it_with_the_job(tmp_path: Path) -> None:
-    session = Session(live(tmp_path, write(tmp_path, JOB)), tmp_path, columns=120, rows=40)
-    try:
-        session.until(shows_rows, "the view came")
-        session.resize(100, 30)
-        session.until(
-            lambda seen: shows_rows(seen) and seen.margins[1] < 29, "the view came to its new place"
-        )
-        assert session.terminal.text.count("last collective") == 1
-        session.type(b"\x03")
-        assert session.finish() != 0
-    finally:
-        session.close()
-    assert session.terminal.margins == (0, 29)
-    assert "last collective" not in session.terminal.history
-    assert "KeyboardInterrupt" in session.terminal.history
-
-
-def test_stdout_in_a_file_stays_the_jobs_alone(tmp_path: Path) -> None:
-    with (tmp_path / "out").open("wb") as out:
-        session = Session(live(tmp_path, write(tmp_path, JOB)), tmp_path, stdout=out)
-    try:
-        session.until(shows_rows, "the view came")
-        (tmp_path / "go").touch()
-        assert session.finish() == 0
-    finally:
-        session.close()
-    expected = "half a line, now whole\n" + "".join(f"line {number}\n" for number in range(60))
-    assert (tmp_path / "out").read_text() == expected
-
-
-@pytest.mark.skipif(not os.access("/bin/bash", os.X_OK), reason="no bash, whose job control it needs")
-def test_ctrl_z_gives_the_terminal_to_the_shell(tmp_path: Path) -> None:
-    script = write(tmp_path, JOB)
-    session = Session(["/bin/bash", "--norc", "--noediting", "-i"], tmp_path)
-    try:
-        session.type(b"PS1='shell> '; " + " ".join(live(tmp_path, script)).encode() + b"\n")
-        session.until(shows_rows, "the view came")
-        session.type(b"\x1a")
-        session.until(lambda seen: "Stopped" in seen.text and "shell>" in seen.lines[seen.row], "it stopped")
-        assert session.terminal.margins == (0, 23)
-        assert "last collective" not in session.terminal.text
-        session.type(b"fg\n")
-        session.until(shows_rows, "the view came back")
-        (tmp_path / "go").touch()
-        session.until(lambda seen: "nothing found" in seen.text, "the job has ended")
-        session.type(b"exit\n")
-        assert session.finish() == 0
-    finally:
-        session.close()
