@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ddpdoctor.evidence import RankSet
+from ddpdoctor.evidence import RankSet, timing
 from ddpdoctor.text.characters import clip, width_of, wrap
 from ddpdoctor.text.paper import Paper
 from ddpdoctor.watch.progress import (
@@ -36,6 +36,8 @@ LEAST_ROWS, LEAST_COLUMNS = 10, 50
 """Of a terminal in which something is drawn."""
 MOST_COLUMNS = 120
 """Longer lines are hard to read."""
+LEAST_SHARE = 0.005
+"""Of a step, for a phase to be named."""
 MOST_SAID = 3
 """Lines of what the monitor says."""
 QUIET_S = 2.0
@@ -119,6 +121,9 @@ def make_lines(
         said: stage and sentence of the monitor.
     """
     lines = [_rule(title, paper)]
+    spent = describe_spent(progress.ranks)
+    if spent and rows > LEAST_ROWS // 2:
+        lines.append(paper.style(clip(paper.clean(spent), paper.width, paper.clean("…")), "dim"))
     if said is not None:
         style = "red" if said[0] in ("proved", "confirmed") else "yellow"
         wrapped = wrap(paper.clean(said[1]), paper.width)
@@ -137,6 +142,21 @@ def make_lines(
     if left_out:
         lines.append(paper.style(f"and {left_out} more ranks", "dim"))
     return lines
+
+
+def describe_spent(ranks: Sequence[RankProgress]) -> str:
+    """Return where the time of a step goes, as a mean over the ranks; no words where none has written it down."""
+    told = [each.spent for each in ranks if each.spent]
+    means = dict(
+        zip(timing.PHASES, (sum(took) / len(told) for took in zip(*told, strict=True)), strict=False)
+    )
+    whole = sum(means.values())
+    if not whole:
+        return ""
+    means[timing.DATA] += means.pop(timing.STARTING)
+    order = (timing.DATA, timing.FORWARD, timing.BACKWARD, timing.OPTIMIZER, timing.CALLS, timing.OTHER)
+    parts = [f"{phase} {means[phase] / whole:.0%}" for phase in order if means[phase] / whole >= LEAST_SHARE]
+    return f"{_name_lag(whole) or 'below 1 ms'} a step: {' · '.join(parts)}"
 
 
 def _rule(title: Sequence[str], paper: Paper) -> str:

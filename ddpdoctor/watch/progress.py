@@ -60,6 +60,8 @@ class RankProgress:
     late_s: float | None = None
     """By how much it comes later than the others to calls that all make, in the median; None where that cannot be
     told."""
+    spent: tuple[float, ...] = ()
+    """Seconds of its newest steps by phase (`ddpdoctor.evidence.timing.PHASES`), where it has written them down."""
     memory: int | None = None
     """Resident bytes."""
     cpu: float | None = None
@@ -174,6 +176,7 @@ class ProgressReader:
             exact=forwards or not known.missed,
             forwards=forwards,
             calls=known.default[1],
+            spent=ring.spent,
             memory=self._resident.get(ring.pid) if pulse.alive else None,
             cpu=cpu,
         )

@@ -16,6 +16,7 @@ from ddpdoctor.evidence.standstill import Call, LoaderStand
 from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.watch.events import DAMAGED, read_events
 from ddpdoctor.watch.records import Shortener
+from ddpdoctor.watch.timing import read_newest
 
 MAGIC = b"DDPRING1"
 HEADER = 4096
@@ -82,6 +83,8 @@ class Ring:
     """Its torch was built for a device beside the processor."""
     no_recorder: str | None = None
     """Why torch's recorder cannot be asked."""
+    spent: tuple[float, ...] = ()
+    """Seconds of its newest steps by phase, as it wrote them down last."""
     _wrappers: dict[int, tuple[int, list[int] | None]] = field(default_factory=dict)
     """Number of a wrapper in its process -> the how-manyth of its group it is, and the ranks of the group."""
     _offset: int = 0
@@ -172,6 +175,8 @@ class Ring:
             self.accelerated = bool(event.get("cuda") or event.get("hip"))
         elif kind == "recorder":
             self.no_recorder = str(event["problem"])[:500] if event.get("problem") else None
+        elif kind == "times":
+            self.spent = read_newest(event)
         elif kind == "start":
             self.host = str(event.get("host") or self.host)
             self.attempt = int(event.get("attempt") or 0)

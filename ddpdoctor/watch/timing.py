@@ -112,6 +112,19 @@ def _read(number: int, event: dict[str, Any]) -> _Rank:
     return _Rank(number, event, width, columns, looks, event["wall_ns"] - event["mono_ns"], group)
 
 
+def read_newest(event: dict[str, Any]) -> tuple[float, ...]:
+    """Return the seconds of a step by phase, of the newest steps that an event tells of.
+
+    Raises:
+        TypeError, ValueError, KeyError, IndexError: it is damaged, or tells of no step.
+    """
+    columns = [_read_column(row) for row in event["columns"][-2:] if len(row) >= _PHASES + 2]
+    if not columns:
+        raise ValueError("it tells of no step")
+    count = sum(each.count for each in columns)
+    return tuple(sum(took) / count / 1e6 for took in zip(*(each.spent for each in columns), strict=True))
+
+
 def fold_timing(events: Mapping[int, dict[str, Any]], world: int, locate: Locate) -> Timing:
     """Return where the time of a node's ranks went.
 

@@ -206,6 +206,21 @@ def test_who_keeps_coming_late_is_shown() -> None:
     assert "39 ms" in folded[2]
 
 
+def test_where_the_time_of_a_step_goes_stands_below_the_title() -> None:
+    # other, data, starting, forward, backward, optimizer, collectives
+    ranks = (
+        rank(0, spent=(0.001, 0.010, 0.002, 0.02, 0.05, 0.0, 0.01)),
+        rank(1, spent=(0.001, 0.030, 0.0, 0.02, 0.03, 0.0, 0.01)),
+        rank(2),
+    )
+    lines = make_lines(Progress(ranks), Paper(width=80), 12, title=["ddpdoctor"])
+    assert lines[1] == "92 ms a step: data 23% · forward 22% · backward 43% · collectives 11% · other 1%"
+    assert lines[2].startswith("rank")
+    assert make_lines(Progress((rank(2),)), Paper(width=80), 12)[1].startswith("rank")
+    assert make_lines(Progress(ranks), Paper(width=80), 5)[1].startswith("rank")  # no room for it
+    assert width_of(make_lines(Progress(ranks), Paper(width=50), 12)[1]) <= 50
+
+
 def test_the_title_says_how_fast_the_job_is_or_for_how_long_it_has_called_nothing(
     terminal: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,6 +163,22 @@ def test_calls_are_counted_on_from_look_to_look(tmp_path: Path) -> None:
     assert make_lines(Progress((one,)), Paper(), 12)[-1].split()[1] == "~124"
 
 
+def test_where_the_time_of_its_newest_steps_went(tmp_path: Path) -> None:
+    make_ring(tmp_path, 3, [call(1)])
+    (journal,) = tmp_path.glob("*.jsonl")
+    # First step, steps, reductions, microseconds by phase, and what else a column has.
+    columns = [
+        [1, 50, 50, *[9] * 7, 1, 0],
+        [51, 8, 8, 0, 800, 0, 0, 1600, 0, 0, 51, 0],
+        [59, 2, 2, 0, 200, *[0] * 5, 59, 0],
+    ]
+    times = {"wall_ns": 1, "mono_ns": 1, "event": "times", "columns": columns}
+    damaged = {**times, "columns": [["x", 1]]}
+    journal.write_text(journal.read_text() + json.dumps(times) + "\n" + json.dumps(damaged) + "\n")
+    (one,) = ProgressReader(tmp_path, tmp_path, {}).read().ranks
+    assert one.spent == (0.0, 100e-6, 0.0, 0.0, 160e-6, 0.0, 0.0)
+
+
 def test_a_rank_that_has_called_nothing_and_one_that_is_gone(tmp_path: Path) -> None:
     one = read_one(tmp_path, [])
     assert (one.phase, one.step, one.last) == (STARTING, None, None)
