@@ -59,7 +59,12 @@ def find_wanted(report: Report) -> dict[str, list[Wanted]]:
     found: dict[str, list[Wanted]] = {}
     for each in report.findings:
         rule, names = each.details.get("rule"), each.details.get("names", ())
-        if each.state != "active" or not isinstance(rule, str) or not is_correctable(rule) or not each.where:
+        if (
+            each.state != "active"
+            or not isinstance(rule, str)
+            or not is_correctable(rule, names)
+            or not each.where
+        ):
             continue
         place = each.where[0]
         if place.cell is None and place.column is not None and not place.file.startswith("<"):

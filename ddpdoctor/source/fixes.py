@@ -1,12 +1,14 @@
-"""Corrections that are safe to write into a file: an argument more in a call, at the exact place, and nothing else.
+"""Corrections that are safe to write into a file: text that is put in at exact places, and nothing else.
 
-Each is checked after it was made: the file has to parse, and to differ from before in that one argument alone.
+Each is checked after it was made: the file has to parse, and to differ from before in that one argument, or in the test
+around that one statement, alone.
 """
 
 from __future__ import annotations
 
 import ast
 import copy
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -34,8 +36,20 @@ class Edit:
     text: str
 
 
-Change = tuple[Edit, Callable[[ast.Call], None]]
-"""An edit, and what it does to the call in the tree."""
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is put in, in the order of the file, and what that does to the tree and the call in it."""
+
+    edits: tuple[Edit, ...]
+    apply: Callable[[ast.Module, ast.Call], None]
+
+
+SHARDED = re.compile(
+    r"fsdp|fully_?shard|deepspeed|dtensor|device_?mesh|accelerat|checkpoint\.state_dict", re.IGNORECASE
+)
+"""Text of files in which ``state_dict`` may be a call that all ranks have to make."""
+PLAIN = frozenset({"state_dict", "join", "format", "str", "Path", "fspath", "get_rng_state"})
+"""Functions that may be called in what is saved."""
 
 
 class Refused(Exception):
@@ -68,9 +82,9 @@ def correct(data: bytes, name: str, wanted: Sequence[Wanted]) -> tuple[bytes, li
     return data, reasons
 
 
-def is_correctable(rule: str) -> bool:
+def is_correctable(rule: str, names: Sequence[str]) -> bool:
     """Whether there is a correction for what a rule reads."""
-    return rule in CORRECTIONS
+    return rule in CORRECTIONS and (rule != "write-raced" or names[:1] == ["checkpoint"])
 
 
 def _parse(data: bytes, name: str) -> Script:
@@ -97,24 +111,23 @@ def _correct_one(data: bytes, script: Script, wanted: Wanted) -> bytes:
             continue
         if script.place(call).column != wanted.column:
             continue
-        change = CORRECTIONS[wanted.rule](call, wanted, data)
+        change = CORRECTIONS[wanted.rule](call, wanted, data, script.tree)
         if change is not None:
-            edit, apply = change
-            edited = data[: edit.at] + edit.text.encode() + data[edit.at :]
-            _check(script.tree, call, apply, edited, script.name)
+            edited = data
+            for edit in reversed(change.edits):
+                edited = edited[: edit.at] + edit.text.encode() + edited[edit.at :]
+            _check(script.tree, call, change, edited, script.name)
             return edited
     raise Refused("the call is written in a way that is not edited")
 
 
-def _check(
-    tree: ast.Module, call: ast.Call, apply: Callable[[ast.Call], None], edited: bytes, name: str
-) -> None:
+def _check(tree: ast.Module, call: ast.Call, change: Change, edited: bytes, name: str) -> None:
     """Return only where the edited file is the old one with that one change to that one call."""
     index = next(number for number, node in enumerate(ast.walk(tree)) if node is call)
     expected = copy.deepcopy(tree)
     same = next(node for number, node in enumerate(ast.walk(expected)) if number == index)
     assert isinstance(same, ast.Call)
-    apply(same)
+    change.apply(expected, same)
     found = parse_script(edited, name, whatever=True).tree
     if found is None or ast.dump(found) != ast.dump(expected):
         raise Refused("the edited line would mean something else")
@@ -139,7 +152,7 @@ def _add_keyword(call: ast.Call, data: bytes, name: str, value: str | bool) -> C
         edit = Edit(_offset(data, last.end_lineno or 0, last.end_col_offset or 0), f", {shown}")
     else:
         edit = Edit(_offset(data, call.end_lineno or 0, call.end_col_offset or 0) - 1, shown)
-    return edit, lambda same: same.keywords.append(ast.keyword(name, ast.Constant(value)))
+    return Change((edit,), lambda _, same: same.keywords.append(ast.keyword(name, ast.Constant(value))))
 
 
 def _last_name(call: ast.Call) -> str:
@@ -147,12 +160,12 @@ def _last_name(call: ast.Call) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
-def _map_location(call: ast.Call, wanted: Wanted, data: bytes) -> Change | None:
+def _map_location(call: ast.Call, wanted: Wanted, data: bytes, tree: ast.Module) -> Change | None:
     """``torch.load(path)`` gets ``map_location="cpu"``: who loads moves the values to its own device afterwards."""
     return _add_keyword(call, data, "map_location", "cpu") if _last_name(call) == "load" else None
 
 
-def _exist_ok(call: ast.Call, wanted: Wanted, data: bytes) -> Change | None:
+def _exist_ok(call: ast.Call, wanted: Wanted, data: bytes, tree: ast.Module) -> Change | None:
     """``os.makedirs(path)`` and ``Path.mkdir()`` get ``exist_ok=True``; os.mkdir has no such argument."""
     named = _last_name(call)
     if named == "makedirs" or (named == "mkdir" and not call.args):
@@ -160,7 +173,7 @@ def _exist_ok(call: ast.Call, wanted: Wanted, data: bytes) -> Change | None:
     return None
 
 
-def _both_spellings(call: ast.Call, wanted: Wanted, data: bytes) -> Change | None:
+def _both_spellings(call: ast.Call, wanted: Wanted, data: bytes, tree: ast.Module) -> Change | None:
     """``add_argument("--local_rank")`` gets the other spelling as well, which other versions of torch pass."""
     if _last_name(call) != "add_argument" or len(wanted.names) < 2:
         return None
@@ -171,12 +184,89 @@ def _both_spellings(call: ast.Call, wanted: Wanted, data: bytes) -> Change | Non
     at = _offset(data, call.args[place].end_lineno or 0, call.args[place].end_col_offset or 0)
     quote = data[at - 1 : at].decode()
     edit = Edit(at, f", {quote}{lacking}{quote}")
-    return edit, lambda same: same.args.insert(place + 1, ast.Constant(lacking))
+    return Change((edit,), lambda _, same: same.args.insert(place + 1, ast.Constant(lacking)))
 
 
-CORRECTIONS: dict[str, Callable[[ast.Call, Wanted, bytes], Change | None]] = {
+def _first_rank_only(call: ast.Call, wanted: Wanted, data: bytes, tree: ast.Module) -> Change | None:
+    """``torch.save(state, path)`` goes below a test on the rank, where rank 0 alone can do all of it."""
+    calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call)]
+    statement = next(
+        (each for each in ast.walk(tree) if isinstance(each, ast.Expr) and each.value is call), None
+    )
+    if statement is None or _last_name(call) not in ("save", "save_file"):
+        return None
+    if SHARDED.search(data.decode("utf-8")):
+        raise Refused("its state may be spread over the ranks")
+    if any(_last_name(each) in ("load", "load_file") for each in calls):
+        raise Refused(
+            "a checkpoint is read in this file too: write the test, and a barrier between them, by hand"
+        )
+    if any(
+        each is not call and _last_name(each) not in PLAIN
+        for each in ast.walk(call)
+        if isinstance(each, ast.Call)
+    ):
+        raise Refused("what is saved is computed there, which other ranks may have to take part in")
+    group = _name_group(tree)
+    test = f"not {group}.is_initialized() or {group}.get_rank() == 0"
+
+    def apply(expected: ast.Module, same: ast.Call) -> None:
+        for node in ast.walk(expected):
+            for name in ("body", "orelse", "finalbody"):
+                block = getattr(node, name, None)
+                if not isinstance(block, list):
+                    continue
+                for place, each in enumerate(block):
+                    if isinstance(each, ast.Expr) and each.value is same:
+                        block[place] = ast.If(ast.parse(test, mode="eval").body, [each], [])
+
+    return Change(_indent(statement, f"if {test}:", data), apply)
+
+
+def _name_group(tree: ast.Module) -> str:
+    """Return by which name a file knows torch.distributed everywhere."""
+    names = []
+    for each in tree.body:
+        for alias in each.names if isinstance(each, (ast.Import, ast.ImportFrom)) else ():
+            whole = f"{each.module}.{alias.name}" if isinstance(each, ast.ImportFrom) else alias.name
+            if whole == "torch.distributed":
+                names.append(alias.asname or (alias.name if isinstance(each, ast.ImportFrom) else whole))
+            elif whole == "torch":
+                names.append(f"{alias.asname or whole}.distributed")
+    nodes = list(ast.walk(tree))
+    bound = {each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    bound |= {each.arg for each in nodes if isinstance(each, ast.arg)}
+    for name in sorted(names, key=len):
+        if name.split(".")[0] not in bound:
+            return name
+    raise Refused("torch.distributed has no name of its own at the top of the file")
+
+
+def _indent(statement: ast.Expr, head: str, data: bytes) -> tuple[Edit, ...]:
+    """Return what puts a line before a statement that has its lines to itself, and the statement below it."""
+    first, last = statement.lineno, statement.end_lineno or statement.lineno
+    lines = {number: _offset(data, number, 0) for number in range(first, last + 1)}
+    after = data.find(b"\n", _offset(data, last, statement.end_col_offset or 0)) + 1 or len(data)
+    start = _offset(data, first, statement.col_offset)
+    margin = data[lines[first] : start].decode("utf-8")
+    rest = data[_offset(data, last, statement.end_col_offset or 0) : after].strip()
+    if margin.strip() or (rest and not rest.startswith(b"#")):
+        raise Refused("it shares its line with something else")
+    texts = [each for each in ast.walk(statement) if isinstance(each, (ast.Constant, ast.JoinedStr))]
+    if any(each.lineno != each.end_lineno for each in texts):
+        raise Refused("a text of several lines stands in it")
+    unit = "\t" if margin.endswith("\t") else "    "
+    end = "\r\n" if data[:after].endswith(b"\r\n") else "\n"
+    return (
+        Edit(start, f"{head}{end}{margin}{unit}"),
+        *(Edit(lines[number], unit) for number in range(first + 1, last + 1)),
+    )
+
+
+CORRECTIONS: dict[str, Callable[[ast.Call, Wanted, bytes, ast.Module], Change | None]] = {
     "load-unmapped": _map_location,
     "local-rank-option": _both_spellings,
     "directory-raced": _exist_ok,
+    "write-raced": _first_rank_only,
 }
-"""Rule -> the correction. Only what no program can depend on being otherwise."""
+"""Rule -> the correction. Only what hardly any program can depend on being otherwise."""

@@ -61,6 +61,47 @@ def test_option_gets_its_other_spelling() -> None:
     assert reasons == []
 
 
+DIST = b"import torch\nimport torch.distributed as dist\n"
+TEST = b"if not dist.is_initialized() or dist.get_rank() == 0:"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (DIST + b"torch.save(s, p)\n", DIST + TEST + b"\n    torch.save(s, p)\n"),
+        (DIST + b"for e in x:\n\ttorch.save(m.state_dict(), p)  # keep\n\tf()\n",
+         DIST + b"for e in x:\n\t" + TEST + b"\n\t\ttorch.save(m.state_dict(), p)  # keep\n\tf()\n"),
+        (DIST + b"def f():\r\n  torch.save(\r\n    {'m': m.state_dict()},\r\n    os.path.join(d, f'{e}.pt'))\r\n",
+         DIST + b"def f():\r\n  " + TEST + b"\r\n      torch.save(\r\n        {'m': m.state_dict()},\r\n        os.path.join(d, f'{e}.pt'))\r\n"),
+        (b"import torch\ntorch.save(s, p)", b"import torch\nif not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:\n    torch.save(s, p)"),
+        (b"from torch import distributed as d, save\nsave(s, p)\n", b"from torch import distributed as d, save\nif not d.is_initialized() or d.get_rank() == 0:\n    save(s, p)\n"),
+    ],
+)  # fmt: skip
+def test_first_rank_alone_saves(before: bytes, after: bytes) -> None:
+    assert correct(before, "train.py", wanted(before, "write-raced", "save", "checkpoint")) == (after, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"import torch\ns = torch.load(p)\ntorch.save(s, p)\n", "a checkpoint is read"),
+        (b"import torch\ntorch.save(gather(s), p)\n", "is computed there"),
+        (b"import torch\nfrom torch.distributed.fsdp import x\ntorch.save(s, p)\n", "spread over the ranks"),
+        (b"import torch\nx = 1; torch.save(s, p)\n", "shares its line"),
+        (b"import torch\ntorch.save(s, p); x = 1\n", "shares its line"),
+        (b"import torch\nif x: torch.save(s, p)\n", "shares its line"),
+        (b"import torch\ntorch.save(s, '''a\nb''')\n", "several lines"),
+        (b"from torch import save\nsave(s, p)\n", "no name of its own"),
+        (b"import torch\ndef f(torch):\n    torch.save(s, p)\n", "no name of its own"),
+        (b"import torch\nx = torch.save(s, p)\n", "in a way that is not edited"),
+    ],
+)
+def test_what_others_may_need_is_left_to_all(text: bytes, reason: str) -> None:
+    after, reasons = correct(text, "train.py", wanted(text, "write-raced", "save", "checkpoint"))
+    assert (after, len(reasons)) == (text, 1)
+    assert reason in reasons[0]
+
+
 @pytest.mark.parametrize(
     ("text", "rule", "name"),
     [
