@@ -48,6 +48,8 @@ SHARDED = re.compile(
     r"fsdp|fully_?shard|deepspeed|dtensor|device_?mesh|accelerat|checkpoint\.state_dict", re.IGNORECASE
 )
 """Text of files in which ``state_dict`` may be a call that all ranks have to make."""
+MOVES = frozenset({"copy", "copy2", "copyfile", "move", "rename", "replace", "symlink", "link"})
+"""Functions of shutil and os that need a file to be whole."""
 PLAIN = frozenset({"state_dict", "join", "format", "str", "Path", "fspath", "get_rng_state"})
 """Functions that may be called in what is saved."""
 
@@ -197,15 +199,10 @@ def _first_rank_only(call: ast.Call, wanted: Wanted, data: bytes, tree: ast.Modu
         return None
     if SHARDED.search(data.decode("utf-8")):
         raise Refused("its state may be spread over the ranks")
-    if any(_last_name(each) in ("load", "load_file") for each in calls):
-        raise Refused(
-            "a checkpoint is read in this file too: write the test, and a barrier between them, by hand"
-        )
-    if any(
-        each is not call and _last_name(each) not in PLAIN
-        for each in ast.walk(call)
-        if isinstance(each, ast.Call)
-    ):
+    if any(_last_name(each) in ("load", "load_file") for each in calls) or _is_used(call, calls):
+        raise Refused("its file is used in this one too: write the test, and a barrier behind it, by hand")
+    inside = [each for each in ast.walk(call) if isinstance(each, ast.Call) and each is not call]
+    if any(_last_name(each) not in PLAIN for each in inside):
         raise Refused("what is saved is computed there, which other ranks may have to take part in")
     group = _name_group(tree)
     test = f"not {group}.is_initialized() or {group}.get_rank() == 0"
@@ -221,6 +218,18 @@ def _first_rank_only(call: ast.Call, wanted: Wanted, data: bytes, tree: ast.Modu
                         block[place] = ast.If(ast.parse(test, mode="eval").body, [each], [])
 
     return Change(_indent(statement, f"if {test}:", data), apply)
+
+
+def _is_used(call: ast.Call, calls: Sequence[ast.Call]) -> bool:
+    """Whether other calls are given the path of a save, or move and copy files."""
+    paths = {ast.unparse(each) for each in (*call.args[1:2], *(k.value for k in call.keywords))}
+    for each in calls:
+        owner = each.func.value if isinstance(each.func, ast.Attribute) else None
+        moves = isinstance(owner, ast.Name) and owner.id in ("shutil", "os") and _last_name(each) in MOVES
+        given = {ast.unparse(one) for one in (*each.args, *(k.value for k in each.keywords))}
+        if each is not call and (moves or given & paths):
+            return True
+    return False
 
 
 def _name_group(tree: ast.Module) -> str:

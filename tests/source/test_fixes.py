@@ -84,7 +84,10 @@ def test_first_rank_alone_saves(before: bytes, after: bytes) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (b"import torch\ns = torch.load(p)\ntorch.save(s, p)\n", "a checkpoint is read"),
+        (b"import torch\ns = torch.load(p)\ntorch.save(s, p)\n", "is used in this one too"),
+        (b"import torch\ntorch.save(s, p)\nshutil.copyfile(p, q)\n", "is used in this one too"),
+        (b"import torch\ntorch.save(s, f=p)\nos.replace(a, b)\n", "is used in this one too"),
+        (b"import torch\ntorch.save(s, p + 'x')\nkeep(name=p + 'x')\n", "is used in this one too"),
         (b"import torch\ntorch.save(gather(s), p)\n", "is computed there"),
         (b"import torch\nfrom torch.distributed.fsdp import x\ntorch.save(s, p)\n", "spread over the ranks"),
         (b"import torch\nx = 1; torch.save(s, p)\n", "shares its line"),
