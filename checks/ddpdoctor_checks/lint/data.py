@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check_also
 from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
+from ddpdoctor_checks.lint.rewriting import find_call, name_target, read_line, set_keyword
 from ddpdoctor_checks.training import repeats
 
 _SAMPLER = (
@@ -26,7 +29,7 @@ def find_unsharded(evidence: Evidence) -> Iterable[Finding]:
             fact,
             f"The DataLoader at {name_line(fact.place)} has no DistributedSampler: each rank trains on the whole "
             f"data set, {order}.",
-            Fix("give each rank its own part of the data", code=_SAMPLER),
+            Fix("give each rank its own part of the data", code=_shard(fact.place.text, shuffled=shuffled)),
             why="the loop that trains a DistributedDataParallel model goes through it, and nothing splits the data "
             "set by rank",
             severity="warning" if shuffled else None,
@@ -46,10 +49,7 @@ def find_epoch_unset(evidence: Evidence) -> Iterable[Finding]:
             fact,
             f"The DistributedSampler at {name_line(fact.place)} shuffles each epoch in the same way: "
             f"{ways[fact.names[0]]}.",
-            Fix(
-                "tell it the epoch before each pass",
-                code="for epoch in range(epochs):\n    sampler.set_epoch(epoch)\n    for batch in loader:",
-            ),
+            Fix("tell it the epoch before each pass", code=_tell_epoch(fact)),
             why="its order hangs on its seed and the epoch alone, and the loop goes through it more than once",
         )
     for fact in facts_of(evidence, "epoch-ignored"):
@@ -63,3 +63,30 @@ def find_epoch_unset(evidence: Evidence) -> Iterable[Finding]:
             ),
             why="no method of the class reads what set_epoch keeps",
         )
+
+
+def _shard(text: str, *, shuffled: bool) -> str:
+    """Return the loader of a line with a sampler."""
+    statement = read_line(text)
+    call = find_call(statement, "DataLoader")
+    if statement is None or call is None or not call.args:
+        return _SAMPLER
+    data = ast.unparse(call.args[0])
+    set_keyword(call, "shuffle", None)
+    set_keyword(call, "sampler", "sampler")
+    line = ast.unparse(statement) if name_target(statement) else f"loader = {ast.unparse(call)}"
+    return (
+        f"sampler = DistributedSampler({data}, shuffle={shuffled})\n{line}\n"
+        "for epoch in range(epochs):\n    sampler.set_epoch(epoch)"
+    )
+
+
+def _tell_epoch(fact: SourceFact) -> str:
+    """Return the loop over epochs with the sampler and the loop of the place."""
+    statement = read_line(fact.place.text)
+    sampler = name_target(statement) or "sampler"
+    if sampler != "sampler" and find_call(statement, "DataLoader") is not None:
+        sampler += ".sampler"
+    texts = (each.place.text for each in fact.related)
+    loop = next((text for text in texts if isinstance(read_line(text), ast.For)), "for batch in loader:")
+    return f"for epoch in range(epochs):\n    {sampler}.set_epoch(epoch)\n    {loop}"

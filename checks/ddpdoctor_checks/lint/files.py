@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.judge import Finding, Fix, check, check_also
 from ddpdoctor_checks.crash import files as crashed
 from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
+from ddpdoctor_checks.lint.rewriting import find_call, read_line, rewrite, set_keyword
 from ddpdoctor_checks.training import races
 
 NEEDS = ("sources",)
-_GUARD = Fix(
-    "write on rank 0 only, under another name first",
-    code='if dist.get_rank() == 0:\n    torch.save(state, path + ".tmp")\n    os.replace(path + ".tmp", path)\n'
-    "dist.barrier()",
+_GUARD = (
+    'if dist.get_rank() == 0:\n    torch.save(state, path + ".tmp")\n    os.replace(path + ".tmp", path)\n'
+    "dist.barrier()"
 )
 
 
@@ -27,11 +28,28 @@ def find_write_raced(evidence: Evidence) -> Iterable[Finding]:
         yield tell_fact(
             fact,
             f"All ranks write {path} at {name_line(fact.place)}: the file can be torn, or a mix of their data.",
-            _GUARD,
+            Fix("write on rank 0 only, under another name first", code=_guard(fact.place.text, path)),
             why="no test on the rank stands above it, and the path is the same on all ranks",
             severity=severity,
             role="advice" if severity == "info" else "cause",
         )
+
+
+def _guard(text: str, path: str) -> str:
+    """Return a save below a test on the rank, with the path of the place where it is short."""
+    call = find_call(read_line(text), "save")
+    if (
+        call is None
+        or len(call.args) < 2
+        or not isinstance(call.args[1], (ast.Name, ast.Attribute, ast.Constant))
+    ):
+        return _GUARD
+    fixed = call.args[1].value if isinstance(call.args[1], ast.Constant) else None
+    part = repr(f"{fixed}.tmp") if isinstance(fixed, str) else f"{path} + '.tmp'"
+    call.args[1] = ast.parse(part, mode="eval").body
+    return (
+        f"if dist.get_rank() == 0:\n    {ast.unparse(call)}\n    os.replace({part}, {path})\ndist.barrier()"
+    )
 
 
 @check_also(crashed.find_read_early, id="lint.checkpoint_order", family="source", needs=NEEDS, commands=LINT)
@@ -91,7 +109,15 @@ def find_load_unmapped(evidence: Evidence) -> Iterable[Finding]:
             fact,
             f"torch.load at {name_line(fact.place)} has no map_location: each rank loads onto the device from which "
             "the file was saved, mostly GPU 0.",
-            Fix("load onto the CPU, or the rank's own device", code='torch.load(path, map_location="cpu")'),
+            Fix(
+                "load onto the CPU, or the rank's own device",
+                code=rewrite(
+                    fact.place.text,
+                    ("load",),
+                    lambda call: set_keyword(call, "map_location", "'cpu'"),
+                    'torch.load(path, map_location="cpu")',
+                ),
+            ),
             why="the program uses GPUs, and what is loaded goes to load_state_dict",
             severity="warning",
         )

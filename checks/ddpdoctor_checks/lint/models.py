@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.judge import Finding, Fix, check_also
 from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
+from ddpdoctor_checks.lint.rewriting import read_line
 from ddpdoctor_checks.training import findings
 
 
@@ -27,10 +28,16 @@ def find_bypassed(evidence: Evidence) -> Iterable[Finding]:
             "trains it: gradients are never reduced.",
             Fix(
                 "call the wrapper in training; what else the step needs goes into the model's forward",
-                code="output = model(inputs)          # the DistributedDataParallel, not model.module",
+                code=_call_wrapper(fact.place.text),
             ),
             why="no forward of the wrapper is behind that loss, and nothing else in the program reduces gradients",
         )
+
+
+def _call_wrapper(text: str) -> str:
+    if ".module(" in text and read_line(text) is not None:
+        return text.replace(".module(", "(")
+    return "output = model(inputs)          # the DistributedDataParallel, not model.module"
 
 
 @check_also(findings.find_changed, id="lint.changed", family="source", needs=("sources",), commands=LINT)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.judge import Finding, Fix, check_also
 from ddpdoctor_checks.crash import wrapper, wrapping
 from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
+from ddpdoctor_checks.lint.rewriting import rewrite, set_keyword
 from ddpdoctor_checks.silent import teardown
 from ddpdoctor_checks.training import buffers
 from ddpdoctor_checks.wording import count_of
@@ -51,6 +53,18 @@ def find_small_batches(evidence: Evidence) -> Iterable[Finding]:
         )
 
 
+def _wrap(text: str, devices: str | None) -> str:
+    """Return a line that wraps a model with other device_ids, or with none."""
+
+    def change(call: ast.Call) -> None:
+        del call.args[1:]
+        set_keyword(call, "device_ids", devices)
+
+    more = f", device_ids={devices}" if devices is not None else ""
+    example = f"model = DistributedDataParallel(model{more})"
+    return rewrite(text, ("DistributedDataParallel", "DDP"), change, example)
+
+
 @check_also(
     wrapping.find_device_ids, id="lint.device_ids", family="source", needs=("sources",), commands=LINT
 )
@@ -66,10 +80,10 @@ def find_device_ids(evidence: Evidence) -> Iterable[Finding]:
         fix = (
             Fix(
                 "give the one device of this rank",
-                code="DistributedDataParallel(model, device_ids=[local_rank])",
+                code=_wrap(fact.place.text, "[local_rank]"),
             )
             if several
-            else Fix("leave device_ids out on the CPU", code="model = DistributedDataParallel(model)")
+            else Fix("leave device_ids out on the CPU", code=_wrap(fact.place.text, None))
         )
         yield tell_fact(
             fact,

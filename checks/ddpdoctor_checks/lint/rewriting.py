@@ -1,0 +1,64 @@
+"""Corrections as code for their place: the line that was read, changed; where it is no whole statement, an example."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+
+def read_line(text: str) -> ast.stmt | None:
+    """Return the statement that a line is, or the head of one; None where it goes on, or is a part of one."""
+    for whole in (text, f"{text} pass"):
+        try:
+            body = ast.parse(whole).body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        return body[0] if len(body) == 1 else None
+    return None
+
+
+def find_call(statement: ast.stmt | None, *names: str) -> ast.Call | None:
+    """Return the only call of a function or method of one of these names."""
+    found = [
+        each
+        for each in (ast.walk(statement) if statement is not None else ())
+        if isinstance(each, ast.Call) and name_function(each) in names
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def name_function(call: ast.Call) -> str:
+    """Return the last part of the name of what is called."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def name_target(statement: ast.stmt | None) -> str | None:
+    """Return the variable or attribute that a statement binds; None where it binds none, or several."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return None
+    target = statement.targets[0]
+    return ast.unparse(target) if isinstance(target, (ast.Name, ast.Attribute)) else None
+
+
+def rewrite(text: str, names: tuple[str, ...], change: Callable[[ast.Call], object], otherwise: str) -> str:
+    """Return a line with one call changed.
+
+    Args:
+        text: the line.
+        names: which function the call is of.
+        change: changes its node.
+        otherwise: what is returned where the line is no whole statement, or has no such call.
+    """
+    statement = read_line(text)
+    call = find_call(statement, *names)
+    if statement is None or call is None:
+        return otherwise
+    change(call)
+    return ast.unparse(statement)
+
+
+def set_keyword(call: ast.Call, name: str, value: str | None) -> None:
+    """Give a call a keyword argument, in the place of one of that name; or none, where the value is None."""
+    call.keywords = [each for each in call.keywords if each.arg != name]
+    if value is not None:
+        call.keywords.append(ast.keyword(name, ast.parse(value, mode="eval").body))
