@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lint.reading import marked, rules_in_head
+from tests.lint.reading import HEAD, facts_in, marked, rules_in_head
 
 SCRIPT = """
 dist.init_process_group("nccl")
@@ -229,3 +229,11 @@ def test_sampler_uses_its_epoch() -> None:
     draws = OWN.format(seed="1", body="pass", mark="").replace("g.manual_seed(1)", "pass")
     for source in (uses, passes_on, keeps_order, draws):
         assert rules_in_head(source) == []
+
+
+def test_who_may_shuffle_the_samples_is_not_told_their_order() -> None:
+    source = SCRIPT.format(loader="loader = DataLoader(dataset, 16)  # HERE", before="pass")
+    (fact,) = facts_in(HEAD + source)
+    assert fact.names == ("in order",)
+    (fact,) = facts_in(HEAD + "frame = frame.sample(frac=1.0)\n" + source)
+    assert fact.names == ("any order",)

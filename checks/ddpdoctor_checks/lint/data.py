@@ -23,16 +23,18 @@ _SAMPLER = (
 def find_unsharded(evidence: Evidence) -> Iterable[Finding]:
     """The loader of a training that is wrapped gives each rank all data."""
     for fact in facts_of(evidence, "loader-unsharded"):
-        shuffled = "shuffled" in fact.names
-        order = "in an order of its own" if shuffled else "in the same order"
+        orders = {"shuffled": ", in an order of its own", "in order": ", in the same order"}
+        in_order = fact.names[0] == "in order"
         yield tell_fact(
             fact,
             f"The DataLoader at {name_line(fact.place)} has no DistributedSampler: each rank trains on the whole "
-            f"data set, {order}.",
-            Fix("give each rank its own part of the data", code=_shard(fact.place.text, shuffled=shuffled)),
+            f"data set{orders.get(fact.names[0], '')}.",
+            Fix(
+                "give each rank its own part of the data", code=_shard(fact.place.text, shuffled=not in_order)
+            ),
             why="the loop that trains a DistributedDataParallel model goes through it, and nothing splits the data "
             "set by rank",
-            severity="warning" if shuffled else None,
+            severity=None if in_order else "warning",
         )
 
 

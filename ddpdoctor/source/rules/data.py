@@ -26,6 +26,10 @@ from ddpdoctor.source.walking import find_keyword, is_spelled_out, names_in, own
 
 FEW_RANKS = 4
 """A rank of so many may have its whole share in one batch, whose order does not matter."""
+SHUFFLES = frozenset(
+    {"sample", "shuffle", "permutation", "permuted", "randperm", "train_test_split", "random_split"}
+)
+"""Functions and methods that put samples into an order drawn at random."""
 PLAIN = frozenset({"RandomSampler", "SequentialSampler"})
 """Samplers of torch that know no ranks."""
 
@@ -33,8 +37,9 @@ PLAIN = frozenset({"RandomSampler", "SequentialSampler"})
 def find_unsharded(files: Files) -> Iterator[SourceFact]:
     """Yield loaders that give each rank of a wrapped model the whole data set (``loader-unsharded``).
 
-    names: ``shuffled`` or ``in order``. Passed over is what may be shared out in another way: streams, data sets that
-    are not followed to their making or that know ranks, data that is made up, loops that skip by rank.
+    names: ``shuffled``, ``in order``, or ``any order`` where the program may shuffle the samples itself. Passed over is
+    what may be shared out in another way: streams, data sets that are not followed to their making or that know ranks,
+    data that is made up, loops that skip by rank.
     """
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
@@ -49,7 +54,16 @@ def find_unsharded(files: Files) -> Iterator[SourceFact]:
                 told.add(each.call)
                 shuffled = _shuffles(each.call, kinds, each.scope)
                 if not (shuffled and _is_drawn_apart(each, kinds)):
-                    yield _tell(each, "loader-unsharded", loop, "shuffled" if shuffled else "in order")
+                    order = "any order" if _may_shuffle(each.scope.module, kinds) else "in order"
+                    yield _tell(each, "loader-unsharded", loop, "shuffled" if shuffled else order)
+
+
+def _may_shuffle(module: Scope, kinds: Kinds) -> bool:
+    """Whether a program calls what puts samples into an order of its own, such as ``frame.sample(frac=1)``."""
+    return any(
+        (each.func.attr if isinstance(each.func, ast.Attribute) else name) in SHUFFLES
+        for each, _, name in kinds.programs.calls(module)
+    )
 
 
 def _tell(value: Value, rule: str, loop: TrainingLoop, *names: str) -> SourceFact:
