@@ -52,8 +52,8 @@ def find_unsharded(evidence: Evidence) -> Iterable[Finding]:
         A warning where the batches differ, and yet torch's RandomSampler went through the whole of one data set on
         every rank of a wrapper: the data set is known to be one by the texts, numbers and tensors that it holds.
         ``lint`` follows the loader that a training loop goes through, the model that it calls and the data set to where
-        they are made; made-up data, data sets that know ranks, and loops that take a share by rank are passed over. It is
-        a warning where the loader shuffles, or where the program may put the samples into an order of its own before.
+        they are made; made-up data, data sets that know ranks, and loops that take a share by rank are passed over.
+        It is a warning where the loader shuffles, or where the program may put the samples into an order of its own.
 
     Known false alarms:
         Data that is meant to be equal on all ranks and goes through a DataLoader. Ranks that draw from the whole data
