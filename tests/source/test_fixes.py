@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from ddpdoctor.source.fixes import Refused, Wanted, correct
+from ddpdoctor.source.fixes import Refused, Wanted, correct, is_correctable
 from ddpdoctor.source.reading import parse_script
 
 
@@ -133,3 +133,10 @@ def test_changed_or_unreadable_file_is_refused() -> None:
     with pytest.raises(Refused, match="notebook"):
         correct(text, "train.ipynb", calls)
     assert correct(text.replace(b" =", b"  ="), "train.py", []) == (b"x  = torch.load(p)\n", [])
+
+
+def test_only_checkpoints_are_left_to_the_first_rank() -> None:
+    assert is_correctable("write-raced", ("checkpoint", "p"))
+    assert is_correctable("write-raced", ["checkpoint", "p"])
+    assert not is_correctable("write-raced", ["text", "checkpoint"])
+    assert not is_correctable("unwrapped", [])

@@ -11,7 +11,7 @@ from ddpdoctor_checks.lint.files import (
     find_write_raced,
 )
 from ddpdoctor_checks.lint.findings import find_groups_uneven, find_operations_differ, find_uneven_calls
-from ddpdoctor_checks.lint.gathers import find_evaluation_padded, find_gathered, find_unreduced
+from ddpdoctor_checks.lint.gathers import find_gathered
 from ddpdoctor_checks.lint.launching import (
     find_fixed_file,
     find_group_order,
@@ -20,6 +20,7 @@ from ddpdoctor_checks.lint.launching import (
     find_spawn_unguarded,
     find_switches,
 )
+from ddpdoctor_checks.lint.metrics import find_evaluation_padded, find_unreduced
 from ddpdoctor_checks.lint.models import find_bypassed, find_changed
 from ddpdoctor_checks.lint.pointing import find_roots, find_unmatched, find_unwaited
 from ddpdoctor_checks.lint.reductions import find_redundant, find_unenclosed, find_unwrapped
