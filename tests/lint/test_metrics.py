@@ -183,6 +183,7 @@ def test_what_decides_by_the_result_of_one_rank(source: str) -> None:
             end="if seen > 0:\n        return right / seen", use=f"{SCORE}history.append(score)"
         ),
         EVALUATION.format(end=ENDS, use=f"{SCORE}if epoch > 3:\n        keep(score)"),
+        EVALUATION.format(end=ENDS, use=f"{SCORE}score = epoch * 2\n    if score > 3:\n        break"),
         EVALUATION.format(end=ENDS, use=f"{SCORE}note(score)").replace(
             "best = 0", "def note(value):\n    if value is not None:\n        rows.append(value)"
         ),

@@ -206,6 +206,39 @@ def test_on_a_large_machine_it_makes_no_more_threads_than_on_a_small_one(
     assert "bound to 1\n" in stderr
 
 
+def test_the_program_goes_on_when_the_server_has_its_threads(tmp_path: Path, private: Path) -> None:
+    """Until then it could use up the room for them, and C++ would end it."""
+    spoil = (
+        "real, recorder.SETTLING_S = recorder._wait_for_threads, 60.0;"
+        "recorder._wait_for_threads = lambda count: (real(count), print('has', count, file=sys.stderr, flush=True))"
+    )
+    rank, told = start_again(tmp_path, private, spoil)
+    _, stderr = rank.communicate("")
+    assert "socket" in told[1]
+    assert re.search(r"^has (9|[1-3]\d)$", stderr, re.MULTILINE), stderr
+
+
+def test_threads_are_waited_for_until_they_have_their_name(tmp_path: Path, private: Path) -> None:
+    late = """
+    from ddpdoctor_watch import recorder
+    recorder._NAME, recorder.SETTLING_S, named = "late", 60.0, []
+
+    def name():
+        time.sleep(0.3)
+        named.append(1)
+        with open(f"/proc/self/task/{threading.get_native_id()}/comm", "w") as file:
+            file.write("late")
+        time.sleep(60)
+
+    threading.Thread(target=name, daemon=True).start()
+    recorder._wait_for_threads(1)
+    print("ready" if named else "too early", flush=True)
+    os._exit(0)
+"""
+    rank, _ = _launch(tmp_path, private, BEGIN + late)
+    assert rank.wait(60) == 0
+
+
 def test_where_it_would_make_too_many_threads_there_is_no_server(tmp_path: Path, private: Path) -> None:
     rank, told = start_again(tmp_path, private, "recorder.MOST_THREADS = 4")
     rank.communicate("")
