@@ -21,7 +21,8 @@ from ddpdoctor.evidence import RankSet
 from ddpdoctor.text.characters import width_of
 from ddpdoctor.text.paper import Paper
 from ddpdoctor.watch.lags import find_lags
-from ddpdoctor.watch.live import LiveView, describe_last, fold, make_lines
+from ddpdoctor.watch.live import LiveView
+from ddpdoctor.watch.live_table import describe_last, fold, make_lines
 from ddpdoctor.watch.memory import MemoryWatch
 from ddpdoctor.watch.monitor import Monitor
 from ddpdoctor.watch.policy import Policy, Ruling

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddpdoctor.text.paper import Paper
-from ddpdoctor.watch.live import describe_phase, make_lines
+from ddpdoctor.watch.live_table import describe_phase, make_lines
 from ddpdoctor.watch.progress import (
     BETWEEN,
     FORWARD,
