@@ -47,3 +47,5 @@ class Sampling:
     split_size: int | None = None
     split: tuple[int, ...] = ()
     """The smallest hashes of the indices of that part."""
+    split_reach: int | None = None
+    """The largest of these indices and one, where torch's own samplers draw each of the part once."""

@@ -54,7 +54,16 @@ def fold_samplings(ranks: Iterable[RankLoaders], shorten: Shortener) -> tuple[Sa
 def _read_key(event: dict[str, Any]) -> _Key:
     numbers = tuple(
         read_count(event.get(name))
-        for name in ("length", "seed", "epoch", "num_replicas", "total_size", "whole", "split_size")
+        for name in (
+            "length",
+            "seed",
+            "epoch",
+            "num_replicas",
+            "total_size",
+            "whole",
+            "split_size",
+            "split_reach",
+        )
     )
     split = tuple(sorted(max(0, int(each)) for each in event.get("split") or ()))[:SKETCH]
     return (
@@ -98,6 +107,7 @@ def _make(key: _Key, group: _Group, shorten: Shortener) -> Sampling:
         total,
         whole,
         size,
+        reach,
         shuffle,
         sampler,
         dataset,
@@ -126,4 +136,5 @@ def _make(key: _Key, group: _Group, shorten: Shortener) -> Sampling:
         whole=whole,
         split_size=size,
         split=split,
+        split_reach=reach,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,6 +55,12 @@ def part(rank: int, numbers: Sequence[int], *, trained: bool = True, origin: str
         rank, line=line, trained=trained, dataset="__main__.Pictures", origin=origin, split_size=len(numbers),
         split=tuple(sorted(numbers)[:128]),
     )  # fmt: skip
+
+
+def share(rank: int, numbers: Sequence[int], *, reach: int | None = 400, **more: Any) -> Sampling:
+    """Return a part that a rank takes by hand, and reads once."""
+    told: dict[str, Any] = {"sampler": None, "replicas": None, "shards": {}, "split_reach": reach, **more}
+    return dataclasses.replace(part(rank, numbers), **told)
 
 
 def test_samplers_that_fit_are_no_finding() -> None:
@@ -258,3 +265,38 @@ def test_what_is_not_known_to_be_the_whole_of_one_data_set_is_no_finding(more: d
     assert rows_of(whole(0), whole(1, **more)) == []
     assert rows_of(whole(0), whole(1), wrapped=False) == []
     assert rows_of(whole(0, length=1), whole(1, length=1)) == []  # all in one batch
+
+
+def test_parts_taken_by_hand_of_orders_drawn_apart_overlap() -> None:
+    first, second = (random.Random(seed).sample(range(400), 200) for seed in (0, 1))
+    found = only(evidence(share(0, first), share(1, second)))
+    assert (found.code, found.severity, found.ranks) == ("DAT005", "warning", RankSet([0, 1]))
+    assert (found.where[0].line, found.where[0].role) == (TRAIN.line, "culprit")
+    assert 0.35 < found.details["share"] < 0.65
+    assert "400 indices together" in found.evidence[0].text
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        (share(0, range(0, 400, 2)), share(1, range(1, 400, 2))),  # they share it out
+        (share(0, range(200)), share(1, range(190, 400))),  # windows that touch
+        (share(0, range(300)), share(1, range(100, 400))),  # more than the data set has
+        (share(0, range(60)), share(1, range(30, 90), reach=90)),
+        (share(0, range(200)), share(1, range(100, 300), reach=None)),  # something takes a part of that
+        (share(0, range(200)), share(1, range(100, 300), replicas=2)),
+        (share(0, range(200), trained=False), share(1, range(100, 300), trained=False)),  # evaluation
+        (share(0, range(200), origin="a"), share(1, range(100, 300), origin="b")),  # files of their own
+        (share(0, range(200), origin=None), share(1, range(100, 300), origin=None)),
+        (share(0, range(15)), share(1, range(30, 15, -1), reach=30)),
+        (share(0, range(10), reach=20), share(1, range(5, 15), reach=20)),  # few
+        (share(0, range(200)),),
+    ],
+)
+def test_parts_that_share_the_data_out_or_are_meant_are_no_finding(rows: tuple[Sampling, ...]) -> None:
+    assert judge(evidence(*rows)) == []
+
+
+def test_parts_of_ranks_that_nothing_keeps_equal_are_no_finding() -> None:
+    first, second = (random.Random(seed).sample(range(400), 200) for seed in (0, 1))
+    assert judge(evidence(share(0, first), share(1, second), wrapped=False)) == []

@@ -81,6 +81,7 @@ FACTS = {
     "silent-unwrapped-thrown-away": {"DDP015"},
     "silent-unwrapped-unseeded": {"DDP015"},
     "spawn-unguarded": {"ENV017"},
+    "shares-overlap": {"DAT005"},
     "split-differs": {"DAT004"},
     "work-gathered-early": {"COL007"},
     "work-list-forgotten": {"COL007"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset, SubsetRandomSampler, TensorDataset
 
 from ddpdoctor.watch.inject.ddpdoctor_watch import splits
 
@@ -57,3 +57,15 @@ def test_what_is_drawn_otherwise_or_holds_nothing_is_not_told() -> None:
 def test_the_first_numbers_of_a_tensor_are_read_without_a_copy_of_it() -> None:
     wide = torch.zeros(1).expand(1 << 40).reshape(1 << 20, 1 << 20)
     assert describe(TensorDataset(wide))["whole"] == 1 << 20
+
+
+def test_an_explicit_part_has_a_reach_where_torchs_samplers_draw_all_of_it() -> None:
+    rows = TensorDataset(torch.rand(40, 3))
+    part = Subset(rows, [3, 31, 7])
+    assert (describe(part)["split_size"], describe(part)["split_reach"]) == (3, 32)
+    plain = DataLoader(rows, sampler=SubsetRandomSampler([5, 2]))
+    assert splits.describe_split(plain, plain.sampler, 1)["split_reach"] == 6
+    assert describe(part, RandomSampler(part, replacement=True))["split_reach"] is None
+    assert describe(part, RandomSampler(part, num_samples=2))["split_reach"] is None
+    by_hand: DataLoader[object] = DataLoader(part, batch_sampler=[[0], [2]])
+    assert splits.describe_split(by_hand, by_hand.sampler, 1)["split_reach"] is None

@@ -25,7 +25,7 @@ from ddpdoctor_checks.lint.models import find_bypassed, find_changed
 from ddpdoctor_checks.lint.pointing import find_roots, find_unmatched, find_unwaited
 from ddpdoctor_checks.lint.reductions import find_redundant, find_unenclosed, find_unwrapped
 from ddpdoctor_checks.lint.setups import find_device_ids, find_reentrant, find_small_batches, find_undestroyed
-from ddpdoctor_checks.lint.splits import find_splits, find_workers
+from ddpdoctor_checks.lint.splits import find_shares, find_splits, find_workers
 from ddpdoctor_checks.lint.wrapping import find_data_parallel
 
 __all__ = [
@@ -52,6 +52,7 @@ __all__ = [
     "find_redundant",
     "find_reentrant",
     "find_roots",
+    "find_shares",
     "find_small_batches",
     "find_spawn_unguarded",
     "find_splits",

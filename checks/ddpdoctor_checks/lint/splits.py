@@ -1,4 +1,4 @@
-"""DAT004 and DAT006 as they stand in the source."""
+"""DAT004, DAT005 and DAT006 as they stand in the source."""
 
 from __future__ import annotations
 
@@ -9,24 +9,59 @@ from ddpdoctor.judge import Finding, Fix, check_also
 from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
 from ddpdoctor_checks.training import draws, sampling
 
+_SEEDED = {
+    "random.shuffle": "random.Random(0).shuffle({})",
+    "random.sample": "random.Random(0).sample({})",
+    "numpy.random.shuffle": "np.random.default_rng(0).shuffle({})",
+    "numpy.random.permutation": "np.random.default_rng(0).permutation({})",
+    "torch.randperm": "torch.randperm({}, generator=torch.Generator().manual_seed(0))",
+    "random_split": "generator = torch.Generator().manual_seed(0)\nrandom_split({}, generator=generator)",
+    "train_test_split": "train_test_split({}, random_state=0)",
+}
+"""The same draw by one seed on all ranks, by the function; of those with several dotted names by the last part."""
+
+
+def _tell_seeds(way: str) -> str:
+    return "ranks are seeded by their number" if way == "seeded" else "nothing seeds the random numbers"
+
+
+def _seed(function: str, given: str) -> str:
+    code = _SEEDED.get(function) or _SEEDED[function.rpartition(".")[2]]
+    return code.format(given)
+
 
 @check_also(sampling.find_split_differs, id="lint.splits", family="source", needs=("sources",), commands=LINT)
 def find_splits(evidence: Evidence) -> Iterable[Finding]:
     """A split at random that each rank draws for itself."""
     for fact in facts_of(evidence, "split-by-rank"):
-        way, function = fact.names
-        seeds = "ranks are seeded by their number" if way == "seeded" else "nothing seeds the random numbers"
-        codes = {
-            "random_split": "generator = torch.Generator().manual_seed(0)\n"
-            "train, validation = random_split(dataset, lengths, generator=generator)",
-            "train_test_split": "train, validation = train_test_split(samples, random_state=0)",
-        }
+        way, function, given = fact.names
         yield tell_fact(
             fact,
-            f"{function} at {name_line(fact.place)} gives each rank another split, for {seeds}: what one validates "
-            "on another trains on.",
-            Fix("let all ranks draw the split by one seed", code=codes[function]),
+            f"{function.rpartition('.')[2]} at {name_line(fact.place)} gives each rank another split, for "
+            f"{_tell_seeds(way)}: what one validates on another trains on.",
+            Fix("let all ranks draw the split by one seed", code=_seed(function, given)),
             why="a DistributedDataParallel model is trained in this program, and the call names no generator",
+            severity=None if way == "seeded" else "warning",
+        )
+
+
+@check_also(
+    sampling.find_sampler_differs, id="lint.shares", family="source", needs=("sources",), commands=LINT
+)
+def find_shares(evidence: Evidence) -> Iterable[Finding]:
+    """Ranks take parts of an order that each of them draws for itself."""
+    for fact in facts_of(evidence, "shares-by-rank"):
+        way, function, given = fact.names
+        yield tell_fact(
+            fact,
+            f"{function.rpartition('.')[2]} at {name_line(fact.place)} gives each rank an order of its own, for "
+            f"{_tell_seeds(way)}, and each takes its part of that: parts overlap, and some samples are in none.",
+            Fix(
+                "let all ranks draw the order by one seed, with the epoch in it where it is drawn anew",
+                code=_seed(function, given),
+            ),
+            why=f"the part of a rank is taken at {name_line(fact.related[0].place)}, and the order was not shared "
+            "between ranks before",
             severity=None if way == "seeded" else "warning",
         )
 

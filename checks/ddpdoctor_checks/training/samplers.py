@@ -10,6 +10,12 @@ from ddpdoctor.evidence.sampling import Sampling
 from ddpdoctor_checks.training.wrappers import list_groups, list_wrappers
 
 _TORCH = "torch.utils.data.distributed.DistributedSampler"
+OVERLAPPING = 0.2
+"""Share of a rank's part that others have too. Orders that are drawn apart give a half for two ranks, 63 % for many."""
+UNREACHED = 0.02
+"""How far all parts together may be from the largest index of any, as a share: nobody may have drawn the last ones."""
+FEWEST_SHARED = 40
+"""Samples of all parts, below which a share of them says little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,18 @@ class Leak:
     share: float
     """Of the validation set, as estimated from sketches."""
     ranks: RankSet
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Parts of one data set that ranks of a wrapper train on, which were to share it out and overlap."""
+
+    sampling: Sampling
+    ranks: RankSet
+    samples: int
+    """Of all parts."""
+    share: float
+    """Of one rank's part that is in those of others, as estimated from sketches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,21 +222,43 @@ def _meet(trained: Mapping[int, Sampling], validated: Mapping[int, Sampling]) ->
     return Leak(best.validation, best.training, best.reader, best.trainer, best.share, RankSet(ranks))
 
 
-def estimate_overlap(part: Sampling, whole: Sampling) -> float:
-    """Return the share of one set that is in another, by their smallest hashes: Broder's bottom-k sketches.
+def find_overlaps(evidence: Evidence) -> list[Overlap]:
+    """Return the parts that ranks of one wrapper train on, as many in all as the data set has, that overlap."""
+    if not list_wrappers(evidence):
+        return []
+    found = []
+    for peers in list_groups(evidence):
+        parts = _first(evidence, peers, trained=True)
+        if len(parts) < 2 or len(parts) != len(peers) or len({row.origin for row in parts.values()}) != 1:
+            continue
+        if any(row.split_reach is None or row.replicas is not None for row in parts.values()):
+            continue
+        samples = sum(row.split_size or 0 for row in parts.values())
+        reach = max(row.split_reach or 0 for row in parts.values())
+        if samples < FEWEST_SHARED or abs(samples - reach) > max(len(parts), UNREACHED * samples):
+            continue
+        rank = min(parts)
+        share = estimate_overlap(parts[rank], *(row for other, row in parts.items() if other != rank))
+        if share >= OVERLAPPING:
+            found.append(Overlap(parts[rank], RankSet(parts), samples, share))
+    return found
 
-    Hashes are compared below the bound up to which both sketches hold all of their sets.
+
+def estimate_overlap(part: Sampling, *others: Sampling) -> float:
+    """Return the share of one set that is in any of others, by their smallest hashes: Broder's bottom-k sketches.
+
+    Hashes are compared below the bound up to which all sketches hold all of their sets.
     """
     bound = min(
         (
             max(each.split)
-            for each in (part, whole)
+            for each in (part, *others)
             if each.split and len(each.split) < (each.split_size or 0)
         ),
         default=None,
     )
     mine = {value for value in part.split if bound is None or value <= bound}
-    theirs = {value for value in whole.split if bound is None or value <= bound}
+    theirs = {value for each in others for value in each.split if bound is None or value <= bound}
     return len(mine & theirs) / len(mine) if mine else 0.0
 
 

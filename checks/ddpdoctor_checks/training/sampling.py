@@ -17,9 +17,11 @@ from ddpdoctor_checks.training.findings import NEEDS
 from ddpdoctor_checks.training.samplers import (
     Differing,
     Leak,
+    Overlap,
     Padded,
     find_differing,
     find_leaks,
+    find_overlaps,
     find_padded,
     find_uneven,
 )
@@ -117,7 +119,8 @@ def find_sampler_differs(evidence: Evidence) -> Iterable[Finding]:
 
     What it looks for:
         Attributes of samplers like torch's ``DistributedSampler`` (seed, epoch, num_replicas, total_size, rank), at
-        the first iterations of a loader, compared over the ranks of one wrapper.
+        the first iterations of a loader, compared over the ranks of one wrapper. Where ranks take their parts by hand,
+        as a ``Subset`` or with a ``SubsetRandomSampler``: whether these overlap.
 
     Why it matters:
         Each rank takes every N-th sample of what it believes to be the common order. Where seeds or epochs differ
@@ -129,8 +132,19 @@ def find_sampler_differs(evidence: Evidence) -> Iterable[Finding]:
         are left alone. It is an error for torch's own class in training; for other classes, which may use the
         value in another way, and in evaluation, a warning.
 
+        Parts taken by hand overlap where sketches of their indices (the 128 smallest hashes of each) do, by a fifth or
+        more, and where they are of one data set and have as many indices together as that: the largest index tells its
+        size. Ranks may mean to draw apart, so it is a warning.
+
+        In the source (``lint``): ``random.shuffle``, ``random.sample``, ``torch.randperm`` and numpy's, without a
+        generator, in a program that trains a wrapped model, where each rank then takes a part by its number
+        (``order[rank::world_size]``) and nothing shares the order between ranks before. An error where random numbers
+        are seeded by the rank, a warning where nothing seeds them; where a seed may be the same on all ranks,
+        nothing.
+
     Known false alarms:
-        A sampler of your own, with these attributes, that means them differently.
+        A sampler of your own, with these attributes, that means them differently. Ranks that each draw a random part
+        of the data on purpose, of as many samples as an equal share has.
 
     Fix:
         Give all ranks one seed and the same data set, and the rank and size of the group that shares it.
@@ -138,10 +152,45 @@ def find_sampler_differs(evidence: Evidence) -> Iterable[Finding]:
     References:
         https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
     """
-    if not any(sampling.replicas for node in evidence.training for sampling in node.samplings):
+    samplings = [sampling for node in evidence.training for sampling in node.samplings]
+    if not any(sampling.replicas or sampling.split_reach for sampling in samplings):
         raise NotApplicable("no sampler was seen that takes a part of the data for each rank")
     for differing in find_differing(evidence):
         yield _tell_differing(differing)
+    for overlap in find_overlaps(evidence):
+        yield _tell_overlap(overlap)
+
+
+def _tell_overlap(overlap: Overlap) -> Finding:
+    sampling = overlap.sampling
+    first, *_ = overlap.ranks
+    return Finding(
+        message=f"{capitalise(name_set(overlap.ranks))} train on parts of one {_name_data(sampling)} that overlap"
+        f"{_place(sampling)}: about {overlap.share:.0%} of what rank {first} reads others read too, so some samples "
+        "are read several times and some never.",
+        ranks=overlap.ranks,
+        where=_wheres((sampling, "culprit")),
+        evidence=(
+            EvidenceItem(
+                "parts",
+                f"have {count_of(overlap.samples, 'index', 'indices')} together, as many as the {_name_data(sampling)}",
+                overlap.ranks,
+            ),
+        ),
+        fix=(
+            Fix("let all ranks draw the order by one seed before they take their parts",
+                code="generator = torch.Generator().manual_seed(epoch)\n"
+                "order = torch.randperm(len(dataset), generator=generator)\npart = order[rank::world_size]"),
+            Fix("or let torch share the data out", code="sampler = DistributedSampler(dataset, shuffle=True)"),
+        ),
+        details={"what": "parts", "share": round(overlap.share, 3), "samples": overlap.samples},
+        severity="warning",
+        confidence="medium",
+    )  # fmt: skip
+
+
+def _name_data(sampling: Sampling) -> str:
+    return (sampling.dataset or "").rpartition(".")[2] or "data set"
 
 
 def _tell_differing(differing: Differing) -> Finding:

@@ -42,6 +42,7 @@ from ddpdoctor.source.rules.setups import (
     find_small_batches,
     find_undestroyed,
 )
+from ddpdoctor.source.rules.shuffles import find_shuffles
 from ddpdoctor.source.rules.splits import find_splits, find_workers
 from ddpdoctor.source.rules.wrapping import find_data_parallel
 from ddpdoctor.source.traces import Trace, trace_programs
@@ -88,6 +89,7 @@ WHOLE_RULES: tuple[WholeRule, ...] = (
     find_gathered,
     find_results,
     find_splits,
+    find_shuffles,
     find_workers,
     find_small_batches,
     find_device_ids,

@@ -31,10 +31,10 @@ ELSEWHERE = ("setup", "init", "config", "prepare", "environment", "bootstrap")
 def find_splits(files: Files) -> Iterator[SourceFact]:
     """Yield splits at random that differ over ranks (``split-by-rank``).
 
-    names: ``seeded`` (by rank) or ``unseeded``, and the function.
+    names: ``seeded`` (by rank) or ``unseeded``, the function, and its arguments as they stand.
     """
     kinds = kinds_of(files)
-    for module in _distributed_modules(kinds):
+    for module in distributed_modules(kinds):
         for scope in module.walk():
             if not any(files.dotted(each.func, scope) in SPLITS for each in find_calls(scope)):
                 continue
@@ -46,13 +46,18 @@ def find_splits(files: Files) -> Iterator[SourceFact]:
                     or find_keyword(call, *SPLITS[name]) is not None
                 ):
                     continue
-                way = _find_seeding(module, kinds)
+                way = find_seeding(module, kinds)
                 if way is not None:
                     place = scope.place(call)
-                    yield SourceFact("split-by-rank", place, names=(way, name.rpartition(".")[2]))
+                    yield SourceFact("split-by-rank", place, names=(way, name, show_arguments(call)))
 
 
-def _distributed_modules(kinds: Kinds) -> list[Scope]:
+def show_arguments(call: ast.Call) -> str:
+    """Return what a call is given, as it stands."""
+    return ", ".join(map(ast.unparse, (*call.args, *call.keywords)))
+
+
+def distributed_modules(kinds: Kinds) -> list[Scope]:
     """Return the modules of programs that train a wrapped model."""
     found: dict[Scope, None] = {}
     for loop in training_loops(kinds):
@@ -71,8 +76,8 @@ def _calls_on(scope: Scope, kinds: Kinds) -> Iterator[tuple[ast.Call, Scope]]:
         yield from ((node, scope) for node in ast.walk(statement) if isinstance(node, ast.Call))
 
 
-def _find_seeding(module: Scope, kinds: Kinds) -> str | None:
-    """Return why random numbers differ over ranks; None where they may be the same."""
+def find_seeding(module: Scope, kinds: Kinds) -> str | None:
+    """Return why random numbers differ over ranks, ``seeded`` or ``unseeded``; None where they may be the same."""
     by_rank = False
     for call, scope, name in kinds.programs.calls(module):
         last = (name or ast.unparse(call.func)).rpartition(".")[2].lower()

@@ -36,6 +36,24 @@ for epoch in range(10):
         model(x).sum().backward()
 dist.destroy_process_group()
 """
+_SHARES = """\
+import random
+import torch
+import torch.distributed as dist
+import torchvision
+from pathlib import Path
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank, world_size = dist.get_rank(), dist.get_world_size()
+model = DistributedDataParallel(torchvision.models.resnet18())
+files = sorted(Path("data").glob("*.pt"))
+for epoch in range(10):
+    random.shuffle(files)
+    for file in files[rank::world_size]:
+        model(torch.load(file)).sum().backward()
+dist.destroy_process_group()
+"""
 _WORKERS = """\
 import random
 import torch
@@ -96,6 +114,7 @@ VALUES = {
         ),
     ),
     "DAT004": (_SPLIT, _SPLIT.replace("manual_seed(dist.get_rank())", "manual_seed(0)")),
+    "DAT005": (_SHARES, _SHARES.replace("random.shuffle", "random.Random(epoch).shuffle")),
     "DAT006": (_WORKERS, _WORKERS.replace("random.seed(worker)", "random.seed(torch.initial_seed())")),
     "DAT007": (_REDUCED, _SHARED),
     "NUM005": (f"{_EVALUATE}print(right[0] / right[1])\ndist.destroy_process_group()\n", _SHARED),

@@ -50,24 +50,36 @@ def describe_split(loader: Any, sampler: Any, number: int) -> dict[str, object]:
         whole = _describe_whole(data, dataset, sampler)
         budget.spend(began)
         return whole
-    hashes = _sketch(indices)
-    if hashes is None:
+    found = _sketch(indices)
+    if found is None:
         return {}
     budget.spend(began)
+    hashes, reach = found
     return {
         "dataset": describe.name_type(type(dataset)),
         "origin": _identify(dataset)[0],
         "split_size": len(indices),
         "split": hashes,
+        "split_reach": reach if _draws_each_once(data, loader, sampler) else None,
     }
+
+
+def _draws_each_once(data: Any, loader: Any, sampler: Any) -> bool:
+    """Whether torch's own samplers go through all that a loader reads, and nothing takes a part of that."""
+    if type(getattr(loader, "batch_sampler", None)) is not data.BatchSampler:
+        return False
+    return type(sampler) in (data.SequentialSampler, data.SubsetRandomSampler) or _permutes(data, sampler)
+
+
+def _permutes(data: Any, sampler: Any) -> bool:
+    held = getattr(sampler, "__dict__", {})
+    plain = held.get("replacement") is False and held.get("_num_samples") is None
+    return type(sampler) is data.RandomSampler and plain
 
 
 def _describe_whole(data: Any, dataset: Any, sampler: Any) -> dict[str, object]:
     """Describe a data set each sample of which torch's own sampler draws once; nothing where it does not."""
-    if type(sampler) is not data.RandomSampler or isinstance(dataset, data.IterableDataset):
-        return {}
-    held = sampler.__dict__
-    if held.get("replacement") is not False or held.get("_num_samples") is not None:
+    if not _permutes(data, sampler) or isinstance(dataset, data.IterableDataset):
         return {}
     origin, pieces = _identify(dataset)
     if not pieces:
@@ -121,8 +133,8 @@ def _peek(tensor: Any) -> object:
     return tuple(tensor.shape), part.reshape(-1)[:_ELEMENTS].tolist()
 
 
-def _sketch(indices: Any) -> list[int] | None:
-    """Return the smallest hashes of indices; None where they are no list of numbers."""
+def _sketch(indices: Any) -> tuple[list[int], int] | None:
+    """Return the smallest hashes of indices, and the largest index and one; None where they are no list of numbers."""
     torch = sys.modules["torch"]
     if isinstance(indices, torch.Tensor):
         if indices.device.type != "cpu" or indices.dim() != 1:
@@ -141,4 +153,5 @@ def _sketch(indices: Any) -> list[int] | None:
     with torch.no_grad():
         mixed = ((values.to(torch.int64) * _FACTOR) >> 16) & ((1 << 47) - 1)
         found: list[int] = torch.topk(mixed, min(SKETCH, len(values)), largest=False).values.tolist()
-    return found
+        reach = int(values.max()) + 1
+    return found, reach
