@@ -19,7 +19,7 @@ from ddpdoctor.watch.job import INJECT
 from tests.watch.injecting import environment
 
 SWITCHING = """
-import json, sys
+import gc, json, sys
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from benchmarks.switching import Switch, count_calls
@@ -42,6 +42,8 @@ for state in (False, True, False):
     step()
     found.append(count_calls(step))
 print(json.dumps(found))
+del model
+gc.collect()  # torch may abort a process in which a wrapper is alive at its end
 """
 
 

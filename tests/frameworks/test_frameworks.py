@@ -14,7 +14,9 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
+# Each job ends with a collection: torch aborts a process, now and then, in which a wrapper is alive at its end.
 ACCELERATE = """\
+import gc
 import sys
 
 import torch
@@ -42,8 +44,10 @@ def main(fault):
 
 
 main("fault" in sys.argv)
+gc.collect()
 """
 LIGHTNING = """\
+import gc
 import sys
 
 import lightning
@@ -76,8 +80,10 @@ def main(fault):
 
 
 main("fault" in sys.argv)
+gc.collect()
 """
 TRAINER = """\
+import gc
 import sys
 
 import torch
@@ -101,14 +107,19 @@ class Own(Trainer):
         return super().compute_loss(model, inputs, *args, **kwargs)  # MARK
 
 
-config = BertConfig(
-    vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
-)
-arguments = TrainingArguments(
-    output_dir="out", num_train_epochs=2, per_device_train_batch_size=8, use_cpu=True, report_to=[],
-    save_strategy="no", disable_tqdm=True,
-)
-Own(model=BertForSequenceClassification(config), args=arguments, train_dataset=Texts()).train()
+def main():
+    config = BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    arguments = TrainingArguments(
+        output_dir="out", num_train_epochs=2, per_device_train_batch_size=8, use_cpu=True, report_to=[],
+        save_strategy="no", disable_tqdm=True,
+    )
+    Own(model=BertForSequenceClassification(config), args=arguments, train_dataset=Texts()).train()
+
+
+main()
+gc.collect()
 """
 FRAMEWORKS = {
     "accelerate": (ACCELERATE, ["--nproc", "2"], "DDP005"),
