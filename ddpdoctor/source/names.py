@@ -174,6 +174,14 @@ class Files:
                         found.add(home)
         return found - {module}
 
+    def was_read(self, name: str) -> bool:
+        """Whether a module of this name, or the one in which something of this name stands, is read and parsed."""
+        for each in (name, name.rpartition(".")[0]):
+            home = self._by_name.get(each.lstrip(".")) if each else None
+            if home is not None:
+                return bool(home.node.body)  # a file that is about something else is not parsed
+        return False
+
     def _module_of(self, name: str) -> tuple[Scope | None, str]:
         """Return the file in which a dotted name lies, where it is one of those that are read, and its last part."""
         module, _, last = name.rpartition(".")

@@ -276,6 +276,27 @@ def test_parts_taken_by_hand_of_orders_drawn_apart_overlap() -> None:
     assert "400 indices together" in found.evidence[0].text
 
 
+def filled_up(size: int, world: int) -> tuple[Sampling, ...]:
+    """Return parts of one order in blocks, filled up from its head."""
+    order = random.Random(3).sample(range(size), size)
+    order += order[: -size % world]
+    each = len(order) // world
+    return tuple(share(rank, order[rank * each : (rank + 1) * each], reach=size) for rank in range(world))
+
+
+def many(*rows: Sampling) -> Evidence:
+    """Return the evidence of a world of as many ranks as there are parts."""
+    made = Made(max(2, len({rank for row in rows for rank in row.ranks}))).look(1).training()
+    return Evidence(training=(dataclasses.replace(made, samplings=rows),))
+
+
+def test_parts_of_many_ranks_overlap() -> None:
+    rows = [share(rank, random.Random(rank).sample(range(6400), 400), reach=6400) for rank in range(16)]
+    found = only(many(*rows))
+    assert (found.code, found.ranks) == ("DAT005", RankSet(range(16)))
+    assert 0.5 < found.details["share"] < 0.75
+
+
 @pytest.mark.parametrize(
     "rows",
     [
@@ -291,10 +312,19 @@ def test_parts_taken_by_hand_of_orders_drawn_apart_overlap() -> None:
         (share(0, range(15)), share(1, range(30, 15, -1), reach=30)),
         (share(0, range(10), reach=20), share(1, range(5, 15), reach=20)),  # few
         (share(0, range(200)),),
+        (share(0, range(0, 400, 2)), share(1, range(0, 400, 2))),  # the same part
+        (
+            share(0, random.Random(0).sample(range(400), 200)),
+            share(1, random.Random(1).sample(range(400), 200)),
+            part(0, range(380, 400), trained=False),
+        ),  # a split for evaluation, which is judged as such
+        filled_up(45, 4),
+        filled_up(265, 8),
+        filled_up(3073, 32),
     ],
 )
 def test_parts_that_share_the_data_out_or_are_meant_are_no_finding(rows: tuple[Sampling, ...]) -> None:
-    assert judge(evidence(*rows)) == []
+    assert judge(many(*rows)) == []
 
 
 def test_parts_of_ranks_that_nothing_keeps_equal_are_no_finding() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.lint.judging import read
 from tests.lint.reading import HEAD, facts_in, marked, rules_in, rules_in_head
 
 FRAME = """
@@ -100,48 +101,107 @@ def test_an_order_that_ranks_share_or_that_is_not_shared_out(source: str) -> Non
     assert rules_in_head(source) == []
 
 
-HALVES = "train, val = names[:900], names[900:]\nmine = train[rank::world]"
-
-
-@pytest.mark.wrong
-@pytest.mark.parametrize(
-    "source",
-    [
-        make(f"names = os.listdir('x')\nrandom.shuffle(names)  # HERE\n{HALVES}"),
-        make(
-            "order = torch.randperm(1000)  # HERE\ncut = 900\nmine = DataLoader(Subset(data, order[:cut]), "
-            "sampler=choose())\nvalid = Subset(data, order[cut:])"
-        ),
-        make(
-            "order = np.random.permutation(len(data)).tolist()  # HERE\n"
-            "held_out, rest = order[: len(data) // 10], order[len(data) // 10 :]\nmine = pick(rest)",
-            "torch.manual_seed(rank)",
-        ),
-    ],
-)
-def test_a_split_by_hand_differs_over_ranks(source: str) -> None:
-    assert rules_in_head(source) == [("split-by-rank", marked(source))]
+SHARE = "random.shuffle(paths)\nmine = paths[rank::world]"
+LISTED = f"paths = os.listdir('x')\n{SHARE}"
 
 
 @pytest.mark.right
 @pytest.mark.parametrize(
     "source",
     [
-        make(f"names = os.listdir('x')\nrandom.shuffle(names)\n{HALVES}", "set_seed(7)"),
-        make(f"names = os.listdir('x')\nrandom.Random(1).shuffle(names)\n{HALVES}"),
-        make("names = os.listdir('x')\nrandom.shuffle(names)\nval, mine = names[:9], names[10:]"),
-        make("words = os.listdir('x')\nrandom.shuffle(words)\nhead, mine = words[:9], words[9:]"),
+        # seeds that ranks agree on, or that come in another way
+        make(LISTED, "random.setstate(load())"),
+        make(LISTED, "for give in (random.seed, np.random.seed):\n    give(0)"),
+        make(LISTED, "seed = [rank]\ndist.broadcast_object_list(seed)\nrandom.seed(seed[0])"),
+        make(LISTED, "random.seed(1234 + dist.get_world_size())"),
+        make(LISTED, "random.seed(cfg.rank_shared_seed)"),
+        make(LISTED, "node_rank = int(os.environ['GROUP_RANK'])\nrandom.seed(node_rank)"),
+        make(LISTED, "group = rank // 8\nrandom.seed(group)"),
+        make(LISTED, "from elsewhere import prepare\nprepare(0)"),
+        make(LISTED, "from elsewhere import *"),
+        make(LISTED, "torch.multiprocessing.Process(target=print).start()"),
+        make("order = torch.randperm(50)\nmine = order[rank::world]", "torch.random.manual_seed(0)"),
+        make("order = np.random.permutation(50)\nmine = order[rank::world]", "with fork_rng():\n    pass"),
+        # an order that is made one, or put back
+        make(
+            "order = np.random.permutation(50)\none = torch.from_numpy(order)\ndist.broadcast(one, 0)\nmine = order[rank::world]"
+        ),
+        make(
+            "order = torch.randperm(50)\nfor each in (order, x):\n    dist.broadcast(each, 0)\nmine = order[rank::world]"
+        ),
+        make(
+            "order = torch.randperm(50)\nif rank:\n    order.zero_()\ndist.all_reduce(order)\nmine = order[rank::world]"
+        ),
+        make("order = torch.randperm(50)\nagree(order)\nmine = order[rank::world]"),
+        make(
+            "paths = os.listdir('x')\nrandom.shuffle(paths)\nbox = [paths]\nmeet(box)\npaths[:] = box[0]\nmine = paths[rank::world]"
+        ),
+        make("paths = os.listdir('x')\nrandom.shuffle(paths)\npaths.sort()\nmine = paths[rank::world]"),
+        # no shares
+        make(
+            "def pick(weight, rank):\n    columns = torch.randperm(9)\n    return weight[:, columns[:rank]]\nmine = pick(w, 4)"
+        ),
+        make("paths = os.listdir('x')\nrandom.shuffle(paths)\nmine = paths[rank:] + paths[:rank]"),
+        make(
+            "paths = os.listdir('x')\nfew = random.sample(paths, 64)\nmine = few[rank * 4 : (rank + 1) * 4]"
+        ),
+        make(
+            "def share(paths, rank, random):\n    random.shuffle(paths)\n    return paths[rank::8]\nmine = share(p, 1, random.Random(3))"
+        ),
     ],
 )
-def test_a_split_by_hand_that_is_the_same_or_none(source: str) -> None:
+def test_what_may_be_one_order_is_passed_over(source: str) -> None:
     assert rules_in_head(source) == []
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize(
+    "source",
+    [
+        make(
+            f"paths = os.listdir('x')\n{SHUFFLED}\nmine = paths[rank::world]", "torch.manual_seed(0)"
+        ),  # another generator
+        make(
+            "order = torch.randperm(50)  # HERE\nper = 50 // world\nstart = rank * per\nmine = order[start : start + per]"
+        ),
+        make(
+            "for turn in range(2):\n    order = torch.randperm(50)  # HERE\n    order = order[rank::world]\nmine = order"
+        ),
+        make(
+            "def seed_worker(worker):\n    random.seed(torch.initial_seed() % 2**32)\n"
+            f"paths = os.listdir('x')\n{SHUFFLED}\nmine = DataLoader(paths[rank::world], worker_init_fn=seed_worker)"
+        ),
+        make(
+            f"paths = os.listdir('x')\n{SHUFFLED}\nlast = rank + world * 7\nmine = paths[rank * 4 + last :: world * 8]"
+        ),
+    ],
+)
+def test_further_ways_to_share_an_order_out(source: str) -> None:
+    assert rules_in_head(source) == [("shares-by-rank", marked(source))]
+
+
+@pytest.mark.parametrize(
+    ("seeding", "found"),
+    [
+        ("import torch, random\ndef fix(number):\n    random.seed(number)\n", False),
+        (
+            "import random\ndef fix(number):\n    random.seed(number)\n",
+            False,
+        ),  # not parsed: it is not about torch
+        ("import torch\ndef fix(number):\n    print(number)\n", True),
+    ],
+)
+def test_what_another_file_seeds_counts(seeding: str, found: bool) -> None:
+    script = HEAD + make(LISTED, "fix(42)").replace("dist.init", "from randomness import fix\ndist.init")
+    rows = read({"train.py": script, "randomness.py": seeding})
+    assert [fact.rule for row in rows for fact in row.facts] == ["shares-by-rank"] * found
 
 
 def test_a_rank_by_its_name_alone_is_not_traced() -> None:
     source = make("mine = share(os.listdir('x'), rank)\n")
     function = "def share(paths, rank):\n    random.shuffle(paths)\n    return paths[rank::8]\n"
     (fact,) = facts_in(HEAD + function + source)
-    assert (fact.rule, fact.names) == ("shares-by-rank", ("unseeded", "random.shuffle", "paths"))
+    assert (fact.rule, fact.names) == ("shares-by-rank", ("unseeded", "random.shuffle", "paths", "0"))
     assert not fact.traced
 
 
@@ -150,7 +210,7 @@ def test_names_of_the_facts() -> None:
         "order = torch.randperm(len(data))\nmine = order[rank::world]", "torch.manual_seed(rank)"
     )
     (fact,) = facts_in(source)
-    assert fact.names == ("seeded", "torch.randperm", "len(data)")
+    assert fact.names == ("seeded", "torch.randperm", "len(data)", "0")
     assert [(each.role, source.splitlines()[each.place.line - 1]) for each in fact.related] == [
         ("noticed", "mine = order[rank::world]")
     ]

@@ -63,6 +63,15 @@ def test_split_differs_over_ranks(source: str) -> None:
         make(
             split="train, val = random_split(datasets.MNIST('x'), [5, 5], torch.Generator().manual_seed(0))"
         ),
+        make("torch.random.manual_seed(0)"),
+        make("torch.manual_seed(7 + dist.get_world_size())"),
+        make("from elsewhere import prepare"),
+        make(split="train = random_split(datasets.MNIST('x'), [5, 5])[dist.get_rank()]"),
+        make(split="train, val = random_split(Subset(names, names[dist.get_rank() :: 2]), [5, 5])"),
+        make(
+            split="def parts():\n    return random_split(datasets.MNIST('x'), [5, 5])\n"
+            "if dist.get_rank() == 0:\n    save(parts())\ntrain = load()"
+        ),
         make(split="if first:\n    train, val = random_split(datasets.MNIST('x'), [5, 5])"),
         make().replace("DDP(", "print("),
         make(

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset, SubsetRandomSampler, TensorDataset
 
@@ -69,3 +74,45 @@ def test_an_explicit_part_has_a_reach_where_torchs_samplers_draw_all_of_it() -> 
     assert describe(part, RandomSampler(part, num_samples=2))["split_reach"] is None
     by_hand: DataLoader[object] = DataLoader(part, batch_sampler=[[0], [2]])
     assert splits.describe_split(by_hand, by_hand.sampler, 1)["split_reach"] is None
+    twice = DataLoader(part, sampler=SubsetRandomSampler([0, 2]))  # a part of the part
+    assert splits.describe_split(twice, twice.sampler, 1)["split_reach"] is None
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [
+        [5, 9, 30],
+        (5, 9, 30),
+        range(5, 31),
+        list(np.array([5, 9, 30])),
+        np.array([5, 9, 30], dtype=np.int32),
+        torch.tensor([5, 9, 30]),
+        [5, 9, 30] * 100,
+    ],
+)
+def test_indices_of_any_kind_are_sketched(indices: Sequence[int]) -> None:
+    told = describe(Subset(TensorDataset(torch.rand(40, 3)), indices))
+    assert told["split_reach"] == 31
+    assert len(set(told["split"])) == len(set(map(int, indices)))  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [
+        [],
+        [0.5, 1.0],
+        ["a"],
+        [*range(10), "a"],
+        [2**64],
+        np.arange(40)[::-1],
+        np.arange(40).astype(">i8"),
+        np.array([1.0, 2.0]),
+        np.array(["a"], dtype=object),
+        torch.tensor([[1], [2]]),
+        torch.tensor([True]),
+        np.zeros((1 << 20) + 1, dtype=np.int64),
+        {3: 4},
+    ],
+)
+def test_what_is_no_list_of_indices_is_left_alone(indices: Any) -> None:
+    assert describe(Subset(TensorDataset(torch.rand(40, 3)), indices), RandomSampler([1])) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
@@ -10,13 +11,13 @@ from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
 from ddpdoctor_checks.training import draws, sampling
 
 _SEEDED = {
-    "random.shuffle": "random.Random(0).shuffle({})",
-    "random.sample": "random.Random(0).sample({})",
-    "numpy.random.shuffle": "np.random.default_rng(0).shuffle({})",
-    "numpy.random.permutation": "np.random.default_rng(0).permutation({})",
-    "torch.randperm": "torch.randperm({}, generator=torch.Generator().manual_seed(0))",
-    "random_split": "generator = torch.Generator().manual_seed(0)\nrandom_split({}, generator=generator)",
-    "train_test_split": "train_test_split({}, random_state=0)",
+    "random.shuffle": "random.Random({seed}).shuffle({given})",
+    "random.sample": "random.Random({seed}).sample({given})",
+    "numpy.random.shuffle": "np.random.default_rng({seed}).shuffle({given})",
+    "numpy.random.permutation": "np.random.default_rng({seed}).permutation({given})",
+    "torch.randperm": "torch.randperm({given}, generator=torch.Generator().manual_seed({seed}))",
+    "random_split": "generator = torch.Generator().manual_seed({seed})\nrandom_split({given}, generator=generator)",
+    "train_test_split": "train_test_split({given}, random_state={seed})",
 }
 """The same draw by one seed on all ranks, by the function; of those with several dotted names by the last part."""
 
@@ -25,9 +26,16 @@ def _tell_seeds(way: str) -> str:
     return "ranks are seeded by their number" if way == "seeded" else "nothing seeds the random numbers"
 
 
-def _seed(function: str, given: str) -> str:
+def _seed(function: str, given: str, seed: str = "0") -> str:
     code = _SEEDED.get(function) or _SEEDED[function.rpartition(".")[2]]
-    return code.format(given)
+    call = f"f({given})"
+    node = ast.parse(call, mode="eval").body
+    devices = [each for each in node.keywords if each.arg == "device"] if isinstance(node, ast.Call) else []
+    if isinstance(node, ast.Call) and devices:  # a generator is of one device
+        node.keywords.remove(devices[0])
+        given = ast.unparse(node)[2:-1]
+    moved = f".to({ast.unparse(devices[0].value)})" if devices else ""
+    return code.format(given=given, seed=seed) + moved
 
 
 @check_also(sampling.find_split_differs, id="lint.splits", family="source", needs=("sources",), commands=LINT)
@@ -51,17 +59,17 @@ def find_splits(evidence: Evidence) -> Iterable[Finding]:
 def find_shares(evidence: Evidence) -> Iterable[Finding]:
     """Ranks take parts of an order that each of them draws for itself."""
     for fact in facts_of(evidence, "shares-by-rank"):
-        way, function, given = fact.names
+        way, function, given, seed = fact.names
         yield tell_fact(
             fact,
             f"{function.rpartition('.')[2]} at {name_line(fact.place)} gives each rank an order of its own, for "
             f"{_tell_seeds(way)}, and each takes its part of that: parts overlap, and some samples are in none.",
             Fix(
-                "let all ranks draw the order by one seed, with the epoch in it where it is drawn anew",
-                code=_seed(function, given),
+                "let all ranks draw the order by one seed",
+                code=_seed(function, given, seed),
             ),
-            why=f"the part of a rank is taken at {name_line(fact.related[0].place)}, and the order was not shared "
-            "between ranks before",
+            why=f"the part of a rank is taken at {name_line(fact.related[0].place)}, and nothing "
+            "is done with the order before",
             severity=None if way == "seeded" else "warning",
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,12 +12,13 @@ from ddpdoctor.evidence.sampling import Sampling
 from ddpdoctor_checks.training.wrappers import list_groups, list_wrappers
 
 _TORCH = "torch.utils.data.distributed.DistributedSampler"
-OVERLAPPING = 0.2
-"""Share of a rank's part that others have too. Orders that are drawn apart give a half for two ranks, 63 % for many."""
+OVERLAPPING = 0.35
+"""Median share of a rank's part that others have too. Orders drawn apart give a half for two ranks, 63 % for many;
+parts that are filled up to be equally long share the samples of a few ranks only."""
 UNREACHED = 0.02
 """How far all parts together may be from the largest index of any, as a share: nobody may have drawn the last ones."""
-FEWEST_SHARED = 40
-"""Samples of all parts, below which a share of them says little."""
+FEWEST_SHARED = 20
+"""Samples of each part on the mean, below which a share of them says little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,42 +226,55 @@ def _meet(trained: Mapping[int, Sampling], validated: Mapping[int, Sampling]) ->
 
 
 def find_overlaps(evidence: Evidence) -> list[Overlap]:
-    """Return the parts that ranks of one wrapper train on, as many in all as the data set has, that overlap."""
+    """Return the parts that ranks of one wrapper train on, as many in all as the data set has, that overlap.
+
+    Not where ranks have the same part, and where another part of that data set is for evaluation.
+    """
     if not list_wrappers(evidence):
         return []
     found = []
     for peers in list_groups(evidence):
         parts = _first(evidence, peers, trained=True)
-        if len(parts) < 2 or len(parts) != len(peers) or len({row.origin for row in parts.values()}) != 1:
+        origins = {row.origin for row in parts.values()}
+        if len(parts) < 2 or len(parts) != len(peers) or len(origins) != 1:
             continue
         if any(row.split_reach is None or row.replicas is not None for row in parts.values()):
             continue
+        if len({row.split for row in parts.values()}) < len(parts):
+            continue
+        if origins.intersection(row.origin for row in _first(evidence, peers, trained=False).values()):
+            continue
         samples = sum(row.split_size or 0 for row in parts.values())
         reach = max(row.split_reach or 0 for row in parts.values())
-        if samples < FEWEST_SHARED or abs(samples - reach) > max(len(parts), UNREACHED * samples):
+        if samples < FEWEST_SHARED * len(parts) or abs(samples - reach) > max(
+            len(parts), UNREACHED * samples
+        ):
             continue
-        rank = min(parts)
-        share = estimate_overlap(parts[rank], *(row for other, row in parts.items() if other != rank))
+        share = statistics.median(_estimate_shared(list(parts.values())))
         if share >= OVERLAPPING:
-            found.append(Overlap(parts[rank], RankSet(parts), samples, share))
+            found.append(Overlap(parts[min(parts)], RankSet(parts), samples, share))
     return found
 
 
-def estimate_overlap(part: Sampling, *others: Sampling) -> float:
-    """Return the share of one set that is in any of others, by their smallest hashes: Broder's bottom-k sketches.
+def _estimate_shared(parts: Sequence[Sampling]) -> list[float]:
+    """Return of each part the share that is in any other, by sketches."""
+    bound = _find_bound(parts)
+    kept = [{value for value in part.split if bound is None or value <= bound} for part in parts]
+    counts = Counter(value for values in kept for value in values)
+    return [sum(counts[value] > 1 for value in values) / len(values) for values in kept if values] or [0.0]
 
-    Hashes are compared below the bound up to which all sketches hold all of their sets.
-    """
-    bound = min(
-        (
-            max(each.split)
-            for each in (part, *others)
-            if each.split and len(each.split) < (each.split_size or 0)
-        ),
-        default=None,
-    )
+
+def _find_bound(parts: Iterable[Sampling]) -> int | None:
+    """Return the hash up to which all sketches hold all of their sets; None where they hold them whole."""
+    cut = (max(each.split) for each in parts if each.split and len(each.split) < (each.split_size or 0))
+    return min(cut, default=None)
+
+
+def estimate_overlap(part: Sampling, whole: Sampling) -> float:
+    """Return the share of one set that is in another, by their smallest hashes: Broder's bottom-k sketches."""
+    bound = _find_bound((part, whole))
     mine = {value for value in part.split if bound is None or value <= bound}
-    theirs = {value for each in others for value in each.split if bound is None or value <= bound}
+    theirs = {value for value in whole.split if bound is None or value <= bound}
     return len(mine & theirs) / len(mine) if mine else 0.0
 
 

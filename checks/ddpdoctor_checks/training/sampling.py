@@ -60,7 +60,8 @@ def find_split_differs(evidence: Evidence) -> Iterable[Finding]:
         By sketches of the sets of indices (the 128 smallest hashes of each), so the share is an estimate. Only
         where the data sets under the subsets hold the same by their attributes, and where no rank's own parts
         overlap. Training is what a model in training was given. ``lint`` tells ``random_split`` without a generator
-        where seeds hang on the rank (as a warning where nothing is seeded) in a program that trains a wrapped model.
+        where seeds hang on the rank (as a warning where nothing is seeded) in a program that trains a wrapped model,
+        and imports no module that was not given and may seed.
 
     Known false alarms:
         Ranks whose data sets hold different samples behind equal attributes.
@@ -132,15 +133,16 @@ def find_sampler_differs(evidence: Evidence) -> Iterable[Finding]:
         are left alone. It is an error for torch's own class in training; for other classes, which may use the
         value in another way, and in evaluation, a warning.
 
-        Parts taken by hand overlap where sketches of their indices (the 128 smallest hashes of each) do, by a fifth or
-        more, and where they are of one data set and have as many indices together as that: the largest index tells its
-        size. Ranks may mean to draw apart, so it is a warning.
+        Parts taken by hand overlap where sketches of their indices (the 128 smallest hashes of each) do, by a third or
+        more for half of the ranks, and where they are of one data set and have as many indices together as that: the
+        largest index tells its size. Not where ranks have the same part, nor where another part of that data set is
+        evaluated on. Ranks may mean to draw apart, so it is a warning.
 
-        In the source (``lint``): ``random.shuffle``, ``random.sample``, ``torch.randperm`` and numpy's, without a
-        generator, in a program that trains a wrapped model, where each rank then takes a part by its number
-        (``order[rank::world_size]``) and nothing shares the order between ranks before. An error where random numbers
-        are seeded by the rank, a warning where nothing seeds them; where a seed may be the same on all ranks,
-        nothing.
+        In the source (``lint``): ``random.shuffle``, ``torch.randperm`` and the like, without a generator, in a
+        program that trains a wrapped model, where each rank then takes a part by its number
+        (``order[rank::world_size]``) and nothing else is done with the order in between. An error where these random
+        numbers are seeded by the rank, a warning where nothing seeds them. Nothing where a seed may be the same on all
+        ranks, or where the program imports modules that were not given and may seed.
 
     Known false alarms:
         A sampler of your own, with these attributes, that means them differently. Ranks that each draw a random part
@@ -163,10 +165,9 @@ def find_sampler_differs(evidence: Evidence) -> Iterable[Finding]:
 
 def _tell_overlap(overlap: Overlap) -> Finding:
     sampling = overlap.sampling
-    first, *_ = overlap.ranks
     return Finding(
         message=f"{capitalise(name_set(overlap.ranks))} train on parts of one {_name_data(sampling)} that overlap"
-        f"{_place(sampling)}: about {overlap.share:.0%} of what rank {first} reads others read too, so some samples "
+        f"{_place(sampling)}: about {overlap.share:.0%} of what a rank reads others read too, so some samples "
         "are read several times and some never.",
         ranks=overlap.ranks,
         where=_wheres((sampling, "culprit")),

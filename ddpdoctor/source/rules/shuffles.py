@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
@@ -11,15 +11,16 @@ from ddpdoctor.source.flow import Flow, Spot, name_of
 from ddpdoctor.source.kinds import Kinds, kinds_of
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.ranks import RankReader
-from ddpdoctor.source.rules.splits import distributed_modules, find_seeding, show_arguments
-from ddpdoctor.source.walking import find_calls, is_spelled_out, names_in
+from ddpdoctor.source.rules.splits import distributed_modules, show_arguments
+from ddpdoctor.source.seeding import find_seeding
+from ddpdoctor.source.walking import find_calls, is_spelled_out
 
 IN_PLACE = ("random.shuffle", "numpy.random.shuffle")
 """Functions that put a list into a random order."""
 FRESH = ("torch.randperm", "numpy.random.permutation", "random.sample")
 """Functions that return one."""
 CONVERSIONS = ("tolist", "numpy", "astype", "to", "cpu", "cuda", "long", "int")
-"""Methods that keep the order, and the functions that do."""
+"""Methods that keep the order."""
 CONTAINERS = (
     "list",
     "tuple",
@@ -29,12 +30,22 @@ CONTAINERS = (
     "torch.as_tensor",
     "torch.from_numpy",
 )
+"""Functions that do."""
 DIVIDERS = ("array_split", "chunk", "tensor_split", "split")
 """Functions and methods that cut something into parts, one for each rank."""
-SHARED = ("broadcast", "scatter", "sync", "gather", "share")
-"""Parts of names of functions by which ranks agree on what they are given."""
-VALIDATION = ("val", "test", "dev", "eval", "hold", "held")
-"""Parts of names of what is not trained on."""
+SHARED = (
+    "broadcast",
+    "bcast",
+    "scatter",
+    "sync",
+    "gather",
+    "share",
+    "send",
+    "recv",
+    "reduce",
+    "barrier",
+)
+"""Parts of names of functions by which ranks may come to have one order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,49 +57,59 @@ class _Draw:
     function: str
     spot: Spot
 
+    @property
+    def is_in_place(self) -> bool:
+        return self.function in IN_PLACE
+
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part that is taken of an order."""
+    """The part of an order that one rank takes."""
 
     node: ast.Subscript
     spot: Spot
-    statement: ast.stmt
+    traced: bool
+    """Whether the rank was followed to its source."""
 
 
 def find_shuffles(files: Files) -> Iterator[SourceFact]:
-    """Yield orders that each rank draws for itself, and shares out or splits (``shares-by-rank``, ``split-by-rank``).
+    """Yield orders that each rank draws for itself, and of which each takes its part (``shares-by-rank``).
 
-    names: ``seeded`` (by rank) or ``unseeded``, the function, and its arguments as they stand. The noticed place is
-    where the part of a rank is taken.
+    names: ``seeded`` (by rank) or ``unseeded``, the function, its arguments as they stand, and what may be the seed of
+    all ranks: the variable of the loop, or 0. The noticed place is where the part is taken.
     """
     kinds, ranks = kinds_of(files), RankReader(files)
     for module in distributed_modules(kinds):
         for scope in module.walk():
-            if not any(files.dotted(each.func, scope) in (*IN_PLACE, *FRESH) for each in find_calls(scope)):
-                continue
-            way = find_seeding(module, kinds)
-            if way is not None:
-                yield from _judge(scope, way, kinds, ranks)
+            if any(files.dotted(each.func, scope) in (*IN_PLACE, *FRESH) for each in find_calls(scope)):
+                yield from _judge(scope, module, kinds, ranks)
 
 
-def _judge(scope: Scope, way: str, kinds: Kinds, ranks: RankReader) -> Iterator[SourceFact]:
+def _judge(scope: Scope, module: Scope, kinds: Kinds, ranks: RankReader) -> Iterator[SourceFact]:
     flow = kinds.flow(scope)
     for draw in _find_draws(scope, flow, kinds.files):
-        if _is_shared(draw, scope, flow, kinds.files):
+        part = next(_find_parts(draw, scope, flow, kinds.files, ranks), None)
+        if part is None or _may_be_shared(draw, part, scope, flow, kinds.files):
             continue
-        parts = list(_find_parts(draw, flow, kinds.files, scope))
-        told = way, draw.function, show_arguments(draw.call)
-        shares = [
-            (each, known) for each in parts if (known := _find_rank(each.node, scope, ranks)) is not None
-        ]
-        if shares:
-            part, traced = shares[0]
+        way = find_seeding(module, kinds, draw.function.split(".")[0])
+        if way is not None:
             related = (RelatedPlace("noticed", scope.place(part.node)),)
-            yield SourceFact("shares-by-rank", scope.place(draw.call), related, told, traced)
-        elif (pair := _find_split(parts)) is not None:
-            related = (RelatedPlace("noticed", scope.place(pair.node)),)
-            yield SourceFact("split-by-rank", scope.place(draw.call), related, told)
+            names = way, draw.function, show_arguments(draw.call), _name_round(draw.spot, flow)
+            yield SourceFact("shares-by-rank", scope.place(draw.call), related, names, part.traced)
+
+
+def _name_round(spot: Spot, flow: Flow) -> str:
+    """Return the variable of a loop around a place that counts epochs by its name; else 0."""
+    for statement, own in flow.statements:
+        if (
+            isinstance(statement, ast.For)
+            and own.number in spot.loops
+            and isinstance(statement.target, ast.Name)
+        ):
+            name = statement.target.id
+            if "epoch" in name.lower():
+                return name
+    return "0"
 
 
 def _find_draws(scope: Scope, flow: Flow, files: Files) -> Iterator[_Draw]:
@@ -98,111 +119,168 @@ def _find_draws(scope: Scope, flow: Flow, files: Files) -> Iterator[_Draw]:
             continue
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             call = statement.value
-            name = name_of(call.args[0]) if len(call.args) == 1 else None
-            if (
-                name is not None
-                and not call.keywords
-                and (done := files.dotted(call.func, scope)) in IN_PLACE
-            ):
-                yield _Draw(name, call, done or "", spot)
+            name = name_of(call.args[0]) if len(call.args) == 1 and not call.keywords else None
+            function = _name_imported(call, scope, files)
+            if name is not None and function in IN_PLACE:
+                yield _Draw(name, call, function, spot)
         elif isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             name = name_of(targets[0]) if len(targets) == 1 else None
             drawn = _find_drawn(statement.value, scope, files)
             if name is not None and drawn is not None:
-                yield _Draw(name, drawn, files.dotted(drawn.func, scope) or "", spot)
+                yield _Draw(name, *drawn, spot)
 
 
-def _find_drawn(node: ast.expr, scope: Scope, files: Files) -> ast.Call | None:
+def _name_imported(call: ast.Call, scope: Scope, files: Files) -> str:
+    """Return the dotted name of what is called, where it comes from an import and no variable hides that."""
+    first = call.func
+    while isinstance(first, ast.Attribute):
+        first = first.value
+    if not isinstance(first, ast.Name):
+        return ""
+    home = next(
+        (each for each in scope.visible() if first.id in each.imports or first.id in each.bound), None
+    )
+    return (files.dotted(call.func, scope) or "") if home is not None and first.id not in home.bound else ""
+
+
+def _find_drawn(node: ast.expr, scope: Scope, files: Files) -> tuple[ast.Call, str] | None:
     """Return the call that draws an order, where an expression is that order and nothing else."""
     while isinstance(node, ast.Call):
-        name = files.dotted(node.func, scope)
+        name = _name_imported(node, scope, files)
         if name in FRESH:
             seeded = any(each.arg == "generator" for each in node.keywords)
-            return node if node.args and not seeded and is_spelled_out(node) else None
+            fits = node.args and not seeded and is_spelled_out(node)
+            return (node, name) if fits and (name != "random.sample" or _takes_all(node)) else None
         if isinstance(node.func, ast.Attribute) and node.func.attr in CONVERSIONS:
             node = node.func.value
-        elif name in CONTAINERS and len(node.args) == 1:
+        elif (files.dotted(node.func, scope) or "") in CONTAINERS and len(node.args) == 1:
             node = node.args[0]
         else:
             return None
     return None
 
 
-def _is_shared(draw: _Draw, scope: Scope, flow: Flow, files: Files) -> bool:
-    """Whether ranks may agree on the order after it was drawn."""
-    for call in find_calls(scope):
-        spot = flow.spot(call)
-        last = (files.dotted(call.func, scope) or ast.unparse(call.func)).rpartition(".")[2].lower()
-        given = (*call.args, *(each.value for each in call.keywords))
-        if (
-            (spot is None or spot.number >= draw.spot.number)
-            and any(word in last for word in SHARED)
-            and any(draw.name.rpartition(".")[2] in set(names_in(each)) for each in given)
-        ):
-            return True
-    return False
+def _takes_all(call: ast.Call) -> bool:
+    """Whether ``random.sample(x, len(x))`` takes all there is; fewer may be meant to be other ones on each rank."""
+    return len(call.args) == 2 and ast.unparse(call.args[1]) == f"len({ast.unparse(call.args[0])})"
 
 
-def _find_parts(draw: _Draw, flow: Flow, files: Files, scope: Scope) -> Iterator[_Part]:
-    """Yield what is taken of an order by a slice, or as one of several parts, where it is still that order."""
+def _find_parts(draw: _Draw, scope: Scope, flow: Flow, files: Files, ranks: RankReader) -> Iterator[_Part]:
+    """Yield the parts of an order that are taken by rank, where the variable has still that order."""
     for statement, spot in flow.statements:
         if not draw.spot.surely_before(spot) or not spot.is_on or not _still_holds(draw, spot, flow):
             continue
-        own = [each for each in ast.iter_child_nodes(statement) if isinstance(each, (ast.expr, ast.withitem))]
-        for node in (inner for each in own for inner in ast.walk(each)):
-            if isinstance(node, ast.Subscript) and _name_divided(node, files, scope) == draw.name:
-                yield _Part(node, spot, statement)
+        for node in _walk_own(statement):
+            if isinstance(node, ast.Subscript):
+                traced = _find_share(node, draw.name, scope, files, ranks)
+                if traced is not None:
+                    yield _Part(node, spot, traced)
+
+
+def _walk_own(statement: ast.stmt) -> Iterator[ast.AST]:
+    """Yield what stands in a statement itself, without the statements in it."""
+    own = (each for each in ast.iter_child_nodes(statement) if isinstance(each, (ast.expr, ast.withitem)))
+    return (inner for each in own for inner in ast.walk(each))
 
 
 def _still_holds(draw: _Draw, spot: Spot, flow: Flow) -> bool:
-    bindings = flow.holding(draw.name, spot)
-    if bindings is None:
-        return draw.function in IN_PLACE  # bound around the scope, or in another method
-    last = draw.spot.number if draw.function in IN_PLACE else draw.spot.number + 1
-    return all(each.spot.number < last for each in bindings)
+    """Whether no other value is bound to the variable between the two places."""
+    between = (
+        each for each in flow.bindings.get(draw.name, ()) if draw.spot.number < each.spot.number < spot.number
+    )
+    return next(between, None) is None
 
 
-def _name_divided(node: ast.Subscript, files: Files, scope: Scope) -> str | None:
-    """Return the variable of which ``x[a:b:c]``, ``x.chunk(n)[i]`` or ``numpy.array_split(x, n)[i]`` is a part."""
-    if isinstance(node.slice, ast.Slice):
-        return name_of(node.value)
-    if not isinstance(node.value, ast.Call):
+def _find_share(node: ast.Subscript, name: str, scope: Scope, files: Files, ranks: RankReader) -> bool | None:
+    """Whether the rank by which ``x[rank::n]``, ``x[rank * n : …]`` or ``array_split(x, n)[rank]`` is taken was traced.
+
+    None where nothing is taken by rank, or of something else.
+    """
+    if not isinstance(node.slice, ast.Slice):
+        return ranks.rank(node.slice, scope) if _name_divided(node.value, scope, files) == name else None
+    lower, upper, step = node.slice.lower, node.slice.upper, node.slice.step
+    if name_of(node.value) != name or lower is None:
         return None
-    call = node.value
-    last = (files.dotted(call.func, scope) or ast.unparse(call.func)).rpartition(".")[2]
-    if last not in DIVIDERS or not call.args:
+    if step is not None and upper is None:
+        return _find_rank(_expand(lower, scope), scope, ranks)
+    if step is None and upper is not None:
+        return _find_rank([each for each in _expand(lower, scope) if _is_product(each)], scope, ranks)
+    return None
+
+
+def _name_divided(node: ast.expr, scope: Scope, files: Files) -> str | None:
+    """Return the variable that ``x.chunk(n)`` or ``numpy.array_split(x, n)`` cuts into parts."""
+    if not isinstance(node, ast.Call) or not node.args:
         return None
-    held = isinstance(call.func, ast.Attribute) and name_of(call.func.value)
-    return held if held and len(call.args) == 1 else name_of(call.args[0])
+    last = (files.dotted(node.func, scope) or ast.unparse(node.func)).rpartition(".")[2]
+    if last not in DIVIDERS:
+        return None
+    held = isinstance(node.func, ast.Attribute) and name_of(node.func.value)
+    return held if held and len(node.args) == 1 else name_of(node.args[0])
 
 
-def _find_rank(node: ast.Subscript, scope: Scope, ranks: RankReader) -> bool | None:
-    """Whether the rank in what says which part it is was traced to its source; None where none is in it."""
-    ends = [node.slice.lower, node.slice.upper] if isinstance(node.slice, ast.Slice) else [node.slice]
-    inner = [each for end in ends if end is not None for each in ast.walk(end)]
+def _expand(node: ast.expr, scope: Scope) -> list[ast.AST]:
+    """Return what is in an expression, and in what its names are bound to once."""
+    found = list(ast.walk(node))
+    for each in [each for each in found if isinstance(each, ast.Name)]:
+        bound = scope.lookup(each.id)
+        if bound is not None and len(bound[1]) == 1:
+            found += ast.walk(bound[1][0])
+    return found
+
+
+def _is_product(node: ast.AST) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
+
+
+def _find_rank(nodes: Iterable[ast.AST], scope: Scope, ranks: RankReader) -> bool | None:
+    """Whether a rank in one of these was traced to its source; None where none is in them."""
+    inner = [
+        side
+        for each in nodes
+        for side in ((each.left, each.right) if isinstance(each, ast.BinOp) else (each,))
+    ]
     known = [
         ranks.rank(each, scope) for each in inner if isinstance(each, (ast.Name, ast.Attribute, ast.Call))
     ]
     return next((each for each in known if each is not None), None)
 
 
-def _find_split(parts: list[_Part]) -> _Part | None:
-    """Return the second of two parts that are all of an order together, and one of which is not trained on."""
-    for first in parts:
-        for second in parts:
-            one, other = first.node.slice, second.node.slice
-            if not isinstance(one, ast.Slice) or not isinstance(other, ast.Slice) or one.step or other.step:
-                continue
-            meet = (
-                one.lower is None
-                and other.upper is None
-                and one.upper is not None
-                and other.lower is not None
-            )
-            if not meet or ast.dump(one.upper or other) != ast.dump(other.lower or one):
-                continue
-            words = [name.lower() for each in (first, second) for name in names_in(each.statement)]
-            if any(part in word for word in words for part in VALIDATION):
-                return second
-    return None
+def _may_be_shared(draw: _Draw, part: _Part, scope: Scope, flow: Flow, files: Files) -> bool:
+    """Whether ranks may agree on the order between the draw and the part.
+
+    So they may where anything is done in between with the variable but to ask its length or to take a slice of it, and
+    where anything may pass between ranks, or be read that one of them has written.
+    """
+    for call in find_calls(scope):
+        spot = flow.spot(call)
+        name = (files.dotted(call.func, scope) or ast.unparse(call.func)).lower()
+        inside = spot is None or draw.spot.number < spot.number <= part.spot.number
+        if inside and any(word in name.rpartition(".")[2] for word in SHARED) and call is not part.node.value:
+            return True
+    harmless: set[int] = set()
+    for statement, spot in flow.statements:
+        if not draw.spot.number < spot.number <= part.spot.number:
+            continue
+        for node in _walk_own(statement):
+            if (
+                isinstance(node, ast.Subscript)
+                and isinstance(node.slice, ast.Slice)
+                and isinstance(node.ctx, ast.Load)
+            ):
+                harmless.add(id(node.value))
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len":
+                harmless.update(map(id, node.args))
+            elif node is part.node:
+                harmless.update(id(each) for each in ast.walk(part.node.value))
+        targets = statement.targets if isinstance(statement, ast.Assign) else ()
+        harmless.update(id(each) for each in targets if spot == part.spot)
+        for node in _walk_own(statement):
+            if (
+                isinstance(node, (ast.Name, ast.Attribute))
+                and name_of(node) == draw.name
+                and id(node) not in harmless
+            ):
+                return True
+    return False

@@ -6,9 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
+from ddpdoctor.source.flow import LOOP, OFF
 from ddpdoctor.source.kinds import Kinds, kinds_of
 from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.seeding import find_seeding
 from ddpdoctor.source.steps import (
+    DEEPEST,
     about_shards,
     loaders_of,
     speaks_of,
@@ -17,15 +20,11 @@ from ddpdoctor.source.steps import (
 from ddpdoctor.source.walking import find_calls, find_keyword, is_spelled_out, names_in
 
 SPLITS = {
-    "torch.utils.data.random_split": ("generator", 2),
-    "torch.utils.data.dataset.random_split": ("generator", 2),
-    "sklearn.model_selection.train_test_split": ("random_state", None),
+    "torch.utils.data.random_split": ("generator", 2, "torch"),
+    "torch.utils.data.dataset.random_split": ("generator", 2, "torch"),
+    "sklearn.model_selection.train_test_split": ("random_state", None, "numpy"),
 }
-"""Functions that split at random, and the argument that says how."""
-SEEDS = ("seed", "determin", "reproduc", "random_state", "set_state", "set_rng")
-"""Parts of names of functions that seed."""
-ELSEWHERE = ("setup", "init", "config", "prepare", "environment", "bootstrap")
-"""Parts of names of functions that may seed, where they were not given."""
+"""Functions that split at random, the argument that says how, and whose random numbers they draw otherwise."""
 
 
 def find_splits(files: Files) -> Iterator[SourceFact]:
@@ -38,15 +37,16 @@ def find_splits(files: Files) -> Iterator[SourceFact]:
         for scope in module.walk():
             if not any(files.dotted(each.func, scope) in SPLITS for each in find_calls(scope)):
                 continue
-            for call in (node for node, _ in _calls_on(scope, kinds)):
+            for call in _calls_on(scope, kinds):
                 name = files.dotted(call.func, scope) or ""
-                if (
-                    name not in SPLITS
-                    or not is_spelled_out(call)
-                    or find_keyword(call, *SPLITS[name]) is not None
-                ):
+                if name not in SPLITS or not is_spelled_out(call):
                     continue
-                way = find_seeding(module, kinds)
+                keyword, position, library = SPLITS[name]
+                if find_keyword(call, keyword, position) is not None or is_guarded(scope, kinds):
+                    continue
+                if any(speaks_of(each, about_shards, scope, kinds) for each in call.args):
+                    continue  # the rank splits what is its own
+                way = find_seeding(module, kinds, library)
                 if way is not None:
                     place = scope.place(call)
                     yield SourceFact("split-by-rank", place, names=(way, name, show_arguments(call)))
@@ -67,51 +67,25 @@ def distributed_modules(kinds: Kinds) -> list[Scope]:
     return list(found)
 
 
-def _calls_on(scope: Scope, kinds: Kinds) -> Iterator[tuple[ast.Call, Scope]]:
-    """Yield the calls of a scope that each distributed run makes."""
-    flow = kinds.flow(scope)
-    for statement, spot in flow.statements:
+def _calls_on(scope: Scope, kinds: Kinds) -> Iterator[ast.Call]:
+    """Yield the calls of a scope that each distributed run makes, but for those of which one part is taken at once."""
+    for statement, spot in kinds.flow(scope).statements:
         if spot.blocks or not isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr, ast.Return)):
             continue
-        yield from ((node, scope) for node in ast.walk(statement) if isinstance(node, ast.Call))
+        nodes = list(ast.walk(statement))
+        taken = {id(node.value) for node in nodes if isinstance(node, ast.Subscript)}
+        yield from (node for node in nodes if isinstance(node, ast.Call) and id(node) not in taken)
 
 
-def find_seeding(module: Scope, kinds: Kinds) -> str | None:
-    """Return why random numbers differ over ranks, ``seeded`` or ``unseeded``; None where they may be the same."""
-    by_rank = False
-    for call, scope, name in kinds.programs.calls(module):
-        last = (name or ast.unparse(call.func)).rpartition(".")[2].lower()
-        if _is_of_generator(call, scope):
-            continue
-        if any(word in last for word in SEEDS):
-            given_rank = any(speaks_of(each, about_shards, scope, kinds) for each in call.args)
-            if not given_rank or last not in (
-                "manual_seed",
-                "seed",
-                "seed_everything",
-                "set_seed",
-                "manual_seed_all",
-            ):
-                return None
-            by_rank = True
-        elif (
-            any(word in last for word in ELSEWHERE)
-            and kinds.files.function(call.func, scope) is None
-            and kinds.files.find_class(call.func, scope) is None
-            and name.split(".")[0] not in ("torch", "super", "os", "logging", "wandb")
-            and not isinstance(call.func, ast.Attribute)
-        ):
-            return None
-    return "seeded" if by_rank else "unseeded"
-
-
-def _is_of_generator(call: ast.Call, scope: Scope) -> bool:
-    """Whether it seeds an object, such as a ``torch.Generator``, and not what all draw from."""
-    if not isinstance(call.func, ast.Attribute) or call.func.attr != "manual_seed":
-        return False
-    owner = call.func.value
-    imported = isinstance(owner, ast.Name) and any(owner.id in each.imports for each in scope.outwards())
-    return not imported and not (isinstance(owner, ast.Attribute) and owner.attr == "cuda")
+def is_guarded(scope: Scope, kinds: Kinds, depth: int = 0) -> bool:
+    """Whether a function is called below a test, so that some ranks may not run it."""
+    for call, home in kinds.callers(scope) if depth < DEEPEST else ():
+        spot = kinds.flow(home).spot(call)
+        if spot is None or any(side not in (LOOP, OFF) for _, side in spot.blocks):
+            return True
+        if is_guarded(home, kinds, depth + 1):
+            return True
+    return False
 
 
 def find_workers(files: Files) -> Iterator[SourceFact]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 import time
 import zlib
@@ -18,6 +19,10 @@ LARGEST = 1_000_000
 """Indices of a subset that is looked at."""
 EACH = 3
 """Iterations of one loader that are looked at."""
+_LOOKED = 8
+"""Of them that are asked whether they are whole numbers, before all are read."""
+_REPEATED = 8
+"""How often an index may come again until a sketch has fewer hashes."""
 _FIELDS, _ELEMENTS = 40, 16
 """Of a data set that are told, and of each of its tensors."""
 _FACTOR = -7046029254386353131
@@ -53,6 +58,7 @@ def describe_split(loader: Any, sampler: Any, number: int) -> dict[str, object]:
     found = _sketch(indices)
     if found is None:
         return {}
+    own = indices is getattr(sampler, "indices", None)
     budget.spend(began)
     hashes, reach = found
     return {
@@ -60,15 +66,22 @@ def describe_split(loader: Any, sampler: Any, number: int) -> dict[str, object]:
         "origin": _identify(dataset)[0],
         "split_size": len(indices),
         "split": hashes,
-        "split_reach": reach if _draws_each_once(data, loader, sampler) else None,
+        "split_reach": reach if _draws_each_once(data, loader, sampler, own) else None,
     }
 
 
-def _draws_each_once(data: Any, loader: Any, sampler: Any) -> bool:
-    """Whether torch's own samplers go through all that a loader reads, and nothing takes a part of that."""
+def _draws_each_once(data: Any, loader: Any, sampler: Any, own: bool) -> bool:
+    """Whether torch's own samplers go through all of a part, and nothing takes a part of that.
+
+    Args:
+        data: torch.utils.data.
+        loader: The loader.
+        sampler: Its sampler.
+        own: Whether the part is what the sampler has of a data set, and not the data set itself.
+    """
     if type(getattr(loader, "batch_sampler", None)) is not data.BatchSampler:
         return False
-    return type(sampler) in (data.SequentialSampler, data.SubsetRandomSampler) or _permutes(data, sampler)
+    return own or type(sampler) is data.SequentialSampler or _permutes(data, sampler)
 
 
 def _permutes(data: Any, sampler: Any) -> bool:
@@ -136,22 +149,22 @@ def _peek(tensor: Any) -> object:
 def _sketch(indices: Any) -> tuple[list[int], int] | None:
     """Return the smallest hashes of indices, and the largest index and one; None where they are no list of numbers."""
     torch = sys.modules["torch"]
-    if isinstance(indices, torch.Tensor):
-        if indices.device.type != "cpu" or indices.dim() != 1:
+    is_tensor = isinstance(indices, torch.Tensor)
+    if type(indices) not in (list, tuple, range):
+        row = is_tensor or type(indices).__module__ == "numpy"
+        if not row or indices.ndim != 1 or (is_tensor and indices.device.type != "cpu"):
             return None
-        values = indices.detach()
-    elif type(indices) in (list, tuple, range):
-        if not indices or len(indices) > LARGEST or any(type(each) is not int for each in indices[:8]):
-            return None
-        values = torch.tensor(indices, dtype=torch.int64, device="cpu")
-    elif type(indices).__module__ == "numpy" and getattr(indices, "ndim", 0) == 1:
-        values = torch.tensor(indices, device="cpu")
-    else:
+    if not 0 < len(indices) <= LARGEST:
         return None
-    if not 0 < len(values) <= LARGEST or values.dtype not in (torch.int64, torch.int32):
+    try:
+        for each in indices[:_LOOKED]:
+            operator.index(each)
+        values = indices.detach() if is_tensor else torch.tensor(indices, device="cpu")
+    except (TypeError, ValueError, RuntimeError):
+        return None  # no whole numbers, or too large ones, or an array that lies in another way
+    if values.dtype not in (torch.int64, torch.int32, torch.int16):
         return None
     with torch.no_grad():
         mixed = ((values.to(torch.int64) * _FACTOR) >> 16) & ((1 << 47) - 1)
-        found: list[int] = torch.topk(mixed, min(SKETCH, len(values)), largest=False).values.tolist()
-        reach = int(values.max()) + 1
-    return found, reach
+        found = torch.topk(mixed, min(_REPEATED * SKETCH, len(values)), largest=False).values.tolist()
+    return sorted(set(found))[:SKETCH], int(values.max()) + 1
