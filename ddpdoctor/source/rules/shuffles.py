@@ -57,10 +57,6 @@ class _Draw:
     function: str
     spot: Spot
 
-    @property
-    def is_in_place(self) -> bool:
-        return self.function in IN_PLACE
-
 
 @dataclass(frozen=True, slots=True)
 class _Part:
@@ -251,36 +247,30 @@ def _may_be_shared(draw: _Draw, part: _Part, scope: Scope, flow: Flow, files: Fi
     """Whether ranks may agree on the order between the draw and the part.
 
     So they may where anything is done in between with the variable but to ask its length or to take a slice of it, and
-    where anything may pass between ranks, or be read that one of them has written.
+    where anything may pass between ranks.
     """
+    between = range(draw.spot.number + 1, part.spot.number + 1)
     for call in find_calls(scope):
         spot = flow.spot(call)
-        name = (files.dotted(call.func, scope) or ast.unparse(call.func)).lower()
-        inside = spot is None or draw.spot.number < spot.number <= part.spot.number
-        if inside and any(word in name.rpartition(".")[2] for word in SHARED) and call is not part.node.value:
+        last = (files.dotted(call.func, scope) or ast.unparse(call.func)).rpartition(".")[2].lower()
+        inside = (spot is None or spot.number in between) and call is not part.node.value
+        if inside and any(word in last for word in SHARED):
             return True
+    statements = [statement for statement, spot in flow.statements if spot.number in between]
+    return any(_is_touched(draw.name, statement, part) for statement in statements)
+
+
+def _is_touched(name: str, statement: ast.stmt, part: _Part) -> bool:
+    """Whether a statement does more with a variable than to ask its length, to take slices of it, or to bind it."""
     harmless: set[int] = set()
-    for statement, spot in flow.statements:
-        if not draw.spot.number < spot.number <= part.spot.number:
-            continue
-        for node in _walk_own(statement):
-            if (
-                isinstance(node, ast.Subscript)
-                and isinstance(node.slice, ast.Slice)
-                and isinstance(node.ctx, ast.Load)
-            ):
-                harmless.add(id(node.value))
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len":
-                harmless.update(map(id, node.args))
-            elif node is part.node:
-                harmless.update(id(each) for each in ast.walk(part.node.value))
-        targets = statement.targets if isinstance(statement, ast.Assign) else ()
-        harmless.update(id(each) for each in targets if spot == part.spot)
-        for node in _walk_own(statement):
-            if (
-                isinstance(node, (ast.Name, ast.Attribute))
-                and name_of(node) == draw.name
-                and id(node) not in harmless
-            ):
-                return True
-    return False
+    if isinstance(statement, ast.Assign):
+        harmless.update(map(id, statement.targets))  # after the part was taken
+    for node in _walk_own(statement):
+        if node is part.node:
+            harmless.update(map(id, ast.walk(part.node.value)))
+        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+            harmless.update([id(node.value)] if isinstance(node.ctx, ast.Load) else ())
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len":
+            harmless.update(map(id, node.args))
+    named = (each for each in _walk_own(statement) if isinstance(each, (ast.Name, ast.Attribute)))
+    return any(name_of(each) == name and id(each) not in harmless for each in named)
