@@ -9,13 +9,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
+from weakref import WeakKeyDictionary
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.known import HARMLESS, KNOWN_ROOTS
 from ddpdoctor.source.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.ranks import ZERO, RankReader
 from ddpdoctor.source.traces import Frame, Guard, Step, Trace
-from ddpdoctor.source.walking import find_argument, is_spelled_out
+from ddpdoctor.source.walking import find_argument, is_spelled_out, own_nodes
 
 RANKLIKE = re.compile(
     r"rank|main|master|primary|chief|zero|first|leader|proc|pid|node|worker|gpu|device|host|coord|local|shard"
@@ -32,11 +33,13 @@ JOINING = frozenset({"os.path.join", "os.path.abspath", "os.path.expanduser", "o
                      "os.fspath", "len", "min", "max", "round", "isinstance", "hasattr", "getattr", "bool",
                      "os.path.exists",
                      "os.path.isfile", "os.path.isdir", "os.listdir", "range", "any", "all", "torch.cuda.is_available",
-                     "os.getcwd"})  # fmt: skip
+                     "os.getcwd", "itertools.count", "trange", "tqdm.trange",
+                     "tqdm.auto.trange", "sorted", "reversed", "list"})  # fmt: skip
 """Functions whose result is alike where their arguments are."""
 TEXT_METHODS = frozenset({"format", "joinpath", "with_suffix", "as_posix", "resolve", "replace", "strip", "lower",
                           "exists", "is_dir", "is_file", "get", "item", "startswith", "endswith"})  # fmt: skip
 DEEPEST = 8
+_OWN_SETTINGS: WeakKeyDictionary[Files, tuple[str, ...]] = WeakKeyDictionary()
 
 
 class Ways:
@@ -54,10 +57,16 @@ class Ways:
     def is_sure(self, step: Step) -> bool:
         """Whether each run of the program comes to a step."""
         return all(
-            each.kind in ("main", "for", "with", "decorator")
+            each.kind in ("main", "for", "with")
+            or (each.kind == "decorator" and self._is_plain_decorator(each))
             or (isinstance(each.test, ast.expr) and self.ranks.is_about_launch(each.test, each.scope))
             for each in step.guards
         )
+
+    def _is_plain_decorator(self, guard: Guard) -> bool:
+        """Whether a decorator is none of the files', which may decide whether the function runs."""
+        node = guard.test.func if isinstance(guard.test, ast.Call) else guard.test
+        return not isinstance(node, ast.expr) or self.files.function(node, guard.scope) is None
 
     def only_first(self, step: Step) -> Guard | None:
         """Return the guard that lets rank 0 alone come to a step."""
@@ -140,6 +149,9 @@ class Ways:
             return True
         if guard.kind == "for":
             return bool(OF_RANKS.search(ast.unparse(_without_bar(guard.test))))
+        decorator = guard.test if guard.kind == "decorator" and isinstance(guard.test, ast.expr) else None
+        if decorator is not None and self.ranks.read_decorator(decorator, guard.scope) is not None:
+            return True
         if guard.kind in ("with", "decorator"):
             call = guard.test.func if isinstance(guard.test, ast.Call) else guard.test
             name = self.files.dotted(call, guard.scope) if isinstance(call, ast.expr) else None
@@ -147,9 +159,11 @@ class Ways:
         test = guard.test
         if not isinstance(test, ast.expr) or self.ranks.read(test, guard.scope) is not None:
             return True
-        return not self.ranks.is_about_launch(test, guard.scope) and not self._plain(
-            test, guard.scope, frames, 0
-        )
+        if self.ranks.is_about_launch(test, guard.scope):
+            return False
+        if self._speaks_of_ranks(test, guard.scope):
+            return True
+        return not self._plain(test, guard.scope, frames, 0)
 
     def _plain(self, test: ast.expr, scope: Scope, frames: tuple[Frame, ...], depth: int) -> bool:
         """Whether a test is about nothing that could make ranks differ."""
@@ -219,8 +233,34 @@ class Ways:
             return self._all_alike([node.func.value, *values], scope, frames, depth)
         return False
 
+    def _speaks_of_ranks(self, node: ast.AST, scope: Scope) -> bool:
+        """Whether a rank stands in an expression, by whatever name."""
+        named = (each for each in ast.walk(node) if isinstance(each, (ast.Name, ast.Attribute, ast.Call)))
+        return any(self.ranks.rank(each, scope) is not None for each in named)
+
+    def _is_setting(self, node: ast.expr) -> bool:
+        """Whether it is read from the command line or a file, and no rank sets it for itself."""
+        return self._is_of_settings(node) and not any(
+            ast.unparse(node).startswith(each) for each in self._list_own_settings()
+        )
+
+    def _list_own_settings(self) -> tuple[str, ...]:
+        """Return the settings to which something is assigned that is about ranks, such as ``args.out``."""
+        if self.files not in _OWN_SETTINGS:
+            _OWN_SETTINGS[self.files] = tuple(
+                ast.unparse(target)
+                for module in self.files.modules
+                for scope in module.walk()
+                for node in own_nodes(scope.node)
+                if isinstance(node, ast.Assign)
+                for target in node.targets
+                if isinstance(target, (ast.Attribute, ast.Subscript)) and self._is_of_settings(target)
+                if RANKLIKE.search(ast.unparse(node.value)) or self._speaks_of_ranks(node.value, scope)
+            )
+        return _OWN_SETTINGS[self.files]
+
     @staticmethod
-    def _is_setting(node: ast.expr) -> bool:
+    def _is_of_settings(node: ast.expr) -> bool:
         while isinstance(node, (ast.Attribute, ast.Subscript)):
             if isinstance(node, ast.Attribute) and node.attr in SETTINGS:
                 return True
@@ -259,7 +299,8 @@ class Ways:
             return node.id in SETTINGS
         home, values = found
         if node.id in home.loops:
-            return True
+            heads = _list_heads(node.id, home)
+            return bool(heads) and self._all_alike(heads, home, frames if home is scope else (), depth)
         if values[0] is UNKNOWN and frames and frames[-1].callee is home:
             argument = find_value(frames[-1], node.id)
             if argument is None:
@@ -327,6 +368,26 @@ def find_value(frame: Frame, parameter: str) -> ast.expr | None:
     keyed = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
     defaults.update({each.arg: value for each, value in keyed if value is not None})
     return defaults.get(parameter)
+
+
+def _list_heads(name: str, home: Scope) -> list[ast.expr]:
+    """Return what the loops go over whose variable has a name; of ``enumerate`` a number, for its counter."""
+    heads: list[ast.expr] = []
+    for node in own_nodes(home.node):
+        if not isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
+            continue
+        if not any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node.target)):
+            continue
+        head = _without_bar(node.iter)
+        counts = (
+            isinstance(head, ast.Call) and isinstance(head.func, ast.Name) and head.func.id == "enumerate"
+        )
+        first = node.target.elts[0] if isinstance(node.target, ast.Tuple) else None
+        counter = isinstance(first, ast.Name) and first.id == name
+        heads.append(
+            ast.Constant(0) if counts and counter else head if isinstance(head, ast.expr) else UNKNOWN
+        )
+    return heads
 
 
 def _without_bar(head: ast.AST) -> ast.AST:

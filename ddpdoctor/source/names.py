@@ -225,6 +225,9 @@ def _bind(node: ast.AST, scope: Scope) -> None:
     elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
         _assign(node.target, UNKNOWN, scope)
         scope.loops.update(each.id for each in ast.walk(node.target) if isinstance(each, ast.Name))
+    elif isinstance(node, ast.Global):
+        for name in node.names:
+            scope.module.bound.setdefault(name, []).append(UNKNOWN)
     elif isinstance(node, ast.withitem) and node.optional_vars is not None:
         _assign(node.optional_vars, UNKNOWN, scope)
     for child in children(node):

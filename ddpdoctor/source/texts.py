@@ -21,7 +21,12 @@ def fold(node: ast.expr | None, scope: Scope, files: Files, depth: int = 0) -> s
         return _join(list(node.values), "", scope, files, depth)
     if isinstance(node, ast.FormattedValue):
         return fold(node.value, scope, files, depth + 1)
+    number = _fold_number(node, scope, files, depth)
+    if number is not None:
+        return str(number)
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Div)):
+        if any(_fold_number(each, scope, files, depth) is not None for each in (node.left, node.right)):
+            return None  # a number is added to what is not known
         return _join(
             [node.left, node.right], "/" if isinstance(node.op, ast.Div) else "", scope, files, depth
         )
@@ -35,6 +40,32 @@ def fold(node: ast.expr | None, scope: Scope, files: Files, depth: int = 0) -> s
     if isinstance(node, ast.Name):
         found = scope.lookup(node.id)
         return fold(found[1][0], found[0], files, depth + 1) if found and len(found[1]) == 1 else None
+    return None
+
+
+def _fold_number(node: ast.expr, scope: Scope, files: Files, depth: int) -> int | None:
+    """Return the whole number that an expression always is; None for texts, and for what is not fixed."""
+    if depth > DEEPEST or node is UNKNOWN:
+        return None
+    if isinstance(node, ast.Constant):
+        return node.value if type(node.value) is int else None
+    if isinstance(node, ast.Name):
+        found = scope.lookup(node.id)
+        return _fold_number(found[1][0], found[0], files, depth + 1) if found and len(found[1]) == 1 else None
+    if isinstance(node, ast.Call) and len(node.args) == 1 and files.dotted(node.func, scope) == "int":
+        text = fold(node.args[0], scope, files, depth + 1)
+        return int(text) if text is not None and text.isdecimal() else None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
+        left, right = (_fold_number(each, scope, files, depth + 1) for each in (node.left, node.right))
+        if left is None or right is None:
+            return None
+        return (
+            left + right
+            if isinstance(node.op, ast.Add)
+            else left - right
+            if isinstance(node.op, ast.Sub)
+            else left * right
+        )
     return None
 
 

@@ -37,6 +37,8 @@ DOUBTS = frozenset({"if", "else", "unless", "case", "try", "except"})
 SIDES = frozenset({"if", "else", "unless"})
 """Kinds of guards that are one side of a test."""
 LEAVES = (ast.Return, ast.Break, ast.Continue)
+OF_RANKS = re.compile(r"rank|main_proc|is_main|is_master|\bme\b", re.IGNORECASE)
+"""Tests behind which a ``raise`` lets some ranks leave; other ones complain of what is wrong for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,11 @@ def trace_programs(module: Scope, files: Files) -> tuple[Trace, ...]:
     for scope in module.walk():
         if scope is module or scope.spawned:
             trace = Trace(scope)
-            _Walker(files, trace).block(scope.node.body, scope, (), ())
+            walker = _Walker(files, trace)
+            walker.block(scope.node.body, scope, (), ())
+            # Where it starts the ranks, on the other side of a test, it is none of them.
+            launches = any(step.name in SPAWNS for step in trace.steps)
+            trace.joins = trace.joins or (walker.may_join and not launches)
             traces.append(trace)
     return tuple(traces)
 
@@ -123,6 +129,8 @@ class _Walker:
         self.trace = trace
         self._sides: dict[ast.AST, bool | None] = {}
         """Of the tests so far: which side a run of several ranks takes."""
+        self.may_join = False
+        """Whether it makes a process group below a test."""
 
     def block(
         self,
@@ -235,13 +243,10 @@ class _Walker:
         if not self.trace.joins:
             # Libraries make collectives where a test says that there is a group: that is no sign of one.
             sure = not any(each.kind in DOUBTS for each in guards)
-            self.trace.joins = (
-                name in JOINS
-                or name in OTHER_JOINS
-                or (
-                    sure
-                    and (is_wrapper(node, scope, self.files) or is_any_collective(node, scope, self.files))
-                )
+            makes = name in JOINS or name in OTHER_JOINS
+            self.may_join = self.may_join or makes
+            self.trace.joins = sure and (
+                makes or is_wrapper(node, scope, self.files) or is_any_collective(node, scope, self.files)
             )
         if callee is None or len(frames) >= DEEPEST_CALLS or any(each.callee is callee for each in frames):
             return
@@ -282,8 +287,9 @@ def find_callee(call: ast.Call, scope: Scope, files: Files) -> Scope | None:
 def find_exits(statement: ast.stmt, scope: Scope) -> Iterator[Guard]:
     """Yield the tests in a statement one side of which leaves the block around it."""
     if isinstance(statement, ast.If):
+        apart = OF_RANKS.search(ast.unparse(statement.test)) is not None
         for side, positive in ((statement.body, False), (statement.orelse, True)):
-            if any(_leaves(each) for each in side):
+            if any(_leaves(each) or (apart and isinstance(each, ast.Raise)) for each in side):
                 yield Guard("unless", statement.test, scope, positive)
         for each in (*statement.body, *statement.orelse):
             yield from find_exits(each, scope)

@@ -14,14 +14,21 @@ from ddpdoctor.source.kinds import kinds_of
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.rules.files import find_written
 from ddpdoctor.source.texts import find_settings
-from ddpdoctor.source.traces import Step, Trace
-from ddpdoctor.source.walking import find_calls, find_keyword, is_true
+from ddpdoctor.source.traces import SIDES, Step, Trace
+from ddpdoctor.source.walking import find_calls, find_keyword, is_true, own_nodes
 
 LOADS = frozenset({"torch.load", "safetensors.torch.load_file"})
-MEETS = frozenset({"backward", "wait_for_everyone", "barrier", "gather", "reduce", "step"})
+MEETS = frozenset({"backward", "wait_for_everyone", "barrier", "gather", "reduce", "step", "wait", "recv", "irecv",
+                   "recv_object_list"})  # fmt: skip
 """Methods in which ranks wait for each other, or may."""
 PUBLISHED = re.compile("pretrain|backbone|imagenet", re.IGNORECASE)
 """Checkpoints that others have published, whose tensors mostly are on the CPU."""
+CHANGES = frozenset({"pop", "popitem", "update", "clear", "setdefault"})
+"""Methods of a state by which its keys become others."""
+KEEPS = frozenset(
+    {"load_state_dict", "save", "save_file", "print", "len", "sorted", "list", "set", "type", "isinstance"}
+)
+"""Functions to which it may be given and stays as it is."""
 PREFIXED = ("wrapped",)
 BARE = ("model",)
 
@@ -42,7 +49,12 @@ def find_early_reads(trace: Trace, files: Files) -> Iterator[SourceFact]:
         if step.name in LOADS:
             path = find_keyword(call, "f", 0) or find_keyword(call, "filename")
             writer = written.get(ways.spell(path, step)) if path is not None else None
-            if writer is not None and path is not None and ways.only_first(step) is None:
+            if (
+                writer is not None
+                and path is not None
+                and ways.only_first(step) is None
+                and not _excludes(writer, step, ways)
+            ):
                 beside = writer.scope.place(writer.node)
                 yield SourceFact(
                     "read-early",
@@ -63,6 +75,14 @@ def find_early_reads(trace: Trace, files: Files) -> Iterator[SourceFact]:
 def _only_about_rank(step: Step, ways: Ways) -> bool:
     first = ways.only_first(step)
     return all(each is first or each.kind in ("main", "for", "with") for each in step.guards)
+
+
+def _excludes(writer: Step, reader: Step, ways: Ways) -> bool:
+    """Whether two steps are on different sides of one test that is not about the rank: no run comes to both."""
+    sides = {each.test: each.positive for each in writer.guards if each is not ways.only_first(writer)}
+    return any(
+        sides.get(each.test, each.positive) != each.positive for each in reader.guards if each.kind in SIDES
+    )
 
 
 def _makes_wait(step: Step, call: ast.Call, ways: Ways, files: Files) -> bool:
@@ -149,7 +169,7 @@ def _states(node: ast.expr, scope: Scope) -> Iterator[tuple[str | None, ast.expr
     """Yield the models whose state is saved, with their key where it is a dict of several."""
     if isinstance(node, ast.Name):
         found = scope.lookup(node.id)
-        if found is None or len(found[1]) != 1 or found[0] is not scope:
+        if found is None or len(found[1]) != 1 or found[0] is not scope or _may_change(node.id, scope):
             return
         node = found[1][0]
     if isinstance(node, ast.Dict):
@@ -160,6 +180,28 @@ def _states(node: ast.expr, scope: Scope) -> Iterator[tuple[str | None, ast.expr
         isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "state_dict"
     ):
         yield None, node.func.value
+
+
+def _may_change(name: str, scope: Scope) -> bool:
+    """Whether the keys of a state may be changed in place: it is given to a function, or its items are set or taken."""
+    for node in own_nodes(scope.node):
+        stored = isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)
+        if (
+            isinstance(node, ast.Subscript)
+            and stored
+            and isinstance(node.value, ast.Name)
+            and node.value.id == name
+        ):
+            return True
+        if not isinstance(node, ast.Call):
+            continue
+        owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+        if isinstance(owner, ast.Name) and owner.id == name and getattr(node.func, "attr", "") in CHANGES:
+            return True
+        last = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if last not in KEEPS and any(isinstance(each, ast.Name) and each.id == name for each in node.args):
+            return True
+    return False
 
 
 def _kind_of(node: ast.expr, scope: Scope, files: Files) -> str:
@@ -176,7 +218,12 @@ def _find_source(node: ast.expr, step: Step, ways: Ways) -> tuple[str, str | Non
         key, node = str(node.slice.value), node.value
     if isinstance(node, ast.Name):
         found = step.scope.lookup(node.id)
-        if found is None or len(found[1]) != 1 or found[0] is not step.scope:
+        if (
+            found is None
+            or len(found[1]) != 1
+            or found[0] is not step.scope
+            or _may_change(node.id, step.scope)
+        ):
             return None
         node = found[1][0]
     if (

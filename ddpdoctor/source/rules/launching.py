@@ -13,7 +13,7 @@ from ddpdoctor.source.known import KNOWN_ROOTS
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.texts import fold
 from ddpdoctor.source.traces import OTHER_JOINS, SPAWNS, Step, Trace
-from ddpdoctor.source.walking import find_keyword, name_calls
+from ddpdoctor.source.walking import find_keyword, is_spelled_out, name_calls, own_nodes
 
 SPELLINGS = ("--local_rank", "--local-rank")
 FROM_LAUNCHER = re.compile(r"LOCAL_RANK|SLURM_LOCALID|OMPI_COMM")
@@ -82,6 +82,8 @@ def find_unguarded_spawns(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """
     if not isinstance(trace.start.node, ast.Module):
         return
+    if trace.start.script.name.rpartition("/")[2] == "__main__.py":
+        return  # children do not import it again (multiprocessing.spawn)
     chosen = ""
     for step in trace.steps:
         call = step.call
@@ -162,10 +164,21 @@ def find_group_order(trace: Trace, files: Files) -> Iterator[SourceFact]:
             made = step
         elif step.name == DESTROYS or step.name in OTHER_JOINS or ways.is_foreign(step):
             return
-        elif made is None and not early and ways.is_straight(step) and _needs_group(step, files):
+        elif made is None and not early and _runs_at_once(step, ways) and _needs_group(step, files):
             early = True
             what = step.name.rpartition(".")[2]
             yield SourceFact("group-not-made", step.scope.place(call), names=(what,))
+
+
+def _runs_at_once(step: Step, ways: Ways) -> bool:
+    """Whether no test stands before a step, and no generator, which runs when it is gone through."""
+    later = (
+        each.callee for each in step.frames if not isinstance(each.callee.node, (ast.Module, ast.ClassDef))
+    )
+    lazy = any(
+        isinstance(node, (ast.Yield, ast.YieldFrom)) for each in later for node in own_nodes(each.node)
+    )
+    return ways.is_straight(step) and not lazy
 
 
 def _same_loop(made: Step, step: Step) -> bool:
@@ -177,7 +190,8 @@ def _needs_group(step: Step, files: Files) -> bool:
     if call is None:
         return False
     if step.name in SAMPLERS:
-        return find_keyword(call, "num_replicas", 1) is None or find_keyword(call, "rank", 2) is None
+        told = find_keyword(call, "num_replicas", 1), find_keyword(call, "rank", 2)
+        return is_spelled_out(call) and None in told
     if step.name in ASKS or is_wrapper(call, step.scope, files):
         return True
     return is_any_collective(call, step.scope, files)

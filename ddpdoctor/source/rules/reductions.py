@@ -249,6 +249,12 @@ def find_unwrapped(files: Files) -> Iterator[SourceFact]:
         yield SourceFact("unwrapped", home.place(call), tuple(places), (way, name or ""))
 
 
+OF_GRADIENTS = frozenset(
+    {"grad", "grads", "gradients", "parameters", "named_parameters", "param_groups", "params"}
+)
+"""Names by which a model's gradients or parameters are given."""
+
+
 def _find_thrown_away(members: Iterable[Scope], kinds: Kinds) -> list[tuple[ast.Call, Scope]]:
     """Return the calls of a program that wrap a model and keep no wrapper."""
     scripts = [each.script for each in members]
@@ -291,6 +297,8 @@ def _is_harmless(
         for each in kinds.find(call.func.value, scope)
     ):
         return True
+    if any(not OF_GRADIENTS.isdisjoint(names_in(each)) for each in given):
+        return False  # a function that was not given may reduce them
     return not any(each.kind in ("model", "optimizer") for node in given for each in kinds.find(node, scope))
 
 

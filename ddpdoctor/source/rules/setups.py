@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
+from ddpdoctor.source.flow import LOOP
 from ddpdoctor.source.kinds import Kinds, Value, kinds_of
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.norms import has_norms
@@ -129,18 +130,25 @@ def find_reentrant(files: Files) -> Iterator[SourceFact]:
             find_keyword(wrap.value.call, name) for name in ("find_unused_parameters", "static_graph")
         )
         on = isinstance(search, ast.Constant) and search.value is True
-        if not on or static is not None:
+        members = kinds.programs.members(wrap.scope.module)
+        if (
+            not on
+            or static is not None
+            or any("_set_static_graph" in names_in(each.node) for each in members)
+        ):
             continue
         owners = {each.owner for each in wrap.value.inner if each.owner is not None}
         for owner in owners:
             for scope in owner.walk():
-                for call in (each for each in ast.walk(scope.node) if isinstance(each, ast.Call)):
+                for call in find_calls(scope):
                     way = _reentrant_way(call, scope, files)
                     if way is not None and call not in told:
                         told.add(call)
                         noticed = RelatedPlace("noticed", wrap.scope.place(wrap.value.call))
                         place = scope.place(call)
-                        yield SourceFact("reentrant-checkpoint", place, (noticed,), (way,))
+                        spot = kinds.flow(scope).spot(call)
+                        certain = spot is not None and all(side == LOOP for _, side in spot.blocks)
+                        yield SourceFact("reentrant-checkpoint", place, (noticed,), (way,), certain=certain)
 
 
 def _reentrant_way(call: ast.Call, scope: Scope, files: Files) -> str | None:
