@@ -101,8 +101,14 @@ class Files:
             node = node.value
         if not isinstance(node, ast.Name):
             return None
-        known = (each.imports[node.id] for each in scope.outwards() if node.id in each.imports)
-        return ".".join([next(known, node.id), *reversed(parts)])
+        name = node.id
+        for each in scope.outwards():
+            if name in each.imports:
+                name = each.imports[name]
+                break
+            if name in each.bound and not isinstance(each.node, (ast.Module, ast.ClassDef)):
+                break  # a variable of the function hides it
+        return ".".join([name, *reversed(parts)])
 
     def function(self, call: ast.expr, scope: Scope) -> Scope | None:
         """Return the function that is called, where it stands in one of the files."""

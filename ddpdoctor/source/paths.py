@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence.sources import UnevenCall
 from ddpdoctor.source.calls import is_any_collective, is_wrapper, name_collective
@@ -36,6 +36,11 @@ MOST_CALLS = 64
 """Collectives of one block that are kept; further ones would change nothing."""
 DEEPEST_CALLS = 12
 """Functions that are followed into one another."""
+JOINS_GROUP = frozenset({"torch.distributed.init_process_group"})
+DESTROYS = "torch.distributed.destroy_process_group"
+SWITCHES = ("dist", "sync", "ddp", "reduce", "gather", "parallel", "all_ranks")
+"""Parts of names of parameters by which a function is told whether other ranks call it as well."""
+DIST = "torch.distributed."
 WRAPPER = "DistributedDataParallel"
 EXITS: dict[type[ast.stmt], str] = {
     ast.Return: "return",
@@ -82,7 +87,16 @@ class PathReader:
         told: list[UnevenCall] = []
         for scope in module.walk():
             self.summarise(scope)
-            told += tell_uneven(drop_pairs(self._found.get(scope, [])))
+        every = [each for scope in module.walk() for each in self._found.get(scope, [])]
+        # one half of "rank 0 first" may stand in another function, such as __enter__ and __exit__
+        met = set(map(id, drop_pairs([each for each in every if each.call.operation == "barrier"])))
+        for scope in module.walk():
+            found = [
+                each
+                for each in self._found.get(scope, [])
+                if each.call.operation != "barrier" or id(each) in met
+            ]
+            told += tell_uneven(drop_pairs(found))
         return tuple(sorted(told, key=lambda each: (each.call.cell or 0, each.call.line, each.call.column)))
 
     def _prepare(self, scope: Scope) -> None:
@@ -131,7 +145,18 @@ class PathReader:
     def _block(self, body: Sequence[ast.stmt], scope: Scope, after: _After) -> tuple[Call, ...]:
         """Return the calls of a block."""
         tail: tuple[Call, ...] = ()
+        start = len(self._ways[-1])
         for statement in reversed(body):
+            name = self._name_statement(statement, scope)
+            if name in JOINS_GROUP:
+                # before there is a group, nothing is a collective, and who leaves there is not in it
+                self._ways.append([])
+                self._statement(statement, scope, _After())
+                self._ways.pop()
+                return tail
+            if name == DESTROYS and not self._destroys_one(statement):
+                tail = ()
+                del self._ways[-1][start:]
             further = _After(tail + after.ends, tail + after.loop, tail + after.turn)
             if isinstance(statement, ast.If):
                 own, sure = self._if(statement, scope, further)
@@ -140,6 +165,17 @@ class PathReader:
                 tail = self._statement(statement, scope, further) + tail
             tail = tail[:MOST_CALLS]
         return tail
+
+    def _name_statement(self, statement: ast.stmt, scope: Scope) -> str:
+        """Return what a statement calls, where it is one call and nothing else."""
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        return (self.files.dotted(call.func, scope) or "") if isinstance(call, ast.Call) else ""
+
+    @staticmethod
+    def _destroys_one(statement: ast.stmt) -> bool:
+        """Whether it destroys a group that is named."""
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        return isinstance(call, ast.Call) and bool(call.args or call.keywords)
 
     def _statement(self, node: ast.stmt, scope: Scope, after: _After) -> tuple[Call, ...]:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -156,6 +192,8 @@ class PathReader:
                 self._block(node.body, scope, after)
                 self._ways.pop()
                 return calls
+            if any(_last(each.func) == "no_sync" for each in managers):
+                return calls + self._unsynchronised(node, scope, after)
             return calls + self._block(node.body, scope, after)
         if isinstance(node, ast.Try) or type(node).__name__ == "TryStar":
             return self._try(node, scope, after)
@@ -163,6 +201,16 @@ class PathReader:
             sides = [self._block(case.body, scope, after) for case in node.cases]
             return self._expressions([node.subject], scope) + doubt(join_sides(sides))
         return self._expressions(children(node), scope)
+
+    def _unsynchronised(
+        self, node: ast.With | ast.AsyncWith, scope: Scope, after: _After
+    ) -> tuple[Call, ...]:
+        """Read a ``no_sync``: a backward within it is no collective."""
+        self._ways.append([])
+        calls = self._block(node.body, scope, after)
+        found = self._ways.pop()
+        self._ways[-1] += [each for each in found if each.call.operation != "backward"]
+        return tuple(each for each in calls if each.operation != "backward")
 
     def _try(self, node: ast.stmt, scope: Scope, after: _After) -> tuple[Call, ...]:
         last = self._block(getattr(node, "finalbody", []), scope, after)
@@ -221,7 +269,22 @@ class PathReader:
             kind = "while" if isinstance(node, ast.While) else "for"
             self._ways[-1] += [Found(call, difference, kind, node, head) for call in body]
             body = ()
+        body = tuple(replace(each, repeated=True) for each in body)
         return calls + body + self._block(node.orelse, scope, after)
+
+    def _is_in_turn(self, scope: Scope) -> bool:
+        """Whether another loop of the function makes up for the rounds: ``range(world_size - rank)``."""
+        ends = [
+            each.args[-1]
+            for each in find_calls(scope)
+            if each.args and self.files.dotted(each.func, scope) == "range"
+        ]
+        return any(
+            isinstance(end, ast.BinOp)
+            and isinstance(end.op, ast.Sub)
+            and self._ranks.rank(end.right, scope) is not None
+            for end in ends
+        )
 
     def _rounds(self, head: ast.expr, node: ast.stmt, scope: Scope) -> Difference | None:
         """Return how ranks differ in the number of rounds of a loop."""
@@ -234,7 +297,9 @@ class PathReader:
         ):
             return None
         traced = self._ranks.rank(head.args[0], scope)
-        return None if traced is None else Difference("rank", traced, ast.dump(head))
+        return (
+            None if traced is None or self._is_in_turn(scope) else Difference("rank", traced, ast.dump(head))
+        )
 
     def _plain(self, body: Iterable[ast.AST], scope: Scope) -> Iterator[Call]:
         """Yield the collectives that stand in a block itself, whatever the tests around them."""
@@ -306,12 +371,22 @@ class PathReader:
                 return "raise" if _fails(last.value) else "exit"
         return ""
 
-    def _opaque(self, body: Sequence[ast.stmt], scope: Scope) -> bool:
+    def _opaque(self, body: Sequence[ast.AST], scope: Scope) -> bool:
         """Whether a side calls what may be a collective and cannot be told: functions that were not given."""
         for statement in body:
             for node in ast.walk(statement):
-                if not isinstance(node, ast.Call) or self.files.function(node.func, scope) is not None:
+                if not isinstance(node, ast.Call):
                     continue
+                if self._hands_over(node, scope):
+                    return True
+                function = self.files.function(node.func, scope)
+                if function is not None:
+                    inner = find_calls(function)
+                    if _calls_parameter(function) or any(self._hands_over(each, function) for each in inner):
+                        return True
+                    continue
+                if self._is_method_of_files(node, scope):
+                    return True
                 if name_collective(node, scope, self.files) is not None:
                     continue
                 name = self.files.dotted(node.func, scope)
@@ -321,6 +396,26 @@ class PathReader:
                     continue
                 return True
         return False
+
+    def _hands_over(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether a call is given a collective, or a function of the files that makes one: it may make that."""
+        for each in call.args:
+            if not isinstance(each, (ast.Name, ast.Attribute)):
+                continue
+            if (self.files.dotted(each, scope) or "").startswith(DIST):
+                return True
+            function = self.files.function(each, scope)
+            if function is not None and self.summarise(function):
+                return True
+        return False
+
+    def _is_method_of_files(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether it is a method of an object whose class stands in the files, that makes collectives."""
+        if not isinstance(call.func, ast.Attribute):
+            return False
+        owner = self.files.find_made(call.func.value, scope)
+        method = owner.functions.get(call.func.attr) if owner is not None else None
+        return method is not None and bool(self.summarise(method))
 
     def _expressions(self, nodes: Iterable[ast.AST], scope: Scope) -> tuple[Call, ...]:
         calls: tuple[Call, ...] = ()
@@ -332,8 +427,7 @@ class PathReader:
         if isinstance(node, ast.Lambda):
             return ()
         if isinstance(node, ast.IfExp):
-            self._choice(node, scope)
-            return self._expression(node.test, scope)
+            return self._expression(node.test, scope) + self._choice(node, scope)
         if isinstance(node, ast.BoolOp):
             return self._shortcut(node, scope)
         calls = self._expressions(children(node), scope)
@@ -353,18 +447,20 @@ class PathReader:
             calls += doubt(own)
         return calls
 
-    def _choice(self, node: ast.IfExp, scope: Scope) -> None:
-        """``barrier() if rank == 0 else None``."""
+    def _choice(self, node: ast.IfExp, scope: Scope) -> tuple[Call, ...]:
+        """Read ``barrier() if rank == 0 else None``; return the calls of both sides where ranks do not part there."""
         left, right = self._expression(node.body, scope), self._expression(node.orelse, scope)
         difference = self._ranks.read(node.test, scope)
         if difference is None:
-            return
-        for own, other, side, kind in (
-            (left, right, difference, "if"),
-            (right, left, difference.negate(), "else"),
+            both = left + find_surplus(right, left)
+            return both if self._ranks.is_about_launch(node.test, scope) else doubt(both)
+        for own, other, side, kind, lacking in (
+            (left, right, difference, "if", node.orelse),
+            (right, left, difference.negate(), "else", node.body),
         ):
-            surplus = find_surplus(own, other)
+            surplus = find_surplus(own, other) if not self._opaque([lacking], scope) else ()
             self._ways[-1] += [Found(call, side, kind, node, node.test) for call in surplus]
+        return find_common(left, right)
 
     def _call(self, node: ast.Call, scope: Scope) -> tuple[Call, ...]:
         operation = name_collective(node, scope, self.files) or self._name_backward(node, scope)
@@ -373,6 +469,8 @@ class PathReader:
         if is_wrapper(node, scope, self.files):
             return (Call(WRAPPER, node, scope),)
         function = self.files.function(node.func, scope)
+        if function is not None and any(map(_switches_off, node.keywords)):
+            return ()
         if function is None:
             return (Call("forward", node, scope),) if self._is_forward(node, scope) else ()
         return tuple(
@@ -394,6 +492,20 @@ class PathReader:
             return False
         values = kinds_of(self.files).all_of(node.func, scope, "wrapped")
         return bool(values) and all(map(sends_buffers, values))
+
+
+def _switches_off(keyword: ast.keyword) -> bool:
+    """Whether ``distributed=False`` or the like tells a function that this time only one process calls it."""
+    off = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
+    return off and any(word in (keyword.arg or "").lower() for word in SWITCHES)
+
+
+def _calls_parameter(function: Scope) -> bool:
+    """Whether a function calls what it is given."""
+    return any(
+        isinstance(each.func, ast.Name) and each.func.id in function.parameters
+        for each in find_calls(function)
+    )
 
 
 def _fails(call: ast.Call) -> bool:

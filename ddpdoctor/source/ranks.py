@@ -25,7 +25,9 @@ FIRST_ONLY = frozenset({"rank_zero_only", "rank0_only", "master_only", "main_pro
 CLOCKS = frozenset({"time.time", "time.perf_counter", "time.monotonic", "time.time_ns", "time.monotonic_ns",
                     "time.perf_counter_ns"})  # fmt: skip
 HOSTS = frozenset({"socket.gethostname", "socket.getfqdn", "platform.node"})
-CONVERSIONS = frozenset({"int", "str", "bool", "float"})
+OF_TENSORS = frozenset({"dim", "size", "ndimension", "numel", "item", "argmax", "index", "matrix_rank"})
+"""Methods that give numbers which are no ranks."""
+CONVERSIONS = frozenset({"int", "str", "float"})
 DEEPEST = 8
 """Assignments that are followed to the source of a value."""
 ZERO = "zero"
@@ -112,7 +114,11 @@ class RankReader:
             sides = [test.left, *test.comparators]
             return any(self._last(each, scope) in _WORLD for each in sides) or (
                 any(_is_negative(each) or _is_none(each) for each in sides)
-                and any(self.rank(each, scope) is not None for each in sides)
+                and any(
+                    self.rank(each, scope) is not None
+                    for each in sides
+                    if isinstance(each, ast.Call) or self._last(each, scope) in RANKS
+                )
             )
         last = self._last(test, scope)
         return last in _LAUNCH or last in _WORLD
@@ -169,7 +175,9 @@ class RankReader:
         if value is not None and (type(operator), value) in zero:
             return Difference("rank", traced, _key(left, 0), zero[type(operator), value])
         if value is not None and value > 0 and isinstance(operator, (ast.Gt, ast.GtE, ast.Lt, ast.LtE)):
-            return Difference("rank", traced, f"{key} {type(operator).__name__}")
+            least = value + isinstance(operator, (ast.Gt, ast.LtE))
+            up = isinstance(operator, (ast.Gt, ast.GtE))
+            return Difference("rank", traced, f"{ast.dump(left)} >= {least}", up)
         return None
 
     def _is_size(self, node: ast.expr, scope: Scope) -> bool:
@@ -202,10 +210,13 @@ class RankReader:
         if isinstance(node, ast.Name) and node.id in scope.reduced:
             return None
         found = self._values(node, scope)
-        for value in found[1] if found else ():
-            read = self.read(value, found[0], depth + 1) if found and value is not UNKNOWN else None
+        reads = [self.read(value, found[0], depth + 1) for value in _known(found[1])] if found else []
+        for read in reads:
             if read is not None:
-                return read
+                # what is bound to something else as well may have been agreed on
+                return read if found and _all_read(_known(found[1]), reads) else None
+        if found and any(self._is_text(value, found[0]) for value in found[1]):
+            return None  # of a text only whether it is there is asked
         last = node.id if isinstance(node, ast.Name) else node.attr
         if last in FIRST and (
             found is None or all(v is UNKNOWN or isinstance(v, ast.Call) for v in found[1])
@@ -227,7 +238,15 @@ class RankReader:
         last = self._last(call, scope)
         if last in FIRST:
             return Difference(HELPER, False, ZERO)
+        if self._is_text(call, scope):
+            return None
         return Difference("rank", True, ZERO, positive=False) if self.rank(call, scope, depth) else None
+
+    def _is_text(self, node: ast.expr, scope: Scope) -> bool:
+        """Whether it is a variable of the environment as it stands there."""
+        if isinstance(node, ast.Call):
+            return self._files.dotted(node.func, scope) in ("os.environ.get", "os.getenv")
+        return isinstance(node, ast.Subscript) and self._files.dotted(node.value, scope) == "os.environ"
 
     def rank(self, node: ast.expr, scope: Scope, depth: int = 0) -> bool | None:
         """Whether a value is a rank: True traced to its source, False by its name only, None where it is none."""
@@ -275,14 +294,19 @@ class RankReader:
                 return None
             if home.spawned and home.parameters and home.parameters[0] == node.id:
                 return True
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            owner = scope.lookup(node.value.id)
+            if owner is not None and node.value.id in owner[0].loops:
+                return None  # of one of several things
         last = node.id if isinstance(node, ast.Name) else node.attr
         values = found[1] if found is not None else []
-        read = [self.rank(v, found[0], depth + 1) for v in values if v is not UNKNOWN] if found else []
+        read = [self.rank(v, found[0], depth + 1) for v in _known(values)] if found else []
         known = [each for each in read if each is not None]
         if known:
-            return any(known)
+            return any(known) if _all_read(_known(values), read) else None
         computed = any(
-            not isinstance(value, (ast.Constant, ast.Name, ast.Attribute, ast.Call)) for value in values
+            not isinstance(value, (ast.Constant, ast.Name, ast.Attribute, ast.Call)) or _is_size(value)
+            for value in values
         )
         return False if last in RANKS and not computed else None
 
@@ -294,6 +318,27 @@ class RankReader:
             if owner is not None and node.attr in owner.attributes:
                 return owner, owner.attributes[node.attr]
         return None
+
+
+def _known(values: Iterable[ast.expr]) -> list[ast.expr]:
+    return [each for each in values if each is not UNKNOWN]
+
+
+def _all_read(values: Iterable[ast.expr], reads: Iterable[object]) -> bool:
+    """Whether each value that is no constant was read."""
+    pairs = zip(values, reads, strict=True)
+    return all(read is not None or isinstance(value, ast.Constant) for value, read in pairs)
+
+
+def _is_size(value: ast.expr) -> bool:
+    """Whether it is a number that is no rank's: spelled out, or that of a tensor."""
+    if isinstance(value, ast.Constant):
+        return type(value.value) is int and value.value > 0
+    return (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and value.func.attr in OF_TENSORS
+    )
 
 
 _WORLD = SIZES | {"n_gpu", "ngpus", "num_gpus"}

@@ -11,6 +11,7 @@ from ddpdoctor.evidence.sources import UnevenCall
 from ddpdoctor.source.calls import GROUPS
 from ddpdoctor.source.names import Scope
 from ddpdoctor.source.ranks import Difference
+from ddpdoctor.source.walking import find_keyword
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +23,18 @@ class Call:
     scope: Scope
     certain: bool = True
     inner: tuple[tuple[ast.AST, Scope], ...] = ()
+    repeated: bool = False
+    """It stands in a loop, so that it may make up for several of the other side."""
 
     @property
     def identity(self) -> str:
         """What has to be equal on both sides of a test; for a new group the list of its ranks is part of it."""
-        if (
-            self.operation == "new_group"
-            and not self.inner
-            and isinstance(self.node, ast.Call)
-            and self.node.args
-        ):
-            return f"new_group {ast.dump(self.node.args[0])}"
+        if self.operation == "new_group" and not self.inner and isinstance(self.node, ast.Call):
+            ranks = find_keyword(self.node, "ranks", 0)
+            found = self.scope.lookup(ranks.id) if isinstance(ranks, ast.Name) else None
+            if found is not None and len(found[1]) == 1:
+                ranks = found[1][0]
+            return f"new_group {ast.dump(ranks)}" if ranks is not None else self.operation
         return self.operation
 
 
@@ -55,8 +57,11 @@ def doubt(calls: tuple[Call, ...]) -> tuple[Call, ...]:
 def find_surplus(own: tuple[Call, ...], other: tuple[Call, ...]) -> tuple[Call, ...]:
     """Return the calls that the other side lacks."""
     there = Counter(each.identity for each in other)
+    repeated = {each.identity for each in other if each.repeated}
     left = []
     for each in own:
+        if each.identity in repeated:
+            continue
         if there[each.identity]:
             there[each.identity] -= 1
         else:

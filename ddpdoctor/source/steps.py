@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.kinds import Kinds, Value
-from ddpdoctor.source.names import Scope
-from ddpdoctor.source.walking import find_calls, names_in, own_nodes
+from ddpdoctor.source.names import UNKNOWN, Scope
+from ddpdoctor.source.walking import find_argument, find_calls, names_in, own_nodes
 
 DEEPEST = 4
 """Functions that are followed into one another from the body of a loop."""
@@ -164,6 +164,28 @@ def about_random(name: str) -> bool:
     return name in RANDOM
 
 
+def _follow_name(
+    node: ast.Name | ast.Attribute, home: Scope, kinds: Kinds
+) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield what a variable may be: bound here or outside, taken out of a tuple, given by callers, kept by ``self``."""
+    if isinstance(node, ast.Attribute):
+        owner = home.find_class() if isinstance(node.value, ast.Name) and node.value.id == "self" else None
+        if owner is not None:
+            maker = owner.functions.get("__init__", owner)
+            yield from ((value, maker) for value in owner.attributes.get(node.attr, []))
+        return
+    where, values = home.lookup(node.id) or (home, [])
+    yield from ((value, where) for value in values if value is not UNKNOWN)
+    yield from (
+        (each.value, where) for each in kinds.flow(where).bindings.get(node.id, ()) if each.value is not None
+    )
+    if node.id in where.parameters:
+        for call, caller in kinds.callers(where):
+            argument = find_argument(call, where, node.id)
+            if argument is not None:
+                yield argument, caller
+
+
 def speaks_of(node: ast.AST, fits: Callable[[str], bool], scope: Scope, kinds: Kinds) -> bool:
     """Whether a name fits in a node, in what its names are bound to, or in functions of the files that it calls."""
     waiting = [(node, scope, 0)]
@@ -174,10 +196,12 @@ def speaks_of(node: ast.AST, fits: Callable[[str], bool], scope: Scope, kinds: K
         if any(fits(name) for name in names_in(each)):
             return True
         for inner in ast.walk(each) if depth < DEEPEST else ():
-            if isinstance(inner, ast.Name):
-                where, values = home.lookup(inner.id) or (home, [])
-                waiting += [(value, where, depth + 1) for value in values if value not in seen]
-                seen.update(values)
+            if isinstance(inner, ast.Constant) and isinstance(inner.value, str) and fits(inner.value):
+                return True  # the name of a variable of the environment, an option, a key
+            if isinstance(inner, (ast.Name, ast.Attribute)):
+                found = [pair for pair in _follow_name(inner, home, kinds) if pair[0] not in seen]
+                waiting += [(value, where, depth + 1) for value, where in found]
+                seen.update(value for value, _ in found)
             elif isinstance(inner, ast.Call):
                 called = kinds.files.function(inner.func, home)
                 if called is not None and called not in seen:

@@ -96,7 +96,7 @@ class Trace:
     joins: bool = False
     """Whether it is a rank: makes the process group, a collective, a wrapped model or an Accelerator."""
     alone: bool = False
-    """Whether its process group is made for one rank."""
+    """Whether its process group is made for one rank, or it is one by its number: the others run another script."""
 
     @property
     def has_peers(self) -> bool:
@@ -238,8 +238,11 @@ class _Walker:
         if callee is None and name in RUNNERS and node.args:
             callee = self.files.function(node.args[0], scope)
         self._write(Step(node, name, scope, guards, frames, callee is not None))
-        if name in JOINS and fold(find_keyword(node, "world_size"), scope, self.files) == "1":
-            self.trace.alone = True
+        if name in JOINS:
+            size, rank = (
+                fold(find_keyword(node, word), scope, self.files) for word in ("world_size", "rank")
+            )
+            self.trace.alone = self.trace.alone or size == "1" or (rank or "").isdecimal()
         if not self.trace.joins:
             # Libraries make collectives where a test says that there is a group: that is no sign of one.
             sure = not any(each.kind in DOUBTS for each in guards)

@@ -21,7 +21,9 @@ def find_gathered(evidence: Evidence) -> Iterable[Finding]:
             f"{name_line(fact.related[0].place)} is computed from it.",
             Fix(
                 "put this rank's own part back, with its gradient",
-                code=f"{fact.place.text}\n{into}[dist.get_rank()] = {what}",
+                code=f"{into} = torch.cat(torch.distributed.nn.functional.all_gather({what}))"
+                if "into_tensor" in fact.place.text
+                else f"{fact.place.text}\n{into}[dist.get_rank()] = {what}",
             ),
             why=f"{what} is an output of a DistributedDataParallel model; {into} is taken as it came",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
@@ -9,6 +10,7 @@ from ddpdoctor.judge import Finding, Fix, check_also
 from ddpdoctor_checks.crash import collectives
 from ddpdoctor_checks.hangs import findings as hangs
 from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
+from ddpdoctor_checks.lint.rewriting import read_line
 from ddpdoctor_checks.silent import work
 
 NEEDS = ("sources",)
@@ -29,10 +31,17 @@ def find_unwaited(evidence: Evidence) -> Iterable[Finding]:
             f"{operation} is begun at {name_line(fact.place)} {_LOST[how]}: nothing waits until it is done.",
             Fix(
                 "keep the Work and wait before the tensor is used",
-                code=f"work = {fact.place.text}\nwork.wait()",
+                code=_keep(fact.place.text, how),
             ),
             why="no wait, barrier or synchronisation follows in the function",
         )
+
+
+def _keep(text: str, how: str) -> str:
+    """Return the line with its work kept, where it is a whole statement that begins one."""
+    if how == "dropped" and isinstance(read_line(text), ast.Expr):
+        return f"work = {text}\nwork.wait()"
+    return "for work in works:\n    work.wait()" if how == "collected" else "work.wait()"
 
 
 @check_also(hangs.find_unmatched, id="lint.point_to_point", family="source", needs=NEEDS, commands=LINT)

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
-from ddpdoctor.source.calls import SAMPLERS
+from ddpdoctor.source.calls import JOINS, SAMPLERS
 from ddpdoctor.source.flow import name_of
 from ddpdoctor.source.kinds import Kinds, Value, born_with, kinds_of
 from ddpdoctor.source.makers import find_class_kind
@@ -22,6 +22,7 @@ from ddpdoctor.source.steps import (
     speaks_of,
     training_loops,
 )
+from ddpdoctor.source.texts import fold
 from ddpdoctor.source.walking import find_keyword, is_spelled_out, names_in, own_nodes
 
 FEW_RANKS = 4
@@ -44,7 +45,13 @@ def find_unsharded(files: Files) -> Iterator[SourceFact]:
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
     for loop in training_loops(kinds):
-        if not loop.wrapped or not isinstance(loop.node, (ast.For, ast.AsyncFor)) or _skips_by_rank(loop):
+        if (
+            not loop.wrapped
+            or not isinstance(loop.node, (ast.For, ast.AsyncFor))
+            or _skips_by_rank(loop, kinds)
+        ):
+            continue
+        if _is_alone(loop.scope.module, kinds):
             continue
         loaders = loaders_of(loop.node.iter, loop.scope, kinds)
         if not loaders or not all(_is_whole(each, kinds) for each in loaders):
@@ -101,8 +108,12 @@ def _is_the_same(data: Value, kinds: Kinds) -> bool:
         return not speaks_of(data.call, about_random, data.scope, kinds)
     if any(map(about_shards, names_in(data.owner.node))):
         return False
-    maker = data.owner.functions.get("__init__")
-    return maker is None or RANDOM.isdisjoint(names_in(maker.node))
+    maker, getter = (data.owner.functions.get(name) for name in ("__init__", "__getitem__"))
+    if maker is not None and not RANDOM.isdisjoint(names_in(maker.node)):
+        return False
+    # what is drawn for each sample differs where ranks are seeded by their number
+    draws = getter is not None and not RANDOM.isdisjoint(names_in(getter.node))
+    return not (draws and _is_seeded_apart(data.scope.module, kinds))
 
 
 def _shuffles(call: ast.Call, kinds: Kinds, scope: Scope) -> bool:
@@ -117,7 +128,11 @@ def _is_drawn_apart(loader: Value, kinds: Kinds) -> bool:
     """Whether the random order is meant to differ: a generator of the loader's own, or a seed with the rank in it."""
     if find_keyword(loader.call, "generator") is not None or loader.scope is None:
         return True
-    module = loader.scope.module
+    return _is_seeded_apart(loader.scope.module, kinds)
+
+
+def _is_seeded_apart(module: Scope, kinds: Kinds) -> bool:
+    """Whether a program seeds random numbers by the rank."""
     for call, scope, name in kinds.programs.calls(module):
         if "seed" in name.rpartition(".")[2].lower() and any(
             speaks_of(each, about_shards, scope, kinds) for each in call.args
@@ -126,9 +141,24 @@ def _is_drawn_apart(loader: Value, kinds: Kinds) -> bool:
     return False
 
 
-def _skips_by_rank(loop: TrainingLoop) -> bool:
-    """Whether a loop takes its own share of the batches, by a remainder, a slice or a test on the rank."""
-    for node in (inner for each in loop.node.body for inner in ast.walk(each)):
+def _is_alone(module: Scope, kinds: Kinds) -> bool:
+    """Whether the process groups of a program are made for one rank."""
+    sizes = [
+        fold(find_keyword(call, "world_size"), scope, kinds.files)
+        for call, scope, name in kinds.programs.calls(module)
+        if name in JOINS
+    ]
+    return bool(sizes) and all(size == "1" for size in sizes)
+
+
+def _skips_by_rank(loop: TrainingLoop, kinds: Kinds) -> bool:
+    """Whether a loop takes its own share of the batches, by a remainder, a slice or a test on the rank.
+
+    Also in functions that it gives something that it has of a batch.
+    """
+    called = {kinds.files.function(call.func, home) for call, home in loop.calls}
+    bodies = [loop.node.body, *(getattr(each.node, "body", []) for each in called if each is not None)]
+    for node in (inner for body in bodies for each in body for inner in ast.walk(each)):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
             chosen: ast.AST = node.right
         elif isinstance(node, ast.Subscript):

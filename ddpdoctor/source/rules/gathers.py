@@ -92,12 +92,21 @@ def _is_constant(node: ast.AST, scope: Scope, files: Files) -> bool:
     )
 
 
+JOINED = frozenset({"cat", "stack", "concat", "vstack", "hstack"})
+
+
 def _puts_back(into: ast.Name, what: ast.expr, scope: Scope) -> bool:
     """Whether the rank's own part is put in its place, or joined with those of the others."""
     own = {each.id for each in ast.walk(what) if isinstance(each, ast.Name)}
     for node in own_nodes(scope.node):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
             if isinstance(node.value, ast.Name) and node.value.id == into.id:
+                return True
+            if any("rank" in name for name in names_in(node.slice)):
+                return True  # in what was joined of it
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in JOINED and node.args:
+            row = node.args[0].elts if isinstance(node.args[0], (ast.List, ast.Tuple)) else []
+            if len(row) > 1 and any(isinstance(each, ast.Name) and each.id in own for each in row):
                 return True
         elif isinstance(node, (ast.List, ast.Tuple, ast.BinOp)):
             names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}

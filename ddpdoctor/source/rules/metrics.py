@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.calls import SAMPLERS
 from ddpdoctor.source.kinds import Kinds, Value, kinds_of
+from ddpdoctor.source.known import KNOWN_ROOTS
 from ddpdoctor.source.losses import JOINING, ORDERS, LossReader
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.rules.data import samplers_of
@@ -66,12 +67,17 @@ def find_passes(kinds: Kinds) -> Iterator[Pass]:
                     yield Pass(node, scope, trains, frozenset(names), samplers)
 
 
+CLOCKS = frozenset({"time", "perf_counter", "monotonic", "elapsed", "process_time"})
+"""Names by which what is added up is time."""
+
+
 def _find_counted(loop: ast.For) -> list[tuple[str, ast.expr]]:
     """Return what is added up in a loop, and what is added: numbers of batches and samples decide nothing."""
     return [
         (each.target.id, each.value)
         for each in own_nodes(loop)
         if isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Name) and not _is_size(each.value)
+        if CLOCKS.isdisjoint(names_in(each.value))
     ]
 
 
@@ -193,6 +199,13 @@ class _UseFinder:
                         name for target in statement.targets for name in _bind(target, {None})
                     )
                 continue
+            if isinstance(statement, ast.If) and _only_tells(statement):
+                continue
+            if isinstance(statement, ast.Assign) and self._may_join(value, names, scope):
+                names.difference_update(
+                    name for target in statement.targets for name in _bind(target, {None})
+                )
+                continue
             if _compares(value, names) or self._hands_over(value, names, scope):
                 return _Use("decides", name, statement, scope), returned
             if isinstance(statement, ast.Assign):
@@ -203,6 +216,20 @@ class _UseFinder:
             elif told is None and isinstance(value, ast.Call) and _last(value.func) in REPORTS:
                 told = _Use("told", name, statement, scope)
         return told, returned
+
+    def _may_join(self, value: ast.expr, names: set[str], scope: Scope) -> bool:
+        """Whether a function that was not given has a variable and returns something: it may reduce over ranks."""
+        files = self._kinds.files
+        for call in ast.walk(value):
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+                continue
+            given = [*call.args, *(each.value for each in call.keywords)]
+            imported = any(call.func.id in each.imports for each in scope.outwards())
+            root = (files.dotted(call.func, scope) or "").split(".")[0]
+            unknown = imported and root not in KNOWN_ROOTS and files.function(call.func, scope) is None
+            if unknown and any(_mentioned(each, names) is not None for each in given):
+                return True
+        return False
 
     def _hands_over(self, value: ast.expr, names: set[str], scope: Scope) -> bool:
         """Whether a variable is given to what decides by it: a function or object of the files, or a scheduler."""
@@ -237,6 +264,15 @@ class _UseFinder:
         if made is None and isinstance(call.func, ast.Attribute):
             made, name = files.find_made(call.func.value, scope), call.func.attr
         return made.functions.get(name) if made is not None else None
+
+
+def _only_tells(statement: ast.If) -> bool:
+    """Whether all that hangs on a test is what is printed."""
+    body = [*statement.body, *statement.orelse]
+    return all(
+        isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) and _last(each.value.func) in REPORTS
+        for each in body
+    )
 
 
 def _asked(statement: ast.stmt) -> ast.expr | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
@@ -11,7 +12,7 @@ from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.graphs import Slice, loss_of, slice_of
 from ddpdoctor.source.kinds import Kinds, Value, kinds_of
 from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.steps import TrainingLoop, find_backwards, training_loops
+from ddpdoctor.source.steps import TrainingLoop, find_backwards, is_backward, training_loops
 from ddpdoctor.source.walking import find_calls, names_in
 
 PASSIVE = frozenset({"parameters", "named_parameters", "buffers", "state_dict", "load_state_dict", "train", "eval",
@@ -23,6 +24,11 @@ REDUCES = frozenset({"all_reduce", "reduce", "reduce_scatter", "reduce_scatter_t
 """Calls by which gradients or parameters are made equal by hand."""
 
 
+WITHOUT = re.compile(
+    r"(Dropout|AlphaDropout|FeatureAlphaDropout|Identity$|ReLU|LeakyReLU|ELU|SELU|CELU|GELU|SiLU|Mish|Sigmoid|Tanh|Softmax"
+    r"|LogSoftmax|Softplus|Hard|Flatten|Unflatten|Upsample|(Adaptive)?(Max|Avg)Pool|ZeroPad|ReflectionPad|.*Loss$)"
+)
+"""Modules of torch.nn that have no parameters."""
 OF_MODELS = frozenset({"grad", "grads", "gradient", "gradients", "param", "params", "parameter", "parameters",
                        "weight", "weights", "data"})  # fmt: skip
 """Words in the names of what is reduced by which it is gradients or parameters."""
@@ -43,6 +49,8 @@ def find_bypassed(files: Files) -> Iterator[SourceFact]:
         behind = slice_of(loss, scope, kinds)
         if not behind.complete or _goes_through_wrapper(behind, kinds):
             continue
+        if _is_cleared(call, scope, kinds) or _is_joined(call, scope, kinds):
+            continue
         for inner, home in behind.calls:
             way = _find_way(inner, home, kinds)
             if way is not None and inner not in told and not reduces_by_hand(home, kinds):
@@ -57,6 +65,49 @@ def _is_certain(node: ast.AST, scope: Scope, kinds: Kinds) -> bool:
     """Whether a statement stands below no test, in its own function."""
     spot = kinds.flow(scope).spot(node)
     return spot is not None and all(side == "loop" for _, side in spot.blocks)
+
+
+def _is_cleared(backward: ast.Call, scope: Scope, kinds: Kinds) -> bool:
+    """Whether gradients are cleared after a backward before any step: it is for those of its inputs."""
+    flow = kinds.flow(scope)
+    own = flow.spot(backward)
+    for call in find_calls(scope):
+        spot = flow.spot(call)
+        if (
+            own is None
+            or spot is None
+            or spot.number <= own.number
+            or not isinstance(call.func, ast.Attribute)
+        ):
+            continue
+        if call.func.attr == "zero_grad":
+            return spot.blocks == own.blocks
+        if call.func.attr == "step":
+            return False
+    return False
+
+
+def _is_joined(backward: ast.Call, scope: Scope, kinds: Kinds) -> bool:
+    """Whether another backward of the same round goes through a wrapper: it reduces what was added up before."""
+    flow = kinds.flow(scope)
+    own = flow.spot(backward)
+    for call in find_calls(scope):
+        spot = flow.spot(call)
+        loss = loss_of(call) if is_backward(call) and call is not backward else None
+        if loss is None or own is None or spot is None or own.loops != spot.loops:
+            continue
+        between = range(min(own.number, spot.number), max(own.number, spot.number))
+        if any(
+            _steps(each) for each in find_calls(scope) if (at := flow.spot(each)) and at.number in between
+        ):
+            continue
+        if _goes_through_wrapper(slice_of(loss, scope, kinds), kinds):
+            return True
+    return False
+
+
+def _steps(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr == "step"
 
 
 def _goes_through_wrapper(behind: Slice, kinds: Kinds) -> bool:
@@ -177,6 +228,7 @@ def find_changed(files: Files) -> Iterator[SourceFact]:
         if any("params_and_buffers_to_ignore" in name for name in names_in(wrap.scope.node)):
             continue  # it is told of parameters that it shall not reduce
         trained = [loop for loop in loops if _trains(loop, wrap)]
+        again = [other for other in wraps_of(kinds) if other is not wrap and _wraps_same(other, wrap)]
         for scope in _scopes_after(wrap):
             for statement, spot in kinds.flow(scope).statements:
                 if not spot.is_on or not (
@@ -185,6 +237,8 @@ def find_changed(files: Files) -> Iterator[SourceFact]:
                     continue
                 if not any(_comes_later(loop, statement, scope, kinds) for loop in trained):
                     continue
+                if any(_stands_behind(other, statement, scope, kinds) for other in again):
+                    continue  # wrapped anew after the change
                 way = _read_change(statement, scope, wrap, kinds)
                 if way is not None and statement not in told:
                     told.add(statement)
@@ -192,6 +246,18 @@ def find_changed(files: Files) -> Iterator[SourceFact]:
                     place = scope.place(statement)
                     certain = _is_certain(statement, scope, kinds)
                     yield SourceFact("changed-after-wrap", place, (noticed,), way, certain=certain)
+
+
+def _wraps_same(one: Wrap, other: Wrap) -> bool:
+    return bool({each.identity for each in one.value.inner} & {each.identity for each in other.value.inner})
+
+
+def _stands_behind(wrap: Wrap, statement: ast.stmt, scope: Scope, kinds: Kinds) -> bool:
+    """Whether a wrap comes after a statement, or may: in another function, or in the next round of a loop."""
+    own, other = kinds.flow(scope).spot(statement), kinds.flow(scope).spot(wrap.value.call)
+    return (
+        own is None or other is None or other.number > own.number or bool(set(own.loops) & set(other.loops))
+    )
 
 
 def _is_through_module(statement: ast.stmt, scope: Scope, kinds: Kinds) -> bool:
@@ -229,8 +295,10 @@ def _read_change(statement: ast.stmt, scope: Scope, wrap: Wrap, kinds: Kinds) ->
         for target in statement.targets:
             if not isinstance(target, ast.Attribute):
                 continue
-            if _belongs(target.value, scope, wrap, kinds) and kinds.all_of(
-                statement.value, scope, "model", "parameter"
+            if (
+                _belongs(target.value, scope, wrap, kinds)
+                and kinds.all_of(statement.value, scope, "model", "parameter")
+                and _has_parameters(statement.value, scope, kinds)
             ):
                 return "replaced", ast.unparse(target)
             if (
@@ -244,6 +312,22 @@ def _read_change(statement: ast.stmt, scope: Scope, wrap: Wrap, kinds: Kinds) ->
         return None
     call = statement.value if isinstance(statement, ast.Expr) else None
     return _read_call(call, scope, wrap, kinds) if isinstance(call, ast.Call) else None
+
+
+def _has_parameters(node: ast.expr, scope: Scope, kinds: Kinds) -> bool:
+    """Whether a new part may have parameters that are trained: no dropout or the like, and not frozen as it is made."""
+    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+    if any(_freezes(each) for each in calls):
+        return False
+    name = kinds.files.dotted(calls[0].func, scope) if calls and calls[0] is node else None
+    return name is None or not (name.startswith("torch.nn.") and WITHOUT.match(name.rpartition(".")[2]))
+
+
+def _freezes(call: ast.Call) -> bool:
+    """Whether it is ``part.requires_grad_(False)``."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "requires_grad_":
+        return False
+    return bool(call.args) and isinstance(call.args[0], ast.Constant) and call.args[0].value is False
 
 
 def _read_call(call: ast.Call, scope: Scope, wrap: Wrap, kinds: Kinds) -> tuple[str, str] | None:
@@ -342,8 +426,39 @@ def _was_frozen(node: ast.expr, scope: Scope, wrap: Wrap, kinds: Kinds) -> bool:
         if found and all(each.identity in made for each in found):
             short = min(len(path), len(other))
             if path[:short] == other[:short]:
-                return True
+                return not _is_freed_again(path, statement, wrap, kinds)
     return False
+
+
+def _is_freed_again(path: tuple[str, ...], freeze: ast.stmt, wrap: Wrap, kinds: Kinds) -> bool:
+    """Whether that part was unfrozen again between the freeze and the wrap."""
+    flow = kinds.flow(wrap.scope)
+    frozen, own = flow.spot(freeze), flow.spot(wrap.value.call)
+    for statement, spot in flow.statements:
+        if frozen is None or own is None or not frozen.number < spot.number < own.number:
+            continue
+        freed = _read_freeing(statement, wrap.scope, kinds)
+        if freed is not None and _root(freed)[1] == path[: len(_root(freed)[1])]:
+            return True
+    return False
+
+
+def _read_freeing(statement: ast.stmt, scope: Scope, kinds: Kinds) -> ast.expr | None:
+    """Return what a statement makes trainable."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "requires_grad_"
+    ):
+        return None if _freezes(call) else call.func.value
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Attribute):
+        target = statement.targets[0]
+        if target.attr == "requires_grad" and not (
+            isinstance(statement.value, ast.Constant) and statement.value.value is False
+        ):
+            return _path_of_loop(target.value, statement, scope, kinds)
+    return None
 
 
 def _read_freeze(statement: ast.stmt, scope: Scope, kinds: Kinds) -> ast.expr | None:
