@@ -34,6 +34,16 @@ def test_tutorial_gives_no_alarm(name: str) -> None:
     assert judge(FOLDER / name) == []
 
 
+STYLES = Path(__file__).resolve().parent / "styles"
+
+
+@pytest.mark.right
+@pytest.mark.parametrize("name", sorted(each.name for each in STYLES.iterdir() if each.name[0] != "_"))
+def test_right_program_in_an_unusual_style_gives_no_alarm(name: str) -> None:
+    """Each of them was once found wrong, and is not."""
+    assert judge(STYLES / name) == []
+
+
 CHANGES = [
     ("images.py", "            train_sampler.set_epoch(epoch)", "            pass", "DAT002"),
     ("images.py", "        train_sampler = torch.utils.data.distributed.DistributedSampler(train_dataset)", "        train_sampler = None", "DAT001"),

@@ -12,7 +12,7 @@ from ddpdoctor.source.calls import JOINS, name_collective
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.texts import find_settings, fold
 from ddpdoctor.source.traces import OTHER_JOINS, Step, Trace
-from ddpdoctor.source.walking import find_keyword
+from ddpdoctor.source.walking import find_keyword, own_nodes
 
 SETS = frozenset({"torch.cuda.set_device", "torch.cuda.device", "torch.set_default_device",
                   "torch.set_default_tensor_type", "torch.accelerator.set_device_index"})  # fmt: skip
@@ -178,10 +178,21 @@ def _sets_device(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and "device" in ast.unparse(node.func)
 
 
+def _is_moved(name: str, scope: Scope) -> bool:
+    """Whether a variable's ``.data`` is set."""
+    stored = (
+        each for each in own_nodes(scope.node) if isinstance(each, ast.Attribute) and each.attr == "data"
+    )
+    return any(
+        isinstance(each.ctx, ast.Store) and isinstance(each.value, ast.Name) and each.value.id == name
+        for each in stored
+    )
+
+
 def _is_on_cpu(node: ast.expr, step: Step, files: Files) -> bool:
     if isinstance(node, ast.Name):
         values = step.scope.bound.get(node.id, [])
-        if len(values) != 1:
+        if len(values) != 1 or _is_moved(node.id, step.scope):
             return False
         node = values[0]
     if not isinstance(node, ast.Call) or files.dotted(node.func, step.scope) not in MADE:

@@ -71,6 +71,9 @@ def _takes_otherwise(module: Scope, files: Files) -> bool:
             return True
         if any(name in SPAWNS for _, name in name_calls(scope, files)):
             return True
+        for call, name in name_calls(scope, files):
+            if name in JOINS and find_keyword(call, "rank") is not None:
+                return True  # whoever starts it tells the ranks
     return False
 
 

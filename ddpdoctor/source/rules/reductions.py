@@ -283,6 +283,9 @@ def _is_harmless(
     if kinds.files.function(call.func, scope) is not None:
         return True
     last = name.rpartition(".")[2]
+    method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    if method.startswith("register_") and "hook" in method:
+        return all(kinds.files.function(each, scope) is not None for each in call.args)
     if name.startswith("torch.distributed."):
         return last in QUIET
     if any(word in name.lower() for word in MANAGERS):

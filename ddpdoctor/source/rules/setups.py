@@ -13,7 +13,7 @@ from ddpdoctor.source.norms import has_norms
 from ddpdoctor.source.programs import ALL_JOINS
 from ddpdoctor.source.rules.models import wraps_of
 from ddpdoctor.source.steps import loaders_of, training_loops
-from ddpdoctor.source.walking import find_calls, find_keyword, is_spelled_out, names_in
+from ddpdoctor.source.walking import find_calls, find_keyword, is_spelled_out, names_in, own_nodes
 
 FEW_SAMPLES = 8
 """A batch of fewer on each rank is small for BatchNorm; the same number as in a live run."""
@@ -147,7 +147,12 @@ def find_reentrant(files: Files) -> Iterator[SourceFact]:
                         noticed = RelatedPlace("noticed", wrap.scope.place(wrap.value.call))
                         place = scope.place(call)
                         spot = kinds.flow(scope).spot(call)
-                        certain = spot is not None and all(side == LOOP for _, side in spot.blocks)
+                        chosen = any(
+                            isinstance(each, (ast.IfExp, ast.BoolOp)) and call in ast.walk(each)
+                            for each in own_nodes(scope.node)
+                        )
+                        straight = spot is not None and all(side == LOOP for _, side in spot.blocks)
+                        certain = straight and not chosen
                         yield SourceFact("reentrant-checkpoint", place, (noticed,), (way,), certain=certain)
 
 

@@ -1,0 +1,10 @@
+import argparse, os, torch, torch.distributed as dist
+parser = argparse.ArgumentParser()
+parser.add_argument("--out", default="out")
+args = parser.parse_args()
+dist.init_process_group("gloo")
+args.out = os.path.join(args.out, str(dist.get_rank()))
+os.makedirs(args.out, exist_ok=True)
+state = torch.get_rng_state()
+torch.save(state, os.path.join(args.out, "rng.pt"))
+dist.destroy_process_group()

@@ -1,0 +1,11 @@
+import torch, torch.distributed as dist
+OUT = "out"
+def setup():
+    global OUT
+    dist.init_process_group("gloo")
+    OUT = f"{OUT}.{dist.get_rank()}.pt"
+def save():
+    torch.save(torch.zeros(3), OUT)
+setup()
+save()
+dist.destroy_process_group()

@@ -1,0 +1,3 @@
+import torch.multiprocessing as mp
+from pkg.work import work
+mp.spawn(work, args=(2,), nprocs=2)
