@@ -51,10 +51,10 @@ def find_unsharded(files: Files) -> Iterator[SourceFact]:
             or _skips_by_rank(loop, kinds)
         ):
             continue
-        if _is_alone(loop.scope.module, kinds):
-            continue
         loaders = loaders_of(loop.node.iter, loop.scope, kinds)
         if not loaders or not all(_is_whole(each, kinds) for each in loaders):
+            continue
+        if _is_alone(loop.scope.module, kinds):
             continue
         for each in loaders:
             if each.scope is not None and each.call not in told:

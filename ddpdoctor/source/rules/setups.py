@@ -130,19 +130,14 @@ def find_reentrant(files: Files) -> Iterator[SourceFact]:
             find_keyword(wrap.value.call, name) for name in ("find_unused_parameters", "static_graph")
         )
         on = isinstance(search, ast.Constant) and search.value is True
-        members = kinds.programs.members(wrap.scope.module)
-        if (
-            not on
-            or static is not None
-            or any("_set_static_graph" in names_in(each.node) for each in members)
-        ):
+        if not on or static is not None:
             continue
         owners = {each.owner for each in wrap.value.inner if each.owner is not None}
         for owner in owners:
             for scope in owner.walk():
                 for call in find_calls(scope):
                     way = _reentrant_way(call, scope, files)
-                    if way is not None and call not in told:
+                    if way is not None and call not in told and not _is_static(wrap.scope.module, kinds):
                         told.add(call)
                         noticed = RelatedPlace("noticed", wrap.scope.place(wrap.value.call))
                         place = scope.place(call)
@@ -154,6 +149,11 @@ def find_reentrant(files: Files) -> Iterator[SourceFact]:
                         straight = spot is not None and all(side == LOOP for _, side in spot.blocks)
                         certain = straight and not chosen
                         yield SourceFact("reentrant-checkpoint", place, (noticed,), (way,), certain=certain)
+
+
+def _is_static(module: Scope, kinds: Kinds) -> bool:
+    """Whether a program says by a method that the graph is the same in each step."""
+    return any("_set_static_graph" in names_in(each.node) for each in kinds.programs.members(module))
 
 
 def _reentrant_way(call: ast.Call, scope: Scope, files: Files) -> str | None:
