@@ -200,6 +200,8 @@ def find_epoch_unset(files: Files) -> Iterator[SourceFact]:
         around = enclosing_loops(loop.node, loop.scope, kinds)
         if any(_stands_in(loader.call, around) for loader in loaders):
             continue  # made anew in each epoch
+        if not around and any(v.scope is loop.scope for each in loop.forwards for v in each.values):
+            continue  # a training of its own each time
         way = _find_way(samplers, loop, kinds)
         for each in samplers if way else ():
             if each.call not in told:
@@ -228,6 +230,9 @@ def samplers_of(loader: Value, kinds: Kinds) -> tuple[Value, ...]:
 
 def _is_shuffling(sampler: Value) -> bool:
     if sampler.kind != "sampler" or sampler.name not in SAMPLERS or not is_spelled_out(sampler.call):
+        return False
+    seed = find_keyword(sampler.call, "seed", 4)
+    if seed is not None and any("epoch" in name.lower() for name in names_in(seed)):
         return False
     shuffle = find_keyword(sampler.call, "shuffle", 3)
     return shuffle is None or (isinstance(shuffle, ast.Constant) and shuffle.value is True)
@@ -268,6 +273,8 @@ def _find_way(samplers: list[Value], loop: TrainingLoop, kinds: Kinds) -> str | 
     """Return how ``set_epoch`` is missed; None where it is called, or that cannot be told."""
     module = loop.scope.module
     made = {each.identity for each in samplers}
+    if any(map(_sets_otherwise, kinds.programs.members(module))):
+        return None
     way = "never"
     for call, scope, _ in kinds.programs.calls(module):
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "set_epoch":
@@ -285,11 +292,30 @@ def _find_way(samplers: list[Value], loop: TrainingLoop, kinds: Kinds) -> str | 
             return None
         if made.isdisjoint(each.identity for each in values):
             way = "other" if way == "never" and any(v.kind == "sampler" for v in values) else way
-        elif runs_again(call, scope, kinds):
+        elif runs_again(call, scope, kinds) or _is_called_elsewhere(scope, kinds):
             return None
         else:
             way = "once"
     return way
+
+
+def _sets_otherwise(module: Scope) -> bool:
+    """Whether a file sets an attribute ``epoch`` of something, or takes ``set_epoch`` by its name."""
+    return any(
+        (isinstance(each, ast.Constant) and each.value == "set_epoch")
+        or (
+            isinstance(each, ast.Attribute)
+            and each.attr == "epoch"
+            and isinstance(each.ctx, ast.Store)
+            and not (isinstance(each.value, ast.Name) and each.value.id == "self")
+        )
+        for each in ast.walk(module.node)
+    )
+
+
+def _is_called_elsewhere(scope: Scope, kinds: Kinds) -> bool:
+    """Whether a function is a method whose calls are not known, such as that of a hook."""
+    return scope.find_class() is not None and not kinds.callers(scope)
 
 
 def find_epoch_ignored(module: Scope, files: Files) -> Iterator[SourceFact]:

@@ -1,0 +1,25 @@
+import torch
+import torch.distributed as dist
+import torchvision
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler
+
+def main():
+    dist.init_process_group("gloo")
+    images = torchvision.datasets.CIFAR10("data", transform=torchvision.transforms.ToTensor())
+    loader = DataLoader(images, batch_size=64, sampler=DistributedSampler(images))
+    model = DDP(nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    tell_epoch = getattr(loader.sampler, "set_epoch", None)
+    for epoch in range(3):
+        if tell_epoch is not None:
+            tell_epoch(epoch)
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    main()
