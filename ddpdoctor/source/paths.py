@@ -313,6 +313,7 @@ class PathReader:
     def _if(self, node: ast.If, scope: Scope, after: _After) -> tuple[tuple[Call, ...], bool]:
         """Return the calls of a test, and whether all that comes after it is reached as surely as before."""
         head = self._expressions([node.test], scope)
+        start = len(self._ways[-1])
         left = self._block(node.body, scope, after)
         right = self._block(node.orelse, scope, after)
         exits = (self._exit(node.body, scope), self._exit(node.orelse, scope))
@@ -321,6 +322,9 @@ class PathReader:
             launch = self._ranks.is_about_launch(node.test, scope)
             both = left + find_surplus(right, left)
             leaves = any(exits) and not launch
+            if not launch:  # not each run comes to what was found inside
+                inside = self._ways[-1][start:]
+                self._ways[-1][start:] = [replace(each, call=doubt((each.call,))[0]) for each in inside]
             return head + (both if launch else doubt(both)), not leaves
         if "raise" in exits:
             return head + (right if exits[0] == "raise" else left), True

@@ -72,7 +72,7 @@ def _takes_otherwise(module: Scope, files: Files) -> bool:
         if any(name in SPAWNS for _, name in name_calls(scope, files)):
             return True
         for call, name in name_calls(scope, files):
-            if name in JOINS and find_keyword(call, "rank") is not None:
+            if name in JOINS and None not in (find_keyword(call, "rank"), find_keyword(call, "world_size")):
                 return True  # whoever starts it tells the ranks
     return False
 
