@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ddpdoctor.source.reading import NEWLINE, Script, parse_script
+from ddpdoctor.source.walking import name_last
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,19 +158,14 @@ def _add_keyword(call: ast.Call, data: bytes, name: str, value: str | bool) -> C
     return Change((edit,), lambda _, same: same.keywords.append(ast.keyword(name, ast.Constant(value))))
 
 
-def _last_name(call: ast.Call) -> str:
-    function = call.func
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-
-
 def _map_location(call: ast.Call, wanted: Wanted, data: bytes, tree: ast.Module) -> Change | None:
     """``torch.load(path)`` gets ``map_location="cpu"``: who loads moves the values to its own device afterwards."""
-    return _add_keyword(call, data, "map_location", "cpu") if _last_name(call) == "load" else None
+    return _add_keyword(call, data, "map_location", "cpu") if name_last(call.func) == "load" else None
 
 
 def _exist_ok(call: ast.Call, wanted: Wanted, data: bytes, tree: ast.Module) -> Change | None:
     """``os.makedirs(path)`` and ``Path.mkdir()`` get ``exist_ok=True``; os.mkdir has no such argument."""
-    named = _last_name(call)
+    named = name_last(call.func)
     if named == "makedirs" or (named == "mkdir" and not call.args):
         return _add_keyword(call, data, "exist_ok", True)
     return None
@@ -177,7 +173,7 @@ def _exist_ok(call: ast.Call, wanted: Wanted, data: bytes, tree: ast.Module) -> 
 
 def _both_spellings(call: ast.Call, wanted: Wanted, data: bytes, tree: ast.Module) -> Change | None:
     """``add_argument("--local_rank")`` gets the other spelling as well, which other versions of torch pass."""
-    if _last_name(call) != "add_argument" or len(wanted.names) < 2:
+    if name_last(call.func) != "add_argument" or len(wanted.names) < 2:
         return None
     spelling, lacking = wanted.names[:2]
     place = next((n for n, each in enumerate(call.args) if getattr(each, "value", None) == spelling), None)
@@ -195,14 +191,14 @@ def _first_rank_only(call: ast.Call, wanted: Wanted, data: bytes, tree: ast.Modu
     statement = next(
         (each for each in ast.walk(tree) if isinstance(each, ast.Expr) and each.value is call), None
     )
-    if statement is None or _last_name(call) not in ("save", "save_file"):
+    if statement is None or name_last(call.func) not in ("save", "save_file"):
         return None
     if SHARDED.search(data.decode("utf-8")):
         raise Refused("its state may be spread over the ranks")
-    if any(_last_name(each) in ("load", "load_file") for each in calls) or _is_used(call, calls):
+    if any(name_last(each.func) in ("load", "load_file") for each in calls) or _is_used(call, calls):
         raise Refused("its file is used in this one too: write the test, and a barrier behind it, by hand")
     inside = [each for each in ast.walk(call) if isinstance(each, ast.Call) and each is not call]
-    if any(_last_name(each) not in PLAIN for each in inside):
+    if any(name_last(each.func) not in PLAIN for each in inside):
         raise Refused("what is saved is computed there, which other ranks may have to take part in")
     group = _name_group(tree)
     test = f"not {group}.is_initialized() or {group}.get_rank() == 0"
@@ -225,7 +221,7 @@ def _is_used(call: ast.Call, calls: Sequence[ast.Call]) -> bool:
     paths = {ast.unparse(each) for each in (*call.args[1:2], *(k.value for k in call.keywords))}
     for each in calls:
         owner = each.func.value if isinstance(each.func, ast.Attribute) else None
-        moves = isinstance(owner, ast.Name) and owner.id in ("shutil", "os") and _last_name(each) in MOVES
+        moves = isinstance(owner, ast.Name) and owner.id in ("shutil", "os") and name_last(each.func) in MOVES
         given = {ast.unparse(one) for one in (*each.args, *(k.value for k in each.keywords))}
         if each is not call and (moves or given & paths):
             return True

@@ -12,13 +12,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence.sources import UnevenCall
-from ddpdoctor.source.calls import is_any_collective, is_wrapper, name_collective
+from ddpdoctor.source.calls import is_wrapper, name_collective
 from ddpdoctor.source.kinds import kinds_of
-from ddpdoctor.source.known import HARMLESS, KNOWN_ROOTS, OF_ONE_RANK
+from ddpdoctor.source.known import KNOWN_ROOTS, OF_ONE_RANK
 from ddpdoctor.source.losses import LossReader
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.nodes import children
 from ddpdoctor.source.norms import sends_buffers
+from ddpdoctor.source.opaque import Unknowns
 from ddpdoctor.source.ranks import Difference, RankReader
 from ddpdoctor.source.sides import (
     Call,
@@ -30,7 +31,7 @@ from ddpdoctor.source.sides import (
     join_sides,
     tell_uneven,
 )
-from ddpdoctor.source.walking import find_calls, own_nodes
+from ddpdoctor.source.walking import find_calls, name_last, own_nodes
 
 MOST_CALLS = 64
 """Collectives of one block that are kept; further ones would change nothing."""
@@ -40,7 +41,6 @@ JOINS_GROUP = frozenset({"torch.distributed.init_process_group"})
 DESTROYS = "torch.distributed.destroy_process_group"
 SWITCHES = ("dist", "sync", "ddp", "reduce", "gather", "parallel", "all_ranks")
 """Parts of names of parameters by which a function is told whether other ranks call it as well."""
-DIST = "torch.distributed."
 WRAPPER = "DistributedDataParallel"
 EXITS: dict[type[ast.stmt], str] = {
     ast.Return: "return",
@@ -75,6 +75,7 @@ class PathReader:
         self._found: dict[Scope, list[Found]] = {}
         self._ways: list[list[Found]] = []
         self._losses = LossReader(files)
+        self._unknowns = Unknowns(files, self.summarise)
         named = [each for each in files.modules if any(WRAPPER in line for line in each.script.lines)]
         self._wrapping = {each for one in named for each in files.find_related(one)}
         """Modules of programs in which a wrapper is named: elsewhere calls are not followed to what they call."""
@@ -185,14 +186,14 @@ class PathReader:
         if isinstance(node, (ast.With, ast.AsyncWith)):
             calls = self._expressions((each.context_expr for each in node.items), scope)
             managers = [each.context_expr for each in node.items if isinstance(each.context_expr, ast.Call)]
-            if any(_last(each.func) in RAISES for each in managers):
+            if any(name_last(each.func) in RAISES for each in managers):
                 return calls
-            if any(_last(each.func) in JOINS for each in managers):
+            if any(name_last(each.func) in JOINS for each in managers):
                 self._ways.append([])  # within it ranks may differ in their rounds
                 self._block(node.body, scope, after)
                 self._ways.pop()
                 return calls
-            if any(_last(each.func) == "no_sync" for each in managers):
+            if any(name_last(each.func) == "no_sync" for each in managers):
                 return calls + self._unsynchronised(node, scope, after)
             return calls + self._block(node.body, scope, after)
         if isinstance(node, ast.Try) or type(node).__name__ == "TryStar":
@@ -217,12 +218,12 @@ class PathReader:
         further = _After(last + after.ends, last + after.loop, last + after.turn)
         body = self._block(getattr(node, "body", []), scope, further)
         rest = self._block(getattr(node, "orelse", []), scope, further)
-        quiet = not body and not self._opaque(getattr(node, "body", []), scope)
+        quiet = not body and not self._unknowns.may_call(getattr(node, "body", []), scope)
         for handler in getattr(node, "handlers", []):
             own = self._block(handler.body, scope, further)
             if quiet and _is_of_one_rank(handler):
                 self._compare_handler(handler, own, rest, further, scope)
-            elif _is_of_one_rank(handler) and not self._opaque(handler.body, scope):
+            elif _is_of_one_rank(handler) and not self._unknowns.may_call(handler.body, scope):
                 self._skip_backward(handler, own, body, scope)
         return body + rest + last
 
@@ -358,7 +359,7 @@ class PathReader:
             if isinstance(node.test, ast.BoolOp) and not difference.certain and own is not decided:
                 # `if a and first: … elif b: barrier()`: whether b goes with a cannot be told
                 surplus = tuple(call for call in surplus if call.certain)
-            if surplus and not self._opaque(lacking, scope):
+            if surplus and not self._unknowns.may_call(lacking, scope):
                 kind = way or ("if" if own is left else "else")
                 self._ways[-1] += [Found(call, side, kind, node, node.test) for call in surplus]
 
@@ -374,52 +375,6 @@ class PathReader:
             if name in ("sys.exit", "exit", "quit", "os._exit"):
                 return "raise" if _fails(last.value) else "exit"
         return ""
-
-    def _opaque(self, body: Sequence[ast.AST], scope: Scope) -> bool:
-        """Whether a side calls what may be a collective and cannot be told: functions that were not given."""
-        for statement in body:
-            for node in ast.walk(statement):
-                if not isinstance(node, ast.Call):
-                    continue
-                if self._hands_over(node, scope):
-                    return True
-                function = self.files.function(node.func, scope)
-                if function is not None:
-                    inner = find_calls(function)
-                    if _calls_parameter(function) or any(self._hands_over(each, function) for each in inner):
-                        return True
-                    continue
-                if self._is_method_of_files(node, scope):
-                    return True
-                if name_collective(node, scope, self.files) is not None:
-                    continue
-                name = self.files.dotted(node.func, scope)
-                if is_any_collective(node, scope, self.files):
-                    return True
-                if _last(node.func) in HARMLESS or (name or "").split(".")[0] in KNOWN_ROOTS:
-                    continue
-                return True
-        return False
-
-    def _hands_over(self, call: ast.Call, scope: Scope) -> bool:
-        """Whether a call is given a collective, or a function of the files that makes one: it may make that."""
-        for each in call.args:
-            if not isinstance(each, (ast.Name, ast.Attribute)):
-                continue
-            if (self.files.dotted(each, scope) or "").startswith(DIST):
-                return True
-            function = self.files.function(each, scope)
-            if function is not None and self.summarise(function):
-                return True
-        return False
-
-    def _is_method_of_files(self, call: ast.Call, scope: Scope) -> bool:
-        """Whether it is a method of an object whose class stands in the files, that makes collectives."""
-        if not isinstance(call.func, ast.Attribute):
-            return False
-        owner = self.files.find_made(call.func.value, scope)
-        method = owner.functions.get(call.func.attr) if owner is not None else None
-        return method is not None and bool(self.summarise(method))
 
     def _expressions(self, nodes: Iterable[ast.AST], scope: Scope) -> tuple[Call, ...]:
         calls: tuple[Call, ...] = ()
@@ -462,7 +417,7 @@ class PathReader:
             (left, right, difference, "if", node.orelse),
             (right, left, difference.negate(), "else", node.body),
         ):
-            surplus = find_surplus(own, other) if not self._opaque([lacking], scope) else ()
+            surplus = find_surplus(own, other) if not self._unknowns.may_call([lacking], scope) else ()
             self._ways[-1] += [Found(call, side, kind, node, node.test) for call in surplus]
         return find_common(left, right)
 
@@ -504,14 +459,6 @@ def _switches_off(keyword: ast.keyword) -> bool:
     return off and any(word in (keyword.arg or "").lower() for word in SWITCHES)
 
 
-def _calls_parameter(function: Scope) -> bool:
-    """Whether a function calls what it is given."""
-    return any(
-        isinstance(each.func, ast.Name) and each.func.id in function.parameters
-        for each in find_calls(function)
-    )
-
-
 def _fails(call: ast.Call) -> bool:
     """Whether an exit says that it failed: the launcher then ends the other ranks, as after an error."""
     status = call.args[0] if call.args else None
@@ -521,12 +468,8 @@ def _fails(call: ast.Call) -> bool:
 def _is_of_one_rank(handler: ast.ExceptHandler) -> bool:
     """Whether an error may come to one rank alone: not what is the same in each process, such as a missing module."""
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return all(each is None or _last(each) in OF_ONE_RANK for each in kinds)
+    return all(each is None or name_last(each) in OF_ONE_RANK for each in kinds)
 
 
 def _rest(way: str, after: _After) -> tuple[Call, ...]:
     return after.loop if way == "break" else after.turn if way == "continue" else after.ends
-
-
-def _last(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

@@ -72,7 +72,7 @@ def find_seeding(module: Scope, kinds: Kinds, library: str) -> str | None:
     if any(not _knows_imports(member, kinds) or _hands_seeds_on(member, kinds) for member in members):
         return None
     ranks = RankReader(kinds.files)
-    workers = set(_find_worker_starters(members, kinds))
+    workers = set(_find_worker_starters(module, kinds))
     by_rank = False
     for call, scope, name in kinds.programs.calls(module):
         if workers.intersection(scope.outwards()):
@@ -102,18 +102,17 @@ def _knows_imports(module: Scope, kinds: Kinds) -> bool:
 
 def _hands_seeds_on(module: Scope, kinds: Kinds) -> bool:
     """Whether a function that seeds is used as a value: whoever is given it may call it."""
-    handed: list[str] = []
     for scope in module.walk():
         called = {id(node.func) for node in own_nodes(scope.node) if isinstance(node, ast.Call)}
-        for node in own_nodes(scope.node):
-            if isinstance(node, (ast.Name, ast.Attribute)) and id(node) not in called:
-                handed.append(kinds.files.dotted(node, scope) or "")
-    return any(name in GLOBAL for name in handed)
+        named = (node for node in own_nodes(scope.node) if isinstance(node, (ast.Name, ast.Attribute)))
+        if any((kinds.files.dotted(node, scope) or "") in GLOBAL for node in named if id(node) not in called):
+            return True
+    return False
 
 
-def _find_worker_starters(members: tuple[Scope, ...], kinds: Kinds) -> Iterator[Scope]:
-    """Yield the functions that loaders run in their workers."""
-    for call, scope, _ in (each for member in members for each in kinds.programs.calls(member)):
+def _find_worker_starters(module: Scope, kinds: Kinds) -> Iterator[Scope]:
+    """Yield the functions that loaders of a program run in their workers."""
+    for call, scope, _ in kinds.programs.calls(module):
         starter = find_keyword(call, "worker_init_fn")
         function = kinds.files.function(starter, scope) if starter is not None else None
         if function is not None:

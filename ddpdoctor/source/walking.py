@@ -32,6 +32,11 @@ def name_calls(scope: Scope, files: Files) -> Iterator[tuple[ast.Call, str]]:
     return ((call, files.dotted(call.func, scope) or "") for call in find_calls(scope))
 
 
+def name_last(node: ast.expr) -> str:
+    """Return ``barrier`` for ``dist.barrier`` and for ``barrier``; an empty text for other expressions."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
 def find_keyword(call: ast.Call, name: str, place: int | None = None) -> ast.expr | None:
     """Return the argument of a call by its keyword, or by its place where that is given."""
     for keyword in call.keywords:

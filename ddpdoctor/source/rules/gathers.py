@@ -18,6 +18,8 @@ GATHERS = frozenset(
     f"{prefix}{name}" for prefix in PLAIN for name in ("all_gather", "all_gather_into_tensor")
 )
 NO_GRADIENT = frozenset({"no_grad", "inference_mode", "set_grad_enabled"})
+JOINED = frozenset({"cat", "stack", "concat", "vstack", "hstack"})
+"""Functions that join tensors."""
 
 
 def find_gathered(files: Files) -> Iterator[SourceFact]:
@@ -90,9 +92,6 @@ def _is_constant(node: ast.AST, scope: Scope, files: Files) -> bool:
         and any(inner is node for inner in ast.walk(each))
         for each in own_nodes(scope.node)
     )
-
-
-JOINED = frozenset({"cat", "stack", "concat", "vstack", "hstack"})
 
 
 def _puts_back(into: ast.Name, what: ast.expr, scope: Scope) -> bool:

@@ -16,7 +16,14 @@ from ddpdoctor.source.losses import JOINING, ORDERS, LossReader
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.rules.data import samplers_of
 from ddpdoctor.source.steps import find_forwards, is_backward, loaders_of, reach
-from ddpdoctor.source.walking import find_argument, find_keyword, is_spelled_out, names_in, own_nodes
+from ddpdoctor.source.walking import (
+    find_argument,
+    find_keyword,
+    is_spelled_out,
+    name_last,
+    names_in,
+    own_nodes,
+)
 
 REPORTS = frozenset({"print", "info", "log", "add_scalar", "add_scalars", "warning", "write", "set_postfix"})
 PADDING = re.compile("pad|duplicat|dedup|unique|remainder|uneven|truncat|for_metrics|aux_", re.IGNORECASE)
@@ -27,6 +34,8 @@ SIZES = frozenset({"len", "size", "shape", "numel", "batch_size"})
 """Names of numbers that are about the same on each rank."""
 DEEPEST = 2
 """Functions over which a result is followed."""
+CLOCKS = frozenset({"time", "perf_counter", "monotonic", "elapsed", "process_time"})
+"""Names by which what is added up is time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +76,6 @@ def find_passes(kinds: Kinds) -> Iterator[Pass]:
                     yield Pass(node, scope, trains, frozenset(names), samplers)
 
 
-CLOCKS = frozenset({"time", "perf_counter", "monotonic", "elapsed", "process_time"})
-"""Names by which what is added up is time."""
-
-
 def _find_counted(loop: ast.For) -> list[tuple[str, ast.expr]]:
     """Return what is added up in a loop, and what is added: numbers of batches and samples decide nothing."""
     return [
@@ -87,7 +92,10 @@ def _is_size(node: ast.expr) -> bool:
         return _is_size(node.left) and _is_size(node.right)
     if isinstance(node, ast.Subscript):
         return _is_size(node.value)
-    return isinstance(node, ast.Constant) or _last(node.func if isinstance(node, ast.Call) else node) in SIZES
+    return (
+        isinstance(node, ast.Constant)
+        or name_last(node.func if isinstance(node, ast.Call) else node) in SIZES
+    )
 
 
 def find_results(files: Files) -> Iterator[SourceFact]:
@@ -213,7 +221,7 @@ class _UseFinder:
                 names.update(name for target in statement.targets for name in _bind(target, places))
             elif isinstance(statement, ast.Return):
                 returned |= _places(value, names)
-            elif told is None and isinstance(value, ast.Call) and _last(value.func) in REPORTS:
+            elif told is None and isinstance(value, ast.Call) and name_last(value.func) in REPORTS:
                 told = _Use("told", name, statement, scope)
         return told, returned
 
@@ -270,7 +278,9 @@ def _only_tells(statement: ast.If) -> bool:
     """Whether all that hangs on a test is what is printed."""
     body = [*statement.body, *statement.orelse]
     return all(
-        isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) and _last(each.value.func) in REPORTS
+        isinstance(each, ast.Expr)
+        and isinstance(each.value, ast.Call)
+        and name_last(each.value.func) in REPORTS
         for each in body
     )
 
@@ -312,7 +322,3 @@ def _compares(node: ast.expr, names: set[str]) -> bool:
 
 def _mentioned(node: ast.AST, names: set[str]) -> str | None:
     return next((each.id for each in ast.walk(node) if isinstance(each, ast.Name) and each.id in names), None)
-
-
-def _last(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

@@ -57,11 +57,11 @@ def find_bypassed(files: Files) -> Iterator[SourceFact]:
                 told.add(inner)
                 noticed = RelatedPlace("noticed", scope.place(call))
                 place = home.place(inner)
-                certain = _is_certain(inner, home, kinds) and _is_certain(call, scope, kinds)
+                certain = is_certain(inner, home, kinds) and is_certain(call, scope, kinds)
                 yield SourceFact("bypassed", place, (noticed,), (way,), certain=certain)
 
 
-def _is_certain(node: ast.AST, scope: Scope, kinds: Kinds) -> bool:
+def is_certain(node: ast.AST, scope: Scope, kinds: Kinds) -> bool:
     """Whether a statement stands below no test, in its own function."""
     spot = kinds.flow(scope).spot(node)
     return spot is not None and all(side == "loop" for _, side in spot.blocks)
@@ -244,7 +244,7 @@ def find_changed(files: Files) -> Iterator[SourceFact]:
                     told.add(statement)
                     noticed = RelatedPlace("noticed", wrap.scope.place(wrap.value.call))
                     place = scope.place(statement)
-                    certain = _is_certain(statement, scope, kinds)
+                    certain = is_certain(statement, scope, kinds)
                     yield SourceFact("changed-after-wrap", place, (noticed,), way, certain=certain)
 
 
@@ -472,11 +472,6 @@ def _read_freeze(statement: ast.stmt, scope: Scope, kinds: Kinds) -> ast.expr | 
             else None
         )
     call = statement.value if isinstance(statement, ast.Expr) else None
-    if (
-        isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Attribute)
-        and call.func.attr == "requires_grad_"
-    ):
-        false = bool(call.args) and isinstance(call.args[0], ast.Constant) and call.args[0].value is False
-        return call.func.value if false else None
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and _freezes(call):
+        return call.func.value
     return None

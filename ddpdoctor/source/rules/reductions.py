@@ -35,6 +35,10 @@ MANAGERS = ("distributeddataparallel", "ddp", "fsdp", "fully", "sharded", "deeps
             "tensor.parallel", "ignite", "composer", "colossal", "averaging", "averager", "rpc", "pipelin",
             "dataparallel")  # fmt: skip
 """Parts of the names of what else trains a model over several ranks."""
+OF_GRADIENTS = frozenset(
+    {"grad", "grads", "gradients", "parameters", "named_parameters", "param_groups", "params"}
+)
+"""Names by which a model's gradients or parameters are given."""
 
 
 def find_unenclosed(files: Files) -> Iterator[SourceFact]:
@@ -247,12 +251,6 @@ def find_unwrapped(files: Files) -> Iterator[SourceFact]:
         way = "thrown away" if thrown else "never"
         places = [RelatedPlace("noticed", s.place(one)) for one, s in thrown]
         yield SourceFact("unwrapped", home.place(call), tuple(places), (way, name or ""))
-
-
-OF_GRADIENTS = frozenset(
-    {"grad", "grads", "gradients", "parameters", "named_parameters", "param_groups", "params"}
-)
-"""Names by which a model's gradients or parameters are given."""
 
 
 def _find_thrown_away(members: Iterable[Scope], kinds: Kinds) -> list[tuple[ast.Call, Scope]]:

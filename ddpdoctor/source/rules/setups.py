@@ -6,12 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
-from ddpdoctor.source.flow import LOOP
 from ddpdoctor.source.kinds import Kinds, Value, kinds_of
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.norms import has_norms
 from ddpdoctor.source.programs import ALL_JOINS
-from ddpdoctor.source.rules.models import wraps_of
+from ddpdoctor.source.rules.models import is_certain, wraps_of
 from ddpdoctor.source.steps import loaders_of, training_loops
 from ddpdoctor.source.walking import find_calls, find_keyword, is_spelled_out, names_in, own_nodes
 
@@ -141,13 +140,11 @@ def find_reentrant(files: Files) -> Iterator[SourceFact]:
                         told.add(call)
                         noticed = RelatedPlace("noticed", wrap.scope.place(wrap.value.call))
                         place = scope.place(call)
-                        spot = kinds.flow(scope).spot(call)
                         chosen = any(
                             isinstance(each, (ast.IfExp, ast.BoolOp)) and call in ast.walk(each)
                             for each in own_nodes(scope.node)
                         )
-                        straight = spot is not None and all(side == LOOP for _, side in spot.blocks)
-                        certain = straight and not chosen
+                        certain = is_certain(call, scope, kinds) and not chosen
                         yield SourceFact("reentrant-checkpoint", place, (noticed,), (way,), certain=certain)
 
 
