@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lint.reading import marked, rules_in_head
+from tests.lint.reading import HEAD, facts_in, marked, rules_in_head
 
 NORMS = """
 class Normed(nn.Module):
@@ -174,3 +174,23 @@ def test_group_is_left(source: str) -> None:
 )
 def test_group_is_destroyed_or_it_cannot_be_told(source: str) -> None:
     assert rules_in_head(source) == []
+
+
+@pytest.mark.parametrize(("call", "certain"), [("{}", True), ("{} if self.thrifty else self.body(x)", False)])
+def test_a_checkpoint_that_is_chosen_is_not_certain(call: str, certain: bool) -> None:
+    made = call.format("torch.utils.checkpoint.checkpoint(self.body, x, use_reentrant=True)")
+    source = (
+        HEAD
+        + f"""
+import torch.utils.checkpoint
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.thrifty, self.body = False, nn.Linear(2, 2)
+    def forward(self, x):
+        return {made}
+model = DDP(Deep(), find_unused_parameters=True)
+"""
+    )
+    (fact,) = [each for each in facts_in(source) if each.rule == "reentrant-checkpoint"]
+    assert fact.certain is certain

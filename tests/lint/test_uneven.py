@@ -378,3 +378,17 @@ def test_several_calls_below_one_test_are_one_finding() -> None:
     (found,) = lint(train="if dist.get_rank() == 0:\n    dist.barrier()\n    dist.all_reduce(x)\n")
     assert found.where[0].line == 6
     assert found.details["more_lines"] == [7]
+
+
+@pytest.mark.parametrize(("test", "certain"), [("dist.is_initialized()", True), ("mode == 'debug'", False)])
+def test_below_another_test_it_is_not_certain(test: str, certain: bool) -> None:
+    source = f"""\
+import torch.distributed as dist
+def work(mode):
+    if {test}:
+        if dist.get_rank() == 0:
+            dist.barrier()
+"""
+    (row,) = judging.read({"train.py": source})
+    (call,) = row.uneven
+    assert call.certain is certain
