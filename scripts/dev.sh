@@ -94,6 +94,7 @@ install_debian_packages() {
     command -v ip >/dev/null 2>&1 && command -v tc >/dev/null 2>&1 || missing="$missing iproute2"
     command -v iptables >/dev/null 2>&1 || missing="$missing iptables"
     command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
+    command -v mpirun >/dev/null 2>&1 || missing="$missing openmpi-bin"
     [ -n "$missing" ] || return 0
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
         say "not installed:$missing; the tests that need them are skipped"
@@ -161,6 +162,7 @@ case $command in
         finish
         ;;
     test)
+        began=$(date +%s)
         setup
         setup_plugins
         setup_frameworks
@@ -174,6 +176,8 @@ case $command in
         step pytest "$VENV/bin/python" -m pytest -n 3 --dist worksteal --cov --cov-report=term:skip-covered "$@"
         # What the three write of themselves once everything has been put together.
         rm -f "$COVERAGE_FILE".*
+        took=$(($(date +%s) - began))
+        say "took $((took / 60)) min $((took % 60)) s, the installation included"
         finish
         ;;
     *)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,27 @@ def test_plugin_that_hangs_is_given_up(hang: Callable[..., Any]) -> None:
     plugins = load_plugins([OURS, Entry("slow", CHECKS, "it", hang)], limit_s=0.2)
     assert [each.id for each in plugins.checks.checks] == ["net.one"]
     assert "was not loaded within 0.2 s" in plugins.problems[0].text
+
+
+def test_built_in_checks_have_no_limit_of_time() -> None:
+    """A busy machine was told that the installation had no checks."""
+
+    def register(registry: Registry) -> None:
+        time.sleep(0.4)
+        registry.add(declare("NET001", "net.one"))
+
+    plugins = load_plugins([Entry("ddpdoctor", CHECKS, "builtin", lambda: register)], limit_s=0.05)
+    assert [each.id for each in plugins.checks.checks] == ["net.one"]
+    assert plugins.problems == ()
+
+
+def test_installation_without_checks_says_why() -> None:
+    def register(registry: Registry) -> None:
+        raise ImportError("a family is missing")
+
+    with pytest.raises(DoctorError) as caught:
+        load_plugins([Entry("ddpdoctor", CHECKS, "builtin", lambda: register)])
+    assert "a family is missing" in caught.value.render()
 
 
 def test_what_a_hung_plugin_registers_later_goes_nowhere(hang: Callable[..., Any]) -> None:

@@ -132,7 +132,7 @@ def _wrong_values(case: CollectiveCase) -> list[RankMessage]:
 
 
 def _require_results(evidence: Evidence, cases: Sequence[CollectiveCase]) -> None:
-    """Let a cut stage not pass for a whole one: some case must have come from every rank that began it.
+    """Let a part not pass for the whole: some case must have come from every rank of the world.
 
     Raises:
         CannotLook: ranks were lost before they had a result.
@@ -140,12 +140,12 @@ def _require_results(evidence: Evidence, cases: Sequence[CollectiveCase]) -> Non
     seen = RankSet().union(*(case.passed for case in cases))
     if not seen and not any(case.unsupported for case in cases):
         raise CannotLook("no rank left a result")
-    records = stage_records(evidence, "collectives")
-    if any(record.status in ("cut", "failed") for record in records):
-        unfinished = RankSet().union(*(record.unfinished for record in records))
-        lost = unfinished.minus(seen)
-        if lost:
-            raise CannotLook(f"{name_set(lost)} left no result: stage collectives did not end")
+    heard = seen.union(*(gather_ranks(case.failures) for case in cases))
+    lost = RankSet.span(evidence.launch.world_size).minus(heard)
+    if all(case.group == "world" for case in cases) and lost and heard:
+        ended = all(record.status == "passed" for record in stage_records(evidence, "collectives"))
+        why = "" if ended else ": stage collectives did not end"
+        raise CannotLook(f"{name_set(lost)} left no result{why}")
 
 
 def _wrong_result(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
 from ddpdoctor.evidence import Launch
+from ddpdoctor.text.shell import quote_word
 from ddpdoctor_checks.places import is_loopback, join_endpoint, split_endpoint
 
 DEFAULT_PORT = 29500
@@ -23,6 +23,7 @@ def repeat_launch(
     address: str | None = None,
     port: int | None = None,
     local_address: str | None = None,
+    rank: int | None = None,
 ) -> str:
     """Return the command that starts this launch again on one node: the examination, or the job that was watched.
 
@@ -32,6 +33,7 @@ def repeat_launch(
         address: another host for the rendezvous.
         port: another port for the rendezvous.
         local_address: the address under which the node shall publish itself.
+        rank: the rank it is for, where each is started by itself; None stands for that of the environment.
     """
     asked = address is not None or port is not None
     host, known_port = meeting_point(launch)
@@ -45,6 +47,10 @@ def repeat_launch(
     if launch.launcher == "mpirun":
         variables = ["-x", f"MASTER_ADDR={host}", "-x", f"MASTER_PORT={port}"]
         return _join(["mpirun", "-n", str(launch.world_size), *variables, *task])
+    if launch.launcher == "env" and not watched:
+        own = "$RANK" if rank is None else str(rank)
+        return _join([f"RANK={own}", f"WORLD_SIZE={launch.world_size}", f"MASTER_ADDR={host}", f"MASTER_PORT={port}",
+                      *_CHECK])  # fmt: skip
     torchrun = launch.launcher == "torchrun" and not watched
     parts = ["torchrun"] if torchrun else ["ddpdoctor", "run" if watched else "check"]
     if launch.nnodes > 1:
@@ -103,4 +109,5 @@ def _rendezvous_options(launch: Launch, host: str, port: int) -> list[str]:
 
 def _join(parts: Sequence[str]) -> str:
     """Quote what needs it, but leave ``NAME=value`` before a command an assignment."""
-    return " ".join(part if part.startswith("MASTER_") else shlex.quote(part) for part in parts)
+    assigned = ("MASTER_", "RANK=", "WORLD_SIZE=")
+    return " ".join(part if part.startswith(assigned) else quote_word(part) for part in parts)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Evidence, Frame, RankExit, RankMessage, RankSet, StackClass, StageRecord
+from ddpdoctor.facts.ownership import OURS, TORCH, USER, trim
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, NotApplicable, Where
 from ddpdoctor_checks.wording import count_of, join_words, name_set
 
@@ -31,8 +32,6 @@ _SIGNALS = {
 _SIGNALS |= {10: "SIGUSR1", 11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM"}
 """Linux's numbers (signal(7)); written out because a report is also judged where the numbers are others."""
 
-_LIBRARY = re.compile(r"(^|/)(site-packages|dist-packages|lib/python3[^/]*)/|^<|(^|/)torch/")
-_OURS = re.compile(r"(^|/)(ddpdoctor|ddpdoctor_checks)/")
 _COMMUNICATION = re.compile(r"(^|/)torch/(distributed|nn/parallel|autograd)/")
 """autograd: DDP's reducer waits for its all-reduces inside the C++ engine, below torch/autograd/graph.py."""
 
@@ -42,7 +41,9 @@ def gather_ranks(messages: Iterable[RankMessage]) -> RankSet:
     return RankSet().union(*(message.ranks for message in messages))
 
 
-_BOILERPLATE = re.compile(r"\[/\S+\.(?:cc|cpp|h):\d+\] ?|\s*This is typically caused by .*", re.DOTALL)
+_BOILERPLATE = re.compile(
+    r"\[/[^\s\][]{1,300}\.(?:cc|cpp|h):\d{1,6}\] ?|\s{0,4}This is typically caused by .*", re.DOTALL
+)
 """gloo's own source line, and its advice to look at the other ranks, which is what is being done here."""
 
 
@@ -93,7 +94,7 @@ def describe_exit(gone: RankExit) -> str:
 FROM_OUTSIDE = frozenset((9, 15))
 """SIGKILL and SIGTERM: nothing in a rank of ours sends them to itself, the kernel's memory killer and people do."""
 
-_NOISE = re.compile(r"^\s|^\[?(rank\d+\]:)?\[?W\d{4} |\w*Warning: |^Traceback |^Extension modules: ")
+_NOISE = re.compile(r"^\s|^\[?(rank\d{1,7}\]:)?\[?W\d{4} |Warning: |^Traceback |^Extension modules: ")
 """Lines that say nothing of an end: indented ones (sources, frames), warnings of Python and of torch's log."""
 _FATAL = re.compile(r"^Fatal Python error: .*", re.MULTILINE)
 _FATAL_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)', re.MULTILINE)
@@ -159,6 +160,7 @@ def explain_missing(evidence: Evidence, stage: str, what: str) -> CannotLook | N
         record = next((each for each in records if each.status == status), None)
         if record is not None:
             reason = f" ({record.reason})" if record.reason else ""
+            text = "was cut" if record.limit_option else text
             return CannotLook(f"stage {stage} {text}{reason} before {what} had a result")
     return CannotLook(f"stage {stage} ended, but left no result of {what}")
 
@@ -169,18 +171,18 @@ def is_waiting(frames: Sequence[Frame]) -> bool:
     A probe of ddpdoctor that calls ``Work.wait`` is the innermost frame itself, since that is native code.
     """
     for frame in frames:
-        if _OURS.search(frame.file):
+        if frame.whose == OURS:
             return True
-        if not _LIBRARY.search(frame.file):
+        if frame.is_user:
             return False
-        if _COMMUNICATION.search(frame.file):
+        if frame.whose == TORCH and _COMMUNICATION.search(frame.file):
             return True
     return False
 
 
 def fold_frames(frames: Sequence[Frame]) -> tuple[tuple[Frame, ...], int]:
     """Split a stack into the frames worth showing and the number of library frames that were folded away."""
-    kept = tuple(frame for frame in frames if not _LIBRARY.search(frame.file) or _OURS.search(frame.file))
+    kept = tuple(frame for frame in frames if frame.whose in (USER, OURS))
     return kept, len(frames) - len(kept)
 
 
@@ -191,8 +193,7 @@ def find_user_line(frames: Sequence[Frame]) -> Frame | None:
 
 def find_user_lines(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """Return the frames of the user's own code, in the order given."""
-    shown, _ = fold_frames(frames)
-    return tuple(frame for frame in shown if not _OURS.search(frame.file))
+    return tuple(frame for frame in frames if frame.is_user)
 
 
 def find_line(frames: Sequence[Frame]) -> Frame | None:
@@ -230,18 +231,24 @@ def place_stacks(stacks: Sequence[StackClass], culprits: RankSet) -> tuple[Where
 
 def _shorten(file: str) -> str:
     """Drop the directories before the package, so that a library path fits a sentence."""
-    for mark in ("/site-packages/", "/dist-packages/"):
-        if mark in file:
-            return file.rsplit(mark, 1)[1]
+    within = trim(file)
+    if within != file:
+        return within
     return "/".join(file.split("/")[-3:]) if file.count("/") > 3 else file
 
 
 def count_cores(evidence: Evidence, node: int) -> float | None:
-    """Return the cores that a node's ranks may use by affinity and cgroup quota; None when unknown."""
+    """Return the cores that a node's ranks may use by affinity and cgroup quota; None when unknown.
+
+    A launcher may bind each rank to cores of its own: then the launching process, which is one of them, has only its
+    share, and the node's are those of all ranks together.
+    """
     cpus = next((facts.cpus for facts in evidence.nodes if facts.node == node), None)
     if cpus is None:
         return None
-    return min(float(cpus.affinity), cpus.quota) if cpus.quota is not None else float(cpus.affinity)
+    bound = RankSet().union(*(rank.cores for rank in evidence.ranks if rank.node == node))
+    cores = float(max(cpus.affinity, len(bound)))
+    return cores if cpus.quota is None else min(cores, cpus.quota)
 
 
 def ranks_per_node(evidence: Evidence) -> dict[int, int]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from ddpdoctor.evidence import RankSet
+from ddpdoctor.text.shell import quote_word
 
 FEW = 6
 """Names that a sentence lists; more are counted. ``details`` of a finding always hold them all."""
@@ -74,7 +74,7 @@ def format_number(number: float) -> str:
 def quote(value: str, limit: int = 60) -> str:
     """Return a value as it would be typed in a shell, cut to ``limit`` characters for a sentence."""
     shown = value if len(value) <= limit else value[: limit - 1] + "…"
-    return shlex.quote(shown)
+    return quote_word(shown)
 
 
 @dataclass(frozen=True, slots=True)

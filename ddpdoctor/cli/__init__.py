@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TextIO
 
 from ddpdoctor import __version__
 from ddpdoctor.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, DoctorError, UsageError
@@ -19,13 +20,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: arguments after the program's name; None takes those of the process.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    from ddpdoctor.cli.display import silence  # before anything that cannot be taken back has begun
+
+    code = _main(list(sys.argv[1:] if argv is None else argv))
+    _settle_stderr(silence)
+    return code
+
+
+def _main(arguments: list[str]) -> int:
     _hold_standard_descriptors()
     _tolerate_any_encoding()
     try:
-        code = _dispatch(arguments)
-        _flush_stdout()
-        return code
+        return _dispatch(arguments)
     except DoctorError as problem:
         _complain(problem.render(), arguments)
         return problem.exit_code
@@ -48,18 +54,6 @@ def _word_defect(problem: Exception) -> str:
         text = f"internal error: {type(problem).__name__}: {problem}"
         hint = "the same command with -vv, and report what it prints"
     return f"ddpdoctor: {text}\n  try: {hint}"
-
-
-def _flush_stdout() -> None:
-    """Let a full disk be noticed here and not at the interpreter's own exit.
-
-    Raises:
-        OutputError: what was printed could not be written.
-    """
-    from ddpdoctor.cli.display import print_text
-
-    if sys.stdout is not None:
-        print_text("")
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -133,9 +127,18 @@ def _very_verbose(arguments: list[str]) -> bool:
     return "-vv" in arguments or arguments.count("-v") + arguments.count("--verbose") > 1
 
 
+def _settle_stderr(silence: Callable[[TextIO], object]) -> None:
+    """Let the interpreter's own flush at exit not fail, which would make the exit code 120."""
+    if sys.stderr is not None:
+        try:
+            sys.stderr.flush()
+        except Exception:
+            silence(sys.stderr)
+
+
 def _leave_closed_pipe() -> int:
     """The reader of stdout went away (``| head``): end quietly, also when Python flushes at its exit."""
-    from ddpdoctor.cli.display import silence_stdout
+    from ddpdoctor.cli.display import silence
 
-    silence_stdout()
+    silence(sys.stdout)
     return EXIT_OK

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import io
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -13,11 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ddpdoctor.cli import options as common
-from ddpdoctor.errors import EXIT_FINDINGS, DoctorError, UsageError
+from ddpdoctor.cli.values import require_path
+from ddpdoctor.errors import EXIT_FINDINGS, DoctorError
 
 if TYPE_CHECKING:
     from ddpdoctor.evidence import Evidence
     from ddpdoctor.gather.aftermath import Source, Sources
+    from ddpdoctor.judge.runner import CheckRow
     from ddpdoctor.judge.selection import Selection
     from ddpdoctor.plugins import Plugins
     from ddpdoctor.report.model import Report
@@ -102,14 +105,7 @@ def sort_paths(paths: Sequence[str]) -> Sources:
     for name in paths:
         if name == "-":
             continue
-        try:
-            exists = Path(name).exists()
-        except (OSError, ValueError) as problem:
-            raise UsageError(f"{name!r} cannot be read: {problem}") from problem
-        if not exists:
-            raise UsageError(
-                f"there is no file or directory {name}", hint="torchrun … train.py 2>&1 | tee train.log"
-            )
+        require_path(name, hint="torchrun … train.py 2>&1 | tee train.log")
         sources.add(Path(name), named=True)
     return sources
 
@@ -143,8 +139,20 @@ def make_report(
         duration_s=time.monotonic() - began,
         invocation=scrub_argv(options.invocation),
         selection=selection,
-        extra_rows=[problem.to_row() for problem in plugins.problems],
+        extra_rows=[*(problem.to_row() for problem in plugins.problems), *_rows_of_cut(sources)],
         job=Job(end.exit_code, end.signal) if end is not None else None,
+    )
+
+
+def _rows_of_cut(sources: Sources) -> list[CheckRow]:
+    """Return a row that keeps a verdict from being good where a log was not read to its end."""
+    from ddpdoctor.judge.runner import CheckRow
+
+    reason = "; ".join(sources.cut[:REASONS_SHOWN])
+    return (
+        [CheckRow("analyze.read-in-full", (), "crash", "unknown", reason, 0.0, "ddpdoctor")]
+        if sources.cut
+        else []
     )
 
 
@@ -165,7 +173,9 @@ def gather(sources: Sources, *, stdin: bool = False) -> Evidence | None:
     files = [source for source in sources.found if source.kind in ("log", "error-file")]
     pipe = cast(io.BufferedIOBase, sys.stdin.buffer) if stdin else None
     logged = (
-        read_sources(files, cwd=Path.cwd(), lost=[] if parts else lost, stdin=pipe) if files or pipe else None
+        read_sources(files, cwd=Path.cwd(), lost=[] if parts else lost, stdin=pipe, cut=sources.cut)
+        if files or pipe
+        else None
     )
     if logged is not None:
         parts.append(logged)
@@ -328,11 +338,11 @@ def _rename_host(part: Evidence, host: str) -> Evidence:
 def read_run(source: Source, lost: list[str]) -> Evidence | None:
     """Return the evidence of a run directory or of a saved report; None where it is none of a job."""
     path = source.path / "report.json" if source.kind == "run-directory" else source.path
-    if path.is_file():
+    if os.path.isfile(path):
         evidence = _read_saved(path, lost)
         if evidence is not None or source.kind == "report":
             return evidence
-    if not (source.path / "processes").is_dir():
+    if not os.path.isdir(source.path / "processes"):
         lost.append(f"{source.name} holds no evidence of a job")
         return None
     return _collect(source, lost)

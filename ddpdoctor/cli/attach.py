@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -262,7 +263,7 @@ def _dump(target: str | None, tools: _Tools) -> int:
     from ddpdoctor.watch.attaching.sight import STILL_S
 
     path = Path(target) if target is not None else None
-    if path is None or not (path / "processes").is_dir():
+    if path is None or not os.path.isdir(path / "processes"):
         raise UsageError("--dump needs the directory of a live run", hint="ddpdoctor attach RUN_DIR --dump")
     started, began = datetime.now(timezone.utc), time.monotonic()
     kept = ask_for_look(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def find_pyproject(start: Path) -> Path | None:
     """Return the nearest pyproject.toml in ``start`` or above, or None."""
     for folder in (start, *start.parents):
         path = folder / "pyproject.toml"
-        if path.is_file():
+        if os.path.isfile(path):
             return path
     return None
 

@@ -66,11 +66,11 @@ def print_text(text: str) -> None:
         raise OutputError("nothing could be printed: stdout is closed")
     try:
         sys.stdout.write(text)
-        sys.stdout.flush()
+        sys.stdout.flush()  # a full disk is noticed here and not at the interpreter's own exit
     except BrokenPipeError:
-        silence_stdout()
+        silence(sys.stdout)
     except (OSError, ValueError) as problem:
-        silence_stdout()
+        silence(sys.stdout)
         reason = getattr(problem, "strerror", None) or str(problem)
         raise OutputError(f"nothing could be printed: stdout: {reason}") from problem
 
@@ -86,16 +86,26 @@ def complain(text: str) -> None:
     """Print a message on stderr, made harmless; where that is closed too, the exit code is all that is left."""
     if sys.stderr is None:
         return
-    shown = "\n".join(neutralise(line) for line in text.splitlines())
+    shown = "\n".join(neutralise(line) for line in _hide(text).splitlines())
     with contextlib.suppress(OSError, ValueError):
         print(shown, file=sys.stderr)
 
 
-def silence_stdout() -> None:
-    """Point stdout to nowhere, so that the interpreter's own flush at exit does not fail again."""
+def _hide(text: str) -> str:
+    """Return a message without secrets, such as a path or an address that was given; as it is where we fail at that."""
+    try:
+        from ddpdoctor.gather.scrub import hide_secrets
+
+        return hide_secrets(text)
+    except Exception:  # a process without memory or descriptors still says what is wrong
+        return text
+
+
+def silence(stream: TextIO) -> None:
+    """Point a standard stream to nowhere, so that the interpreter's own flush at exit does not fail again."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
     except (OSError, ValueError):  # a stream without a descriptor has nothing to flush to
         pass

@@ -60,8 +60,9 @@ class Foresight:
     def start(self) -> None:
         """Begin to read."""
         if self._wanted:
-            self._thread = threading.Thread(target=self._read, name="ddpdoctor-foresight", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._read, name="ddpdoctor-foresight", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def join(self, report: Report) -> Report:
         """Return the report of the job with what the source says of its findings."""
@@ -93,8 +94,8 @@ class Foresight:
             sure = [each for each in self._found if each.severity == "error"]
             if sure and not self._over.is_set() and not _has_one_rank(self._split):
                 self._say(describe(sure, script))
-        except Exception:
-            return  # a reader that fails is no reason for a run to end otherwise
+        except Exception as problem:  # no reason for a run to end otherwise
+            self._say(f"ddpdoctor: the script was not linted: {type(problem).__name__}: {problem}")
 
 
 def lint_program(script: Path, root: Path, plugins: Plugins) -> list[Finding]:

@@ -99,7 +99,7 @@ class Watching:
             getattr(self._options, "stall_after", None),
         )
         return Monitor(
-            self._directory.path,
+            self._directory.kept,
             Path.cwd(),
             lambda look: judge_look(look, self._checks()),
             policy,

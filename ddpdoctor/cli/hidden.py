@@ -179,11 +179,11 @@ def _run_again(
     from ddpdoctor.cli.display import complain
     from ddpdoctor.watch import toggles
     from ddpdoctor.watch.evidence import make_evidence
-    from ddpdoctor.watch.job import run_job
+    from ddpdoctor.watch.job import Company, run_job
     from ddpdoctor.watch.rerun import describe_rerun, keep_stdout_single
     from ddpdoctor.watch.rundir import make_run_directory
 
-    directory = make_run_directory(str(first.directory.path / f"rerun-{choice.toggle}"))
+    directory = make_run_directory(str(first.directory.kept / f"rerun-{choice.toggle}"))
     torch = toggles.find_torch()
     wanted = toggles.choose_variables(choice.toggle, torch, directory.path / "recorder-")
     name, value = toggles.find_decisive(choice.toggle, torch)  # goes before what the user has set
@@ -203,11 +203,13 @@ def _run_again(
                 first.command,
                 environment,
                 directory,
+                Company(
+                    reception=watching.make_reception(),
+                    monitoring=watching.make_monitor,
+                    viewing=choose_viewing(options, directory),
+                ),
                 log_limit=log_limit(options),
                 limit_s=limit,
-                reception=watching.make_reception(),
-                monitoring=watching.make_monitor,
-                viewing=choose_viewing(options, directory),
             )
     finally:
         directory.remove_private()

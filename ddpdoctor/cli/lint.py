@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpdoctor.cli import options as common
@@ -19,7 +18,8 @@ from ddpdoctor.cli.fixing import (
     write_corrections,
 )
 from ddpdoctor.cli.hiding import add_hiding_options, make_excluder, make_suppressor, save_baseline
-from ddpdoctor.errors import EXIT_OK, DoctorError, UsageError
+from ddpdoctor.cli.values import require_path
+from ddpdoctor.errors import EXIT_OK, DoctorError
 
 if TYPE_CHECKING:
     from ddpdoctor.evidence import Evidence
@@ -138,11 +138,13 @@ def _offer_fixes(report: Report, options: argparse.Namespace) -> None:
 def _tell_unread(report: Report) -> None:
     from ddpdoctor.cli.display import complain
 
-    unread = [each for each in report.evidence.sources if each.problem]
-    for each in unread[:REASONS_SHOWN]:
-        complain(f"ddpdoctor: {each.name} was not read: {each.problem}")
+    sources = report.evidence.sources
+    unread = [f"{each.name} was not read: {each.problem}" for each in sources if each.problem]
+    unread += [f"{each.name}: not read: {part}" for each in sources for part in each.skipped]
+    for words in unread[:REASONS_SHOWN]:
+        complain(f"ddpdoctor: {words}")
     if len(unread) > REASONS_SHOWN:
-        complain(f"ddpdoctor: and {len(unread) - REASONS_SHOWN} more files were not read, see --json")
+        complain(f"ddpdoctor: and {len(unread) - REASONS_SHOWN} more that were not read, see --json")
 
 
 def check_paths(paths: Sequence[str]) -> None:
@@ -152,12 +154,8 @@ def check_paths(paths: Sequence[str]) -> None:
         UsageError: a path does not exist.
     """
     for name in paths:
-        try:
-            exists = name == "-" or Path(name).exists()
-        except (OSError, ValueError) as problem:
-            raise UsageError(f"{name!r} cannot be read: {problem}") from problem
-        if not exists:
-            raise UsageError(f"there is no file or directory {name}", hint="ddpdoctor lint train.py")
+        if name != "-":
+            require_path(name, hint="ddpdoctor lint train.py")
 
 
 def gather(paths: Sequence[str], excluded: Callable[[str], bool]) -> Evidence:
@@ -170,6 +168,7 @@ def gather(paths: Sequence[str], excluded: Callable[[str], bool]) -> Evidence:
     Raises:
         DoctorError: nothing of what was given could be read.
     """
+    from ddpdoctor.cli.outputs import make_cleaner
     from ddpdoctor.evidence import Absent, Evidence, Launch
     from ddpdoctor.evidence.bundle import KINDS
     from ddpdoctor.source.gather import read_sources
@@ -183,7 +182,8 @@ def gather(paths: Sequence[str], excluded: Callable[[str], bool]) -> Evidence:
         return left_out
 
     stdin = sys.stdin.buffer.read() if "-" in paths else b""
-    files = read_sources(paths, stdin=stdin, excluded=ask)
+    # Here and not only in what is shown: a baseline's fingerprints are made of lines of source.
+    files = make_cleaner().clean(read_sources(paths, stdin=stdin, excluded=ask))
     if not files and met:
         return Evidence(launch=Launch("lint", nproc=0, world_size=0, backend="none"))
     if all(each.problem for each in files):

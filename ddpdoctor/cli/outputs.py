@@ -8,13 +8,17 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ddpdoctor.cli.display import Display, complain, print_text, reserved_stdout
 from ddpdoctor.cli.options import Output
 from ddpdoctor.errors import EXIT_FAILED, EXIT_OK, OutputError
-from ddpdoctor.judge.registry import CodePage
+from ddpdoctor.judge.registry import OURS, CodePage
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.registry import RendererRegistry, RenderOptions
+
+if TYPE_CHECKING:
+    from ddpdoctor.report.cleaning import Cleaner
 
 RENDER_LIMIT_S = 60.0
 """The page of 16,384 ranks takes a few seconds; a renderer of anyone that takes a minute hangs."""
@@ -110,7 +114,7 @@ def _for_file(options: RenderOptions) -> RenderOptions:
 
 
 def render(report: Report, name: str, renderers: RendererRegistry, options: RenderOptions) -> str:
-    """Return the report in one format, in a thread with a limit: the renderer may be anyone's.
+    """Return the report in one format without secrets, in a thread, with a limit where the renderer is a third party's.
 
     Raises:
         OutputError: the renderer raised, hung, or returned something other than text.
@@ -118,6 +122,8 @@ def render(report: Report, name: str, renderers: RendererRegistry, options: Rend
     renderer = renderers.find(name)
     if renderer is None:
         raise OutputError(f"there is no format {name!r}")
+    report = clean_report(report)
+    source = renderers.source_of(name)
     outcome: list[str] = []
     failure: list[BaseException] = []
 
@@ -133,14 +139,34 @@ def render(report: Report, name: str, renderers: RendererRegistry, options: Rend
     thread = threading.Thread(target=call, name=f"rendering {name}", daemon=True)
     with reserved_stdout():
         thread.start()
-        thread.join(RENDER_LIMIT_S)
-    source = renderers.source_of(name)
+        thread.join(None if source == OURS else RENDER_LIMIT_S)
     if failure:
         what = f"{type(failure[0]).__name__}: {failure[0]}"
         raise OutputError(f"format {name} (from {source}) failed: {what}") from failure[0]
     if not outcome:
         raise OutputError(f"format {name} (from {source}) was not ready within {RENDER_LIMIT_S:g} s")
     return outcome[0]
+
+
+_cleaned: list[tuple[Report, Report]] = []
+"""The report that was cleaned last and what came of it: one is rendered in several formats."""
+
+
+def clean_report(report: Report) -> Report:
+    """Return the report without secrets."""
+    for known, cleaned in _cleaned:
+        if report is known or report is cleaned:
+            return cleaned
+    _cleaned[:] = [(report, make_cleaner().clean(report))]
+    return _cleaned[0][1]
+
+
+def make_cleaner() -> Cleaner:
+    """Return what takes secrets out of anything that is shown or kept."""
+    from ddpdoctor.gather.scrub import scrub, scrub_source
+    from ddpdoctor.report.cleaning import Cleaner
+
+    return Cleaner(scrub, scrub_source)
 
 
 def write_file(path: Path, text: str) -> None:
@@ -165,7 +191,7 @@ def write_bytes(path: Path, data: bytes) -> None:
         if _is_summary(path):
             with open(path, "ab") as summary:
                 summary.write(data)
-        elif path.exists() and not path.is_file():
+        elif os.path.exists(path) and not os.path.isfile(path):
             with open(path, "wb") as special:
                 special.write(data)
         else:
@@ -206,8 +232,8 @@ def _mode(target: Path) -> int:
 
 
 def _hint(path: Path) -> str | None:
-    if path.is_dir():
+    if os.path.isdir(path):
         return f"{path / 'report.html'}"
-    if not path.parent.exists():
+    if not os.path.exists(path.parent):
         return f"mkdir -p {path.parent}"
     return None

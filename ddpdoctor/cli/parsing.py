@@ -83,6 +83,16 @@ class Parser(argparse.ArgumentParser):
             for action in asked:
                 action.required = True
 
+    def print_help(self, file: object = None) -> None:
+        """Print the help to stdout, where a full disk is noticed.
+
+        Raises:
+            OutputError: stdout is closed or full.
+        """
+        from ddpdoctor.cli.display import print_text
+
+        print_text(self.format_help())
+
     def error(self, message: str) -> NoReturn:
         """Raise instead of exiting.
 

@@ -18,6 +18,7 @@ REPORTING = (
     "ddpdoctor.cli.outputs",
     "ddpdoctor.gather.scrub",
     "ddpdoctor.report.build",
+    "ddpdoctor.report.cleaning",
     "ddpdoctor.report.html.renderer",
     "ddpdoctor.report.json_renderer",
     "ddpdoctor.report.terminal",
@@ -52,8 +53,9 @@ class Preparation:
 
     def start(self) -> None:
         """Begin, beside the job."""
-        self._thread = threading.Thread(target=self._load_quietly, name="ddpdoctor-preparation", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._load_quietly, name="ddpdoctor-preparation", daemon=True)
+        thread.start()
+        self._thread = thread  # one that could not start is not waited for
 
     def finish(self) -> Tools:
         """Return what was loaded; what failed beside the job is tried again, so that its error is raised here."""

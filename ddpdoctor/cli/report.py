@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,7 +60,7 @@ def _compare(options: argparse.Namespace) -> int:
         UsageError: outputs were asked for, which only one report can be rendered to, or both are stdin.
     """
     from ddpdoctor.cli.display import Display, print_text
-    from ddpdoctor.cli.outputs import render_options
+    from ddpdoctor.cli.outputs import clean_report, render_options
     from ddpdoctor.report.compare import compare_reports
 
     again = f"ddpdoctor report {options.file} --compare {options.compare}"
@@ -71,7 +72,7 @@ def _compare(options: argparse.Namespace) -> int:
         )
     display = Display.of(sys.stdout, no_color=getattr(options, "no_color", False))
     shown = render_options(display, verbosity=common.verbosity(options))
-    before, after = read_report(options.file), read_report(options.compare)
+    before, after = (clean_report(read_report(name)) for name in (options.file, options.compare))
     print_text(compare_reports(before, after, (options.file, options.compare), shown))
     return EXIT_OK
 
@@ -111,7 +112,7 @@ def _read_file(path: Path) -> bytes:
     """Read a file, or what a shell's ``<(…)`` gives; a file that is compressed is unpacked, up to `SIZE_LIMIT`."""
     from ddpdoctor.gather.files import open_log, read_some
 
-    if not path.is_file():
+    if not os.path.isfile(path):
         return path.read_bytes()
     with open_log(path) as stream:
         return read_some(stream, SIZE_LIMIT)

@@ -122,14 +122,15 @@ def run(options: argparse.Namespace) -> int:
     """Launch, watch, judge, show; return what the launched command would have returned."""
     from ddpdoctor.cli.display import Display, complain
     from ddpdoctor.watch.commandline import find_misplaced
-    from ddpdoctor.watch.job import make_command, run_job
+    from ddpdoctor.watch.job import Company, make_command, run_job
     from ddpdoctor.watch.nodes import Desk
     from ddpdoctor.watch.rerun import look_at_stdin
     from ddpdoctor.watch.rundir import make_run_directory
-    from ddpdoctor.watch.script import check_script, describe_start_failure
+    from ddpdoctor.watch.script import check_script, describe_start_failure, refuse_notebook
     from ddpdoctor.watch.waiting import RendezvousWatch
 
     split: Split = options.split
+    refuse_notebook(split)
     check_options(options)
     check_live(options)
     preparation = Preparation(options)
@@ -151,6 +152,7 @@ def run(options: argparse.Namespace) -> int:
         preparation.start()
         foresight.start()
 
+    first: First | None = None
     try:
         if problem is None:
             command, stdin = make_command(split), look_at_stdin()
@@ -158,11 +160,7 @@ def run(options: argparse.Namespace) -> int:
             applied = lay_toggles(options, directory)
             environment = make_job_environment(options, applied.environ, directory)
             watching = Watching(options, directory, get_checks)
-            result = run_job(
-                command,
-                environment,
-                directory,
-                log_limit=log_limit(options),
+            company = Company(
                 launched=start_reading,
                 desk=Desk(directory, split),
                 reception=watching.make_reception(),
@@ -174,15 +172,19 @@ def run(options: argparse.Namespace) -> int:
                 comparing=watching.make_comparing,
                 counting=watching.make_loader_watch,
             )
+            result = run_job(command, environment, directory, company, log_limit=log_limit(options))
             first = First(command, directory, applied, stdin, result, get_checks)
     except OSError as failure:
         directory.remove_if_empty()
         raise describe_start_failure(split, failure) from failure
     finally:
-        directory.remove_private()
+        if first is None:
+            directory.remove_private()
+    code = 1 if first is None else first.result.exit_code
     try:
+        directory.remove_private()
         tools = preparation.finish()
-        if problem is None:
+        if first is not None:
             report = _judge(first, started, options, tools)
             report = foresight.join(_look_again(first, report, started, options, tools))
         else:
@@ -190,10 +192,10 @@ def run(options: argparse.Namespace) -> int:
         _tell_lost(report, directory)
         _deliver(report, directory, display, options, tools)
         _tell_head(report, directory)
-    except Exception as failure:  # a defect of ours: the job has ended as it has ended all the same
+        return _exit_code(code, report, options)
+    except BaseException as failure:  # the job has ended as it has ended, whatever happens to us
         _complain_of(failure, options)
-        return 1 if problem is not None else result.exit_code
-    return _exit_code(1 if problem is not None else result.exit_code, report, options)
+        return code
 
 
 def _tell_lost(report: Report, directory: RunDirectory) -> None:
@@ -214,7 +216,7 @@ def _tell_head(report: Report, directory: RunDirectory) -> None:
     from ddpdoctor.cli.display import complain
     from ddpdoctor.watch.nodes import find_head
 
-    head = find_head(directory.path, report.evidence)
+    head = find_head(directory.kept, report.evidence)
     if head is not None and head.arrived:
         complain(f"ddpdoctor: the report on all nodes is on {head.host}: {head.directory}/report.html")
     elif head is not None:
@@ -224,9 +226,12 @@ def _tell_head(report: Report, directory: RunDirectory) -> None:
         )
 
 
-def _complain_of(failure: Exception, options: argparse.Namespace) -> None:
+def _complain_of(failure: BaseException, options: argparse.Namespace) -> None:
     from ddpdoctor.cli.display import complain
 
+    if isinstance(failure, KeyboardInterrupt):
+        complain("ddpdoctor: interrupted after the job had ended: the report is not complete")
+        return
     complain(f"ddpdoctor: internal error after the job: {type(failure).__name__}: {failure}")
     if common.verbosity(options) > 1:
         import traceback
@@ -239,7 +244,7 @@ def _judge(first: First, started: datetime, options: argparse.Namespace, tools: 
     from ddpdoctor.watch.nodes import add_nodes
 
     evidence = make_evidence(first.result, first.directory, options.split, first.applied.told)
-    evidence = add_nodes(first.directory.path, evidence)
+    evidence = add_nodes(first.directory.kept, evidence)
     return _report(evidence, first.result, started, options, tools)
 
 
@@ -261,13 +266,20 @@ def _look_again(
 
 
 def _keep(report: Report, directory: RunDirectory, tools: Tools) -> None:
-    from ddpdoctor.cli.outputs import render, write_file
+    from ddpdoctor.cli.outputs import render
     from ddpdoctor.errors import OutputError
     from ddpdoctor.report.registry import RenderOptions
 
-    with contextlib.suppress(OutputError):
-        text = render(report, "json", tools.plugins.renderers, RenderOptions())
-        write_file(directory.path / "report.json", text)
+    with contextlib.suppress(OutputError, OSError):
+        _write_kept(directory, "json", render(report, "json", tools.plugins.renderers, RenderOptions()))
+
+
+def _write_kept(directory: RunDirectory, name: str, text: str) -> str:
+    """Write a report into the run directory, whatever the job has made of its path; return where it is."""
+    from ddpdoctor.watch.keeping import write_below
+
+    write_below(directory.kept, f"report.{name}", text.encode("utf-8", errors="backslashreplace"))
+    return str(directory.path / f"report.{name}")
 
 
 def _report(
@@ -326,6 +338,8 @@ def _deliver(
     tools: Tools,
 ) -> None:
     """Write the files, and the text to stderr: stdout belongs to the job."""
+    from pathlib import Path
+
     from ddpdoctor.cli.display import complain
     from ddpdoctor.cli.outputs import render, render_options, write_file
     from ddpdoctor.errors import OutputError
@@ -333,20 +347,25 @@ def _deliver(
     plugins = tools.plugins
     shown = render_options(display, verbosity=common.verbosity(options), pages=plugins.checks.pages)
     written: list[str] = []
-    kept = [common.Output(name, str(directory.path / f"report.{name}")) for name in ("json", "html")]
-    for output in (*tools.outputs, *kept):
+    for output in tools.outputs:
         try:
             text = render(report, output.format, plugins.renderers, shown)
             if output.path is None:
                 _put(text)
                 continue
-            write_file(directory.path.__class__(output.path), text)
+            write_file(Path(output.path), text)
             written.append(output.path)
-        except (OutputError, OSError) as problem:
-            complain(problem.render() if isinstance(problem, OutputError) else f"ddpdoctor: {problem}")
+        except OutputError as problem:
+            complain(problem.render())
+    for name in ("json", "html"):
+        try:
+            written.append(_write_kept(directory, name, render(report, name, plugins.renderers, shown)))
+        except OutputError as problem:
+            complain(problem.render())
+        except OSError as problem:
+            reason = problem.strerror or problem
+            complain(f"ddpdoctor: {directory.path}/report.{name} could not be written: {reason}")
     page = next((path for path in written if path.endswith(".html")), None)
-    import dataclasses
-
     final = dataclasses.replace(shown, written=(page,) if page else ())
     with contextlib.suppress(OutputError):
         _put(render(report, "text", plugins.renderers, final))

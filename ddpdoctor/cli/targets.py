@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,7 +75,7 @@ def _say_none(jobs: Sequence[FoundJob], processes: dict[int, Seen]) -> DoctorErr
 def _say_unknown(pid: int, processes: dict[int, Seen], jobs: Sequence[FoundJob]) -> DoctorError:
     seen = processes.get(pid)
     known = f"ddpdoctor attach {jobs[0].pid}" if len(jobs) == 1 else "ddpdoctor attach"
-    if seen is None and not Path(f"/proc/{pid}").exists():
+    if seen is None and not os.path.exists(Path(f"/proc/{pid}")):
         return UsageError(f"there is no process {pid}", hint=known)
     if seen is None:
         return UsageError(
@@ -100,8 +101,10 @@ def find_run(target: str, jobs: Sequence[FoundJob]) -> FoundJob:
         DoctorError: no rank of it is alive here.
     """
     path = Path(target)
-    if not (path / "processes").is_dir():
-        what = "is no run directory" if path.exists() else "is neither a process id nor a run directory"
+    if not os.path.isdir(path / "processes"):
+        what = (
+            "is no run directory" if os.path.exists(path) else "is neither a process id nor a run directory"
+        )
         raise UsageError(f"{target} {what}", hint="ddpdoctor attach PID, or the directory that `run` names")
     inside = path.resolve()
     found = [job for job in jobs if job.run is not None and Path(job.run).resolve().is_relative_to(inside)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ddpdoctor.evidence.ranks import RankSet
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -181,6 +183,8 @@ class NodeFacts:
     devices_note: str | None = None
     """Why nothing is known of devices, if so."""
     libraries: tuple[Library, ...] = ()
+    libraries_note: str | None = None
+    """Why nothing is known of libraries, if so."""
     leftovers: tuple[Leftover, ...] = ()
     leftovers_note: str | None = None
     clock_offset_s: float | None = None
@@ -213,3 +217,5 @@ class RankFacts:
     versions: dict[str, str] = field(default_factory=dict)
     arch_list: tuple[str, ...] = ()
     """GPU architectures that this torch has kernels for."""
+    cores: RankSet = field(default_factory=RankSet)
+    """Numbers of the logical CPUs that this rank may use: launchers bind each rank to its own. Empty is unknown."""

@@ -6,10 +6,11 @@ for order on one node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ddpdoctor.evidence.facts import RankFacts
+from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.stages import Frame
 
 REQUESTS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
@@ -178,7 +179,7 @@ class ExceptionRecord:
     worker: int | None = None
     at: Moment | None = None
     link: str | None = None
-    """How it belongs to the next one: cause (``raise … from``) or context (raised while handling)."""
+    """How it belongs to the next one: cause (``raise … from``), context (while handling), member (of a group)."""
     chain: tuple[ExceptionRecord, ...] = ()
     """The exceptions before it, nearest first; their own chains are empty."""
     parent_frames: tuple[Frame, ...] = ()
@@ -295,6 +296,18 @@ class MemoryRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class NotableLine:
+    """A line of a log that is worth reading where nothing else says how its job ended."""
+
+    file: str
+    line: int
+    text: str
+    """Scrubbed and bounded."""
+    trouble: bool = True
+    """It reports something that went wrong; else it is only the last one."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobEnd:
     """How the launched command ended, and what could not be seen."""
 
@@ -312,6 +325,8 @@ class JobEnd:
     """ddpdoctor ended it because it stood still: its exit code and the signals of its ranks say nothing."""
     stopped_elsewhere: str | None = None
     """What was found on another node, where that was seen; scrubbed there."""
+    notable: tuple[NotableLine, ...] = ()
+    """Lines of logs that are most worth reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +352,30 @@ class Rerun:
     texts: tuple[TextMatch, ...] = ()
     memory: tuple[MemoryRecord, ...] = ()
     job: tuple[JobEnd, ...] = ()
+
+
+def find_seen(processes: Sequence[ProcessRecord]) -> tuple[RankSet, int] | None:
+    """Return the ranks that were seen of the world that they joined, and its size; None where no rank joined one.
+
+    Args:
+        processes: of a job; of several attempts the last counts.
+    """
+    joined = [
+        each
+        for each in processes
+        if each.is_rank
+        and each.rank is not None
+        and each.world_size
+        and any(milestone.name == "init" for milestone in each.milestones)
+    ]
+    last = max((each.attempt for each in joined), default=0)
+    size = max((each.world_size or 0 for each in joined if each.attempt == last), default=0)
+    ranks = RankSet(
+        each.rank
+        for each in joined
+        if each.rank is not None and (each.attempt, each.world_size) == (last, size)
+    )
+    return (ranks, size) if ranks else None
 
 
 def describe_ranks(processes: Iterable[ProcessRecord]) -> tuple[RankFacts, ...]:

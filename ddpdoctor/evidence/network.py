@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ddpdoctor.evidence.ranks import RankSet
 
@@ -29,7 +29,8 @@ class PortProbe:
     port: int
     status: str
     """free, taken, denied (privileged), invalid (not 1-65535) or unassignable (address not of this node); as
-    another node sees it: foreign (what listens there does not answer as torch's store)."""
+    another node sees it: foreign (what listens there answers otherwise than torch's store) or silent (it has not
+    answered at all)."""
     address: str | None = None
     error: str | None = None
     holder_pid: int | None = None
@@ -93,3 +94,7 @@ class Rendezvous:
     """What the numbers in ``duplicates`` are: rank or node."""
     worlds: tuple[tuple[int, int], ...] = ()
     """Where nodes were started for different worlds: (node, world size that it expects) of each that came."""
+    limit_option: str | None = None
+    """The option that sets the limit, e.g. ``--timeout``; None where there was no wait."""
+    own_ranks: RankSet = field(default_factory=RankSet)
+    """Ranks of the process that saw this: it is there, whether or not it reached the meeting point."""

@@ -100,3 +100,7 @@ class SourceFile:
     uneven: tuple[UnevenCall, ...] = ()
     facts: tuple[SourceFact, ...] = ()
     ignores: tuple[IgnoreComment, ...] = ()
+    skipped: tuple[str, ...] = ()
+    """Parts that were not read, each with the reason: ``cell 3: line 1: invalid syntax``."""
+    unrelated: bool = False
+    """It mentions no distributed library, so nothing more of it was read."""

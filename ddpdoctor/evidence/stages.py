@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 
 from ddpdoctor.evidence.ranks import RankSet
+from ddpdoctor.facts.ownership import USER, find_owner
 
 STAGES = ("facts", "smoke", "tcp", "rendezvous", "backends", "collectives", "ddp", "bandwidth")
 """The stages of `check` in the order in which they run."""
@@ -19,6 +21,21 @@ class Frame:
     function: str
     source: str | None = None
     """Text of the line, stripped; None where nobody read it."""
+    owner: str | None = field(default=None, compare=False)
+    """Whose the file is (`ddpdoctor.facts.ownership`), where the process said otherwise than the path alone says."""
+
+    @property
+    def whose(self) -> str:
+        """Whose the file is: the user's, a package's, torch's, Python's or ddpdoctor's."""
+        return self.owner or _find_owner(self.file)
+
+    @property
+    def is_user(self) -> bool:
+        """Whether the file is one of the user's own."""
+        return self.whose == USER
+
+
+_find_owner = functools.lru_cache(65_536)(find_owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +56,21 @@ class StageRecord:
     node: int
     stage: str
     status: str
-    """passed, failed (an error in it), cut (at its limit), skipped (deselected, not applicable) or
+    """passed, failed (an error in it), cut (at a limit), skipped (deselected, not applicable) or
     unreached (an earlier one ended the run)."""
     reason: str | None = None
     started_s: float | None = None
     """Seconds after the start of the command."""
     duration_s: float | None = None
     limit_s: float | None = None
+    """Of the stage; where it was cut, of what cut it."""
     finished: RankSet = field(default_factory=RankSet)
     unfinished: RankSet = field(default_factory=RankSet)
     stacks: tuple[StackClass, ...] = ()
     stacks_note: str | None = None
     """Why there are no stacks, if there should be."""
+    limit_option: str | None = None
+    """Where another limit than the stage's own cut it: the option that sets it, e.g. ``--timeout``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,11 @@ class Call:
     """Seconds from its beginning to its return."""
     frames: tuple[Frame, ...] = ()
     """Where it was called, innermost first, from the user's own line on."""
+    made: str | None = None
+    """Name of the group that a `new_group` creates: the number of groups that its rank created before. None where torch
+    derives the name from the ranks (``use_local_synchronization``), or where it is not known."""
+    conditions: tuple[Frame, ...] = ()
+    """As `Stand.conditions`, of a call that creates a group."""
 
     @property
     def collective(self) -> bool:
@@ -138,6 +143,18 @@ class ChildStand:
 
 
 @dataclass(frozen=True, slots=True)
+class FileLock:
+    """A lock on a file that a rank holds or waits for, as the kernel shows it."""
+
+    path: str | None
+    """None where it is not known."""
+    held: bool
+    """The rank holds it; else it waits for it."""
+    holders: tuple[int, ...] = ()
+    """Processes that hold it, where the rank waits."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stand:
     """Where one rank stood."""
 
@@ -160,6 +177,10 @@ class Stand:
     """Nothing was overwritten: what is not counted was never called."""
     threads: int = 1
     """Threads that have made calls."""
+    beside: tuple[Call, ...] = ()
+    """Calls of its other threads that have not come back."""
+    given_size: int | None = None
+    """World size that its launcher gave it; None where none did."""
     raised: int = 0
     """Of its calls that are known, those that came back with an exception."""
     backend: str | None = None
@@ -186,6 +207,7 @@ class Stand:
     wait_channel: str | None = None
     """Kernel function in which it sleeps, where the kernel tells."""
     children: tuple[ChildStand, ...] = ()
+    locks: tuple[FileLock, ...] = ()
     loaders: tuple[LoaderStand, ...] = ()
     """By place, those that were begun last at the end."""
     note: str | None = None

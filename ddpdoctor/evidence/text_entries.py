@@ -418,7 +418,7 @@ _DEVICES = (
     ),
     _entry(
         "device-assertion", CAUSE, "ERR007", "B10", "Assertion `",
-        r"(?P<file>[\w./-]{1,200}\.cuh?):(?P<line>\d{1,6}): .{1,300}?: block: \[[\d,]{1,40}\], thread: "
+        r"(?<![\w./-])(?P<file>[\w./-]{1,200}\.cuh?):(?P<line>\d{1,6}): .{1,300}?: block: \[[\d,]{1,40}\], thread: "
         r"\[[\d,]{1,40}\],? ?Assertion `(?P<assertion>[^`]{1,200})` failed",
         "../aten/src/ATen/native/cuda/Indexing.cu:1284: indexSelectLargeIndex: block: [17,0,0], thread: [64,0,0] "
         "Assertion `srcIndex < srcSelectDimSize` failed.",
@@ -662,9 +662,22 @@ _CRASHES = (
         "anon-rss:33554432kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:66000kB oom_score_adj:0",
     ),
     _entry(
-        "scheduler-saw-kill", CAUSE, "ERR002", "H03", "slurmstepd: error: Detected ",
-        r"slurmstepd: error: Detected (?P<count>\d{1,9}) oom[_-]kill event",
-        "slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0. Some of the step tasks have been OOM Killed.",
+        "scheduler-saw-kill", CAUSE, "ERR002", "H03", "error: Detected ",
+        r"\berror: Detected (?P<count>\d{1,9}) oom[_-]kill event",
+        "slurmstepd-node1: error: Detected 1 oom_kill event in StepId=4711.0. Some of the step tasks have been OOM "
+        "Killed.",
+        gates=("Detected ",),
+    ),
+    _entry(
+        "scheduler-memory-limit", CAUSE, "ERR002", "H03", "exceeded memory limit",
+        r"(?:StepId=|[Ss]tep |[Jj]ob )(?P<step>\d{1,12}(?:\.\w{1,20})?) exceeded memory limit",
+        "slurmstepd: error: StepId=14.batch exceeded memory limit (8421376 > 8388608), being killed",
+    ),
+    _entry(
+        "scheduler-out-of-memory", CAUSE, "ERR002", "H03", ": Out Of Memory",
+        r"srun: error: [\w.,\[\]-]{1,200}: tasks? [\d,\[\]-]{1,200}: Out Of Memory",
+        "srun: error: node1: task 3: Out Of Memory",
+        gates=("Out Of Memory",),
     ),
     _entry(
         "loader-killed", CAUSE, "ERR002", "H03", "killed by signal: Killed",
@@ -713,7 +726,7 @@ _WIDE = (
     ),
     _entry(
         "nccl-peer-closed", CONSEQUENCE, None, "H02", "onnection",
-        r"(?:NCCL WARN|socketProgress|Call to (?:recv|send) |ncclSocket\w{1,40}|NET/Socket).{0,160}?"
+        r"(?:NCCL WARN|socketProgress|Call to (?:recv|send) |ncclSocket|NET/Socket).{0,200}?"
         r"(?:[Cc]onnection closed by remote peer|[Cc]onnection (?:reset|closed) by peer|Broken pipe"
         r"|[Cc]onnection refused)",
         "node-b:4711:4801 [0] misc/socket.cc:58 NCCL WARN socketProgress: Connection closed by remote peer "

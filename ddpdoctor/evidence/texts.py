@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from ddpdoctor.evidence.text_entries import CAUSE, CONSEQUENCE, ENTRIES, NOISE, TextEntry
@@ -44,7 +44,7 @@ _GATE_LENGTH = 4
 """Least characters of a gate: enough that hardly any ordinary word passes."""
 
 _QUOTED = re.compile(
-    r"^\s*(?:\[[^\]]{1,40}\]:?)?\s*(?:raise\b|assert\b|print\(|log(?:ger|ging)?\.\w{1,20}\(|warnings\.warn\(|#|if\b|elif\b"
+    r"^\s{0,200}(?:\[[^\]]{1,40}\]:?\s{0,80})?(?:raise\b|assert\b|print\(|log(?:ger|ging)?\.\w{1,20}\(|warnings\.warn\(|#|if\b|elif\b"
     r"|return\b|self\.|except\b|pytest\.|[\w.]{1,80} = )"
 )
 """A line of Python, as a traceback shows it or a log quotes it, with a launcher's prefix or without: a text in it
@@ -142,8 +142,14 @@ def choose_entry(matches: Sequence[TextHit]) -> TextEntry | None:
     return next((entry for id in known if (entry := find_entry(id)).role != NOISE), None)
 
 
-def scan_chunk(chunk: bytes) -> Iterator[tuple[int, str, list[TextHit]]]:
+def scan_chunk(
+    chunk: bytes, note: Callable[[int], None] = lambda size: None
+) -> Iterator[tuple[int, str, list[TextHit]]]:
     """Yield the lines of a stretch of a log that an entry knows: offset in the chunk, line, matches.
+
+    Args:
+        chunk: the stretch.
+        note: told the characters of each line that is compared with the table.
 
     The stretch should begin and end at a line's end; a line that is cut is looked at as it is. Bytes that are no
     UTF-8 are replaced. A carriage return ends a line too, as progress bars use it.
@@ -164,6 +170,7 @@ def scan_chunk(chunk: bytes) -> Iterator[tuple[int, str, list[TextHit]]]:
         turn = chunk.find(b"\r", hit.end(), min(end - 1, start + LINE_LIMIT)) if end > hit.end() else -1
         end = turn if turn >= 0 else end
         line = chunk[start : min(end, start + 4 * LINE_LIMIT)].decode("utf-8", "replace").rstrip("\r")
+        note(min(len(line), LINE_LIMIT))
         matches = match_line(line)
         if matches:
             yield start, line[:LINE_LIMIT], matches

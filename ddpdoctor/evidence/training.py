@@ -107,6 +107,9 @@ class StepLook:
     since the last look, on the rank where it is most."""
     exchanged: float = 0.0
     """The same of sends and receives."""
+    joined: bool = False
+    """A rank had run out of batches under Join before it, and had shadowed others since: what its optimizer remembers
+    is its own, and replicas are only sure to be equal where a Join has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,7 @@ class OptimizerSetup:
     """An optimizer and what it steps."""
 
     number: int
-    """In order of the first step."""
+    """In order of the first step, those of wrapped models first."""
     kind: str
     """Its class."""
     ranks: RankSet

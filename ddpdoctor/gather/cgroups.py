@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,7 @@ def find_cgroup_files(controller: str, names: tuple[str, ...], root: Path = Path
     for folder in _folders(root, controller):
         for name in names:
             path = folder / name
-            if path.exists():
+            if os.path.exists(path):
                 yield path
 
 

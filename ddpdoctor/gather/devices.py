@@ -72,7 +72,7 @@ def gather_devices(limit_s: float, root: Path = ROOT) -> tuple[tuple[Device, ...
     """
     if find_tool("nvidia-smi") is not None:
         return _gather_nvidia(limit_s)
-    if (root / "proc/driver/nvidia/version").exists():
+    if os.path.exists(root / "proc/driver/nvidia/version"):
         return (), "the NVIDIA driver is loaded, but there is no nvidia-smi in PATH"
     if find_tool("rocm-smi") is not None:
         try:

@@ -114,13 +114,13 @@ def find_container(environ: Mapping[str, str], root: Path = ROOT) -> str | None:
     The marks: the service variables of Kubernetes, /.dockerenv, podman's and systemd's /run files
     (systemd.io/CONTAINER_INTERFACE), Apptainer's variables, and names in /proc/self/cgroup.
     """
-    if environ.get("KUBERNETES_SERVICE_HOST") or (root / "var/run/secrets/kubernetes.io").exists():
+    if environ.get("KUBERNETES_SERVICE_HOST") or os.path.exists(root / "var/run/secrets/kubernetes.io"):
         return "kubernetes"
     if environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER"):
         return "apptainer"
-    if (root / "run/.containerenv").exists():
+    if os.path.exists(root / "run/.containerenv"):
         return "podman"
-    if (root / ".dockerenv").exists():
+    if os.path.exists(root / ".dockerenv"):
         return "docker"
     said = read_text(root / "run/systemd/container") or environ.get("container", "")
     if said:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from ddpdoctor.evidence.facts import NodeFacts
+from ddpdoctor.evidence.facts import Library, NodeFacts
 from ddpdoctor.gather import cgroups, machine
 from ddpdoctor.gather.deadline import Later
 from ddpdoctor.gather.devices import gather_devices
@@ -95,6 +95,7 @@ def gather_node(
     found_leftovers, leftovers_note = leftovers.result_or(
         ((), "the scan of processes did not end in time"), left(SCAN_LIMIT_S)
     )
+    found_libraries, libraries_note = _libraries_of(libraries, left(SCAN_LIMIT_S))
     return dataclasses.replace(
         read,
         fqdn=fqdn.result_or(None, left(NAME_LIMIT_S)) if fqdn is not None else None,
@@ -106,7 +107,8 @@ def gather_node(
         route_interface=holder_of(route_address, interfaces),
         devices=found_devices,
         devices_note=devices_note,
-        libraries=libraries.result_or((), left(SCAN_LIMIT_S)),
+        libraries=found_libraries,
+        libraries_note=libraries_note,
         leftovers=found_leftovers,
         leftovers_note=leftovers_note,
     )
@@ -118,6 +120,18 @@ def _try(function: Callable[[], T], default: D) -> T | D:
         return function()
     except Exception:
         return default
+
+
+def _libraries_of(
+    libraries: Later[tuple[Library, ...]], limit_s: float
+) -> tuple[tuple[Library, ...], str | None]:
+    """Return what was found; that nothing was found in time is not that nothing is there."""
+    try:
+        return libraries.result(limit_s), None
+    except TimeoutError:
+        return (), f"looking for libraries took over {SCAN_LIMIT_S:g} s"
+    except Exception as problem:
+        return (), f"looking for libraries failed: {problem}"
 
 
 def _names_of(names: Later[tuple[str, ...]], limit_s: float) -> tuple[tuple[str, ...], str | None]:

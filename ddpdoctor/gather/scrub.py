@@ -1,8 +1,7 @@
 """Taking secrets, user names and home directories out of texts before they are kept.
 
 Better one word too many hidden than one secret shown, but a diagnosis lives on its paths, ports, hashes and
-numbers: those stay. Training command lines are full of harmless words such as ``--max-tokens`` or
-``--eos-token``, so the names that mark a secret are matched as whole words at the end of an option.
+numbers: those stay. What is a secret is known by `ddpdoctor.gather.secrets`.
 """
 
 from __future__ import annotations
@@ -13,92 +12,85 @@ import pwd
 import re
 from collections.abc import Sequence
 
-HIDDEN = "***"
+from ddpdoctor.gather.secrets import find_spans
+from ddpdoctor.gather.secrets.commands import is_password
+from ddpdoctor.gather.secrets.fields import looks_chosen
+from ddpdoctor.gather.secrets.spans import HIDDEN, cover
+from ddpdoctor.gather.secrets.values import is_plain
+from ddpdoctor.text.secret_names import is_secret_name, rate_name
 
+__all__ = ["HIDDEN", "hide_secrets", "is_secret_name", "scrub", "scrub_argv", "scrub_paths", "scrub_source"]
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+CACHED_LENGTH = 2000
+"""Characters of a text whose scrubbed form is remembered."""
 
-
-# Prefixes that vendors publish so that scanners can find leaked tokens:
-# github.blog "Behind GitHub's new authentication token formats", huggingface.co/docs/hub/security-tokens,
-# docs.gitlab.com token prefixes, docs.aws.amazon.com IAM unique ids, api.slack.com token types,
-# cloud.google.com API keys, RFC 7519 (a JWT starts with base64 of '{"').
-_SHAPES = re.compile(
-    r"""(?<![A-Za-z0-9])(?:
-      gh[pousr]_[A-Za-z0-9]{16,} | github_pat_\w{20,} | hf_[A-Za-z0-9]{16,} | api_org_[A-Za-z0-9]{16,}
-    | sk-[A-Za-z0-9_-]{16,} | (?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Z]) | gl(?:pat|dt|rt|cbt|ptt|ft)-[\w-]{16,}
-    | xox[abeoprs]-[\w-]{8,} | xapp-[\w-]{8,} | AIza[\w-]{30,} | ya29\.[\w.-]{16,}
-    | npm_[A-Za-z0-9]{30,} | pypi-[\w-]{40,} | dckr_pat_[\w-]{16,} | nvapi-[\w-]{16,} | gsk_[A-Za-z0-9]{20,}
-    | wandb_v1_\w{16,} | eyJ[\w-]{6,}\.[\w-]{6,}(?:\.[\w-]*)?
-    )""",
-    re.VERBOSE,
-)
-_PRIVATE_KEY = re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?(?:-----END \1-----|\Z)", re.DOTALL)
-_URL_LOGIN = re.compile(r"\b([a-zA-Z][a-zA-Z0-9+.-]{0,30}://)[^\s/@'\"]+@")
-_HEADER = re.compile(
-    r"(?i)\b((?:proxy-)?authorization|x-api-key|(?:set-)?cookie|x-auth-token)(\s*[:=]\s*)[^\r\n'\"]+"
-)
-_BEARER = re.compile(r"\b(Bearer|Basic)(\s+)(?=[^\s'\"]*[\d+/=._-])[A-Za-z0-9+/=._~-]{8,}", re.IGNORECASE)
-_SLACK_HOOK = re.compile(r"(hooks\.slack\.com/services/)[\w/-]+")
-_KEYED_HEX = re.compile(
-    r"(?i)((?:wandb|api|login|key|token)[^\n0-9a-f]{0,3}[^\n]{0,24}?\b)[0-9a-f]{40}\b(?![\w.])"
-)
-"""Weights & Biases keys have no prefix: 40 hex digits, as a git commit has. Only a word before tells them."""
-
-_VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s,;&'"})]+)"""
-_NAMED = re.compile(
-    r"""(?<![\w.-])(?P<name>-{0,2}[A-Za-z_][\w.-]{0,63})(?P<gap>['"]?\s?=\s?|['"]?\s?:\s+|['"]\s?:)"""
-)
-_GIVEN = re.compile(_VALUE)
-_OPTION = re.compile(rf"(?<!\S)(?P<name>--?[A-Za-z_][\w.-]{{0,63}})(?P<gap>\s+)(?P<value>(?!-){_VALUE})")
-_PLAIN_VALUE = re.compile(r"(?i)true|false|none|null|yes|no|\d{1,6}|\*\*\*")
-"""What a switch or a count looks like: after ``token=`` it is no secret."""
-
-_SECRET_LAST = _words(
-    "password passwords passwd passphrase secret secrets credential credentials signature cookie auth apikey "
-    "authtoken accesskey secretkey accesstoken"
-)
-_BEFORE_PASS = _words("db user mysql pg smtp http https proxy redis root admin sudo sql ftp ldap mail")
-_BEFORE_KEY = _words(
-    "api access secret private auth encryption signing license account storage service app admin wandb comet "
-    "openai anthropic azure aws ssh deploy subscription hf"
-)
-_NOT_BEFORE_TOKEN = _words(
-    "eos bos pad unk mask sep cls image audio video stop special start end begin class patch text num max "
-    "per new next prev previous unexpected last first"
-)
-"""Words before ``token`` that speak of a tokenizer, a parser or a count, not of a credential."""
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_LOGIN_PAIR = re.compile(r"(?<!\S)(-u|--user|--proxy-user)([ =])[^\s:]+:\S+")
-
+_COMMENT_WORDS = re.compile(r"[^\s,;:()\[\]{}'\"`=]{2,80}")
 _END = r"(?=[/\s:;,'\"\])}>]|$)"
 _HOMES = re.compile(
     rf"(?<![\w/.~-])(?:(?:/[\w.-]+){{0,3}}?/(?:home|Users)/(?!linuxbrew/)[^/\s:;,'\"\])}}>]+|/root|/var/root){_END}"
 )
 _TILDE = re.compile(rf"(?<![\w/.~-])~[a-z_][\w.-]*{_END}")
-_SHARED_NAMES = _words("root user admin ubuntu nobody daemon runner work app data home test debian ec2-user")
+_SHARED_NAMES = frozenset(
+    "root user admin ubuntu nobody daemon runner work app data home test debian ec2-user".split()
+)
 """Accounts that many machines have: hiding them would tear holes into ordinary paths."""
 
 
 def scrub(text: str) -> str:
-    """Return ``text`` without secrets, user names and home directories.
+    """Return ``text`` without secrets, user names, e-mail addresses and home directories.
 
     Tokens, keys, passwords and URL credentials become ``***``, home directories ``~``, the user's name in a
     path or before an ``@`` ``<user>``. Git hashes, ports, numbers and other paths stay.
     """
     if not text:
         return text
-    text = _PRIVATE_KEY.sub(HIDDEN, text)
-    text = _URL_LOGIN.sub(rf"\1{HIDDEN}@", text)
-    text = _SLACK_HOOK.sub(rf"\1{HIDDEN}", text)
-    text = _HEADER.sub(rf"\1\2{HIDDEN}", text)
-    text = _BEARER.sub(rf"\1\2{HIDDEN}", text)
-    text = _SHAPES.sub(HIDDEN, text)
-    text = _LOGIN_PAIR.sub(rf"\1\2{HIDDEN}", text)
-    text = _OPTION.sub(_hide_value, _hide_assigned(text))
-    text = _KEYED_HEX.sub(rf"\1{HIDDEN}", text)
-    return scrub_paths(text)
+    return scrub_paths(hide_secrets(text))
+
+
+@functools.lru_cache(maxsize=16384)
+def _hide(text: str) -> str:
+    """Ranks say the same thing thousands of times."""
+    return cover(text, find_spans(text))
+
+
+def hide_secrets(text: str) -> str:
+    """Return ``text`` without secrets; user names and home directories stay, as for a message to the user."""
+    return _hide(text) if len(text) <= CACHED_LENGTH else cover(text, find_spans(text))
+
+
+def scrub_source(line: str) -> str:
+    """Return a line of source scrubbed, without what its comment might give away.
+
+    Comments hold what people note for themselves, and no diagnosis needs them: one that speaks of logins, or holds a
+    word of letters and digits, is hidden whole. What ddpdoctor itself reads in comments is only scrubbed.
+    """
+    place = _find_comment(line)
+    if place is not None and "ddpdoctor:" not in line[place:] and _is_telling(line[place + 1 :]):
+        return f"{scrub(line[:place])}# {HIDDEN}"
+    return scrub(line)
+
+
+def _find_comment(line: str) -> int | None:
+    """Return where the comment of a line of Python begins; None where there is none."""
+    quote = ""
+    place = 0
+    while place < len(line):
+        letter = line[place]
+        if letter == "\\":
+            place += 1
+        elif quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"":
+            quote = letter
+        elif letter == "#":
+            return place
+        place += 1
+    return None
+
+
+def _is_telling(comment: str) -> bool:
+    words = _COMMENT_WORDS.findall(comment)
+    return any(looks_chosen(word) or rate_name(word) for word in words)
 
 
 def scrub_paths(text: str) -> str:
@@ -113,52 +105,35 @@ def scrub_paths(text: str) -> str:
 def scrub_argv(arguments: Sequence[str]) -> list[str]:
     """Return a command line, one element per argument, scrubbed.
 
-    The argument after an option such as ``--password`` is hidden whole, whatever it contains.
+    What an option such as ``--password`` is given is hidden whole, whatever it contains.
     """
     scrubbed: list[str] = []
-    hide = False
+    before = ""
     for argument in arguments:
-        scrubbed.append(HIDDEN if hide and not argument.startswith("-") else scrub(argument))
-        hide = argument.startswith("-") and is_secret_name(argument)
+        last = before.rpartition(" ")[2]
+        name, equals, value = argument.partition("=")
+        if last.startswith("-") and not argument.startswith("-") and _takes_secret(last, argument, before):
+            scrubbed.append(HIDDEN)
+        elif equals and value and name.startswith("-") and is_secret_name(name) and not is_plain(value):
+            scrubbed.append(f"{name}={HIDDEN}")
+        elif (
+            argument.startswith("-p")
+            and len(argument) > 2
+            and is_password(argument[2:], before, attached=True)
+        ):
+            scrubbed.append(f"-p{HIDDEN}")
+        else:
+            scrubbed.append(scrub(argument))
+        before = f"{before} {argument}"[-400:]
     return scrubbed
 
 
-@functools.lru_cache(maxsize=4096)
-def is_secret_name(name: str) -> bool:
-    """Whether a variable, option or field of this name holds a secret, e.g. ``--hf-token`` or ``API_KEY``."""
-    words = _WORDS.findall(name)
-    if not words:
-        return False
-    last, before = words[-1].lower(), words[-2].lower() if len(words) > 1 else ""
-    if last in _SECRET_LAST:
-        return True
-    shouted = bool(before) and name.isupper()
-    if last in ("pass", "pwd"):
-        return before in _BEFORE_PASS or shouted or name.lstrip("-") == "pass"
-    if last == "token":
-        return before not in _NOT_BEFORE_TOKEN
-    if last in ("key", "keys"):
-        return before in _BEFORE_KEY or shouted
-    return last == "pat" and shouted
-
-
-def _hide_value(match: re.Match[str]) -> str:
-    if not is_secret_name(match["name"]) or _PLAIN_VALUE.fullmatch(match["value"]):
-        return match[0]
-    return f"{match['name']}{match['gap']}{HIDDEN}"
-
-
-def _hide_assigned(text: str) -> str:
-    """Hide the values of secrets' names; one may also stand in the value of another name, such as an exception's."""
-    parts, done = [], 0
-    for match in _NAMED.finditer(text):
-        if match.start() < done or not is_secret_name(match["name"]):
-            continue
-        value = _GIVEN.match(text, match.end())
-        if value is not None and not _PLAIN_VALUE.fullmatch(value[0]):
-            parts += [text[done : match.end()], HIDDEN]
-            done = value.end()
-    return "".join([*parts, text[done:]])
+def _takes_secret(option: str, value: str, before: str) -> bool:
+    if option == "-p":
+        return is_password(value, before)
+    if option in ("-u", "--user", "--proxy-user"):
+        return ":" in value
+    return is_secret_name(option) and not is_plain(value)
 
 
 @functools.lru_cache(maxsize=16)

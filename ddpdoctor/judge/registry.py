@@ -28,6 +28,9 @@ PAGE_SECTIONS = (
 PAGE_EXAMPLES = ("Wrong", "Right")
 """Headings of programs, behind the fix, on the pages of codes that are found in the source."""
 
+OURS = "ddpdoctor"
+"""The distribution of the built-in checks."""
+
 Function = Callable[..., Iterable[Finding]]
 
 
@@ -89,7 +92,7 @@ class Check:
     """Whether "healthy" may be said although this check could not look."""
     explains: tuple[str, ...] = ()
     """Codes that become consequences when this check finds something."""
-    source: str = "ddpdoctor"
+    source: str = OURS
     """Distribution that it comes from."""
     commands: tuple[str, ...] = ()
     """Commands whose evidence it is about; empty where that follows from ``needs``."""
@@ -208,7 +211,7 @@ class Registry:
         self._pages: dict[str, CodePage] = {}
         self.examples: dict[str, tuple[str, str]] = {}
         """Code -> the wrong and the right program of its page."""
-        self.source = "ddpdoctor"
+        self.source = OURS
         """Distribution that is registering now; set by the loader."""
 
     def add(self, *functions: Function) -> None:

@@ -10,6 +10,9 @@ from ddpdoctor.judge.finding import CONFIDENCES, ROLES, SEVERITIES, Finding
 from ddpdoctor.judge.registry import Check
 from ddpdoctor.judge.runner import CheckRow
 
+HEALTHY = "healthy"
+"""What a job or a machine is called in which nothing is wrong; source that is only read is never called so."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -108,6 +111,8 @@ def reach_verdict(
     failure: str | None = None,
     stopped: str | None = None,
     elsewhere: str | None = None,
+    unseen: str | None = None,
+    good: str = HEALTHY,
 ) -> Verdict:
     """Say how it stands.
 
@@ -120,6 +125,9 @@ def reach_verdict(
         stopped: words on who ended the watched job, e.g. ``interrupted by the user (SIGINT)``; None where nobody
             did.
         elsewhere: words on what was found on another node, which ended the job; None where that is not so.
+        unseen: words on why it cannot be said that all is well: the end of the job, or a file, was not seen; None
+            where that is not so.
+        good: what to call it where nothing is wrong.
     """
     looked = sum(row.status in ("pass", "fail") for row in rows)
     real = [f for f in ordered if f.state == "active" and f.severity in ("error", "warning")]
@@ -143,4 +151,6 @@ def reach_verdict(
             "error" if blind and all(row.status == "error" for row in blind) and not looked else "unknown"
         )
         return Verdict(status, f"too little was seen{why}; {count}", None, looked, len(rows))
-    return Verdict("healthy", f"healthy · {count} · {scope}", None, looked, len(rows))
+    if unseen is not None:
+        return Verdict("unknown", f"{unseen}; {count}", None, looked, len(rows))
+    return Verdict("healthy", f"{good} · {count} · {scope}", None, looked, len(rows))

@@ -45,7 +45,7 @@ def run_agent(plan_data: dict[str, Any], facts: dict[str, Any], commands: Connec
         commands: the supervisor sends ``("publish", path)`` when this node's evidence is complete.
     """
     plan = decode(Plan, plan_data)
-    follow_parent(launches=True, workdir=plan.workdir)
+    follow_parent(launches=True)
     _redirect_output(agent_log(plan.workdir))
     # torch makes this directory when it describes a failed rank; here it goes away with ours.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{plan.workdir}/inductor")

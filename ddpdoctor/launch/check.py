@@ -5,17 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shutil
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
 from ddpdoctor.evidence import STAGES, Absent, Evidence, Library, NodeFacts, StageRecord, merge_evidence
 from ddpdoctor.evidence.bundle import renumber_node
 from ddpdoctor.evidence.gatherers import GathererFailure, GathererRegistry, merge_extra, run_gatherers
+from ddpdoctor.launch.absence import absent_kinds
 from ddpdoctor.launch.interrupt import Interrupt
 from ddpdoctor.launch.local import LocalFindings, look_at_node
 from ddpdoctor.launch.plan import Plan
@@ -23,16 +20,14 @@ from ddpdoctor.launch.planning import complete_plan, make_plan
 from ddpdoctor.launch.processes import adopt_orphans, kill_descendants
 from ddpdoctor.launch.request import CheckOutcome, CheckRequest, Progress
 from ddpdoctor.launch.server import TorchServer
-from ddpdoctor.launch.supervisor import WORLD_STAGES, Supervisor, absent_kinds
+from ddpdoctor.launch.supervisor import WORLD_STAGES, Supervisor
 from ddpdoctor.launch.torchcheck import require_torch
+from ddpdoctor.launch.workplace import work_directory
 
 EXCHANGE_LIMIT_S = 20.0
 """For sending and receiving the evidence of all nodes after the world has ended."""
 EXCHANGE_AFTER_CUT_S = 45.0
 """The others may need the limit of their own stage to notice that the world is gone."""
-
-LONGEST_BASE = 60
-"""Unix sockets have paths of at most 107 bytes (unix(7)); ours need up to 40 below the base directory."""
 
 
 def run_check(
@@ -52,15 +47,17 @@ def run_check(
     origin, started_at = time.monotonic(), datetime.now(timezone.utc)
     require_torch()
     adopt_orphans()
-    with Interrupt() as interrupt, _work_directory() as workdir:
-        server = TorchServer(workdir)
+    with Interrupt() as interrupt, work_directory() as place:
+        server = TorchServer(place.path, place.name)
         try:
-            run = _Run(make_plan(request, str(workdir)), server, progress, interrupt, origin, request)
+            run = _Run(make_plan(request, str(place.path)), server, progress, interrupt, origin, request)
             evidence = run.examine(gatherers or GathererRegistry())
         finally:
             progress.close()
-            if kill_descendants(keep=(server.tracker_pid,)):
-                kill_descendants()  # one is stuck in the kernel: the tracker would wait for it for ever
+            if kill_descendants(keep=(server.tracker_pid, place.witness_pid)):
+                kill_descendants(
+                    keep=(place.witness_pid,)
+                )  # one is stuck in the kernel: the tracker would wait for it for ever
             server.stop()
         return CheckOutcome(
             evidence=evidence,
@@ -76,18 +73,6 @@ def run_check(
         )
 
 
-@contextmanager
-def _work_directory() -> Iterator[Path]:
-    """Give a private directory (mkdtemp makes it 0700) with a short path, and remove it afterwards."""
-    base = tempfile.gettempdir()
-    short = base if len(base) <= LONGEST_BASE else "/tmp"
-    path = Path(tempfile.mkdtemp(prefix="ddpdoctor-", dir=short))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-
-
 class _Run:
     """One check on this node."""
 
@@ -100,12 +85,12 @@ class _Run:
         origin: float,
         request: CheckRequest,
     ) -> None:
-        self.plan = plan
+        until = None if request.timeout is None else origin + request.timeout
+        self.plan = dataclasses.replace(plan, timeout=request.timeout, until=until)
         self._server = server
         self._progress = progress
         self._interrupt = interrupt
         self._origin = origin
-        self._deadline = None if request.timeout is None else origin + request.timeout
         self._request = request
         self.gatherer_failures: tuple[GathererFailure, ...] = ()
         self.own: Evidence | None = None
@@ -136,8 +121,8 @@ class _Run:
     def _why_blocked(self, local: LocalFindings) -> str | None:
         if self._interrupt.name:
             return f"interrupted by {self._interrupt.name}"
-        if self._deadline is not None and time.monotonic() > self._deadline:
-            return "the limit of the whole command (--timeout) was reached"
+        if local.blocked is None and self.plan.until is not None and time.monotonic() > self.plan.until:
+            return f"--timeout {self.plan.timeout:g} was over before any rank could be started"
         return local.blocked
 
     def _without_world(self, local: LocalFindings, reason: str, status: str) -> Evidence:
@@ -158,7 +143,7 @@ class _Run:
 
     def _with_world(self, local: LocalFindings) -> Evidence:
         supervisor = Supervisor(self.plan, self._server, self._progress, self._interrupt)
-        supervisor.run(local.facts or NodeFacts(self.plan.node, os.uname().nodename), self._deadline)
+        supervisor.run(local.facts or NodeFacts(self.plan.node, os.uname().nodename))
         self.plan = supervisor.plan
         world = supervisor.collect(self.plan.node, self._origin)
         before = dataclasses.replace(renumber_node(local.evidence, self.plan.node), launch=world.launch)

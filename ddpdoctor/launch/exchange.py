@@ -147,7 +147,10 @@ def join_evidence(parts: dict[int, Evidence], others: Others) -> Evidence:
     nodes: dict[int, NodeFacts] = {}
     for party, part in sorted(parts.items()):
         # What a node tells of itself at the end is more than what it told the others at the beginning.
-        nodes.update({facts.node: facts for facts in part.nodes if facts.node == int(others[party]["node"])})
+        if others[party]["leads"]:
+            nodes.update(
+                {facts.node: facts for facts in part.nodes if facts.node == int(others[party]["node"])}
+            )
     for party in silent:
         if others[party]["facts"] is not None:
             nodes.setdefault(int(others[party]["node"]), decode(NodeFacts, others[party]["facts"]))

@@ -30,15 +30,17 @@ from ddpdoctor.gather.names import resolve
 from ddpdoctor.gather.node import gather_node
 from ddpdoctor.gather.ports import probe_port
 from ddpdoctor.launch.interrupt import Interrupt
-from ddpdoctor.launch.plan import Plan
+from ddpdoctor.launch.plan import Bound, Plan
 from ddpdoctor.launch.processes import kill_processes
 from ddpdoctor.launch.request import Progress
 from ddpdoctor.launch.server import TorchServer
 from ddpdoctor.launch.smoke import list_accelerators, run_smoke, smoke_file
 from ddpdoctor.launch.wire import EventReader
 
-LIST_LIMIT_S = 60.0
-"""For importing torch on a cold disk and listing devices; a warm laptop takes 2 s."""
+IMPORT_LIMIT_S = 900.0
+"""For importing torch and listing devices. A warm laptop takes 2 s, a cold network file system minutes; longer is
+said to be longer, and nothing else."""
+POLL_S = 0.005
 RESOLVE_LIMIT_S = 5.0
 """The resolver's own default is 5 s a try (resolv.conf(5), timeout); longer is a fault worth naming."""
 
@@ -65,8 +67,11 @@ class _Stage:
         self._plan, self._name, self._origin = plan, name, origin
         self._begin = time.monotonic()
 
-    def end(self, status: str, reason: str | None = None) -> StageRecord:
+        self.bound = plan.bound(plan.limits[name], f"--stage-timeout {name}=", self._begin)
+
+    def end(self, status: str, reason: str | None = None, by: Bound | None = None) -> StageRecord:
         now = time.monotonic()
+        other = by is not None and by.option == "--timeout"
         return StageRecord(
             self._plan.node,
             self._name,
@@ -74,8 +79,14 @@ class _Stage:
             reason,
             started_s=self._begin - self._origin,
             duration_s=now - self._begin,
-            limit_s=self._plan.limits[self._name],
+            limit_s=by.limit_s if by is not None and other else self._plan.limits[self._name],
+            limit_option="--timeout" if other else None,
         )
+
+    def cut(self) -> StageRecord:
+        """Return the record of a stage that its limit, or that of the command, has ended."""
+        words = f"not finished after {time.monotonic() - self._begin:.3g} s"
+        return self.end("cut", words, self.bound)
 
 
 def look_at_node(
@@ -89,7 +100,11 @@ def look_at_node(
     records: list[StageRecord] = []
     facts = _gather_facts(plan, progress, records, origin) if plan.leads else None
     resolutions, ports, blocked = _look_at_names(plan, progress, records, origin)
+    if server.pid is not None:
+        progress.note("importing torch")
     torch_info = _ask_torch(plan, server, interrupt)
+    if server.pid is not None and not torch_info and not interrupt.name:
+        blocked = blocked or f"torch was still being imported when --timeout {plan.timeout:g} was over"
     devices = tuple(torch_info.get("devices", ()))
     smoke = _touch_devices(plan, server, progress, interrupt, records, devices, origin)
     blocked = blocked or _find_block(plan, torch_info, smoke)
@@ -125,9 +140,9 @@ def _gather_facts(
         )
     )
     try:
-        facts = later.result(plan.limits["facts"])
+        facts = later.result(stage.bound.left())
     except TimeoutError:
-        records.append(stage.end("cut", f"not finished after {plan.limits['facts']:g} s"))
+        records.append(stage.cut())
         return None
     records.append(stage.end("passed"))
     return facts
@@ -166,16 +181,18 @@ def _ask_torch(plan: Plan, server: TorchServer, interrupt: Interrupt) -> dict[st
         return {}
     reader = EventReader(smoke_file(plan.workdir, "list"))
     process = server.process(list_accelerators, plan.workdir)
-    starting = Later(process.start)
+    bound = plan.bound(IMPORT_LIMIT_S, "")
     try:
-        starting.result(LIST_LIMIT_S)
-    except (TimeoutError, EOFError, OSError) as problem:
+        _start(process, bound, interrupt)
+    except TimeoutError:
+        return {} if interrupt.name else _say_unimported(bound, server)
+    except (EOFError, OSError) as problem:
         if interrupt.name:
             return {}
         text = "the process that imports it ended" if isinstance(problem, EOFError) else str(problem)
         raise _cannot_import(plan, text or type(problem).__name__) from problem
-    end = time.monotonic() + LIST_LIMIT_S
-    while time.monotonic() < end and not interrupt.name:
+    while bound.left() and not interrupt.name:
+        ended = not process.is_alive()  # asked first: what it has written until then is read below
         for event in reader.read():
             if event["event"] == "torch":
                 if not event["distributed"]:
@@ -186,12 +203,50 @@ def _ask_torch(plan: Plan, server: TorchServer, interrupt: Interrupt) -> dict[st
                 return event
             if event["event"] == "broken":
                 raise _cannot_import(plan, str(event["text"]))
-        if not process.is_alive() and not reader.read():
-            break
-        time.sleep(0.005)
-    if interrupt.name:
+        if ended:
+            raise _cannot_import(plan, f"the process that imported it ended with {process.exitcode}")
+        time.sleep(POLL_S)
+    return {} if interrupt.name else _say_unimported(bound, server)
+
+
+def _start(process: Any, bound: Bound, interrupt: Interrupt) -> None:
+    """Start a process, which the forkserver does once it has imported torch.
+
+    Raises:
+        TimeoutError: it has not within the bound, or the user has interrupted it.
+        EOFError, OSError: the forkserver is gone.
+    """
+    starting = Later(process.start)
+    while not interrupt.name:
+        try:
+            starting.result(min(POLL_S, bound.left()))
+            return
+        except TimeoutError:
+            if not bound.left():
+                raise
+    raise TimeoutError
+
+
+def _say_unimported(bound: Bound, server: TorchServer) -> dict[str, Any]:
+    """Return nothing, where the command's own limit ended the wait; else say how long it was, and no more.
+
+    Raises:
+        DoctorError: after `IMPORT_LIMIT_S`.
+    """
+    if bound.option:
         return {}
-    raise _cannot_import(plan, f"the process that imported it ended with {process.exitcode}")
+    raise DoctorError(
+        f"torch was not imported within {IMPORT_LIMIT_S:g} s",
+        context=f"process {server.pid} is {_describe_state(server.pid)}",
+        hint='time python -X importtime -c "import torch"',
+    )
+
+
+def _describe_state(pid: int | None) -> str:
+    try:
+        return psutil.Process(pid).status()
+    except psutil.Error:
+        return "gone"
 
 
 def _cannot_import(plan: Plan, text: str) -> DoctorError:
@@ -216,23 +271,37 @@ def _touch_devices(
         records.append(StageRecord(plan.node, "smoke", "skipped", reason))
         return ()
     stage, limit = _Stage(plan, "smoke", origin), plan.limits["smoke"]
+    over = _why_over(stage.bound, interrupt)
+    if over is not None:  # torch may not be there yet, and no process starts without it
+        records.append(stage.end("unreached", over))
+        return ()
     progress.stage("smoke", limit)
     names = devices or ("cpu",)
     processes = {name: server.process(run_smoke, plan.workdir, plan.node, name) for name in names}
     for process in processes.values():
         process.start()
-    end = time.monotonic() + limit
-    while any(p.is_alive() for p in processes.values()) and time.monotonic() < end and not interrupt.name:
-        time.sleep(0.005)
+    while any(p.is_alive() for p in processes.values()) and stage.bound.left() and not interrupt.name:
+        time.sleep(POLL_S)
+    alive = any(p.is_alive() for p in processes.values())
+    early = alive and not interrupt.name and stage.bound.option == "--timeout"
     results: list[SmokeResult] = []
     for name, process in processes.items():
-        results.extend(_read_smoke(plan, name, process, limit, interrupted=interrupt.name is not None))
+        ended = early or interrupt.name is not None
+        results.extend(_read_smoke(plan, name, process, limit, interrupted=ended))
     bad = [r for r in results if not r.ok]
-    if interrupt.name:
+    if early:
+        records.append(stage.cut())
+    elif interrupt.name:
         records.append(stage.end("unreached", f"interrupted by {interrupt.name}"))
     else:
         records.append(stage.end("failed" if bad else "passed", bad[0].error if bad else None))
     return tuple(results)
+
+
+def _why_over(bound: Bound, interrupt: Interrupt) -> str | None:
+    if interrupt.name:
+        return f"interrupted by {interrupt.name}"
+    return None if bound.left() else f"{bound.describe()} was over before it"
 
 
 def _read_smoke(plan: Plan, name: str, process: Any, limit: float, *, interrupted: bool) -> list[SmokeResult]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import ipaddress
 import json
 import os
 import secrets
@@ -21,25 +20,30 @@ from typing import Any
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed import DistStoreError
 
-from ddpdoctor.evidence import HostMatch, Link, PortProbe, RankSet, Rendezvous, decode, encode
+from ddpdoctor.evidence import HostMatch, Link, PortProbe, RankSet, Rendezvous, encode
 from ddpdoctor.gather.deadline import call_within
 from ddpdoctor.gather.pairs import Listener
 from ddpdoctor.gather.ports import probe_port
+from ddpdoctor.launch.addresses import matches_this_machine, own_names, reachable_address
 from ddpdoctor.launch.exchange import Exchange
-from ddpdoctor.launch.paths import find_broken_path, loses_large, resolve_peers, try_paths
-from ddpdoctor.launch.plan import Plan
+from ddpdoctor.launch.layout import arrange_ranks, identify_machine
+from ddpdoctor.launch.paths import choose_launch, resolve_peers, try_paths
+from ddpdoctor.launch.plan import Bound, Plan
 from ddpdoctor.launch.store import (
     CONNECT_LIMIT_S,
     DIAL_LIMIT_S,
+    POLL_S,
     STORE_TIMEOUT_S,
     open_store,
     receive_parcel,
     send_parcel,
     serve_store,
+    wait_for_key,
 )
 from ddpdoctor.launch.wire import EventWriter, word_exception
 
-POLL_S = 0.1
+HEARING_S = 2.0
+"""For what the others saw of the paths to arrive, also when ``--timeout`` is over."""
 REDIAL_S = 0.2
 """Between two attempts at a port at which nobody listens yet."""
 
@@ -68,19 +72,25 @@ class Meeting:
         self._gently = False
         self._early: list[tuple[str, Any]] = []
         """Rows from before this node knew its number."""
+        self._started = time.monotonic()
+        self._bound = plan.bound(plan.join_timeout, "--join-timeout", self._started)
 
     def gather(self) -> bool:
         """Meet the others and try the paths; return whether the world may be launched.
 
         Everything that was seen is written as evidence, also when the others never come.
         """
-        started = time.monotonic()
-        deadline = started + self._plan.join_timeout
+        deadline = self._bound.end
+        if not self._bound.left():
+            self._writer.write(
+                "blocked", reason=f"{self._bound.describe()} was over before the {self._plan.party_kind}s met"
+            )
+            return False
         self._writer.write("stage", stage="tcp", limit=self._plan.join_timeout)
         error = self._connect(deadline)
         if error is None:
             error = self._wait_for_all(deadline)
-        self._write_rendezvous(started, error)
+        self._write_rendezvous(error)
         reason = error if error is not None else self._decide(*self._look_around())
         if reason is not None:
             self._writer.write("blocked", reason=reason)
@@ -121,9 +131,9 @@ class Meeting:
             return plan.party == 0 and not plan.agent_store
         if plan.launch.rdzv_backend == "static":
             return plan.party == 0
-        matches = _matches_this_machine(host)
+        matches = matches_this_machine(host)
         endpoint = plan.launch.rdzv_endpoint or host
-        self._early.append(("host_matches", HostMatch(plan.node, endpoint, matches, _own_names())))
+        self._early.append(("host_matches", HostMatch(plan.node, endpoint, matches, own_names())))
         if matches and not plan.placed:
             self._renumber(0)  # also when the port turns out to be taken
         return matches
@@ -151,19 +161,24 @@ class Meeting:
         return text
 
     def _reach(self, host: str, port: int, deadline: float) -> str | None:
-        error = self._wait_for_port(host, port, deadline)
-        if error is not None:
-            return error
-        limit = max(DIAL_LIMIT_S, min(CONNECT_LIMIT_S, deadline - time.monotonic()))
-        try:
-            self._server = open_store(host, port, limit)
-            return None
-        except ConnectionRefusedError as problem:
-            return f"{host}:{port}: {_word_error(problem)}"
-        except Exception as problem:
-            text = f"what listens there does not answer as torch's store does ({word_exception(problem)})"
-            self._early.append(("ports", PortProbe(self._plan.node, port, "foreign", host, text)))
-            return f"{host}:{port}: {text}"
+        while True:
+            error = self._wait_for_port(host, port, deadline)
+            if error is not None:
+                return error
+            limit = max(1.0, min(CONNECT_LIMIT_S, deadline - time.monotonic()))
+            try:
+                self._server = open_store(host, port, limit)
+                return None
+            except ConnectionRefusedError as problem:
+                return f"{host}:{port}: {_word_error(problem)}"
+            except TimeoutError:  # of another program, or of a store whose process is stopped or starved
+                status, text = "silent", f"what listens there has not answered within {self._say_limit()}"
+            except Exception as problem:
+                text = f"what listens there does not answer as torch's store does ({word_exception(problem)})"
+                status = "foreign"
+            if status == "foreign" or time.monotonic() >= deadline:
+                self._early.append(("ports", PortProbe(self._plan.node, port, status, host, text)))
+                return f"{host}:{port}: {text}"
 
     def _wait_for_port(self, host: str, port: int, deadline: float) -> str | None:
         """Dial the rendezvous port until somebody listens, and note how the last attempt went."""
@@ -197,7 +212,7 @@ class Meeting:
             if self._duplicate is None:
                 self._await_parties(deadline)
         except DistStoreError:
-            return f"{self._word([0])} of {self._plan.parties} did not come to the store"
+            return f"{self._word([0])} of {self._plan.parties} did not come to the store within {self._say_limit()}"
         except Exception as problem:  # the store goes away with the process that hosts it
             return f"the store at the rendezvous port went away: {type(problem).__name__}"
         if self._duplicate is not None:
@@ -220,9 +235,12 @@ class Meeting:
         self._token = store.get("token").decode()
         store.set_timeout(timedelta(seconds=STORE_TIMEOUT_S))
         self._open_listeners()
-        me = f"{socket.gethostname()}:{os.getpid()}"
-        first = store.compare_set(f"claim/{self._plan.party}", "", me).decode()
-        if first != me:
+        # Hosts may have one name, and processes in containers one number: what is drawn tells them apart.
+        me, mark = f"{socket.gethostname()}:{os.getpid()}", secrets.token_hex(8)
+        first, _, drawn = (
+            store.compare_set(f"claim/{self._plan.party}", "", f"{me}|{mark}").decode().partition("|")
+        )
+        if drawn != mark:
             self._duplicate, self._second = (self._plan.party, first, me), True
             store.set("given-up", json.dumps({"duplicate": self._duplicate}))
             return
@@ -242,6 +260,8 @@ class Meeting:
         """
         plan, launch = self._plan, self._plan.launch
         if plan.external:
+            if not all(other["told"] for other in self._others.values()):
+                self._sit_down()
             return
         if launch.node_rank is None:
             order = sorted(self._others, key=lambda p: (self._others[p]["name"], self._others[p]["pid"]))
@@ -259,6 +279,26 @@ class Meeting:
         )
         self._write_place()
 
+    def _sit_down(self) -> None:
+        """Tell nodes and local ranks by the machines of those who came; counts in variables do not tell them."""
+        seats = arrange_ranks(self._others)
+        for party, seat in seats.items():
+            other = self._others[party]
+            other.update(node=seat.node, leads=seat.leads, facts=other["facts"] if seat.leads else None)
+            if other["facts"] is not None:
+                other["facts"]["node"] = seat.node
+        mine = seats[self._plan.party]
+        nodes = len({seat.node for seat in seats.values()})
+        self._plan = dataclasses.replace(
+            self._plan,
+            node=mine.node,
+            local_rank=mine.local_rank,
+            local_world_size=mine.local_size,
+            leads=mine.leads,
+            launch=dataclasses.replace(self._plan.launch, nnodes=nodes, node_rank=mine.node),
+        )
+        self._write_place()
+
     def _write_place(self) -> None:
         plan = self._plan
         self._facts = {**self._facts, "node": plan.node}
@@ -268,6 +308,8 @@ class Meeting:
             party=plan.party,
             first_rank=plan.first_rank,
             world_size=plan.launch.world_size,
+            nnodes=plan.launch.nnodes,
+            leads=plan.leads,
         )
 
     def _introduce(self) -> dict[str, Any]:
@@ -277,13 +319,15 @@ class Meeting:
             "pid": os.getpid(),
             "party": plan.party,
             "node": plan.node,
+            "machine": identify_machine(),
+            "told": plan.told,
             "leads": plan.leads,
             "nnodes": launch.nnodes,
             "nproc": launch.nproc,
             "world_size": launch.world_size,
             "parties": plan.parties,
             "name": launch.local_addr or socket.getfqdn(),
-            "address": _reachable_address(self._facts),
+            "address": reachable_address(self._facts),
             "ports": {listener.kind: listener.port for listener in self._listeners},
             "facts": self._facts if plan.leads else None,
         }
@@ -299,7 +343,7 @@ class Meeting:
                 self._give_up(json.loads(store.get("given-up")))
                 break
             if time.monotonic() > deadline:
-                text = f"{self._word(missing)} of {total} did not come within {self._plan.join_timeout:g} s"
+                text = f"{self._word(missing)} of {total} did not come within {self._say_limit()}"
                 store.set("given-up", json.dumps({"text": text}))
                 self._given_up = text
                 break
@@ -331,10 +375,14 @@ class Meeting:
         sizes = {int(o["node"]): int(o["world_size"]) for o in self._others.values()}
         return tuple(sorted(sizes.items()))
 
+    def _say_limit(self) -> str:
+        """Return how long the wait was in fact, and what ended it."""
+        return f"{time.monotonic() - self._started:.1f} s ({self._bound.describe()})"
+
     def _word(self, parties: list[int]) -> str:
         return f"{self._plan.party_kind}{'s' if len(parties) > 1 else ''} {RankSet(parties)}"
 
-    def _write_rendezvous(self, started: float, error: str | None) -> None:
+    def _write_rendezvous(self, error: str | None) -> None:
         plan, launch = self._plan, self._plan.launch
         host = int(self._others[0]["node"]) if 0 in self._others else 0
         for kind, row in self._early:
@@ -352,11 +400,15 @@ class Meeting:
                 joined_nodes=tuple(sorted({int(other["node"]) for other in self._others.values()})),
                 expected_ranks=launch.world_size,
                 joined_ranks=RankSet.span(launch.world_size) if error is None else came,
-                waited_s=time.monotonic() - started,
-                limit_s=plan.join_timeout,
+                waited_s=time.monotonic() - self._started,
+                limit_s=self._bound.end - self._started,
                 error=error,
                 duplicates=() if self._duplicate is None else (self._duplicate,),
                 duplicate_kind=plan.party_kind,
+                limit_option=self._bound.option,
+                own_ranks=RankSet(range(plan.first_rank, plan.first_rank + per))
+                if plan.placed
+                else RankSet(),
                 worlds=self._worlds() if self._contradicts() else (),
             ),
         )
@@ -386,9 +438,7 @@ class Meeting:
         leaders = {int(other["node"]): other for other in self._others.values() if other["leads"]}
         self._writer.write("stage", stage="tcp", limit=plan.limits["tcp"])
         self._writer.write("note", text="trying the paths to the other nodes")
-        links = try_paths(plan, leaders, self._token)
-        for link in links:
-            self._writer.emit("links", link)
+        links = try_paths(plan, leaders, self._token, lambda link: self._writer.emit("links", link))
         if plan.launch.rdzv_backend != "c10d":
             return links, None
         names = {node: str(other["name"]) for node, other in leaders.items() if node != plan.node}
@@ -405,55 +455,30 @@ class Meeting:
         try:
             mine = json.dumps({"links": [encode(link) for link in links], "unresolved": unresolved})
             send_parcel(store, f"paths/{plan.party}", mine, gently=True)
+            bound = plan.bound(plan.limits["tcp"] + STORE_TIMEOUT_S, "--stage-timeout tcp")
+            bound = dataclasses.replace(bound, end=max(bound.end, time.monotonic() + HEARING_S))
             if plan.party == 0:
-                everyone = [f"paths/{party}" for party in range(plan.parties)]
-                store.wait(everyone, timedelta(seconds=plan.limits["tcp"] + STORE_TIMEOUT_S))
-                seen = [json.loads(receive_parcel(store, key)) for key in everyone]
-                store.set("decision", json.dumps(_choose(seen)))
-            store.wait(["decision"], timedelta(seconds=plan.limits["tcp"] + 2 * STORE_TIMEOUT_S))
+                store.set("decision", json.dumps(self._choose(bound)))
+            elif not wait_for_key(store, "decision", bound.end + HEARING_S):
+                return f"{self._word([0])} did not say whether to launch ({bound.describe()})"
             decision = json.loads(store.get("decision"))
         except Exception as problem:
             return f"the nodes could not agree to launch: {word_exception(problem)}"
         self._gently = bool(decision["gently"])
         return None if decision["reason"] is None else str(decision["reason"])
 
-
-def _choose(seen: list[dict[str, Any]]) -> dict[str, Any]:
-    """Choose for all from what each saw: why not to launch, and whether large packets get lost."""
-    links = [decode(Link, row) for each in seen for row in each["links"]]
-    unresolved = next((each["unresolved"] for each in seen if each["unresolved"] is not None), None)
-    return {
-        "reason": find_broken_path(links) or unresolved,
-        "gently": any(loses_large(link) for link in links),
-    }
-
-
-def _reachable_address(facts: dict[str, Any]) -> str:
-    """The address to dial: the one that gloo would publish, or the real one where that is loopback."""
-    advertised = facts.get("advertised")
-    if advertised and not ipaddress.ip_address(advertised.partition("%")[0]).is_loopback:
-        return str(advertised)
-    return str(facts.get("route_address") or advertised or socket.gethostname())
-
-
-def _own_names() -> tuple[str, ...]:
-    names = [socket.gethostname(), socket.getfqdn()]
-    with contextlib.suppress(OSError):
-        names += [str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None)]
-    return tuple(dict.fromkeys(names))
-
-
-def _matches_this_machine(host: str) -> bool:
-    """Ask torch's own rule where it can be found, so that what is reported is what torchrun would do."""
-    from torch.distributed.elastic.rendezvous import utils
-
-    rule = getattr(utils, "_matches_machine_hostname", None)
-    if rule is None:
-        return host in ("localhost", *_own_names())
-    try:
-        return bool(rule(host))
-    except OSError:
-        return False
+    def _choose(self, bound: Bound) -> dict[str, Any]:
+        """Choose for all from what each saw; say who has not told it."""
+        store, seen, missing = self._need_store(), [], []
+        for party in range(self._plan.parties):
+            if wait_for_key(store, f"paths/{party}", bound.end):
+                seen.append(json.loads(receive_parcel(store, f"paths/{party}")))
+            else:
+                missing.append(party)
+        choice = choose_launch(seen)
+        if missing and choice["reason"] is None:
+            choice["reason"] = f"{self._word(missing)} had not tried the paths yet ({bound.describe()})"
+        return choice
 
 
 def _word_error(problem: OSError) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ddpdoctor.evidence import Link, Resolution
+from ddpdoctor.evidence import Link, Resolution, decode
 from ddpdoctor.gather.names import resolve
 from ddpdoctor.gather.pairs import choose_pairs, dial, push_large
 from ddpdoctor.launch.plan import Plan
@@ -14,37 +15,53 @@ from ddpdoctor.launch.store import DIAL_LIMIT_S
 
 PARALLEL_DIALS = 8
 """Connections and look-ups under way at once."""
+LEAST_DIAL_S = 2.0
+"""Also where ``--timeout`` is near: Linux sends a second SYN after 1 s, so that one lost packet is no broken path."""
 SURELY_LOST = 64 * 1024
 """A burst up to this size gets through in the 5 s of a push over anything faster than 0.1 Mbit/s; a larger one
 may just be slow."""
 
 
-def try_paths(plan: Plan, leaders: dict[int, dict[str, Any]], token: str) -> list[Link]:
+def try_paths(
+    plan: Plan, leaders: dict[int, dict[str, Any]], token: str, tell: Callable[[Link], None]
+) -> list[Link]:
     """Dial every chosen node from here, and push growing bursts where that worked.
 
     Args:
         plan: of this node.
         leaders: node -> what its leading party said of itself: party, address, ports.
         token: secret of this run.
+        tell: told of each path as soon as it has been tried; called from several threads.
     """
+    limit_s = DIAL_LIMIT_S
+    if plan.until is not None:
+        limit_s = min(DIAL_LIMIT_S, max(LEAST_DIAL_S, plan.until - time.monotonic()))
     targets = [target for source, target in choose_pairs(len(leaders)) if source == plan.node]
     with ThreadPoolExecutor(max_workers=PARALLEL_DIALS) as pool:
-        groups = list(pool.map(lambda target: _try_path(plan, target, leaders[target], token), targets))
+        groups = list(
+            pool.map(lambda target: _try_path(plan, target, leaders[target], token, tell, limit_s), targets)
+        )
     return [link for group in groups for link in group]
 
 
-def _try_path(plan: Plan, target: int, other: dict[str, Any], token: str) -> list[Link]:
+def _try_path(
+    plan: Plan, target: int, other: dict[str, Any], token: str, tell: Callable[[Link], None], limit_s: float
+) -> list[Link]:
     source, address = plan.node, str(other["address"])
-    links = [
-        dial(source, target, address, int(port), kind, token, DIAL_LIMIT_S)
-        for kind, port in other["ports"].items()
-    ]
+    links: list[Link] = []
+
+    def keep(link: Link) -> None:
+        links.append(link)
+        tell(link)
+
+    for kind, port in other["ports"].items():
+        keep(dial(source, target, address, int(port), kind, token, limit_s))
     if int(other["party"]) == 0:  # there torch's own store listens, which knows no greeting of ours
         port = plan.launch.master_port or 0
-        links.append(dial(source, target, address, port, "rendezvous", None, DIAL_LIMIT_S))
+        keep(dial(source, target, address, port, "rendezvous", None, limit_s))
     first = links[0] if links else None
     if first is not None and first.ok and first.port is not None:
-        links.append(push_large(source, target, address, first.port, token, limit_s=DIAL_LIMIT_S))
+        keep(push_large(source, target, address, first.port, token, limit_s=limit_s))
     return links
 
 
@@ -83,3 +100,13 @@ def find_broken_path(links: Sequence[Link]) -> str | None:
 def loses_large(link: Link) -> bool:
     """Whether small messages pass on this path and a larger one did not."""
     return link.kind == "large" and not link.ok and bool(link.bytes_passed)
+
+
+def choose_launch(seen: list[dict[str, Any]]) -> dict[str, Any]:
+    """Choose for all from what each saw: why not to launch, and whether large packets get lost."""
+    links = [decode(Link, row) for each in seen for row in each["links"]]
+    unresolved = next((each["unresolved"] for each in seen if each["unresolved"] is not None), None)
+    return {
+        "reason": find_broken_path(links) or unresolved,
+        "gently": any(loses_large(link) for link in links),
+    }

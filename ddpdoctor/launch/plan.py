@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from ddpdoctor.evidence.facts import Launch
@@ -22,6 +23,25 @@ machine needed at 64 ranks, with room."""
 
 
 @dataclass(frozen=True, slots=True)
+class Bound:
+    """When a wait ends, and which limit ends it: a report has to name that one."""
+
+    end: float
+    """Value of `time.monotonic`."""
+    limit_s: float
+    """What the option says; ``--timeout`` counts from the start of the command."""
+    option: str
+
+    def left(self) -> float:
+        """Return the seconds until the end, 0 after it."""
+        return max(0.0, self.end - time.monotonic())
+
+    def describe(self) -> str:
+        """Return the option with its value, e.g. ``--timeout 10``."""
+        return f"{self.option} {self.limit_s:g}"
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What to launch and what to examine."""
 
@@ -32,6 +52,10 @@ class Plan:
     limits: dict[str, float] = field(default_factory=lambda: dict(DEFAULT_LIMITS))
     join_timeout: float = 60.0
     """Seconds to wait for the other nodes at the rendezvous."""
+    timeout: float | None = None
+    """Seconds for the whole command."""
+    until: float | None = None
+    """Value of `time.monotonic`, the same in all processes of this machine, at which they are over."""
     devices: tuple[str, ...] = ()
     """Device of each local rank, e.g. ``("cuda:0", "cuda:1")``; empty means cpu."""
     full: bool = False
@@ -60,12 +84,27 @@ class Plan:
     """Under another launcher: this process's local rank."""
     local_world_size: int = 0
     """Under another launcher: ranks on this node."""
+    told: bool = True
+    """The launcher has told each rank its node and its place there; else those who come find it out."""
     agent_store: bool = False
     """The other launcher's agent already hosts the store at MASTER_ADDR:MASTER_PORT."""
 
     def runs(self, stage: str) -> bool:
         """Whether ``stage`` was selected."""
         return stage in self.stages
+
+    def bound(self, limit_s: float, option: str, begin: float | None = None) -> Bound:
+        """Return when a wait under ``limit_s`` ends, which may be by ``--timeout``.
+
+        Args:
+            limit_s: seconds for this wait alone.
+            option: the option that sets them.
+            begin: value of `time.monotonic` at which it began; None is now.
+        """
+        end = (time.monotonic() if begin is None else begin) + limit_s
+        if self.until is not None and self.timeout is not None and self.until < end:
+            return Bound(self.until, self.timeout, "--timeout")
+        return Bound(end, limit_s, option)
 
     @property
     def meets(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ddpdoctor.errors import UsageError
 from ddpdoctor.evidence import STAGES, Launch
-from ddpdoctor.gather.launcher import Detected, detect_launcher
+from ddpdoctor.gather.launcher import SRUN, TORCHRUN, Detected, detect_launcher
 from ddpdoctor.gather.ports import free_port
 from ddpdoctor.gather.variables import allowed_variables
 from ddpdoctor.launch.local import LocalFindings
@@ -105,8 +105,15 @@ def _plan_external(base: Plan, request: CheckRequest, launcher: Detected, enviro
         first_rank=rank,
         local_rank=launcher.local_rank or 0,
         local_world_size=launcher.local_world_size or 1,
+        told=_tells_layout(launcher),
         agent_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
     )
+
+
+def _tells_layout(launcher: Detected) -> bool:
+    """Whether the launcher itself knows its nodes: mpirun numbers none, and variables set by hand may be anything."""
+    known = (launcher.node_rank, launcher.nnodes, launcher.local_rank, launcher.local_world_size)
+    return launcher.launcher in (TORCHRUN, SRUN) and None not in known
 
 
 def _plan_own(base: Plan, request: CheckRequest, environ: Mapping[str, str]) -> Plan:
@@ -234,8 +241,7 @@ def _count_ranks(request: CheckRequest, local: LocalFindings) -> int:
 def _assign_devices(plan: Plan, accelerators: tuple[str, ...], nproc: int) -> tuple[str, ...]:
     if plan.external:
         # A launcher that shows each rank one GPU of its own calls it cuda:0 on all of them.
-        own = plan.local_rank % len(accelerators)
-        return (accelerators[own],) * (plan.local_rank + 1)
+        return tuple(accelerators[i % len(accelerators)] for i in range(plan.launch.world_size))
     return tuple(accelerators[i] if i < len(accelerators) else f"cuda:{i}" for i in range(nproc))
 
 

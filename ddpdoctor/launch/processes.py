@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
-import shutil
 import signal
 import threading
 import time
@@ -36,7 +35,7 @@ def adopt_orphans() -> bool:
     return _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def follow_parent(*, launches: bool = False, workdir: str | None = None) -> None:
+def follow_parent(*, launches: bool = False) -> None:
     """Tie this process (started by a multiprocessing forkserver) to the process that asked for it.
 
     Leaves the terminal's process group, so that Ctrl-C reaches only the command itself; dies when the
@@ -47,7 +46,6 @@ def follow_parent(*, launches: bool = False, workdir: str | None = None) -> None
         launches: this process will ask the same forkserver for more processes. Others give up their hold on
         it, or
             it would outlive its owner for as long as they live.
-        workdir: directory to remove when the process that asked for it is gone and can no longer do it.
     """
     with contextlib.suppress(OSError):
         os.setsid()
@@ -60,7 +58,7 @@ def follow_parent(*, launches: bool = False, workdir: str | None = None) -> None
     parent = multiprocessing.parent_process()
     if parent is not None:
         thread = threading.Thread(
-            target=_die_with, args=(parent.sentinel, workdir), daemon=True, name="ddpdoctor-parent"
+            target=_die_with, args=(parent.sentinel,), daemon=True, name="ddpdoctor-parent"
         )
         thread.start()
 
@@ -106,10 +104,8 @@ def _leave_forkserver() -> None:
         server._forkserver_address = None
 
 
-def _die_with(sentinel: int, workdir: str | None) -> None:
+def _die_with(sentinel: int) -> None:
     connection.wait([sentinel])
-    if workdir is not None:
-        shutil.rmtree(workdir, ignore_errors=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -58,7 +58,8 @@ def run_rank(plan_data: dict[str, Any]) -> None:
     follow_parent()
     gc.freeze()  # a collection over torch's own objects would copy every page shared with the forkserver
     plan = decode(Plan, plan_data)
-    _limit_threads()
+    if not plan.external:
+        _limit_threads()
     # torch makes this directory when it compiles, and sometimes only in case; here it goes away with ours.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{plan.workdir}/inductor")
     rank = int(os.environ["RANK"])
@@ -96,6 +97,7 @@ def _limit_threads() -> None:
     """Do as torchrun does: one intra-op thread where several ranks share a node and nobody said otherwise.
 
     torchrun sets OMP_NUM_THREADS=1 for that (torch.distributed.run, config_from_args); here torch is imported already.
+    Other launchers set nothing, so their ranks keep the threads that their jobs will have.
     """
     if "OMP_NUM_THREADS" not in os.environ and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
         os.environ["OMP_NUM_THREADS"] = "1"

@@ -30,11 +30,13 @@ unsafe."""
 class TorchServer:
     """Starts processes that have torch already; used by the supervisor only."""
 
-    def __init__(self, workdir: Path) -> None:
+    def __init__(self, workdir: Path, name: str) -> None:
         self._log = workdir / "server.log"
-        # Its sockets go where ours are removed; multiprocessing has no public way to say so.
+        # Its sockets go where ours are removed, its semaphores are called so that they can be: multiprocessing has
+        # no public way to say so.
         settings = getattr(multiprocessing.current_process(), "_config", {})
         settings["tempdir"] = str(workdir)
+        settings["semprefix"] = f"/{name}"
         self._context: ForkServerContext = multiprocessing.get_context("forkserver")
 
     def start(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import socket
+import time
 import zlib
 from datetime import timedelta
 
@@ -16,8 +17,12 @@ STORE_TIMEOUT_S = 30.0
 CONNECT_LIMIT_S = 15.0
 """For a store to say hello once its port is open. It takes milliseconds; torch itself waits for ever where
 something else than a store has the port and says nothing (seen with torch 2.13)."""
+TELLING_S = 2.0
+"""torch's client looks at its time-out between two attempts, which come up to 1 s apart."""
 DIAL_LIMIT_S = 5.0
 """For one TCP connection: Linux sends SYN at 0, 1 and 3 s (tcp_syn_retries), a fourth would come at 7 s."""
+POLL_S = 0.1
+"""Between two looks at keys that others are to set."""
 PIECE = 900
 """Characters sent at once on a way that may lose large packets: with key and headers below 1,280 bytes, the
 least MTU of IPv6 (RFC 8200, 5)."""
@@ -50,8 +55,10 @@ def open_store(host: str, port: int, limit_s: float = CONNECT_LIMIT_S) -> TCPSto
     """
     socket.create_connection((host, port), timeout=min(DIAL_LIMIT_S, limit_s)).close()
     timeout = timedelta(seconds=max(1.0, limit_s))
+    # What hangs up is tried again by torch until its own time-out, and is told; what says nothing it waits for.
     store = call_within(
-        limit_s, lambda: TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
+        limit_s + TELLING_S,
+        lambda: TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout),
     )
     store.set_timeout(timedelta(seconds=STORE_TIMEOUT_S))
     return store
@@ -85,3 +92,12 @@ def receive_parcel(store: Store, key: str) -> str:
     count = int(store.get(key))
     data = b"".join(store.get(f"{key}/{number}") for number in range(count))
     return zlib.decompress(base64.b64decode(data)).decode()
+
+
+def wait_for_key(store: Store, key: str, end: float) -> bool:
+    """Wait until the store has a key; return whether it came before ``end``."""
+    while not store.check([key]):
+        if time.monotonic() > end:
+            return False
+        time.sleep(POLL_S)
+    return True

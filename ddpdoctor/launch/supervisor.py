@@ -18,7 +18,6 @@ from typing import Any
 import psutil
 
 from ddpdoctor.evidence import (
-    Absent,
     Evidence,
     Library,
     NodeFacts,
@@ -28,7 +27,7 @@ from ddpdoctor.evidence import (
     decode,
     encode,
 )
-from ddpdoctor.evidence.bundle import JOB_KINDS, KINDS
+from ddpdoctor.evidence.bundle import KINDS
 from ddpdoctor.gather.libraries import mapped_libraries
 from ddpdoctor.launch.agent import agent_file, agent_log, run_agent
 from ddpdoctor.launch.interrupt import Interrupt
@@ -50,6 +49,9 @@ DEAD_GRACE_S = 6.0
 it went."""
 START_GRACE_S = 10.0
 """Beyond the limits of its own work, what the agent may take to start and to end."""
+MEETING_GRACE_S = 8.0
+"""Beyond ``--timeout``: the agent ends its own waits by it too and then says who did not come. Two dials of 2 s may be
+under way, and what they showed is heard for 2 s more."""
 WORLD_STAGES = ("rendezvous", "backends", "collectives", "ddp", "bandwidth")
 
 
@@ -61,6 +63,10 @@ class Ending:
     status: str
     """cut or failed; unreached for an interruption."""
     reason: str
+    limit_s: float | None = None
+    """Where another limit than that of the stage ended it."""
+    limit_option: str | None = None
+    at: float = field(default_factory=time.monotonic)
     stacks: tuple[Any, ...] = ()
     stacks_note: str | None = None
 
@@ -109,13 +115,13 @@ class Supervisor:
         self.world = World()
         self.ending: Ending | None = None
 
-    def run(self, facts: NodeFacts, deadline: float | None) -> None:
+    def run(self, facts: NodeFacts) -> None:
         """Start the agent and its ranks and return when they have ended or were cut.
 
         Args:
             facts: this node's, for the other nodes.
-            deadline: `time.monotonic` value of the whole command's limit, or None.
         """
+        self._started = time.monotonic()
         reader, self._commands = self._server.pipe()
         self._agent = self._server.process(run_agent, encode(self.plan), encode(facts), reader)
         try:
@@ -125,10 +131,9 @@ class Supervisor:
             return
         finally:
             reader.close()
-        self._started = time.monotonic()
         while not self._is_over():
             self._look()
-            ending = self._find_ending(deadline)
+            ending = self._find_ending()
             if ending is not None:
                 self._end(ending)
                 break
@@ -209,12 +214,17 @@ class Supervisor:
 
     def _take_place(self, event: dict[str, Any]) -> None:
         """Take in what only the meeting could tell: this node's number, its ranks, the size of the world."""
-        launch = dataclasses.replace(self.plan.launch, world_size=int(event["world_size"]))
+        launch = dataclasses.replace(
+            self.plan.launch, world_size=int(event["world_size"]), nnodes=int(event["nnodes"])
+        )
+        if self.plan.external:
+            launch = dataclasses.replace(launch, node_rank=int(event["node"]))
         self.plan = dataclasses.replace(
             self.plan,
             node=int(event["node"]),
             party=int(event["party"]),
             placed=True,
+            leads=bool(event["leads"]),
             first_rank=int(event["first_rank"]),
             launch=launch,
         )
@@ -251,17 +261,40 @@ class Supervisor:
 
     # -- ending
 
-    def _find_ending(self, deadline: float | None) -> Ending | None:
+    def _find_ending(self) -> Ending | None:
         now = time.monotonic()
         if self._interrupt.name:
             return Ending(self._current_stage(), "unreached", f"interrupted by {self._interrupt.name}")
-        if deadline is not None and now > deadline:
-            return Ending(
-                self._current_stage(), "cut", "the limit of the whole command (--timeout) was reached"
-            )
+        if self._is_over():
+            return None
+        if self._is_out_of_time(now):
+            return self._end_by_timeout(now)
         if self.world.others is not None and not self._has_deaths():
             return Ending(self._current_stage(), "failed", self.world.others)
         return self._find_gone(now) or self._find_late(now)
+
+    def _is_out_of_time(self, now: float) -> bool:
+        """Whether ``--timeout`` is over; the meeting sees that by itself, and gets a moment to say who is missing."""
+        until = self.plan.until
+        if until is None:
+            return False
+        return now > until + (MEETING_GRACE_S if self.plan.meets and not self.world.met else 0.0)
+
+    def _end_by_timeout(self, now: float) -> Ending:
+        limit, stage = self.plan.timeout or 0.0, self._current_stage()
+        reason = f"--timeout {limit:g} ended it{self._say_how_long(stage, now)}"
+        return Ending(stage, "cut", reason, limit, "--timeout")
+
+    def _say_how_long(self, stage: str, now: float) -> str:
+        """Return the end of a sentence: how long a stage had run in fact, and how many ranks had started."""
+        begun = [s.segments[stage][0].begin for s in self.world.ranks.values() if s.began(stage)]
+        words = f" after {now - min(begun, default=self._started):.1f} s"
+        started, nproc = len(self.world.ranks), self.plan.launch.nproc
+        return (
+            words
+            if started >= nproc
+            else f"{words}, when {started} of {nproc} ranks of this node had started"
+        )
 
     def _has_deaths(self) -> bool:
         """Whether a rank of this node is gone and did not say why: then the agent will, and that is the cause."""
@@ -325,7 +358,8 @@ class Supervisor:
         quiet = all(s.settled or s.stage is None for s in self.world.ranks.values())
         latest = max((s.since for s in self.world.ranks.values()), default=start)
         if quiet and now - max(start, latest) > allowed:
-            return Ending("rendezvous", "cut", f"no sign of the ranks for {allowed:g} s")
+            reason = f"no sign of the ranks of this node for {allowed:g} s"
+            return Ending("rendezvous", "cut", reason, allowed)
         return None
 
     def _allowed_before_ranks(self) -> float:
@@ -408,10 +442,15 @@ class Supervisor:
             )
         ending = self.ending
         if ending is not None and ending.stage == stage:
+            start = min((s.segments[stage][0].begin for s in begun), default=self._started)
             return dataclasses.replace(
                 record,
                 status=ending.status,
                 reason=ending.reason,
+                started_s=start - origin,
+                duration_s=ending.at - start,
+                limit_s=record.limit_s if ending.limit_s is None else ending.limit_s,
+                limit_option=ending.limit_option,
                 stacks=ending.stacks,
                 stacks_note=ending.stacks_note,
             )
@@ -425,38 +464,6 @@ class Supervisor:
         if self.ending is not None:
             return f"the run ended in stage {self.ending.stage}: {self.ending.reason}"
         return "the ranks did not come so far"
-
-
-def absent_kinds(plan: Plan, evidence: Evidence) -> dict[str, Absent]:
-    """Say for each kind of evidence whose stage did not pass why it may be missing."""
-    absent: dict[str, Absent] = {}
-    for record in evidence.stages:
-        for kind in STAGE_KINDS.get(record.stage, ()):
-            if record.status == "skipped":
-                absent[kind] = Absent(f"stage {record.stage}: {record.reason}", applicable=False)
-            elif record.status != "passed":
-                absent.setdefault(kind, Absent(f"stage {record.stage} {record.status}: {record.reason}"))
-    for kind in JOB_KINDS:
-        absent[kind] = Absent("check watches no job of yours", applicable=False)
-    if plan.launch.model is None:
-        absent["model"] = Absent("no --model was given", applicable=False)
-    if plan.launch.nnodes == 1:
-        for kind in ("links", "host_matches"):
-            absent[kind] = Absent("there is one node", applicable=False)
-    return absent
-
-
-STAGE_KINDS: dict[str, tuple[str, ...]] = {
-    "facts": ("nodes",),
-    "smoke": ("smoke",),
-    "tcp": ("resolutions", "ports", "links", "host_matches"),
-    "rendezvous": ("rendezvous", "ranks"),
-    "backends": ("backends",),
-    "collectives": ("collectives", "initialisations"),
-    "ddp": ("experiments", "model"),
-    "bandwidth": ("bandwidth", "pairs", "baselines"),
-}
-"""Which evidence each stage brings."""
 
 
 def _row_types() -> dict[str, Any]:

@@ -15,8 +15,9 @@ from ddpdoctor.judge.runner import CheckRow, run_checks
 from ddpdoctor.judge.selection import Selection
 from ddpdoctor.judge.suppression import Suppressor
 from ddpdoctor.judge.verdict import order_findings, reach_verdict
+from ddpdoctor.report.html.text import count
 from ddpdoctor.report.model import Job, Node, Report, World
-from ddpdoctor.report.summary import describe_stop
+from ddpdoctor.report.summary import describe_partial, describe_read, describe_stop, name_good
 
 EVERYTHING = Selection()
 """No --select and no --ignore."""
@@ -67,6 +68,8 @@ def build_report(
         failure=describe_failure(evidence),
         stopped=describe_stop(evidence),
         elsewhere=next((end.stopped_elsewhere for end in evidence.job if end.stopped_elsewhere), None),
+        unseen=describe_unseen(evidence),
+        good=name_good(evidence.launch.command),
     )
     judging = time.perf_counter() - began
     return Report(
@@ -96,6 +99,31 @@ def describe_failure(evidence: Evidence) -> str | None:
         if end.exit_code:
             return f"exit code {end.exit_code}"
     return None
+
+
+def describe_unseen(evidence: Evidence) -> str | None:
+    """Return words on why nobody can say that a job of the past ended well; None where its end was seen, and was good.
+
+    What no check knows is not what did not happen: a log may end in the middle, or report what no rule knows. Of source
+    they say that not all of it was read.
+    """
+    if evidence.launch.command == "lint":
+        unread = sum(each.problem is not None or bool(each.skipped) for each in evidence.sources)
+        which = f"{unread} of {count(len(evidence.sources), 'file')}"
+        return f"no issues found in what was read, but {which} could not be read in full" if unread else None
+    partial = describe_partial(evidence)
+    if partial is not None:
+        return f"{partial}: nothing was found there"
+    if evidence.launch.command != "analyze":
+        return None
+    if any(line.trouble for end in evidence.job for line in end.notable):
+        return "no check knows this failure, but the log reports trouble"
+    if not evidence.job:
+        return "no fault was found, but nothing given here shows how the job ended"
+    codes = {end.exit_code for end in evidence.job if end.signal is None}
+    if 0 in codes and not codes - {0, None}:
+        return None
+    return "no fault was found, but the log does not show how the job ended"
 
 
 def _forgive_plugin(row: CheckRow) -> CheckRow:
@@ -181,17 +209,26 @@ def launches_ranks(evidence: Evidence) -> bool:
     return not stages or any(stage not in ("facts", "smoke", "tcp") for stage in stages)
 
 
+def _count_heard(heard: set[int], size: int, kind: str) -> str:
+    """Return ``4 ranks``, or ``2 of 4 ranks`` where the others were not heard; nobody heard means nobody was asked."""
+    total = f"{size} {kind}{'s' if size != 1 else ''}"
+    return f"{len(heard)} of {total}" if 0 < len(heard) < size else total
+
+
 def describe_scope(evidence: Evidence, world: World) -> str:
     """Return words on what was examined, e.g. ``4 ranks on 1 node, gloo, torch 2.13.0``."""
     if evidence.launch.command == "lint":
-        read = sum(each.problem is None for each in evidence.sources)
-        return f"{read} file{'s' if read != 1 else ''} read"
-    count = evidence.launch.nnodes
-    nodes = f"{count} node{'s' if count != 1 else ''}"
+        return describe_read(evidence.sources)
+    examined = evidence.launch.command == "check"
+    heard = {rank.rank for rank in evidence.ranks} if examined else set()
+    hosts = (
+        {node.node for node in evidence.nodes} | {rank.node for rank in evidence.ranks} if examined else set()
+    )
+    nodes = _count_heard(hosts, evidence.launch.nnodes, "node")
     if not launches_ranks(evidence):
         parts = [f"{nodes}, no ranks launched"]
     else:
-        parts = [f"{world.size} rank{'s' if world.size != 1 else ''} on {nodes}"]
+        parts = [f"{_count_heard(heard, world.size, 'rank')} on {nodes}"]
         if world.backend:
             parts.append(world.backend)
     if world.torch:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 
 from ddpdoctor.judge.finding import Finding
@@ -11,6 +10,7 @@ from ddpdoctor.report.model import Report
 from ddpdoctor.report.registry import RenderOptions
 from ddpdoctor.report.summary import describe_job
 from ddpdoctor.text.paper import Paper
+from ddpdoctor.text.shell import quote_words
 
 LABEL = 12
 """Columns of the words before a row."""
@@ -97,7 +97,7 @@ def _describe_run(report: Report) -> dict[str, str | None]:
     return {
         "status": report.verdict.status,
         "job": describe_job(report.job) if report.job is not None else "none was watched",
-        "command": shlex.join(report.invocation),
+        "command": quote_words(report.invocation),
         "ranks": str(world.size),
         "nodes": str(len(world.nodes)),
         "backend": world.backend,

@@ -42,11 +42,6 @@ def count_findings(report: Report) -> str:
     return f"{', '.join(parts)} in {count(files, 'file')}"
 
 
-def describe_read(report: Report) -> str:
-    """Return ``14 files read``."""
-    return f"{count(sum(each.problem is None for each in report.evidence.sources), 'file')} read"
-
-
 def put_listing(paper: Paper, findings: Sequence[Finding], *, verbose: bool) -> None:
     """Write the findings in their order, each from the left margin, so that editors find ``file:line:column``."""
     for finding in findings:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ddpdoctor.judge.finding import EvidenceItem, Finding, Fix
 from ddpdoctor.report.html.text import clip, count, fold_hosts, format_ranks, format_seconds
-from ddpdoctor.report.listing import count_findings, describe_read
+from ddpdoctor.report.listing import count_findings
 from ddpdoctor.report.marks import code, escape, fence, fold, table
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.places import describe_position, describe_who, tidy
@@ -15,10 +15,13 @@ from ddpdoctor.report.registry import RenderOptions
 from ddpdoctor.report.summary import (
     count_reasons,
     describe_job,
+    describe_read,
     describe_remark,
     describe_standing,
     describe_suppressed,
     families,
+    list_notable,
+    name_good,
     split_findings,
 )
 
@@ -113,7 +116,7 @@ def _write_head(report: Report, problems: Sequence[Finding]) -> str:
     """The title, and where no finding tells the verdict its sentence, which has the number of checks in it."""
     facts = [f"interrupted by {report.interrupted}"] if report.interrupted else []
     if problems and report.command == "lint":
-        facts.append(describe_read(report))
+        facts.append(describe_read(report.evidence.sources))
     elif problems:
         facts.append(f"{problems[0].confidence} confidence")
     if problems:
@@ -121,7 +124,8 @@ def _write_head(report: Report, problems: Sequence[Finding]) -> str:
     facts.append(format_seconds(report.duration_s))
     title, said = _name_verdict(report, problems)
     words = " · ".join([said, *facts] if said else facts)
-    return f"## ddpdoctor {escape(title, inside=True)}\n\n{escape(words)}\n"
+    lines = "".join(f"* {escape(line)}\n" for line in list_notable(report))
+    return f"## ddpdoctor {escape(title, inside=True)}\n\n{escape(words)}\n" + (f"\n{lines}" if lines else "")
 
 
 def _name_verdict(report: Report, problems: Sequence[Finding]) -> tuple[str, str]:
@@ -132,8 +136,9 @@ def _name_verdict(report: Report, problems: Sequence[Finding]) -> tuple[str, str
         return f"{mark} {count_findings(report) if lint else f'{problems[0].code} {problems[0].name}'}", ""
     if (standing := describe_standing(report)) is not None:
         return "? stands still", standing
-    titles = {"healthy": "✓ healthy", "problems": "✖ the job failed", "error": "? ddpdoctor failed"}
-    return titles.get(status, "? could not tell"), headline.removeprefix("healthy · ")
+    good = name_good(report.command)
+    titles = {"healthy": f"✓ {good}", "problems": "✖ the job failed", "error": "? ddpdoctor failed"}
+    return titles.get(status, "? could not tell"), headline.removeprefix(f"{good} · ")
 
 
 def _write_first(finding: Finding, report: Report) -> str:

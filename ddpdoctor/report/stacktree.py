@@ -8,14 +8,10 @@ from dataclasses import dataclass, field
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.native import leave_interpreter
 from ddpdoctor.evidence.standstill import Stand
+from ddpdoctor.facts.ownership import trim
 
 NATIVE_SHOWN = 8
 """Native frames of a rank, the innermost."""
-_FOREIGN = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ", "<string>", "torch/")
-
-
-_WATCHER = "ddpdoctor_watch/"
-"""What `run` puts into the processes of a job."""
 
 
 @dataclass(slots=True)
@@ -30,10 +26,8 @@ class Branch:
 
 
 def is_foreign(frame: Frame) -> bool:
-    """Whether a frame lies in an installed package or the standard library."""
-    if _WATCHER in frame.file:
-        return True
-    return frame.source is None and (not frame.line or any(part in frame.file for part in _FOREIGN))
+    """Whether a frame lies in native code, an installed package or the standard library."""
+    return not frame.line or not frame.is_user
 
 
 def is_in_backward(stand: Stand) -> bool:
@@ -117,11 +111,7 @@ def name_place(frame: Frame) -> str:
         return frame.file
     if not is_foreign(frame):
         return f"{frame.file}:{frame.line}"
-    file = frame.file
-    for part in ("/site-packages/", "/dist-packages/"):
-        file = file.rpartition(part)[2]
-    if "/lib/python3" in file:
-        file = file.partition("/lib/python3")[2].partition("/")[2]
+    file = trim(frame.file)
     package, _, rest = file.partition("/")
     folder, _, name = rest.rpartition("/")
     return f"{package}/…/{name}:{frame.line}" if folder else f"{file}:{frame.line}"

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ddpdoctor.evidence import STAGES, Evidence, Launch
-from ddpdoctor.evidence.job import REQUESTS
+from ddpdoctor.evidence.job import REQUESTS, find_seen
+from ddpdoctor.evidence.sources import SourceFile
 from ddpdoctor.judge.finding import Finding
 from ddpdoctor.judge.runner import CheckRow
 from ddpdoctor.judge.suppression import Remark
+from ddpdoctor.judge.verdict import HEALTHY
 from ddpdoctor.report.html.text import count, format_bandwidth, format_bytes, format_seconds
 from ddpdoctor.report.model import Job, Report
 from ddpdoctor.text.characters import clip
+from ddpdoctor.text.shell import quote_word
 
 PROGRESS = "hangs.progress"
 """The row that says whether a job gets on."""
+NOTABLE_SHOWN = 5
+"""Lines of logs worth reading that are shown."""
 EXPERIMENT_WORDS = {
     "gradient-mean": "gradients exact",
     "replicas-equal": "replicas equal",
@@ -45,6 +49,30 @@ def describe_stop(evidence: Evidence) -> str | None:
     return f"interrupted by the user ({signal})" if signal == "SIGINT" else f"told to end by {signal}"
 
 
+def name_good(command: str) -> str:
+    """Return what a report of a command calls it where nothing is wrong: reading source proves no job healthy."""
+    return "no issues found" if command == "lint" else HEALTHY
+
+
+def describe_read(sources: Sequence[SourceFile]) -> str:
+    """Return ``14 files read, 2 skipped (no distributed library in them)``."""
+    whole = [each for each in sources if each.problem is None]
+    over = sum(each.unrelated for each in whole)
+    rest = f", {over} skipped (no distributed library in {'it' if over == 1 else 'them'})" if over else ""
+    return f"{count(len(whole) - over, 'file')} read{rest}"
+
+
+def describe_partial(evidence: Evidence) -> str | None:
+    """Return ``saw 1 of 4 ranks (rank 2)`` of a watched job; None where all were seen, or no world was joined."""
+    seen = find_seen(evidence.processes) if evidence.launch.command in ("run", "analyze") else None
+    if seen is None or len(seen[0]) >= seen[1]:
+        return None
+    ranks, size = seen
+    others = next((each.host for each in evidence.members if each.head and not each.own and each.host), None)
+    where = f", the others are in the report of {others}" if others is not None else ""
+    return f"saw {len(ranks)} of {count(size, 'rank')} ({ranks.phrase()}{where})"
+
+
 def describe_job(job: Job) -> str:
     """Return words on how the watched command ended."""
     if job.signal is not None:
@@ -57,13 +85,21 @@ def describe_job(job: Job) -> str:
 
 
 def describe_standing(report: Report) -> str | None:
-    """Return where the ranks stand of which `attach` can name nobody; None where it could, or could not see."""
-    if report.command != "attach" or report.verdict.status != "unknown":
+    """Return where ranks stand of which nobody can be named; None where one could, or where they were not seen."""
+    if report.command not in ("attach", "run") or report.verdict.status != "unknown":
         return None
     reason = next(
         (row.reason for row in report.checks if row.id == PROGRESS and row.status == "unknown"), None
     )
     return f"{reason[0].upper()}{reason[1:]}." if reason else None
+
+
+def list_notable(report: Report) -> list[str]:
+    """Return the lines of logs that are worth reading; none where a finding says what happened."""
+    if report.verdict.code is not None or report.verdict.status == "healthy":
+        return []
+    lines = [line for end in report.evidence.job for line in end.notable]
+    return [f"{line.file}:{line.line}: {line.text}" for line in lines[:NOTABLE_SHOWN]]
 
 
 def describe_family(report: Report, family: str) -> str:
@@ -89,7 +125,7 @@ def describe_next(report: Report) -> str:
         return f"sudo ddpdoctor attach {pid}" if blind else f"ddpdoctor attach {pid} --watch 10"
     if launch.command == "lint":
         scripts = [each.name for each in report.evidence.sources if each.name.endswith(".py")]
-        return f"ddpdoctor run {shlex.quote(scripts[0]) if len(scripts) == 1 else 'train.py'}"
+        return f"ddpdoctor run {quote_word(scripts[0]) if len(scripts) == 1 else 'train.py'}"
     if launch.command != "check":
         return f"ddpdoctor check --nproc {launch.nproc}"
     if report.verdict.status != "healthy":
@@ -101,7 +137,12 @@ def describe_next(report: Report) -> str:
     return f"{again} --full"
 
 
-_PREFIXES = {"torchrun": "torchrun … -m ", "srun": "srun … ", "mpirun": "mpirun … "}
+_PREFIXES = {
+    "torchrun": "torchrun … -m ",
+    "srun": "srun … ",
+    "mpirun": "mpirun … ",
+    "env": "RANK=… WORLD_SIZE=… ",
+}
 
 
 def _repeat(launch: Launch) -> str:

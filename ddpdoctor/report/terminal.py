@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ddpdoctor.judge.finding import EvidenceItem, Finding, Where
 from ddpdoctor.judge.runner import CheckRow
 from ddpdoctor.report.html.text import count, fold_hosts, format_ranks, format_seconds, format_share
-from ddpdoctor.report.listing import count_findings, describe_read, put_listing
+from ddpdoctor.report.listing import count_findings, put_listing
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.registry import RenderOptions
 from ddpdoctor.report.standing import describe_movement, put_stands
@@ -16,11 +16,15 @@ from ddpdoctor.report.summary import (
     count_reasons,
     describe_family,
     describe_next,
+    describe_partial,
+    describe_read,
     describe_remark,
     describe_standing,
     describe_stop,
     describe_suppressed,
     families,
+    list_notable,
+    name_good,
     split_findings,
 )
 from ddpdoctor.text.paper import Paper
@@ -55,11 +59,15 @@ class TextRenderer:
         if report.command == "run" and options.verbosity <= 0 and not notes:
             if report.verdict.status == "healthy":
                 return _say_nothing_found(paper, report, options)
-            if report.verdict.status == "unknown" and (stop := describe_stop(report.evidence)) is not None:
-                return _say_nothing_found(paper, report, options, stop)
+            doubt = describe_stop(report.evidence) or describe_partial(report.evidence)
+            if report.verdict.status == "unknown" and doubt is not None:
+                return _say_nothing_found(paper, report, options, doubt)
         _put_verdict(paper, report, problems)
         if options.verbosity < 0:
             return paper.text()
+        paper.gap()
+        for number, line in enumerate(list_notable(report)):
+            paper.put(line, label="" if number else "read", indent=2, hang=2 + LABEL, label_style="dim")
         paper.gap()
         if report.command == "lint":
             active = [each for each in report.findings if each.state == "active"]
@@ -85,14 +93,26 @@ class TextRenderer:
         return paper.text()
 
 
-def _say_nothing_found(paper: Paper, report: Report, options: RenderOptions, stop: str | None = None) -> str:
-    """Say of a job that ended well, or was stopped before anything failed, that nothing was found; in two lines."""
+def _say_nothing_found(paper: Paper, report: Report, options: RenderOptions, doubt: str | None = None) -> str:
+    """Say of a job that nothing was found, in few lines.
+
+    Args:
+        paper: to write on.
+        report: of the job.
+        options: of the output.
+        doubt: why that says little: it was stopped, or not all of its ranks were seen; None where it ended well.
+    """
     verdict = report.verdict
     looked = f"{verdict.looked} of {count(verdict.of, 'check')} could look"
-    ranks = count(report.world.size, "rank")
+    size = report.world.size
+    ranks = f"world size {size}" if describe_partial(report.evidence) is not None else count(size, "rank")
     parts = [looked, f"{ranks}, {format_seconds(report.duration_s)}"]
-    if stop is not None:
-        paper.put_parts(f"{NAME} ? {stop}", ["nothing had failed", *parts], hang=HANG, style="yellow")
+    if doubt is not None:
+        found = "nothing found" if describe_stop(report.evidence) is None else "nothing had failed"
+        paper.put_parts(f"{NAME} ? {doubt}", [found, *parts], hang=HANG, style="yellow")
+        standing = describe_standing(report)
+        if standing is not None:
+            paper.put(standing, indent=HANG)
     else:
         paper.put_parts(f"{NAME} ✓ nothing found", parts, hang=HANG, style="green")
     cost = _describe_cost(report)
@@ -119,14 +139,15 @@ def _put_verdict(paper: Paper, report: Report, problems: Sequence[Finding]) -> N
         paper.put_parts(f"{NAME} ✓ moving", [stopped, moved, looked, took], hang=HANG, style="green")
         return
     if verdict.status == "healthy":
-        parts = [part for part in verdict.headline.split(" · ") if part != "healthy"]
-        paper.put_parts(f"{NAME} ✓ healthy", [stopped, *parts, took], hang=HANG, style="green")
+        good = name_good(report.command)
+        parts = [part for part in verdict.headline.split(" · ") if part != good]
+        paper.put_parts(f"{NAME} ✓ {good}", [stopped, *parts, took], hang=HANG, style="green")
         return
     if verdict.status == "problems" and report.command == "lint":
         style = "red" if any(each.severity == "error" for each in problems) else "yellow"
         mark = MARKS["fail"] if style == "red" else WARNED
         title = f"{NAME} {mark} {count_findings(report)}"
-        paper.put_parts(title, [describe_read(report), looked, took], hang=HANG, style=style)
+        paper.put_parts(title, [describe_read(report.evidence.sources), looked, took], hang=HANG, style=style)
         return
     if verdict.status == "problems" and problems:
         first = problems[0]

@@ -9,10 +9,11 @@ import tokenize
 from collections.abc import Iterator
 
 from ddpdoctor.evidence.sources import IgnoreComment, SourcePlace
+from ddpdoctor.source.budget import spend
 from ddpdoctor.source.reading import Script
 
 MARK = "ddpdoctor:"
-IGNORE = re.compile(r"#\s*ddpdoctor:\s*ignore\b\s*(?:\[([^\]]*)\])?([^#]*)")
+IGNORE = re.compile(r"#\s{0,40}ddpdoctor:\s{0,40}ignore\b\s{0,40}(?:\[([^\]#]{0,1000})\])?([^#]*)")
 """Codes and reason; a further comment (``# noqa``) may stand before or behind it."""
 
 
@@ -24,14 +25,14 @@ def find_ignores(script: Script) -> tuple[IgnoreComment, ...]:
     """
     if script.tree is None or not any(MARK in line for line in script.lines):
         return ()
-    spans = list(_find_spans(script.tree))
+    spans = _Spans(script)
     found = []
     for line, column, text in _comments(script.lines):
         match = IGNORE.search(text)
         if match is None:
             continue
         codes = tuple(word for part in (match[1] or "").split(",") if (word := part.strip()))
-        first, last = _choose_span(line, script.lines, spans)
+        first, last = spans.choose(line)
         cell, before = script.cell_of(line)
         place = SourcePlace(
             script.name, line - before, column + match.start() + 1, script.lines[line - 1].strip(), None, cell
@@ -69,14 +70,28 @@ _HEADS = (ast.expr, ast.arguments, ast.keyword, ast.withitem)
 """What may stand before the block of a statement."""
 
 
-def _choose_span(line: int, lines: list[str], spans: list[tuple[int, int]]) -> tuple[int, int]:
-    """Return the lines of the innermost statement around a line, or of the next one below a line of its own."""
-    around = [span for span in spans if span[0] <= line <= span[1]]
-    if not around and lines[line - 1].lstrip().startswith("#"):
-        further = (number for number in range(line + 1, len(lines) + 1) if _is_code(lines[number - 1]))
-        below = next(further, line)
-        around = [span for span in spans if span[0] <= below <= span[1]]
-    return max(around, key=lambda span: (span[0], -span[1]), default=(line, line))
+class _Spans:
+    """The innermost statement at each line of a file, worked out once."""
+
+    def __init__(self, script: Script) -> None:
+        self._lines = script.lines
+        self._inner: dict[int, tuple[int, int]] = {}
+        assert script.tree is not None
+        for span in sorted(_find_spans(script.tree), key=lambda each: (each[0], -each[1])):
+            spend(1 + span[1] - span[0])
+            self._inner.update(dict.fromkeys(range(span[0], span[1] + 1), span))
+        self._below = [0] * (len(self._lines) + 2)
+        """Number of the next line of code behind each line."""
+        for number in range(len(self._lines), 0, -1):
+            is_code = _is_code(self._lines[number - 1])
+            self._below[number - 1] = number if is_code else self._below[number]
+
+    def choose(self, line: int) -> tuple[int, int]:
+        """Return the lines of the innermost statement around a line, or of the next one below a line of its own."""
+        span = self._inner.get(line)
+        if span is None and self._lines[line - 1].lstrip().startswith("#"):
+            span = self._inner.get(self._below[line])
+        return span or (line, line)
 
 
 def _is_code(text: str) -> bool:

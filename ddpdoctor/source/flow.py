@@ -82,6 +82,11 @@ class Flow:
                 kind = "parameter" if each in named else "other"
                 self._bind(each.arg, Binding(Spot(0), None, kind=kind))
         self._block(node.body, ())
+        self._dropped = {id(each.value) for each, _ in self.statements if isinstance(each, ast.Expr)}
+
+    def drops(self, node: ast.expr) -> bool:
+        """Whether an expression is a statement by itself, so that nothing holds its value."""
+        return id(node) in self._dropped
 
     def spot(self, node: ast.AST) -> Spot | None:
         """Return where a node stands; None for what is no part of the scope itself."""

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from ddpdoctor.evidence.sources import SourceFile
+from ddpdoctor.source.budget import SHARES, OverBudgetError, describe_cut, limit_steps, size_budget
 from ddpdoctor.source.comments import find_ignores
+from ddpdoctor.source.imported import read_imported
 from ddpdoctor.source.names import Files
 from ddpdoctor.source.paths import PathReader
 from ddpdoctor.source.reading import STDIN, TOO_DEEP, Script, find_files, nothing, parse_script, read_script
 from ddpdoctor.source.rules import find_facts, prepare_facts
 from ddpdoctor.source.workers import count_workers, no_collection, share_work
 
+Row = TypeVar("Row")
 MANY_LINES = 50_000
 """From which on further processes save more time than they cost."""
 
@@ -28,6 +32,7 @@ def read_sources(
         excluded: whether the user has excluded a path.
     """
     scripts: dict[str, Script] = {}
+    files: dict[str, Path] = {}
     with no_collection():
         for given in paths:
             if given == STDIN:
@@ -36,7 +41,8 @@ def read_sources(
             for path in find_files(Path(given), excluded):
                 name = name_path(path)
                 if name not in scripts:
-                    scripts[name] = read_script(path, name)
+                    scripts[name], files[name] = read_script(path, name), path
+        read_imported(scripts, files)
         lines = sum(len(script.lines) for script in scripts.values())
         workers = count_workers() if lines >= MANY_LINES else 1
         return judge_scripts(list(scripts.values()), workers=workers)
@@ -49,23 +55,48 @@ def judge_scripts(scripts: Sequence[Script], *, workers: int = 1) -> tuple[Sourc
         scripts: of different names.
         workers: processes that share the work.
     """
+    sizes = [len(script.lines) for script in scripts]
+    together: list[str] = []
     reader = _prepare(scripts)
     modules = {module.script.name: module for module in reader.files.modules}
-    prepare_facts(reader.files)
+    whole = size_budget(sum(sizes), len(scripts))
+    with limit_steps(SHARES * whole):
+        prepare_facts(reader.files, whole, together)
 
     def judge(number: int) -> SourceFile:
         script = scripts[number]
         module = modules.get(script.name)
         if module is None:
             return SourceFile(script.name, script.problem)
+        cut = list(together) if script.tree is not None and script.tree.body else []
+        budget = size_budget(sizes[number])
         try:
-            facts = find_facts(module, reader.files)
-            uneven, ignores = reader.find(module), find_ignores(script)
-            return SourceFile(script.name, uneven=uneven, facts=facts, ignores=ignores)
+            with limit_steps(SHARES * budget):
+                facts = find_facts(module, reader.files, budget, cut)
+            uneven = _limit(lambda: reader.find(module), "uneven collectives", budget, cut)
+            ignores = _limit(lambda: find_ignores(script), "comments", budget, cut)
+            return SourceFile(
+                script.name,
+                uneven=uneven,
+                facts=facts,
+                ignores=ignores,
+                skipped=(*script.skipped, *cut),
+                unrelated=script.unrelated,
+            )
         except RecursionError:
             return SourceFile(script.name, TOO_DEEP)
 
-    return tuple(share_work(judge, SourceFile, [len(script.lines) for script in scripts], workers))
+    return tuple(share_work(judge, SourceFile, sizes, workers))
+
+
+def _limit(part: Callable[[], tuple[Row, ...]], name: str, budget: float, cut: list[str]) -> tuple[Row, ...]:
+    """Return what a part finds; nothing where that costs more than a budget, which is noted."""
+    try:
+        with limit_steps(budget):
+            return part()
+    except OverBudgetError:
+        cut.append(describe_cut(name, budget))
+        return ()
 
 
 def _prepare(scripts: Sequence[Script]) -> PathReader:

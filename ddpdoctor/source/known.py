@@ -1,4 +1,4 @@
-"""What is known of other people's packages: functions that make no collective, and errors that one rank meets alone."""
+"""What is known of other people's packages: functions that make no collective."""
 
 from __future__ import annotations
 
@@ -15,6 +15,3 @@ HARMLESS = frozenset("""append extend update add get items keys values pop join 
     tolist to mean sum size numel state_dict set_postfix set_description set_epoch mkdir exists
     makedirs read readlines zero_grad empty_cache zero_ copy_ fill_ eval train""".split())  # fmt: skip
 """Methods of whatever object that are no collectives."""
-OF_ONE_RANK = frozenset({"BaseException", "Exception", "RuntimeError", "OutOfMemoryError", "MemoryError", "OSError",
-                         "IOError", "FloatingPointError", "ZeroDivisionError"})  # fmt: skip
-"""Errors of data, memory and numbers, which one rank may meet alone."""

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ddpdoctor.evidence.sources import SourcePlace
+from ddpdoctor.source.budget import spend
+from ddpdoctor.source.imported import name_modules
 from ddpdoctor.source.nodes import children
 from ddpdoctor.source.reading import Script
 
@@ -88,13 +90,12 @@ class Files:
         self._related: dict[Scope, set[Scope]] = {}
         self._by_name: dict[str, Scope | None] = {}
         for module in self.modules:
-            parts = module.script.name.removesuffix(".py").removesuffix("/__init__").split("/")
-            for start in range(len(parts)):
-                key = ".".join(parts[start:])
+            for key in name_modules(module.script.name):
                 self._by_name[key] = None if key in self._by_name else module  # two of one name: neither
 
     def dotted(self, node: ast.expr, scope: Scope) -> str | None:
         """Return ``torch.distributed.barrier`` for what a file calls ``dist.barrier``; None for other expressions."""
+        spend()
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)

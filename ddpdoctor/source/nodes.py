@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 
+from ddpdoctor.source.budget import spend
+
 
 def children(node: ast.AST) -> list[ast.AST]:
     """Return what ``ast.iter_child_nodes`` yields, without marks such as Load and Add: a third of all nodes."""
@@ -16,4 +18,5 @@ def children(node: ast.AST) -> list[ast.AST]:
             ]
         elif isinstance(value, ast.AST) and (value._fields or value._attributes):
             found.append(value)
+    spend(1 + len(found))
     return found

@@ -12,9 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence.sources import UnevenCall
+from ddpdoctor.source.budget import spend
 from ddpdoctor.source.calls import is_wrapper, name_collective
+from ddpdoctor.source.handlers import Handlers
 from ddpdoctor.source.kinds import kinds_of
-from ddpdoctor.source.known import KNOWN_ROOTS, OF_ONE_RANK
+from ddpdoctor.source.known import KNOWN_ROOTS
 from ddpdoctor.source.losses import LossReader
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.nodes import children
@@ -71,10 +73,12 @@ class PathReader:
         self.files = files
         self._ranks = RankReader(files)
         self._summaries: dict[Scope, tuple[Call, ...]] = {}
+        self._in_turn: dict[Scope, bool] = {}
         self._open: list[Scope] = []
         self._found: dict[Scope, list[Found]] = {}
         self._ways: list[list[Found]] = []
         self._losses = LossReader(files)
+        self._handlers = Handlers(files, self._differs, self._ranks.rank)
         self._unknowns = Unknowns(files, self.summarise)
         named = [each for each in files.modules if any(WRAPPER in line for line in each.script.lines)]
         self._wrapping = {each for one in named for each in files.find_related(one)}
@@ -159,6 +163,7 @@ class PathReader:
                 tail = ()
                 del self._ways[-1][start:]
             further = _After(tail + after.ends, tail + after.loop, tail + after.turn)
+            spend(1 + len(further.ends) + len(further.loop) + len(further.turn))
             if isinstance(statement, ast.If):
                 own, sure = self._if(statement, scope, further)
                 tail = own + (tail if sure else doubt(tail))
@@ -221,9 +226,10 @@ class PathReader:
         quiet = not body and not self._unknowns.may_call(getattr(node, "body", []), scope)
         for handler in getattr(node, "handlers", []):
             own = self._block(handler.body, scope, further)
-            if quiet and _is_of_one_rank(handler):
+            alone = self._handlers.is_of_one_rank(handler, getattr(node, "body", []), scope)
+            if quiet and alone:
                 self._compare_handler(handler, own, rest, further, scope)
-            elif _is_of_one_rank(handler) and not self._unknowns.may_call(handler.body, scope):
+            elif alone and not self._unknowns.may_call(handler.body, scope):
                 self._skip_backward(handler, own, body, scope)
         return body + rest + last
 
@@ -275,6 +281,11 @@ class PathReader:
 
     def _is_in_turn(self, scope: Scope) -> bool:
         """Whether another loop of the function makes up for the rounds: ``range(world_size - rank)``."""
+        if scope not in self._in_turn:
+            self._in_turn[scope] = self._finds_turn(scope)
+        return self._in_turn[scope]
+
+    def _finds_turn(self, scope: Scope) -> bool:
         ends = [
             each.args[-1]
             for each in find_calls(scope)
@@ -463,12 +474,6 @@ def _fails(call: ast.Call) -> bool:
     """Whether an exit says that it failed: the launcher then ends the other ranks, as after an error."""
     status = call.args[0] if call.args else None
     return isinstance(status, ast.JoinedStr) or (isinstance(status, ast.Constant) and bool(status.value))
-
-
-def _is_of_one_rank(handler: ast.ExceptHandler) -> bool:
-    """Whether an error may come to one rank alone: not what is the same in each process, such as a missing module."""
-    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return all(each is None or name_last(each) in OF_ONE_RANK for each in kinds)
 
 
 def _rest(way: str, after: _After) -> tuple[Call, ...]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-SPECIAL = re.compile(r"(\*\*/|/\*\*|\*+|\?|\[[^\]]+\])")
+SPECIAL = re.compile(r"(\*\*/|/\*\*|\*+|\?|\[[^\][]{1,200}\])")
 
 
 def translate_glob(word: str) -> str:

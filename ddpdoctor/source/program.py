@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,9 +57,9 @@ def _find_module(base: Path, name: str) -> Iterator[Path]:
     *packages, last = name.split(".")
     for depth in range(1, len(packages) + 1):
         inside = base.joinpath(*packages[:depth], "__init__.py")
-        if inside.is_file():
+        if os.path.isfile(inside):
             yield inside
     whole = base.joinpath(*packages)
     for path in (whole / f"{last}.py", whole / last / "__init__.py"):
-        if path.is_file():
+        if os.path.isfile(path):
             yield path

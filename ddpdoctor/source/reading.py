@@ -20,10 +20,21 @@ TOO_DEEP = "nested too deeply"
 ENDINGS = (".py", ".pyw", ".ipynb")
 PASSED_OVER = frozenset({"__pycache__", "node_modules", "site-packages"})
 """Directories that hold nobody's own scripts; those that begin with a dot and virtual environments are too."""
-ABOUT = re.compile(rb"torch|accelerate|lightning|deepspeed|horovod|distributed|ddpdoctor: *ignore")
+ABOUT = re.compile(
+    rb"torch|accelerate|lightning|deepspeed|horovod|distributed|LOCAL_RANK|local_rank|WORLD_SIZE"
+    rb"|world_size|ddpdoctor: *ignore"
+)
 """What a file must mention to be worth parsing."""
 NEWLINE = re.compile(r"\r\n|\r|\n")
 """Where Python ends a line; ``str.splitlines`` also does at form feeds, which would shift all lines after one."""
+
+
+_PYTHON_MAGICS = frozenset("%%time %%timeit %%capture %%prun %%px %%autopx".split())
+"""Cell magics below which Python of the notebook stands (ipython.readthedocs.io, Built-in magic commands)."""
+_OTHER_LANGUAGES = frozenset(
+    "%%bash %%sh %%script %%html %%HTML %%javascript %%js %%latex %%markdown %%perl %%ruby %%svg %%SVG %%sql %%R"
+    " %%cython %%!".split()
+)
 
 
 @dataclass(slots=True)
@@ -36,6 +47,10 @@ class Script:
     cells: list[tuple[int, int]] = field(default_factory=list)
     """Of a notebook: number of each cell and the line before its first one."""
     problem: str | None = None
+    skipped: list[str] = field(default_factory=list)
+    """Cells of a notebook that were not read, with the reason."""
+    unrelated: bool = False
+    """It mentions no distributed library: it was not parsed."""
 
     def place(self, node: ast.AST, function: str | None = None) -> SourcePlace:
         """Return where a node of the tree stands."""
@@ -82,7 +97,7 @@ def find_files(path: Path, excluded: Callable[[str], bool] = nothing) -> Iterato
     """
     if excluded(str(path)):
         return
-    if not path.is_dir():
+    if not os.path.isdir(path):
         yield path
         return
     rules = [rule for folder in _above(path) for rule in _read_rules(folder)]
@@ -93,11 +108,11 @@ def _above(path: Path) -> list[Path]:
     """Return the directories above that belong to the same repository, the outermost first."""
     folders: list[Path] = []
     whole = path.resolve()
-    if (whole / ".git").exists():
+    if os.path.exists(whole / ".git"):
         return []
     for folder in whole.parents:
         folders.append(folder)
-        if (folder / ".git").exists():
+        if os.path.exists(folder / ".git"):
             return folders[::-1]
     return []
 
@@ -156,9 +171,9 @@ def _descend(folder: Path, rules: list[_Rule], excluded: Callable[[str], bool]) 
             continue
         if entry.is_dir(follow_symlinks=False):
             hidden = entry.name.startswith(".") or entry.name in PASSED_OVER
-            if not hidden and not (path / "pyvenv.cfg").exists() and not _ignored(path, True, known):
+            if not hidden and not os.path.exists(path / "pyvenv.cfg") and not _ignored(path, True, known):
                 yield from _descend(path, known, excluded)
-        elif entry.name.endswith(ENDINGS) and not _ignored(path, False, known) and entry.is_file():
+        elif entry.name.endswith(ENDINGS) and not _ignored(path, False, known) and os.path.isfile(entry.path):
             yield path
 
 
@@ -171,7 +186,7 @@ def read_script(path: Path, name: str, *, whatever: bool = False) -> Script:
         whatever: parse it also where it mentions no distributed library.
     """
     try:
-        if not path.is_file():
+        if not os.path.isfile(path):
             return Script(name, problem="no regular file")
         size = path.stat().st_size
         if size > MOST_BYTES:
@@ -185,7 +200,7 @@ def read_script(path: Path, name: str, *, whatever: bool = False) -> Script:
 def parse_script(data: bytes, name: str, *, notebook: bool = False, whatever: bool = False) -> Script:
     """Parse the text of one file. What mentions no distributed library has an empty tree unless ``whatever``."""
     if not whatever and not ABOUT.search(data):
-        return Script(name, ast.Module([], []))
+        return Script(name, ast.Module([], []), unrelated=True)
     try:
         return _parse_notebook(data, name) if notebook else _parse(data, name)
     except SyntaxError as problem:
@@ -212,22 +227,33 @@ def _parse_notebook(data: bytes, name: str) -> Script:
         raise ValueError("no notebook of format 4")
     lines: list[str] = []
     starts: list[tuple[int, int]] = []
+    skipped: list[str] = []
     for number, cell in enumerate(cells, 1):
         source = cell.get("source") if isinstance(cell, dict) and cell.get("cell_type") == "code" else None
         if isinstance(source, list):
             source = "".join(part for part in source if isinstance(part, str))
-        if not isinstance(source, str) or source.lstrip().startswith("%%"):
+        if not isinstance(source, str) or (magic := _read_magic(source)) in _OTHER_LANGUAGES:
+            continue
+        if magic is not None and magic not in _PYTHON_MAGICS:
+            skipped.append(f"cell {number}: what {magic} does with it is not known")
             continue
         own = list(_without_magics(source.splitlines()))
         try:
             _parse("\n".join(own), name)
-        except (SyntaxError, ValueError):
-            continue  # one cell that is no Python does not hide the others
+        except (SyntaxError, ValueError) as problem:  # one cell that is no Python does not hide the others
+            skipped.append(f"cell {number}: {getattr(problem, 'msg', None) or problem}")
+            continue
         starts.append((number, len(lines)))
         lines += own
     script = _parse("\n".join(lines), name)
-    script.cells = starts
+    script.cells, script.skipped = starts, skipped
     return script
+
+
+def _read_magic(source: str) -> str | None:
+    """Return the cell magic with which a cell begins: ``%%bash``."""
+    first = source.lstrip().partition("\n")[0].split()
+    return first[0] if first and first[0].startswith("%%") else None
 
 
 def _without_magics(lines: Iterable[str]) -> Iterator[str]:

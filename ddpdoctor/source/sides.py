@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence.sources import UnevenCall
+from ddpdoctor.source.budget import spend
 from ddpdoctor.source.calls import GROUPS
 from ddpdoctor.source.names import Scope
 from ddpdoctor.source.ranks import Difference
@@ -88,20 +89,20 @@ def drop_pairs(found: list[Found]) -> list[Found]:
 
     ``if rank != 0: barrier()``, work, ``if rank == 0: barrier()`` lets rank 0 go first.
     """
-    kept: list[Found] = []
+    kept: dict[int, Found] = {}
+    alike: dict[tuple[object, str], list[Found]] = {}
     for each in found:
-        for place, other in enumerate(kept):
-            same = other.difference.key == each.difference.key and other.call.identity == each.call.identity
-            if (
-                same
-                and other.difference.positive != each.difference.positive
-                and other.guard is not each.guard
-            ):
-                del kept[place]
+        others = alike.setdefault((each.difference.key, each.call.identity), [])
+        spend(1 + len(others))
+        for other in others:
+            if other.difference.positive != each.difference.positive and other.guard is not each.guard:
+                del kept[id(other)]
+                others.remove(other)
                 break
         else:
-            kept.append(each)
-    return kept
+            kept[id(each)] = each
+            others.append(each)
+    return list(kept.values())
 
 
 def tell_uneven(found: Iterable[Found]) -> list[UnevenCall]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ddpdoctor.source.budget import spend
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.nodes import children
 
@@ -24,6 +25,7 @@ def find_calls(scope: Scope) -> Iterator[ast.Call]:
     if scope.calls is None:
         calls = (node for node in own_nodes(scope.node) if isinstance(node, ast.Call))
         scope.calls = tuple(sorted(calls, key=lambda call: (call.lineno, call.col_offset)))
+    spend(1 + len(scope.calls))
     yield from scope.calls
 
 
@@ -85,6 +87,7 @@ def is_main_guard(test: ast.expr) -> bool:
 def names_in(node: ast.AST) -> Iterator[str]:
     """Yield the names, attributes, keywords and parameters that stand in a node."""
     for each in ast.walk(node):
+        spend()
         if isinstance(each, ast.Name):
             yield each.id
         elif isinstance(each, ast.Attribute):

@@ -17,6 +17,7 @@ from ddpdoctor.errors import DoctorError
 from ddpdoctor.evidence.codec import decode, encode
 from ddpdoctor.evidence.standstill import Standstill
 from ddpdoctor.gather.regular import open_regular
+from ddpdoctor.watch.keeping import write_below
 from ddpdoctor.watch.listening import Listener
 from ddpdoctor.watch.look import Looker
 from ddpdoctor.watch.ranks import RankFinder
@@ -55,7 +56,7 @@ class Reception:
         self._directory, self._tell = directory, tell
         self._looker = Looker(root, read_node(os.environ), time.monotonic_ns())
         self._ranks = RankFinder(directory.processes, self._looker.read_tables)
-        self._recorders = Recorders(directory.path, directory.private)
+        self._recorders = Recorders(directory.kept, directory.private)
         self._taking = threading.Lock()
         self._count = 0
         self._stop = threading.Event()
@@ -63,22 +64,20 @@ class Reception:
         self._announced = False
         self.lost: list[str] = []
 
-    def open(self) -> None:
-        """Begin to listen, and say below the run directory where."""
-        try:
-            self._listener.open()
-            self._write_control(self._directory.private / ADDRESS)
-        except OSError as problem:
-            self._listener.close()
-            self.lost.append(f"attach --dump cannot ask: {problem.strerror or problem}")
-        else:
-            self._announced = True
+    def start(self) -> None:
+        """Begin to listen, and say below the run directory where.
+
+        Raises:
+            OSError: there can be no socket, or nothing can be said.
+            RuntimeError: there can be no thread.
+        """
+        self._listener.open()
+        self._write_control(self._directory.private / ADDRESS)
+        self._announced = True
 
     def _write_control(self, address: Path) -> None:
-        path = self._directory.path / CONTROL
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(handle, "w") as file:
-            json.dump({"socket": str(address), "pid": os.getpid()}, file)
+        told = json.dumps({"socket": str(address), "pid": os.getpid()})
+        write_below(self._directory.kept, CONTROL, told.encode())
 
     def close(self) -> None:
         """Stop to listen; a look that is being taken is given up."""
@@ -86,7 +85,7 @@ class Reception:
         self._listener.close()
         if self._announced:
             with contextlib.suppress(OSError):
-                (self._directory.path / CONTROL).unlink()
+                (self._directory.kept / CONTROL).unlink()
 
     def take_later(self) -> None:
         """Take a look in a thread, for a signal."""
@@ -126,14 +125,11 @@ class Reception:
                 raise ValueError("the job has ended")
             moved = counts != [ring.read_count() for ring in rings]
             self._count += 1
-            folder = self._directory.path / "looks"
-            folder.mkdir(mode=0o700, exist_ok=True)
             name = f"asked-{self._count:04d}"
-            path = folder / f"{name}.json"
             told = self._recorders.tell(seen, rings, name)
             asked = replace(told, asked=True, stage="moving" if moved else "look")
-            path.write_text(json.dumps(encode(asked)))
-            return path
+            write_below(self._directory.kept, f"looks/{name}.json", json.dumps(encode(asked)).encode())
+            return self._directory.path / "looks" / f"{name}.json"
 
 
 def ask_for_look(run: Path) -> Path:

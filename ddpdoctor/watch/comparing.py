@@ -18,6 +18,7 @@ from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.collectives import COMPLETED, RING, CallLog, CallTable, RankCalls, RecordedCall
 from ddpdoctor.evidence.numbers import Numbers
 from ddpdoctor.source import find_conditions
+from ddpdoctor.watch.companions import end_thread
 from ddpdoctor.watch.ranks import RankFinder
 from ddpdoctor.watch.records import Shortener
 from ddpdoctor.watch.rings import OTHER, POINT_TO_POINT, Ring, Row
@@ -91,6 +92,8 @@ class CallComparer:
         self._table = CallTable()
         self._compared: dict[int, int] = {}
         self._lost: list[str] = []
+        self._apart: CallLog | None = None
+        """The end of the calls of a group, where the last one differs in what the ranks gave it."""
         self.found: CallLog | None = None
         """The piece in which something was found."""
 
@@ -119,6 +122,8 @@ class CallComparer:
             return self.found
         if len(self._compared) < 2:
             return None
+        if self._apart is not None:
+            return dataclasses.replace(self._apart, lost=tuple(self._lost))
         rows = tuple(
             RankCalls(rank, source=RING, overwritten=count) for rank, count in sorted(self._compared.items())
         )
@@ -168,7 +173,13 @@ class CallComparer:
     def _learn(self, known: _Rank, row: Row) -> tuple[_Group, int] | None:
         """Return group and number of a call that has not been seen before; None where it cannot be told from others."""
         call = known.ring.describe(row, row.begin_ns)
-        if not call.frames or not call.members or not row.signature or len(known.kinds) >= MOST_KINDS:
+        if (
+            not call.frames
+            or row.site in known.ring.foreign
+            or not call.members
+            or not row.signature
+            or len(known.kinds) >= MOST_KINDS
+        ):
             self._lose("some calls have no line, or no group, by which they could be compared")
             return None
         name = (call.group, str(call.members))
@@ -195,7 +206,7 @@ class CallComparer:
     def _find_conditions(self, frames: Sequence[Frame]) -> tuple[Frame, ...]:
         own = [frame for frame in frames if frame.source is not None][:GUARDED]
         return tuple(
-            Frame(frame.file, found.line, found.kind)
+            Frame(frame.file, found.line, found.kind, owner=frame.owner)
             for frame in own
             for found in find_conditions(str(self._root / frame.file), frame.line)
         )
@@ -232,8 +243,16 @@ class CallComparer:
             piece = self._make_log(name, parts, low)
             if self._judge(piece):
                 self.found = piece
+            elif last and self._ends_apart(parts):
+                self._apart = piece
         for line in lines.values():
             line.drop(high - OVERLAP if different and not last else high)
+
+    def _ends_apart(self, parts: dict[int, list[int] | None]) -> bool:
+        """Whether ranks gave the last of their calls other arguments, wherever they made it."""
+        calls = self._table.log(()).calls
+        last = {calls[part[-1]] for part in parts.values() if part}
+        return len({dataclasses.replace(call, stack=-1, conditions=()) for call in last}) > 1
 
     def _part(self, line: _Line, low: int, high: int) -> list[int] | None:
         """Return the calls from one number to another; None where one is missing."""
@@ -287,7 +306,7 @@ class CallWatch:
     def close(self) -> None:
         """End: what was called since the last look is compared as well."""
         self._stop.set()
-        self._thread.join(5.0)
+        end_thread(self._thread, 5.0)
         if not self._thread.is_alive():
             self._read(last=True)
         self.log = self._comparer.log()

@@ -41,7 +41,7 @@ def make_evidence(
         log_bytes: read of each log, half of it at each end; all when None.
     """
     host = socket.gethostname()
-    found = collect_run(directory.path, log_bytes=log_bytes)
+    found = collect_run(directory.kept, log_bytes=log_bytes)
     found.processes = [_with_command_end(record, result) for record in found.processes]
     processes = tuple(_with_memory(record, result, host) for record in found.processes)
     end = JobEnd(

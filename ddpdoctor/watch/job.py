@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import functools
 import os
 import signal
@@ -13,16 +14,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
+from ddpdoctor.evidence.job import REQUESTS
 from ddpdoctor.watch.asking import Reception
 from ddpdoctor.watch.commandline import Split
+from ddpdoctor.watch.companions import Companions, Guard
+from ddpdoctor.watch.guardian import Guardian, Witness
 from ddpdoctor.watch.limit import Limit
 from ddpdoctor.watch.memory import MemoryWatch
 from ddpdoctor.watch.nodes import Desk
 from ddpdoctor.watch.relay import HEAD_BYTES, Relay
 from ddpdoctor.watch.rundir import RunDirectory
-from ddpdoctor.watch.signals import SignalWait
+from ddpdoctor.watch.signals import Heard, SignalWait
 from ddpdoctor.watch.waiting import RendezvousWatch
 
 if TYPE_CHECKING:
@@ -32,22 +36,17 @@ if TYPE_CHECKING:
     from ddpdoctor.watch.monitor import Monitor
     from ddpdoctor.watch.uneven import LoaderWatch
 
-T = TypeVar("T")
-
 INJECT = Path(__file__).with_name("inject")
 """Goes in front of PYTHONPATH; its sitecustomize is the start-up hook."""
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that are the job's: torchrun handles the first four, scripts use the others."""
 LOOK_S = 0.2
 """How long a wait for a signal lasts before the child is looked at again; SIGCHLD ends it at once."""
+NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
+"""Why a command that could be started alone may not start beside what is ours (fork(2), open(2))."""
 SI_USER = 0
 """si_code of a signal that a process sent with kill(2); others come from the kernel (a terminal's Ctrl-C)."""
 PR_SET_PDEATHSIG = 1
-GROUP_S = 0.05
-"""How long after a signal of ours the witness may get its own: who kills one process after the other (systemd, Slurm)
-takes microseconds for each."""
-MOST_LOST = 20
-"""Different failures of ours that are remembered."""
 
 
 @dataclass(slots=True)
@@ -117,130 +116,277 @@ def make_environment(
     return made
 
 
+@dataclass(frozen=True, slots=True)
+class Company:
+    """What is wanted beside a job; each maker is called once the job has been started, so that it waits for none."""
+
+    launched: Callable[[], object] | None = None
+    """Called first; must return at once."""
+    desk: Desk | None = None
+    """Where the agent asks for what other nodes need to know."""
+    reception: Reception | None = None
+    """Takes looks at the job when somebody asks."""
+    waiting: RendezvousWatch | None = None
+    """Says when the rendezvous does not come about."""
+    monitoring: Callable[[], Monitor | None] | None = None
+    """Makes what watches whether the job gets on and says when to end it."""
+    comparing: Callable[[], CallWatch | None] | None = None
+    """Makes what compares the calls of ranks."""
+    counting: Callable[[], LoaderWatch | None] | None = None
+    """The same for the lengths of their loaders."""
+    viewing: Callable[[MemoryWatch, Monitor | None], LiveView | None] | None = None
+    """Makes what shows the ranks on the terminal."""
+
+
 def run_job(
     command: Sequence[str],
     environment: Mapping[str, str],
     run: RunDirectory,
+    company: Company = Company(),
     *,
     log_limit: int = HEAD_BYTES,
     limit_s: float | None = None,
-    launched: Callable[[], object] | None = None,
-    desk: Desk | None = None,
-    monitoring: Callable[[], Monitor | None] | None = None,
-    reception: Reception | None = None,
-    waiting: RendezvousWatch | None = None,
-    viewing: Callable[[MemoryWatch, Monitor | None], LiveView | None] | None = None,
-    comparing: Callable[[], CallWatch | None] | None = None,
-    counting: Callable[[], LoaderWatch | None] | None = None,
 ) -> JobResult:
     """Run the command to its end, its output carried and kept, its signals passed on.
+
+    Once the command has been started nothing here raises: what fails of ours is in the result.
 
     Args:
         command: what is launched.
         environment: its variables, of `make_environment`.
         run: where the run is kept.
+        company: what is wanted beside it.
         log_limit: bytes kept of each end of a stream.
         limit_s: how long the command may run.
-        launched: called once when the command has been started; must return at once and not raise.
-        desk: where the agent asks for what other nodes need to know.
-        monitoring: makes what watches whether the job gets on and says when to end it; called when it has been
-            started, so that nobody waits for its imports.
-        reception: takes looks at the job when somebody asks.
-        waiting: says when the rendezvous does not come about.
-        viewing: makes what shows the ranks on the terminal; called when the command has been started; must not raise.
-        comparing: makes what compares the calls of ranks; called when the command has been started.
-        counting: the same for the lengths of their loaders.
 
     Raises:
         OSError: the command cannot be started.
     """
-    relay = Relay(run.logs, run.private / "streams", limit=log_limit)
-    memory = MemoryWatch(run.processes)
-    signals: list[str] = []
-    guard = _Guard()
-    started = time.monotonic()
+    guard = Guard()
+    job = _Job(guard, run, company, log_limit)
     watched = {*FORWARDED, signal.SIGCHLD, signal.SIGWINCH}
-    if viewing is not None and signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
+    if company.viewing is not None and signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
         watched.add(signal.SIGTSTP)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
-    witness = _Witness(command, run.private)
-    monitor: Monitor | None = None
-    view: LiveView | None = None
-    calls: CallWatch | None = None
-    loaders: LoaderWatch | None = None
     try:
-        child = subprocess.Popen(command, env=dict(environment), preexec_fn=_follow_us(before))
-        relay.start()
-        guard("memory", memory.begin)
-        if desk is not None:
-            guard("what other nodes saw", functools.partial(desk.open, memory, signals))
-        if reception is not None:
-            guard("looks that are asked for", reception.open)
-        if launched is not None:
-            launched()
-        limit = Limit(child, run.processes, limit_s)
-        monitor = guard("watching for hangs", monitoring) if monitoring is not None else None
-        if monitor is not None:
-            monitor.tell_after(relay.end_line)
-            monitor.start()
-        calls = guard("comparing the calls of ranks", comparing) if comparing is not None else None
-        if calls is not None:
-            calls.start()
-        loaders = guard("comparing the loaders of ranks", counting) if counting is not None else None
-        if loaders is not None:
-            loaders.start()
-        view = (
-            guard("the live view", functools.partial(viewing, memory, monitor))
-            if viewing is not None
-            else None
-        )
-        if view is not None:
-            relay.screen = view.screen
-            view.start()
-        stopped = _stay(
-            child, watched, memory, relay, witness, limit, monitor, waiting, reception, view, signals, guard
-        )
+        started = time.monotonic()
+        try:
+            job.launch(command, environment, _follow_us(before))
+        except BaseException:
+            job.close()
+            raise
+        job.begin(limit_s)
+        stopped = job.stay(watched)
+        job.close()
+        guard("signals after the job", functools.partial(_drop_pending, watched))
     finally:
-        if view is not None:
-            view.close()
-        if monitor is not None:
-            monitor.close()
-        if calls is not None:
-            calls.close()
-        if loaders is not None:
-            loaders.close()
-        if desk is not None:
-            desk.close()
-        if reception is not None:
-            reception.close()
-        witness.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        memory.stop()
-        relay.close()
-    gone = run.restore()
-    if monitor is not None and monitor.decided and child.returncode != 0:
-        # The other nodes were told first; where they were quick, the launcher here ended with them.
-        stopped = True
-    return JobResult(
-        child.returncode,
-        time.monotonic() - started,
-        memory,
-        signals,
-        [
-            *guard.lost,
-            *relay.lost,
-            *(desk.lost if desk is not None else ()),
-            *(monitor.lost if monitor is not None else ()),
-            *(calls.lost if calls is not None else ()),
-            *(loaders.lost if loaders is not None else ()),
-            *(reception.lost if reception is not None else ()),
-            *([gone] if gone is not None else ()),
-        ],
-        limit.over and not stopped,
-        stopped,
-        monitor.elsewhere if monitor is not None else None,
-        calls.log if calls is not None else None,
-    )
+    return job.describe_end(stopped, time.monotonic() - started)
+
+
+class _Job:
+    """A running job and what is beside it.
+
+    Args:
+        guard: remembers what fails of ours.
+        run: where the run is kept.
+        company: what is wanted beside it.
+        log_limit: bytes kept of each end of a stream.
+    """
+
+    def __init__(self, guard: Guard, run: RunDirectory, company: Company, log_limit: int) -> None:
+        self._guard, self._run, self._company = guard, run, company
+        self._companions = Companions(guard)
+        self._relay: Relay | None = None
+        self._guardian: Guardian | None = None
+        self._witness: Witness | None = None
+        self._log_limit = log_limit
+        self._memory = MemoryWatch(run.processes)
+        self._signals: list[str] = []
+        self._child: subprocess.Popen[bytes] | None = None
+        self._limit: Limit | None = None
+        self._monitor: Monitor | None = None
+        self._reception: Reception | None = None
+        self._calls: CallWatch | None = None
+        self._view: LiveView | None = None
+
+    def launch(
+        self, command: Sequence[str], environment: Mapping[str, str], prepare: Callable[[], None]
+    ) -> None:
+        """Start the command, and before it what has to be there from its beginning.
+
+        Where the system has no room for both (descriptors, processes, memory), the command goes first.
+
+        Args:
+            command: what is launched.
+            environment: its variables.
+            prepare: is called in the child.
+
+        Raises:
+            OSError: the command cannot be started.
+        """
+        guard, run = self._guard, self._run
+        self._relay = guard(
+            "output of the job", lambda: Relay(run.kept, run.private / "streams", limit=self._log_limit)
+        )
+        self._guardian = guard("tidying up", lambda: Guardian(run.private, run.path))
+        self._witness = guard("signals for the process group", lambda: Witness(command))
+        variables = dict(environment)
+        if self._relay is None:
+            variables.pop("DDPDOCTOR_STREAMS", None)
+        try:
+            self._child = subprocess.Popen(command, env=variables, preexec_fn=prepare)
+        except OSError as problem:
+            if problem.errno not in NO_ROOM:
+                raise
+            guard.note(f"output of the job: {problem.strerror}: the command was started without it")
+            self.close()
+            self._relay = self._guardian = self._witness = None
+            variables.pop("DDPDOCTOR_STREAMS", None)
+            self._child = subprocess.Popen(command, env=variables, preexec_fn=prepare)
+
+    def begin(self, limit_s: float | None) -> None:
+        """Begin what is wanted beside the child that has been started."""
+        guard, company, child = self._guard, self._company, self._child
+        assert child is not None
+        if self._guardian is not None:
+            guard("tidying up", functools.partial(self._guardian.watch, child.pid))
+        relay = self._companions.begin("output of the job", lambda: self._relay)
+        guard("memory", self._memory.begin)
+        if company.desk is not None:
+            company.desk.expect(self._memory, self._signals)
+        self._companions.begin("what other nodes saw", lambda: company.desk)
+        self._reception = self._companions.begin("looks that are asked for", lambda: company.reception)
+        if company.launched is not None:
+            guard("loading what judges", company.launched)
+        self._limit = guard("ending the job", lambda: Limit(child, self._run.processes, limit_s))
+        self._monitor = self._companions.begin(
+            "watching for hangs",
+            company.monitoring,
+            lambda monitor: monitor.tell_after(relay.end_line) if relay is not None else None,
+        )
+        self._calls = self._companions.begin("comparing the calls of ranks", company.comparing)
+        self._companions.begin("comparing the loaders of ranks", company.counting)
+        if company.viewing is not None and relay is not None:
+            make = functools.partial(company.viewing, self._memory, self._monitor)
+            self._view = self._companions.begin(
+                "the live view", make, functools.partial(_share_screen, relay)
+            )
+
+    def close(self) -> None:
+        """End what is beside the job."""
+        if self._child is None and self._relay is not None:  # no companion yet
+            self._guard("output of the job", self._relay.close)
+        self._companions.close()
+        for helper in (self._witness, self._guardian):
+            if helper is not None:
+                self._guard("ending a helper", helper.close)
+        self._guard("memory", self._memory.stop)
+
+    def stay(self, watched: Set[signal.Signals]) -> bool:
+        """Wait for the child; a signal that was sent to us alone is passed on, one of the whole group it has already.
+
+        Returns:
+            Whether it was told to end because it stood still.
+        """
+        child = self._child
+        assert child is not None
+        stopped = False
+        wait = self._guard("waiting for signals", lambda: SignalWait(watched))
+        while child.poll() is None:
+            if self._guard("ending the job", functools.partial(self._enforce, stopped)):
+                stopped = True
+            if self._company.waiting is not None:
+                self._guard("the rendezvous", self._company.waiting.look)
+            heard = self._guard("waiting for signals", functools.partial(wait, LOOK_S)) if wait else None
+            if wait is None:
+                self._guard("waiting for the job", functools.partial(_wait_for, child))
+            self._guard("a signal", functools.partial(self._hear, heard))
+        if self._limit is not None:
+            self._guard("ending the job", self._limit.clear)
+        return stopped
+
+    def _enforce(self, stopped: bool) -> bool:
+        """Keep to the limit of time, and end a job that stands still; return whether that is begun here."""
+        if self._limit is None:
+            return False
+        begun = self._monitor is not None and self._monitor.ending is not None and not stopped
+        if begun:
+            self._limit.end_now()
+        self._limit.enforce()
+        return begun
+
+    def _hear(self, heard: Heard | None) -> None:
+        if heard is None or heard.number == signal.SIGCHLD:
+            self._guard("memory", self._memory.look)
+        elif heard.number == signal.SIGWINCH:
+            if self._relay is not None:
+                self._guard("the size of the terminal", self._relay.resize)
+            if self._view is not None:
+                self._guard("the live view", self._view.refresh)
+        elif heard.number == signal.SIGTSTP:
+            _stop(self._view, self._guard)
+        elif self._reception is not None and heard.number == self._reception.signum:
+            self._reception.take_later()
+        else:
+            self._pass_on(heard)
+
+    def _pass_on(self, heard: Heard) -> None:
+        assert self._child is not None
+        self._signals.append(signal.Signals(heard.number).name)
+        if self._monitor is not None and self._signals[-1] in REQUESTS:
+            self._guard("watching for hangs", self._monitor.hold)
+        sent = heard.code == SI_USER or heard.code < 0
+        witness = self._witness
+        known = (
+            self._guard("signals for the process group", lambda: witness.heard(heard.number))
+            if witness is not None
+            else False
+        )
+        if not known and sent:
+            with contextlib.suppress(OSError):
+                self._child.send_signal(heard.number)
+
+    def describe_end(self, stopped: bool, duration_s: float) -> JobResult:
+        """Return how the job ended.
+
+        Args:
+            stopped: it was told to end because it stood still.
+            duration_s: how long it ran.
+        """
+        assert self._child is not None
+        monitor, calls = self._monitor, self._calls
+        gone = self._guard("the run directory", self._run.restore)
+        if monitor is not None and monitor.decided and self._child.returncode != 0:
+            # The other nodes were told first; where they were quick, the launcher here ended with them.
+            stopped = True
+        return JobResult(
+            self._child.returncode,
+            duration_s,
+            self._memory,
+            self._signals,
+            [*self._companions.lost, *([gone] if gone is not None else ())],
+            self._limit is not None and self._limit.over and not stopped,
+            stopped,
+            monitor.elsewhere if monitor is not None else None,
+            calls.log if calls is not None else None,
+        )
+
+
+def _drop_pending(watched: Set[signal.Signals]) -> None:
+    """Take what came since the job has ended: a Ctrl-C for it would end us before the report."""
+    while watched & signal.sigpending() and signal.sigtimedwait(watched, 0) is not None:
+        pass
+
+
+def _share_screen(relay: Relay, view: LiveView) -> None:
+    relay.screen = view.screen
+
+
+def _wait_for(child: subprocess.Popen[bytes]) -> None:
+    """Wait without hearing signals, where they cannot be waited for."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(LOOK_S)
 
 
 def _follow_us(mask: set[signal.Signals] | set[int]) -> Callable[[], None]:
@@ -254,137 +400,12 @@ def _follow_us(mask: set[signal.Signals] | set[int]) -> Callable[[], None]:
     return prepare
 
 
-AFTER_US = 'read _; rm -f "$0/streams" "$0/node" "$0/asked" "$0"/fr-*; rmdir "$0"'
-"""What the witness does: `close` kills it, so the rest only comes when nobody is left to do it."""
-
-
-class _Witness:
-    """Tells a signal for the whole process group from one for us: beside the launcher, it gets the former too.
-
-    A shell that waits for the end of its input, which ends with us however we end; the signals stay pending in
-    it, for /proc to show. Its command line holds the launcher's, so that what is sent by name (``pkill -f
-    train.py``) comes to both or to none. Without it torchrun would get such signals twice, and the second one
-    breaks off its own stopping of the ranks, which are left behind then. Where we are killed, it removes the
-    directory of our sockets.
-    """
-
-    def __init__(self, command: Sequence[str], private: Path) -> None:
-        self._command = ["sh", "-c", AFTER_US, str(private), *command]
-        self._shell: subprocess.Popen[bytes] | None = None
-        self._start()
-
-    def _start(self) -> None:
-        with contextlib.suppress(OSError):  # no shell: every signal that somebody sent is passed on
-            self._shell = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-
-    def heard(self, signum: int) -> bool:
-        """Return whether the group got the signal; the next one is told apart again."""
-        end = time.monotonic() + GROUP_S
-        while self._shell is not None and not self._pending() >> (signum - 1) & 1:
-            if time.monotonic() > end:
-                return False
-            time.sleep(GROUP_S / 10)
-        if self._shell is None:
-            return False
-        self.close()
-        self._start()
-        return True
-
-    def _pending(self) -> int:
-        assert self._shell is not None
-        try:
-            text = Path(f"/proc/{self._shell.pid}/status").read_text()
-        except OSError:
-            return 0
-        return int(text.partition("ShdPnd:")[2].split()[0], 16)
-
-    def close(self) -> None:
-        """End it."""
-        if self._shell is not None:
-            self._shell.kill()
-            self._shell.communicate()
-            self._shell = None
-
-
-class _Guard:
-    """Calls what is ours while the job runs: whatever it raises is remembered, and the job goes on."""
-
-    def __init__(self) -> None:
-        self.lost: list[str] = []
-
-    def __call__(self, what: str, call: Callable[[], T]) -> T | None:
-        """Return what a call returns; None where it fails."""
-        try:
-            return call()
-        except Exception as problem:
-            sentence = f"{what}: {type(problem).__name__}: {problem}"
-            if sentence not in self.lost and len(self.lost) < MOST_LOST:
-                self.lost.append(sentence)
-            return None
-
-
-def _stay(
-    child: subprocess.Popen[bytes],
-    watched: Set[signal.Signals],
-    memory: MemoryWatch,
-    relay: Relay,
-    witness: _Witness,
-    limit: Limit,
-    monitor: Monitor | None,
-    waiting: RendezvousWatch | None,
-    reception: Reception | None,
-    view: LiveView | None,
-    seen: list[str],
-    guard: _Guard,
-) -> bool:
-    """Wait for the child; a signal that was sent to us alone is passed on, one of the whole group it has already.
-
-    ``seen`` gets the name of each.
-
-    Returns:
-        Whether it was told to end because it stood still.
-    """
-    stopped = False
-    wait = SignalWait(watched)
-    while child.poll() is None:
-        if monitor is not None and monitor.ending is not None and not stopped:
-            stopped = True
-            limit.end_now()
-        limit.enforce()
-        if waiting is not None:
-            guard("the rendezvous", waiting.look)
-        heard = wait(LOOK_S)
-        if heard is None or heard.number == signal.SIGCHLD:
-            guard("memory", memory.look)
-        elif heard.number == signal.SIGWINCH:
-            guard("the size of the terminal", relay.resize)
-            if view is not None:
-                guard("the live view", view.refresh)
-        elif heard.number == signal.SIGTSTP:
-            _stop(view)
-        elif reception is not None and heard.number == reception.signum:
-            reception.take_later()
-        else:
-            seen.append(signal.Signals(heard.number).name)
-            sent = heard.code == SI_USER or heard.code < 0
-            if not witness.heard(heard.number) and sent:
-                with contextlib.suppress(OSError):
-                    child.send_signal(heard.number)
-    limit.clear()
-    return stopped
-
-
-def _stop(view: LiveView | None) -> None:
+def _stop(view: LiveView | None, guard: Guard) -> None:
     """Stop as Ctrl-Z asks for, the terminal left to the shell meanwhile."""
     if view is not None:
-        view.pause()
+        guard("the live view", view.pause)
     os.kill(os.getpid(), signal.SIGTSTP)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})  # here we stop
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
     if view is not None:
-        view.resume()
+        guard("the live view", view.resume)

@@ -29,7 +29,7 @@ class Listener:
         address: Path,
         answer: Callable[[bytes], bytes],
         name: str,
-        failed: Callable[[OSError], object] = lambda _: None,
+        failed: Callable[[Exception], object] = lambda _: None,
     ) -> None:
         self._address, self._answer, self._name, self._failed = address, answer, name, failed
         self._socket: socket.socket | None = None
@@ -39,17 +39,18 @@ class Listener:
 
         Raises:
             OSError: there can be no socket.
+            RuntimeError: there can be no thread.
         """
         listener = socket.socket(socket.AF_UNIX)
         try:
             listener.bind(str(self._address))
             os.chmod(self._address, 0o600)
             listener.listen(4)
-        except OSError:
+            threading.Thread(target=self._serve, args=(listener,), name=self._name, daemon=True).start()
+        except BaseException:
             listener.close()
             raise
         self._socket = listener
-        threading.Thread(target=self._serve, args=(listener,), name=self._name, daemon=True).start()
 
     def close(self) -> None:
         """Stop to listen."""
@@ -68,5 +69,5 @@ class Listener:
                 try:
                     peer.settimeout(PATIENCE_S)
                     peer.sendall(self._answer(peer.recv(QUESTION_BYTES)))
-                except OSError as problem:
+                except Exception as problem:  # of this question; the next one is answered
                     self._failed(problem)

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from ddpdoctor.text.paper import Paper
+from ddpdoctor.watch.companions import end_thread
 from ddpdoctor.watch.live_table import LEAST_ROWS, make_lines, name_clock, name_time
 from ddpdoctor.watch.progress import STARTING, Progress
 from ddpdoctor.watch.screen import Screen
@@ -53,6 +54,8 @@ class LiveView:
         self._began = time.monotonic()
         self._steps: deque[tuple[float, int]] = deque()
         self._over = False
+        self.lost: list[str] = []
+        """Nothing: what fails of it is told at once."""
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ddpdoctor-live", daemon=True)
 
@@ -77,9 +80,10 @@ class LiveView:
         """End, and leave the terminal as it was."""
         self._over = True
         self._wake.set()
-        if self._thread.ident is not None:
-            self._thread.join(2.0)
-        self.screen.close()
+        try:
+            end_thread(self._thread, 2.0)
+        finally:
+            self.screen.close()
 
     def _run(self) -> None:
         while True:

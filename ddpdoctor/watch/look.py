@@ -13,11 +13,12 @@ import psutil
 
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.job import Moment
-from ddpdoctor.evidence.standstill import Call, ChildStand, Stand, Standstill
+from ddpdoctor.evidence.standstill import Call, ChildStand, FileLock, Stand, Standstill
 from ddpdoctor.gather.processes import STARTED, STATE, SYSTEM_TIME, USER_TIME, read_stat
 from ddpdoctor.gather.scrub import scrub, scrub_argv
 from ddpdoctor.source import find_conditions
 from ddpdoctor.watch import network
+from ddpdoctor.watch.locks import read_locks
 from ddpdoctor.watch.records import SOURCE_LIMIT, Shortener
 from ddpdoctor.watch.rings import RAISED, Ring, Row
 from ddpdoctor.watch.stacks import Stack, take_stacks
@@ -28,6 +29,10 @@ LOADERS = 8
 """Places at which loaders are iterated that are kept of each rank."""
 RECENT = 60
 """Calls of each rank that are kept as evidence of a look."""
+MADE = 40
+"""Earlier calls that created groups which are kept beside them: they tell what each group's name means."""
+MOST_BESIDE = 4
+"""Calls of other threads that are kept."""
 COUNTED = 4096
 """Records that are looked through for how far each group has come: the whole ring."""
 GUARDED = 6
@@ -74,6 +79,13 @@ def open_call(ring: Ring, rows: Sequence[Row]) -> Row | None:
     return newest if newest.open else None
 
 
+def list_beside(ring: Ring, rows: Sequence[Row]) -> list[Row]:
+    """Return the calls that other threads than that of `open_call` have not come back from."""
+    last = {row.thread: row for row in rows}
+    main = ring.main_thread if ring.main_thread in last else rows[-1].thread if rows else 0
+    return [row for thread, row in last.items() if row.open and thread != main][-MOST_BESIDE:]
+
+
 class Looker:
     """Makes evidence of how the ranks stand.
 
@@ -96,6 +108,8 @@ class Looker:
         self._pause = pause
         self._families: dict[int, list[psutil.Process]] | None = None
         """Parent -> children, within one look."""
+        self._locks: dict[int, tuple[FileLock, ...]] = {}
+        """The same: process -> its locks on files."""
 
     def read_tables(self, rings: Iterable[Ring]) -> None:
         """Read what is new in the journals of these rings."""
@@ -137,13 +151,14 @@ class Looker:
         paths = network.describe(ranks, traffic, network.take_sample(list(ranks)), self._node)
         self._families = None
         self.read_tables(rings)
+        self._locks = read_locks(ring.pid for ring in rings)
         now = time.monotonic_ns()
         stands = [
             self._stand(ring, before[ring.pid], after[ring.pid], spent, now, (ends or {}).get(ring.pid))
             for ring in rings
         ]
         still = [stand.still_s for stand in stands if stand.still_s is not None]
-        sizes = [ring.world_size for ring in rings if ring.world_size]
+        sizes = [size for ring in rings if (size := ring.world_size or ring.asked_size)]
         return Standstill(
             at=Moment(time.time_ns(), now),
             after_s=(now - self._started_ns) / 1e9,
@@ -174,7 +189,8 @@ class Looker:
     ) -> Stand:
         rows = ring.read_rows(COUNTED)
         current = open_call(ring, rows)
-        calls = [_shorten_stack(ring.describe(row, now)) for row in rows[-RECENT:]]
+        early = [row for row in rows[:-RECENT] if ring.names_group(row)][-MADE:]
+        calls = [self._guard(_shorten_stack(ring.describe(row, now))) for row in (*early, *rows[-RECENT:])]
         started_ns = int(ring.ticks / TICKS * 1e9)
         newest = max((max(row.begin_ns, row.end_ns) for row in rows), default=started_ns)
         pulse, stack = after
@@ -195,12 +211,15 @@ class Looker:
             counts=_count(ring, rows),
             complete=not rows or rows[0].number == 1,
             threads=len({row.thread for row in rows}) or 1,
+            beside=tuple(ring.describe(row, now) for row in list_beside(ring, rows)) if alive else (),
+            given_size=ring.given_size,
             raised=sum(bool(row.flags & RAISED) for row in rows),
             backend=ring.backend,
             ended=ring.ended,
             still_s=max(0.0, (now - newest) / 1e9) if alive else None,
             frames=frames,
             conditions=self._find_conditions(call.frames if call is not None else frames),
+            locks=self._locks.get(ring.pid, ()) if alive and current is None else (),
             loaders=tuple(ring.loaders.values())[-LOADERS:],
             frames_before=self._name(before[1]),
             cpu_share=max(0.0, pulse.cpu_s - before[0].cpu_s) / spent if alive and spent > 0 else None,
@@ -219,10 +238,16 @@ class Looker:
         """Return what decides whether the user's lines run, from the innermost frame on."""
         own = [frame for frame in frames if frame.source is not None][:GUARDED]
         return tuple(
-            Frame(frame.file, found.line, found.kind, scrub(found.text)[:SOURCE_LIMIT])
+            Frame(frame.file, found.line, found.kind, scrub(found.text)[:SOURCE_LIMIT], frame.owner)
             for frame in own
             for found in find_conditions(self._find_file(frame.file), frame.line)
         )
+
+    def _guard(self, call: Call) -> Call:
+        """Give a call that creates a group what decides whether it is reached."""
+        if call.made is None:
+            return call
+        return dataclasses.replace(call, conditions=self._find_conditions(call.frames))
 
     def _find_file(self, name: str) -> str:
         return self._files + name if os.path.isabs(name) else os.path.join(self._root, name)

@@ -13,6 +13,8 @@ from pathlib import Path
 from ddpdoctor.evidence.codec import encode
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Standstill
+from ddpdoctor.watch.companions import end_thread
+from ddpdoctor.watch.keeping import write_below
 from ddpdoctor.watch.look import TICKS, Looker, Pulse, open_call, read_pulse
 from ddpdoctor.watch.native import Insight
 from ddpdoctor.watch.pace import Glance, Pace, median_step
@@ -45,6 +47,9 @@ TRIES = 10
 """Glances in a row that may fail: what is read is written meanwhile."""
 STOP_S = 2.0
 """How long a node waits before it ends its own ranks, for the others to hear why."""
+HELD_S = 45.0
+"""After a request to end, ranks raise and leave for this long: torchrun gives them 30 s (--shutdown-timeout). What
+moves meanwhile is no progress."""
 MOST_SHARE, FREE_S = 0.01, 30.0
 """Of the time of the job that may be spent in looks, and seconds that are free."""
 
@@ -93,11 +98,14 @@ class Monitor:
         self._checked = 0
         self._since = 0.0
         self._alone = False
+        self._held_until = 0.0
         self._judged: tuple[float, ...] = ()
         self._ended: Ruling | None = None
         self.elsewhere: str | None = None
         """What was found on another node, which ends the job."""
         self._suspicion: Suspicion | None = None
+        self._unnamed: Standstill | None = None
+        """A look at ranks that do not move, of which nobody could be named; kept where the job is then asked to end."""
         self._seen: Marks = {}
         """How far ranks were when the look was taken that other nodes are told of."""
         self._saved = 0
@@ -129,14 +137,22 @@ class Monitor:
         """Begin."""
         self._thread.start()
 
+    def hold(self) -> None:
+        """Keep what is known: the job was asked to end, so ranks that move now do not show that it makes progress."""
+        self._held_until = time.monotonic() + HELD_S
+
+    def _is_held(self) -> bool:
+        """Whether the job was asked to end a moment ago."""
+        return time.monotonic() < self._held_until
+
     def close(self) -> None:
         """End; a look that is being taken is given up."""
         self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(2.0)
+        end_thread(self._thread, 2.0)
         if self._ended is None and not self._thread.is_alive():
             try:
                 self._settle_last()
+                self._keep_last()
             except Exception as problem:  # ours; the job is over
                 self.lost.append(f"a suspicion could not be settled: {type(problem).__name__}: {problem}")
 
@@ -159,11 +175,15 @@ class Monitor:
                 return
 
     def _tick(self) -> None:
+        if self._is_held():
+            return
         rings = self._ranks.find()
         if not rings:
             return
         now = time.monotonic_ns()
         glances = [self._glance(ring, now) for ring in rings]
+        if self._is_held():
+            return  # the request came while they were read
         stall_after = self._policy.stall_after_s or self._stall_after(rings)
         due = self._pace.due(
             glances,
@@ -185,6 +205,8 @@ class Monitor:
         self.cost_s += max(0.0, time.monotonic() - began - SAMPLES_S)
         if seen is None or [ring.read_count() for ring in rings] != [glance.count for glance in glances]:
             return  # the job went on meanwhile
+        if not any(glance.count for glance in glances):
+            seen = replace(seen, still_s=min(seen.still_s, self._pace.still_s))
         if (seen.world_size or 0) > len(seen.stands):
             self._save(replace(seen, stage="waiting"))
             if self._shared is None:
@@ -205,10 +227,11 @@ class Monitor:
             self._exchange.withdraw()
         if self._suspicion is None:
             self.said = None
+        self._unnamed = None
 
     def _settle_last(self) -> None:
         """Look a last time whether what was suspected holds: between two glances a job may go on and end well."""
-        if self._suspicion is None:
+        if self._suspicion is None or self._is_held():
             return
         rings = self._ranks.find()
         self._looker.read_tables(rings)
@@ -218,6 +241,14 @@ class Monitor:
             [self._glance(ring, time.monotonic_ns()) for ring in rings]
         ):
             self._withdraw()
+
+    def _keep_last(self) -> None:
+        """Keep how a job stood when it was asked to end: for how long nothing had moved by then."""
+        look = self._suspicion.look if self._suspicion is not None else self._unnamed
+        if look is None or not self._is_held():
+            return
+        held_s = self._held_until - HELD_S - (look.at.mono_ns or 0) / 1e9
+        self._save(replace(self._date(look, look.stage), still_s=look.still_s + max(0.0, held_s)))
 
     def _share(self, stall_after: float, glances: Sequence[Glance]) -> None:
         """Tell the other nodes that nothing has moved, and judge what all of them tell together."""
@@ -302,6 +333,7 @@ class Monitor:
         said_s = self._suspicion.look.still_s if self._suspicion is not None else None
         stage = self._policy.choose_stage(seen, ruling, stall_after, said_s)
         if stage is None:
+            self._unnamed = seen if seen.still_s >= stall_after and not ruling.stalled else None
             return
         seen = self._ask_recorders(seen, ends=self._policy.ends(stage))
         ruling = self._judge(seen)
@@ -361,7 +393,7 @@ class Monitor:
 
     def _withdraw(self) -> None:
         assert self._suspicion is not None
-        self._tell("withdrawn: it goes on")
+        self._tell("stall cleared: the job is making progress again")
         self._insight.forget()
         self._save(self._date(self._suspicion.look, "withdrawn"))
         self._suspicion = None
@@ -377,10 +409,8 @@ class Monitor:
         self._saved += 1
         if self._saved > LOOKS_KEPT and seen.stage not in ("proved", "confirmed"):
             return
-        folder = self._run / "looks"
         try:
-            folder.mkdir(mode=0o700, exist_ok=True)
-            (folder / f"{self._saved:04d}.json").write_text(json.dumps(encode(seen)))
+            write_below(self._run, f"looks/{self._saved:04d}.json", json.dumps(encode(seen)).encode())
         except OSError as problem:
             self.lost.append(f"a look at the ranks could not be kept: {problem.strerror or problem}")
 

@@ -52,18 +52,23 @@ class Desk:
         self._listener = Listener(directory.private / ADDRESS, self._answer, "ddpdoctor-nodes", self._note)
         self.lost: list[str] = []
 
-    def open(self, memory: MemoryWatch, signals: list[str]) -> None:
-        """Begin to listen, in a thread.
+    def expect(self, memory: MemoryWatch, signals: list[str]) -> None:
+        """Take what a sum is made of.
 
         Args:
             memory: of the run.
             signals: names of those that came; goes on growing.
         """
         self._memory, self._signals = memory, signals
-        try:
-            self._listener.open()
-        except OSError as problem:
-            self.lost.append(f"what other nodes saw: {problem.strerror or problem}")
+
+    def start(self) -> None:
+        """Begin to listen, in a thread.
+
+        Raises:
+            OSError: there can be no socket.
+            RuntimeError: there can be no thread.
+        """
+        self._listener.open()
 
     def close(self) -> None:
         """Stop to listen."""
@@ -87,7 +92,7 @@ class Desk:
         assert self._memory is not None, "listens only when open"
         so_far = JobResult(0, time.monotonic() - self._started, self._memory, list(self._signals), [])
         evidence = make_evidence(so_far, self._directory, self._split, log_bytes=LOG_BYTES)
-        own = [each for each in read_members(self._directory.path, evidence) if each.own]
+        own = [each for each in read_members(self._directory.kept, evidence) if each.own]
         own = [dataclasses.replace(each, interrupted=_first(self._signals)) for each in own]
         # How the launcher ends is not known yet, and it is the head's to judge a standstill.
         rest: dict[str, Any] = {kind: () for kind in JOB_KINDS if kind not in BY_NODE}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddpdoctor.watch.rings import Row
 
@@ -57,6 +57,10 @@ class Pace:
     _next_s: float = 0.0
     _looked_s: float | None = None
     _all_waited: bool = False
+    _began_ns: int | None = None
+    """Since when ranks that have called nothing yet use no processor."""
+    still_s: float = 0.0
+    """For how long nothing had happened when the last look was due; before any call: no rank had used a processor."""
     moved: bool = False
     """The last call of `due` saw that something had happened since the one before."""
 
@@ -91,18 +95,32 @@ class Pace:
                 self.quiet_s = max(QUIET_S, EASING * self.quiet_s)
                 self.blocked_s = max(BLOCKED_S, EASING * self.blocked_s)
             self._key, self._next_s, self._looked_s = key, 0.0, None
-        if not any(glance.count for glance in live) or (len(glances) < 2 and not partial):
-            return False  # nobody has called anything yet
+        if not live or (len(glances) < 2 and not partial):
+            return False
+        if not any(glance.count for glance in live):
+            self._began_ns = self._note_idle(live, now_ns)
+            if self._began_ns is None:
+                self._next_s = 0.0
+                return False  # nothing was called yet, and ranks compute: they import and build
+            glances = live = [replace(glance, changed_ns=self._began_ns) for glance in live]
+        else:
+            self._began_ns = None
         still_s = (now_ns - max(glance.changed_ns for glance in live)) / 1e9
         if still_s < max(self._next_s, self._threshold(glances, live, now_ns, stall_after_s, partial)):
             return False
-        self._looked_s = still_s
+        self._looked_s = self.still_s = still_s
         self._all_waited = all(glance.waits(now_ns) for glance in live)
         self._next_s = max(2 * still_s, still_s + 1.0)
         for rung_s in rungs_s:
             if still_s < rung_s:
                 self._next_s = min(self._next_s, rung_s)
         return True
+
+    def _note_idle(self, live: Sequence[Glance], now_ns: int) -> int | None:
+        """Return since when no rank has used a processor that has called nothing yet; None where one does."""
+        if not all(glance.idle for glance in live):
+            return None
+        return self._began_ns if self._began_ns is not None else now_ns
 
     def _threshold(
         self,
@@ -119,6 +137,8 @@ class Pace:
             if same:
                 return self.quiet_s if partial else stall_after_s
             return self.blocked_s
+        if not any(glance.count for glance in live):
+            return stall_after_s
         return self.quiet_s if all(glance.idle for glance in others) else stall_after_s
 
 

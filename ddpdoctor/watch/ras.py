@@ -7,7 +7,6 @@ ends.
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import threading
@@ -18,6 +17,7 @@ from ddpdoctor.evidence.sockets import RasAnswer
 from ddpdoctor.evidence.standstill import Standstill
 from ddpdoctor.gather.netlink import in_network_of
 from ddpdoctor.gather.scrub import scrub
+from ddpdoctor.watch.keeping import write_below
 
 DEFAULT = "localhost:28028"
 """NCCL_RAS_CLIENT_PORT of src/ras/ras_internal.h."""
@@ -181,13 +181,10 @@ def summarise(page: str) -> tuple[str, ...]:
 
 def _keep(page: str, run: Path) -> str | None:
     """Write the whole answer below the run directory; return its name there."""
-    folder = run / FOLDER
+    text = "\n".join(scrub(_CONTROL.sub("", row)) for row in page.splitlines())
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        name = f"{FOLDER}/{len(list(folder.glob('*.txt'))) + 1:04d}.txt"
-        handle = os.open(run / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(handle, "w", errors="replace") as file:
-            file.write("\n".join(scrub(_CONTROL.sub("", row)) for row in page.splitlines()))
+        name = f"{FOLDER}/{len(list((run / FOLDER).glob('*.txt'))) + 1:04d}.txt"
+        write_below(run, name, text.encode(errors="replace"))
     except OSError:
         return None
     return name

@@ -21,6 +21,7 @@ from ddpdoctor.evidence.standstill import Stand, Standstill
 from ddpdoctor.gather.recorder.pickles import NotPlain
 from ddpdoctor.gather.recorder.read import take_entries
 from ddpdoctor.gather.recorder.rows import Rows
+from ddpdoctor.watch.keeping import write_below
 from ddpdoctor.watch.recording import join_recorder
 from ddpdoctor.watch.rings import Ring
 
@@ -59,7 +60,9 @@ class _Asked:
 class _Store:
     """Where the dumps of one look are kept."""
 
-    folder: Path
+    run: Path
+    name: str
+    """Of the folder, below the run directory."""
     room: int | None
     """Bytes; None: as many as there are."""
     written: int = 0
@@ -69,8 +72,7 @@ class _Store:
         if self.room is not None and self.written + len(data) > self.room:
             return None  # dumps of this run are kept already
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (self.folder / name).write_bytes(data)
+            write_below(self.run, f"{self.name}/{name}", data)
         except OSError as problem:
             return f"its answer could not be kept: {problem.strerror or problem}"
         self.written += len(data)
@@ -111,7 +113,7 @@ class Recorders:
                 else:
                     told[ring.pid] = why
         room = None if ends else max(0, KEPT_BYTES - self._kept)
-        store = _Store(self._run / FOLDER / name, room)
+        store = _Store(self._run, f"{FOLDER}/{name}", room)
         _ask(asked, self._private, store, deadline, told)
         self._kept += store.written
         stands = [

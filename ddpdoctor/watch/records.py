@@ -21,6 +21,7 @@ from ddpdoctor.evidence.job import (
     WrapperFacts,
 )
 from ddpdoctor.evidence.variables import find_rule
+from ddpdoctor.facts.ownership import USER, Roots, find_owner
 from ddpdoctor.gather.scrub import scrub, scrub_argv, scrub_paths
 from ddpdoctor.gather.variables import allowed_variables
 from ddpdoctor.source import is_source
@@ -29,10 +30,11 @@ ANOMALY = "anomaly mode"
 """Of autograd: a setting that is no variable."""
 _COUNTS = ("begun", "dropped", "kept", "first", "last", "calls")
 MESSAGE_LIMIT = 4000
+MOST_DEEP = 4
+"""Groups of exceptions within groups that are looked into."""
 SOURCE_LIMIT = 200
 """Characters of a source line that are shown."""
-_FOREIGN = ("/site-packages/", "/dist-packages/", f"{os.sep}lib{os.sep}python3")
-"""Parts of the paths of installed packages and of the standard library."""
+_OURS = str(Path(__file__).parents[1])
 
 
 class Shortener:
@@ -46,6 +48,20 @@ class Shortener:
     def __init__(self, cwd: Path, files: str = "") -> None:
         self._base = str(cwd if files else cwd.resolve()) + os.sep
         self._files = files
+        self._roots = Roots(ours=(_OURS,))
+        self._known: dict[str, tuple[str, str | None, bool]] = {}
+        """File -> its name, its owner where that is not as the name says, and whether it is the user's."""
+
+    def learn(self, event: dict[str, Any]) -> None:
+        """Take what a process says of the folders of Python and torch: a ``start`` or a ``torch`` event."""
+        library, torch = event.get("library"), event.get("folder")
+        told = Roots(
+            (library,) if isinstance(library, str) else (), (torch,) if isinstance(torch, str) else ()
+        )
+        joined = self._roots.join(told)
+        if (joined.python, joined.torch) != (self._roots.python, self._roots.torch):
+            self._roots = joined
+            self._known.clear()
 
     def __call__(self, name: str) -> str:
         """Return how a file is called in the report."""
@@ -57,15 +73,21 @@ class Shortener:
         """Return frames as the hook lists them: file, line, function."""
         if not isinstance(rows, list):
             return ()
-        return tuple(
-            Frame(self(str(f)), int(line or 0), str(name), _read_source(str(f), int(line or 0), self._files))
-            for f, line, name in rows
-        )
+        return tuple(self._frame(str(file), int(line or 0), str(name)) for file, line, name in rows)
+
+    def _frame(self, file: str, line: int, function: str) -> Frame:
+        known = self._known.get(file)
+        if known is None:
+            name, owner = self(file), find_owner(file, self._roots)
+            known = name, owner if owner != find_owner(name) else None, owner == USER
+            self._known[file] = known
+        name, told, own = known
+        return Frame(name, line, function, _read_source(file, line, self._files) if own else None, told)
 
 
 def _read_source(file: str, line: int, files: str = "") -> str | None:
-    """Return the text of a line of the user's own code: never a value, and nothing of torch or Python itself."""
-    if not os.path.isabs(file) or any(part in file for part in _FOREIGN) or not is_source(files + file):
+    """Return the text of a line of the user's own code: never a value."""
+    if not os.path.isabs(file) or not is_source(files + file):
         return None
     text = linecache.getline(files + file, line).strip()
     return scrub(text)[:SOURCE_LIMIT] or None
@@ -81,6 +103,7 @@ def start_process(
     event: dict[str, Any], before: ProcessRecord | None, node: int, shorten: Shortener
 ) -> ProcessRecord:
     """Return the record of a process that begins; of a forked one its parent knows more."""
+    shorten.learn(event)
     if event.get("forked") and before is None:
         return ProcessRecord(
             pid=int(event["pid"]),
@@ -117,6 +140,7 @@ def advance_process(record: ProcessRecord, event: dict[str, Any], shorten: Short
     if kind == "role":
         return dataclasses.replace(record, role=str(event["role"]))
     if kind == "torch":
+        shorten.learn(event)
         return dataclasses.replace(record, torch=str(event.get("version")))
     if kind == "milestone":
         frames = shorten.frames(event.get("frames")) if event["name"] == "destroy" else ()
@@ -264,9 +288,17 @@ def read_exception(
         thread=data.get("thread"),
         worker=data.get("worker"),
         at=read_moment(event),
-        chain=tuple(make(each, str(each.get("link"))) for each in data.get("chain") or ()),
+        chain=tuple(make(each, str(each.get("link"))) for each in _list_chain(data)),
         parent_frames=shorten.frames(parent.get("frames")) if isinstance(parent, dict) else (),
     )
+
+
+def _list_chain(data: dict[str, Any], depth: int = 0) -> list[dict[str, Any]]:
+    """Return the exceptions before one, nearest first; of a group its first member, and what that came from."""
+    members = data.get("members")
+    if not isinstance(members, list) or not members or depth > MOST_DEEP:
+        return list(data.get("chain") or ())
+    return [{**members[0], "link": "member"}, *_list_chain(members[0], depth + 1)]
 
 
 def read_wrapper(event: dict[str, Any], record: ProcessRecord) -> WrapperFacts:

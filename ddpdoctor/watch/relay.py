@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -26,6 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ddpdoctor.watch.companions import MOST_LOST, end_thread
+from ddpdoctor.watch.keeping import create_below
+
 if TYPE_CHECKING:
     from ddpdoctor.watch.screen import Screen
 
@@ -39,18 +43,32 @@ DRAIN_BYTES = 64 << 20
 pipes full have 8 MB (pipe(7): 64 KiB each)."""
 
 
+CLOSING_S = 1.0
+"""How soon the thread sees that it is to end where it could not be told."""
+RETRY_S = 0.01
+"""After a failure of ours, so that one which stays does not take a core."""
+
+
 class BoundedLog:
     """A file that keeps the first and the last ``limit`` bytes of a stream.
 
     The tail is a second file, written in turns with a third, so that memory stays small and nothing is copied while the
     job runs; `close` joins them and says how much was left out.
+
+    Args:
+        folder: the run directory, or one that serves as such.
+        name: of the file, relative to it.
+        limit: bytes kept of each end.
+
+    Raises:
+        OSError: the file cannot be opened.
     """
 
-    def __init__(self, path: Path, limit: int = HEAD_BYTES) -> None:
-        self._path, self._limit = path, limit
-        self._file = path.open("wb", buffering=0)
+    def __init__(self, folder: Path, name: str, limit: int = HEAD_BYTES) -> None:
+        self._folder, self._name, self._limit = folder, name, limit
+        self._file = create_below(folder, name)
         self._size = 0
-        self._tails: list[Path] = []
+        self._tails: list[str] = []
         self._tail_size = 0
         self.lost: str | None = None
         """Why nothing more is written, e.g. a full disk."""
@@ -61,8 +79,12 @@ class BoundedLog:
             return
         try:
             self._append(data)
-        except OSError as problem:
-            self.lost = f"{self._path.name}: {problem.strerror or problem}"
+        except Exception as problem:
+            self._lose(problem)
+
+    def _lose(self, problem: Exception) -> None:
+        why = getattr(problem, "strerror", None) or f"{type(problem).__name__}: {problem}"
+        self.lost = self.lost or f"{self._name.rpartition('/')[2]}: {why}"
 
     def _append(self, data: bytes) -> None:
         room = max(0, self._limit - self._size)
@@ -80,10 +102,10 @@ class BoundedLog:
     def _next_tail(self) -> None:
         self._file.close()
         while len(self._tails) > 1:
-            self._tails.pop(0).unlink()
-        path = self._path.with_suffix(f"{self._path.suffix}.tail{self._size}")
-        self._file = path.open("wb", buffering=0)
-        self._tails.append(path)
+            (self._folder / self._tails.pop(0)).unlink()
+        name = f"{self._name}.tail{self._size}"
+        self._file = create_below(self._folder, name)
+        self._tails.append(name)
         self._tail_size = 0
 
     def _write_all(self, data: bytes) -> None:
@@ -96,19 +118,20 @@ class BoundedLog:
         try:
             self._file.close()
             self._join()
-        except OSError as problem:
-            self.lost = self.lost or f"{self._path.name}: {problem.strerror or problem}"
+        except Exception as problem:
+            self._lose(problem)
 
     def _join(self) -> None:
         if not self._tails:
             return
-        kept = sum(path.stat().st_size for path in self._tails)
+        tails = [self._folder / name for name in self._tails]
+        kept = sum(path.stat().st_size for path in tails)
         skip = max(0, kept - self._limit)
         left_out = self._size - self._limit - kept + skip
-        with self._path.open("ab") as whole:
+        with (self._folder / self._name).open("ab") as whole:
             if left_out > 0:
                 whole.write(f"\n[ddpdoctor: {left_out} bytes left out here]\n".encode())
-            for path in self._tails:
+            for path in tails:
                 with path.open("rb") as part:
                     part.seek(min(skip, path.stat().st_size))
                     skip = max(0, skip - path.stat().st_size)
@@ -129,31 +152,52 @@ class _Stream:
 
 
 class Relay:
-    """Hands out streams to the processes of a job and carries what they write."""
+    """Hands out streams to the processes of a job and carries what they write.
+
+    A process that was given streams depends on us: whatever fails of ours, its end is read on.
+
+    Args:
+        folder: the run directory.
+        address: of the socket at which streams are asked for.
+        limit: bytes kept of each end of a stream.
+
+    Raises:
+        OSError: there can be no socket; the processes of the job keep the streams that they have.
+    """
 
     def __init__(self, folder: Path, address: Path, *, limit: int = HEAD_BYTES) -> None:
         self._folder, self._limit = folder, limit
-        self._targets = (os.dup(1), os.dup(2))
-        self._selector = selectors.DefaultSelector()
         self._streams: dict[int, _Stream] = {}
-        self._wake, self._waker = socket.socketpair()
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(address))
-        os.chmod(address, 0o600)
-        self._listener.listen(128)
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        self._selector.register(self._wake, selectors.EVENT_READ, None)
         self._closing = False
         self.screen: Screen | None = None
         """Where lines of ours stand on the terminal that the output goes to."""
         self._open_line = False
         """What the terminal got last is no whole line."""
         self.lost: list[str] = []
+        with contextlib.ExitStack() as opened:
+            self._targets = tuple(_duplicate(number, opened) for number in (1, 2))
+            self._selector = opened.enter_context(selectors.DefaultSelector())
+            self._wake, self._waker = map(opened.enter_context, socket.socketpair())
+            self._listener = opened.enter_context(socket.socket(socket.AF_UNIX))
+            self._listener.bind(str(address))
+            os.chmod(address, 0o600)
+            self._listener.listen(128)
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+            self._selector.register(self._wake, selectors.EVENT_READ, lambda: self._wake.recv(16))
+            self._opened = opened.pop_all()
         self._thread = threading.Thread(target=self._run, name="ddpdoctor-relay", daemon=True)
 
     def start(self) -> None:
-        """Begin to carry. Until then the process has no thread of ours and may still fork safely."""
-        self._thread.start()
+        """Begin to carry. Until then the process has no thread of ours and may still fork safely.
+
+        Raises:
+            RuntimeError: there can be no thread: who asks for streams is refused, and keeps those that it has.
+        """
+        try:
+            self._thread.start()
+        except BaseException:
+            self._listener.close()
+            raise
 
     @staticmethod
     def describe_targets() -> str:
@@ -173,35 +217,40 @@ class Relay:
         the job and goes on writing is not.
         """
         self._closing = True
-        self._waker.send(b"x")
-        if self._thread.ident is not None:
-            self._thread.join()
-        for stream in list(self._streams.values()):
-            self._end(stream)
-        self._listener.close()
-        for descriptor in self._targets:
-            os.close(descriptor)
+        with self._opened:  # whatever fails before, all is closed
+            with contextlib.suppress(OSError):  # then the thread finds out by itself
+                self._waker.send(b"x")
+            end_thread(self._thread)
+            for stream in list(self._streams.values()):
+                self._end(stream)
 
     def _run(self) -> None:
         waited = 0.0
         left = DRAIN_BYTES
         while not (self._closing and (waited >= DRAIN_S or left <= 0 or not self._streams)):
-            began = time.monotonic()
-            ready = self._selector.select(DRAIN_S if self._closing else None)
-            if self._closing:
-                waited += time.monotonic() - began
-            for key, _ in ready:
-                if key.fileobj is self._wake:
-                    self._wake.recv(16)
-                elif callable(key.data):
-                    handler: Callable[[], None] = key.data
-                    try:
-                        handler()
-                    except (OSError, ValueError, TypeError, KeyError) as problem:
-                        self._note(f"streams of a process: {problem}")
-                else:
-                    carried = self._carry(key.data)
-                    left -= carried if self._closing else 0
+            began, closing = time.monotonic(), self._closing
+            try:
+                ready = self._selector.select(DRAIN_S if closing else CLOSING_S)
+            except Exception as problem:
+                self._note_failure("output of the job", problem)
+                ready = []
+                time.sleep(RETRY_S)
+            idle = time.monotonic() - began
+            carried = sum(self._serve(key.data) for key, _ in ready)
+            if closing:
+                waited += idle if carried else time.monotonic() - began
+                left -= carried
+
+    def _serve(self, data: _Stream | Callable[[], object]) -> int:
+        """Carry what has come on a stream, or answer; return how many bytes were carried."""
+        try:
+            if isinstance(data, _Stream):
+                return self._carry(data)
+            data()
+        except Exception as problem:
+            self._note_failure("streams of a process", problem)
+            time.sleep(RETRY_S)
+        return 0
 
     def _accept(self) -> None:
         try:
@@ -216,7 +265,9 @@ class Relay:
             name = f"{_name(asked.get('rank'))}.{int(asked.get('attempt') or 0)}.{int(asked['pid'])}"
             children: list[int] = []
             try:
-                children += [self._open(index, name) for index in range(2) if asked["streams"][index]]
+                for index in range(2):
+                    if asked["streams"][index]:
+                        children.append(self._open(index, name))
                 rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", children))
                 peer.sendmsg([b"ok"], [rights])
             finally:  # a stream that nobody holds the other end of ends by itself
@@ -226,23 +277,30 @@ class Relay:
     def _open(self, index: int, name: str) -> int:
         """Return the end for the process; ours is carried from now on."""
         target = self._targets[index]
-        log = BoundedLog(self._folder / f"{name}.{('stdout', 'stderr')[index]}.log", self._limit)
+        log = BoundedLog(self._folder, f"logs/{name}.{('stdout', 'stderr')[index]}.log", self._limit)
         terminal = os.isatty(target)
-        if terminal:
-            source, child = pty.openpty()
-            tty.setraw(child)  # bytes pass as they are: the real terminal does the line endings
-            _copy_size(target, child)
-        else:
-            source, child = os.pipe()
-        stream = self._streams[source] = _Stream(source, target, log, terminal)
-        self._selector.register(source, selectors.EVENT_READ, stream)
+        source, child = pty.openpty() if terminal else os.pipe()
+        with contextlib.ExitStack() as failed:
+            failed.callback(os.close, source)
+            failed.callback(os.close, child)
+            if terminal:
+                tty.setraw(child)  # bytes pass as they are: the real terminal does the line endings
+                _copy_size(target, child)
+            stream = _Stream(source, target, log, terminal)
+            self._selector.register(source, selectors.EVENT_READ, stream)
+            self._streams[source] = stream
+            failed.pop_all()
         return child
 
     def _carry(self, stream: _Stream) -> int:
         """Carry what is there; return how many bytes that was."""
         try:
             data = os.read(stream.source, CHUNK)
-        except OSError:  # a pseudo-terminal without a writer says EIO
+        except OSError as problem:
+            if not (
+                stream.terminal and problem.errno == errno.EIO
+            ):  # so a terminal says that it has no writer
+                raise
             data = b""
         if not data:
             self._end(stream)
@@ -273,17 +331,19 @@ class Relay:
                 view = view[os.write(stream.target, view) :]
             except BlockingIOError:
                 select.select([], [stream.target], [], 1.0)
-            except (
-                BrokenPipeError
-            ):  # our own reader is gone: the next write of the rank fails, as under torchrun
+            except BrokenPipeError:  # our reader is gone: the next write of the rank fails, as under torchrun
                 self._end(stream)
                 break
             except OSError as problem:  # a full disk, a terminal that was closed: the job and its log go on
-                self._note(f"output that was to be shown: {problem.strerror}")
+                self._note_failure("output that was to be shown", problem)
                 break
 
+    def _note_failure(self, what: str, problem: Exception) -> None:
+        why = getattr(problem, "strerror", None) or f"{type(problem).__name__}: {problem}"
+        self._note(f"{what}: {why}")
+
     def _note(self, text: str) -> None:
-        if text not in self.lost:
+        if text not in self.lost and len(self.lost) < MOST_LOST:
             self.lost.append(text)
 
     def _end(self, stream: _Stream) -> None:
@@ -291,10 +351,16 @@ class Relay:
             return
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(stream.source)
-        os.close(stream.source)
         stream.log.close()
         if stream.log.lost is not None:
             self._note(stream.log.lost)
+        os.close(stream.source)
+
+
+def _duplicate(descriptor: int, opened: contextlib.ExitStack) -> int:
+    copy = os.dup(descriptor)
+    opened.callback(os.close, copy)
+    return copy
 
 
 def _name(rank: object) -> str:

@@ -24,7 +24,7 @@ COUNT_AT = 64
 RECORD = struct.Struct("<QQQQIIIiiIQ")
 HEAD = struct.Struct("<8sIIQQQ")
 ASYNC, POINT_TO_POINT, END_UNKNOWN, OTHER, RAISED = 1, 2, 4, 8, 16
-INIT, DDP = "init_process_group", "DistributedDataParallel"
+INIT, DDP, NEW_GROUP = "init_process_group", "DistributedDataParallel", "new_group"
 MOST_EVENTS = 16 << 20
 """Bytes of a process's events that are looked through for what the numbers mean."""
 MOST_CAPACITY = 1 << 20
@@ -64,6 +64,8 @@ class Ring:
     host: str = ""
     attempt: int = 0
     world_size: int | None = None
+    given_size: int | None = None
+    """World size that its launcher gave it."""
     asked_size: int | None = None
     """World size that it has asked init_process_group for."""
     backend: str | None = None
@@ -71,6 +73,8 @@ class Ring:
     """Where the ranks of its job meet: equal for those of one job that are equally far."""
     signatures: dict[int, dict[str, Any]] = field(default_factory=dict)
     sites: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
+    foreign: set[int] = field(default_factory=set)
+    """Call sites in threads of libraries, of which no line is the user's."""
     groups: dict[int, dict[str, Any]] = field(default_factory=dict)
     loaders: dict[tuple[str, int], LoaderStand] = field(default_factory=dict)
     exit_frames: tuple[Frame, ...] = ()
@@ -169,20 +173,25 @@ class Ring:
                 self._wrappers.setdefault(int(event["index"]), (alike + 1, event["ranks"]))
         elif kind == "site":
             self.sites[int(event["number"])] = shorten.frames(event["frames"])
+            if event.get("foreign"):
+                self.foreign.add(int(event["number"]))
         elif kind == "group":
             self.groups[int(event["number"])] = event
         elif kind == "torch":
+            shorten.learn(event)
             self.accelerated = bool(event.get("cuda") or event.get("hip"))
         elif kind == "recorder":
             self.no_recorder = str(event["problem"])[:500] if event.get("problem") else None
         elif kind == "times":
             self.spent = read_newest(event)
         elif kind == "start":
+            shorten.learn(event)
             self.host = str(event.get("host") or self.host)
             self.attempt = int(event.get("attempt") or 0)
             self.meeting = (event.get("run_id"), *_read_place(event))
             if event.get("role") == "rank" and isinstance(event.get("rank"), int):
                 self.rank = event["rank"]
+                self.given_size = _read_number(event.get("world_size"))
         elif kind == "init":
             if isinstance(event.get("rank"), int):
                 self.rank = event["rank"]
@@ -223,6 +232,11 @@ class Ring:
     def knows(self, row: Row) -> bool:
         """Whether the tables say what a record's numbers mean."""
         return row.signature in self.signatures and (not row.group or row.group in self.groups)
+
+    def names_group(self, row: Row) -> bool:
+        """Whether a record says what the name of a group means: that it was created, or that all names begin anew."""
+        op = self.signatures.get(row.signature, {}).get("op") if not row.group else None
+        return op in (NEW_GROUP, INIT)
 
     def describe(self, row: Row, now_ns: int) -> Call:
         """Return what a record says.
@@ -266,6 +280,7 @@ class Ring:
             age_s=max(0.0, (now_ns - row.begin_ns) / 1e9),
             took_s=(row.end_ns - row.begin_ns) / 1e9 if row.end_ns else None,
             frames=self.sites.get(row.site, ()),
+            made=str(row.tag - 1) if op == NEW_GROUP and row.tag > 0 else None,
         )
 
 

@@ -9,7 +9,7 @@ import tokenize
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddpdoctor.errors import DoctorError
+from ddpdoctor.errors import DoctorError, UsageError
 from ddpdoctor.watch.commandline import Split
 
 
@@ -34,17 +34,41 @@ def check_script(split: Split) -> ScriptProblem | None:
     if name is None:
         return None
     path = Path(name)
-    if not path.exists():
+    try:
+        os.stat(path)
+    except PermissionError:  # of a directory on the way
+        return ScriptProblem("PermissionError", f"{name} may not be read", name)
+    except (OSError, ValueError):
         return ScriptProblem("FileNotFoundError", f"there is no file {name} in {Path.cwd().name}/", name)
-    if path.is_dir():
-        if (path / "__main__.py").exists():
+    if os.path.isdir(path):
+        if os.path.exists(path / "__main__.py"):
             return None  # Python runs such a directory
         return ScriptProblem("IsADirectoryError", f"{name} is a directory without a __main__.py", name)
     if not os.access(path, os.R_OK):
         return ScriptProblem("PermissionError", f"{name} may not be read", name)
-    if not path.is_file():
+    if not os.path.isfile(path):
         return None  # a pipe, such as <(…) of a shell: what is read here the script would lack
     return _compile(path, name)
+
+
+def refuse_notebook(split: Split) -> None:
+    """Return only where what is launched is no notebook.
+
+    To Python a notebook is one large expression: it runs, trains nothing and ends with exit code 0.
+
+    Raises:
+        UsageError: it is one.
+    """
+    name = split.script
+    if split.is_command and split.target[0].rpartition("/")[2].startswith("python"):
+        name = next((word for word in split.target[1:] if not word.startswith("-")), None)
+    if name is None or not name.endswith(".ipynb") or not os.path.isfile(name):
+        return
+    raise UsageError(
+        f"{name} is a notebook, which Python cannot run as a script",
+        hint=f"jupyter nbconvert --to script {shlex.quote(name)}, then run the script; "
+        f"or read it: ddpdoctor lint {shlex.quote(name)}",
+    )
 
 
 def _compile(path: Path, name: str) -> ScriptProblem | None:
@@ -73,7 +97,7 @@ def describe_start_failure(split: Split, failure: OSError) -> DoctorError:
     path = Path(name)
     if not split.is_command or failure.filename not in (name, None) or failure.errno is None:
         return DoctorError(f"{name} could not be started: {failure.strerror or failure}")
-    if failure.errno == errno.ENOENT and ("/" not in name or not path.is_file()):
+    if failure.errno == errno.ENOENT and ("/" not in name or not os.path.isfile(path)):
         text = f"there is no command {name!r}" + ("" if "/" in name else " in PATH")
         return CommandError(text, 127, hint=_what_instead(split))
     if failure.errno == errno.ENOENT:
@@ -83,7 +107,7 @@ def describe_start_failure(split: Split, failure: OSError) -> DoctorError:
             f"{name} is no program and names no interpreter in its first line", 126, hint=_what_instead(split)
         )
     if failure.errno in (errno.EACCES, errno.ENOTDIR):
-        why = "is a directory" if path.is_dir() else "may not be executed"
+        why = "is a directory" if os.path.isdir(path) else "may not be executed"
         return CommandError(f"{name} {why}", 126, hint=_what_instead(split))
     return DoctorError(f"{name} could not be started: {failure.strerror or failure}")
 
@@ -93,9 +117,9 @@ def _what_instead(split: Split) -> str | None:
     path = Path(name)
     if name.endswith(".py"):
         return shlex.join(["ddpdoctor", "run", "--", "python", name, *rest])
-    if path.is_file() and "/" not in name and os.access(path, os.X_OK):
+    if os.path.isfile(path) and "/" not in name and os.access(path, os.X_OK):
         return shlex.join(["ddpdoctor", "run", "--", f"./{name}", *rest])
-    if path.is_file():
+    if os.path.isfile(path):
         return f"chmod +x {shlex.quote(name)}"
     return None
 

@@ -55,14 +55,19 @@ class RankSteps:
     tables: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
     """Optimizer and number of the list -> its tensors."""
     steps: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
-    """Optimizer and step -> the look at it."""
+    """Optimizer and step, those included that it has shadowed under Join -> the look at it."""
 
     def take(self, event: dict[str, Any]) -> None:
         """Take one event of `KINDS`."""
         if event["event"] == "tensors":
             self.tables[int(event["optimizer"]), int(event["table"])] = event
         else:
-            self.steps[int(event["optimizer"]), int(event["step"])] = event
+            self.steps[int(event["optimizer"]), _count_step(event)] = event
+
+    def renumber(self, numbers: Mapping[int, int]) -> None:
+        """Give optimizers other numbers; those that have none are left out."""
+        self.tables = {(numbers[key], n): event for (key, n), event in self.tables.items() if key in numbers}
+        self.steps = {(numbers[key], n): event for (key, n), event in self.steps.items() if key in numbers}
 
     def list_tables(self, number: int) -> list[dict[str, Any]]:
         """Return the tables of one optimizer as they changed; its models may be gone in the last one."""
@@ -101,7 +106,7 @@ def fold_setup(number: int, ranks: Sequence[RankSteps], shorten: Shortener) -> O
         unreadable={
             str(row[0]): str(row[7]) for table in searched for row in table["rows"] if row[7] is not None
         },
-        steps=fold_texts({rank: str(event["step"] - 1) for rank, event in looks if event.get("final")}),
+        steps=fold_texts({rank: str(_count_step(event) - 1) for rank, event in looks if event.get("final")}),
         sites=_fold_sites(looks, shorten),
         alongside=tuple(sorted({other for rank in ranks for other in _find_alongside(number, rank)})),
     )
@@ -163,6 +168,11 @@ def fold_steps(number: int, ranks: Sequence[RankSteps], shorten: Shortener, *, a
     return [looks[step] for step in sorted([*kept, *rest[: max(0, KEPT - len(kept))]])]
 
 
+def _count_step(event: dict[str, Any]) -> int:
+    """Return the number of a step among those of all ranks: under Join a rank goes along with steps of others."""
+    return int(event["step"]) + int(event.get("shadowed") or 0)
+
+
 def _list_steps(rank: RankSteps, number: int) -> dict[int, dict[str, Any]]:
     return {step: event for (optimizer, step), event in rank.steps.items() if optimizer == number}
 
@@ -172,7 +182,11 @@ def _fold_step(number: int, step: int, events: dict[int, dict[str, Any]], shorte
     if len(finals) > 1:  # some ranks were at their end, others went on
         events = {rank: event for rank, event in events.items() if not event.get("final")}
     rates = {rank: repr(event["rates"]) for rank, event in events.items() if event.get("rates") is not None}
-    rated = {rank: repr(event["rated"]) for rank, event in events.items() if event.get("rated") is not None}
+    joined = any(
+        event.get("shadowed") for event in events.values()
+    )  # each rank has summed up steps of its own
+    sums = {rank: event.get("rated") for rank, event in events.items() if not joined}
+    rated = {rank: repr(total) for rank, total in sums.items() if total is not None}
     return StepLook(
         optimizer=number,
         step=step,
@@ -185,6 +199,7 @@ def _fold_step(number: int, step: int, events: dict[int, dict[str, Any]], shorte
         states=_fold_states(events),
         carried=max(float(event.get("carried") or 0) for event in events.values()),
         exchanged=max(float(event.get("exchanged") or 0) for event in events.values()),
+        joined=joined,
     )
 
 
@@ -265,7 +280,8 @@ def _drill(look: StepLook, ranks: Sequence[RankSteps], *, alone: bool) -> StepLo
     tensors: dict[_Key, _Tensor] = {}
     items: dict[tuple[str, _Key], Prints] = {}
     for rank in ranks:
-        event = _read_step(rank.path, look.optimizer, look.step)
+        known = rank.steps.get((look.optimizer, look.step))
+        event = _read_step(rank.path, int(known["optimizer"]), int(known["step"])) if known else None
         table = rank.tables.get((look.optimizer, int(event["table"]))) if event is not None else None
         if event is None or table is None:
             continue

@@ -9,7 +9,6 @@ import base64
 import binascii
 import contextlib
 import json
-import os
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from ddpdoctor.evidence.codec import decode, encode
 from ddpdoctor.evidence.ranks import LARGEST_RANK
 from ddpdoctor.evidence.standstill import Standstill, join_nodes
 from ddpdoctor.gather.regular import open_regular
+from ddpdoctor.watch.keeping import write_below
 
 UNPACKED = 16 << 20
 """Bytes of what another node tells."""
@@ -115,11 +115,7 @@ class Exchange:
             return None
 
     def _write(self, name: str, text: str) -> None:
-        folder = self._run / "looks"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        path = folder / f"{name}~"
-        path.write_text(text)
-        os.replace(path, folder / name)
+        write_below(self._run, f"looks/{name}", text.encode())
 
     def _read(self, path: Path) -> Told | None:
         try:

@@ -16,6 +16,7 @@ from ddpdoctor.evidence.training import OptimizerSetup, StepLook, Training
 from ddpdoctor.watch import loaders, loads, numerics, sharing, steps, syncs, timing
 from ddpdoctor.watch.agreement import group_ranks
 from ddpdoctor.watch.events import DAMAGED
+from ddpdoctor.watch.matching import match_optimizers
 from ddpdoctor.watch.records import Shortener
 from ddpdoctor.watch.samplings import fold_samplings
 
@@ -151,6 +152,7 @@ class TrainingReader:
         setups: list[OptimizerSetup] = []
         looks: list[StepLook] = []
         alone = self._world <= len(ranks)
+        self._try(partial(match_optimizers, ranks))
         for number in sorted({key[0] for rank in ranks for key in rank.tables}):
             setup = self._try(partial(steps.fold_setup, number, ranks, self._shorten))
             if setup is not None:

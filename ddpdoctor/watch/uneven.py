@@ -15,6 +15,7 @@ from typing import Any
 
 from ddpdoctor.evidence.training import Training
 from ddpdoctor.gather.regular import open_regular
+from ddpdoctor.watch.companions import end_thread
 from ddpdoctor.watch.events import read_events
 from ddpdoctor.watch.ranks import RankFinder
 from ddpdoctor.watch.records import Shortener
@@ -89,7 +90,7 @@ class LoaderWatch:
     def close(self) -> None:
         """End."""
         self._stop.set()
-        self._thread.join(2.0)
+        end_thread(self._thread, 2.0)
 
     def look(self) -> bool:
         """Read what is new, and judge it; return whether there is anything left to be told."""

@@ -1,6 +1,8 @@
 """A rendezvous that does not come about: torchrun says nothing while it waits for other nodes, so we do.
 
-Read from beside: the agent's own word that it began, and the kernel's table of its connections. Nothing is sent.
+Read from beside: the agent's own word that it began, and the kernel's table of its connections. Nothing is sent. How
+long it takes shows no more than that: what is said is what these two show. On one node there is nobody to wait for, and
+a launcher that is slow there is only slow.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ AGENT_S = 300.0
 """After which a command that has no elastic agent so far is taken for one that needs none."""
 HEAD_BYTES = 16_384
 """Of a process's events: the first says what it is, and an agent's that it is one comes soon after."""
-_TORCHRUN = re.compile(rb'"argv":\[[^]]*"(?:torch\.distributed\.run|[^"]*/torchrun)"')
+_TORCHRUN = re.compile(rb'"argv":\[[^][]{0,4000}"(?:torch\.distributed\.run|[^"]{0,400}/torchrun)"')
 STATIC_PORT, C10D_PORT = 29500, 29400
 """torch/distributed/run.py, --master-port; c10d_rendezvous_backend.py, DEFAULT_PORT."""
 
@@ -65,7 +67,7 @@ class RendezvousWatch:
         try:
             self._over = self._read()
             begun = min(self._agents.values(), default=now)
-            if not self._over and now - begun >= SAID_AT_S[self._said]:
+            if not self._over and self._has_others() and now - begun >= SAID_AT_S[self._said]:
                 self._said += 1
                 self._say(self._describe(now - begun))
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
@@ -87,10 +89,14 @@ class RendezvousWatch:
                 self._agents[int(file.name.partition("-")[0])] = begun
         return False
 
+    def _has_others(self) -> bool:
+        """Whether the options name more than this node: several, or a host that is not every machine's own."""
+        return self._nodes is not None or (self._host is not None and not _is_loopback(self._host))
+
     def _describe(self, waited: float) -> str:
         since = f"{waited:.0f} s" if waited < 120 else f"{waited / 60:.0f} min"
         nodes = f" of {self._nodes} nodes" if self._nodes else ""
-        own = f"no rank has been started: torchrun has been in the rendezvous{nodes} for {since}"
+        own = f"no rank has been started since torchrun was ready for the rendezvous{nodes} {since} ago"
         return f"{own}; {self._describe_connections()}"
 
     def _describe_connections(self) -> str:
@@ -107,7 +113,7 @@ class RendezvousWatch:
             )
         if "connecting" in out:
             return f"{place} does not answer: is that host up, and does a firewall let port {self._port} through?"
-        return f"nobody listens at {place} so far: is the command running on the node that hosts it?"
+        return f"it has no connection to {place} now: is the command running on the node that hosts it?"
 
     def _describe_peers(self, mine: list[Connection]) -> str:
         ours = [each for each in mine if each.port == self._port and each.state == "connected"]
@@ -117,6 +123,11 @@ class RendezvousWatch:
             none = f"no other node has connected to port {self._port} here"
             return f"{none}: is the command running on them, with this address?"
         return f"connected to port {self._port} here so far: {', '.join(peers[:8])}{' …' if len(peers) > 8 else ''}"
+
+
+def _is_loopback(host: str) -> bool:
+    bare = host.strip("[]")
+    return bare in ("localhost", "::1") or bare.startswith("127.")
 
 
 def _read_begin(head: bytes) -> float | None:

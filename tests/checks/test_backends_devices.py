@@ -208,6 +208,11 @@ def test_two_loaded_libraries_conflict() -> None:
     assert (found.nodes, str(found.ranks)) == (("node-0",), "0-1")
 
 
+def test_libraries_that_nobody_had_time_to_look_for_are_not_absent() -> None:
+    world = judge_libraries(libraries_note="looking for libraries took over 5 s")
+    assert "took over 5 s" in assert_status(backends.find_library_conflict, world, "unknown")
+
+
 def test_two_wheels_that_overwrite_each_other_conflict() -> None:
     wheels = [Library("libnccl", WHEEL, version, "wheel") for version in ("2.21.5", "2.27.3")]
     found = assert_finds(backends.find_library_conflict, judge_libraries(*wheels))

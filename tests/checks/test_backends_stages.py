@@ -132,6 +132,27 @@ def test_a_stage_that_failed_in_time_is_in_time() -> None:
     )
 
 
+def test_a_stage_that_another_limit_cut_names_that_limit_and_how_long_it_ran() -> None:
+    """--timeout 10 ended it after 8 s; "at its limit of 30 s" was said."""
+    world = make_cut(limit_s=10.0, limit_option="--timeout", duration_s=8.04)
+    found = assert_finds(backends.find_stage_timed_out, world, id="stage.collectives.in_time")
+    assert found.message.startswith(
+        "Stage collectives was cut after 8.0 s by --timeout 10: ranks 1-3 did not"
+    )
+    assert (found.details["limit_option"], found.details["limit_s"]) == ("--timeout", 10.0)
+    assert "--timeout 40" in (found.fix[-1].command or "")
+
+
+def test_a_rendezvous_that_was_cut_before_any_rank_started_says_so() -> None:
+    world = replace(make_world(1, 2), ranks=())
+    record: dict[str, Any] = {"finished": RankSet(), "unfinished": RankSet(), "duration_s": 6.0}
+    world = with_stage(world, "rendezvous", status="cut", limit_s=9.0, limit_option="--timeout", **record)
+    found = assert_finds(backends.find_stage_timed_out, world, id="stage.rendezvous.in_time")
+    assert found.message == (
+        "Stage rendezvous was cut after 6.0 s by --timeout 9 on node-0, where no rank had started."
+    )
+
+
 def test_a_stage_cut_on_one_node_names_that_node() -> None:
     world = make_world(2, 2)
     stages = tuple(

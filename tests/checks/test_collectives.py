@@ -178,6 +178,13 @@ def test_a_rank_that_was_lost_in_a_cut_stage_does_not_pass() -> None:
     assert "ranks 2-3" in why
 
 
+def test_a_part_of_the_ranks_is_not_the_world() -> None:
+    """The evidence of others did not arrive: what two ranks of four saw is not that the operation works."""
+    world = with_cases(make_case(passed=RankSet([0, 1])))
+    why = assert_status(collectives.find_result_wrong, world, "unknown", id="col.all_reduce.exact")
+    assert why == "ranks 2-3 left no result"
+
+
 def test_point_to_point_in_a_world_of_one_rank_is_skipped() -> None:
     world = make_world(1, 1)
     world = replace(world, collectives=tuple(each for each in world.collectives if each.op != "send_recv"))

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, Launch, RankSet
+from ddpdoctor.evidence.collectives import RING, CallTable, RankCalls, RecordedCall
 from ddpdoctor.evidence.job import (
     CrashRecord,
     ExceptionRecord,
@@ -14,12 +15,13 @@ from ddpdoctor.evidence.job import (
     MemoryRecord,
     ProcessRecord,
 )
+from ddpdoctor.evidence.numbers import Numbers
 from ddpdoctor.evidence.texts import find_entry
 from ddpdoctor.testing import assert_status
 from ddpdoctor_checks.crash import find_exception
 from ddpdoctor_checks.crash.frames import user_frames
 from tests.checks.crashed import all_raise, everyone_raises, one_raises, restarts_of, said, segfault, unused
-from tests.checks.jobs import LOOP, Job, at, cause_of, join_attempts, judge
+from tests.checks.jobs import LOOP, TIMED_OUT, Job, at, cause_of, join_attempts, judge
 
 
 def test_sigkill_without_proof_says_what_was_not_looked_at() -> None:
@@ -329,5 +331,52 @@ def test_a_rank_that_gets_the_wrong_size_need_not_be_the_odd_one() -> None:
     found = cause_of(Job(3).dies(1, 6).says_example(1, "mismatch-of-sizes").complains([0, 2]))
     assert (found.code, found.confidence) == ("COL003", "medium")
     assert "who notices it need not be the one that differs" in found.message
+    assert not found.victims  # the larger tensor may be any rank's
     two = cause_of(Job(2).dies(1, 6).says_example(1, "mismatch-of-sizes").complains([0]))
     assert "who notices it" not in two.message
+    assert (two.ranks, two.victims) == (RankSet([0, 1]), RankSet())
+
+
+def with_calls(made: Evidence, *sizes: int) -> Evidence:
+    """Let each rank have written down a last all_reduce of so many values."""
+    table = CallTable()
+    group = table.group("0", "default_pg", RankSet.span(len(sizes)))
+    stack = table.stack([Frame("train.py", 71, "step", "dist.all_reduce(x)")])
+    rows = [
+        RankCalls(
+            rank, source=RING, sequences=Numbers([4]), states=Numbers([3]),
+            calls=Numbers([table.call(RecordedCall("all_reduce", group, ((size,),), stack=stack, reduction="sum"))]),
+        )
+        for rank, size in enumerate(sizes)
+    ]  # fmt: skip
+    return replace(made, calls=(table.log(rows),))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ranks", "victims"),
+    [
+        ((8, 64, 8), RankSet([1]), RankSet([0, 2])),
+        ((8, 8, 64), RankSet([2]), RankSet([0, 1])),
+        ((8, 64), RankSet([0, 1]), RankSet()),
+        ((8, 64, 9), RankSet([0, 1, 2]), RankSet()),
+    ],
+    ids=["one larger", "the one that fails first is right", "of two", "no two alike"],
+)
+def test_what_ranks_wrote_down_names_the_one_that_differs(
+    sizes: tuple[int, ...], ranks: RankSet, victims: RankSet
+) -> None:
+    """Whichever rank fails first, and whatever it says."""
+    last = len(sizes) - 1
+    job = Job(len(sizes)).dies(last, 6).says_example(last, "mismatch-of-sizes").complains(range(last))
+    found = cause_of(with_calls(job.evidence(), *sizes))
+    assert (found.code, found.ranks, found.victims) == ("COL003", ranks, victims)
+    assert f"all_reduce(sum) of [{max(sizes)}] at train.py:71" in found.message
+    assert ("the evidence does not show which side is wrong" in found.message) is not bool(victims)
+
+
+def test_ranks_that_waited_till_a_limit_are_not_cleared_by_it() -> None:
+    job = Job(3)
+    for rank in (0, 1):
+        job.raises(rank, "RuntimeError", TIMED_OUT, 10 + rank)
+    found = cause_of(job)
+    assert (found.code, found.victims) == ("COL005", RankSet())

@@ -211,6 +211,42 @@ def test_up_to_two_threads_a_core_pass(each: int, nproc: int, cpus: Cpus) -> Non
     assert_passes(find_threads_oversubscribed, threads(each, cpus, nproc))
 
 
+def test_variable_of_the_shell_counts_where_torch_starts_fewer() -> None:
+    """torch with MKL starts no more threads than there are cores; what else reads the variable does."""
+    found = assert_finds(
+        find_threads_oversubscribed, threads(2, Cpus(2, 2), 2, omp="64"), code="ENV011", severity="warning"
+    )
+    assert found.message == (
+        "OMP_NUM_THREADS=64 asks for 128 threads in 2 ranks on 2 cores of node-0; torch itself starts 2 in each."
+    )
+    assert found.fix[0].command == "export OMP_NUM_THREADS=1"
+
+
+@pytest.mark.parametrize("omp", ["1", "2", "3,2", "many", ""])
+def test_variable_that_asks_for_no_more_than_the_cores_bear_is_nothing(omp: str) -> None:
+    assert_passes(find_threads_oversubscribed, threads(1, Cpus(3, 3), 2, omp=omp))
+
+
+def test_ranks_that_are_bound_each_to_cores_of_its_own_have_them_all() -> None:
+    """mpirun and srun bind: the launching process, itself a rank, may use one core of the eight."""
+    world = threads(1, Cpus(8, 1), 8, launcher="mpirun")
+    bound = tuple(replace(rank, cores=RankSet([rank.rank])) for rank in world.ranks)
+    assert_passes(find_threads_oversubscribed, replace(world, ranks=bound))
+    assert_finds(find_threads_oversubscribed, world, severity="warning")
+
+
+def test_nodes_on_one_machine_share_its_cores() -> None:
+    """Two agents of torchrun side by side: each is a node, and neither leaves the cores of the other idle."""
+    nodes = [make_node(number, boot_id="one", cpus=Cpus(2, 2)) for number in range(2)]
+    world = make_world(nodes, nproc=1)
+    world = replace(world, launch=replace(world.launch, launcher="torchrun"))
+    ranks = tuple(replace(rank, threads=1) for rank in world.ranks)
+    assert_passes(find_threads_oversubscribed, replace(world, ranks=ranks))
+    many = replace(world, ranks=tuple(replace(rank, threads=3) for rank in world.ranks))
+    found = assert_finds(find_threads_oversubscribed, many)
+    assert found.message == "2 ranks x 3 threads are 6 on 2 cores of node-0 and node-1."
+
+
 def test_idle_cores_under_torchrun_on_the_cpu_are_a_warning() -> None:
     found = assert_finds(
         find_threads_oversubscribed,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ddpdoctor.evidence import Evidence, Launch
-from ddpdoctor.evidence.job import ExceptionRecord, Moment
+from ddpdoctor.evidence.job import ExceptionRecord, Moment, ProcessRecord
 from ddpdoctor.evidence.standstill import Standstill
 from ddpdoctor_checks.hangs.findings import judge_look
 
@@ -38,23 +40,41 @@ def test_the_death_of_a_thread_comes_before_the_stall(kind: str, rank: int, role
     assert found.decisive is (role == "cause")
 
 
+GAI = ("torch.distributed.DistNetworkError", "gai error: Name or service not known")
+RAISED = ("RuntimeError", "DDP expects same model across all ranks, but rank 1 has 3 params")
+WAITED = ("RuntimeError", "Timed out waiting 1800000ms for recv operation to complete")
+
+
 @pytest.mark.parametrize(
     ("op", "stage", "failed", "role"),
     [
-        ("init_process_group", "suspected", True, "consequence"),
-        ("init_process_group", "suspected", False, "cause"),
-        ("init_process_group", "confirmed", True, "cause"),
-        ("all_reduce", "suspected", True, "cause"),
+        ("init_process_group", "suspected", GAI, "consequence"),
+        ("init_process_group", "suspected", None, "cause"),
+        ("init_process_group", "confirmed", WAITED, "cause"),
+        ("all_reduce", "suspected", WAITED, "cause"),
+        ("all_reduce", "confirmed", RAISED, "consequence"),
+        ("DistributedDataParallel", "confirmed", RAISED, "consequence"),
+        ("DistributedDataParallel", "confirmed", WAITED, "cause"),
     ],
 )
-def test_a_meeting_that_failed_tells_why_ranks_had_waited(
-    op: str, stage: str, failed: bool, role: str
+def test_ranks_that_waited_together_and_then_failed_have_said_why(
+    op: str, stage: str, failed: tuple[str, str] | None, role: str
 ) -> None:
-    stands = tuple(stand(rank, collective(op, 1, 7, 2), still_s=12.0) for rank in range(2))
+    """Those that only gave up waiting have not."""
+    call = collective(op, 1, 7, 2)
+    if op[0] in "iD":
+        call = replace(call, group="", default_group=False, index=1)
+    stands = tuple(stand(rank, call, still_s=12.0) for rank in range(2))
     look = Standstill(Moment(1, 1), 12.0, 12.0, stands, 2, 0.7, stage)
-    error = ExceptionRecord(pid=1000, type="torch.distributed.DistNetworkError", message="gai error", rank=0)
+    error = ExceptionRecord(pid=1000, type=failed[0], message=failed[1], rank=0) if failed else None
+    process = ProcessRecord(pid=1000, role="rank", rank=0, world_size=2, exit_code=1)
     found = judge_look(
-        Evidence(launch=Launch(command="run"), standstills=(look,), exceptions=(error,) if failed else ())
+        Evidence(
+            launch=Launch(command="run"),
+            standstills=(look,),
+            exceptions=(error,) if error else (),
+            processes=(process,) if error else (),
+        )
     )
     assert found is not None
     assert (found.code, found.role, found.decisive) == ("COL005", role, role == "cause")

@@ -32,7 +32,7 @@ def holding(rank: int, *frames: Frame, **more: Any) -> Stand:
         ([at(61, "read_shard", "time.sleep(3600)")], "sleep"),
         ([at(61, "log", "with lock:")], "lock"),
         ([at(61, "log", "done.wait()")], "lock"),
-        ([at(61, "cache", "fcntl.flock(f, fcntl.LOCK_EX)")], "lock"),
+        ([at(61, "cache", "fcntl.flock(f, fcntl.LOCK_EX)")], "filelock"),
         ([at(61, "load", "store.get('plan')")], "store"),
         ([at(61, "load", "for line in open(path):")], "read"),
         ([at(61, "decode", "native.decode(batch)")], "native"),
@@ -49,6 +49,31 @@ def holding(rank: int, *frames: Frame, **more: Any) -> Stand:
         (
             [Frame("/venv/torch/utils/data/dataloader.py", 1, "_try_get_data"), at(61, "x", "for b in l:")],
             "loader",
+        ),
+        (  # without workers: the data set's own line counts
+            [
+                at(61, "__getitem__", "time.sleep(5)"),
+                Frame("/venv/torch/utils/data/_utils/fetch.py", 1, "fetch"),
+                Frame("/venv/torch/utils/data/dataloader.py", 1, "_next_data"),
+                at(61, "x", "for b in l:"),
+            ],
+            "sleep",
+        ),
+        (  # what a compiled function calls is no compiling
+            [
+                at(61, "layer", "native.decode(x)"),
+                Frame("/venv/torch/_dynamo/eval_frame.py", 1, "_fn"),
+                at(61, "x"),
+            ],
+            "native",
+        ),
+        (
+            [
+                Frame("/venv/torch/_inductor/codecache.py", 1, "load"),
+                Frame("/venv/torch/_dynamo/convert_frame.py", 1, "compile_inner"),
+                at(61, "x"),
+            ],
+            "compile",
         ),
         (
             [Frame("/venv/torch/serialization.py", 1, "_save"), at(61, "save", "torch.save(state, path)")],
@@ -251,7 +276,10 @@ def test_a_rank_in_a_functional_collective_waits_and_is_not_blamed() -> None:
     found = judge([in_functional(0), in_barrier(1), in_functional(2)], still=43.0, stage="confirmed")
     assert found is not None
     assert (found.code, found.ranks, found.confidence) == ("COL005", RankSet(), "low")
-    assert "functional collectives have no numbers that tell who has left one out" in found.message
+    assert (
+        "functional collectives carry no sequence numbers that would show which rank skipped one"
+        in found.message
+    )
 
 
 def test_the_recorder_tells_who_passed_a_functional_collective_by() -> None:

@@ -90,6 +90,17 @@ def test_port_that_is_no_store_is_told_by_the_node_that_connects() -> None:
     assert "as node-1 sees it" in found.message
 
 
+def test_port_that_accepts_and_says_nothing_may_be_the_store_itself() -> None:
+    """The kernel accepts for a process that is stopped or gets no processor: that is no other program yet."""
+    probe = PortProbe(1, 29500, "silent", "node-0", "has not answered within 60.0 s (--join-timeout 60)")
+    world = with_launch(make_world(2, 2), rdzv_backend="static")
+    found = assert_finds(find_port_taken, replace(world, ports=(probe,)))
+    assert found.confidence == "low"
+    assert (
+        "another program holds the port, or the process of the store is stopped or starved" in found.message
+    )
+
+
 def test_owner_of_a_foreign_port_is_not_guessed_where_names_decide_who_hosts() -> None:
     world = with_launch(make_world(2, 2), rdzv_backend="c10d", rdzv_endpoint="head:29500")
     probe = PortProbe(0, 29500, "foreign", "head", "no answer within 15 s")

@@ -285,6 +285,49 @@ def test_one_of_two_that_met_nobody_does_not_call_the_other_many() -> None:
     assert any("does not take itself for head:29500" in item.text for item in found.evidence)
 
 
+def test_wait_that_the_limit_of_the_command_ended_is_told_with_that_limit() -> None:
+    """Whatever limit cuts, the missing are named; a short wait is weaker evidence than a long one."""
+    cut: dict[str, Any] = {"waited_s": 7.9, "limit_s": 8.0, "limit_option": "--timeout"}
+    world = make_world(3, 4, rendezvous=(view(0, (0, 2), **cut), view(2, (0, 2), **cut)), ranks=())
+    world = replace(world, launch=replace(world.launch, rdzv_backend="static"), nodes=world.nodes[::2])
+    found = assert_finds(find_ranks_missing, world)
+    assert found.message == (
+        "8 of 12 ranks joined the rendezvous at node-0:29500 within 8 s, when --timeout ended the wait: "
+        "node 1 with ranks 4-7 had not come."
+    )
+    assert found.confidence == "medium"
+
+
+def make_by_hand(**changes: Any) -> Evidence:
+    """Return the view of rank 2 of three that were started by hand: nobody knows how many nodes there are."""
+    world = make_world(1, 1, ranks=())
+    launch = replace(world.launch, launcher="env", rdzv_backend="env", world_size=3)
+    row = Rendezvous(
+        0, "env", "node-0:29500", 1, (0,), 3, RankSet([0, 2]), 60.0, 60.0, own_ranks=RankSet([2])
+    )
+    return replace(world, launch=launch, rendezvous=(replace(row, **changes),))
+
+
+def test_missing_rank_that_is_started_by_hand_is_named_without_a_word_of_nodes() -> None:
+    found = assert_finds(find_ranks_missing, make_by_hand())
+    assert found.message == (
+        "2 of 3 ranks joined the rendezvous at node-0:29500 within 60 s: rank 1 never came."
+    )
+    assert (found.ranks, found.victims) == (RankSet([1]), RankSet([0, 2]))
+    assert [fix.command for fix in found.fix] == [
+        "RANK=1 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python -m ddpdoctor check"
+    ]
+
+
+def test_rank_by_hand_that_met_nobody_is_not_missing_itself() -> None:
+    world = make_by_hand(joined_ranks=RankSet(), joined_nodes=(), error="node-0:29500: Connection refused")
+    found = assert_finds(find_ranks_missing, world)
+    assert (
+        found.message == "rank 2 on node-0 met no other rank within 60 s: node-0:29500: Connection refused."
+    )
+    assert found.ranks == RankSet([0, 1])
+
+
 def test_most_complete_view_counts() -> None:
     world = make_world(3, 4, rendezvous=(view(1, (1,)), view(0, (0, 1, 2))))
     assert_passes(find_ranks_missing, world)

@@ -234,6 +234,28 @@ def test_parameters_that_are_averaged_between_steps_heal() -> None:
     assert judge(every_step) == judge(now_and_then) == []
 
 
+def test_a_look_that_not_all_ranks_took_is_no_comparison() -> None:
+    """One rank alone agrees with itself: it tells neither that replicas are equal nor that they are equal again."""
+    parted = Made(2).look(1).look(2, "0|1", "0|1").look(4, "0|1", "0|1")
+    told = only(parted.look(8, who="0"))
+    assert told.code == "NUM001"
+    assert [item.text for item in told.evidence if item.text.startswith("equal")] == [
+        "equal on all ranks before step 1"
+    ]
+    only(Made(2).look(1).look(2, gradients="0|1").look(4, who="1"))
+    only(Made(3).look(1).look(2, "0|1-2", "0|1-2").look(4, who="1-2"))  # these two were equal before
+    assert judge(Made(3).look(1).look(2, "0|1|2", "0|1|2").look(4)) == []
+    assert judge(Made(3).look(1).look(2, "0|1|2", "0|1|2").look(4, who="0-1")) == []
+
+
+def test_replicas_under_join_are_sure_to_be_equal_only_where_it_has_ended() -> None:
+    own = Made(2).look(1).look(2).look(8, "0|1", "0|1", joined=True)
+    assert judge(own) == []
+    assert judge(own.look(21, joined=True, final=True)) == []
+    assert only(Made(2).look(1).look(21, "0|1", joined=True, final=True)).code == "NUM001"
+    assert only(Made(2).look(1).look(2, "0|1", "0|1").look(8, "0|1", "0|1", joined=True)).code == "NUM001"
+
+
 def test_groups_of_a_wrapper_are_compared_each_for_itself() -> None:
     made = Made(4)
     made.groups = ["0-1", "2-3"]

@@ -60,6 +60,24 @@ def test_made_up_data_is_an_advice() -> None:
     assert (found.code, found.severity) == ("DAT001", "info")
 
 
+def test_only_ranks_of_one_wrapper_read_the_same_by_mistake() -> None:
+    """A model that nothing wraps is one over the ranks only where their collectives keep it so."""
+
+    def train(carried: float, values: str = "") -> Made:
+        made = Made(2, wrapped=False).look(1).look(2, carried=carried).look(4, values, carried=2 * carried)
+        return made.loader().batch(1, "0-1").batch(2, "0-1").batch(3, "0-1")
+
+    assert only(train(1.0)).code == "DAT001"  # gradients are averaged by hand
+    assert judge(train(0.0)) == []  # each rank trains a baseline
+    assert judge(train(0.1)) == []  # and reduces its loss
+
+
+def test_a_loader_that_only_a_baseline_reads_shards_nothing() -> None:
+    beside = Made(2).look(1).loader().batch(1, "0-1").batch(2, "0-1").batch(3, "0-1")
+    beside.batches = [dataclasses.replace(each, model=-1) for each in beside.batches]
+    assert judge(beside) == []
+
+
 def test_same_order_in_each_epoch() -> None:
     made = Made(2).look(1).loader().epoch(1, {0: "a", 1: "b"}).epoch(2, {0: "a", 1: "b"})
     found = only(made)

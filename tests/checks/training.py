@@ -87,9 +87,12 @@ class Made:
     def look(
         self, step: int, values: str = "", gradients: str = "", *tensors: TensorLook, synced: int = 1, alone: int = 0,
         last: bool | None = True, bypassed: bool = False, final: bool = False, rates: str = "", rated: str = "", carried: float = 0.0, exchanged: float = 0.0,
-        states: tuple[StateLook, ...] = (),
+        states: tuple[StateLook, ...] = (), who: str = "", joined: bool = False,
     ) -> Made:  # fmt: skip
-        """Add a look; without tensors and with ``values`` or ``gradients`` given one tensor is made for them."""
+        """Add a look; without tensors and with ``values`` or ``gradients`` given one tensor is made for them.
+
+        ``who`` are the ranks that looked, where it was not all of them.
+        """
         if not tensors and (values or gradients):
             tensors = (
                 tensor("fc.weight", self.world, values, gradients, model=self.model, reduced=self.model > 0),
@@ -108,8 +111,9 @@ class Made:
                 optimizer=1,
                 step=step,
                 final=final,
-                values=shares(values or self.everyone),
-                gradients=() if final else shares(gradients or self.everyone),
+                values=shares(values or who or self.everyone),
+                gradients=() if final else shares(gradients or who or self.everyone),
+                joined=joined,
                 rates=shares(rates or self.everyone),
                 rated=shares(rated or self.everyone),
                 wrappers=(way,) if self.model > 0 else (),

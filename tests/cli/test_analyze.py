@@ -90,6 +90,7 @@ def test_a_script_that_is_missing_is_no_ranks_fault(run: Run) -> None:
         ("port", "NET001", "port 29555"),
         ("term", "ERR005", "signal 15 (SIGTERM)"),
         ("hup", "ENV012", "SIGHUP"),
+        ("hup-of-one", "ERR005", "Rank 1 failed first: it was killed by signal 1 (SIGHUP)"),
     ],
 )
 def test_other_ends_of_jobs_are_known_from_their_logs(run: Run, name: str, code: str, words: str) -> None:
@@ -209,9 +210,10 @@ def test_recorder_dumps_name_the_rank_and_both_lines(
     assert [place["line"] for place in first["where"]] == lines
 
 
-def test_recorder_dumps_of_ranks_in_step_are_fine(run: Run) -> None:
+def test_recorder_dumps_of_ranks_in_step_show_no_fault_and_no_end(run: Run) -> None:
     result = run("analyze", str(DUMPS / "healthy"))
-    assert (result.code, "✓ healthy" in result.out) == (0, True)
+    assert (result.code, "✓" in result.out.splitlines()[0]) == (3, False)
+    assert "nothing given here shows how the job ended" in " ".join(result.out.split())
 
 
 def test_two_dumps_leave_open_which_rank_is_wrong(run: Run, tmp_path: Path) -> None:
@@ -259,10 +261,10 @@ def test_dumps_of_a_moment_name_the_rank_and_leave_open_whether_it_was_a_hang(
     assert "whether that was a hang nothing tells" in text
 
 
-def test_dumps_of_a_job_that_was_getting_on_are_fine(run: Run, tmp_path: Path) -> None:
+def test_dumps_of_a_job_that_was_getting_on_show_no_fault(run: Run, tmp_path: Path) -> None:
     copy_dumps("missing", tmp_path / "dumps", after_s=1.0)
     result = run("analyze", "dumps")
-    assert (result.code, "✓ healthy" in result.out) == (0, True)
+    assert (result.code, "no fault was found" in result.out) == (3, True)
 
 
 def test_later_dumps_of_the_same_calls_show_that_nothing_moved(run: Run, tmp_path: Path) -> None:

@@ -51,7 +51,9 @@ def test_the_second_run_is_given_the_first_ones_environment_and_a_limit(
 ) -> None:
     seen: dict[str, Any] = {}
 
-    def act(command: list[str], environ: dict[str, str], directory: Any, **more: Any) -> JobResult:
+    def act(
+        command: list[str], environ: dict[str, str], directory: Any, company: Any, **more: Any
+    ) -> JobResult:
         seen.update(command=command, environ=environ, directory=directory, **more)
         os.write(1, b"of the second run\n")
         return JobResult(0, 3.0, MemoryWatch(directory.processes))
@@ -164,12 +166,14 @@ def test_what_the_first_run_was_told_holds_for_the_second(
 ) -> None:
     seen: dict[str, Any] = {}
 
-    def act(command: list[str], environ: dict[str, str], directory: Any, **more: Any) -> JobResult:
-        seen.update(environ=environ, **more)
+    def act(
+        command: list[str], environ: dict[str, str], directory: Any, company: Any, **more: Any
+    ) -> JobResult:
+        seen.update(environ=environ, company=company, **more)
         return JobResult(0, 3.0, MemoryWatch(directory.processes))
 
     replace_job(monkeypatch, act)
     told = options(no_record=True, nodes_wait=7.0, dump_signal="USR1")
     hidden.run_again(Choice("blocking"), told, first, "Rank 1 failed first.")
     assert (seen["environ"]["DDPDOCTOR_RECORD"], seen["environ"]["DDPDOCTOR_NODES_WAIT"]) == ("0", "7.0")
-    assert seen["reception"].signum == signal.SIGUSR1
+    assert seen["company"].reception.signum == signal.SIGUSR1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -90,7 +91,8 @@ def test_what_cannot_be_read_is_said(run: Run, tmp_path: Path) -> None:
     assert "nothing that was given could be read" in alone.err
     (tmp_path / "good.py").write_text(RIGHT)
     both = run("lint", str(tmp_path))
-    assert both.code == 0
+    assert both.code == 3
+    assert "1 of 2 files could not be read in full" in " ".join(both.out.split())
     assert "bad.py was not read: line 2" in both.err
     missing = run("lint", str(tmp_path / "none.py"))
     assert missing.code == 2
@@ -254,3 +256,43 @@ def test_corrections_that_have_no_meaning_are_refused(
     Path("train.py").write_text(PARSER)
     assert run("lint", *options).code == 2
     assert Path("train.py").read_text() == PARSER
+
+
+def notebook(path: Path, *cells: str) -> str:
+    rows = [{"cell_type": "code", "source": cell.splitlines(keepends=True)} for cell in cells]
+    path.write_text(json.dumps({"cells": rows, "nbformat": 4}))
+    return str(path)
+
+
+def test_source_that_was_only_read_is_never_called_healthy(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text(RIGHT)
+    for form in ("text", "markdown", "html", "github", "junit"):
+        result = run("lint", str(tmp_path), "--format", form, "-o", "-")
+        assert result.code == 0
+        assert form == "junit" or "no issues found" in result.out.lower(), form
+        seen = re.sub(r"<style.*?</style>|<script.*?</script>|<[^>]*>", "", result.out, flags=re.DOTALL)
+        assert "healthy" not in seen.lower(), form
+
+
+def test_files_that_are_passed_over_are_not_counted_as_read(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("import mylib\nmylib.train()\n")
+    alone = run("lint", str(tmp_path))
+    assert "0 files read, 1 skipped (no distributed library in it)" in " ".join(alone.out.split())
+    (tmp_path / "good.py").write_text(RIGHT)
+    both = run("lint", str(tmp_path))
+    assert "1 file read, 1 skipped (no distributed library in it)" in " ".join(both.out.split())
+
+
+def test_cells_that_are_no_python_make_the_verdict_incomplete(run: Run, tmp_path: Path) -> None:
+    name = notebook(tmp_path / "train.ipynb", RIGHT, "if x")
+    result = run("lint", name)
+    assert result.code == 3
+    assert "cell 2: " in result.err
+    written = run("lint", notebook(tmp_path / "train.ipynb", RIGHT, "%%writefile train.py\n" + WRONG))
+    assert (written.code, "%%writefile" in written.err) == (3, True)
+
+
+def test_cells_of_other_languages_are_nobodys_and_timed_ones_are_read(run: Run, tmp_path: Path) -> None:
+    assert run("lint", notebook(tmp_path / "a.ipynb", RIGHT, "%%bash\nls")).code == 0
+    timed = run("lint", notebook(tmp_path / "b.ipynb", "%%time\n" + WRONG))
+    assert (timed.code, "(cell 1)" in timed.out) == (1, True)

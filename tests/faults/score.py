@@ -93,7 +93,10 @@ def _compare_ranks(truth: Truth, first: dict[str, Any] | None, notes: list[str])
     victims = named & set(truth.victims)
     if victims:
         notes.append(f"victims {sorted(victims)} named")
-    return right and not victims
+    cleared = set(first.get("victims", ())) & true if first and not truth.some else set()
+    if cleared:
+        notes.append(f"{sorted(cleared)} called innocent")
+    return right and not victims and not cleared
 
 
 def _compare_line(truth: Truth, first: dict[str, Any] | None, notes: list[str]) -> bool | None:

@@ -79,6 +79,7 @@ def test_one_wrong_part_makes_the_case_wrong(finding: dict[str, Any], part: str)
         (make_finding("ERR006"), "said ERR006, expected ERR001"),
         (make_finding(ranks=[0, 1]), "victims [0] named"),
         (make_finding(ranks=[0]), "ranks [0], expected [1]"),
+        (make_finding(ranks=[0], victims=[1]), "[1] called innocent"),
     ],
 )
 def test_whatever_is_wrong_is_told_on_the_page(finding: dict[str, Any], note: str) -> None:

@@ -42,11 +42,15 @@ def test_py_spy_names_the_main_thread_wherever_it_stands(tmp_path: Path) -> None
 
 
 def test_files_of_libraries_are_told_from_the_users(tmp_path: Path) -> None:
-    frames = ["    wait (threading.py:331)", "    send (torch/distributed/x.py:2)", "    f (queues/my.py:3)"]
-    text = ["Process 5: python a.py", "", "Thread 2 (idle)", *frames]
+    lines = ["    wait (threading.py:331)", "    send (torch/distributed/x.py:2)", "    f (queues/my.py:3)"]
+    text = ["Process 5: python a.py", "", "Thread 2 (idle)", *lines]
     (tmp_path / "rank0.txt").write_text("\n".join(text))
-    files = [frame.file for frame in read_stacks(tmp_path / "rank0.txt", "x")[0].frames]
-    assert files == ["lib/python3/threading.py", "site-packages/torch/distributed/x.py", "queues/my.py"]
+    frames = read_stacks(tmp_path / "rank0.txt", "x")[0].frames
+    assert [(frame.file, frame.whose) for frame in frames] == [
+        ("threading.py", "python"),
+        ("torch/distributed/x.py", "torch"),
+        ("queues/my.py", "user"),
+    ]
 
 
 def test_a_file_of_several_processes_tells_no_rank(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -13,7 +14,12 @@ Judge = Callable[[Evidence], Iterable[Finding]]
 
 
 def make_check(
-    judge: Judge, *, needs: tuple[str, ...] = (), severity: str = "warning", required: bool = True
+    judge: Judge,
+    *,
+    needs: tuple[str, ...] = (),
+    severity: str = "warning",
+    required: bool = True,
+    source: str = "toy-dist",
 ) -> Check:
     def find_toy(evidence: Evidence) -> Iterable[Finding]:
         """A page."""
@@ -31,7 +37,7 @@ def make_check(
         required=required,
     )(find_toy)
     registry = Registry()
-    registry.source = "toy-dist"
+    registry.source = source
     registry.add(declared)
     return registry.checks[0]
 
@@ -190,6 +196,35 @@ def test_hanging_check_is_left_behind_and_others_run() -> None:
     assert [row.status for row in rows] == ["error", "fail"]
     assert rows[0].reason == "toy-dist: no answer within 0.2 s"
     assert len(findings) == 1
+
+
+def test_own_check_is_not_judged_by_the_wall_clock() -> None:
+    """On a busy machine a pure function gets no processor for a long time: that is no fault of it."""
+
+    def starve(evidence: Evidence) -> Iterable[Finding]:
+        time.sleep(0.6)
+        return []
+
+    own, other = make_check(starve, source="ddpdoctor"), make_check(starve)
+    rows, _ = run_checks([own, other], Evidence(), limit_s=0.1)
+    assert [row.status for row in rows] == ["pass", "error"]
+
+
+def test_own_check_that_never_ends_is_given_up() -> None:
+    over = threading.Event()
+
+    def spin(evidence: Evidence) -> Iterable[Finding]:
+        while not over.is_set():
+            pass
+        return []
+
+    try:
+        rows, _ = run_checks(
+            [make_check(spin, source="ddpdoctor"), make_check(say())], Evidence(), limit_s=0.3
+        )
+    finally:
+        over.set()
+    assert [row.status for row in rows] == ["error", "fail"]
 
 
 def test_row_survives_being_saved() -> None:

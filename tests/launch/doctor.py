@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,15 +124,19 @@ def marked_processes(mark: str) -> list[str]:
 
 @contextmanager
 def start(
-    folder: Path, *options: str, environ: Mapping[str, str] | None = None, json_file: bool = True
+    folder: Path,
+    *options: str,
+    environ: Mapping[str, str] | None = None,
+    json_file: bool = True,
+    program: Sequence[str] = (sys.executable, "-m", "ddpdoctor"),
 ) -> Iterator[Running]:
-    """Start ``ddpdoctor check OPTIONS`` in ``folder``, with a TMPDIR of its own."""
+    """Start ``ddpdoctor check OPTIONS`` in ``folder``, with a TMPDIR of its own; ``program`` may be another launcher."""
     folder.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix="ddt-", dir="/tmp"))  # pytest's own is too long for sockets
     mark = uuid.uuid4().hex
     variables = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "SLURM_", "OMPI_", "PMI"))}
     variables |= {"TMPDIR": str(temporary), MARK: mark, **(environ or {})}
-    command = [sys.executable, "-m", "ddpdoctor", "check", *APART, *options]
+    command = [*program, "check", *APART, *options]
     if json_file:
         command += ["--json", "report.json"]
     process = subprocess.Popen(
@@ -155,7 +159,7 @@ def start(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def check(folder: Path, *options: str, environ: Mapping[str, str] | None = None) -> Result:
+def check(folder: Path, *options: str, environ: Mapping[str, str] | None = None, **how: Any) -> Result:
     """Run ``ddpdoctor check OPTIONS`` to its end."""
-    with start(folder, *options, environ=environ) as running:
+    with start(folder, *options, environ=environ, **how) as running:
         return running.finish()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import socket
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,7 +83,7 @@ def test_nodes_with_different_numbers_of_ranks_are_counted_up(tmp_path: Path) ->
 def one_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let one of two parties believe that it hosts, as on two machines; on one both would."""
     answers = iter([True, False])
-    monkeypatch.setattr("ddpdoctor.launch.meeting._matches_this_machine", lambda host: next(answers))
+    monkeypatch.setattr("ddpdoctor.launch.meeting.matches_this_machine", lambda host: next(answers))
 
 
 @pytest.mark.usefixtures("one_hosts")
@@ -130,8 +133,82 @@ def test_port_of_something_else_is_told(tmp_path: Path, backend: str) -> None:
         events = party.finish()
     assert party.together is False
     (row,) = rows(events, "ports")
-    assert row["status"] == ("foreign" if backend == "static" else "taken")
+    assert row["status"] == ("silent" if backend == "static" else "taken")
     assert party.meeting.exchange() is None
+
+
+def test_port_that_answers_otherwise_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddpdoctor.launch.meeting.CONNECT_LIMIT_S", 3.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=greet, args=(server,), daemon=True).start()
+        party = Party(tmp_path, plan_static(server.getsockname()[1], 1, 2, join_timeout=50))
+        events = party.finish()
+    assert rows(events, "ports")[0]["status"] == "foreign"
+
+
+def greet(server: socket.socket) -> None:
+    """Answer each connection with what no store of torch says, and hang up."""
+    with contextlib.suppress(OSError):
+        while True:
+            peer, _ = server.accept()
+            with peer:
+                peer.sendall(b"220 mail.example ESMTP\r\n")
+
+
+def test_limit_of_the_command_ends_the_wait_and_is_named(tmp_path: Path) -> None:
+    """Whatever limit cuts, those who did not come are named; the limit is the one that cut."""
+    port = free_port()
+    until = time.monotonic() + 3
+    changes: dict[str, Any] = {"join_timeout": 60.0, "timeout": 4.0, "until": until}
+    parties = [Party(tmp_path, plan_static(port, node, 3, **changes)) for node in (0, 2)]
+    for each in [party.finish() for party in parties]:
+        (row,) = rows(each, "rendezvous")
+        assert row["error"].startswith("node 1 of 3 did not come within ")
+        assert row["error"].endswith("s (--timeout 4)")
+        assert row["waited_s"] < 10
+        assert row["limit_s"] < 4
+
+
+def plan_rank(port: int, rank: int, ranks: int, **changes: Any) -> Plan:
+    """Return the plan of a rank that was started by hand: no variable tells its node."""
+    plan = plan_static(port, 0, 1)
+    launch = replace(plan.launch, launcher="env", world_size=ranks, rdzv_backend="env", rdzv_id="ddpdoctor")
+    place = {"party": rank, "parties": ranks, "first_rank": rank, "external": True, "told": False}
+    return replace(plan, launch=launch, local_world_size=1, **{**place, **changes})
+
+
+def test_ranks_that_nobody_numbered_find_out_who_shares_a_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = itertools.cycle(["a", "b", "a"])
+    lock, drawn = threading.Lock(), dict[int, str]()
+
+    def identify() -> str:
+        with lock:
+            return drawn.setdefault(threading.get_ident(), next(names))
+
+    monkeypatch.setattr("ddpdoctor.launch.meeting.identify_machine", identify)
+    port = free_port()
+    parties = [Party(tmp_path, plan_rank(port, rank, 3)) for rank in range(3)]
+    for party in parties:
+        party.finish()
+    plans = [party.meeting.plan for party in parties]
+    assert [party.together for party in parties] == [True] * 3
+    assert {plan.launch.nnodes for plan in plans} == {2}
+    assert sorted((plan.node, plan.local_rank, plan.local_world_size) for plan in plans) in (
+        [(0, 0, 2), (0, 1, 2), (1, 0, 1)],
+        [(0, 0, 1), (1, 0, 2), (1, 1, 2)],
+    )
+    assert sum(plan.leads for plan in plans) == 2
+
+
+def test_equal_names_and_process_ids_are_still_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers made from one image have one host name, and in each the command is process 1."""
+    monkeypatch.setattr("ddpdoctor.launch.meeting.os.getpid", lambda: 1)
+    port = free_port()
+    parties = [Party(tmp_path, plan_static(port, node, 3, join_timeout=20)) for node in (0, 1, 1)]
+    events = [party.finish() for party in parties]
+    assert any(rows(each, "rendezvous")[0]["duplicates"] for each in events)
 
 
 def test_port_at_which_nobody_listens_is_told(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ Ranks come from a forkserver with torch preloaded: a plain fork of a process wit
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import multiprocessing
 import os
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +23,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 from ddpdoctor.evidence import Evidence, Launch, merge_evidence
+from ddpdoctor.gather import machine
 from ddpdoctor.launch.context import RankContext
 from ddpdoctor.launch.plan import Plan
 
@@ -91,6 +94,7 @@ def run_world(
     *,
     patch: Patch | None = None,
     nodes: int = 1,
+    apart: bool = False,
     group: bool = True,
     timeout_s: float = 30.0,
     **changes: Any,
@@ -102,7 +106,8 @@ def run_world(
         world_size: number of ranks.
         workdir: a directory for the ranks' files.
         patch: runs in each rank before the probe.
-        nodes: pretend that the ranks are spread evenly over so many nodes.
+        nodes: pretend that the ranks are spread evenly over so many nodes, each with a machine of its own.
+        apart: give each rank a directory of its own, as the ranks of another launcher have.
         group: make the default process group first.
         timeout_s: time-out of the group.
         changes: fields of the plan.
@@ -114,7 +119,7 @@ def run_world(
     context.set_forkserver_preload(["pytest", "torch", "torch.distributed", "tests.launch.worlds"])
     plan = make_plan(workdir, world_size, **changes)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    setting = _Setting(plan, world_size, world_size // nodes, store.port, group, timeout_s)
+    setting = _Setting(plan, world_size, world_size // nodes, store.port, group, timeout_s, apart)
     processes, pipes = [], []
     for rank in range(world_size):
         near, far = context.Pipe()
@@ -154,12 +159,16 @@ class _Setting:
     port: int
     group: bool
     timeout_s: float
+    apart: bool
 
 
 def _run_rank(rank: int, setting: _Setting, probe: Probe, patch: Patch | None, pipe: Connection) -> None:
     gc.freeze()  # as the real ranks do: collecting over torch's own objects takes 0.2 s
     torch.set_num_threads(1)
     report = RankReport(rank)
+    plan = setting.plan
+    if setting.apart:
+        plan = dataclasses.replace(plan, workdir=tempfile.mkdtemp(dir=plan.workdir))
     ctx = RankContext(
         rank=rank,
         world_size=setting.world_size,
@@ -169,7 +178,7 @@ def _run_rank(rank: int, setting: _Setting, probe: Probe, patch: Patch | None, p
         host="testhost",
         device="cpu",
         backend="gloo",
-        plan=setting.plan,
+        plan=plan,
         emit=lambda kind, row: report.rows.append((kind, row)),
         note=report.notes.append,
     )
@@ -177,6 +186,8 @@ def _run_rank(rank: int, setting: _Setting, probe: Probe, patch: Patch | None, p
     store = TCPStore("127.0.0.1", setting.port, is_master=False, timeout=limit)
     if setting.group:
         dist.init_process_group("gloo", store=store, rank=rank, world_size=setting.world_size, timeout=limit)
+    if setting.local_size < setting.world_size:
+        machine.boot_id = lambda root=None: f"machine-{ctx.node}"
     try:
         if patch is not None:
             patch(ctx)

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
 from ddpdoctor.evidence import Evidence, Launch
-from ddpdoctor.evidence.job import JobEnd
+from ddpdoctor.evidence.job import JobEnd, Milestone, Moment, ProcessRecord
 from ddpdoctor.judge import CheckRow, Finding, Fix, Registry, check
 from ddpdoctor.judge.selection import Selection
 from ddpdoctor.report import RenderOptions, Report
@@ -109,6 +112,16 @@ def test_ranks_that_never_reported_are_where_they_should_be() -> None:
     assert [str(node.ranks) for node in world.nodes] == ["0-2", "3-5"]
 
 
+def test_scope_says_who_was_heard_where_it_is_not_all() -> None:
+    """Each node of a check without a world looks only at itself; it said "2 nodes"."""
+    whole = make_world(2, 2)
+    assert describe_scope(whole, describe_world(whole)) == "4 ranks on 2 nodes, gloo, torch 2.13.0"
+    own = replace(whole, nodes=whole.nodes[:1], ranks=whole.ranks[:2])
+    assert describe_scope(own, describe_world(own)) == "2 of 4 ranks on 1 of 2 nodes, gloo, torch 2.13.0"
+    facts = replace(own, ranks=(), launch=replace(own.launch, stages=("facts", "tcp")))
+    assert describe_scope(facts, describe_world(facts)) == "1 of 2 nodes, no ranks launched, torch 2.13.0"
+
+
 @pytest.mark.parametrize(
     ("stages", "scope"),
     [
@@ -117,8 +130,6 @@ def test_ranks_that_never_reported_are_where_they_should_be() -> None:
     ],
 )
 def test_scope_says_what_was_examined(stages: tuple[str, ...], scope: str) -> None:
-    from dataclasses import replace
-
     evidence = make_world([make_node(0)], nproc=1)
     evidence = replace(evidence, launch=replace(evidence.launch, stages=stages))
     assert describe_scope(evidence, describe_world(evidence)) == scope
@@ -151,3 +162,39 @@ def test_job_that_was_interrupted_is_not_called_healthy(
     text = TextRenderer().render(report, RenderOptions(width=120))
     assert text.startswith(line)
     assert status == "problems" or len(text.splitlines()) == 1
+
+
+def joined(rank: int, world: int = 4, **changes: Any) -> ProcessRecord:
+    made = ProcessRecord(
+        pid=100 + rank, role="rank", rank=rank, world_size=world, backend="gloo", exit_code=0,
+        milestones=(Milestone("init", Moment(1)),),
+    )  # fmt: skip
+    return dataclasses.replace(made, **changes)
+
+
+@pytest.mark.parametrize(("processes", "words"), [
+    ([joined(2)], "saw 1 of 4 ranks (rank 2)"),
+    ([joined(0), joined(1)], "saw 2 of 4 ranks (ranks 0-1)"),
+    ([joined(0, attempt=0), joined(1, attempt=1)], "saw 1 of 4 ranks (rank 1)"),
+    ([joined(0, 1), joined(3, 4)], "saw 1 of 4 ranks (rank 3)"),
+    ([joined(rank) for rank in range(4)], None),
+    ([joined(0, world=1)], None),
+    ([joined(2, milestones=())], None),
+    ([], None),
+], ids=["one", "half", "of the last attempt", "of the largest world", "all", "alone", "joined nothing", "no process"])  # fmt: skip
+def test_a_job_of_which_some_ranks_were_not_seen_is_not_called_healthy(
+    processes: list[ProcessRecord], words: str | None
+) -> None:
+    registry = Registry()
+    registry.add(pass_)
+    launch = Launch(command="run", launcher="torchrun", nproc=2, world_size=4)
+    seen = Evidence(launch=launch, processes=tuple(processes), job=(JobEnd(exit_code=0),))
+    report = build_report(seen, registry=registry, started_at=STARTED, duration_s=1.0)
+    assert report.verdict.status == ("healthy" if words is None else "unknown")
+    text = " ".join(TextRenderer().render(report, RenderOptions(width=120)).split())
+    if words is None:
+        assert "nothing found" in text
+    else:
+        assert report.verdict.headline.startswith(f"{words}: nothing was found there")
+        assert f"ddpdoctor ? {words} · nothing found" in text
+        assert "✓" not in text

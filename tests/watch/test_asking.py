@@ -35,7 +35,7 @@ def told() -> list[str]:
 @pytest.fixture
 def reception(directory: RunDirectory, told: list[str], tmp_path: Path) -> Iterator[Reception]:
     made = Reception(directory, tmp_path, told.append)
-    made.open()
+    made.start()
     yield made
     made.close()
 
@@ -74,7 +74,7 @@ def test_only_the_owner_can_find_the_socket_and_it_goes_with_the_run(
     directory: RunDirectory, told: list[str], tmp_path: Path
 ) -> None:
     reception = Reception(directory, tmp_path, told.append)
-    reception.open()
+    reception.start()
     control = directory.path / CONTROL
     assert control.stat().st_mode & 0o777 == 0o600
     assert Path(json.loads(control.read_text())["socket"]).stat().st_mode & 0o077 == 0

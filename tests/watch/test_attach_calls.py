@@ -18,6 +18,8 @@ from tests.watch.launching import wait_for
 SITE = "/venv/lib/python3.11/site-packages/torch"
 C10D, LOGGER = f"{SITE}/distributed/distributed_c10d.py", f"{SITE}/distributed/c10d_logger.py"
 DDP, MODULE = f"{SITE}/nn/parallel/distributed.py", f"{SITE}/nn/modules/module.py"
+EVAL = f"{SITE}/_dynamo/eval_frame.py"
+GENERATED = "torch.ops._c10d_functional.wait_tensor.default(buf1)"
 OWN = Frame("train.py", 88, "step", "dist.all_reduce(loss)")
 
 
@@ -41,6 +43,11 @@ def stack(*places: tuple[str, str], own: Frame = OWN) -> list[Frame]:
         (stack((f"{SITE}/autograd/graph.py", "_engine_run_backward"), (f"{SITE}/_tensor.py", "backward")), "backward"),
         (stack((f"{SITE}/distributed/_functional_collectives.py", "wait_tensor")), "wait_tensor"),
         ([Frame("train.py", 9, "step", "works[-1].wait()")], "work.wait"),
+        (stack((C10D, "all_gather_single"), (LOGGER, "wrapper")), "all_gather_single"),
+        (stack((C10D, "reduce_scatter_single"), (LOGGER, "wrapper"), (EVAL, "_fn")), "reduce_scatter_single"),
+        (stack((C10D, "a_name_of_later_releases"), (LOGGER, "wrapper")), "a_name_of_later_releases"),
+        ([Frame("/tmp/torchinductor_me/ab/cab.py", 40, "call", GENERATED), *stack((EVAL, "_fn"))], "wait_tensor"),
+        (stack((DDP, "_pre_forward"), (DDP, "forward"), (MODULE, "_call_impl")), "DistributedDataParallel.forward"),
     ],
 )  # fmt: skip
 def test_the_outermost_call_of_torch_is_named(frames: list[Frame], op: str) -> None:
@@ -58,10 +65,22 @@ def test_the_outermost_call_of_torch_is_named(frames: list[Frame], op: str) -> N
         [Frame("train.py", 5, "layer", "time.sleep(5)"), *stack((DDP, "forward"), (MODULE, "_call_impl"))],
         stack((MODULE, "forward"), (DDP, "forward"), (MODULE, "_call_impl")),
         stack((f"{SITE}/serialization.py", "save")),
+        stack((C10D, "get_rank")),
+        stack((C10D, "_object_to_tensor")),
         [Frame("train.py", 9, "step", "stopped.wait()")],
         [Frame("my/distributed_c10d.py", 3, "all_reduce", "x")],
     ],
-    ids=["nothing", "own-line", "own-layer", "layer-of-torch", "saving", "event", "own-file"],
+    ids=[
+        "nothing",
+        "own-line",
+        "own-layer",
+        "layer-of-torch",
+        "saving",
+        "of-no-rank",
+        "not-public",
+        "event",
+        "own-file",
+    ],
 )
 def test_whoever_is_outside_of_every_call_is_in_none(frames: list[Frame]) -> None:
     assert find_call(frames) is None

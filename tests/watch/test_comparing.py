@@ -16,6 +16,7 @@ from ddpdoctor.judge import CannotLook, Finding, NotApplicable
 from ddpdoctor.watch import comparing
 from ddpdoctor.watch.comparing import CallComparer
 from ddpdoctor.watch.rings import COUNT_AT, HEAD, HEADER, MAGIC, RECORD
+from ddpdoctor_checks.calls.last import find_last_mismatch
 from ddpdoctor_checks.silent.order import find_order_in_job
 
 CAPACITY = 512
@@ -82,6 +83,29 @@ def compare(folder: Path, *rounds: Sequence[str], source: str = "") -> tuple[Cal
         comparer.read()
     comparer.read(last=True)
     return comparer, judged
+
+
+def test_the_last_call_is_kept_where_ranks_gave_it_other_arguments(tmp_path: Path) -> None:
+    """Nothing is found wrong by it alone; it says what failed where gloo then complains of a size."""
+    job = Job(tmp_path, 3)
+    event = {"event": "signature", "number": 2, "op": "all_reduce", "shape": [64], "dtype": "float32"}
+    with (tmp_path / "101-2.jsonl").open("a") as file:
+        file.write(json.dumps({"wall_ns": 1, "mono_ns": 1, **event}) + "\n")
+    for rank in range(3):
+        job.call(rank, "aaaa")
+    order, data = job.data[1]
+    last = (4, 4, 5, 4, 2, order.index("a") + 1, 1, -1, 0, 0, 7)
+    RECORD.pack_into(data, HEADER + 3 * RECORD.size, *last)
+    (tmp_path / "101-2.ring").write_bytes(data)
+    comparer = CallComparer(tmp_path, tmp_path, lambda log: bool(judge(log)))
+    comparer.read(last=True)
+    log = comparer.log()
+    assert comparer.found is None
+    assert log is not None
+    found = find_last_mismatch(Evidence(calls=(log,)))
+    assert found is not None
+    assert (found.number, [str(side.ranks) for side in found.sides]) == (4, ["0,2", "1"])
+    assert [side.call.inputs for side in found.odd] == [((64,),)]
 
 
 def test_equal_calls_are_counted_and_not_kept(tmp_path: Path) -> None:

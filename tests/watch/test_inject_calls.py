@@ -98,6 +98,13 @@ def test_a_call_says_what_it_is(watched: Watched) -> None:
     assert first["begin"] < first["end"] <= second["begin"]
 
 
+def test_a_group_is_written_down_with_the_name_that_it_gets(watched: Watched) -> None:
+    """One more than the number; nothing where torch makes the name of the ranks."""
+    rows = read_ring(watched.ranks()[0])
+    made, used = rows[2], rows[3]
+    assert (made["signature"]["op"], str(made["tag"] - 1)) == ("new_group", used["group"]["name"])
+
+
 def test_a_helper_called_from_two_lines_is_two_sites(watched: Watched) -> None:
     first, second = read_ring(watched.ranks()[0])[:2]
     inner, outer = first["site"]["frames"][:2]
@@ -139,6 +146,42 @@ def test_what_raised_has_an_end_and_says_so(tmp_path: Path) -> None:
     """
     raised, barrier = read_ring(python(tmp_path, script).main())
     assert (raised["end"] > 0, raised["flags"] & RAISED, barrier["flags"] & RAISED) == (True, RAISED, 0)
+
+
+def test_what_was_interrupted_says_so_too(tmp_path: Path) -> None:
+    """Ctrl-C is no exception that torch's own wrapper catches."""
+    script = """
+        import torch.distributed as dist
+
+        class Impatient:
+            def __reduce__(self):
+                raise KeyboardInterrupt
+
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        local = dist.new_group([0], use_local_synchronization=True)
+        try:
+            dist.broadcast_object_list([Impatient()], 0)
+        except KeyboardInterrupt:
+            dist.barrier(group=local)
+    """
+    made, raised, barrier = read_ring(python(tmp_path, script).main())
+    assert made["tag"] == 0
+    assert (raised["end"] > 0, raised["flags"] & RAISED, barrier["flags"] & RAISED) == (True, RAISED, 0)
+
+
+def test_a_library_s_thread_is_told_out_to_where_it_was_started(tmp_path: Path) -> None:
+    script = """
+        import torch
+        import torch.distributed as dist
+        from concurrent.futures import ThreadPoolExecutor
+
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.barrier()
+        ThreadPoolExecutor(1).submit(dist.all_reduce, torch.ones(1)).result()
+    """
+    own, other = read_ring(python(tmp_path, script).main())
+    assert ("foreign" in own["site"], other["site"]["foreign"]) == (False, True)
+    assert any(file.endswith("threading.py") for file, _, _ in other["site"]["frames"])
 
 
 def test_forwards_of_the_wrapper_are_counted(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from ddpdoctor.evidence.job import ProcessRecord
+from ddpdoctor.watch.records import Shortener, read_exception
 from tests.watch.injecting import Event, launch, line_of, python, write
 
 WORLD = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
@@ -451,3 +453,25 @@ def test_a_handler_that_raises_in_the_middle_leaves_the_error_file(tmp_path: Pat
     )
     assert json.loads(path.read_text())["message"]["message"] == "KeyError: 'x'"
     assert done.main().all("trouble") == []
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="ExceptionGroup is new in Python 3.11")
+def test_what_a_member_of_a_group_came_from_is_kept(tmp_path: Path) -> None:
+    event = raised(
+        tmp_path,
+        """
+        def load():
+            return {}["x"]
+
+        try:
+            try:
+                load()
+            except KeyError as error:
+                raise ValueError("shard") from error
+        except ValueError as error:
+            raise ExceptionGroup("tasks", [error])
+        """,
+    )
+    chain = read_exception({**event, "wall_ns": 1}, ProcessRecord(1), Shortener(tmp_path)).chain
+    assert [(each.type, each.link) for each in chain] == [("ValueError", "member"), ("KeyError", "cause")]
+    assert chain[1].frames[0].function == "load"

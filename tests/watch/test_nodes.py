@@ -20,6 +20,7 @@ from ddpdoctor.evidence.sockets import Connection, NodeNetwork
 from ddpdoctor.evidence.standstill import Standstill
 from ddpdoctor.evidence.training import EpochLook, StepLook, Training
 from ddpdoctor.watch.commandline import Split
+from ddpdoctor.watch.companions import Companions, Guard
 from ddpdoctor.watch.memory import MemoryWatch
 from ddpdoctor.watch.nodes import (
     ADDRESS,
@@ -340,10 +341,11 @@ def test_desk_sums_up_what_was_seen_so_far_without_secrets(run: RunDirectory) ->
         "message": "'no token=hunter2'", "frames": [["/x/train.py", 3, "main"]],
     }  # fmt: skip
     journal(run.path, {**start, "variables": {"RANK": "2", "MY_SECRET": "hunter2"}}, failure, pid=7)
-    (run.logs / "rank-2.0.7.stderr.log").write_text("KeyError: 'no token=hunter2'\n")
+    (run.path / "logs" / "rank-2.0.7.stderr.log").write_text("KeyError: 'no token=hunter2'\n")
     desk = Desk(run, Split((), (), ("train.py",)))
     signals: list[str] = []
-    desk.open(MemoryWatch(run.processes), signals)
+    desk.expect(MemoryWatch(run.processes), signals)
+    desk.start()
     try:
         for question in (b"", b"[]", b"{}", b'{"node": "x"}', b"\xff"):
             assert ask(run, question) == b""
@@ -364,6 +366,8 @@ def test_desk_sums_up_what_was_seen_so_far_without_secrets(run: RunDirectory) ->
 def test_desk_that_cannot_listen_says_so(run: RunDirectory) -> None:
     run.remove_private()
     desk = Desk(run, Split((), (), ("train.py",)))
-    desk.open(MemoryWatch(run.processes), [])
-    desk.close()
-    assert len(desk.lost) == 1
+    guard = Guard()
+    companions = Companions(guard)
+    assert companions.begin("what other nodes saw", lambda: desk) is None
+    companions.close()
+    assert [text.partition(":")[0] for text in companions.lost] == ["what other nodes saw"]

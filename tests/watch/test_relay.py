@@ -12,7 +12,7 @@ from ddpdoctor.watch.relay import BoundedLog
 
 
 def write_all(path: Path, chunks: list[bytes], limit: int) -> bytes:
-    log = BoundedLog(path, limit)
+    log = BoundedLog(path.parent, path.name, limit)
     for chunk in chunks:
         log.write(chunk)
     log.close()
@@ -38,7 +38,7 @@ def test_a_longer_one_keeps_its_beginning_and_its_end(tmp_path: Path, step: int)
 
 
 def test_a_full_disk_is_remembered_and_not_raised(tmp_path: Path) -> None:
-    log = BoundedLog(tmp_path / "log", 10)
+    log = BoundedLog(tmp_path, "log", 10)
     log._file.close()
     log._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115  # the log closes it
     log.write(b"x")
@@ -118,7 +118,7 @@ def test_a_line_of_ours_begins_where_the_jobs_has_ended(tmp_path: Path) -> None:
     source, job = os.pipe()
     relay = Relay(tmp_path, tmp_path / "s")
     terminal, relay._targets = relay._targets, (slave, slave)
-    stream = _Stream(source, slave, BoundedLog(tmp_path / "log"), True)
+    stream = _Stream(source, slave, BoundedLog(tmp_path, "log"), True)
     try:
         for text in (b"whole\n", b"\rbar 10 %", b"", b" more\n"):
             os.write(job, text)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ddpdoctor.watch.look import open_call
+from ddpdoctor.watch.look import list_beside, open_call
 from ddpdoctor.watch.pace import BLOCKED_S, QUIET_S, Glance, Pace, median_step
 from ddpdoctor.watch.records import Shortener
 from ddpdoctor.watch.rings import COUNT_AT, HEAD, HEADER, MAGIC, RECORD, Ring, Row, find_rings
@@ -105,6 +106,27 @@ def test_the_open_call_is_what_the_main_thread_began_last(tmp_path: Path) -> Non
     assert open_call(ring, []) is None
 
 
+def test_calls_of_other_threads_are_those_beside_the_one_it_stands_in(tmp_path: Path) -> None:
+    write_ring(tmp_path, [make_row(1)])
+    (ring,) = find_rings(tmp_path, {})
+    ring.read_count()
+    main, other, over = make_row(2, end=0), make_row(3, end=0, thread=5), make_row(4, thread=6)
+    assert list_beside(ring, [main, other, over]) == [other]
+    assert list_beside(ring, [make_row(1), main]) == []
+    assert list_beside(ring, [other]) == []  # the only thread that calls is the one it stands in
+    assert list_beside(ring, []) == []
+
+
+def test_what_the_name_of_a_group_means_is_told_by_the_call_that_created_it(tmp_path: Path) -> None:
+    write_ring(tmp_path, [])
+    (ring,) = find_rings(tmp_path, {})
+    ring.signatures[1] = {"op": "new_group", "ranks": [0, 2]}
+    named = replace(make_row(1), group=0, tag=4)
+    assert (ring.describe(named, 0).made, ring.describe(replace(named, tag=0), 0).made) == ("3", None)
+    assert ring.names_group(named)
+    assert not ring.names_group(make_row(2))
+
+
 def glance(
     rank: int,
     *,
@@ -152,6 +174,20 @@ def test_an_idle_rank_outside_is_looked_at_soon_and_a_computing_one_is_not() -> 
 def test_a_job_of_one_rank_and_one_that_has_ended_are_left_alone() -> None:
     assert first_look([glance(0)]) is None
     assert first_look([glance(0, alive=False), glance(1, alive=False)]) is None
+
+
+def test_ranks_that_have_called_nothing_are_looked_at_once_none_computes() -> None:
+    """They import for a minute, then all wait for a store: what counts is since when nothing computes."""
+    pace = Pace()
+    times = []
+    for tick in range(200):
+        early = tick < 120
+        ranks = [replace(glance(rank, since=None, idle=not early), count=0) for rank in (0, 1)]
+        if pace.due(ranks, tick * SECOND // 2, 10.0):
+            times.append((tick / 2, pace.still_s))
+    assert times[0] == (70.0, 10.0)
+    one = [replace(glance(0, since=None), count=0), replace(glance(1, since=None, idle=False), count=0)]
+    assert not any(Pace().due(one, tick * SECOND // 2, 10.0) for tick in range(200))
 
 
 def test_looks_become_rarer_while_nothing_changes() -> None:

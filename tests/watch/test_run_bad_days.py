@@ -22,6 +22,7 @@ import pytest
 
 from ddpdoctor.errors import DoctorError
 from ddpdoctor.watch import job
+from ddpdoctor.watch.guardian import Witness
 from ddpdoctor.watch.memory import MemoryWatch
 from ddpdoctor.watch.rundir import make_run_directory
 from ddpdoctor.watch.stillness import read_node
@@ -325,9 +326,9 @@ def test_closed_streams_are_as_if_sent_nowhere(tmp_path: Path, closed: str) -> N
 
 def test_the_witness_tells_a_signal_for_the_group_from_one_for_us() -> None:
     program = (
-        "import os, signal, sys, time\nfrom pathlib import Path; from ddpdoctor.watch.job import _Witness\n"
+        "import os, signal, sys, time\nfrom pathlib import Path; from ddpdoctor.watch.guardian import Witness\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
-        "witness = _Witness(['torchrun'], Path('/nonexistent'))\n"
+        "witness = Witness(['torchrun'])\n"
         "for kill in (os.kill, os.killpg, os.kill, os.killpg):\n"
         "    kill(os.getpid(), signal.SIGTERM)\n"
         "    signal.sigwait([signal.SIGTERM])\n"
@@ -340,14 +341,14 @@ def test_the_witness_tells_a_signal_for_the_group_from_one_for_us() -> None:
     assert done.stdout.split() == ["False", "True", "False", "True"]
 
 
-def test_the_witness_tidies_up_after_one_who_was_killed(tmp_path: Path) -> None:
+def test_the_guardian_tidies_up_after_one_who_was_killed(tmp_path: Path) -> None:
     private = tmp_path / "private"
     private.mkdir()
     for name in ("streams", "fr-17-4711"):
         (private / name).touch()
     program = (
-        "import os, sys; from pathlib import Path; from ddpdoctor.watch.job import _Witness\n"
-        "witness = _Witness(['torchrun'], Path(sys.argv[1]))\n"
+        "import os, sys; from pathlib import Path; from ddpdoctor.watch.guardian import Guardian\n"
+        "guardian = Guardian(Path(sys.argv[1]), Path('/nonexistent'))\n"
         "os.kill(os.getpid(), 9)\n"
     )
     done = subprocess.run([sys.executable, "-c", program, str(private)], check=False)
@@ -357,7 +358,7 @@ def test_the_witness_tidies_up_after_one_who_was_killed(tmp_path: Path) -> None:
 
 def test_without_a_shell_signals_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    witness = job._Witness(["torchrun"], Path("/nonexistent"))
+    witness = Witness(["torchrun"])
     with contextlib.closing(witness):
         assert not witness.heard(signal.SIGTERM)
 
@@ -489,7 +490,7 @@ def test_what_fails_of_ours_beside_the_job_is_said_and_leaves_it_alone(
     run = make_run_directory(str(tmp_path / "run"))
     command = [sys.executable, "-c", "import time; time.sleep(0.5); raise SystemExit(5)"]
     try:
-        result = job.run_job(command, os.environ, run, monitoring=fail, viewing=fail)
+        result = job.run_job(command, os.environ, run, job.Company(monitoring=fail, viewing=fail))
     finally:
         run.remove_private()
     assert result.exit_code == 5

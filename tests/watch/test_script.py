@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ddpdoctor.errors import UsageError
 from ddpdoctor.judge import Registry
 from ddpdoctor.report.build import build_report
 from ddpdoctor.testing import STARTED
 from ddpdoctor.watch.commandline import Split
 from ddpdoctor.watch.evidence import make_unstarted
-from ddpdoctor.watch.script import ScriptProblem, check_script
+from ddpdoctor.watch.script import ScriptProblem, check_script, describe_start_failure, refuse_notebook
 from ddpdoctor_checks import crash
 
 
@@ -39,6 +42,39 @@ def test_a_missing_file_is_said_so(tmp_path: Path) -> None:
     problem = look(tmp_path / "none.py")
     assert problem is not None
     assert problem.type == "FileNotFoundError"
+
+
+@pytest.fixture
+def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that may not be entered, also where root runs the tests."""
+    folder = tmp_path / "closed"
+    folder.mkdir()
+    ask = os.stat
+
+    def refuse(path: Any, *args: Any, **options: Any) -> os.stat_result:
+        if str(path).startswith(f"{folder}/"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return ask(path, *args, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    return folder
+
+
+def test_a_script_behind_a_directory_that_may_not_be_entered_is_said_so(closed: Path) -> None:
+    problem = look(closed / "train.py")
+    assert problem is not None
+    assert problem.type == "PermissionError"
+
+
+@pytest.mark.parametrize("name", ["python", "deeper/train.py"])
+def test_a_command_behind_a_directory_that_may_not_be_entered_may_not_be_executed(
+    closed: Path, name: str
+) -> None:
+    command = str(closed / name)
+    failure = PermissionError(errno.EACCES, os.strerror(errno.EACCES), command)
+    problem = describe_start_failure(Split((), (), (command, "-V"), is_command=True), failure)
+    assert problem.exit_code == 126
+    assert "may not be executed" in problem.render()
 
 
 def test_a_directory_needs_a_main(tmp_path: Path) -> None:
@@ -98,3 +134,42 @@ def test_an_unreadable_file_is_said_so(tmp_path: Path) -> None:
 def test_modules_and_commands_are_left_to_who_starts_them() -> None:
     assert check_script(Split((), ("-m",), ("no.such.module",))) is None
     assert check_script(Split((), (), ("no-such-command",), is_command=True)) is None
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        Split((), (), ("deep/train.ipynb", "--epochs", "3")),
+        Split((), (), ("python3", "-u", "deep/train.ipynb"), is_command=True),
+        Split((), (), ("/opt/venv/bin/python", "deep/train.ipynb"), is_command=True),
+    ],
+)
+def test_a_notebook_is_refused_with_what_to_do(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "deep").mkdir()
+    refuse_notebook(split)  # that there is no such file is said elsewhere
+    (tmp_path / "deep" / "train.ipynb").write_text('{"cells": [], "nbformat": 4}')
+    with pytest.raises(UsageError, match="is a notebook") as refused:
+        refuse_notebook(split)
+    assert "jupyter nbconvert --to script deep/train.ipynb" in str(refused.value.hint)
+    assert "ddpdoctor lint deep/train.ipynb" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        Split((), (), ("train.py", "data.ipynb")),
+        Split((), (), ("jupyter", "nbconvert", "--execute", "train.ipynb"), is_command=True),
+        Split((), (), ("python", "-m", "papermill", "train.ipynb"), is_command=True),
+        Split((), (), ("python", "train.py", "train.ipynb"), is_command=True),
+    ],
+)
+def test_a_notebook_that_a_program_is_given_is_its_own(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("data.ipynb", "train.ipynb"):
+        (tmp_path / name).write_text('{"cells": [], "nbformat": 4}')
+    refuse_notebook(split)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,3 +70,53 @@ def test_a_suspicion_of_nobody_stands_where_all_that_moved_gave_up(tmp_path: Pat
     failed = replace(glance(0, changed=6), gave_up=True)
     assert not made.has_moved([failed, glance(1), glance(2)])
     assert made.has_moved([failed, glance(1, changed=6), glance(2)])
+
+
+def kept(folder: Path) -> list[tuple[str, float]]:
+    """Return stage of each look that was kept, and for how long nothing had moved."""
+    files = sorted((folder / "looks").glob("*.json"))
+    return [(look["stage"], look["still_s"]) for look in (json.loads(file.read_text()) for file in files)]
+
+
+def watch(folder: Path, ruling: Ruling, still_s: float = 12.0) -> Monitor:
+    """Let a monitor judge a look that was taken three seconds ago."""
+    made = Monitor(folder, folder, lambda look: ruling, Policy(), lambda text: None)
+    taken = Moment(time.time_ns(), time.monotonic_ns() - 3_000_000_000)
+    made._rule(replace(LOOK, at=taken, still_s=still_s), 10.0, [glance(rank) for rank in range(3)])
+    return made
+
+
+@pytest.mark.parametrize("ranks", [(1,), ()], ids=["of a rank", "of nobody"])
+def test_what_was_known_holds_where_the_job_is_asked_to_end(tmp_path: Path, ranks: tuple[int, ...]) -> None:
+    """Ctrl-C: ranks raise and leave, which is no progress, in whatever order they do."""
+    made = watch(tmp_path, Ruling(stalled=True, ranks=ranks))
+    made.hold()
+    made._tick()
+    made.close()
+    (first, _), (last, still_s) = kept(tmp_path)
+    assert (first, last) == ("suspected", "suspected")
+    assert 14.9 < still_s < 60.0
+
+
+def test_without_a_request_to_end_a_rank_that_leaves_clears_the_stall(tmp_path: Path) -> None:
+    made = watch(tmp_path, Ruling(stalled=True, ranks=(1,)))
+    made.close()
+    assert [stage for stage, _ in kept(tmp_path)] == ["suspected", "withdrawn"]
+
+
+def test_a_job_that_hung_of_which_nobody_could_be_named_is_kept_as_well(tmp_path: Path) -> None:
+    made = watch(tmp_path, Ruling())
+    assert kept(tmp_path) == []
+    made.hold()
+    made.close()
+    ((stage, still_s),) = kept(tmp_path)
+    assert stage == "look"
+    assert still_s > 14.9
+
+
+def test_a_job_that_goes_on_after_the_request_is_watched_again(tmp_path: Path) -> None:
+    made = watch(tmp_path, Ruling())
+    made.hold()
+    assert made._is_held()
+    made._held_until = time.monotonic() - 1.0
+    assert not made._is_held()

@@ -73,7 +73,7 @@ def test_nothing_is_said_at_first_and_then_more_and_more_rarely(tmp_path: Path) 
     assert run.look(1, 19) == []
     assert len(run.look(21, 23, 30, 119)) == 1
     assert run.said[0].startswith(
-        "no rank has been started: torchrun has been in the rendezvous of 2 nodes for 21 s; "
+        "no rank has been started since torchrun was ready for the rendezvous of 2 nodes 21 s ago; "
     )
     assert len(run.look(121, 125, 300)) == 2
     assert len(run.look(*range(601, 9000, 100))) == len(SAID_AT_S)
@@ -91,7 +91,7 @@ def test_nothing_is_said_at_first_and_then_more_and_more_rarely(tmp_path: Path) 
     ],
 )
 def test_who_waits_is_torchs_agent(tmp_path: Path, events: tuple[dict[str, Any], ...], counts: bool) -> None:
-    run = Run(tmp_path)
+    run = Run(tmp_path, "--nnodes", "2")
     run.write(*events)
     assert bool(run.look(50)) == counts
 
@@ -143,7 +143,7 @@ def test_others_say_how_their_connection_stands(tmp_path: Path) -> None:
                 said = run.look(21)[0]
             finally:
                 other.kill()
-    assert "in the rendezvous of 2:4 nodes" in said
+    assert "for the rendezvous of 2:4 nodes" in said
     assert f"it is connected to 127.0.0.1:{port}, and a node is missing" in said
 
 
@@ -156,8 +156,8 @@ def test_others_say_how_their_connection_stands(tmp_path: Path) -> None:
         (["--rdzv-endpoint=node-a:17"], {"PET_RDZV_BACKEND": "c10d"}, "node-a:17"),
         ([], {"PET_MASTER_ADDR": "node-b", "PET_MASTER_PORT": "18"}, "node-b:18"),
         (["--master-addr=node-a"], {"PET_MASTER_ADDR": "node-b"}, "node-a:29500"),
-        ([], {}, "the rendezvous:29500"),
-        (["--master-port", "99999999"], {}, "the rendezvous:29500"),
+        (["--nnodes", "2"], {}, "the rendezvous:29500"),
+        (["--nnodes", "2", "--master-port", "99999999"], {}, "the rendezvous:29500"),
     ],
 )
 def test_place_is_read_from_options_and_variables(
@@ -165,7 +165,31 @@ def test_place_is_read_from_options_and_variables(
 ) -> None:
     run = Run(tmp_path, *words, environ=environ)
     run.write(TORCHRUN, AGENT)
-    assert f"nobody listens at {place} so far" in run.look(30)[0]
+    assert f"it has no connection to {place} now" in run.look(30)[0]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--nnodes", "1"],
+        ["--nnodes=1:1", "--standalone"],
+        ["--master-addr", "127.0.0.1", "--master-port", "29500"],
+        ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"],
+    ],
+)
+def test_slow_launcher_on_one_node_waits_for_nobody(tmp_path: Path, words: list[str]) -> None:
+    """On a busy machine it was said that nobody listened, before torchrun had come to listen."""
+    run = Run(tmp_path, *words)
+    run.write(TORCHRUN, AGENT)
+    assert run.look(*range(20, 4000, 50)) == []
+
+
+def test_listening_on_one_node_is_not_waiting_for_others(tmp_path: Path) -> None:
+    with listening() as (_, port):
+        run = Run(tmp_path, "--master-port", str(port))
+        run.write(TORCHRUN, AGENT)
+        assert run.look(21, 121, 601) == []
 
 
 def test_options_of_a_command_are_read_too(tmp_path: Path) -> None:

@@ -192,6 +192,6 @@ def test_the_end_says_what_looking_cost(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     (training,) = report["evidence"]["training"]
     lines = ended.stderr.decode().splitlines()
-    assert len(lines) == 2
-    assert lines[0].startswith("ddpdoctor ✓ nothing found")
+    assert len(lines) == 3
+    assert lines[0] == "ddpdoctor ? saw 1 of 2 ranks (rank 0) · nothing found"  # the other one is made up
     assert f"watching cost {training['share'] * 100:.2g} %" in ended.stderr.decode()

@@ -268,7 +268,7 @@ unrecovered ECC, GPU initialisation, key rotation, recovery action wanted (NVIDI
 
 
 def _xid_number(text: str) -> int | None:
-    match = re.search(r"\bXid\s*(?:\([^)]*\)\s*:)?\s*(\d+)", text)
+    match = re.search(r"\bXid\s{0,8}(?:\([^)]{0,80}\)\s{0,8}:\s{0,8})?(\d{1,6})", text)
     return int(match[1]) if match else None
 
 

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, Library, NodeFacts, RankSet, encode
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
+from ddpdoctor.facts.ownership import is_installed
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.wording import join_words
 
 LIBRARIES = re.compile(r"(?:lib|nvidia-)?(?:nccl|rccl)(?:-cu\d+)?", re.IGNORECASE)
@@ -23,6 +24,7 @@ LIBRARIES = re.compile(r"(?:lib|nvidia-)?(?:nccl|rccl)(?:-cu\d+)?", re.IGNORECAS
     needs=("nodes",),
     since="0.1.0",
     id="bkd.libraries.single",
+    required=False,
     explains=("BKD002", "BKD011"),
 )
 def find_library_conflict(evidence: Evidence) -> Iterable[Finding]:
@@ -62,6 +64,9 @@ def find_library_conflict(evidence: Evidence) -> Iterable[Finding]:
         problem = _name_conflict(node, found)
         if problem:
             groups.setdefault(problem, []).append(node)
+    note = next((node.libraries_note for node in evidence.nodes if node.libraries_note), None)
+    if not seen and note is not None:
+        raise CannotLook(note)
     if not seen:
         raise NotApplicable("no NCCL or RCCL library is installed")
     for problem, nodes in groups.items():
@@ -80,19 +85,15 @@ def _name_conflict(node: NodeFacts, found: list[Library]) -> str | None:
         (wheel,) = wheels.values()
         if library.version and wheel.version and not _same_version(library.version, wheel.version):
             return f"{_list([library])} is loaded, but torch's own is {_list([wheel])}"
-        if not _within_packages(library.path):
+        if not is_installed(library.path):
             return f"{_list([library])} is loaded instead of torch's own {_list([wheel])}"
     if wheels and not loaded:
         directories = [part for part in node.variables.get("LD_LIBRARY_PATH", "").split(":") if part]
         for each in found:
             ahead = os.path.dirname(os.path.normpath(each.path)) in [os.path.normpath(d) for d in directories]
-            if each.source == "search-path" and ahead and not _within_packages(each.path):
+            if each.source == "search-path" and ahead and not is_installed(each.path):
                 return f"LD_LIBRARY_PATH puts {_list([each])} before torch's own {_list(wheels.values())}"
     return None
-
-
-def _within_packages(path: str) -> bool:
-    return "/site-packages/" in path or "/dist-packages/" in path
 
 
 def _same_version(first: str, second: str) -> bool:

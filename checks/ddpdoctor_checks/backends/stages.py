@@ -66,7 +66,8 @@ def find_stage_timed_out(evidence: Evidence, *, variant: str) -> Iterable[Findin
         What hangs here hangs in training too, and there without a limit.
 
     How it decides:
-        By the clock alone: the limit of the stage. Ranks that died are the culprits; else ranks that stand
+        By the clock alone: the limit of the stage, or that of the whole command; the message says which, and how
+        long the stage had run. Ranks that died are the culprits; else ranks that stand
         outside torch's communication code while others wait in it; else all that did not finish. It is the
         last resort: any narrower finding of the report that explains it stands above it.
 
@@ -106,18 +107,21 @@ def _timed_out(evidence: Evidence, stage: str, cut: Sequence[StageRecord]) -> Fi
     places = Places(evidence)
     nodes = hosts_of_ranks(evidence, ranks) or places.hosts(record.node for record in cut)
     limit = max((record.limit_s or 0.0 for record in cut), default=0.0)
+    option = next((record.limit_option for record in cut if record.limit_option), None)
+    started = bool(evidence.ranks) or bool(unfinished) or bool(finished)
     return Finding(
-        message=_tell(stage, limit, nodes, unfinished, finished, stacks, dead),
+        message=_tell(cut, nodes, unfinished, finished, stacks, dead, none_started=not started),
         ranks=ranks,
         victims=victims,
         nodes=nodes,
         where=place_stacks(stacks, ranks)[:MOST_STACKS],
         evidence=_stack_evidence(cut, stacks, dead),
-        fix=_fixes(evidence.launch, stage, limit, stacks, dead),
+        fix=_fixes(evidence.launch, stage, limit, option, stacks, dead),
         details=encode(
             {
                 "stage": stage,
                 "limit_s": limit,
+                "limit_option": option or "--stage-timeout",
                 "finished": finished,
                 "unfinished": unfinished,
                 "stacks": [_detail_stack(stack) for stack in stacks[:MOST_STACKS]],
@@ -148,16 +152,27 @@ def _blame(
     return unfinished, RankSet(), "medium"
 
 
+def _name_limit(cut: Sequence[StageRecord]) -> str:
+    """Say what ended a stage: its own limit, or which other one and after how long."""
+    first = next((record for record in cut if record.limit_option), cut[0])
+    limit = format_number(first.limit_s or 0.0)
+    if first.limit_option is None:
+        return f"Stage {first.stage} was cut at its limit of {limit} s"
+    ran = "" if first.duration_s is None else f" after {first.duration_s:.1f} s"
+    return f"Stage {first.stage} was cut{ran} by {first.limit_option} {limit}"
+
+
 def _tell(
-    stage: str,
-    limit: float,
+    cut: Sequence[StageRecord],
     nodes: Sequence[str],
     unfinished: RankSet,
     finished: RankSet,
     stacks: Sequence[StackClass],
     dead: Sequence[RankExit],
+    *,
+    none_started: bool,
 ) -> str:
-    text = f"Stage {stage} was cut at its limit of {format_number(limit)} s"
+    text = _name_limit(cut)
     if dead:
         others = unfinished.minus(RankSet(each.rank for each in dead))
         text += f": {describe_deaths(dead)}" + (f", and {name_set(others)} did not finish" if others else "")
@@ -165,6 +180,8 @@ def _tell(
         text += f": {name_set(unfinished)} did not finish"
     elif nodes:
         text += f" on {join_words(nodes)}"
+        if none_started and cut[0].stage == "rendezvous":
+            text += ", where no rank had started"
     if finished:
         text += f", {name_set(finished)} had"
     if stacks:
@@ -203,7 +220,12 @@ def _detail_stack(stack: StackClass) -> dict[str, object]:
 
 
 def _fixes(
-    launch: Launch, stage: str, limit: float, stacks: Sequence[StackClass], dead: Sequence[RankExit]
+    launch: Launch,
+    stage: str,
+    limit: float,
+    option: str | None,
+    stacks: Sequence[StackClass],
+    dead: Sequence[RankExit],
 ) -> tuple[Fix, ...]:
     if any(each.signal == 9 for each in dead):
         return (KILLED,)
@@ -216,10 +238,10 @@ def _fixes(
                 command="sudo sysctl kernel.yama.ptrace_scope=0",
             )
         )
-    fixes.append(
-        Fix(
-            f"where the machine is only slow, allow the stage more than {format_number(limit)} s",
-            command=examine_again(launch, "--stage-timeout", f"{stage}={round(limit * 4) or 60}"),
-        )
-    )
+    if option is None:
+        words, setting = "the stage", ("--stage-timeout", f"{stage}={round(limit * 4) or 60}")
+    else:
+        words, setting = "the command", (option, str(round(limit * 4) or 60))
+    more = f"where the machine is only slow, allow {words} more than {format_number(limit)} s"
+    fixes.append(Fix(more, command=examine_again(launch, *setting)))
     return tuple(fixes)

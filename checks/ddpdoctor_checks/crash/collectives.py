@@ -8,16 +8,23 @@ from typing import Any
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
+from ddpdoctor_checks.calls.last import LastCall, describe_call, find_last_mismatch
 from ddpdoctor_checks.crash.again import Again, look_again, place_failures
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.ends import list_exits
+from ddpdoctor_checks.crash.frames import tell_line
 from ddpdoctor_checks.crash.lagging import Lag, find_lag
 from ddpdoctor_checks.crash.launching import rerun
 from ddpdoctor_checks.crash.telling import JOB, Clause, tell
+from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.wording import capitalise, choose_form, join_words, name_set
 
 _FLIGHT = ("TORCH_FR_BUFFER_SIZE=2000", "TORCH_NCCL_DUMP_ON_TIMEOUT=1")
 """Torch's recorder of collectives and its dump (docs.pytorch.org, tutorials/unstable/flight_recorder_tutorial)."""
+
+
+MOST_SIDES = 4
+"""Sides of a mismatch that a sentence names."""
 
 
 def _limit(group: Group) -> str:
@@ -126,7 +133,7 @@ def find_collective_missing(evidence: Evidence) -> Iterable[Finding]:
         of the call, a call that failed, several dumps or further calls over five minutes. Where ranks had waited for
         less than ten seconds, it is only mentioned. Where nothing tells, it is a warning.
 
-        Under ``run``, while the job stands still: a rank that waits needs those that have not begun its call, and can
+        Under ``run``, while the job hangs: a rank that waits needs those that have not begun its call, and can
         never go on where one of them is gone or waits for it in turn. That is proof, and ends the job (``--on-hang``).
         It is none, and only a suspicion, where threads of a rank make calls, a call had raised before, a group's ranks
         are not known or the wait ends by itself (monitored_barrier). The fewer ranks are named; of two sides of one
@@ -159,6 +166,9 @@ def find_collective_missing(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
+    last = find_last_mismatch(diagnosis.evidence) if "own" not in group.first.groups else None
+    if last is not None:
+        return _describe_last(diagnosis, group, last)
     groups = group.first.groups
     ranks = group.ranks
     if groups.get("rank", "").isdigit() and groups.get("other", "").isdigit():
@@ -210,7 +220,47 @@ def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
         ranks=diagnosis.world if both else ranks if ranks != group.ranks else None,
         seen=again.seen if again is not None else (),
         confidence="medium" if guessed else None,
+        # Ranks whose calls are not known may be those that differ, whoever noticed it first.
+        victims=diagnosis.world.minus(odd) if odd else RankSet(),
         places=places,
+    )
+
+
+def _describe_last(diagnosis: Diagnosis, group: Group, last: LastCall) -> Clause:
+    """Describe a mismatch by what each rank wrote down before it issued the call."""
+    odd = RankSet().union(*(side.ranks for side in last.odd))
+    named = odd or RankSet().union(*(side.ranks for side in last.sides))
+    sides = sorted(last.sides, key=lambda side: side.ranks.minus(named) == side.ranks)
+    told = join_words(
+        f"{name_set(side.ranks)} {choose_form(len(side.ranks), 'calls', 'call')} {describe_call(side.call)}"
+        f"{tell_line(side.site)}"
+        for side in sides[:MOST_SIDES]
+    )
+    doubt = "" if odd else "; the evidence does not show which side is wrong"
+    where = [
+        in_frame(side.site, side.ranks, "culprit")
+        for side in sides
+        if side.site and side.ranks.minus(named) != side.ranks
+    ]
+    return Clause(
+        f"At call #{last.number}{last.group.title} {told}{doubt}.",
+        (
+            Fix(
+                "the same calls, in the same order, with the same shapes and types on every rank; sort what is "
+                "iterated over",
+                code="for name in sorted(metrics):\n    dist.all_reduce(metrics[name])",
+            ),
+        ),
+        {"number": last.number, "odd": list(odd)},
+        whole=True,
+        ranks=named,
+        victims=RankSet().union(*(side.ranks for side in last.sides)).minus(named),
+        seen=tuple(
+            EvidenceItem("calls", f"call #{last.number}: {describe_call(side.call)}", side.ranks)
+            for side in last.sides[:8]
+        ),
+        confidence="high",
+        places=tuple(where),
     )
 
 
@@ -288,13 +338,14 @@ def find_mismatch(evidence: Evidence) -> Iterable[Finding]:
         peer. NCCL mostly hangs.
 
     How it decides:
-        By the text; where ``--rerun detail`` ran the job once more with TORCH_DISTRIBUTED_DEBUG=DETAIL, by the two
+        By the arguments of the last call that each rank wrote down before it issued it, under ``run``. Else by the
+        text; where ``--rerun detail`` ran the job once more with TORCH_DISTRIBUTED_DEBUG=DETAIL, by the two
         calls that torch named there. Where torch's words name a call of more than half of the ranks, those that made
-        another are at fault; else nothing is said of that: of two ranks nobody can tell. Where gloo alone speaks, the
-        rank is named that got the wrong size, with medium confidence: what goes round a ring of ranks may reach a
-        neighbour of the odd one first.
+        another are at fault; else both sides are named and no rank is cleared: two ranks have no majority. Where
+        gloo alone speaks, the rank is named that got the wrong size, with medium confidence: what goes round a ring of
+        ranks may reach a neighbour of the odd one first.
 
-        Under ``run``, while the job stands still: by the calls that ranks wrote down at one number of a group. Op,
+        Under ``run``, while the job hangs: by the calls that ranks wrote down at one number of a group. Op,
         number of elements, type, reduction and root have to agree; the fewer ranks are named.
 
     Known false alarms:
@@ -355,6 +406,7 @@ def _describe_timeout(diagnosis: Diagnosis, group: Group) -> Clause:
         },
         whole=True,
         ranks=suspects,
+        victims=RankSet(),
         confidence="medium" if suspects else "low",
         seen=again.seen if again is not None else (),
         places=again.places if again is not None else (),
@@ -386,12 +438,16 @@ def find_timeout(evidence: Evidence) -> Iterable[Finding]:
         A rank with an exception, a fatal signal, an exit or an early end goes before every time-out. What is left are
         ranks that waited; ranks that did not complain at all are named as the place to look, with medium confidence.
 
-        Under ``run``, while the job stands still: all ranks have been in one call for longer than ``--stall-after``,
-        and their connections show neither a lost link (NET011) nor large packets that vanish (NET014). What they show
-        is told: who has bytes for whom that are not confirmed or not read, or that nothing is in flight, which leaves
-        the library or a rank. While more than 10 kB pass between two ranks from one sample to the next, the call is
-        slow, and nothing is said. What goes over RDMA, NVLink or shared memory is not seen. With NCCL its RAS service
-        is asked (NCCL 2.24 and later), and its errors and warnings stand beside.
+        Under ``run``, while the job hangs: all ranks have been in a call for longer than ``--stall-after``
+        without computing, and their connections show neither a lost link (NET011) nor large packets that vanish
+        (NET014). That no rank diverged is said only where all members of one group were seen in one call of it, from
+        one thread each, and none of their calls had raised; the network is suggested only where they are on several
+        hosts. Where a rank then fails of its own accord, that error is the cause. The report shows what the
+        connections hold: who has bytes for whom that are not confirmed or not read, or that nothing is in flight, which
+        leaves the library or a rank. While more than 10 kB pass between two ranks from one sample to the next, the call
+        is slow, and nothing is said. What goes over RDMA, NVLink or shared memory is not seen.
+        With NCCL its RAS service is
+        asked (NCCL 2.24 and later), and its errors and warnings stand beside.
 
     Known false alarms:
         A rank that is merely slow (compiling, evaluating, writing) is at fault only as far as the limit is short.
@@ -454,7 +510,7 @@ def find_finished_early(evidence: Evidence) -> Iterable[Finding]:
         By the order of events: a clean end or ``os._exit(0)``, then the first complaint, on one node by its monotonic
         clock, over nodes by wall clocks within the tolerance.
 
-        Under ``run``, while the job stands still: others wait in a call that a rank which is gone had not begun. One
+        Under ``run``, while the job hangs: others wait in a call that a rank which is gone had not begun. One
         that failed, or that is gone without a word, is left to its launcher for 45 s, which may start all anew.
 
     Known false alarms:

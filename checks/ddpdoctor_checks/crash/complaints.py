@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.texts import find_entry
-from ddpdoctor_checks.crash.conditions import HUP, TERM, settle_text
+from ddpdoctor_checks.crash.conditions import HUP, SCHEDULER_KILLS, TERM, settle_text
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.failures import Failure, Level, quote_line
 from ddpdoctor_checks.crash.lagging import find_lag
@@ -30,6 +30,7 @@ def judge_complaints(diagnosis: Diagnosis) -> None:
     waiting.sort(key=lambda each: each.at if each.at is not None else float("inf"))
     at_exit = [each for each in diagnosis.failures if each.level == Level.AT_EXIT]
     ended = [each for each in diagnosis.failures if each.level == Level.ENDED]
+    ended = ended or [each for each in diagnosis.beside if each.code == "ENV012"]
     if waiting and (_first_ended(diagnosis, waiting, ended) or _unresolved(diagnosis, waiting)):
         return
     if waiting:
@@ -250,13 +251,46 @@ def lost_node(diagnosis: Diagnosis) -> bool:
     return True
 
 
+def killed_by_scheduler(diagnosis: Diagnosis) -> bool:
+    """Make the scheduler's own word of a kill for memory the cause; return whether there is one.
+
+    It names a step and not a process: whatever ranks said afterwards, they were ended or lost a peer.
+    """
+    said = [text for text in diagnosis.views.loose if text.entry in SCHEDULER_KILLS]
+    if not said or (diagnosis.job is not None and diagnosis.job.exit_code == 0):
+        return False
+    view = View(said[0].node, host=said[0].host, role="other")
+    told = Failure(view, Level.SIGNAL, "ERR002", quote_line(said[0].text), sure="medium")
+    diagnosis.cause = Group("ERR002", Level.SIGNAL, [told], told)
+    return True
+
+
+def single_out_hangups(diagnosis: Diagnosis) -> None:
+    """Blame some ranks that SIGHUP ended while the others were not: no terminal of the job was closed then."""
+    hung = [each for each in diagnosis.failures if each.code == "ENV012"]
+    ranks = RankSet(each.rank for each in hung if each.rank is not None)
+    job = diagnosis.job
+    if not ranks or not diagnosis.world.minus(ranks):
+        return
+    if _is_hung_up(diagnosis) or (job is not None and (job.signal == HUP or job.interrupted == "SIGHUP")):
+        return
+    for each in hung:
+        each.code, each.level = "ERR005", Level.SIGNAL
+
+
+def _is_hung_up(diagnosis: Diagnosis) -> bool:
+    """Whether a launcher says that it got SIGHUP, or passes it on."""
+    texts = [*diagnosis.views.loose, *(text for view in diagnosis.views.others for text in view.texts)]
+    return any(text.entry in ("agent-hung-up", "agent-passes-hangup") for text in texts)
+
+
 def _judge_ended(diagnosis: Diagnosis, ended: Sequence[Failure]) -> None:
     """All ranks were told to end: by whom, and was it the terminal?"""
     signals = {each.view.process.signal for each in ended if each.view.process is not None}
     job = diagnosis.job
     texts = [*diagnosis.views.loose, *(text for view in diagnosis.views.others for text in view.texts)]
-    hung = any(text.entry in ("agent-hung-up", "agent-passes-hangup") for text in texts)
-    if hung or HUP in signals or (job is not None and job.signal == HUP):
+    hung = any(each.code == "ENV012" for each in ended) or (job is not None and job.signal == HUP)
+    if hung or _is_hung_up(diagnosis):
         diagnosis.cause = Group("ENV012", Level.ENDED, list(ended), ended[0])
         return
     if job is not None and (job.stopped or job.interrupted is not None):

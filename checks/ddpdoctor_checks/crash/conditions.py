@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.texts import CAUSE, CONSEQUENCE, TextEntry
+from ddpdoctor.facts.ownership import PYTHON
 from ddpdoctor_checks.crash.frames import stands_in, user_frames
 from ddpdoctor_checks.crash.views import Clock, View, Views
 from ddpdoctor_checks.places import split_endpoint
@@ -64,12 +65,13 @@ class Context:
         if memory is not None and memory.oom_kills:
             limit = f" under a limit of {format_bytes(memory.limit_bytes)}" if memory.limit_bytes else ""
             return (f"the cgroup counted {memory.oom_kills} out-of-memory kills{limit}",), "high"
-        seen = [
-            text for text in self.views.loose if text.entry == "scheduler-saw-kill" and text.node == view.node
-        ]
+        seen = [text for text in self.views.loose if text.entry in SCHEDULER_KILLS and text.node == view.node]
         return tuple(text.text for text in seen[:1]), "medium"
 
 
+_OS = re.compile(r"(^|/)os\.py$|^<frozen os>$")
+SCHEDULER_KILLS = ("scheduler-saw-kill", "scheduler-memory-limit", "scheduler-out-of-memory")
+"""Entries in which a scheduler says that it, or the kernel, ended a step of the job for memory."""
 _KILLED = re.compile(r"Kill(?:ed)? process (\d{1,10})")
 
 
@@ -126,7 +128,7 @@ def settle_exception(
 
 def _from_environ(frames: Sequence[Frame]) -> bool:
     """Whether a KeyError came out of os.environ; a stack that nobody saw may have."""
-    return not frames or "os.py" in frames[0].file or frames[0].file == "<frozen os>"
+    return not frames or (frames[0].whose == PYTHON and bool(_OS.search(frames[0].file)))
 
 
 def _never_began(view: View, frames: Sequence[Frame]) -> bool:

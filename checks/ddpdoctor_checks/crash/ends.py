@@ -170,7 +170,7 @@ def _judge_signal(view: View, signal: int, context: Context) -> Failure:
         failure.code = "ERR003"
     elif signal == SEGV:
         failure.code = "ERR004"
-    elif signal == HUP:
+    elif signal == HUP and not (process is not None and process.signal_sender == "itself"):
         failure.code, failure.level = "ENV012", Level.ENDED
     elif signal == ABRT:
         _judge_abort(failure, context)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, check, check_also
+from ddpdoctor.text.shell import quote_words
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.launching import launcher_of, rerun, script_words
 from ddpdoctor_checks.crash.telling import JOB, Clause, require_job, tell
@@ -20,7 +20,7 @@ LOADER_FILES = ("loader-files-exhausted", "ancillary-data-lost")
 def _describe_variables(diagnosis: Diagnosis, group: Group) -> Clause:
     variable = group.first.groups.get("variable", "RANK")
     count = max(diagnosis.evidence.launch.nproc, 1)
-    script = shlex.join(script_words(diagnosis))
+    script = quote_words(script_words(diagnosis))
     return Clause(
         f"{variable} is not set: the script was not started by a launcher of torch",
         (
@@ -75,7 +75,7 @@ def _describe_local_rank(diagnosis: Diagnosis, group: Group) -> Clause:
     option = group.first.groups.get("option", "--local-rank")
     other = "--local_rank" if option == "--local-rank" else "--local-rank"
     words = [w for w in script_words(diagnosis) if not w.startswith(("--local-rank", "--local_rank"))]
-    script = shlex.join(words)
+    script = quote_words(words)
     return Clause(
         f"the script does not know {option}, which its launcher passes (it may know {other}: torch 2.0 changed it)",
         (
@@ -251,7 +251,8 @@ def find_hangup(evidence: Evidence) -> Iterable[Finding]:
         torchrun's agent handles SIGHUP itself and ends its ranks.
 
     How it decides:
-        By the agent's own words or by the signal of the processes.
+        By the agent's own words, or by the signal of every process. Where only some ranks got it, or a rank sent it to
+        itself, it is ERR005.
 
     Known false alarms:
         A scheduler that ends jobs with SIGHUP.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check
+from ddpdoctor.text.shell import quote_word
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.failures import Level
+from ddpdoctor_checks.crash.frames import tell_line
 from ddpdoctor_checks.crash.launching import rerun, script_words
 from ddpdoctor_checks.crash.telling import JOB, Clause, require_job, tell
 from ddpdoctor_checks.wording import capitalise, choose_form, count_of, name_set
@@ -71,7 +72,9 @@ _HINTS: tuple[tuple[str, Fix], ...] = (
 def _describe_exception(diagnosis: Diagnosis, group: Group) -> Clause:
     first = group.first
     line = first.line
-    fixes = [fix for pattern, fix in _HINTS if re.search(pattern, f"{first.words}\n{first.message}")][:1]
+    fixes = [
+        fix for pattern, fix in _HINTS if re.search(pattern, f"{first.words}\n{first.outer}\n{first.message}")
+    ][:1]
     if "might be asynchronously reported" in first.message:  # torch's words under any error that CUDA returns
         fixes.append(
             Fix(
@@ -95,7 +98,8 @@ def _describe_exception(diagnosis: Diagnosis, group: Group) -> Clause:
     process = first.view.process
     said = process.exit_text if process is not None and process.exit_how is not None else None
     seen = (EvidenceItem("exit", f"it then ended with: {said}", group.ranks or None),) if said else ()
-    return Clause(first.words, fixes, seen=seen)
+    outer = f", raised on as {first.outer}{tell_line(first.outer_line)}" if first.outer else ""
+    return Clause(f"{first.words}{outer}", fixes, seen=seen)
 
 
 @check(
@@ -124,8 +128,10 @@ def find_exception(evidence: Evidence) -> Iterable[Finding]:
     How it decides:
         A message that the table of texts knows as a victim's never wins over a rank with an exception of its own.
         Among several the earliest does, by the monotonic clock on one node and by wall clocks over nodes; clocks of
-        nodes that were not compared may be off by 1 s. Exceptions of one type at one line are one
-        finding. An error with a narrower code has that code instead.
+        nodes that were not compared may be off by 1 s. Of exceptions that were raised from one another, of groups
+        and of what a handler raises by hand, the line is where the first one began in the user's files; what it was
+        raised on as is reported too. Exceptions of one type at one line are one finding. An error with a narrower code
+        has that code instead.
 
     Known false alarms:
         A rank that raises an error of the user's own because a peer is gone, in words that nobody knows, counts as
@@ -280,9 +286,9 @@ def _describe_missing_file(diagnosis: Diagnosis, group: Group) -> Clause:
         why = reason[1].rstrip(".") if reason is not None else "no such file"
         what = f"the script {file or ''} cannot be opened: {why}".replace("  ", " ")
         fix = Fix("name a script that exists, relative to the directory of the command",
-                  f"ls {shlex.quote(str(folder))}")  # fmt: skip
+                  f"ls {quote_word(str(folder))}")  # fmt: skip
         if "[Errno 13]" in first.words and file is not None:
-            fix = Fix("let the user who starts the job read it", f"ls -l {shlex.quote(file)}; id")
+            fix = Fix("let the user who starts the job read it", f"ls -l {quote_word(file)}; id")
     return _begin_at(diagnosis, what, [fix])
 
 

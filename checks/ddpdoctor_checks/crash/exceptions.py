@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -169,20 +170,25 @@ def _judge_exception(view: View, record: ExceptionRecord, context: Context) -> F
     elif entry is not None:
         code = settle_text(view, entry, groups, context)
         level = choose_level(code, Level.EXCEPTION)
+    origin = _find_origin(told) if shown is top and level != Level.COMPLAINT else shown
+    if origin is not shown and code == "ERR001":
+        code = settle_exception(view, origin.type, origin.frames, entry, groups, context)
     if code is None and _ENDING.search(shown.type) and short_type(shown.type) != "ChildFailedError":
         level = Level.ENDED
     failure = Failure(
         view,
         level,
         code,
-        describe_exception(shown.type, shown.message),
+        describe_exception(origin.type, origin.message),
         exception=record,
-        type=shown.type,
-        message=shown.message,
-        frames=shown.frames,
+        type=origin.type,
+        message=origin.message,
+        frames=shown.frames if origin is shown else (*origin.frames, *shown.frames),
         entry=entry,
         groups=groups,
         note=_note(record),
+        outer="" if origin is shown else describe_exception(shown.type, shown.message),
+        outer_line=None if origin is shown else user_line(shown.frames),
     )
     if record.at is not None:
         failure.at = context.clock.seconds(view.node, record.at)
@@ -191,6 +197,27 @@ def _judge_exception(view: View, record: ExceptionRecord, context: Context) -> F
     if level == Level.SOFT and shown is not top:
         failure.sure = "medium"
     return failure
+
+
+def _find_origin(told: Sequence[_Told]) -> _Told:
+    """Return the exception of a chain that has the line to look at: where it began in the user's own files.
+
+    What was raised ``from`` another wraps it, and so does a ``raise`` in its handler. Of an error that a handler ran
+    into, the handler's own line is to be looked at. Where the first one is a library's affair alone, the one that the
+    library made of it says more.
+    """
+    origin = told[0]
+    for outer, inner in itertools.pairwise(told):
+        if inner.complains or (inner.record.link == "context" and not _is_raised_by_hand(outer)):
+            break
+        if user_line(inner.frames) is not None:
+            origin = inner
+    return origin
+
+
+def _is_raised_by_hand(told: _Told) -> bool:
+    first = told.frames[0] if told.frames else None
+    return first is not None and first.is_user and (first.source or "").startswith("raise ")
 
 
 def _join_remote(told: list[_Told]) -> list[_Told]:

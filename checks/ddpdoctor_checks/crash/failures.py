@@ -64,6 +64,10 @@ class Failure:
     """Innermost first; a loader worker's, then those of the rank that asked it."""
     entry: TextEntry | None = None
     groups: dict[str, str] = field(default_factory=dict)
+    outer: str = ""
+    """What it was raised on as, where another exception was made of it: ``RuntimeError: no batch``."""
+    outer_line: Frame | None = None
+    """The user's line that did so."""
     note: str = ""
     """Where it was raised, e.g. ``in DataLoader worker 3``."""
     proof: tuple[str, ...] = ()

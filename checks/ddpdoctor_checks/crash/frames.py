@@ -6,11 +6,8 @@ import re
 from collections.abc import Sequence
 
 from ddpdoctor.evidence import Frame
-from ddpdoctor_checks.stage_evidence import fold_frames
+from ddpdoctor_checks.stage_evidence import find_user_lines
 
-_WATCHER = re.compile(r"(^|/)(ddpdoctor/watch/inject|ddpdoctor_watch)/")
-_CONSOLE_SCRIPT = re.compile(r"(^|/)bin/(torchrun|accelerate|accelerate-launch|deepspeed)$")
-"""What pip makes for a launcher; it stands outside of site-packages."""
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 """Have a frame of their own before Python 3.12."""
 _FRAME = re.compile(
@@ -24,14 +21,7 @@ MOST_PLACES = 12
 
 def user_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """Return the frames of the user's own files, in the order given; a comprehension belongs to its function."""
-    shown, _ = fold_frames(frames)
-    own = [
-        frame
-        for frame in shown
-        if not _WATCHER.search(frame.file)
-        and "ddpdoctor/" not in frame.file
-        and not _CONSOLE_SCRIPT.search(frame.file)
-    ]
+    own = find_user_lines(frames)
     return tuple(
         frame
         for frame, caller in zip(own, [*own[1:], None], strict=False)
@@ -52,7 +42,7 @@ def tell_line(line: Frame | None) -> str:
 
 
 def stands_in(frames: Sequence[Frame], part: str, function: str | None = None, deep: int = 12) -> bool:
-    """Whether one of the innermost frames lies in a file whose path contains ``part``.
+    """Whether one of the innermost frames lies in a library's file whose path contains ``part``.
 
     Args:
         frames: innermost first.
@@ -61,7 +51,8 @@ def stands_in(frames: Sequence[Frame], part: str, function: str | None = None, d
         deep: frames that are looked at.
     """
     return any(
-        part in frame.file and (function is None or frame.function == function) for frame in frames[:deep]
+        part in frame.file and not frame.is_user and (function is None or frame.function == function)
+        for frame in frames[:deep]
     )
 
 

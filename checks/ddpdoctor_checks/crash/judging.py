@@ -8,7 +8,12 @@ from collections.abc import Iterable, Sequence
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.job import JobEnd
 from ddpdoctor_checks.crash.claims import judge_claims
-from ddpdoctor_checks.crash.complaints import judge_complaints, lost_node
+from ddpdoctor_checks.crash.complaints import (
+    judge_complaints,
+    killed_by_scheduler,
+    lost_node,
+    single_out_hangups,
+)
 from ddpdoctor_checks.crash.conditions import Context
 from ddpdoctor_checks.crash.diagnosis import NUMBERS, Diagnosis, Group, fingerprint, was_asked
 from ddpdoctor_checks.crash.ends import judge_view
@@ -72,6 +77,7 @@ def _judge_attempt(
         # The launcher saw every rank end well: what was printed on the way did not end the job.
         failures = [each for each in failures if each.level in (Level.AT_EXIT,)]
         diagnosis.failures = failures
+    single_out_hangups(diagnosis)
     own = _doubt_kills([each for each in failures if each.level in OWN])
     if not own:
         rest = [view for view in views.others if view.attempt in (attempt, 0)]
@@ -154,7 +160,7 @@ def _choose(diagnosis: Diagnosis, own: Sequence[Failure]) -> None:
     threads = [each.before for each in seen if each.before is not None and each.before.level == Level.SOFT]
     silent = [each for each in diagnosis.failures if each.level == Level.SILENT]
     for pool in (own, soft, silent):
-        if pool is silent and lost_node(diagnosis):
+        if pool is silent and (killed_by_scheduler(diagnosis) or lost_node(diagnosis)):
             break
         if pool:
             _blame_first(diagnosis, pool)

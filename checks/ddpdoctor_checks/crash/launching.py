@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from ddpdoctor.evidence.job import ProcessRecord
+from ddpdoctor.text.shell import quote_word
 from ddpdoctor_checks.commands import DEFAULT_PORT, FIXED, meeting_point
 from ddpdoctor_checks.crash.diagnosis import Diagnosis
 from ddpdoctor_checks.crash.frames import user_frames
@@ -152,4 +152,4 @@ def _node_options(diagnosis: Diagnosis, port: int | None) -> list[str]:
 
 
 def _join(environment: Sequence[str], words: Sequence[str]) -> str:
-    return " ".join([*environment, *(shlex.quote(word) for word in words)])
+    return " ".join([*environment, *(quote_word(word) for word in words)])

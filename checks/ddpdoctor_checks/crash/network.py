@@ -316,7 +316,7 @@ def find_link_lost(evidence: Evidence) -> Iterable[Finding]:
 
     What it looks for:
         Jobs on several nodes in which no rank failed on its own account and every rank timed out, and the errors
-        that InfiniBand reports of a peer. Under ``run``, while the job stands still: connections of the ranks over
+        that InfiniBand reports of a peer. Under ``run``, while the job hangs: connections of the ranks over
         which nothing passes any more, and interfaces under them that are down or have no carrier.
 
     Why it matters:

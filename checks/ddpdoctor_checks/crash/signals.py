@@ -27,8 +27,9 @@ def _describe_memory(diagnosis: Diagnosis, group: Group) -> Clause:
     )
     last = f", holding {format_bytes(held)}{of}" if held else of.replace(" of ", ", under the limit of ", 1)
     worker = "a loader worker of it" if group.first.entry is not None else "it"
+    killer = "the kernel" if process is not None or group.first.proof else "the kernel or the scheduler"
     return Clause(
-        f"the kernel killed {worker} because memory ran out{last}",
+        f"{killer} killed {worker} because memory ran out{last}",
         (
             Fix(
                 "every rank and every loader worker holds its own copy of what it loads: use fewer workers, memory-map "
@@ -75,7 +76,8 @@ def find_killed_for_memory(evidence: Evidence) -> Iterable[Finding]:
 
     How it decides:
         By the cgroup's counter before and after the job (v1 memory.oom_control, v2 memory.events), or by a line
-        that names the process. SIGKILL alone is no proof: without one it is ERR005.
+        that names the process. A scheduler's line ("Detected 1 oom_kill event", "exceeded memory limit") names a step
+        and no rank. SIGKILL alone is no proof: without any of these it is ERR005.
 
     Known false alarms:
         A counter without a line does not name the process; where a job is killed by hand at the moment of an

@@ -54,6 +54,8 @@ class Clause:
     seen: Sequence[EvidenceItem] = ()
     confidence: str | None = None
     """Where it is other than that of the failure itself."""
+    victims: RankSet | None = None
+    """Ranks that are shown not to be the cause, where that is not all that only lost a peer or were told to end."""
     places: Sequence[Where] = ()
     """The true line and its callers, where the line that the failure named is only where it was noticed."""
 
@@ -63,8 +65,13 @@ NETWORK = ("NET011", "NET014")
 """Codes of the network that a look at connections settles."""
 UNHEARD = (TIMEOUT, "NET011", "NET015")
 """Codes of those who gave up, or heard nothing any more, which a look explains."""
+BETWEEN = frozenset({"COL003", "DDP009", "ENV002", "ENV003"})
+"""Codes of what does not match between ranks: who complains of it is no less at fault than who does not."""
 _CALLED = {"agent": "the agent", "its parent": "its parent"}
 """How the line on victims calls those of `LAUNCHERS`."""
+
+_LINKS = {"cause": "raised from", "member": "holds"}
+"""How an exception belongs to the one before it in its chain."""
 
 Describe = Callable[[Diagnosis, Group], Clause]
 
@@ -140,7 +147,11 @@ def make_finding(diagnosis: Diagnosis, group: Group, describe: Describe) -> Find
     clause = describe(diagnosis, group)
     ranks = group.ranks if clause.ranks is None else clause.ranks
     said = RankSet() if clause.ranks is None or clause.nobody else group.ranks.minus(ranks)
-    victims = RankSet(each.rank for each in diagnosis.victims if each.rank is not None).union(said)
+    victims = clause.victims
+    if victims is None and group.code in BETWEEN:
+        victims = RankSet()
+    elif victims is None:
+        victims = RankSet(_list_innocent(diagnosis)).union(said)
     message = (
         clause.what if clause.whole else f"{_subject(diagnosis, group)}: {clause.what.removesuffix('.')}."
     )
@@ -169,6 +180,16 @@ def make_finding(diagnosis: Diagnosis, group: Group, describe: Describe) -> Find
         severity=severity,
         decisive=cause,
     )
+
+
+def _list_innocent(diagnosis: Diagnosis) -> Iterator[int]:
+    """Yield the ranks that are shown not to be the cause: they lost a peer, or were told to end, after it had failed.
+
+    That a rank failed later than another one shows nothing by itself.
+    """
+    for each in diagnosis.victims:
+        if each.rank is not None and each.level in (Level.COMPLAINT, Level.ENDED, Level.AT_EXIT):
+            yield each.rank
 
 
 def _subject(diagnosis: Diagnosis, group: Group) -> str:
@@ -281,7 +302,9 @@ def _places(
             members_ranks = RankSet(each.rank for each in members if each.rank is not None)
             places.append(in_frame(line, members_ranks, role))
     named = {(place.file, place.line): place.ranks for place in places}
-    victims = _victim_places(diagnosis) if cause else []
+    victims = (
+        _victim_places(diagnosis) if cause and clause.victims is None and group.code not in BETWEEN else []
+    )
     return (
         *places,
         *(each for each in victims if each.ranks.minus(named.get((each.file, each.line), RankSet()))),
@@ -301,12 +324,13 @@ def _victim_places(diagnosis: Diagnosis) -> list[Where]:
 def _seen(diagnosis: Diagnosis, group: Group, clause: Clause, cause: bool) -> Iterator[EvidenceItem]:
     first = group.first
     kind = "exception" if first.exception is not None else "text" if first.entry is not None else "exit"
-    words = f"{first.words} ({first.note})" if first.note else first.words
+    words = first.outer or first.words
+    words = f"{words} ({first.note})" if first.note else words
     source = first.exception.source if first.exception is not None else None
     yield EvidenceItem(kind, words, group.ranks or None, source)
     if first.exception is not None:
         for link in first.exception.chain[:3]:
-            how = "raised from" if link.link == "cause" else "raised while handling"
+            how = _LINKS.get(link.link or "", "raised while handling")
             yield EvidenceItem(
                 "exception", f"{how} {describe_exception(link.type, link.message)}", group.ranks or None
             )

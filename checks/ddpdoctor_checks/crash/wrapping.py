@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.job import WrappedParameter
 from ddpdoctor.judge import Finding, Fix, check
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
@@ -25,10 +25,11 @@ def _describe_model(diagnosis: Diagnosis, group: Group) -> Clause:
         if failure.rank is not None and "what" in groups and "own" in groups:
             shapes[failure.rank] = groups["own"]
             first = first or next(iter(find_parameters(failure)), None)
-    ranks, seen = group.ranks, ""
+    ranks, seen, usual = group.ranks, "", RankSet()
     if counts:
         folded = fold_values(counts)
-        ranks = find_minority(folded) or ranks
+        odd = find_minority(folded)
+        ranks, usual = odd or ranks, RankSet(counts).minus(odd) if odd else usual
         seen = join_words(f"{each.value} on {name_set(each.who)}" for each in folded)
     elif shapes:
         folded = fold_values(dict(shapes))
@@ -67,6 +68,7 @@ def _describe_model(diagnosis: Diagnosis, group: Group) -> Clause:
         },
         whole=ranks != group.ranks,
         ranks=ranks,
+        victims=usual,
     )
 
 

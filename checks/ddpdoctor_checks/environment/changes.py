@@ -70,7 +70,7 @@ def read_changes(evidence: Evidence) -> list[Made]:
 
 def _own_line(frames: Sequence[Frame]) -> Frame | None:
     """Return the user's line, where it is what set the variable and no library that it called."""
-    rest = [frame for frame in frames if not _ENVIRON.search(frame.file)]
+    rest = [frame for frame in frames if frame.is_user or not _ENVIRON.search(frame.file)]
     line = find_user_line(rest)
     return line if rest and line is rest[0] else None
 

@@ -9,7 +9,7 @@ from ddpdoctor.evidence import Cpus, Evidence, NodeFacts, RankFacts
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check
 from ddpdoctor_checks.commands import repeat_launch
 from ddpdoctor_checks.places import Places
-from ddpdoctor_checks.stage_evidence import explain_missing
+from ddpdoctor_checks.stage_evidence import count_cores, explain_missing
 from ddpdoctor_checks.wording import choose_form, count_of, format_number, join_words
 
 FAR_ABOVE = 2.0
@@ -30,6 +30,8 @@ class _Load:
     setting: str | None
     """OMP_NUM_THREADS in the shell that launched."""
     gpu: bool
+    started: int | None
+    """Threads that torch itself has in a rank; None where no rank told."""
 
 
 @check(
@@ -47,8 +49,8 @@ def find_threads_oversubscribed(evidence: Evidence) -> Iterable[Finding]:
     """Ranks x intra-op threads are far above the cores allowed, or OMP_NUM_THREADS=1 leaves cores idle.
 
     What it looks for:
-        The intra-op threads of each rank (torch.get_num_threads) times the ranks of the node, against the
-        cores that the affinity mask and the cgroup quota allow.
+        The intra-op threads of each rank (torch.get_num_threads, or OMP_NUM_THREADS of the shell where that is
+        more) times the ranks of the node, against the cores that the affinity masks and the cgroup quota allow.
 
     Why it matters:
         Threads above the cores take turns: every operation waits for the slowest thread, and a cgroup quota
@@ -57,7 +59,9 @@ def find_threads_oversubscribed(evidence: Evidence) -> Iterable[Finding]:
 
     How it decides:
         cores = min(affinity, quota). More than two threads a core is too many: hyper-threads make up to two
-        bearable. OMP_NUM_THREADS=1 with less than half of the cores busy is too few. It is a warning where
+        bearable. A torch with MKL starts no more threads than there are cores whatever OMP_NUM_THREADS says; other
+        libraries do, so that the variable counts too. OMP_NUM_THREADS=1 with less than half of the cores busy is
+        too few. It is a warning where
         the number was set in the environment or another launcher started the ranks, since then it holds for
         real runs too; in a world that ddpdoctor itself sized it is a note.
 
@@ -75,11 +79,16 @@ def find_threads_oversubscribed(evidence: Evidence) -> Iterable[Finding]:
     by_node: dict[int, list[RankFacts]] = {}
     for rank in evidence.ranks:
         by_node.setdefault(rank.node, []).append(rank)
+    machines: dict[str, list[NodeFacts]] = {}
+    for node in evidence.nodes:  # agents side by side are nodes that share one machine's cores
+        machines.setdefault(node.boot_id or f"node {node.node}", []).append(node)
     loads: dict[_Load, list[int]] = {}
-    for node in evidence.nodes:
-        load = _measure(node, by_node.get(node.node, []), places.count(node.node))
+    for sharing in machines.values():
+        ranks = [rank for node in sharing for rank in by_node.get(node.node, [])]
+        count = sum(places.count(node.node) for node in sharing)
+        load = _measure(evidence, sharing[0], ranks, count)
         if load is not None:
-            loads.setdefault(load, []).append(node.node)
+            loads.setdefault(load, []).extend(node.node for node in sharing)
     if not loads and not evidence.ranks:
         raise explain_missing(evidence, "rendezvous", "the threads of the ranks")
     if not loads:
@@ -92,18 +101,18 @@ def find_threads_oversubscribed(evidence: Evidence) -> Iterable[Finding]:
             yield _describe_few(evidence, places, load, nodes)
 
 
-def _measure(node: NodeFacts, ranks: list[RankFacts], count: int) -> _Load | None:
+def _measure(evidence: Evidence, node: NodeFacts, ranks: list[RankFacts], count: int) -> _Load | None:
     setting = node.variables.get("OMP_NUM_THREADS")
-    threads = max((rank.threads for rank in ranks if rank.threads is not None), default=None)
-    if threads is None and setting is not None and setting.split(",")[0].isdecimal():
-        threads = int(
-            setting.split(",")[0]
-        )  # a list is for nested levels; torch uses the first (OpenMP 5.2, 21.2)
-    if node.cpus is None or threads is None:
+    started = max((rank.threads for rank in ranks if rank.threads is not None), default=None)
+    # A list is for nested levels; torch uses the first (OpenMP 5.2, 21.2).
+    first = (setting or "").split(",")[0].strip()
+    asked = int(first) if first.isdecimal() else None
+    threads = max((each for each in (started, asked) if each is not None), default=None)
+    cores = count_cores(evidence, node.node)
+    if node.cpus is None or cores is None or threads is None:
         return None
-    cores = min(float(node.cpus.affinity), node.cpus.quota or float(node.cpus.affinity))
     gpu = any(not rank.device.startswith("cpu") for rank in ranks)
-    return _Load(count, threads, cores, node.cpus, setting, gpu)
+    return _Load(count, threads, cores, node.cpus, setting, gpu, started)
 
 
 def _set_by_somebody(evidence: Evidence, load: _Load) -> bool:
@@ -119,9 +128,15 @@ def _describe_many(evidence: Evidence, places: Places, load: _Load, nodes: list[
         fixes.append(Fix("set it for real runs of this size", f"export OMP_NUM_THREADS={fitting}"))
     if only_ranks:
         fixes.append(Fix("start no more ranks than cores", _start(evidence, max(1, int(load.cores)))))
+    where = f"{_say_cores(load)} of {join_words(places.hosts(nodes))}"
+    message = f"{count_of(load.ranks, 'rank')} x {count_of(load.threads, 'thread')} are {asked:,} on {where}."
+    if load.started is not None and load.started < load.threads:
+        message = (
+            f"OMP_NUM_THREADS={load.threads} asks for {asked:,} threads in {count_of(load.ranks, 'rank')} on {where}; "
+            f"torch itself starts {load.started:,} in each."
+        )
     return Finding(
-        message=f"{count_of(load.ranks, 'rank')} x {count_of(load.threads, 'thread')} are {asked:,} on "
-        f"{_say_cores(load)} of {join_words(places.hosts(nodes))}.",
+        message=message,
         severity=None if _set_by_somebody(evidence, load) else "info",
         role="advice",
         ranks=places.ranks(nodes),
@@ -168,7 +183,7 @@ def _quote_load(load: _Load) -> tuple[EvidenceItem, ...]:
         ),
         EvidenceItem(
             "threads",
-            f"torch.get_num_threads() is {load.threads} in each rank, "
-            f"OMP_NUM_THREADS is {load.setting or 'not set'}",
+            ("" if load.started is None else f"torch.get_num_threads() is {load.started} in each rank, ")
+            + f"OMP_NUM_THREADS is {load.setting or 'not set'}",
         ),
     )

@@ -58,6 +58,9 @@ def find_world_inconsistent(evidence: Evidence) -> Iterable[Finding]:
         from 0, so RANK must be below WORLD_SIZE and LOCAL_RANK below LOCAL_WORLD_SIZE. Nodes with different
         numbers of ranks are a note as long as all ranks agree on the sum, as with torchrun.
 
+        Under ``run``, while the job hangs: all ranks that the launcher started wait in init_process_group for a
+        world that is larger than the WORLD_SIZE that it gave them, or for worlds of different size.
+
     Known false alarms:
         None known. A WORLD_SIZE that an earlier job left in the shell is ENV006.
 

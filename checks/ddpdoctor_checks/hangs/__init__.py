@@ -8,6 +8,7 @@ outside of every collective that does not move.
 from ddpdoctor_checks.hangs.findings import (
     find_early_exit,
     find_group_mismatch,
+    find_larger_world,
     find_lost_large_packets,
     find_lost_link,
     find_missing_call,
@@ -16,12 +17,14 @@ from ddpdoctor_checks.hangs.findings import (
     find_stalled,
     find_symmetric,
     find_uneven_batches,
+    find_unjoined_ranks,
     find_unmatched,
 )
 
 __all__ = [
     "find_early_exit",
     "find_group_mismatch",
+    "find_larger_world",
     "find_lost_large_packets",
     "find_lost_link",
     "find_missing_call",
@@ -30,5 +33,6 @@ __all__ = [
     "find_stalled",
     "find_symmetric",
     "find_uneven_batches",
+    "find_unjoined_ranks",
     "find_unmatched",
 ]

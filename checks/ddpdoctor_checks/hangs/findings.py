@@ -9,13 +9,21 @@ from ddpdoctor.evidence import Evidence
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, check, check_also
 from ddpdoctor_checks.crash import collectives as ended
 from ddpdoctor_checks.crash import network as lost
+from ddpdoctor_checks.crash.failures import OWN
+from ddpdoctor_checks.crash.judging import diagnose
 from ddpdoctor_checks.crash.telling import JOB
+from ddpdoctor_checks.environment import worlds
+from ddpdoctor_checks.hangs.beside import find_beside
+from ddpdoctor_checks.hangs.creations import find_crossed
+from ddpdoctor_checks.hangs.joining import find_sizes
 from ddpdoctor_checks.hangs.links import find_network
 from ddpdoctor_checks.hangs.loaders import explain_by_batches
-from ddpdoctor_checks.hangs.reading import INIT, Reading, last_look, read_look
+from ddpdoctor_checks.hangs.reading import INIT, Reading, last_look, ranks_of, read_look
 from ddpdoctor_checks.hangs.stalls import find_stall
+from ddpdoctor_checks.hangs.starting import find_starting
 from ddpdoctor_checks.hangs.unwatched import describe_standing, find_busy, judge_stacks
 from ddpdoctor_checks.hangs.waits import find_deadlock, to_finding
+from ddpdoctor_checks.network import joining
 from ddpdoctor_checks.network import links as examined
 
 NEEDS = ("standstills",)
@@ -35,15 +43,20 @@ def judge_look(evidence: Evidence) -> Finding | None:
         return find_busy(reading)
     if not all(place.stand.watched or place.kind == "gone" for place in reading.places):
         return judge_stacks(reading)
-    deadlock = find_deadlock(reading)
-    if deadlock is not None:
+    deadlock = find_crossed(reading) or find_deadlock(reading)
+    beside = find_beside(reading, look.stage) if deadlock is None or not deadlock.proof else None
+    sizes = find_sizes(reading, look.stage)
+    if sizes is not None or beside is not None:
+        found: Finding | None = sizes or beside
+    elif deadlock is not None:
         told = dataclasses.replace(to_finding(deadlock, reading), code=deadlock.code)
-        found: Finding | None = explain_by_batches(told, reading)
+        found = explain_by_batches(told, reading)
     else:
         others = {member.node: member.host for member in evidence.members}
         found = find_network(reading, look.stage, others)
         if found is None:
-            found = _behind_thread(find_stall(reading, look.stage), evidence)
+            stall = find_stall(reading, look.stage) or find_starting(reading, look.stage)
+            found = _behind_thread(stall, evidence)
         found = _behind_failure(found, reading, evidence)
     if found is not None and look.stage == "withdrawn":
         return dataclasses.replace(found, state="withdrawn", severity="info", decisive=False)
@@ -63,17 +76,23 @@ def _behind_thread(found: Finding | None, evidence: Evidence) -> Finding | None:
 
 
 def _behind_failure(found: Finding | None, reading: Reading, evidence: Evidence) -> Finding | None:
-    """Return a suspicion of ranks that wait to meet as what comes before where one of them then failed to.
+    """Return a standstill that blames nobody as what comes before where one of its ranks then failed of its own accord.
 
-    What failed says why: a name that nothing resolves, a port that nobody listens on, a rank that never comes.
+    What failed says why: models of other shapes, a name that nothing resolves, a port that nobody listens on. Where
+    ranks wait to meet, any failure does.
     """
+    if found is None or found.code != "COL005" or reading.look.stopped or not evidence.exceptions:
+        return found
+    waiting = ranks_of(place for place in reading.places if place.waits)
+    failed = [each for each in evidence.exceptions if each.kind == "uncaught" and each.rank in waiting]
+    if not failed:
+        return found
     meeting = all(
         place.call is not None and place.call.op == INIT for place in reading.places if place.kind != "gone"
     )
-    if found is None or found.code != "COL005" or reading.look.stage != "suspected" or not meeting:
-        return found
-    failed = [each for each in evidence.exceptions if each.kind == "uncaught" and each.rank in found.victims]
-    if not failed:
+    cause = diagnose(evidence).cause
+    own = cause is not None and cause.level in OWN
+    if not own and not (meeting and reading.look.stage == "suspected"):
         return found
     seen = EvidenceItem("exception", f"rank {failed[0].rank} failed there afterwards: {failed[0].type}")
     return dataclasses.replace(found, role="consequence", decisive=False, evidence=(*found.evidence, seen))
@@ -146,6 +165,32 @@ def find_lost_large_packets(evidence: Evidence) -> Iterable[Finding]:
     yield from _tell(evidence, "NET014")
 
 
+@check_also(
+    worlds.find_world_inconsistent,
+    id="hangs.world_size",
+    family="hangs",
+    needs=NEEDS,
+    required=False,
+    commands=JOB,
+)
+def find_larger_world(evidence: Evidence) -> Iterable[Finding]:
+    """Ranks wait in init_process_group for a larger world than was started, or for worlds of different size."""
+    yield from _tell(evidence, "ENV003")
+
+
+@check_also(
+    joining.find_ranks_missing,
+    id="hangs.unjoined",
+    family="hangs",
+    needs=NEEDS,
+    required=False,
+    commands=JOB,
+)
+def find_unjoined_ranks(evidence: Evidence) -> Iterable[Finding]:
+    """Ranks wait in init_process_group for some that were not seen."""
+    yield from _tell(evidence, "NET006")
+
+
 @check(
     "COL006",
     name="group-creation-mismatch",
@@ -162,19 +207,25 @@ def find_group_mismatch(evidence: Evidence) -> Iterable[Finding]:
     """Some ranks make a process group, and others do not take part.
 
     What it looks for:
-        Ranks that wait in ``new_group`` (or ``split_group``) while others that belong to the group wait elsewhere.
+        Ranks that wait in ``new_group`` (or ``split_group``) while others that belong to the group wait elsewhere; and
+        ranks blocked in groups whose name stands for other members on other ranks.
 
     Why it matters:
         Making a group is a collective of its members, and by the documentation of the whole job. Those that call it
-        wait for those that do not until the time limit of the group, 30 minutes by default.
+        wait for those that do not until the time limit of the group, 30 minutes by default. torch names a group by the
+        number of groups that its rank created before: a rank that skips one gives all later groups names that mean
+        others elsewhere, and their members meet the wrong ranks. Such a job hangs in a group that is not the cause.
 
     How it decides:
         By the calls that each rank wrote down before it made them, counted by the ranks that a group is made of, and by
-        who waits for whom: nobody of them can go on. In the source (``lint``) as COL002, where ``new_group`` stands
-        below a test on the rank, or the two sides of one make groups of other lists.
+        who waits for whom: none of them can make progress. Where ranks gave one name to groups of other members, and a
+        rank is blocked in that group or a later one, the first such group is named with both lines; the ranks inside a
+        rank-dependent branch are at fault, and without one no rank is cleared. In the source (``lint``) as COL002,
+        where ``new_group`` is in a rank-dependent branch, or the two sides of one create groups of other lists.
 
     Known false alarms:
-        ``use_local_synchronization=True`` lets only the members call it; such ranks do not wait, so nothing is said.
+        ``use_local_synchronization=True`` lets only the members call it, under a name made of their ranks: such groups
+        are not compared.
 
     Fix:
         Call ``new_group`` on every rank, with the same ranks in the same order, outside of any test of the rank.
@@ -203,7 +254,8 @@ def find_stalled(evidence: Evidence) -> Iterable[Finding]:
     What it looks for:
         A rank whose stack is the same in two samples, that uses hardly any processor and that has made no call for
         longer than the longer of 10 s and ten median steps (``--stall-after``), while at least one other rank waits
-        in a collective.
+        in a collective. Before there is a process group: ranks that all wait in a store, in torch.distributed.rpc or
+        for a lock on a file.
 
     Why it matters:
         The ranks that wait are the ones that time out and are named by torch; the one that holds them says nothing.
@@ -215,7 +267,10 @@ def find_stalled(evidence: Evidence) -> Iterable[Finding]:
         process state (stopped, uninterruptible), its innermost frames (loader, lock, subprocess, network, checkpoint)
         and its own source line. Where these say nothing (a call into a library), the native frames of the stalled rank
         are taken once the stall is confirmed: the innermost function that is no system library's is named, with its
-        library. It is *suspected* first, *confirmed* after ``--hang-timeout`` (300 s), and *withdrawn*
+        library. Ranks that wait for a key of a store, for workers of rpc or for a lock file while no rank waits in a
+        collective are named together, with who holds the lock where the kernel shows it; a rank that does something
+        else meanwhile is given until ``--hang-timeout``, and one that computes or has a working child ends the
+        suspicion. It is *suspected* first, *confirmed* after ``--hang-timeout`` (300 s), and *withdrawn*
         when it moves.
 
     Known false alarms:
@@ -273,7 +328,7 @@ def find_unmatched(evidence: Evidence) -> Iterable[Finding]:
     yield from _tell(evidence, "COL011")
 
 
-@check_also(find_stalled, id="hangs.progress", family="hangs", needs=NEEDS, commands=("attach", "analyze"))
+@check_also(find_stalled, id="hangs.progress", family="hangs", needs=NEEDS, commands=JOB)
 def find_progress(evidence: Evidence) -> Iterable[Finding]:
     """The job moves, or a finding says why it does not; else it has to be said that this is not known."""
     look = last_look(evidence)

@@ -36,7 +36,7 @@ def find_apart(reading: Reading, stage: str) -> Finding | None:
     usual = ordered[0][1]
     odd = [place for _, side in ordered[1:] for place in side] if 2 * len(usual) > len(living) else []
     told = join_words((_say(op, first, side) for op, side in ordered), few=MOST_SIDES)
-    doubt = "" if odd else "; which of them is wrong cannot be told"
+    doubt = "" if odd else "; the evidence does not show which side is wrong"
     return Finding(
         message=f"{capitalise(told)}: to torch these are one call{doubt}.",
         code="COL002",

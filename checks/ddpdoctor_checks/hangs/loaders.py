@@ -44,13 +44,16 @@ def explain_by_batches(found: Finding, reading: Reading) -> Finding:
     line, counts = uneven
     most = max(counts.values())
     short = RankSet(rank for rank, count in counts.items() if count < most)
+    # Which number is the right one shows where more than half of the ranks have it.
+    usual = RankSet(rank for rank, count in counts.items() if count == most and 2 * len(short) < len(counts))
     told = join_words(
         f"{name_set(RankSet(r for r, n in counts.items() if n == count))} {count_of(count, 'batch', 'batches')}"
         for count in sorted(set(counts.values()))
     )
     place = in_frame(line, short, "culprit")
+    other = "victim" if usual else "noticed"
     others = tuple(
-        replace(each, role="victim" if each.role == "culprit" else each.role) for each in found.where
+        replace(each, role=other if each.role in ("culprit", "victim") else each.role) for each in found.where
     )
     return replace(
         found,
@@ -58,7 +61,7 @@ def explain_by_batches(found: Finding, reading: Reading) -> Finding:
         message=f"The loader at {line.file}:{line.line} gives {told}, so the ranks leave the loop at different times. "
         f"{found.message}",
         ranks=short,
-        victims=RankSet(rank for rank in counts if rank not in short),
+        victims=usual,
         where=(place, *others),
         evidence=(*found.evidence, EvidenceItem("loader", f"length of the loader: {told}")),
         fix=EVEN,

@@ -177,6 +177,9 @@ def _find_part(call: Call, series: str, other: Place) -> str:
         if theirs is not None and theirs.op == BACKWARD and theirs.series == series:
             return "done" if theirs.ordinal >= ordinal else "missing"
         series, ordinal = replace(call, op=FORWARD).series, ordinal + 1  # the next forward: it is through
+    begun = other.call
+    if call.op == FORWARD and begun is not None and (begun.op, begun.series) == (FORWARD, series):
+        return "done" if begun.ordinal >= ordinal else "missing"
     count = other.stand.counts.get(series, 0 if other.stand.complete else None)
     if count is None:
         return "unknown"

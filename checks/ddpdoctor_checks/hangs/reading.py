@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.standstill import BUSY_SHARE, MAKERS, Call, Stand, Standstill, last_looks
+from ddpdoctor.facts.ownership import TORCH
 from ddpdoctor.judge import NotApplicable
 from ddpdoctor_checks.crash.frames import user_line
 from ddpdoctor_checks.hangs.needs import (
@@ -28,6 +29,7 @@ STILL_S = 0.5
 """A rank that made a call more recently moves, though both samples may have met it on one line of its loop."""
 FUNCTIONAL, DEEP = "torch/distributed/_functional_collectives.py", 12
 """Where functional collectives, DTensor's and FSDP's too, are waited for; frames in which it is looked for."""
+WRAPPER = "torch/nn/parallel/distributed.py"
 STOPPED = ("T", "t")
 """States of /proc in which a process runs no further, whatever it is in: stopped by a signal, or traced."""
 
@@ -65,6 +67,8 @@ class Place:
         frames = self.call.frames if self.call is not None and self.call.frames else self.stand.frames
         if self.kind == "gone":
             frames = self.stand.exit_frames
+        elif self.kind == "outside":
+            frames = self.stand.frames or frames
         return user_line(frames)
 
     @property
@@ -106,7 +110,18 @@ class Reading:
     def unseen(self) -> RankSet:
         """Ranks of the world of which nothing was seen: on other nodes, or never begun."""
         seen = {place.rank for place in self.places}
-        return RankSet(rank for rank in range(self.look.world_size or 0) if rank not in seen)
+        return RankSet(rank for rank in range(self.world_size) if rank not in seen)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the world: of the one that is, or of that which ranks ask init_process_group for."""
+        asked = (place.call for place in self.places if place.call is not None and place.call.op == INIT)
+        return max(self.look.world_size or 0, *(len(call.members) for call in asked), 0)
+
+    @property
+    def hosts(self) -> int:
+        """Hosts of the ranks that were seen; 1 where they are not known."""
+        return len({place.stand.host for place in self.places if place.stand.host}) or 1
 
 
 def largest(places: Iterable[Place]) -> list[Place]:
@@ -151,6 +166,8 @@ def _place(stand: Stand) -> Place:
     call = stand.call
     if stand.state in STOPPED:
         return Place(stand, "outside", call)
+    if call is not None and call.op != FORWARD and _is_called_back(stand, call):
+        return Place(stand, "outside", call, not _still(stand))
     if call is not None and call.op in (INIT, WRAP, FORWARD):
         if call.op != FORWARD or _in_torch(stand, "_sync_buffers"):
             return Place(stand, "wrapper", call)
@@ -167,6 +184,9 @@ def _place(stand: Stand) -> Place:
             last = wraps[-1]
             made = Call(BACKWARD, members=last.members, ordinal=last.ordinal, index=last.index, frames=frames)
             return Place(stand, "wrapper", made)
+    begun = _begin_forward(stand) if call is None else None
+    if begun is not None:
+        return Place(stand, "wrapper", begun)
     if _waits_for_work(stand) and _still(stand):
         place = Place(stand, "work")
         if list_pending(place):
@@ -187,6 +207,13 @@ def _read_functional(stand: Stand) -> Call:
     return Call(first.op, members=first.members, frames=stand.frames)
 
 
+def is_busy(place: Place) -> bool:
+    """Whether a rank that seems to wait computes or moves; one that waits for an accelerator may spin."""
+    spins = place.kind == "device" or any(is_queued(call) for call in place.stand.recent[-PENDING:])
+    spins = spins or "nccl" in (place.stand.backend or "").lower()
+    return place.kind != "gone" and not spins and not _still(place.stand)
+
+
 def _still(stand: Stand) -> bool:
     """Whether a rank did not move between the samples, as far as can be seen."""
     if stand.watched and stand.still_s is not None and stand.still_s < STILL_S:
@@ -205,7 +232,45 @@ def _lines(frames: Sequence[Frame]) -> list[tuple[str, int, str]]:
 
 
 def _in_torch(stand: Stand, function: str) -> bool:
-    return any(frame.function == function and "torch/" in frame.file for frame in stand.frames[:12])
+    return any(frame.function == function and frame.whose == TORCH for frame in stand.frames[:12])
+
+
+def _is_called_back(stand: Stand, call: Call) -> bool:
+    """Whether torch, within a call, runs code of the user's own: pickling an object, listing parameters.
+
+    Such a rank does not wait for others, who may wait for it.
+    """
+    own = stand.frames[0] if stand.frames else None
+    if own is None or own.source is None or not call.frames:
+        return False
+    site = (call.frames[0].file, call.frames[0].line)
+    for frame in stand.frames:
+        if (frame.file, frame.line) == site:
+            return False
+        if "torch/" in frame.file:
+            return True
+    return False
+
+
+def _begin_forward(stand: Stand) -> Call | None:
+    """Return the forward of a wrapped model that a rank is about to begin, where it waits in C++ before that.
+
+    There the ranks agree on the buckets of the reducer (``_rebuild_buckets``), before their second forward.
+    """
+    frames = stand.frames
+    if not frames or (frames[0].file.endswith(WRAPPER), frames[0].function) != (True, "_pre_forward"):
+        return None
+    if not _still(stand):
+        return None
+    known = {call.index: call for call in stand.recent if call.op in (WRAP, FORWARD)}
+    line = user_line(frames)
+    there = [call for call in known.values() if line is not None and user_line(call.frames) == line]
+    chosen = there if there or len(known) > 1 else list(known.values())
+    if len(chosen) != 1:
+        return None  # of several wrapped models it is not known which
+    last = chosen[0]
+    number = last.ordinal + 1 if last.op == FORWARD else 1
+    return Call(FORWARD, members=last.members, ordinal=number, index=last.index, frames=frames)
 
 
 def _in_backward(stand: Stand) -> bool:
@@ -313,7 +378,7 @@ def name_call(call: Call | None) -> str:
         return "the backward of DistributedDataParallel"
     if call.op == FORWARD:
         number = f" #{call.ordinal}" if call.ordinal else ""
-        return f"the forward{number} of DistributedDataParallel, which broadcasts buffers"
+        return f"the forward{number} of DistributedDataParallel, which waits for all ranks"
     if call.op == WRAP:
         return "DistributedDataParallel(…)"
     if call.op == INIT:

@@ -1,18 +1,15 @@
-"""Ranks that do not move while others wait for them, and standstills in which nobody is to blame."""
+"""Ranks that do not move while others wait for them."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.native import NativeFrame, leave_interpreter, name_native, telling_frame
+from ddpdoctor.evidence.native import NativeFrame, leave_interpreter
 from ddpdoctor.evidence.standstill import ChildStand
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
+from ddpdoctor.judge import EvidenceItem, Finding, Where
 from ddpdoctor_checks.crash.frames import user_frames, user_line
-from ddpdoctor_checks.hangs.functional import find_apart
-from ddpdoctor_checks.hangs.paths import describe_sockets, flows
+from ddpdoctor_checks.hangs.doing import describe_doing
 from ddpdoctor_checks.hangs.reading import (
     BACKWARD,
     STOPPED,
@@ -25,81 +22,11 @@ from ddpdoctor_checks.hangs.reading import (
 )
 from ddpdoctor_checks.hangs.recorded import name_wait
 from ddpdoctor_checks.hangs.sides import spot_of
+from ddpdoctor_checks.hangs.symmetric import find_symmetric
 from ddpdoctor_checks.hangs.waits import what_was_seen
 from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.wording import capitalise, choose_form, format_age, join_words, name_set
 
-DEVICE_S = 120.0
-"""Ranks that all wait for their devices may only have queued much on them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Doing:
-    """What a rank does that does not move."""
-
-    kind: str
-    """stopped, uninterruptible, loader, subprocess, process, lock, network, compile, checkpoint, store, compute, sleep,
-    read or native."""
-    text: str
-    """Follows "it"."""
-    fix: Fix
-
-
-_LOADER = re.compile(r"torch/utils/data/dataloader\.py:(_try_get_data|_get_data|_next_data)")
-DEEP = 12
-"""Innermost frames that say what a rank does."""
-_BY_FRAME: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
-    (
-        "loader",
-        _LOADER,
-        "waits for its DataLoader's workers",
-        "look at what the worker does (below); set DataLoader(timeout=…) so that a worker that hangs is an error",
-    ),
-    (
-        "subprocess",
-        re.compile(r"(^|/)subprocess\.py:(wait|_wait|communicate|_communicate|_try_wait)"),
-        "waits for a program that it has started",
-        "give it a time limit: subprocess.run(…, timeout=600)",
-    ),
-    (
-        "process",
-        re.compile(r"multiprocessing/(popen_\w+|process|connection|pool)\.py:(wait|poll|join|_wait|recv|_recv)"),
-        "waits for a process that it has started",
-        "join with a time limit, and look at what that process does",
-    ),
-    (
-        "lock",
-        re.compile(r"(^|/)(threading|queue|filelock/\w+|multiprocessing/synchronize|multiprocessing/queues)\.py:"
-                   r"(acquire|wait|join|get|put|__enter__|_wait_for_tstate_lock)"),
-        "waits for a lock, a queue or a thread of its own",
-        "look at who holds it; a lock that another rank holds while it waits in a collective is never let go",
-    ),
-    (
-        "network",
-        re.compile(r"(^|/)(socket|ssl|http/client|urllib3/\w+|requests/\w+|aiohttp/\w+|botocore/\w+|fsspec/\w+)\.py:"),
-        "waits for the network",
-        "give the request a time limit, and let one rank load while the others read the copy",
-    ),
-    (
-        "compile",
-        re.compile(r"torch/(_inductor|_dynamo)/|triton/"),
-        "compiles",
-        "compile before the first collective on all ranks, or raise the time limit of the group",
-    ),
-    (
-        "checkpoint",
-        re.compile(r"torch/(serialization|distributed/checkpoint/)"),
-        "writes or reads a checkpoint",
-        "raise the time limit of the group for as long as writing takes, or write in the background",
-    ),
-)  # fmt: skip
-"""What the innermost frames say: the first that fits."""
-_SLEEP = re.compile(r"\bsleep\s*\(")
-_READ = re.compile(
-    r"\b(open|read|readline|readlines|recv|accept|load|input)\s*\(|\bstdin\b|for \w+ in \w*(file|fifo|stdin)"
-)
-_LOCK = re.compile(r"\.(acquire|wait|join|get)\s*\(|^with \w*lock|\b(flock|lockf)\s*\(")
-_STORE = re.compile(r"store\w*\.(get|wait|multi_get)\s*\(", re.I)
 UNCLEAR = ("native", "compute")
 """What a rank does where its Python lines do not say it: then native frames do."""
 MOST_UNCLEAR = 64
@@ -124,7 +51,7 @@ def find_stall(reading: Reading, stage: str) -> Finding | None:
     if not main:
         return None
     if not held:
-        return _find_symmetric(reading, stage) if stage != "look" or reading.look.still_s > 5 else None
+        return find_symmetric(reading, stage) if stage != "look" or reading.look.still_s > 5 else None
     late = reading.look.still_s >= reading.look.hang_timeout_s
     still = [place for place in held if not place.moved or (late and _stays(place))]
     if len(still) < len(held) or not still:
@@ -182,7 +109,9 @@ def _find_held(reading: Reading) -> tuple[Sequence[Place], Sequence[Place]]:
         classes.setdefault(place.key, []).append(place)
     needs = {key: reading.need(members[0]).ranks for key, members in classes.items()}
     needed.update(*needs.values())
-    held = [place for place in outside if place.rank in needed or place.stand.state in STOPPED]
+    # Stopped, or in code of its own within a call: it has begun what others wait in, and does not get on with it.
+    inside = [place for place in outside if place.stand.state in STOPPED or place.call is not None]
+    held = [place for place in outside if place.rank in needed or place in inside]
     ranks = {place.rank for place in held}
     main = [place for place in waiting if needs[place.key] & ranks] or waiting
     return largest(place for place in main if place.kind in ("collective", "wrapper")) or main, held
@@ -239,63 +168,6 @@ def _stays(place: Place) -> bool:
     return now is not None and now == before
 
 
-def describe_doing(place: Place) -> Doing:
-    """Return what a rank outside of every collective does, by its process state, its frames and its own line."""
-    stand = place.stand
-    if stand.state in STOPPED:
-        return Doing("stopped", "is stopped by a signal (SIGSTOP, or a debugger)",
-                     Fix("let it go on", command=f"kill -CONT {stand.pid}"))  # fmt: skip
-    if stand.state == "D":
-        return Doing("uninterruptible", "is in an uninterruptible wait of the kernel (a disk or a network file system)",
-                     Fix("look at the file system it uses", command=f"cat /proc/{stand.pid}/stack"))  # fmt: skip
-    texts = [f"{frame.file}:{frame.function}" for frame in stand.frames[:DEEP]]
-    for text in [
-        *(text for text in texts if _LOADER.search(text)),
-        *texts,
-    ]:  # a loader waits by way of a queue
-        for kind, pattern, what, fix in _BY_FRAME:
-            if pattern.search(text):
-                return Doing(kind, what, Fix(fix))
-    native = telling_frame(stand.native)
-    if place.moved:
-        inside = f", in {name_native(native)}," if native is not None else ""
-        return Doing(
-            "compute",
-            f"computes on one line{inside} and does not come back",
-            Fix("see what it computes", command=f"py-spy dump --native --locals --pid {stand.pid}"),
-        )
-    own = user_line(stand.frames)
-    source = (own.source or "") if own is not None else ""
-    if _STORE.search(source):
-        return Doing(
-            "store",
-            "waits for a key of the store that nobody has set",
-            Fix("set it on the rank that knows it, and give the wait a time limit", code="store.wait([key], "
-                "timedelta(minutes=5))"),
-        )  # fmt: skip
-    if _SLEEP.search(source):
-        return Doing(
-            "sleep", "sleeps", Fix("others wait meanwhile: let every rank wait, or wait for the thing itself")
-        )
-    if _READ.search(source):
-        return Doing("read", "reads, and nothing comes",
-                     Fix("look at what it reads from: a pipe without a writer, a dead mount, a server"))  # fmt: skip
-    if _LOCK.search(source):
-        return Doing("lock", "waits for a lock, a queue or a thread of its own",
-                     Fix("look at who holds it, and give the wait a time limit"))  # fmt: skip
-    if native is not None:
-        return Doing(
-            "native",
-            f"stands in {name_native(native)}",
-            Fix(f"look at what {name_native(native)} waits for, and give it a time limit"),
-        )
-    return Doing(
-        "native",
-        "does not move",
-        Fix("look at its native stack", command=f"ddpdoctor attach --native {stand.pid}"),
-    )
-
-
 def list_unclear(places: Sequence[Place]) -> dict[str, list[int]]:
     """Return the details of a finding on ranks whose Python lines do not say what they do."""
     ranks = [place.rank for place in places if describe_doing(place).kind in UNCLEAR]
@@ -337,56 +209,3 @@ def _children(children: Sequence[ChildStand]) -> list[EvidenceItem]:
         what = "loader worker" if child.role == "loader-worker" else "child"
         items.append(EvidenceItem("child", f"{what} {child.pid}{at}, {child.state or 'state unknown'}"))
     return items
-
-
-def _find_symmetric(reading: Reading, stage: str) -> Finding | None:
-    """All ranks wait, and each for what is on its way: the network or the library, and no rank."""
-    living = [place for place in reading.places if place.kind != "gone"]
-    if len(living) < 2 or not all(place.waits for place in living) or reading.unseen:
-        return None
-    if reading.look.still_s < DEVICE_S and any(place.kind == "device" for place in living):
-        return None
-    if flows(reading):
-        return None  # slow, and not still
-    sides = part(living, lambda place: place.key)
-    age = format_age(reading.look.still_s)
-    numbered = not any(place.kind == "functional" for place in living)
-    apart = None if numbered else find_apart(reading, stage)
-    if apart is not None:
-        return apart
-    if len(sides) == 1 and numbered:
-        name = f"{name_wait(living)}{name_line(living[0].line)}"
-        message = (
-            f"All {len(living)} ranks have been in {name} for {age}, with equal counts of "
-            "calls: no rank is at fault, and nothing moves between them."
-        )
-    else:
-        told = join_words((_say_waiting(side) for side in sides), few=MOST_SIDES)
-        why = "by the numbers of their calls nobody has left one out"
-        if not numbered:
-            why = "functional collectives have no numbers that tell who has left one out"
-        message = f"{capitalise(told)}. Nothing has moved for {age}, and {why}: no rank can be named."
-    return Finding(
-        message=message,
-        code="COL005",
-        victims=ranks_of(living),
-        where=tuple(
-            in_frame(line, ranks_of(side), "victim") for side in sides if (line := side[0].line) is not None
-        ),
-        evidence=(
-            *what_was_seen(reading),
-            *(EvidenceItem("socket", text) for text in describe_sockets(reading)),
-        ),
-        fix=(
-            Fix("examine the network between the nodes", command="ddpdoctor check --nproc 2"),
-            Fix("a call on very much data takes long on a slow link: compare with what check measures"),
-        ),
-        details={"proof": False, "stage": stage, "symmetric": numbered and len(sides) == 1},
-        confidence="high" if stage == "confirmed" and len(sides) == 1 and numbered else "low",
-        decisive=True,
-    )
-
-
-def _say_waiting(side: Sequence[Place]) -> str:
-    verb = choose_form(len(side), "waits", "wait")
-    return f"{name_set(ranks_of(side))} {verb} in {name_wait(side)}{name_line(side[0].line)}"

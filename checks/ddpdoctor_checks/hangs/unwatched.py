@@ -8,10 +8,13 @@ from dataclasses import replace
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
 from ddpdoctor_checks.crash.frames import user_frames
+from ddpdoctor_checks.hangs.doing import describe_doing
 from ddpdoctor_checks.hangs.paths import describe_sockets
 from ddpdoctor_checks.hangs.reading import INIT, MAKERS, Place, Reading, name_call, name_line, part, ranks_of
 from ddpdoctor_checks.hangs.sides import op_of, spot_of
-from ddpdoctor_checks.hangs.stalls import describe_doing, list_unclear, show_native
+from ddpdoctor_checks.hangs.stalls import list_unclear, show_native
+from ddpdoctor_checks.hangs.starting import find_starting
+from ddpdoctor_checks.hangs.symmetric import advise_library
 from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.wording import capitalise, choose_form, count_of, format_age, join_words, name_set
 
@@ -35,8 +38,10 @@ def judge_stacks(reading: Reading) -> Finding | None:
     waiting = [place for place in reading.places if place.waits]
     outside = [place for place in reading.places if place.kind == "outside"]
     blind = [place for place in outside if not place.stand.frames and not place.stand.native]
-    if not waiting or blind or any(place.moved for place in outside):
+    if blind or any(place.moved for place in outside):
         return None
+    if not waiting:
+        return _find_starting(reading, outside)
     given = reading.look.given
     # Who waited longest has waited for those who are not there; the others came later.
     longest = max(waited_for(place, reading) for place in waiting)
@@ -161,6 +166,15 @@ def describe_standing(reading: Reading) -> str:
     return "; ".join([text, *more, *notes[:1]])
 
 
+def _find_starting(reading: Reading, outside: Sequence[Place]) -> Finding | None:
+    """Return what ranks wait for of which none waits in a collective."""
+    waited = waited_together(outside, reading)
+    if waited < WAITED_S and not reading.look.given:
+        return None
+    look = replace(reading.look, still_s=waited)
+    return find_starting(replace(reading, look=look), look.stage, _what_was_seen(reading, outside))
+
+
 def _find_outside(
     reading: Reading, waiting: Sequence[Place], outside: Sequence[Place], waited: float
 ) -> Finding:
@@ -219,13 +233,15 @@ def _find_sides(reading: Reading, sides: Sequence[Sequence[Place]], waited: floa
         code = "COL011"
     odd = [place for side in sides[1:] for place in side] if len(sides[0]) > len(sides[1]) else []
     told = capitalise(join_words((say_side(side) for side in sides), few=MOST_SIDES))
-    doubt = "none of them comes to the other's call" if odd else "which of them is wrong cannot be told"
+    doubt = (
+        "none of them comes to the other's call" if odd else "the evidence does not show which side is wrong"
+    )
     return _make(
         reading,
         f"{told}: all of them wait, and {doubt}.",
         code,
         odd or [place for side in sides for place in side],
-        sides[0] if odd else (),
+        (),  # without the numbers of calls nothing shows that the larger side is right
         waited,
         (
             Fix(
@@ -246,14 +262,14 @@ def _find_together(reading: Reading, waiting: Sequence[Place], waited: float) ->
         return None
     finding = _make(
         reading,
-        f"All {len(waiting)} ranks have stood in {name_call(first.call)}{name_line(first.line)} for "
-        f"{format_age(waited)}: no rank is to be seen at fault; whether it is the same call cannot be told.",
+        f"All {len(waiting)} ranks have been blocked in {name_call(first.call)}{name_line(first.line)} for "
+        f"{format_age(waited)}; their stacks do not show whether it is the same call on each rank.",
         "COL005",
         (),
-        waiting,
+        (),
         waited,
         (
-            Fix("examine the network between the ranks", command="ddpdoctor check --nproc 2"),
+            *advise_library(reading, first.stand.pid),
             Fix(
                 "a call on very much data takes long on a slow link; look again",
                 command="ddpdoctor attach --watch 30",
@@ -262,7 +278,8 @@ def _find_together(reading: Reading, waiting: Sequence[Place], waited: float) ->
         {"symmetric": True},
     )
     sockets = tuple(EvidenceItem("socket", text) for text in describe_sockets(reading))
-    return replace(finding, confidence="low", evidence=(*finding.evidence, *sockets))
+    where = tuple(_list_places(waiting, "noticed", name_hosts(reading)))
+    return replace(finding, confidence="low", where=where, evidence=(*finding.evidence, *sockets))
 
 
 def _make(

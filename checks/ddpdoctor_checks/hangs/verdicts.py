@@ -222,7 +222,7 @@ def judge_mismatch(main: Sequence[Place], others: Sequence[Place]) -> Deadlock:
     told = join_words(say_call(side) for side in sides[:MOST_SIDES])
     culprits = ranks_of(place for side in odd for place in side)
     group = name_group(call)
-    doubt = "; which of them is wrong cannot be told" if tied else ""
+    doubt = "; the evidence does not show which side is wrong" if tied else ""
     return Deadlock(
         "COL003",
         f"At call #{call.ordinal}{group} {told}{doubt}.",
@@ -257,6 +257,8 @@ def judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
     rest = [side for side in sides if side not in odd] if odd else []
     culprits = [place for side in (odd or sides) for place in side]
     guard = next((found for place in culprits if (found := guard_of(place)) is not None), None)
+    # Two ranks of which one left a loop: it may have had too little to do, or the other one too much.
+    proven = guard is not None or 2 * len(culprits) < sum(map(len, sides))
     passed = next((side for side in rest if guard is None and guard_of(side[0]) is not None), None)
     loop = _find_left_loop(culprits, rest) if rest and guard is None and passed is None else None
     told = say_sides([place for side in (rest or sides) for place in side])
@@ -274,12 +276,12 @@ def judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
         none = (
             "neither comes to the other's call" if len(sides) == 2 else "none of them comes to another's call"
         )
-        message = f"{capitalise(told)}: {none}, and which is wrong cannot be told."
+        message = f"{capitalise(told)}: {none}; the evidence does not show which side is wrong."
     return Deadlock(
         "COL002",
         message,
         ranks_of(culprits),
-        ranks_of(place for side in rest for place in side),
+        ranks_of(place for side in rest for place in side) if proven else RankSet(),
         [*(odd or sides), *rest],
         blamed=len(odd) or len(sides),
         fix=_advise(culprits, guard, [place for side in rest for place in side])

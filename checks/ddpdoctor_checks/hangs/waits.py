@@ -190,7 +190,8 @@ def to_finding(deadlock: Deadlock, reading: Reading) -> Finding:
     several = len(set(hosts.values())) > 1
     where: list[Where] = []
     for number, side in enumerate(deadlock.sides):
-        role = "culprit" if number < deadlock.blamed else "victim"
+        innocent = not ranks_of(side).minus(deadlock.victims)
+        role = "culprit" if number < deadlock.blamed else "victim" if innocent else "noticed"
         where.extend(_places(side, role, hosts if several else {}))
     if deadlock.loop is not None:
         loop = deadlock.loop
@@ -218,7 +219,7 @@ def to_finding(deadlock: Deadlock, reading: Reading) -> Finding:
     )
 
 
-_ORDER = ("culprit", "condition", "caller", "victim")
+_ORDER = ("culprit", "condition", "caller", "victim", "noticed")
 
 
 def what_was_seen(reading: Reading) -> list[EvidenceItem]:

@@ -34,9 +34,13 @@ def find_ranks_missing(evidence: Evidence) -> Iterable[Finding]:
         with "Timed out after 900 seconds waiting for clients. 3/4 clients joined."
 
     How it decides:
-        Each node records who had joined when its limit passed (``--join-timeout``). The most complete
+        Each node records who had joined when its limit passed (``--join-timeout``; or ``--timeout`` of the whole
+        command, which the message then names, at medium confidence). The most complete
         of these views counts. A node that met nobody at all says so, and blames nobody: the other side may be
         missing, or the way to it.
+
+        Under ``run`` and ``attach``: ranks have been in init_process_group for longer than ``--hang-timeout``, and of
+        others of the world that they ask for no process was seen.
 
     Known false alarms:
         Nodes that start later than the limit, in a queue or while a container image is pulled.
@@ -75,7 +79,10 @@ def _count_started(evidence: Evidence) -> Iterable[Finding]:
         (each.duration_s or 0.0 for each in evidence.stages if each.stage == "rendezvous"), default=0.0
     )
     limit = max((each.limit_s or 0.0 for each in evidence.stages if each.stage == "rendezvous"), default=0.0)
-    view = Rendezvous(0, launch.backend, endpoint, 1, (0,), launch.world_size, started, waited, limit)
+    option = next((each.limit_option for each in evidence.stages if each.stage == "rendezvous"), None)
+    view = Rendezvous(
+        0, launch.backend, endpoint, 1, (0,), launch.world_size, started, waited, limit, limit_option=option
+    )
     yield _describe_missing(evidence, view, started)
 
 
@@ -92,22 +99,33 @@ def _describe_missing(evidence: Evidence, best: Rendezvous, joined: RankSet) -> 
     lacking = RankSet.span(best.expected_ranks).minus(joined)
     if numbered and len(joined) == 0 and best.expected_nodes > 1:
         lacking = lacking.minus(places.ranks([best.node]))
-    waited = format_age(best.waited_s)
+    lacking = lacking.minus(best.own_ranks)
+    early = best.limit_option == "--timeout"
+    waited = format_age(best.waited_s) + (", when --timeout ended the wait" if early else "")
     alone = best.expected_nodes > 1 and set(best.joined_nodes) <= {best.node}
     if alone:
         others = best.expected_nodes - 1
         whom = choose_form(others, "did not meet the other node", f"met none of the other {others:,} nodes")
         message = f"{places.host(best.node)} {whom} at {best.endpoint} within {waited}."
+    elif evidence.launch.launcher == "env" and not joined:
+        who = f"{name_set(best.own_ranks)} on {places.host(best.node)}"
+        message = f"{who} met no other rank within {waited}: {best.error or 'nothing answered'}."
     else:
         share = f"{len(joined):,} of {count_of(best.expected_ranks, 'rank')} joined the rendezvous"
-        missing = _name_missing(places, best, absent, lacking, numbered=numbered)
+        never = "had not come" if early else "never came"
+        by_rank = evidence.launch.launcher != "ddpdoctor" and not absent
+        missing = (
+            f"{name_set(lacking)} {never}"
+            if by_rank
+            else _name_missing(places, best, absent, lacking, never, numbered=numbered)
+        )
         message = f"{share} at {best.endpoint} within {waited}: {missing}."
     return Finding(
         message=message,
         ranks=lacking,
         victims=joined,
         nodes=places.hosts(absent) if numbered else (),
-        confidence="medium" if alone else "high",
+        confidence="medium" if alone or early else "high",
         evidence=tuple(_quote_views(places, evidence)),
         fix=_fix_missing(evidence, best, absent),
         details={
@@ -122,11 +140,11 @@ def _describe_missing(evidence: Evidence, best: Rendezvous, joined: RankSet) -> 
 
 
 def _name_missing(
-    places: Places, best: Rendezvous, absent: Sequence[int], lacking: RankSet, *, numbered: bool
+    places: Places, best: Rendezvous, absent: Sequence[int], lacking: RankSet, never: str, *, numbered: bool
 ) -> str:
     if not absent:
         did = choose_form(best.expected_nodes, "their node", "all nodes")
-        return f"{name_set(lacking)} never came, although {did} did"
+        return f"{name_set(lacking)} {never}, although {did} did"
     if not numbered:
         came = join_words(places.hosts(sorted(best.joined_nodes)))
         return f"only {came} came, {count_of(len(absent), 'node')} of {best.expected_nodes:,} did not"
@@ -134,7 +152,7 @@ def _name_missing(
     if len(RankSet(absent).ranges) > FEW:
         who = count_of(len(absent), "node")
     known = [places.host(node) for node in absent if node in places.facts]
-    return f"{who}{f' ({join_words(known)})' if known else ''} with {name_set(lacking)} never came"
+    return f"{who}{f' ({join_words(known)})' if known else ''} with {name_set(lacking)} {never}"
 
 
 def _quote_views(places: Places, evidence: Evidence) -> Iterable[EvidenceItem]:
@@ -145,7 +163,7 @@ def _quote_views(places: Places, evidence: Evidence) -> Iterable[EvidenceItem]:
             f"{places.host(view.node)} saw "
             f"{len(view.joined_nodes)} of {count_of(view.expected_nodes, 'node')}, "
             f"{len(view.joined_ranks):,} of {count_of(view.expected_ranks, 'rank')} in {view.waited_s:.1f} s "
-            f"(limit {view.limit_s:g} s){error}",
+            f"(limit {view.limit_s:.3g} s){error}",
             ranks=view.joined_ranks,
         )
     for link in evidence.links[:64]:
@@ -169,6 +187,15 @@ def _fix_missing(evidence: Evidence, best: Rendezvous, absent: Sequence[int]) ->
     launch = evidence.launch
     if launch.launcher in ("srun", "mpirun"):
         return (Fix("see whether all tasks were started, and start the world again", repeat_launch(launch)),)
+    if launch.launcher == "env":
+        lacking = RankSet.span(best.expected_ranks).minus(best.joined_ranks).minus(best.own_ranks)
+        return tuple(
+            Fix(
+                f"start rank {rank} too, and with the same MASTER_ADDR and MASTER_PORT",
+                repeat_launch(launch, rank=rank),
+            )
+            for rank in list(lacking)[:4]
+        )
     if best.expected_nodes == 1:
         return (
             Fix(

@@ -42,7 +42,8 @@ def find_port_taken(evidence: Evidence) -> Iterable[Finding]:
         The hosting node binds the port before anything is launched. Where the kernel refuses with EADDRINUSE,
         the holder is looked up in /proc/net/tcp and /proc/PID/fd. No threshold is involved. A holder that is
         one of the ranks or the agent of this very launch is not a finding. Another node knows less: that
-        something accepts connections there and does not answer as torch's store does within 15 s.
+        something accepts connections there, and answers otherwise than torch's store does (medium confidence) or
+        not at all until the limit of the wait (low confidence: a store whose process is stopped is silent too).
 
     Known false alarms:
         A holder that is just ending frees the port a moment later. Another user's process is seen only as a
@@ -61,7 +62,7 @@ def find_port_taken(evidence: Evidence) -> Iterable[Finding]:
     for probe in evidence.ports:
         if probe.status == "taken" and (probe.node, probe.holder_pid) not in ours:
             yield _describe_taken(evidence, places, probe)
-        elif probe.status == "foreign":
+        elif probe.status in ("foreign", "silent"):
             yield _describe_foreign(evidence, places, probe)
 
 
@@ -103,13 +104,18 @@ def _describe_foreign(evidence: Evidence, places: Places, probe: PortProbe) -> F
     """Describe what a node that is to connect to the store sees of it."""
     host, seer = probe.address or "the hosting node", places.host(probe.node)
     fixed = evidence.launch.rdzv_backend in FIXED
+    message = f"The rendezvous port {probe.port} on {host} is held by something that is no store of torch"
+    if probe.status == "silent":
+        message = (
+            f"The rendezvous port {probe.port} on {host} accepts connections, but torch's store has not answered "
+            "there: another program holds the port, or the process of the store is stopped or starved"
+        )
     return Finding(
-        message=f"The rendezvous port {probe.port} on {host} is held by something that is no store of torch, "
-        f"as {seer} sees it.",
+        message=f"{message}, as {seer} sees it.",
         ranks=places.ranks([0]) if fixed else RankSet(),
         victims=places.ranks([probe.node]) if fixed else RankSet(),
         nodes=(host,),
-        confidence="medium",
+        confidence="low" if probe.status == "silent" else "medium",
         evidence=(EvidenceItem("port", f"{seer} -> {host}:{probe.port}: {probe.error or 'no answer'}"),),
         fix=(
             Fix(f"see on {host} who holds it (as root)", f"sudo ss -ltnp 'sport = :{probe.port}'"),

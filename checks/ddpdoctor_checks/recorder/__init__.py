@@ -11,6 +11,7 @@ from ddpdoctor_checks.recorder.findings import (
     find_groups_differ,
     find_left_early,
     find_order_swapped,
+    find_two_threads,
 )
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "find_groups_differ",
     "find_left_early",
     "find_order_swapped",
+    "find_two_threads",
 ]

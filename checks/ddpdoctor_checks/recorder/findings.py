@@ -122,6 +122,9 @@ def find_order_swapped(evidence: Evidence) -> Iterable[Finding]:
         two lines do not change places.
         The smaller part of the ranks is named; of two ranks it cannot be told.
 
+        Under ``run``, while the job hangs: the main thread of a rank and another thread that Python started, as
+        an asynchronous checkpoint does, wait in calls on one group. Which of the two comes first is left to chance.
+
     Known false alarms:
         Ranks that take turns in giving a value to an all_reduce while the others give zeros, from two lines, in a world
         of two, where these lines are not the two sides of one test. Broadcasts in turn are left out where, as in dumps,
@@ -135,6 +138,21 @@ def find_order_swapped(evidence: Evidence) -> Iterable[Finding]:
         https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html
     """
     yield from _tell(evidence, "COL004")
+
+
+@check_also(
+    find_order_swapped,
+    id="hangs.threads",
+    family="hangs",
+    needs=("standstills",),
+    required=False,
+    commands=JOB,
+)
+def find_two_threads(evidence: Evidence) -> Iterable[Finding]:
+    """Two threads of a rank wait in calls on one group."""
+    found = looked.judge_look(evidence)
+    if found is not None and found.code == "COL004":
+        yield found
 
 
 @check_also(

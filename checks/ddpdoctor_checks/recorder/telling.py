@@ -9,6 +9,7 @@ from typing import Any
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.collectives import RETIRED, STATES, RecordedCall
 from ddpdoctor.judge import EvidenceItem, Fix, Where
+from ddpdoctor_checks.calls.last import describe_call
 from ddpdoctor_checks.calls.matching import Difference, Matching, Side, waiting_elsewhere
 from ddpdoctor_checks.calls.sequences import MEETING
 from ddpdoctor_checks.crash.frames import user_frames
@@ -19,8 +20,6 @@ MOST_SIDES = 4
 """Sides that a sentence names; ``details`` has up to `MOST_ROWS`."""
 MOST_ROWS = 32
 MOST_CALLERS = 2
-SHAPES = 3
-"""Shapes of a call that are shown."""
 
 SORTED = Fix(
     "make the calls in one order on every rank: sort what is iterated over",
@@ -90,21 +89,6 @@ def name_call(call: RecordedCall, number: int) -> str:
     return f"{call.op} #{number}"
 
 
-def describe_call(call: RecordedCall) -> str:
-    """Return a call with what must agree: ``all_reduce of [4] float32``."""
-    words = [
-        each for each in (call.reduction, f"root {call.root}" if call.root is not None else None) if each
-    ]
-    text = call.op + (f"({', '.join(words)})" if words else "")
-    shapes = call.inputs if call.inputs else call.outputs
-    if not shapes:
-        return text
-    types = call.input_types or call.output_types
-    same = set(types[: len(shapes)])
-    shown = ", ".join(str(list(shape)) for shape in shapes[:SHAPES]) + (", …" if len(shapes) > SHAPES else "")
-    return f"{text} of {shown}" + (f" {next(iter(same))}" if len(same) == 1 else "")
-
-
 def name_site(site: Frame | None) -> str:
     """Return `` (train.py:88)``, or nothing."""
     return f" ({site.file}:{site.line})" if site is not None else ""
@@ -145,7 +129,7 @@ def _tell_missing(matching: Matching, difference: Difference) -> tuple[str, str,
         )
         message += f"; meanwhile {told}"
     if not difference.culprits:
-        message += "; which side is wrong cannot be told"
+        message += "; the evidence does not show which side is wrong"
     return "COL002", f"{message}.", (OUTSIDE, UNEVEN)
 
 
@@ -160,7 +144,7 @@ def _say_calls(matching: Matching, difference: Difference) -> str:
 
 
 def _tell_mismatch(matching: Matching, difference: Difference) -> tuple[str, str, tuple[Fix, ...]]:
-    doubt = "" if difference.culprits else "; which of them is wrong cannot be told"
+    doubt = "" if difference.culprits else "; the evidence does not show which side is wrong"
     at = f"At call #{difference.number}{difference.group.title}"
     return "COL003", f"{at} {_say_calls(matching, difference)}{doubt}.", (SAME, SORTED)
 
@@ -189,7 +173,7 @@ def _tell_apart(matching: Matching, difference: Difference) -> tuple[str, str, t
     message = f"{capitalise(here)} {_say_place(matching, difference, usual)}; {name_set(odd.ranks)} "
     message += f"never called it: {there}"
     if not difference.culprits:
-        message += "; which side is wrong cannot be told"
+        message += "; the evidence does not show which side is wrong"
     alone = len(odd.ranks) == 1 and matching.essences.origin((odd.call or 0,)) == "forward"
     return "COL002", f"{message}.", (BARE, OUTSIDE) if alone else (OUTSIDE, UNEVEN)
 
@@ -216,7 +200,7 @@ def _tell_swap(matching: Matching, difference: Difference) -> tuple[str, str, tu
         for side in difference.sides[:MOST_SIDES]
         if side.site is not None
     ]
-    doubt = "" if difference.culprits else "; which order is wrong cannot be told"
+    doubt = "" if difference.culprits else "; the evidence does not show which order is wrong"
     what = f"{describe_call(call)} #{difference.number}{difference.group.title}"
     mixed = f"into {what} {join_words(parts)}{doubt}: their values were mixed, silently"
     message = f"Two calls have changed places: {mixed}."

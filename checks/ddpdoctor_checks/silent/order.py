@@ -6,13 +6,14 @@ from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, NotApplicable, check_also
+from ddpdoctor_checks.calls.last import describe_call
 from ddpdoctor_checks.calls.matching import Difference, Matching, find_swap
 from ddpdoctor_checks.calls.sequences import Essences, is_ring, read_groups
 from ddpdoctor_checks.crash.telling import JOB
 from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.recorder.ends import diagnose_ends, failed_itself
 from ddpdoctor_checks.recorder.findings import find_order_swapped
-from ddpdoctor_checks.recorder.telling import describe_call, tell
+from ddpdoctor_checks.recorder.telling import tell
 
 
 @check_also(

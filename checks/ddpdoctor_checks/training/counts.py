@@ -46,7 +46,7 @@ def find_skipped(evidence: Evidence) -> Iterable[Finding]:
         make steps of their own.
 
     Known false alarms:
-        None known: under Join the replicas are equal at the end.
+        None known: under Join steps that a rank has gone along with count as made, and replicas are equal at the end.
 
     Fix:
         Let all ranks decide alike, by a value that is reduced first.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.sampling import Sampling
 from ddpdoctor.evidence.training import BatchLook, EpochLook, LoaderSetup
+from ddpdoctor_checks.training.parting import is_moved
 from ddpdoctor_checks.training.replicas import list_replicas
 from ddpdoctor_checks.training.wrappers import list_groups, list_wrappers
 
@@ -95,9 +96,18 @@ def find_repeated(evidence: Evidence) -> list[Repeated]:
 
 
 def _is_one(evidence: Evidence, model: int) -> bool:
-    """Whether a model that nothing wraps is known to be kept equal on its ranks: parts of a model read the same."""
-    replicas = [each for each in list_replicas(evidence) if each.model == model]
-    return any(each.setup.uniform and all(len(look.values) == 1 for look in each.looks) for each in replicas)
+    """Whether a model that nothing wraps is known to be kept equal by what its ranks send each other.
+
+    Parts of a model read the same, and so does a model that each rank trains for itself, to compare another one with.
+    """
+    return any(
+        each.model == model
+        and each.setup.uniform
+        and is_moved(each, "carried")
+        and any(each.agrees(look) for look in each.looks)
+        and all(len(look.values) == 1 for look in each.looks)
+        for each in list_replicas(evidence)
+    )
 
 
 def _is_apart(evidence: Evidence, loader: str, epoch: int, ranks: RankSet) -> bool:
@@ -148,6 +158,8 @@ def find_whole(evidence: Evidence) -> list[Whole]:
     """
     found: dict[str, Whole] = {}
     wrapped = {wrapper.number for wrapper in list_wrappers(evidence)}
+    given = [look for node in evidence.training for look in node.batches]
+    apart = {look.loader for look in given} - {look.loader for look in given if look.model in wrapped}
     groups = [peers for number in sorted(wrapped) for peers in list_groups(evidence, number)]
     rows: dict[tuple[str, int, str, int], list[Sampling]] = {}
     for node in evidence.training:
@@ -156,7 +168,7 @@ def find_whole(evidence: Evidence) -> list[Whole]:
                 rows.setdefault((row.loader, row.number, row.origin, row.whole), []).append(row)
     for (loader, _, _, size), same in sorted(rows.items()):
         ranks = RankSet().union(*(row.ranks for row in same))
-        if loader in found or sum(row.samples for row in same) < size * len(ranks):
+        if loader in found or loader in apart or sum(row.samples for row in same) < size * len(ranks):
             continue
         for peers in groups:
             both = RankSet(rank for rank in ranks if rank in peers)

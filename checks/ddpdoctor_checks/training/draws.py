@@ -63,10 +63,10 @@ def find_draws_repeated(evidence: Evidence) -> Iterable[Finding]:
     looks: dict[tuple[int, str], dict[int, list[BatchLook]]] = {}
     for node in evidence.training:
         for look in node.batches:
-            if look.epoch == 1:
+            if look.epoch == 1 and look.model > 0:
                 looks.setdefault((look.model, look.loader), {}).setdefault(look.index, []).append(look)
-    for rows in looks.values():
-        for peers in list_groups(evidence):
+    for (model, _), rows in looks.items():
+        for peers in list_groups(evidence, model):
             ranks = _find_equal(rows, peers)
             if ranks:
                 yield _tell(ranks, rows)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.training import StateLook, StepLook, TensorLook, WrapperLook, WrapperSetup
-from ddpdoctor_checks.training.replicas import Replica, leave_ignored, list_replicas
+from ddpdoctor_checks.training.replicas import Replica, agrees_over, leave_ignored, list_replicas
 from ddpdoctor_checks.wording import find_odd
 
 LAST_BITS = 1e-6
@@ -62,21 +62,21 @@ def judge_replicas(evidence: Evidence) -> list[Parting]:
 
 
 def _judge(replica: Replica) -> Parting | None:
-    parted = [look for look in replica.looks if len(look.values) > 1]
-    unequal = [look for look in replica.looks if len(look.gradients) > 1 or _partly_missing(look)]
+    sure = [look for look in replica.looks if look.final or not look.joined]
+    parted = [look for look in sure if len(look.values) > 1]
+    unequal = [look for look in sure if len(look.gradients) > 1 or _partly_missing(look)]
     if not parted and not unequal:
         return None
     first, gradients = next(iter(parted), None), next(iter(unequal), None)
-    began = min(look.step for look in (*parted[:1], *unequal[:1]))
-    later = [
-        look
-        for look in replica.looks
-        if look.step > began and len(look.values) == 1 and len(look.values[0].ranks) > 1
-    ]
-    if later and (first is None or any(look.step > first.step for look in later)):
+    if first is not None and _agree_after(replica, first, first.values):
         return None  # equal again: averaged between steps, or broadcast
-    if first is None and (gradients is None or any(look.step > gradients.step for look in replica.looks)):
-        return None  # gradients differ, and what was made of them does not
+    if first is None and gradients is not None:
+        later = [look for look in replica.looks if look.step > gradients.step]
+        # What differs of several models is not always known: it is no difference of this one.
+        if any(not look.values for look in later) or _agree_after(
+            replica, gradients, _part_gradients(gradients)
+        ):
+            return None  # gradients differ, and what was made of them does not
     at_start = first is not None and first.step == 1
     if replica.wrapper is None:
         return _judge_unwrapped(replica, first, gradients, at_start)
@@ -112,6 +112,19 @@ def _judge(replica: Replica) -> Parting | None:
         at_start=at_start,
         slight=_is_slight(replica, first, gradients),
     )
+
+
+def _agree_after(replica: Replica, apart: StepLook, shares: Sequence[Share]) -> bool:
+    """Whether ranks that differ at one look hold the same at a later one."""
+    return any(look.step > apart.step and agrees_over(look, shares) for look in replica.looks)
+
+
+def _part_gradients(look: StepLook) -> Sequence[Share]:
+    """Return which ranks have the same gradients; those that have none of a tensor are another part."""
+    lacking = (
+        (*each.gradients, Share("", each.missing)) for each in look.tensors if _differs_in_missing(each)
+    )
+    return look.gradients if len(look.gradients) > 1 else next(lacking, ())
 
 
 def _lacks_forwards(replica: Replica, first: StepLook) -> bool:
@@ -195,11 +208,11 @@ def _weigh_unwrapped(evidence: Evidence, parting: Parting) -> Parting | None:
         return None
     rates = bool(find_rates(replica))
     partly = parting.at_start and not _differs_throughout(parting)
-    if rates or partly or _is_moved(replica, "exchanged") or _has_rounds(evidence, replica):
+    if rates or partly or is_moved(replica, "exchanged") or _has_rounds(evidence, replica):
         return replace(parting, confidence="low", advice=True)
     if sharded:
         return replace(parting, confidence="medium" if parting.at_start else "high")
-    if _is_moved(replica, "carried") and batches and not parting.at_start:
+    if is_moved(replica, "carried") and batches and not parting.at_start:
         return replace(parting, confidence="medium")
     return replace(parting, confidence="low", advice=True)
 
@@ -219,7 +232,7 @@ def _has_rounds(evidence: Evidence, replica: Replica) -> bool:
     return any(
         _is_parted(before)
         and before.setup.number not in after.setup.alongside
-        and any(look.step == 1 and len(look.values) == 1 for look in after.looks)
+        and any(look.step == 1 and after.agrees(look) for look in after.looks)
         for before, after in itertools.pairwise(rows)
     )
 
@@ -234,8 +247,13 @@ def _differs_throughout(parting: Parting) -> bool:
     return gradients is not None and not setup.wrappers and gradients.differing >= setup.parameters
 
 
-def _is_moved(replica: Replica, name: str) -> bool:
-    """Whether the program's own calls carry all of the parameters or gradients in most steps."""
+def is_moved(replica: Replica, name: str) -> bool:
+    """Whether the program's own calls carry all of the parameters or gradients in most steps.
+
+    Args:
+        replica: a model and its looks.
+        name: ``carried`` by collectives, or ``exchanged`` by sends and receives.
+    """
     looks = [look for look in replica.looks if not look.final]
     return any(
         getattr(look, name) >= (look.step - before.step) * MOST_STEPS

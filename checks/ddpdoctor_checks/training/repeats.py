@@ -46,7 +46,8 @@ def find_unsharded(evidence: Evidence) -> Iterable[Finding]:
     How it decides:
         By fingerprints of the tensors at the model's door, for the first three batches of an epoch. Ranks of
         different groups (tensor parallel ranks) are not compared, nor are those of a model that nothing wraps
-        and nothing keeps equal; one batch that comes again and again
+        and no collective of the program keeps equal, such as a baseline that each rank trains for itself;
+        one batch that comes again and again
         (overfitting on purpose) does not count, and batches that no DataLoader gave are an advice only: made-up
         data is often equal on purpose. So are equal batches while the sampler gives each rank other indices.
         A warning where the batches differ, and yet torch's RandomSampler went through the whole of one data set on

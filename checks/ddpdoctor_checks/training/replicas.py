@@ -30,6 +30,23 @@ class Replica:
     """Of these ranks and this model alone, in order."""
     wrapper: WrapperSetup | None = None
 
+    def agrees(self, look: StepLook) -> bool:
+        """Whether all ranks have looked at a step and held the same: what one rank did not look at is not compared."""
+        return len(look.values) == 1 and len(look.values[0].ranks) == len(self.ranks)
+
+
+def agrees_over(look: StepLook, apart: Sequence[Share]) -> bool:
+    """Whether ranks that differed before hold the same at a look, as far as they have looked.
+
+    Args:
+        look: a later one.
+        apart: who agreed with whom before.
+    """
+    if len(look.values) != 1:
+        return False
+    ranks = set(look.values[0].ranks)
+    return sum(any(rank in ranks for rank in share.ranks) for share in apart) > 1
+
 
 def list_replicas(evidence: Evidence) -> list[Replica]:
     """Return the models that several ranks train, as far as it is known which ranks should hold the same."""
@@ -117,6 +134,7 @@ def _join_looks(one: StepLook, other: StepLook) -> StepLook:
             sum(len(each.values) > 1 or len(each.gradients) > 1 for each in tensors.values()),
         ),
         states=_join_states(one.states, other.states),
+        joined=one.joined or other.joined,
     )
 
 

@@ -220,7 +220,7 @@ def _list_evidence(parting: Parting) -> list[EvidenceItem]:
         items.append(EvidenceItem("gradients", _tell_look(parting.gradients, "gradients", "at")))
     if parting.first is not None:
         items.append(EvidenceItem("replicas", _tell_look(parting.first, "values", "before")))
-    equal = [look.step for look in parting.replica.looks if len(look.values) == 1]
+    equal = [look.step for look in parting.replica.looks if parting.replica.agrees(look)]
     if equal:
         items.append(EvidenceItem("replicas", f"equal on all ranks before step {equal[-1]}"))
     looked = [str(look.step) for look in parting.replica.looks if not look.final]

@@ -22,6 +22,8 @@ _RULE = re.compile(r"^[=-]{3,}$")
 _EXITED = re.compile(
     r"failed \(exitcode: (?P<status>-?\d{1,10})\) local_rank: (?P<local>\d{1,5}) \(pid: (?P<pid>\d{1,10})\)"
 )
+_SUCCEEDED = re.compile(r"\[[^\]]{1,80}\] worker group successfully finished")
+"""torch/distributed/elastic/agent/server/api.py, at level info."""
 _OWN = re.compile(r"^[WEI]\d{4} \d\d:\d\d:\d\d\.\d+ (?P<pid>\d{1,10}) torch/distributed/")
 
 
@@ -70,6 +72,8 @@ class AgentReader:
         self.exits: list[Exit] = []
         self.exit_lines: list[int] = []
         self.pid: int | None = None
+        self.succeeded = False
+        """It said that all of its workers ended well, and nothing else after that."""
 
     @property
     def busy(self) -> bool:
@@ -90,10 +94,13 @@ class AgentReader:
                 self._close(key)
                 del self._since[key]
         if "failed (exitcode: " in text and (found := _EXITED.search(text)):
+            self.succeeded = False
             exit = Exit(line.number, int(found["local"]), int(found["pid"]), int(found["status"]))
             if len(self.exits) < MOST_ROWS:
                 self.exits.append(exit)
                 self.exit_lines.append(exit.line)
+        elif _SUCCEEDED.search(text):
+            self.succeeded = True
         if text.rstrip() == "Failures:":
             self._close(line.key)
             self._blocks[line.key], self._root[line.key], self._since[line.key] = [], False, line.number

@@ -10,7 +10,15 @@ from pathlib import Path
 
 from ddpdoctor.evidence import Absent, Evidence, Launch
 from ddpdoctor.evidence.bundle import KINDS
-from ddpdoctor.evidence.job import CrashRecord, ExceptionRecord, JobEnd, Moment, ProcessRecord, TextMatch
+from ddpdoctor.evidence.job import (
+    CrashRecord,
+    ExceptionRecord,
+    JobEnd,
+    Moment,
+    NotableLine,
+    ProcessRecord,
+    TextMatch,
+)
 from ddpdoctor.evidence.texts import CAUSE, find_entry
 from ddpdoctor.gather.aftermath.agent import Failure
 from ddpdoctor.gather.aftermath.logs import LogFacts
@@ -34,6 +42,8 @@ FROM_LOGS = ("processes", "exceptions", "crashes", "texts", "job")
 """Kinds that logs can hold; the others are absent."""
 _ENDED = {"agent-ends-rank": signal.SIGTERM.value, "agent-passes-hangup": signal.SIGHUP.value}
 """Entries of the table in which an agent says that it ends a worker, and the signal that it sends."""
+MOST_NOTABLE = 20
+"""Lines worth reading that are kept of all logs."""
 _GOT = "got signal: "
 
 
@@ -79,7 +89,8 @@ def join_logs(
 def _recognises(logs: Sequence[Log], exceptions: Sequence[ExceptionRecord]) -> bool:
     """Whether anything shows that these are the words of a job at all."""
     return bool(exceptions) or any(
-        log.facts.agent_seen or log.facts.texts or log.facts.dumps or log.place for log in logs
+        log.facts.agent_seen or log.facts.agent.succeeded or log.facts.texts or log.facts.dumps or log.place
+        for log in logs
     )
 
 
@@ -347,12 +358,22 @@ def _make_end(
     lost: Sequence[str],
 ) -> JobEnd:
     failed = sorted_.passed_on or sorted_.launchers or any(log.facts.agent.failures for log in logs)
+    agents = [log.facts.agent for log in logs if log.facts.agent_seen or log.facts.agent.succeeded]
+    ended_well = bool(agents) and all(agent.succeeded for agent in agents)
     return JobEnd(
-        exit_code=1 if failed else None,  # Python's, after the agent's exception
+        exit_code=1 if failed else 0 if ended_well else None,  # Python's, after the agent's exception
         restarts=max([0, *(each.attempt for each in processes), *(each.attempt for each in exceptions)]),
         lost=tuple(dict.fromkeys(lost)),
         interrupted=_interrupted(sorted_.passed_on),
+        notable=_choose_notable(logs),
     )
+
+
+def _choose_notable(logs: Sequence[Log]) -> tuple[NotableLine, ...]:
+    """Return the lines worth reading, those that report trouble before last lines; a few of each log."""
+    lines = [line for log in logs for line in log.facts.notable]
+    chosen = [line for line in lines if line.trouble] or lines
+    return tuple(chosen[:MOST_NOTABLE])
 
 
 def _interrupted(passed_on: Sequence[Told]) -> str | None:

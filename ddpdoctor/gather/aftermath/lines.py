@@ -101,7 +101,11 @@ def _unglue(text: str) -> str:
         return text
     found = _GLUED.search(text)
     before = text[: found.start()].rstrip() if found else ""
-    if found is None or not before or before.endswith(("Original", "|", "+", "traceback :")):
+    if (
+        found is None
+        or not before
+        or before.endswith(("Original", "|", "+", "+ Exception Group", "traceback :"))
+    ):
         return text
     start = read_prefix(before)
     return text if not start.text else text[found.start() :]

@@ -10,14 +10,16 @@ import bisect
 import dataclasses
 import io
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ddpdoctor.evidence.job import TextMatch
+from ddpdoctor.evidence.job import NotableLine, TextMatch
 from ddpdoctor.evidence.texts import scan_chunk
 from ddpdoctor.gather.aftermath.agent import AgentReader
 from ddpdoctor.gather.aftermath.faults import Dump, FaultReader
-from ddpdoctor.gather.aftermath.lines import Line, plain, read_prefix, split_line
+from ddpdoctor.gather.aftermath.lines import SEGMENT_LIMIT, Line, plain, read_prefix, split_line
+from ddpdoctor.gather.aftermath.notable import NotableReader
 from ddpdoctor.gather.aftermath.tracebacks import Told, TracebackReader
 from ddpdoctor.gather.files import read_some
 from ddpdoctor.gather.scrub import scrub
@@ -37,9 +39,18 @@ TRIGGERS = (
     b"IndentationError: ",
     b"TabError: ",
     b"torch/distributed/run.py",
+    b"worker group successfully finished",
 )
 BACK = 6
 """Lines before a trigger that are looked at: a syntax error's place and source stand before its name."""
+BUDGET = 100_000_000
+"""Work that one log may cost: characters of lines that are read closely, and `LINE_COST` for each. 1,024 tracebacks of
+40 lines cost a tenth of it. The search for such lines is not counted."""
+LINE_COST = 200
+PIECE = 1 << 18
+"""Bytes after which it is looked whether work is left: what a piece may cost is bounded by the lines in it."""
+PIECES_HELD = 4
+"""Pieces at the end of a log that are read although no work is left."""
 KEPT = 2000
 """Tracebacks that are kept of one log, the last ones: what ended a job comes late."""
 _NCCL = re.compile(r"^[\w.-]{1,255}:(\d{1,10}):\d{1,10} \[")
@@ -63,11 +74,14 @@ class LogFacts:
     told: list[Told] = field(default_factory=list)
     dumps: list[Dump] = field(default_factory=list)
     texts: list[Text] = field(default_factory=list)
+    notable: tuple[NotableLine, ...] = ()
     agent: AgentReader = field(default_factory=AgentReader)
     lines: int = 0
     bytes: int = 0
     agent_seen: bool = False
     unfinished: int = 0
+    unread: int = 0
+    """Bytes in the middle that were not read closely, because so much before them had to be."""
     dropped: int = 0
     """Texts and tracebacks beyond what is kept."""
 
@@ -84,25 +98,52 @@ class LogReader:
         self._labelled = labelled
         self._tracebacks = TracebackReader()
         self._faults = FaultReader()
+        self._notable = NotableReader(name, labelled=labelled)
         self._kept: dict[tuple[object, ...], Text] = {}
+        self._left = BUDGET
+        self._held: deque[bytes] = deque()
         self._number = 1
         """Of the line with which the next stretch begins."""
 
     def take(self, data: bytes) -> None:
         """Take a stretch that ends with a line."""
+        if 2 * (len(data) + LINE_COST * data.count(b"\n")) <= self._left:  # whatever is in it
+            self._read(data)
+            return
+        position = 0
+        while position < len(data):
+            cut = data.find(b"\n", position + PIECE) + 1 or len(data)
+            piece, position = data[position:cut], cut
+            if self._left >= 0:
+                self._read(piece)
+                continue
+            self._held.append(piece)  # no work is left for it, unless it is one of the last
+            if len(self._held) > PIECES_HELD:
+                self._skip(self._held.popleft())
+
+    def _skip(self, piece: bytes) -> None:
+        self._number += piece.count(b"\n")
+        self.facts.bytes += len(piece)
+        self.facts.unread += len(piece)
+
+    def _read(self, data: bytes) -> None:
         self._read_lines(data)
         self._read_texts(data)
+        self._notable.take(data, self._number)
         self._number += data.count(b"\n")
         self.facts.bytes += len(data)
 
     def finish(self) -> LogFacts:
         """Return what was found."""
+        for piece in self._held:  # what ended a job comes late
+            self._read(piece)
         facts = self.facts
         facts.agent.finish()
         self._faults.finish()
         facts.told = self._tracebacks.finish()[-KEPT:]
         facts.dumps = self._faults.done[-KEPT:]
         facts.texts = list(self._kept.values())
+        facts.notable = self._notable.finish()
         facts.lines, facts.unfinished = self._number - 1, self._tracebacks.unfinished
         return facts
 
@@ -126,6 +167,7 @@ class LogReader:
             position, number = end + 1, number + 1
 
     def _feed(self, raw: bytes, number: int) -> None:
+        self._left -= LINE_COST + min(len(raw), SEGMENT_LIMIT)
         for line in split_line(raw.rstrip(b"\r"), number, labelled=self._labelled):
             self.facts.agent.feed(line)
             if not self.facts.agent.reads(line.key):
@@ -138,12 +180,16 @@ class LogReader:
 
     def _read_texts(self, data: bytes) -> None:
         counted, number = 0, self._number
-        for offset, text, hits in scan_chunk(data):
+        for offset, text, hits in scan_chunk(data, self._spend):
             number += data.count(b"\n", counted, offset)
             counted = offset
             line = read_prefix(plain(text), number, labelled=self._labelled)
             for entry, groups in hits:
                 self._keep(entry, line, groups)
+
+    def _spend(self, size: int) -> None:
+        """Note that a line was compared with the table."""
+        self._left -= LINE_COST + size
 
     def _keep(self, entry: str, line: Line, groups: dict[str, str]) -> None:
         attempt = self.facts.attempt_at(line.number)

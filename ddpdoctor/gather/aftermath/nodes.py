@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from ddpdoctor.gather.aftermath.parts import Log
 
-_ENDINGS = re.compile(r"(?:\.(?:log|txt|out|err|json|stdout|stderr|gz|bz2|xz|\d{1,4}))+$")
+_ENDINGS = re.compile(r"(?:\.(?:log|txt|out|err|json|stdout|stderr|gz|bz2|xz|\d{1,4})){1,6}$")
 
 
 def name_by_paths(names: Sequence[str]) -> list[str]:

@@ -27,6 +27,7 @@ def read_sources(
     lost: Sequence[str] = (),
     stdin: io.BufferedIOBase | None = None,
     note: Callable[[str], None] = lambda text: None,
+    cut: list[str] | None = None,
 ) -> Evidence | None:
     """Read logs and error files of one job; None where not one could be read.
 
@@ -36,6 +37,7 @@ def read_sources(
         lost: what could not be looked at, one sentence each.
         stdin: a log that comes from a pipe.
         note: told which file is being read.
+        cut: takes a sentence for each log of which a part was not read.
     """
     logs: list[Log] = []
     errors: list[Error] = []
@@ -54,9 +56,17 @@ def read_sources(
     if stdin is not None:
         note("stdin")
         logs.append(Log(_read(stdin, "stdin", said)))
+    if cut is not None:
+        cut += [describe_unread(log.facts) for log in logs if log.facts.unread]
     if not logs and not errors:
         return None
     return join_logs(logs, errors, cwd=cwd, lost=said)
+
+
+def describe_unread(facts: LogFacts) -> str:
+    """Return words on the part of a log that was not read closely."""
+    size = f"{facts.unread / 1e6:,.1f} of {facts.bytes / 1e6:,.1f} MB"
+    return f"{facts.name}: {size} in the middle were not analyzed: too many lines before them had to be read closely"
 
 
 def _read_file(source: Source, said: list[str]) -> Log:
@@ -75,6 +85,8 @@ def _read(stream: io.BufferedIOBase, name: str, said: list[str]) -> LogFacts:
     except UNREADABLE as problem:
         said.append(f"{name} breaks off: {getattr(problem, 'strerror', None) or problem}")
     facts = reader.finish()
+    if facts.unread:
+        said.append(describe_unread(facts))
     if facts.bytes >= SIZE_LIMIT:
         said.append(f"{name}: what lies behind the first {SIZE_LIMIT >> 30} GiB was not read")
     return facts

@@ -65,6 +65,8 @@ class Sources:
     found: list[Source] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     """One sentence each."""
+    cut: list[str] = field(default_factory=list)
+    """One sentence for each log of which a part was not read."""
 
     def add(self, path: Path, *, named: bool) -> None:
         """Sort one path; a folder is walked.
@@ -73,7 +75,7 @@ class Sources:
             path: exists, or did a moment ago.
             named: the user named it himself, so it is read whatever its name.
         """
-        if path.is_dir():
+        if os.path.isdir(path):
             self._walk(path)
             return
         reason = _refuse(path)
@@ -133,7 +135,7 @@ class Sources:
 
 def is_run_directory(path: Path) -> bool:
     """Whether a folder is one that ``ddpdoctor run`` made."""
-    return (path / "processes").is_dir() or _is_report(path / "report.json")
+    return os.path.isdir(path / "processes") or _is_report(path / "report.json")
 
 
 def _is_report(path: Path) -> bool:

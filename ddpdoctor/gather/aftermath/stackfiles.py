@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.native import NativeFrame, shorten_name
+from ddpdoctor.facts.ownership import PACKAGE, PYTHON, TORCH
 from ddpdoctor.gather.aftermath.lines import plain
 from ddpdoctor.gather.files import open_log, read_some
 from ddpdoctor.gather.recorder.read import read_rank
@@ -119,8 +120,8 @@ class _Thread:
                 library = os.path.basename(native["file"])
                 self.native.append(NativeFrame(shorten_name(native["function"]), library))
         elif frame is not None:
-            file = frame["file"] if frame.re is _FAULT_FRAME else _lengthen(frame["file"])
-            self.frames.append(Frame(file, int(frame["line"]), frame["function"]))
+            owner = _find_owner(frame["file"]) if frame.re is not _FAULT_FRAME else None
+            self.frames.append(Frame(frame["file"], int(frame["line"]), frame["function"], owner=owner))
 
 
 def _read_processes(lines: list[str]) -> list[tuple[int, _Thread]]:
@@ -150,11 +151,13 @@ def _read_processes(lines: list[str]) -> list[tuple[int, _Thread]]:
     return found
 
 
-def _lengthen(file: str) -> str:
-    """Say whose a file is that py-spy names without the folder of its library."""
+def _find_owner(file: str) -> str | None:
+    """Return whose a file is that py-spy names without the folder of its library; None where its path says it."""
     first = file.partition("/")[0].removesuffix(".py")
     if file.startswith(("/", "<")):
-        return file
+        return None
     if first in sys.stdlib_module_names:
-        return f"lib/python3/{file}"
-    return f"site-packages/{file}" if "/" in file and first in _PACKAGES else file
+        return PYTHON
+    if "/" not in file or first not in _PACKAGES:
+        return None
+    return TORCH if first == "torch" else PACKAGE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from dataclasses import dataclass, field
 
@@ -46,6 +47,12 @@ _IGNORED = ("Exception ignored in", "--- Logging error ---", "Exception ignored 
 """Said before tracebacks that end nothing."""
 _LOGGED = re.compile(r"(?:^|[\s\[|(])(?:ERROR|CRITICAL|WARNING)(?=[\s\]:|)])")
 """A logger's line: the traceback below it was caught and written down (logging.exception)."""
+_GROUP = re.compile(r"^\s{0,60}\+ Exception Group " + re.escape(HEADER))
+_MARGIN = re.compile(r"^\s{0,60}[|+] ?")
+_MEMBER = re.compile(
+    r"^(?P<margin>\s{0,60}(?:\+-)?\+)(?:-{8,40} (?P<number>\d{1,4}|\.\.\.) -{8,40}|-{12,80})$"
+)
+"""What stands around the members of a group of exceptions (CPython, Lib/traceback.py, _ExceptionPrintContext)."""
 _SYNTAX = ("SyntaxError", "IndentationError", "TabError")
 
 
@@ -59,7 +66,7 @@ class Part:
     type: str = ""
     message: list[str] = field(default_factory=list)
     link: str | None = None
-    """How it belongs to the next one."""
+    """How it belongs to the next one: cause, context or, in a group of exceptions, member."""
 
 
 @dataclass(slots=True)
@@ -84,7 +91,8 @@ class _Block:
     line: Line
     parts: list[Part]
     state: str = "frames"
-    """frames, message, after (the message has ended, a chain may follow) or between (a chain does follow)."""
+    """frames, message, after (the message has ended, a chain may follow), between (a chain does follow) or over (the
+    other members of a group follow, of which only the first is read)."""
     thread: str | None = None
     ignored: bool = False
     logged: bool = False
@@ -97,6 +105,12 @@ class _Block:
     interleaved: bool = False
     shows: bool = False
     """It took the last frame, whose source text comes next."""
+    group: bool = False
+    """Of a group of exceptions: its first member follows it, and each line has a margin."""
+    end: int | None = None
+    """Column at which the lines stand that part the members of the group."""
+    inner: list[int] = field(default_factory=list)
+    """Numbers of the parts with which its first member begins, and that one's where it is a group too."""
 
 
 class TracebackReader:
@@ -116,8 +130,14 @@ class TracebackReader:
 
     def feed(self, line: Line) -> None:
         """Take the next line."""
-        text = line.text
         blocks = self._open.get(line.key, [])
+        group = next((block for block in blocks if block.group), None)
+        if group is not None:
+            if self._part_members(group, line):
+                self._sweep(line.key)
+                return
+            line = dataclasses.replace(line, text=_MARGIN.sub("", line.text))
+        text = line.text
         if HEADER in text and not self._quotes(blocks, text):
             self._begin(line, blocks)
         elif self._begin_bare(line, blocks):
@@ -133,6 +153,26 @@ class TracebackReader:
         self._sweep(line.key)
         if line.number % AGE_LINES == 0:
             self._age(line.number)
+
+    def _part_members(self, block: _Block, line: Line) -> bool:
+        """Take a line that parts the members of a group, or one of a member that is not read."""
+        found = _MEMBER.match(line.text)
+        if found is None:
+            if block.state != "over" or not _MARGIN.match(line.text):
+                return False
+            block.last, block.foreign = line.number, 0
+            return True
+        block.last, block.foreign = line.number, 0
+        column = found.end("margin") - 1
+        if found["number"] == "1" and block.state != "over":
+            block.state, block.end = "between", column if block.end is None else block.end
+            block.inner.append(len(block.parts))
+        elif found["number"] is None and column == block.end:
+            block.state = "after"
+            _end_group(block)
+        else:
+            block.state = "over"
+        return True
 
     def _age(self, number: int) -> None:
         """Close what nobody has written to for long: a process that has ended says nothing more."""
@@ -166,13 +206,13 @@ class TracebackReader:
         for block in blocks:
             if block.state == "between":
                 block.parts.append(Part(line.number))
-                block.state = "frames"
+                block.state, block.group = "frames", block.group or bool(_GROUP.match(line.text))
                 return
         before = self._before.get(line.key, "")
         thread = _THREAD.match(before)
         ignored = any(word in before for word in _IGNORED)
         made = _Block(line, [Part(line.number)], thread=thread["thread"] if thread else None, ignored=ignored)
-        made.last = line.number
+        made.last, made.group = line.number, bool(_GROUP.match(line.text))
         made.logged = not line.hooked and bool(_LOGGED.search(before))
         kept = [each for each in blocks if not self._over(each)]
         for each in kept:
@@ -202,6 +242,11 @@ class TracebackReader:
         frame = _FRAME.match(line.text)
         if frame and reading:
             self._take_frame(reading, _frame(frame), line)
+            return
+        bare = next((block for block in blocks if block.group and block.state == "between"), None)
+        if bare is not None and (named := _RAISED.match(line.text)):  # a member that was never raised
+            bare.parts.append(Part(line.number, type=named["type"], message=[named["message"] or ""]))
+            bare.state, bare.foreign, bare.last = "message", 0, line.number
             return
         link = _LINKS.get(line.text.strip())
         told = [block for block in blocks if block.state in ("message", "after")]
@@ -278,6 +323,7 @@ class TracebackReader:
             self._open[key] = kept
 
     def _close(self, block: _Block) -> None:
+        _end_group(block)
         parts = [part for part in block.parts if part.type]
         if block.ignored:
             return
@@ -289,6 +335,20 @@ class TracebackReader:
         self.done.append(
             Told(parts, block.line, block.thread, index, block.last, block.interleaved, block.logged)
         )
+
+
+def _end_group(block: _Block) -> None:
+    """Put the first member of a group, with what it came from, before the group: what began earlier comes first."""
+    if not block.group:
+        return
+    bounds = [0, *block.inner, len(block.parts)]
+    chains = [block.parts[start:end] for start, end in itertools.pairwise(bounds)]
+    for chain in chains[1:]:
+        if chain:
+            chain[-1].link = "member"
+    before = [part for chain in chains for part in chain[:-1]]
+    block.parts = [*before, *(chain[-1] for chain in reversed(chains) if chain)]
+    block.group = False
 
 
 def _show_source(block: _Block, text: str) -> None:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from ddpdoctor.evidence import BackendResult, RankMessage, RankSet
 from ddpdoctor.launch.context import RankContext
-from ddpdoctor.launch.probes.base import ProbeError, word_exception
+from ddpdoctor.launch.probes.base import ProbeError, agree_on_all, word_exception
 from ddpdoctor.launch.probes.collectives import compare_outcome
 from ddpdoctor.launch.probes.facts import read_nccl_version
 from ddpdoctor.launch.probes.operations import Outcome
@@ -64,7 +64,8 @@ def probe_backends(ctx: RankContext) -> None:
     for each in candidates:
         if each.name == asked:
             _try_default(ctx, each)
-    ready = _agree([each.reason is None for each in candidates], ctx.device)
+    # All must try a backend, or none.
+    ready = agree_on_all([each.reason is None for each in candidates], ctx.device)
     for each, everywhere in zip(candidates, ready, strict=True):
         if each.name == asked:
             continue
@@ -117,13 +118,6 @@ def count_devices(kind: str) -> int:
     if module is None or not hasattr(module, "device_count") or not module.is_available():
         return 0
     return int(module.device_count())
-
-
-def _agree(flags: list[bool], device: str) -> list[bool]:
-    """Return for each flag whether it is set on every rank: all must try a backend, or none."""
-    votes = torch.tensor([int(flag) for flag in flags], dtype=torch.int32, device=device)
-    dist.all_reduce(votes, op=dist.ReduceOp.MIN)
-    return [bool(vote) for vote in votes.tolist()]
 
 
 def _try_default(ctx: RankContext, candidate: _Candidate) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+import torch.distributed as dist
 
 _UNSUPPORTED = (
     "does not support",
@@ -72,6 +73,13 @@ def preserved_random_state() -> Iterator[None]:
             numpy.random.set_state(numpy_state)
         if cuda_state is not None:
             torch.cuda.set_rng_state(cuda_state)
+
+
+def agree_on_all(flags: Sequence[bool], device: str) -> list[bool]:
+    """Return for each flag whether it is set on every rank. A collective call."""
+    votes = torch.tensor([int(flag) for flag in flags], dtype=torch.int32, device=device)
+    dist.all_reduce(votes, op=dist.ReduceOp.MIN)
+    return [bool(vote) for vote in votes.tolist()]
 
 
 def synchronize(device: str) -> None:

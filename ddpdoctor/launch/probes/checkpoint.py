@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from ddpdoctor.launch.context import RankContext
 from ddpdoctor.launch.probes.fingerprints import fingerprint_all
+from ddpdoctor.launch.probes.sharing import find_common_directory
 from ddpdoctor.launch.probes.trials import Bench, Verdict
 
 FILE = "checkpoint.pt"
@@ -21,17 +22,17 @@ FILE = "checkpoint.pt"
 def try_checkpoint(bench: Bench) -> Verdict:
     """Rank 0 saves model and optimizer; after a barrier all load onto their own device and compare.
 
-    Compared bit for bit with fingerprints that rank 0 took before it saved and broadcast. On several nodes
-    there is no directory that all are known to share: there the bytes of the file are broadcast.
+    Compared bit for bit with fingerprints that rank 0 took before it saved and broadcast. Where the ranks find no
+    directory in common the bytes of the file are broadcast.
     """
     ctx = bench.ctx
     state = {"model": bench.trained.module.state_dict(), "optimizer": bench.optimizer.state_dict()}
     tensors = dict(list_tensors(state))
     marks = fingerprint_all([value.to(ctx.device) for value in tensors.values()])
     dist.broadcast(marks, 0)
-    shared = ctx.world_size == ctx.local_world_size
-    loaded = _pass_by_file(ctx, state) if shared else _pass_by_broadcast(ctx, state)
-    verdict = Verdict(facts={"tensors": len(tensors), "by": "file" if shared else "broadcast"})
+    folder = find_common_directory(ctx)
+    loaded = _pass_by_broadcast(ctx, state) if folder is None else _pass_by_file(ctx, folder / FILE, state)
+    verdict = Verdict(facts={"tensors": len(tensors), "by": "broadcast" if folder is None else "file"})
     restored = dict(list_tensors(loaded))
     if list(restored) != list(tensors):
         verdict.blame(f"loaded {sorted(restored)}, saved were {sorted(tensors)}")
@@ -57,8 +58,7 @@ def list_tensors(state: Any, prefix: str = "") -> Iterator[tuple[str, torch.Tens
             yield from list_tensors(value, f"{prefix}.{index}")
 
 
-def _pass_by_file(ctx: RankContext, state: dict[str, Any]) -> Any:
-    path = Path(ctx.plan.workdir) / FILE
+def _pass_by_file(ctx: RankContext, path: Path, state: dict[str, Any]) -> Any:
     if ctx.rank == 0:
         part = path.with_suffix(".part")
         torch.save(state, part)

@@ -26,6 +26,7 @@ from ddpdoctor.evidence import CollectiveCase, RankMessage, RankSet
 from ddpdoctor.launch.context import RankContext
 from ddpdoctor.launch.probes.base import ProbeError, find_refusal, word_exception
 from ddpdoctor.launch.probes.operations import RUNNERS, Arena, Outcome, Spec
+from ddpdoctor.launch.probes.sharing import share_machine
 from ddpdoctor.launch.probes.values import allowed_error
 
 SMALL_WORLD = 16
@@ -64,19 +65,13 @@ def probe_collectives(ctx: RankContext) -> None:
     Raises:
         ProbeError: an operation raised something other than a refusal, so the ranks may be out of step.
     """
-    world = Arena(
-        "world",
-        None,
-        tuple(range(ctx.world_size)),
-        ctx.rank,
-        ctx.device,
-        ctx.world_size == ctx.local_world_size,
-    )
+    together = share_machine(ctx)
+    world = Arena("world", None, tuple(range(ctx.world_size)), ctx.rank, ctx.device, together)
     for spec in plan_cases(ctx.world_size, ctx.backend):
         ctx.note(f"{spec.op} {name_type(spec.dtype)}")
         _run_case(ctx, world, spec)
     if ctx.world_size > 1:
-        _try_subgroup(ctx)
+        _try_subgroup(ctx, one_host=together)
 
 
 def is_left_to_subgroup(op: str, world_size: int, backend: str) -> bool:
@@ -215,7 +210,7 @@ def _shorten(value: Any) -> str:
     return text if len(text) <= 120 else text[:120] + "…"
 
 
-def _try_subgroup(ctx: RankContext) -> None:
+def _try_subgroup(ctx: RankContext, *, one_host: bool) -> None:
     """Try a few operations in a group of some ranks; all ranks take part in making it."""
     members = choose_members(ctx.world_size)
     ctx.note(f"sub-group of {len(members)} ranks")
@@ -225,7 +220,6 @@ def _try_subgroup(ctx: RankContext) -> None:
         raise ProbeError(f"new_group of {len(members)} ranks failed: {word_exception(problem)}") from problem
     if ctx.rank not in members:
         return
-    one_host = ctx.world_size == ctx.local_world_size
     arena = Arena("sub-group", group, members, members.index(ctx.rank), ctx.device, one_host)
     costly = [op for op in RUNNERS if is_left_to_subgroup(op, ctx.world_size, ctx.backend)]
     for op in (*_SUBGROUP_OPERATIONS, *costly):

@@ -22,22 +22,16 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from ddpdoctor.evidence import RankSet, UserError
+from ddpdoctor.facts.ownership import USER, Roots, find_owner
 from ddpdoctor.gather.scrub import scrub
 from ddpdoctor.launch.probes.base import MAX_TEXT
 from ddpdoctor.launch.traces import shorten_path
 
-_LIBRARIES = tuple(
-    {
-        os.path.realpath(path) + os.sep
-        for path in (
-            *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-            os.path.dirname(torch.__file__),
-            str(Path(__file__).resolve().parents[2]),
-        )
-        if path
-    }
+_ROOTS = Roots(
+    python=[os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")],
+    torch=[os.path.dirname(os.path.realpath(torch.__file__))],
+    ours=[str(Path(__file__).resolve().parents[2])],
 )
-"""Directories whose frames are never the user's line: Python, what is installed, torch, and ddpdoctor."""
 
 
 class FactoryError(Exception):
@@ -180,7 +174,7 @@ def _import_module(name: str) -> ModuleType:
 
 def _import_file(path: str) -> ModuleType:
     file = Path(path)
-    if not file.is_file():
+    if not os.path.isfile(file):
         raise FactoryError("missing", "import", f"there is no file {path}")
     root, name = _locate_package(file.resolve())
     if name != file.stem:  # in a package: relative imports work only under its whole name
@@ -199,7 +193,7 @@ def _import_file(path: str) -> ModuleType:
 def _locate_package(file: Path) -> tuple[str, str]:
     """Return the directory above the outermost package that holds ``file``, and its module name in it."""
     parts, folder = [] if file.stem == "__init__" else [file.stem], file.parent
-    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
+    while os.path.isfile(folder / "__init__.py") and folder.name.isidentifier():
         parts.insert(0, folder.name)
         folder = folder.parent
     return str(folder), ".".join(parts)
@@ -266,9 +260,10 @@ def _find_line(problem: BaseException | None) -> tuple[str, int | None, str | No
 
 def is_own(file: str) -> bool:
     """Whether a frame of ``file`` is the user's: not Python's, not installed, not torch's, not ours."""
-    if file.startswith("<") or {"site-packages", "dist-packages"} & set(Path(file).parts):
-        return False
-    return not os.path.realpath(file).startswith(_LIBRARIES)
+    return all(
+        find_owner(name, _ROOTS) == USER
+        for name in (file, file if file.startswith("<") else os.path.realpath(file))
+    )
 
 
 def _locate(factory: Callable[[], Any] | None) -> tuple[str | None, int | None, str | None]:

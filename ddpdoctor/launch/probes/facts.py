@@ -7,7 +7,7 @@ import platform
 
 import torch
 
-from ddpdoctor.evidence import RankFacts
+from ddpdoctor.evidence import RankFacts, RankSet
 from ddpdoctor.gather.variables import allowed_variables
 from ddpdoctor.launch.context import RankContext
 
@@ -28,6 +28,7 @@ def rank_facts(ctx: RankContext) -> RankFacts:
         threads=torch.get_num_threads(),
         versions=read_versions(),
         arch_list=tuple(torch.cuda.get_arch_list()) if torch.cuda.is_available() else (),
+        cores=RankSet(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else RankSet(),
     )
 
 

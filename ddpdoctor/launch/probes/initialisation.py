@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -16,6 +15,7 @@ from ddpdoctor.launch.context import RankContext
 from ddpdoctor.launch.probes.base import ProbeError, word_exception
 from ddpdoctor.launch.probes.collectives import compare_outcome
 from ddpdoctor.launch.probes.operations import Outcome
+from ddpdoctor.launch.probes.sharing import find_common_directory
 from ddpdoctor.launch.probes.values import make_input, make_result
 
 FILE = "init-file"
@@ -36,15 +36,16 @@ def probe_initialisation(ctx: RankContext) -> None:
     """
     address = os.environ.get("MASTER_ADDR") or ctx.plan.launch.master_addr or "127.0.0.1"
     port = _agree_on_port(ctx)
+    folder = find_common_directory(ctx)
     dist.destroy_process_group()
     host = f"[{address}]" if ":" in address else address
     ctx.note("initialisation by tcp://")
     _try_method(ctx, "tcp", f"tcp://{host}:{port}")
-    if ctx.world_size == ctx.local_world_size:
+    if folder is not None:
         ctx.note("initialisation by file://")
-        _try_method(ctx, "file", (Path(ctx.plan.workdir).resolve() / FILE).as_uri())
+        _try_method(ctx, "file", (folder / FILE).as_uri())
     else:
-        ctx.emit("initialisations", InitResult("file", skipped="the nodes have no known directory in common"))
+        ctx.emit("initialisations", InitResult("file", skipped="the ranks found no directory in common"))
 
 
 def _agree_on_port(ctx: RankContext) -> int:

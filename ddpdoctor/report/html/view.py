@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -26,14 +25,14 @@ from ddpdoctor.report.html.trained import TrainedView, view_trained
 from ddpdoctor.report.html.world import WorldView, view_world
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.registry import RenderOptions
-from ddpdoctor.report.summary import describe_job
+from ddpdoctor.report.summary import describe_job, name_good
+from ddpdoctor.text.shell import quote_word, quote_words
 
 HEADLINE_LONG = 150
 """Characters from which the headline is set smaller: about three lines at full size."""
 
 VERDICT_WORDS = {
     "problems": "Problem found",
-    "healthy": "Healthy",
     "unknown": "Could not tell",
     "error": "ddpdoctor failed",
 }
@@ -98,7 +97,7 @@ def build_view(report: Report, options: RenderOptions) -> PageView:
     size = report.world.size
     findings = view_findings(report.findings, size, options.pages or {}, caps)
     checks = view_checks(report.checks, caps)
-    verdict = _verdict(report.verdict, findings, checks)
+    verdict = _verdict(report.verdict, findings, checks, name_good(report.command))
     return PageView(
         title=f"{verdict.word} · ddpdoctor {report.command}",
         version=report.version,
@@ -129,10 +128,16 @@ def build_view(report: Report, options: RenderOptions) -> PageView:
     )
 
 
-def _verdict(verdict: Verdict, findings: tuple[FindingView, ...], checks: ChecksView) -> VerdictView:
-    word = VERDICT_WORDS.get(verdict.status, verdict.status)
+def _verdict(
+    verdict: Verdict, findings: tuple[FindingView, ...], checks: ChecksView, good: str
+) -> VerdictView:
+    word = (
+        good.capitalize()
+        if verdict.status == "healthy"
+        else VERDICT_WORDS.get(verdict.status, verdict.status)
+    )
     headline = (
-        verdict.headline.removeprefix("healthy · ") if verdict.status == "healthy" else verdict.headline
+        verdict.headline.removeprefix(f"{good} · ") if verdict.status == "healthy" else verdict.headline
     )
     # the count stands beside the headline, so it need not be said twice
     looked = f"{verdict.looked} of {verdict.of} checks could look"
@@ -191,9 +196,9 @@ def _facts(report: Report) -> tuple[tuple[str, str], ...]:
 def _commands(report: Report) -> tuple[tuple[str, str], ...]:
     rows = []
     if report.invocation:
-        rows.append(("Run it again", shlex.join(report.invocation)))
+        rows.append(("Run it again", quote_words(report.invocation)))
     if report.verdict.code:
-        rows.append(("Read about the code, offline", f"ddpdoctor explain {shlex.quote(report.verdict.code)}"))
+        rows.append(("Read about the code, offline", f"ddpdoctor explain {quote_word(report.verdict.code)}"))
     rows.append(
         ("Make this page again from the saved JSON", "ddpdoctor report report.json --html report.html")
     )

@@ -7,10 +7,14 @@ tests; rules of all files at what they are together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from math import inf
 from weakref import WeakKeyDictionary
 
 from ddpdoctor.evidence.sources import SourceFact
+from ddpdoctor.source.budget import OverBudgetError, describe_cut, limit_steps
 from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.reading import TOO_DEEP
 from ddpdoctor.source.rules.checkpoints import (
     find_early_reads,
     find_loads_on_one_device,
@@ -98,12 +102,29 @@ WHOLE_RULES: tuple[WholeRule, ...] = (
 )
 
 
-def find_facts(module: Scope, files: Files) -> tuple[SourceFact, ...]:
-    """Return what all rules see in one module, in order of the lines."""
-    found = [fact for rule in RULES for fact in rule(module, files)]
-    found += [fact for trace in trace_programs(module, files) for fact in _judge(trace, files)]
-    found += [fact for fact in _find_whole(files) if fact.place.file == module.script.name]
+def find_facts(
+    module: Scope, files: Files, budget: float = inf, cut: list[str] | None = None
+) -> tuple[SourceFact, ...]:
+    """Return what all rules see in one module, in order of the lines.
+
+    Args:
+        module: the module.
+        files: all that are read together.
+        budget: steps that each rule may take.
+        cut: takes words on the rules that were stopped there.
+    """
+    cut = [] if cut is None else cut
+    found = [
+        fact for rule in RULES for fact in _apply(partial(rule, module), files, _name(rule), budget, cut)
+    ]
+    found += _apply(partial(_judge_programs, module), files, "programs", budget, cut)
+    found += [fact for fact in _find_whole(files, inf, []) if fact.place.file == module.script.name]
     return tuple(sorted(found, key=lambda each: (each.place.cell or 0, each.place.line, each.place.column)))
+
+
+def _judge_programs(module: Scope, files: Files) -> Iterator[SourceFact]:
+    for trace in trace_programs(module, files):
+        yield from _judge(trace, files)
 
 
 def _judge(trace: Trace, files: Files) -> Iterator[SourceFact]:
@@ -119,20 +140,39 @@ def _judge(trace: Trace, files: Files) -> Iterator[SourceFact]:
 _WHOLE: WeakKeyDictionary[Files, tuple[SourceFact, ...]] = WeakKeyDictionary()
 
 
-def prepare_facts(files: Files) -> None:
-    """Apply the rules of all files, so that processes that are forked afterwards need not do it each for itself."""
-    _find_whole(files)
+def prepare_facts(files: Files, budget: float = inf, cut: list[str] | None = None) -> None:
+    """Apply the rules of all files, so that processes that are forked afterwards need not do it each for itself.
+
+    Args:
+        files: all that are read together.
+        budget: steps that each rule may take.
+        cut: takes words on the rules that were stopped there.
+    """
+    _find_whole(files, budget, [] if cut is None else cut)
 
 
-def _find_whole(files: Files) -> tuple[SourceFact, ...]:
+def _find_whole(files: Files, budget: float, cut: list[str]) -> tuple[SourceFact, ...]:
     if files not in _WHOLE:
-        _WHOLE[files] = tuple(fact for rule in WHOLE_RULES for fact in _apply(rule, files))
+        found: list[SourceFact] = []
+        for rule in WHOLE_RULES:
+            try:
+                found += _apply(rule, files, _name(rule), budget, cut)
+            except RecursionError:  # one file must not cost the others
+                cut.append(f"{_name(rule)}: {TOO_DEEP}")
+        _WHOLE[files] = tuple(found)
     return _WHOLE[files]
 
 
-def _apply(rule: WholeRule, files: Files) -> tuple[SourceFact, ...]:
-    """Return what a rule sees; nothing where values lead deeper than Python goes: one file must not cost the others."""
+def _name(rule: Callable[..., object]) -> str:
+    return rule.__name__.removeprefix("find_").replace("_", " ")
+
+
+def _apply(rule: WholeRule, files: Files, name: str, budget: float, cut: list[str]) -> list[SourceFact]:
+    """Return what a rule sees before its budget is spent."""
+    found: list[SourceFact] = []
     try:
-        return tuple(rule(files))
-    except RecursionError:
-        return ()
+        with limit_steps(budget):
+            found.extend(rule(files))
+    except OverBudgetError:
+        cut.append(describe_cut(name, budget))
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.apart import Ways
@@ -13,7 +13,7 @@ from ddpdoctor.source.known import KNOWN_ROOTS
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.texts import fold
 from ddpdoctor.source.traces import OTHER_JOINS, SPAWNS, Step, Trace
-from ddpdoctor.source.walking import find_keyword, is_spelled_out, name_calls, own_nodes
+from ddpdoctor.source.walking import find_keyword, is_spelled_out, name_calls, name_last, own_nodes
 
 SPELLINGS = ("--local_rank", "--local-rank")
 FROM_LAUNCHER = re.compile(r"LOCAL_RANK|SLURM_LOCALID|OMPI_COMM")
@@ -25,6 +25,8 @@ LAUNCHERS = frozenset({"accelerate", "transformers", "lightning", "pytorch_light
 """Packages that pass or take the local rank in a way of their own."""
 OWN_QUESTION = re.compile(r"__name__|process|environ|getenv|parent|spawn|child", re.IGNORECASE)
 """Tests that may be about whether this is a child."""
+DYNAMIC = frozenset({"importlib.import_module", "__import__", "exec", "runpy.run_path", "runpy.run_module"})
+"""Calls that bring in code that is not seen."""
 ASKS = frozenset({"torch.distributed.get_rank", "torch.distributed.get_world_size"})
 DESTROYS = "torch.distributed.destroy_process_group"
 
@@ -51,13 +53,38 @@ def find_local_rank_options(module: Scope, files: Files) -> Iterator[SourceFact]
         return
     ((spelling, (call, scope)),) = options.items()
     lacking = SPELLINGS[1 - SPELLINGS.index(spelling)]
-    roots = {name.split(".")[0] for each in module.walk() for name in each.imports.values() if name}
+    related = files.find_related(module)
     yield SourceFact(
         "local-rank-option",
         scope.place(call),
         names=(spelling, lacking),
-        certain=roots <= KNOWN_ROOTS | {each.script.name.removesuffix(".py") for each in files.modules},
+        certain=all(_is_read_whole(each, files) for each in related) and _is_used(scope, related, files),
     )
+
+
+def _is_read_whole(module: Scope, files: Files) -> bool:
+    """Whether a module imports nothing of which the source was not read, and could read the environment."""
+    given = {part for each in files.modules for part in each.script.name.removesuffix(".py").split("/")}
+    roots = {
+        name.lstrip(".").split(".")[0] for each in module.walk() for name in each.imports.values() if name
+    }
+    calls = {name for scope in module.walk() for _, name in name_calls(scope, files)}
+    return roots - {""} <= KNOWN_ROOTS | given and not calls & DYNAMIC
+
+
+def _is_used(scope: Scope, related: Collection[Scope], files: Files) -> bool:
+    """Whether what declares an option is part of a program that was read: else who uses it may know better."""
+    inside = next(
+        (each for each in scope.outwards() if isinstance(each.outer and each.outer.node, ast.Module)), None
+    )
+    if inside is None:
+        return True  # in the module itself
+    name = getattr(inside.node, "name", "")
+    for module in related:
+        nodes = [node for statement in module.node.body for node in ast.walk(statement)]
+        if any(name_last(node) == name for node in nodes if isinstance(node, (ast.Name, ast.Attribute))):
+            return True
+    return any(name in JOINS for module in related for _, name in name_calls(module, files))
 
 
 def _takes_otherwise(module: Scope, files: Files) -> bool:

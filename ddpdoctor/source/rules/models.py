@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
+from ddpdoctor.source.budget import spend
 from ddpdoctor.source.graphs import Slice, loss_of, slice_of
 from ddpdoctor.source.kinds import Kinds, Value, kinds_of
 from ddpdoctor.source.names import Files, Scope
@@ -162,9 +163,10 @@ class Wrap:
 
     def before(self, node: ast.AST, scope: Scope, kinds: Kinds) -> bool:
         """Whether it has run where a node of a scope runs."""
+        spend()
         flow = kinds.flow(self.scope)
         own = flow.spot(self.value.call)
-        if any(isinstance(each, ast.Expr) and each.value is self.value.call for each, _ in flow.statements):
+        if flow.drops(self.value.call):
             return False  # thrown away: it wraps nothing
         if own is None or not own.is_on or any(side != "loop" for _, side in own.blocks):
             return False

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.standstill import Call
+from ddpdoctor.facts.ownership import TORCH
 
 COLLECTIVES = frozenset(
     (
@@ -17,7 +18,13 @@ COLLECTIVES = frozenset(
         "scatter_object_list", "split_group", "init_process_group", "destroy_process_group", "wait_tensor",
     )
 )  # fmt: skip
-"""Public functions of torch.distributed for which all ranks of a group have to come."""
+"""Public functions for which all ranks of a group have to come, whatever file of torch.distributed they are in."""
+C10D = "torch/distributed/distributed_c10d.py"
+"""Holds the public functions themselves: what waits there waits for other ranks, whatever its name is."""
+_QUICK = ("_", "<", "get_", "is_", "supports_", "record_")
+"""How functions of that file begin that are not public, or that wait for nobody."""
+_GENERATED = re.compile(r"\b_c10d_functional\w*\.(\w+)")
+"""A collective in code that torch's compiler has made."""
 POINT_TO_POINT = frozenset(
     ("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list")
 )
@@ -25,9 +32,7 @@ WRAPPER = "torch/nn/parallel/distributed.py"
 _WRAPPED = {"__init__": "DistributedDataParallel", "forward": "DistributedDataParallel.forward"}
 """Methods of DistributedDataParallel that wait for other ranks."""
 _SYNCS = ("_sync_buffers", "_sync_module_states", "_pre_forward", "_rebuild_buckets", "join")
-_WORK = re.compile(
-    r"\b\w*(?:work|handle|req|request|fut|future)\w*(?:\[[^\]]*\])?\.(?:wait|synchronize)\(\)", re.I
-)
+_WORK = re.compile(r"(?:work|handle|req|fut)\w{0,60}(?:\[[^\]]{0,60}\])?\.(?:wait|synchronize)\(\)", re.I)
 """How scripts wait for what they asked for asynchronously."""
 
 
@@ -46,20 +51,20 @@ def find_call(frames: Sequence[Frame]) -> Call | None:
     op = ""
     inside: list[str] = []
     for frame in frames:
-        if not _is_torch(frame.file):
+        if frame.whose != TORCH:
             break
         inside.append(frame.function)
         found = _name_op(frame, inside)
         op = found or op
     if op:
         return Call(op, point_to_point=op in POINT_TO_POINT, frames=tuple(frames))
-    if frames[0].source is not None and _WORK.search(frames[0].source):
+    source = frames[0].source or ""
+    made = _GENERATED.search(source)
+    if made is not None:
+        return Call(made[1].rstrip("_"), frames=tuple(frames))
+    if _WORK.search(source):
         return Call("work.wait", frames=tuple(frames))
     return None
-
-
-def _is_torch(file: str) -> bool:
-    return "/torch/" in file or file.startswith("torch/")
 
 
 def _name_op(frame: Frame, inside: Sequence[str]) -> str | None:
@@ -67,8 +72,8 @@ def _name_op(frame: Frame, inside: Sequence[str]) -> str | None:
         op = _WRAPPED.get(frame.function)
         waits = any(name in _SYNCS or name in COLLECTIVES for name in inside) or frame.function == "__init__"
         return op if op is not None and waits else None
-    if "torch/distributed/" in frame.file and (
-        frame.function in COLLECTIVES or frame.function in POINT_TO_POINT
-    ):
-        return frame.function
-    return None
+    if "torch/distributed/" not in frame.file:
+        return None
+    known = frame.function in COLLECTIVES or frame.function in POINT_TO_POINT
+    public = frame.file.endswith(C10D) and not frame.function.startswith(_QUICK)
+    return frame.function if known or public else None

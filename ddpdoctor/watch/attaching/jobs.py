@@ -266,7 +266,7 @@ def _make_unmarked(members: Sequence[Seen], head: Seen) -> FoundJob:
 
 
 def _stands_in(frames: Sequence[Frame], parts: Sequence[str]) -> bool:
-    return any(part in frame.file for frame in frames for part in parts)
+    return any(part in frame.file and not frame.is_user for frame in frames for part in parts)
 
 
 def choose_by_pid(jobs: Sequence[FoundJob], pid: int, processes: Mapping[int, Seen]) -> list[FoundJob]:

@@ -38,6 +38,9 @@ from __future__ import annotations
 
 import os
 
+# What is true of torch and Python stands in one place, also for the processes of a job: ddpdoctor/facts.
+__path__.append(os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__path__[0]))), "facts"))
+
 _begun = False
 _watching = False
 

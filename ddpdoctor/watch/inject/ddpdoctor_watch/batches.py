@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 
-from . import budget, frames, loaders, prints
+from . import budget, frames, loaders, prints, unseen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ def take_forward(model: int, frame: FrameType) -> None:
     _take(model, place, epoch, (seen.get("inputs"), seen.get("kwargs")), frame, joining)
 
 
-def take_call(model: int, given: Any, frame: FrameType) -> None:
-    """Look at what a model that is not wrapped is given."""
+def take_call(model: int, frame: FrameType) -> None:
+    """Look at what a model that is not wrapped is given, by position, in the frame of its call."""
     place, epoch = loaders.current()
     if _is_due(model, place, epoch):
-        _take(model, place, epoch, given, frame)
+        _take(model, place, epoch, frame.f_locals.get("args", ()), frame, False)
 
 
 def after_fork() -> None:
@@ -67,7 +67,8 @@ def _is_due(model: int, place: int, epoch: int) -> bool:
     return True
 
 
-def _take(model: int, place: int, epoch: int, given: Any, frame: FrameType, joining: bool = False) -> None:
+@unseen.behind
+def _take(model: int, place: int, epoch: int, given: Any, frame: FrameType, joining: bool) -> None:
     if prints.explain_busy() is not None or not budget.affordable():
         return
     began = time.monotonic_ns()

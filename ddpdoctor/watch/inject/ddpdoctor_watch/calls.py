@@ -44,6 +44,8 @@ shall not fill the memory of the job."""
 REDUCTIONS = 64
 """Reductions whose names are remembered; those with a factor (PREMUL_SUM) are made anew for each call."""
 SITE_FRAMES = 12
+THREAD_FRAMES = 32
+"""The same of a call in a library's thread: out to where the thread was started."""
 
 _WORD = 0xFFFFFFFFFFFFFFFF
 
@@ -65,6 +67,8 @@ class _Ring:
         self.groups = groups.Groups()
         self.ordinals: dict[object, int] = {}
         self.reductions: dict[int, tuple[object, str]] = {}
+        self.unseen = sys.modules["torch._C"].DisableTorchFunction
+        """Turns off what modes and subclasses see of attributes; nothing is computed there."""
 
 
 _ring: _Ring | None = None
@@ -186,20 +190,20 @@ def _write(
     if spec.makes:
         return _write_maker(ring, spec.name, given, frame)
     get = given.get
-    tensor = get(spec.tensor)
-    shape = getattr(tensor, "shape", None)
-    if spec.two_sided:
-        ring.exchanged += _count(tensor)
-    else:
-        ring.elements += _count(tensor)
-    reduction = get("op")
-    key = (
-        spec.name,
-        tuple(shape) if shape is not None and spec.compared else None,
-        getattr(tensor, "dtype", None),
-        getattr(tensor, "device", None),
-        _name_reduction(ring, reduction) if reduction is not None else None,
-    )
+    tensor, reduction = get(spec.tensor), get("op")
+    with ring.unseen():
+        shape = getattr(tensor, "shape", None)
+        if spec.two_sided:
+            ring.exchanged += _count(tensor)
+        else:
+            ring.elements += _count(tensor)
+        key = (
+            spec.name,
+            tuple(shape) if shape is not None and spec.compared else None,
+            getattr(tensor, "dtype", None),
+            getattr(tensor, "device", None),
+            _name_reduction(ring, reduction) if reduction is not None else None,
+        )
     signature = ring.signatures.get(key)
     if signature is None:
         signature = _intern_signature(ring, key, _describe_signature(key))
@@ -280,7 +284,10 @@ def _write_maker(ring: _Ring, name: str, given: dict[Any, Any], frame: FrameType
         listed = [int(rank) for rank in key[1]] if key[1] is not None else None
         signature = _intern_signature(ring, key, {"op": name, "ranks": listed})
     ordinal = ring.ordinals[key] = ring.ordinals.get(key, 0) + 1
-    return _append(ring, ordinal, signature, _find_site(ring, frame), 0, -1, 0, 0)
+    named = name == "new_group" and not given.get("use_local_synchronization")
+    # The place of a tag, which such a call has none of: one more than the number that becomes the group's name.
+    tag = groups.count_made() + 1 if named else 0
+    return _append(ring, ordinal, signature, _find_site(ring, frame), 0, -1, tag, 0)
 
 
 def _name_reduction(ring: _Ring, reduction: Any) -> str:
@@ -390,6 +397,10 @@ def count_elements() -> tuple[int, int]:
 def _find_site(ring: _Ring, frame: FrameType | None) -> int:
     """Return the number of the user's own lines that a call comes from; 0 where there are none."""
     first, place = frames.find_place(frame)
+    most, foreign = SITE_FRAMES, first is None
+    if foreign:
+        first, place = _find_thread(frame)
+        most = THREAD_FRAMES
     if first is None:
         return 0
     number = ring.sites.get(place)
@@ -397,5 +408,15 @@ def _find_site(ring: _Ring, frame: FrameType | None) -> int:
         if len(ring.sites) >= INTERNED:
             return 0
         number = ring.sites[place] = len(ring.sites) + 1
-        journal.write("site", {"number": number, "frames": describe.list_stack(first)[:SITE_FRAMES]})
+        site = {"number": number, "frames": describe.list_stack(first)[:most]}
+        journal.write("site", {**site, "foreign": True} if foreign else site)
     return number
+
+
+def _find_thread(frame: FrameType | None) -> tuple[FrameType | None, tuple[object, ...]]:
+    """Return the frame of a call in a thread that a library has started, where no line is the user's, and its key."""
+    from . import hooks
+
+    if frame is None or get_ident() == hooks.main_thread:
+        return None, ()
+    return frame, (id(frame.f_code), frame.f_lasti, get_ident())

@@ -15,7 +15,7 @@ import time
 from _thread import get_ident
 from itertools import repeat
 
-from . import budget, ddp, groups, hooks, journal
+from . import budget, ddp, groups, hooks, journal, tree, unseen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -269,9 +269,10 @@ def note_forward(wrapper: Any, count: int) -> None:
         _take_times(state, iteration, numbers, iteration == count)
 
 
+@unseen.behind
 def _describe(state: _State, wrapper: Any) -> None:
-    first = next(iter(wrapper.module.parameters()), None)
-    state.device = str(first.device.type) if first is not None else ""
+    named = tree.list_parameters(tree.find_model(wrapper))
+    state.device = str(named[0][1].device.type) if named else ""
     members = groups.list_members(getattr(wrapper, "process_group", None))
     whole = members is None or len(members) >= budget.ranks
     state.group = None if whole or members is None else list(members[:256])

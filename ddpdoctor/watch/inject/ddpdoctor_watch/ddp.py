@@ -6,10 +6,11 @@ import re
 import sys
 import weakref
 
-from . import describe, groups, journal
+from . import describe, groups, journal, running, tree, unseen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import FrameType
     from typing import Any
 
 FORWARDS = 5
@@ -41,7 +42,6 @@ class _Wrapped:
 _wrapped: list[_Wrapped] = []
 _by_id: dict[int, _Wrapped] = {}
 _count = 0
-_handle: Any = None
 forwards: dict[int, tuple[int, int, int]] = {}
 """Number of a wrapper -> its forwards in training whose backward reduces, those whose backward does not, and of
 which kind the last one was (1, 0; -1: none)."""
@@ -100,7 +100,9 @@ def list_parameters() -> tuple[set[int], set[int]]:
         reduced |= {id(each) for each in alive if each is not None}
         ignored = getattr(wrapper, "parameters_to_ignore", None)
         if ignored:
-            left |= {id(each) for name, each in wrapper.module.named_parameters() if name in ignored}
+            left |= {
+                id(each) for name, each in tree.list_parameters(tree.find_model(wrapper)) if name in ignored
+            }
     return reduced, left
 
 
@@ -110,13 +112,13 @@ def describe_wrapper(number: int, wrapper: Any) -> dict[str, object]:
     hooks = getattr(wrapper, "_comm_hooks", None) or ()
     return {
         "number": number,
-        "class": describe.name_type(type(wrapper.module)),
+        "class": describe.name_type(type(tree.find_model(wrapper))),
         "ranks": groups.list_members(getattr(wrapper, "process_group", None)),
         "frames": entry.frames if entry is not None else [],
         "find_unused_parameters": bool(getattr(wrapper, "find_unused_parameters", False)),
         "static_graph": bool(getattr(wrapper, "static_graph", False)),
         "broadcast_buffers": bool(getattr(wrapper, "broadcast_buffers", False)),
-        "batch_norms": _count_batch_norms(wrapper.module),
+        "batch_norms": _count_batch_norms(tree.find_model(wrapper)),
         "hooks": [str(getattr(each[0], "__qualname__", each[0]))[:100] for each in hooks][:4],
         "seen": not (
             getattr(wrapper, "_delay_all_reduce_all_params", False)
@@ -130,7 +132,7 @@ def _count_batch_norms(module: Any) -> int:
     kinds = sys.modules["torch.nn"].modules.batchnorm
     return sum(
         isinstance(each, kinds._BatchNorm) and not isinstance(each, kinds.SyncBatchNorm) and each.training
-        for each in module.modules()
+        for _, each in tree.list_modules(module)
     )
 
 
@@ -146,16 +148,12 @@ def number(wrapper: Any) -> int:
 
 
 def watch_forwards(wrapper: Any) -> None:
-    """Note for the first few forwards which modules ran, unless torch.compile is in use: it compiles hooks in."""
-    global _handle
+    """Note for the first few forwards which modules ran; what torch.compile has compiled is not called."""
     for entry in _wrapped:
         if entry.wrapper() is wrapper:
             if _compiles(wrapper):
                 return
-            entry.watching, entry.calls = True, 1
-            if _handle is None:
-                register = sys.modules["torch.nn.modules.module"].register_module_forward_pre_hook
-                _handle = register(_note_forward)
+            entry.watching, entry.calls = running.listen(_note_forward), 1
 
 
 def note(message: str, value: BaseException) -> None:
@@ -177,8 +175,8 @@ def note(message: str, value: BaseException) -> None:
 
 def _describe(wrapper: Any, entry: _Wrapped, message: str) -> dict[str, object]:
     owners: dict[int, tuple[str, str, Any]] = {}
-    for module_name, module in wrapper.module.named_modules():
-        for name, parameter in module.named_parameters(recurse=False):
+    for module_name, module in tree.list_modules(tree.find_model(wrapper)):
+        for name, parameter in tree.list_own(module):
             owners.setdefault(
                 id(parameter), (f"{module_name}.{name}" if module_name else name, module_name, module)
             )
@@ -204,7 +202,7 @@ def _describe(wrapper: Any, entry: _Wrapped, message: str) -> dict[str, object]:
             }
         )
     return {
-        "wrapper": describe.name_type(type(wrapper.module)),
+        "wrapper": describe.name_type(type(tree.find_model(wrapper))),
         "parameters": rows,
         "count": len(entry.parameters),
         "named_by_error": bool(indices),
@@ -239,7 +237,7 @@ def _holds(value: BaseException, wrapper: Any) -> bool:
     return False
 
 
-def _note_forward(module: Any, _: Any) -> None:
+def _note_forward(module: Any, _: FrameType) -> None:
     watching = False
     for entry in _wrapped:
         if entry.watching:
@@ -252,14 +250,7 @@ def _note_forward(module: Any, _: Any) -> None:
                 entry.current.add(id(module))
             watching = watching or entry.watching
     if not watching:
-        _stop()
-
-
-def _stop() -> None:
-    global _handle
-    if _handle is not None:
-        _handle.remove()
-        _handle = None
+        running.stop(_note_forward)
 
 
 def _compiles(wrapper: Any) -> bool:
@@ -270,10 +261,9 @@ def _compiles(wrapper: Any) -> bool:
     compiled = getattr(getattr(dynamo, "always_optimize_code_objects", None), "values", None)
     if compiled is not None and len(compiled() if callable(compiled) else compiled) > 0:
         return True
-    current = getattr(dynamo, "get_eval_frame_callback", None)
-    if current is not None and current():
+    if unseen.is_compiled():
         return True
     return any(
         type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
-        for module in wrapper.modules()
+        for _, module in tree.list_modules(wrapper)
     )

@@ -88,6 +88,9 @@ _EXCEPTION_LOGGER = """def make(func, spec):
             msg_dict["error"] = f"{error}"
             module._c10d_logger.debug(msg_dict)
             raise
+        except BaseException:
+            failed(token)
+            raise
         else:
             if value is not None:
                 took(token, value)

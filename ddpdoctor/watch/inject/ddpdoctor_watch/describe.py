@@ -176,11 +176,23 @@ def _describe_one(
     members = getattr(value, "exceptions", None)
     if isinstance(members, tuple) and depth < 3:
         told["members"] = [
-            _describe_one(member, None, depth + 1)
+            {**_describe_one(member, None, depth + 1), "chain": _list_causes(member)}
             for member in members[:CHAIN]
             if isinstance(member, BaseException)
         ]
     return told
+
+
+def _list_causes(value: BaseException) -> list[dict[str, object]]:
+    """Describe what a member of a group was raised from, nearest first."""
+    found: list[dict[str, object]] = []
+    seen = {id(value)}
+    current = value.__cause__
+    while current is not None and id(current) not in seen and len(found) < CHAIN:
+        seen.add(id(current))
+        found.append({"link": "cause", **_describe_one(current, None, 3)})
+        current = current.__cause__
+    return found
 
 
 def _frame(frame: FrameType, line: int | None) -> list[object]:

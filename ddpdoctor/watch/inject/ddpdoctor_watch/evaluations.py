@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 
-from . import budget, ddp, frames, modules, prints, steps
+from . import budget, ddp, frames, modules, prints, steps, tree, unseen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _trained: dict[int, tuple[int, int]] = {}
 def note_loader() -> None:
     """See the next forward of a model that is not in training, now that a loader begins to be iterated."""
     for number, wrapper in ddp.list_wrappers():
-        if not wrapper.module.training and _is_new(number):
+        if not tree.find_model(wrapper).training and _is_new(number):
             modules.open_window(modules.EVALUATION)
             return
 
@@ -79,6 +79,7 @@ def _mark(number: int) -> int:
     return count
 
 
+@unseen.behind
 def _take(number: int, wrapper: Any, door: str, frame: FrameType) -> None:
     index = _mark(number)
     if (
@@ -89,7 +90,7 @@ def _take(number: int, wrapper: Any, door: str, frame: FrameType) -> None:
     ):
         return
     began = time.monotonic_ns()
-    named = [(name, each) for name, each in wrapper.module.named_buffers() if each is not None][:BUFFERS]
+    named = tree.list_buffers(tree.find_model(wrapper))[:BUFFERS]
     if not named:
         return
     measured = prints.measure([each for _, each in named])

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from types import FrameType, ModuleType
     from typing import Any
 
+    from ddpdoctor.facts import ownership
+else:
+    from . import ownership
+
 EACH = 6
 """Uses of one path and of one kind that are written down."""
 OF_A_LINE = 30
@@ -62,7 +66,6 @@ _locks = False
 _opened = 0
 _ours = ""
 """The run directory."""
-_library = os.path.dirname(os.__file__) + os.sep
 
 
 def install() -> None:
@@ -235,18 +238,17 @@ def _write(op: str, path: str, frame: FrameType, via: str | None, size: int | No
 
 def _find_way(frame: FrameType | None) -> tuple[FrameType | None, bool, str | None]:
     """Return the user's frame, whether he calls the standard library or a known tool himself, and which tool."""
-    near, tool = True, None
+    near, tool, roots = True, None, frames.find_roots()
     for _ in range(_DEPTH):
         if frame is None:
             break
-        file = frame.f_code.co_filename
+        owner = ownership.find_owner(frame.f_code.co_filename, roots)
         root = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        packaged = any(part in file for part in frames.PACKAGES)
         if root in _TOOLS:
             tool = _TOOLS[root]
-        elif packaged:
+        elif owner in (ownership.PACKAGE, ownership.TORCH):
             near = near and root == "torch"
-        elif not file.startswith((_library, journal.HERE, "<frozen ")):
+        elif owner == ownership.USER:
             return frame, near, tool
         frame = frame.f_back
     return None, False, tool

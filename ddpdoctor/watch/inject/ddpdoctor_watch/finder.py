@@ -35,7 +35,7 @@ TARGETS = {
 """Module, and the function of `patches` or `torchpatches` that patches it."""
 _FORKED = (
     "calls", "works", "steps", "modules", "backwards", "gradients", "gathers", "evaluations", "scalers", "syncs",
-    "loaders", "batches", "files", "loads", "clocks",
+    "loaders", "batches", "files", "loads", "clocks", "running", "joins",
 )  # fmt: skip
 """Parts that remember what this process did: a forked child did none of it."""
 

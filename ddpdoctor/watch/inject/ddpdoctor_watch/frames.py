@@ -5,39 +5,51 @@ from __future__ import annotations
 import os
 import sys
 
-from . import describe
+from . import describe, process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
+    from ddpdoctor.facts import ownership
+else:
+    from . import ownership
+
 DEPTH = 60
 """Frames that are looked through for those that are the user's."""
 CALLERS = 3
 """Of the user's frames that make a place."""
-PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-_ELSEWHERE = (*PACKAGES, "<frozen ")
-"""Parts of the names of files that are not the user's; torch's own and the standard library's come to them."""
 _CODES = 20_000
 """Code objects that are remembered."""
 
-_trees: tuple[str, ...] = ()
-"""Directories whose files are not the user's; none as long as nothing can be told."""
+_roots: ownership.Roots | None = None
+"""Folders whose files are not the user's; None as long as nothing can be told."""
 _own: dict[int, tuple[CodeType, bool]] = {}
 """Whether a code object is the user's, by its id: the hash of one is made anew each time, from all of its names."""
 
 
 def begin() -> None:
     """Tell frames apart from now on: torch is imported, and a process group about to be made."""
-    global _trees
-    files = (getattr(sys.modules.get("torch"), "__file__", None), os.__file__, __file__)
-    _trees = tuple(os.path.dirname(found) + os.sep for found in files if found)
+    global _roots
+    _roots = find_roots()
+
+
+def find_roots() -> ownership.Roots:
+    """Tell which folders are Python's, torch's, as far as it is imported, and ours."""
+    torch = getattr(sys.modules.get("torch"), "__file__", None)
+    python = getattr(os, "__file__", None)
+    return ownership.Roots(
+        python=[os.path.dirname(python)] if python else [],
+        torch=[os.path.dirname(torch)] if torch else [],
+        ours=[os.path.dirname(os.path.dirname(ownership.__file__))],
+        command=process.is_command(),
+    )
 
 
 def after_fork() -> None:
     """A forked child tells nothing of itself before it calls something."""
-    global _trees
-    _trees = ()
+    global _roots
+    _roots = None
 
 
 def is_own(frame: FrameType) -> bool:
@@ -53,7 +65,7 @@ def find_own(frame: FrameType | None) -> FrameType | None:
 def find_near(frame: FrameType | None, most: int) -> FrameType | None:
     """Return the innermost frame that is the user's among the next so many outwards; None where there is none."""
     own = _own
-    while frame is not None and most > 0 and _trees:
+    while frame is not None and most > 0 and _roots is not None:
         code = frame.f_code
         known = own.get(id(code))
         if known is None or known[0] is not code:
@@ -97,8 +109,7 @@ def find_place(frame: FrameType | None) -> tuple[FrameType | None, tuple[object,
 
 def _learn(code: CodeType) -> tuple[CodeType, bool]:
     """Judge a code object, and remember it as long as there is room."""
-    file = code.co_filename
-    known = code, not (file.startswith(_trees) or any(part in file for part in _ELSEWHERE))
+    known = code, ownership.find_owner(code.co_filename, _roots or ownership.UNKNOWN) == ownership.USER
     if len(_own) < _CODES:
         _own[id(code)] = known  # Which keeps the code, so that its id stays its own.
     return known

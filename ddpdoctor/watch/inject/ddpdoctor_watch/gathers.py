@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 
-from . import budget, calls, frames, prints
+from . import budget, calls, frames, prints, unseen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def after_fork() -> None:
     _state = _State()
 
 
+@unseen.behind
 def note_call(name: str, given: Any, outputs: Any, frame: FrameType | None) -> None:
     """Remember a call whose input requires a gradient, while gradients are recorded.
 

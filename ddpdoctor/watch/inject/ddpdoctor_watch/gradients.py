@@ -12,16 +12,17 @@ import sys
 import time
 import weakref
 
-from . import backwards, budget, ddp, finite, journal, prints
+from . import backwards, budget, ddp, finite, journal, prints, tree, unseen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import FrameType
     from typing import Any
 
 SMALL = 1 << 14
 """Elements of a parameter up to which its gradient is looked at in each backward."""
 PROBES, DEVICE_PROBES = 4, 2
-"""Gradients of a model that are looked at (3 µs each), on a device (some 15 µs to start the work)."""
+"""Gradients of a model that are looked at (4 µs each), on a device (some 15 µs to start the work)."""
 WRAPPERS, MOST_WRAPPERS = 4, 16
 """Models that are looked at, at a time and one after the other (folds, trials)."""
 TRIES = 10
@@ -64,29 +65,33 @@ class _Probe:
     def _look(self, gradients: Any) -> None:
         try:
             gradient = gradients[0]
-            torch: Any = sys.modules["torch"]
-            if _busy or type(gradient) is not torch.Tensor or gradient.layout is not torch.strided:
-                return
-            kind = gradient.device.type
-            if kind not in ("cpu", "cuda"):
-                return
-            numbers = self.numbers
-            began = time.monotonic_ns() if not numbers.checked % _EACH else 0
-            plain = gradient.detach()
-            total = plain.sum() if plain.element_size() >= _EXACT else plain.sum(dtype=torch.float32)
-            if kind == "cpu":
-                value = total.item()
-                if numbers.since or value - value != 0:
-                    numbers.judge(backwards.count(), value, backwards.describe(), sys._getframe())
-                else:
-                    numbers.checked += 1
-            else:
-                numbers.read()
-                numbers.send(backwards.count(), total, backwards.describe(), torch)
-            if began:
-                budget.spend(time.monotonic_ns() - _EACH * (time.monotonic_ns() - began))
+            if not _busy and type(gradient) is sys.modules["torch"].Tensor:
+                self._take(gradient, sys._getframe())
         except Exception as error:
             journal.failed("gradients", error)
+
+    @unseen.behind
+    def _take(self, gradient: Any, frame: FrameType) -> None:
+        torch: Any = sys.modules["torch"]
+        kind = gradient.device.type
+        if kind not in ("cpu", "cuda") or gradient.layout is not torch.strided:
+            return
+        numbers = self.numbers
+        # Not the first one, which starts what later ones find there.
+        began = time.monotonic_ns() if numbers.checked % _EACH == _EACH - 1 else 0
+        plain = gradient.detach()
+        total = plain.sum() if plain.element_size() >= _EXACT else plain.sum(dtype=torch.float32)
+        if kind == "cpu":
+            value = total.item()
+            if numbers.since or value - value != 0:
+                numbers.judge(backwards.count(), value, backwards.describe(), frame)
+            else:
+                numbers.checked += 1
+        else:
+            numbers.read()
+            numbers.send(backwards.count(), total, backwards.describe(), torch)
+        if began:
+            budget.spend(time.monotonic_ns() - _EACH * (time.monotonic_ns() - began))
 
 
 class _Watched:
@@ -112,7 +117,7 @@ class _Watched:
         chosen = {small[len(small) - 1 - len(small) * part // most] for part in range(most) if small}
         for place in set(self.probes) - chosen:
             self.probes.pop(place).remove()
-        names = {id(each): name for name, each in wrapper.module.named_parameters()}
+        names = {id(each): name for name, each in tree.list_parameters(tree.find_model(wrapper))}
         for place in chosen - set(self.probes):
             probe = _Probe(self.number, names.get(id(parameters[place]), "")[:200])
             if probe.put(parameters[place]):

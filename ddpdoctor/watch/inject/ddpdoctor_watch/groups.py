@@ -81,6 +81,12 @@ def take_module(module: ModuleType) -> None:
     _module = module
 
 
+def count_made() -> int:
+    """Return how many groups torch has named by their number, which the next one's name is; -1 where it is not told."""
+    count = getattr(getattr(_module, "_world", None), "group_count", None)
+    return min(count, 0x7FFFFFFE) if type(count) is int else -1
+
+
 def is_coalescing() -> bool:
     """Whether calls are being collected to be made as one: what each gives back is nothing to wait for."""
     return bool(getattr(getattr(_module, "_world", None), "pg_coalesce_state", None))

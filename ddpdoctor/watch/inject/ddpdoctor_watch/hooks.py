@@ -90,16 +90,20 @@ def wrap(owner: Any, name: str, before: Any = None, after: Any = None) -> None:
         journal.trouble("patch", f"{getattr(owner, '__name__', owner)} has no {name}")
         return
 
+    from . import unseen
+
+    see_before, see_after = unseen.behind(before), unseen.behind(after)
+
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if before is not None:
             try:
-                before(None, sys._getframe(1), args)
+                see_before(None, sys._getframe(1), args)
             except Exception as error:
                 journal.failed(name, error)
         result = real(*args, **kwargs)
         if after is not None:
             try:
-                after(result, sys._getframe(1), args)
+                see_after(result, sys._getframe(1), args)
             except Exception as error:
                 journal.failed(name, error)
         return result
@@ -111,10 +115,14 @@ def wrap(owner: Any, name: str, before: Any = None, after: Any = None) -> None:
 def skip_code(code: CodeType) -> None:
     """Tell torch's compiler to leave a function alone, and those defined in it."""
     torch = sys.modules.get("torch._C")
-    skip = getattr(getattr(getattr(torch, "_dynamo", None), "eval_frame", None), "skip_code", None)
-    if skip is None:
+    compiler: Any = getattr(getattr(torch, "_dynamo", None), "eval_frame", None)
+    if hasattr(compiler, "skip_code"):
+        compiler.skip_code(code)
+    elif hasattr(compiler, "set_code_exec_strategy"):  # 2.8 and later
+        actions = compiler._FrameAction
+        compiler.set_code_exec_strategy(code, compiler._FrameExecStrategy(actions.SKIP, actions.DEFAULT))
+    else:
         return
-    skip(code)
     for constant in code.co_consts:
         if hasattr(constant, "co_consts"):
             skip_code(constant)

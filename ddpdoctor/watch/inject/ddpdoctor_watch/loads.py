@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import weakref
 
-from . import describe, frames, journal
+from . import describe, frames, journal, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,4 +105,4 @@ def _heal(module: Any) -> None:
 
 
 def _holds(module: Any, part: Any) -> bool:
-    return any(each is part for each in module.modules())
+    return any(each is part for _, each in tree.list_modules(module))

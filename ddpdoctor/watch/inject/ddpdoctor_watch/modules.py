@@ -1,4 +1,4 @@
-"""Which modules run, in the steps that are looked at and no others: a hook on all modules costs each forward.
+"""Which modules run, in the steps that are looked at and no others: to see them costs each of their calls.
 
 It tells which of them ran, whether within a forward of DistributedDataParallel, and which belong to no wrapper.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 import weakref
 
-from . import budget, ddp, describe, frames, journal
+from . import budget, ddp, describe, frames, running, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import FrameType
+    from types import CodeType, FrameType
     from typing import Any
 
 START, EVALUATION = 0, -1
@@ -26,7 +26,6 @@ class _State:
     """Of this process."""
 
     def __init__(self) -> None:
-        self.handle: Any = None
         self.wanted: set[int] = set()
         self.roots: list[Any] = []
         self.owners: dict[int, int] = {}
@@ -49,28 +48,27 @@ def open_window(number: int) -> None:
     _state.ran.clear()
     _state.bypassed.clear()
     _state.owners = {
-        id(module): number for number, wrapper in ddp.list_wrappers() for module in wrapper.module.modules()
+        id(module): number
+        for number, wrapper in ddp.list_wrappers()
+        for _, module in tree.list_modules(tree.find_model(wrapper))
     }
-    if _state.handle is None:
-        register = sys.modules["torch.nn.modules.module"].register_module_forward_pre_hook
-        _state.handle = register(_note_module)
+    if not running.listen(_note_module):
+        _state.wanted.clear()
+        budget.abstain("modules can no longer be seen to run")
 
 
 def close_window(number: int) -> None:
     """Look at modules no longer, where nobody else wants to."""
     _state.wanted.discard(number)
     _state.wanted.discard(START)
-    if not _state.wanted and _state.handle is not None:
-        _state.handle.remove()
-        _state.handle = None
+    if not _state.wanted:
+        running.stop(_note_module)
 
 
 def after_fork() -> None:
     """A forked child starts anew."""
     global _state
-    handle, _state = _state.handle, _State()
-    if handle is not None:
-        handle.remove()
+    _state = _State()
 
 
 def list_roots() -> list[Any]:
@@ -80,16 +78,16 @@ def list_roots() -> list[Any]:
 
 
 def has_seen() -> bool:
-    """Whether modules ran since the window was opened."""
-    return bool(_state.ran)
+    """Whether modules ran since the window was opened, and were seen to."""
+    return bool(_state.ran) and not ddp.is_compiling()
 
 
 def list_idle(parameters: list[Any]) -> list[int]:
     """Return the places of parameters whose module did not run since the window was opened."""
     owner_of: dict[int, int] = {}
     for _, wrapper in ddp.list_wrappers():
-        for module in wrapper.module.modules():
-            for each in module.parameters(recurse=False):
+        for _, module in tree.list_modules(tree.find_model(wrapper)):
+            for _, each in tree.list_own(module):
                 owner_of.setdefault(id(each), id(module))
     return [
         place
@@ -103,52 +101,59 @@ def explain_bypass(number: int) -> dict[str, object] | None:
     return _state.bypassed.get(number)
 
 
-def _note_module(module: Any, given: Any) -> None:
-    try:
-        _state.ran.add(id(module))
-        if ddp.inside or ddp.number(module):
-            return
-        number = _state.owners.get(id(module))
-        if number is None:
-            _meet_root(module, given)
-        elif number < 0:
-            _take_batch(module, given)
-        elif not module.training:
-            _take_evaluation(number, sys._getframe(1))
-        elif sys.modules["torch"].is_grad_enabled():
-            _note_bypass(number, module, sys._getframe(1))
-    except Exception as error:
-        journal.failed("modules", error)
+def leave_compiled() -> None:
+    """Look at modules no longer where torch.compile is in use: what is compiled is not called."""
+    if _state.wanted and ddp.is_compiling():
+        _leave()
 
 
-def _meet_root(module: Any, given: Any) -> None:
+def _leave() -> None:
+    budget.abstain("torch.compile: modules are not looked at")
+    for number in list(_state.wanted):
+        close_window(number)
+
+
+def _note_module(module: Any, frame: FrameType) -> None:
+    _state.ran.add(id(module))
+    if ddp.inside or ddp.number(module):
+        return
+    number = _state.owners.get(id(module))
+    if number is None:
+        _meet_root(module, frame)
+    elif number < 0:
+        _take_batch(module, frame)
+    elif not module.training:
+        _take_evaluation(number, frame)
+    elif sys.modules["torch"].is_grad_enabled():
+        _note_bypass(number, module, frame)
+
+
+def _meet_root(module: Any, frame: FrameType) -> None:
     """Take a module that is part of none that is known: a model of its own, or one that was wrapped since."""
     if type(module).__name__ == "OptimizedModule":
-        budget.abstain("torch.compile: modules are not looked at")
-        for number in list(_state.wanted):
-            close_window(number)
+        _leave()
         return
     for number, wrapper in ddp.list_wrappers():
-        for each in wrapper.module.modules():
+        for _, each in tree.list_modules(tree.find_model(wrapper)):
             _state.owners.setdefault(id(each), number)
     if id(module) in _state.owners:
-        _note_module(module, given)
+        _note_module(module, frame)
         return
-    for each in module.modules():
+    for _, each in tree.list_modules(module):
         _state.owners.setdefault(id(each), -1)
     if len(_state.roots) < ROOTS:
         _state.roots.append(weakref.ref(module))
-        _take_batch(module, given)
+        _take_batch(module, frame)
 
 
-def _take_batch(module: Any, given: Any) -> None:
+def _take_batch(module: Any, frame: FrameType) -> None:
     if not (module.training and sys.modules["torch"].is_grad_enabled()):
         return
     for place, ref in enumerate(_state.roots):
         if ref() is module:
             from . import batches
 
-            batches.take_call(-1 - place, given, sys._getframe(2))
+            batches.take_call(-1 - place, frame)
 
 
 def _take_evaluation(number: int, frame: FrameType) -> None:
@@ -161,8 +166,9 @@ def _note_bypass(number: int, module: Any, frame: FrameType | None) -> None:
     """Remember that a part of a wrapped model ran in training, but not within the wrapper's forward."""
     if number in _state.bypassed:
         return
+    codes = _list_codes(number)
     outside = frame
-    while outside is not None and _is_of_model(outside, number):
+    while outside is not None and (outside.f_code in codes or not frames.is_own(outside)):
         outside = outside.f_back
     _state.bypassed[number] = {
         "module": describe.name_type(type(module)),
@@ -170,9 +176,18 @@ def _note_bypass(number: int, module: Any, frame: FrameType | None) -> None:
     }
 
 
-def _is_of_model(frame: FrameType, number: int) -> bool:
-    """Whether a frame is torch's, or of a method of the model: what called that is what goes around the wrapper."""
-    if not frames.is_own(frame):
-        return True
-    owner = frame.f_locals.get("self") if "self" in frame.f_code.co_varnames[:1] else None
-    return owner is not None and _state.owners.get(id(owner)) == number
+def _list_codes(number: int) -> set[CodeType]:
+    """Return the code of the methods of a wrapped model: what called these is what goes around the wrapper.
+
+    A frame is not asked for its `self`: with its variables it would keep alive what the program deletes.
+    """
+    kinds = {
+        base
+        for key, wrapper in ddp.list_wrappers()
+        for _, module in tree.list_modules(tree.find_model(wrapper))
+        for base in type(module).__mro__
+        if key == number
+    }
+    methods = (getattr(value, "__func__", value) for kind in kinds for value in vars(kind).values())
+    codes = (getattr(method, "__code__", None) for method in methods if not isinstance(method, type))
+    return {code for code in codes if code is not None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import describe, prints
+from . import describe, prints, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def name_tensors(
         extra: Tensors that the optimizer does not have, with name and model; filled.
         models: Number of a model -> its class; filled.
     """
-    own = [(name, each) for name, each in module.named_parameters()]
+    own = tree.list_parameters(module)
     if not any(id(each) in owners for _, each in own):
         return
     models[number] = describe.name_type(type(module))
@@ -37,7 +37,7 @@ def name_tensors(
         elif id(each) not in names:
             names[id(each)] = (name, number)
             extra.append((each, name, number))
-    for name, each in module.named_buffers():
+    for name, each in tree.list_buffers(module):
         if id(each) not in names:
             names[id(each)] = (name, number)
             extra.append((each, name, number))

@@ -39,7 +39,14 @@ def explain_unreadable(tensor: Any) -> str | None:
         return "it is quantised"
     if tensor.device.type not in ("cpu", "cuda", "xpu", "hpu"):
         return f"it is on device {tensor.device.type}"
-    if tensor.is_conj() or tensor.is_neg() or tensor.element_size() not in _INTEGERS:
+    if tensor.is_nested or torch._is_functional_tensor(tensor):
+        return "it holds other tensors"
+    if (
+        tensor.is_conj()
+        or tensor.is_neg()
+        or tensor._is_zerotensor()
+        or tensor.element_size() not in _INTEGERS
+    ):
         return f"its type is {tensor.dtype}"
     return None
 
@@ -47,13 +54,17 @@ def explain_unreadable(tensor: Any) -> str | None:
 def explain_busy() -> str | None:
     """Return why nothing may be computed now: the program watches, records or compiles what is computed."""
     torch: Any = sys.modules["torch"]
-    dispatch = getattr(torch._C, "_len_torch_dispatch_stack", None)
-    functions = getattr(torch._C, "_len_torch_function_stack", None)
-    if (dispatch is not None and dispatch()) or (functions is not None and functions()):
-        return "a mode of torch sees all that is computed"
+    transforms = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)
+    if transforms is not None and transforms() is not None:
+        return "the step is transformed by torch.func"
+    if torch._C._get_tracing_state() is not None:
+        return "torch.jit traces the step"
     cuda = getattr(torch, "cuda", None)
-    if cuda is not None and cuda.is_initialized() and cuda.is_current_stream_capturing():
-        return "a CUDA graph is being recorded"
+    if cuda is not None and cuda.is_initialized():
+        if cuda.is_current_stream_capturing():
+            return "a CUDA graph is being recorded"
+        if torch.autograd._profiler_enabled():
+            return "a profiler records what the device computes"
     compiler = getattr(torch, "compiler", None)
     if compiler is not None and compiler.is_compiling():
         return "the step is compiled"
@@ -156,7 +167,7 @@ def _collect(value: Any, kind: type, found: list[Any], depth: int) -> None:
     """Go through what is held, by the methods of the built-in types: nothing of the program's own is called."""
     if len(found) >= MOST_TENSORS or depth > _DEPTH:
         return
-    if isinstance(value, kind):
+    if issubclass(type(value), kind):  # isinstance would ask for its __class__
         found.append(value)
         return
     for each in islice(_list_parts(value), MOST_TENSORS):

@@ -101,6 +101,7 @@ def note_start() -> dict[str, object]:
             "python": sys.version.split()[0],
             "script": script[:_ARGUMENT] if script else script,
             "module": module,
+            "library": os.path.dirname(getattr(os, "__file__", "")),
             "cwd": directory,
             **place,
             "inherited": inherited,
@@ -159,6 +160,11 @@ def _main() -> tuple[str | None, str | None]:
     # Before the program's own arguments stands the module: `-m name`, or `-mname` in one word.
     word = command[len(command) - len(arguments)]
     return None, word.partition("m")[2] if word.startswith("-") else word
+
+
+def is_command() -> bool:
+    """Tell whether the program is one of ``python -c``."""
+    return _main()[0] == "-c"
 
 
 def _place(inherited: bool, script: str | None, module: str | None) -> dict[str, object]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _CAUGHT = re.compile(
-    r"Caught (?P<type>\S+) (?P<where>in DataLoader worker process (?P<worker>\d+)|[^\n]*)\.\nOriginal "
+    r"Caught (?P<type>\S{1,200}) (?P<where>in DataLoader worker process (?P<worker>\d{1,9})|[^\n]{0,400})\.\nOriginal "
 )
 """torch._utils.ExceptionWrapper.reraise."""
 _FRAME = re.compile(r'  File "(?P<file>[^"\n]+)", line (?P<line>\d+)(?:, in (?P<function>[^\n]+))?')

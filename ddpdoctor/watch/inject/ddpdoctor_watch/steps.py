@@ -15,7 +15,22 @@ import sys
 import time
 import weakref
 
-from . import budget, clocks, ddp, describe, frames, journal, modules, naming, prints, rounds, states
+from . import (
+    budget,
+    clocks,
+    ddp,
+    describe,
+    frames,
+    joins,
+    journal,
+    modules,
+    naming,
+    prints,
+    rounds,
+    states,
+    tree,
+    unseen,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,6 +80,10 @@ class _Optimizer:
         self.last_seen: dict[int, tuple[int, int, int]] = {}
         self.sites: dict[tuple[int, int], list[Any]] = {}
         """Line that steps it -> how often, its frames, and its code, so that the id stays its own."""
+        self.wrappers: set[int] = set()
+        """Numbers of those whose parameters it steps."""
+        self.shadows = 0
+        """Steps that it made on behalf of other ranks, at the end of a Join."""
         self.rated = 0.0
         """Sum of the learning rates of all steps: ranks whose rates ever differed have another."""
 
@@ -75,12 +94,14 @@ class _State:
     def __init__(self) -> None:
         self.known: dict[int, _Optimizer] = {}
         self.count = 0
-        self.looks = 0
+        self.looks = self.steps = 0
         self.finished = False
 
 
 _state = _State()
 _installed = False
+_is_compiling: Any = bool
+"""torch.compiler.is_compiling: true while the compiler goes through a function, and to it a constant."""
 
 
 def install(ranks: int) -> bool:
@@ -92,7 +113,7 @@ def install(ranks: int) -> bool:
     Returns:
         False where they are looked at already, or are not to be, or cannot.
     """
-    global _installed
+    global _installed, _is_compiling
     if _installed or budget.level == budget.OFF:
         return False
     _installed = True
@@ -103,6 +124,7 @@ def install(ranks: int) -> bool:
     if before is None or after is None:
         journal.trouble("steps", "torch.optim has no global hooks of steps")
         return False
+    _is_compiling = getattr(sys.modules["torch"].compiler, "is_compiling", bool)
     before(before_step)
     after(after_step)
     modules.open_window(modules.START)
@@ -110,7 +132,23 @@ def install(ranks: int) -> bool:
 
 
 def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    """Take fingerprints of the parameters where it is time for it; torch calls this before each step."""
+    """Called by torch before each step; the compiler makes nothing of it, and leaves it out of the graph."""
+    if not _is_compiling():
+        _begin_step(optimizer, sys._getframe(1))
+
+
+def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    """Called by torch after each step."""
+    if not _is_compiling():
+        _end_step(optimizer)
+
+
+TRACED: tuple[Any, ...] = (before_step, after_step)
+"""The only functions of ours that the compiler may go into: where it may not, it breaks the graph of a step."""
+
+
+def _begin_step(optimizer: Any, frame: FrameType) -> None:
+    """Take fingerprints of the parameters where it is time for it."""
     try:
         entry = _state.known.get(id(optimizer))
         if entry is None or entry.ref() is not optimizer:
@@ -119,44 +157,50 @@ def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
                 return
         clocks.end_step(entry.number)
         entry.steps = step = entry.steps + 1
+        _state.steps += 1
         for group in optimizer.param_groups:
             rate = group.get("lr")
             if type(rate) is float:  # a tensor may lie on a device, which would be waited for
                 entry.rated += rate
-        _note_site(entry, frames.find_near(sys._getframe(1), _NEAR))
+        _note_site(entry, frames.find_near(frame, _NEAR))
+        entry.shadows += joins.leaving
         entry.before = None  # the step before may have raised
         ddp.inside = 0  # also where a forward raised
         if entry.rounds.is_telling():
             entry.next = step  # ranks may have averaged what they have just now
         if step == entry.next or (budget.level == budget.DEEP and _state.looks < LOOKS):
-            _take_before(entry, optimizer, sys._getframe(1))
+            _take_before(entry, optimizer, frame)
             clocks.skip()
     except Exception as error:
         journal.failed("steps", error)
 
 
-def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+def _end_step(optimizer: Any) -> None:
     """Take fingerprints of the gradients that the step has used, and write down what was seen of it."""
     try:
         clocks.enter(clocks.OTHER)
         entry = _state.known.get(id(optimizer))
         if entry is None:
             return
-        if entry.before is not None:
+        looked = entry.before is not None
+        if looked:
             _take_after(entry)
-        modules.close_window(modules.EVALUATION)
         if entry.steps + 1 == entry.next or (budget.level == budget.DEEP and _state.looks < LOOKS):
             modules.open_window(entry.number)
+        elif looked:
+            modules.close_window(entry.number)
+        modules.close_window(modules.EVALUATION)
         clocks.skip()
     except Exception as error:
         journal.failed("steps", error)
 
 
 def count_steps() -> int:
-    """Return how many steps the optimizers of this process have made, those that are looked at."""
-    return sum(entry.steps for entry in _state.known.values())
+    """Return how many steps the optimizers of this process have made, those that are gone included."""
+    return _state.steps
 
 
+@unseen.behind
 def note_end() -> None:
     """Write down how many steps were made and what this rank holds now: when groups are destroyed, or at the end."""
     from . import backwards, loaders, scalers
@@ -165,6 +209,8 @@ def note_end() -> None:
     if _state.finished or not (_state.known or backwards.count()):
         return
     _state.finished = True
+    if not _state.known and "torch._dynamo.convert_frame" in sys.modules:
+        budget.abstain("no step of an optimizer was seen: those that torch.compile has compiled are not")
     backwards.note_end()
     clocks.write()
     scalers.note_end()
@@ -196,6 +242,7 @@ def after_fork() -> None:
     budget.restart()
 
 
+@unseen.behind
 def _meet(optimizer: Any) -> _Optimizer | None:
     for key, entry in list(_state.known.items()):
         if entry.ref() is None:
@@ -221,6 +268,7 @@ def _note_site(entry: _Optimizer, frame: FrameType | None) -> None:
         entry.sites[key] = [1, frames.list_own(frame, _SITE_FRAMES), frame.f_code]
 
 
+@unseen.behind
 def _take_before(entry: _Optimizer, optimizer: Any, frame: FrameType) -> None:
     step = entry.steps
     entry.next = 1 << step.bit_length()  # the next power of two, unless the distance comes first
@@ -247,17 +295,17 @@ def _take_before(entry: _Optimizer, optimizer: Any, frame: FrameType) -> None:
     _spend(entry, began)
 
 
+@unseen.behind
 def _take_after(entry: _Optimizer) -> None:
     began = time.monotonic_ns()
     values, entry.before = entry.before, None
     gradients: list[Any] = [
-        getattr(tensor, "grad", None) if place < entry.parameters else None
+        tensor.grad if place < entry.parameters and tensor.is_leaf else None
         for place, tensor in enumerate(entry.tensors)
     ]
     _write_step(entry, entry.steps, values, gradients)
     entry.tensors = []  # not to be kept alive by us
     _spend(entry, began)
-    modules.close_window(entry.number)
 
 
 def _spend(entry: _Optimizer, began: int) -> None:
@@ -282,7 +330,7 @@ def _look_at(entry: _Optimizer, optimizer: Any, frame: FrameType | None) -> None
     extra: list[tuple[Any, str, int]] = []
     models: dict[int, str] = {}
     for number, wrapper in wrappers:
-        naming.name_tensors(wrapper.module, number, owners, names, extra, models)
+        naming.name_tensors(tree.find_model(wrapper), number, owners, names, extra, models)
     for place, root in enumerate(modules.list_roots()):
         naming.name_tensors(root, -1 - place, owners, names, extra, models)
     reduced, ignored = ddp.list_parameters()
@@ -294,6 +342,7 @@ def _look_at(entry: _Optimizer, optimizer: Any, frame: FrameType | None) -> None
         # The model may be gone by now: at the end, in most scripts.
         name, model, knows = entry.named.get(id(each), (f"parameter {place} of the optimizer", 0, UNKNOWN))
         rows.append(naming.make_row(each, name, model, "parameter", knows))
+    entry.wrappers.update(number for number in models if number > 0)
     tensors = list(parameters)
     for tensor, name, model in extra[: max(0, TENSORS - len(tensors))]:
         rows.append(naming.make_row(tensor, name, model, "other", known.get(id(tensor), UNKNOWN)))
@@ -341,6 +390,7 @@ def _write_step(
         "step": step,
         "final": final,
         "count": entry.parameters,
+        "shadowed": max(0, joins.count(entry.wrappers) - entry.shadows),
     }
     if values is not None:
         fields["values"] = prints.fold(values[: entry.parameters])

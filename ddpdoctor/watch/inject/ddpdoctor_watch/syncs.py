@@ -60,7 +60,7 @@ def note_backward(frame: FrameType) -> None:
         if not getattr(wrapper, "require_backward_grad_sync", True):
             _note_unenclosed(entry.number, frame)
         first = entry.parameters[0]() if entry.parameters else None
-        if first is not None and first.grad is not None:
+        if first is not None and first.is_leaf and first.grad is not None:
             _state.kept += 1
 
 

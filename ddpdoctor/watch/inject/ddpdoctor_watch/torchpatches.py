@@ -24,14 +24,17 @@ from . import (
     gradients,
     groups,
     hooks,
+    joins,
     journal,
     loads,
+    modules,
     process,
     recorder,
     scalers,
     settings,
     steps,
     syncs,
+    tree,
     works,
 )
 
@@ -65,6 +68,7 @@ def patch_c10d(module: ModuleType) -> None:
         "torch",
         {
             "version": str(getattr(versions, "__version__", "")),
+            "folder": os.path.dirname(str(getattr(sys.modules.get("torch"), "__file__", None) or "")),
             "cuda": getattr(versions, "cuda", None),
             "hip": getattr(versions, "hip", None),
             "distributed": hasattr(module, "ProcessGroup"),
@@ -86,6 +90,7 @@ def patch_ddp(module: ModuleType) -> None:
     hooks.wrap(wrapper, "_ddp_init_helper", after=_note_wrapped)
     hooks.wrap(wrapper, "_lazy_init", before=_note_first_forward)
     hooks.wrap(module, "_tree_flatten_with_rref", before=syncs.end_search)
+    joins.install(module)
     _see_forwards(wrapper)
 
 
@@ -241,7 +246,7 @@ def _note_wrapping(result: Any, frame: FrameType, args: tuple[Any, ...]) -> None
         "milestone",
         {
             "name": "wrap-begin",
-            "detail": describe.name_type(type(args[0].module)),
+            "detail": describe.name_type(type(tree.find_model(args[0]))),
             "frames": frames,
         },
     )
@@ -249,11 +254,14 @@ def _note_wrapping(result: Any, frame: FrameType, args: tuple[Any, ...]) -> None
 
 def _note_wrapped(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     calls.end_other(_begun.pop(("wrap", ddp.number(args[0])), 0))
-    journal.write("milestone", {"name": "wrap", "detail": describe.name_type(type(args[0].module))})
+    journal.write("milestone", {"name": "wrap", "detail": describe.name_type(type(tree.find_model(args[0])))})
 
 
 def _note_first_forward(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
-    journal.write("milestone", {"name": "first-forward", "detail": describe.name_type(type(args[0].module))})
+    journal.write(
+        "milestone", {"name": "first-forward", "detail": describe.name_type(type(tree.find_model(args[0])))}
+    )
+    modules.leave_compiled()
     ddp.watch_forwards(args[0])
     gradients.watch(args[0])
     settings.note_forward()
@@ -337,5 +345,6 @@ def _leave_uncompiled() -> None:
                 code = getattr(each, "__code__", None)
                 if code is not None:
                     hooks.skip_code(code)
-                    if type(each) is type(hooks.skip_code) and each.__module__.startswith(f"{__package__}."):
+                    function = type(each) is type(hooks.skip_code) and each not in steps.TRACED
+                    if function and each.__module__.startswith(f"{__package__}."):
                         hooks.leave_uncompiled(each)

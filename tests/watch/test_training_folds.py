@@ -1,0 +1,77 @@
+"""Which looks of ranks are at the same step of the same optimizer: under Join, and beside an optimizer of one rank."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ddpdoctor.evidence import RankSet
+from ddpdoctor.evidence.training import Training
+from ddpdoctor.watch.records import Shortener
+from ddpdoctor.watch.slimming import Slimmer
+from ddpdoctor.watch.training import TrainingReader
+from tests.watch.test_hostile_training import step, table
+
+
+def fold(folder: Path, *ranks: list[str]) -> Training:
+    reader, slim = TrainingReader(Shortener(folder)), Slimmer().open()
+    for rank, lines in enumerate(ranks):
+        path = folder / f"{rank}.jsonl"
+        path.write_text("\n".join(lines) + "\n")
+        events = [slim.take(json.loads(line)) for line in lines]
+        reader.add(rank, path, events, len(ranks))
+    found = reader.fold(0)
+    assert found is not None
+    assert not reader.damaged
+    return found
+
+
+def look(number: int, digest: str, **more: Any) -> str:
+    return step(number, [[digest, 1.0]], rated=0.1 * number, rates=[0.1], **more)
+
+
+def test_steps_that_a_rank_has_shadowed_count(tmp_path: Path) -> None:
+    """Rank 1 has three batches and rank 0 five: what it holds before its fourth step rank 0 holds before its sixth."""
+    first = [table(["w"]), look(1, "a"), look(4, "b"), look(6, "c"), look(11, "e", final=True)]
+    second = [table(["w"]), look(1, "a"), look(4, "c", shadowed=2), look(7, "e", final=True, shadowed=4)]
+    found = fold(tmp_path, first, second)
+    agree = {each.step: [str(share.ranks) for share in each.values] for each in found.steps}
+    assert agree == {1: ["0-1"], 4: ["0"], 6: ["0-1"], 11: ["0-1"]}
+    assert {each.step: each.joined for each in found.steps} == {1: False, 4: False, 6: True, 11: True}
+    assert [(share.digest, share.ranks) for share in found.optimizers[0].steps] == [("10", RankSet([0, 1]))]
+    assert all(len(each.rated) < 2 for each in found.steps)
+
+
+def test_what_differs_under_join_is_read_at_the_step_of_each_rank(tmp_path: Path) -> None:
+    first = [table(["w"]), look(6, "c")]
+    second = [table(["w"]), look(4, "d", shadowed=2)]
+    (found,) = fold(tmp_path, first, second).steps
+    (tensor,) = found.tensors
+    assert [str(share.ranks) for share in tensor.values] == ["0", "1"]
+
+
+def test_an_optimizer_of_one_rank_shifts_no_other(tmp_path: Path) -> None:
+    """Rank 0 trains a baseline first; the wrapped model is its second optimizer, and the others' first."""
+    own = table(["w"], models={"-1": "Net"}, rows=[["w", "parameter", -1, [2, 2], "float32", True, 0, None]])
+    rank0 = [
+        own,
+        look(1, "x"),
+        table(["w"], optimizer=2),
+        look(1, "a", optimizer=2),
+        look(2, "b", optimizer=2),
+    ]
+    rank1 = [table(["w"]), look(1, "a"), look(2, "c")]
+    found = fold(tmp_path, rank0, rank1)
+    setups = {each.number: (str(each.ranks), list(each.models)) for each in found.optimizers}
+    assert setups == {1: ("0-1", ["1"]), 2: ("0", ["-1"])}
+    agree = {(each.optimizer, each.step): [str(s.ranks) for s in each.values] for each in found.steps}
+    assert agree == {(1, 1): ["0-1"], (1, 2): ["0", "1"], (2, 1): ["0"]}
+    assert [each.name for each in found.steps[1].tensors] == ["w"]
+
+
+def test_ranks_that_step_other_wrappers_keep_their_numbers(tmp_path: Path) -> None:
+    own = table(["w"], models={"-1": "Net"})
+    found = fold(tmp_path, [own, look(1, "a")], [table(["w"]), look(1, "b")])
+    assert [(each.number, str(each.ranks)) for each in found.optimizers] == [(1, "0-1")]
+    assert [len(each.values) for each in found.steps] == [2]
