@@ -21,6 +21,7 @@ from benchmarks import (
     running,
     scale,
     steps,
+    whole,
 )
 from benchmarks.figures import BenchmarkError, Figure, format_markdown, format_table
 from benchmarks.machine import describe_machine
@@ -39,6 +40,7 @@ BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
         hanging,
         attaching,
         recorder,
+        whole,
     )
 }
 """Each writes only below the folder that it gets."""

@@ -1,0 +1,103 @@
+"""What `ddpdoctor run` costs each step, measured between whole runs of a job that knows nothing of it.
+
+`steps` switches hooks inside one process, which shows small differences, and misses what only a process that was
+watched from its start pays: caches, adaptive bytecode, threads. Here runs under torchrun and `run` take turns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.figures import Figure
+from benchmarks.machine import ROOT
+from benchmarks.running import make_command
+from benchmarks.timing import Command, run_once
+
+NAME = "whole"
+SCRIPT = ROOT / "benchmarks" / "training.py"
+WAYS = ("torchrun", "torchrun again", "--watch-level off", "default")
+SETTINGS = (
+    (1, 2, 4, "ddp", 0.1),
+    (10, 2, 4, "ddp", 0.1),
+    (10, 2, 1000, "ddp", None),
+    (10, 2, 4, "fsdp", 0.1),
+    (10, 16, 4, "ddp", None),
+)
+"""Length of a step in ms, ranks, parameters of the model, what wraps it, bar in ms (table "Speed and scale")."""
+SECONDS = 6.0
+"""Of steps in each run."""
+
+
+@dataclass
+class Taken:
+    """What the rounds of one way took, in ms a step."""
+
+    wall: list[float] = field(default_factory=list)
+    """Lower quartile of the steps of a run, mean of its ranks."""
+    processor: list[float] = field(default_factory=list)
+
+
+def measure(folder: Path, rounds: int = 6) -> list[Figure]:
+    """Run every setting in all ways, in turn.
+
+    Raises:
+        BenchmarkError: a job failed.
+    """
+    figures: list[Figure] = []
+    for length, ranks, parameters, kind, bar in SETTINGS:
+        here = folder / f"{length}-{ranks}-{parameters}-{kind}"
+        here.mkdir()
+        taken = {way: Taken() for way in WAYS}
+        for number in range(rounds + 1):
+            for turn in range(len(WAYS)):
+                way = WAYS[(number + turn) % len(WAYS)]
+                wall, processor = _run(way, length, ranks, parameters, kind, here)
+                if number:  # the first round calibrates and fills caches
+                    taken[way].wall.append(wall)
+                    taken[way].processor.append(processor)
+        named = f"{length} ms step, {ranks} ranks, {parameters} parameters, {kind}: "
+        figures += judge(named, taken, bar)
+    return figures
+
+
+def _run(way: str, length: int, ranks: int, parameters: int, kind: str, folder: Path) -> tuple[float, float]:
+    out = folder / "out"
+    out.mkdir(exist_ok=True)
+    arguments = (str(out), str(length), str(int(SECONDS * 1e3 / length)), str(parameters), kind)
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environ = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    if way.startswith("--watch-level"):
+        environ["DDPDOCTOR_WATCH_LEVEL"] = way.split()[1]
+    command = make_command(not way.startswith("torchrun"), str(SCRIPT), folder, ranks, *arguments)
+    run_once(Command(way, command, environ), folder)
+    if not (folder / "loops").exists():
+        (out / "loops").rename(folder / "loops")
+    found = [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
+    quartiles = [statistics.quantiles(each["times"], n=4)[0] * 1e3 for each in found]
+    return statistics.mean(quartiles), statistics.mean(each["processor"] * 1e3 for each in found)
+
+
+def judge(named: str, taken: dict[str, Taken], bar: float | None) -> list[Figure]:
+    """Make figures of what each way took more than torchrun, by the median of the rounds' differences."""
+    plain = taken["torchrun"]
+    figures = []
+    for way in WAYS[1:]:
+        for kind in ("wall", "processor"):
+            one, other = getattr(taken[way], kind), getattr(plain, kind)
+            differences = [a - b for a, b in zip(one, other, strict=True)]
+            figures.append(
+                Figure(
+                    NAME,
+                    f"{named}{way}, more {kind} time",
+                    statistics.median(differences),
+                    "ms",
+                    bar if way == "default" and kind == "wall" else None,
+                    f"{min(differences):.3g} to {max(differences):.3g} in {len(differences)} rounds; "
+                    f"{statistics.median(one):.4g} against {statistics.median(other):.4g} ms",
+                )
+            )
+    return figures
