@@ -393,7 +393,7 @@ class Monitor:
 
     def _withdraw(self) -> None:
         assert self._suspicion is not None
-        self._tell("stall cleared: the job is making progress again")
+        self._tell("stall cleared: the ranks are moving again")
         self._insight.forget()
         self._save(self._date(self._suspicion.look, "withdrawn"))
         self._suspicion = None

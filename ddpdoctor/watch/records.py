@@ -216,6 +216,10 @@ def _read_work(event: dict[str, Any], shorten: Shortener) -> UnwaitedWork:
     )
 
 
+_IDENTITY = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
+"""Variables by which a launcher tells ranks who they are; what a script makes of them is in ``init``."""
+
+
 def _begin_group(record: ProcessRecord, event: dict[str, Any]) -> ProcessRecord:
     """A process that wants to join a group is a rank, also where it never gets in."""
     detail = event.get("detail")
@@ -231,7 +235,17 @@ def _begin_group(record: ProcessRecord, event: dict[str, Any]) -> ProcessRecord:
         world_size=_choose_number(detail.get("world_size"), given.get("WORLD_SIZE")) or record.world_size,
         backend=str(detail["backend"]) if detail.get("backend") else record.backend,
         init_method=_read_method(detail.get("init_method")) or record.init_method,
+        variables=_renew(record.variables, given),
     )
+
+
+def _renew(known: dict[str, str], given: dict[str, Any]) -> dict[str, str]:
+    """Return the variables of a process as it joins a group; who it is stays what its launcher said."""
+    settings = {str(name): str(value) for name, value in given.items() if str(name) not in _IDENTITY}
+    if not settings:
+        return known
+    own = {name: value for name, value in known.items() if name in _IDENTITY}
+    return own | allowed_variables(settings)
 
 
 def _choose_number(given: object, variable: object) -> int | None:

@@ -270,6 +270,18 @@ def test_a_rank_that_never_gets_into_its_group_is_a_rank(run: Path) -> None:
     assert (other.role, other.rank, other.world_size, other.backend) == ("rank", 0, 3, "gloo")
 
 
+def test_settings_are_those_with_which_a_rank_joins_its_group(run: Path) -> None:
+    """A script may set variables of NCCL before its group is made; what its launcher said of the rank stays."""
+    given = {"RANK": "1", "NCCL_SOCKET_IFNAME": "lo", "NCCL_DEBUG": "INFO"}
+    later = {"RANK": "5", "NCCL_SOCKET_IFNAME": "eth9", "HOME": "/root"}
+    write(
+        run, 7, start(7, 1, variables=given),
+        event("milestone", 3, name="init-begin", detail={"backend": "nccl"}, variables=later),
+    )  # fmt: skip
+    (process,) = collect(run).processes
+    assert process.variables == {"RANK": "1", "NCCL_SOCKET_IFNAME": "eth9"}
+
+
 def test_the_limit_of_open_files_is_kept(run: Path) -> None:
     write(
         run, 7, start(7, 0, open_files=1024),

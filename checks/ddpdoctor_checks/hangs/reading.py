@@ -10,6 +10,7 @@ from ddpdoctor.evidence.standstill import BUSY_SHARE, MAKERS, Call, Stand, Stand
 from ddpdoctor.facts.ownership import TORCH
 from ddpdoctor.judge import NotApplicable
 from ddpdoctor_checks.crash.frames import user_line
+from ddpdoctor_checks.hangs.giving_up import restore_given_up
 from ddpdoctor_checks.hangs.needs import (
     BACKWARD,
     FORWARD,
@@ -146,7 +147,7 @@ def last_look(evidence: Evidence) -> Standstill:
     look = last_looks([look for look in evidence.standstills if not look.asked])
     if look is None:
         raise NotApplicable("the job was not seen to stand still")
-    return look
+    return restore_given_up(look, evidence)
 
 
 def read_look(look: Standstill) -> Reading:

@@ -11,7 +11,7 @@ _ARGUMENTS = 200
 _ARGUMENT = 4096
 """Of the command line that is kept: arguments, and characters of each (`python -c` takes whole programs)."""
 
-_VARIABLES = (
+VARIABLES = (
     "RANK",
     "WORLD_SIZE",
     "LOCAL_",
@@ -105,9 +105,7 @@ def note_start() -> dict[str, object]:
             "cwd": directory,
             **place,
             "inherited": inherited,
-            "variables": {
-                name: value[:_ARGUMENT] for name, value in environment.items() if name.startswith(_VARIABLES)
-            },
+            "variables": read_variables(*VARIABLES),
             "host": os.uname().nodename,
             "isatty": [_isatty(number) for number in (0, 1, 2)],
             "open_files": read_open_files(),

@@ -199,7 +199,9 @@ def _note_init_begin(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
                 "world_size": seen.get("world_size"),
                 "store": type(seen["store"]).__name__ if seen.get("store") is not None else None,
             },
-            "variables": process.read_variables(*_VARIABLES),
+            "variables": process.read_variables(
+                *process.VARIABLES
+            ),  # a script may have set some since its start
             "frames": describe.list_stack(frame)[:_FRAMES],
         },
     )
