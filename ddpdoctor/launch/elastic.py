@@ -12,6 +12,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous import registry as rdzv_registry
 
 from ddpdoctor.evidence import encode
+from ddpdoctor.facts.versions import pick_taken
 from ddpdoctor.launch.failure import RankFailure
 from ddpdoctor.launch.plan import Plan
 from ddpdoctor.launch.rank import run_rank
@@ -19,7 +20,8 @@ from ddpdoctor.launch.rank import run_rank
 MONITOR_INTERVAL_S = 0.05
 """How often the agent looks at its ranks; torchrun's default is 0.1 s."""
 SHUTDOWN_S = 3
-"""Seconds between SIGTERM and SIGKILL for ranks that the agent ends; ours hold nothing that needs longer."""
+"""Seconds between SIGTERM and SIGKILL for ranks that the agent ends; ours hold nothing that needs longer. Where torch
+does not take it (up to 2.11) it waits 30 s, and the supervisor is there before."""
 
 
 def run_ranks(plan: Plan, report: Callable[[RankFailure], None]) -> None:
@@ -65,7 +67,7 @@ def run_ranks(plan: Plan, report: Callable[[RankFailure], None]) -> None:
         logs_specs=logs,
         start_method="forkserver",
         exit_barrier_timeout=plan.limits["rendezvous"],
-        shutdown_timeout=SHUTDOWN_S,
+        **pick_taken(LocalElasticAgent, shutdown_timeout=SHUTDOWN_S),
     )
     agent.run()
 

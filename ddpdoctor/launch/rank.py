@@ -28,6 +28,7 @@ from ddpdoctor.launch.context import RankContext
 from ddpdoctor.launch.plan import Plan
 from ddpdoctor.launch.probes import PROBES, probe_initialisation
 from ddpdoctor.launch.probes.facts import rank_facts
+from ddpdoctor.launch.probes.groups import leave_group
 from ddpdoctor.launch.processes import follow_parent
 from ddpdoctor.launch.wire import EventWriter
 
@@ -75,7 +76,7 @@ def run_rank(plan_data: dict[str, Any]) -> None:
     finally:
         if dist.is_initialized():
             with suppress(Exception):
-                dist.destroy_process_group()
+                leave_group()
         _leave_soon()
 
 

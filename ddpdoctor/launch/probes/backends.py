@@ -15,6 +15,7 @@ from ddpdoctor.launch.context import RankContext
 from ddpdoctor.launch.probes.base import ProbeError, agree_on_all, word_exception
 from ddpdoctor.launch.probes.collectives import compare_outcome
 from ddpdoctor.launch.probes.facts import read_nccl_version
+from ddpdoctor.launch.probes.groups import leave_group
 from ddpdoctor.launch.probes.operations import Outcome
 from ddpdoctor.launch.probes.values import make_input, make_result
 
@@ -150,7 +151,7 @@ def _try_group(ctx: RankContext, candidate: _Candidate) -> None:
     failures = [RankMessage(ranks, text)] if text else []
     ctx.emit("backends", _describe(candidate, group=formed, collective=passed, failures=failures))
     if group is not None and text is None:
-        dist.destroy_process_group(group)
+        leave_group(group)
 
 
 def _try_sum(ctx: RankContext, group: Any, device: str) -> str | None:

@@ -25,6 +25,7 @@ import torch.distributed as dist
 from ddpdoctor.evidence import CollectiveCase, RankMessage, RankSet
 from ddpdoctor.launch.context import RankContext
 from ddpdoctor.launch.probes.base import ProbeError, find_refusal, word_exception
+from ddpdoctor.launch.probes.groups import leave_group
 from ddpdoctor.launch.probes.operations import RUNNERS, Arena, Outcome, Spec
 from ddpdoctor.launch.probes.sharing import share_machine
 from ddpdoctor.launch.probes.values import allowed_error
@@ -224,7 +225,7 @@ def _try_subgroup(ctx: RankContext, *, one_host: bool) -> None:
     costly = [op for op in RUNNERS if is_left_to_subgroup(op, ctx.world_size, ctx.backend)]
     for op in (*_SUBGROUP_OPERATIONS, *costly):
         _run_case(ctx, arena, Spec(op, torch.float32, ODD_COUNT))
-    dist.destroy_process_group(group)
+    leave_group(group)
 
 
 def choose_members(world_size: int) -> tuple[int, ...]:

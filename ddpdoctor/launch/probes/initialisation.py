@@ -14,6 +14,7 @@ from ddpdoctor.evidence import InitResult, RankMessage, RankSet
 from ddpdoctor.launch.context import RankContext
 from ddpdoctor.launch.probes.base import ProbeError, word_exception
 from ddpdoctor.launch.probes.collectives import compare_outcome
+from ddpdoctor.launch.probes.groups import leave_group
 from ddpdoctor.launch.probes.operations import Outcome
 from ddpdoctor.launch.probes.sharing import find_common_directory
 from ddpdoctor.launch.probes.values import make_input, make_result
@@ -37,7 +38,7 @@ def probe_initialisation(ctx: RankContext) -> None:
     address = os.environ.get("MASTER_ADDR") or ctx.plan.launch.master_addr or "127.0.0.1"
     port = _agree_on_port(ctx)
     folder = find_common_directory(ctx)
-    dist.destroy_process_group()
+    leave_group()
     host = f"[{address}]" if ":" in address else address
     ctx.note("initialisation by tcp://")
     _try_method(ctx, "tcp", f"tcp://{host}:{port}")
@@ -72,7 +73,7 @@ def _try_method(ctx: RankContext, method: str, address: str) -> None:
                 timeout=ctx.group_timeout("collectives"),
             )
         wrong = _try_sum(ctx)
-        dist.destroy_process_group()
+        leave_group()
     except Exception as problem:
         text = word_exception(problem)
         ctx.emit("initialisations", InitResult(method, failures=(RankMessage(ranks, text),)))

@@ -24,9 +24,9 @@ _UNDECORATED = ("isend", "irecv", "monitored_barrier")
 
 def install(module: ModuleType) -> None:
     """Replace the decorators of torch.distributed's public functions; called when c10d_logger has been executed."""
-    for name, source in (("_exception_logger", _EXCEPTION_LOGGER), ("_time_logger", _TIME_LOGGER)):
+    for name, sources in _FORMS.items():
         original = getattr(module, name, None)
-        make = _make_decorator(module, original, source) if original is not None else None
+        make = _make_decorator(module, original, sources) if original is not None else None
         if make is None:
             journal.trouble(
                 "calls", f"torch.distributed.c10d_logger.{name} is of another form: its calls are not seen"
@@ -35,15 +35,20 @@ def install(module: ModuleType) -> None:
         hooks.replace(module, name, make)
 
 
-def _make_decorator(module: ModuleType, original: Any, source: str) -> Any:
+def _make_decorator(module: ModuleType, original: Any, sources: tuple[str, ...]) -> Any:
     """Build a decorator whose inner function calls the decorated one at the very place where torch's does.
 
     Returns:
-        None where torch's is of another form than the one that is known.
+        None where torch's is of another form than those that are known.
     """
     inner = next((c for c in original.__code__.co_consts if getattr(c, "co_name", "") == "wrapper"), None)
-    line = _find_call_line(inner) if inner is not None and inner.co_freevars == ("func",) else 0
-    if line <= _CALL_LINE or not hasattr(module, "_get_msg_dict"):
+    source = _find_form(module, inner, sources) if inner is not None else None
+    if inner is None or source is None:
+        return None
+    lines = source.splitlines()
+    above = 1 + next(number for number, line in enumerate(lines) if _CALL in line)
+    line = _find_call_line(inner)
+    if line <= above:
         return None
     made: dict[str, Any] = {
         "begin": calls.begin,
@@ -51,11 +56,12 @@ def _make_decorator(module: ModuleType, original: Any, source: str) -> Any:
         "failed": calls.failed,
         "took": works.took,
         "Counting": _Counting,
+        "C": _Seeing,
         "module": module,
     }
     made["wraps"] = vars(module)["functools"].wraps
-    # The text below and nothing else, under the name and at the line of torch's.
-    exec(compile("\n" * (line - _CALL_LINE) + source, original.__code__.co_filename, "exec"), made)
+    # One of the texts below and nothing else, under the name and at the line of torch's.
+    exec(compile("\n" * (line - above) + source, original.__code__.co_filename, "exec"), made)
     build = made["make"]
 
     def decorate(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,11 +77,21 @@ def _make_decorator(module: ModuleType, original: Any, source: str) -> Any:
     return decorate
 
 
+def _find_form(module: ModuleType, inner: CodeType, sources: tuple[str, ...]) -> str | None:
+    """Return the text that takes of torch's module what torch's own wrapper takes of it; None where none does."""
+    import re  # torch has imported it.
+
+    if inner.co_freevars != ("func",):
+        return None
+    taken = {name for name in inner.co_names if name in vars(module) and not name.startswith("__")}
+    return next((each for each in sources if set(re.findall(r"\bmodule\.(\w+)", each)) == taken), None)
+
+
 _PASSED_OVER = ("init_process_group", "_store_based_barrier")
 """What is decorated and no call on a group."""
-_CALL_LINE = 6
-"""Line of the call in the texts below; it stands in the columns of torch's (`value =func` for `return func`), for the
-marks under it in tracebacks."""
+_CALL = "func(*args, **kwargs)"
+"""The call in the texts below; it stands in the columns of torch's (`value =func` for `return func`), for the marks
+under it in tracebacks."""
 _EXCEPTION_LOGGER = """def make(func, spec):
     @wraps(func)
     def wrapper(*args, **kwargs):
@@ -108,7 +124,39 @@ _TIME_LOGGER = """def make(func, spec):
         return func_return
     return wrapper
 """
-"""torch/distributed/c10d_logger.py (2.3 to 2.13), with `begin`, `took` and `end`."""
+_TIME_LOGGER_UNCOUNTED = """def make(func, spec):
+    @wraps(func)
+    def wrapper(*args, **kwargs):
+        t = begin(spec, args, kwargs)
+        began = module.time.time_ns()
+        with C(t): v =func(*args, **kwargs)
+        spent = module.time.time_ns() - began
+        msg_dict = module._get_msg_dict(func.__name__, *args, **kwargs)
+        msg_dict["time_spent"] = f"{spent}ns"
+        module._c10d_logger.debug(msg_dict)
+        return v
+    return wrapper
+"""
+_FORMS = {
+    "_exception_logger": (_EXCEPTION_LOGGER,),
+    "_time_logger": (_TIME_LOGGER, _TIME_LOGGER_UNCOUNTED),
+}
+"""torch/distributed/c10d_logger.py (2.4 to 2.15), with `begin`, `took` and `end`; up to 2.5 nothing is counted."""
+
+
+class _Seeing:
+    """The end of a call, however it ends."""
+
+    def __init__(self, token: int) -> None:
+        self._token = token
+
+    def __enter__(self) -> None:
+        """Nothing: it has begun before."""
+
+    def __exit__(self, *raised: Any) -> None:
+        if raised[0] is not None:
+            calls.failed(self._token)
+        calls.end(self._token)
 
 
 class _Counting:

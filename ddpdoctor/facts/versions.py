@@ -1,0 +1,38 @@
+"""What differs between versions of torch, asked of the torch that is there and never of its number.
+
+Whoever calls what some versions lack, or hands over what some do not take, asks here first.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """Whether a callable takes an argument of that name; no, where it does not say what it takes.
+
+    ``**kwargs`` that are only handed on take nothing by themselves: of a class that says no more, the bases are asked.
+    """
+    for each in function.__mro__ if isinstance(function, type) else (function,):
+        target = vars(each).get("__init__") if isinstance(each, type) else each
+        if target is None:
+            continue
+        try:
+            parameters = inspect.signature(target).parameters.values()
+        except (TypeError, ValueError):
+            return False
+        if any(p.name == name and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in parameters):
+            return True
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            return False
+    return False
+
+
+def pick_taken(function: Callable[..., Any], **settings: Any) -> dict[str, Any]:
+    """Return those arguments that a callable takes; the others are its older versions' to do without."""
+    return {name: value for name, value in settings.items() if takes(function, name)}
