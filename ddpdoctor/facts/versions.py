@@ -5,11 +5,10 @@ Whoever calls what some versions lack, or hands over what some do not take, asks
 
 from __future__ import annotations
 
-import inspect
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+    from types import CodeType, ModuleType
     from typing import Any
 
 
@@ -18,6 +17,8 @@ def takes(function: Callable[..., Any], name: str) -> bool:
 
     ``**kwargs`` that are only handed on take nothing by themselves: of a class that says no more, the bases are asked.
     """
+    import inspect  # torch has imported it.
+
     for each in function.__mro__ if isinstance(function, type) else (function,):
         target = vars(each).get("__init__") if isinstance(each, type) else each
         if target is None:
@@ -36,3 +37,17 @@ def takes(function: Callable[..., Any], name: str) -> bool:
 def pick_taken(function: Callable[..., Any], **settings: Any) -> dict[str, Any]:
     """Return those arguments that a callable takes; the others are its older versions' to do without."""
     return {name: value for name, value in settings.items() if takes(function, name)}
+
+
+def choose_text(texts: Iterable[str], module: ModuleType, code: CodeType) -> str | None:
+    """Return the text that asks of ``module`` the names that a function in it asks of it; None where none does.
+
+    Args:
+        texts: Python source that asks ``module.NAME``; each written after one form of the function.
+        module: of torch.
+        code: of the function as it is there.
+    """
+    import re  # torch has imported it.
+
+    asked = {name for name in code.co_names if name in vars(module) and not name.startswith("__")}
+    return next((text for text in texts if set(re.findall(r"\bmodule\.(\w+)", text)) == asked), None)

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from types import CodeType, ModuleType
     from typing import Any
 
+    from ddpdoctor.facts import versions
+else:
+    from . import versions
+
 _UNDECORATED = ("isend", "irecv", "monitored_barrier")
 
 
@@ -42,8 +46,8 @@ def _make_decorator(module: ModuleType, original: Any, sources: tuple[str, ...])
         None where torch's is of another form than those that are known.
     """
     inner = next((c for c in original.__code__.co_consts if getattr(c, "co_name", "") == "wrapper"), None)
-    source = _find_form(module, inner, sources) if inner is not None else None
-    if inner is None or source is None:
+    source = versions.choose_text(sources, module, inner) if inner is not None else None
+    if inner is None or source is None or inner.co_freevars != ("func",):
         return None
     lines = source.splitlines()
     above = 1 + next(number for number, line in enumerate(lines) if _CALL in line)
@@ -75,16 +79,6 @@ def _make_decorator(module: ModuleType, original: Any, sources: tuple[str, ...])
         return made_func
 
     return decorate
-
-
-def _find_form(module: ModuleType, inner: CodeType, sources: tuple[str, ...]) -> str | None:
-    """Return the text that takes of torch's module what torch's own wrapper takes of it; None where none does."""
-    import re  # torch has imported it.
-
-    if inner.co_freevars != ("func",):
-        return None
-    taken = {name for name in inner.co_names if name in vars(module) and not name.startswith("__")}
-    return next((each for each in sources if set(re.findall(r"\bmodule\.(\w+)", each)) == taken), None)
 
 
 _PASSED_OVER = ("init_process_group", "_store_based_barrier")
