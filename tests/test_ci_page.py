@@ -102,6 +102,7 @@ def test_github_smoke_run_sums_up_beside_the_job(project: Path) -> None:
     assert (project / "work" / "ddpdoctor-runs").is_dir()
 
 
+@pytest.mark.long
 def test_gitlab_job_leaves_its_reports(project: Path) -> None:
     job = yaml.safe_load(block("GitLab", "yaml"))["ddpdoctor"]
     commands = [line for line in job["script"] if line.startswith("ddpdoctor ")]
@@ -138,6 +139,7 @@ def test_slurm_prolog_drains_a_node_for_a_finding_only(project: Path, code: int,
     assert done.returncode == expected
 
 
+@pytest.mark.long
 def test_init_container_examines_its_pod(project: Path) -> None:
     spec = yaml.safe_load(block("Kubernetes init container", "yaml"))["spec"]
     assert spec["completions"] == spec["parallelism"]

@@ -64,6 +64,7 @@ def test_one_odd_node_among_2048_is_found(registry: Registry, healthy: Evidence)
     assert all(len(each.message) < 500 for each in found)
 
 
+@pytest.mark.long
 def test_trouble_on_every_node_is_told_in_few_sentences(registry: Registry, healthy: Evidence) -> None:
     nodes = tuple(
         replace(
@@ -82,6 +83,7 @@ def test_trouble_on_every_node_is_told_in_few_sentences(registry: Registry, heal
     assert all(len(each.message) < 500 for each in found)
 
 
+@pytest.mark.long
 def test_half_of_the_world_that_never_came(registry: Registry, healthy: Evidence) -> None:
     came = range(0, NODES, 2)
     joined = RankSet(rank for node in came for rank in range(node * NPROC, (node + 1) * NPROC))
@@ -97,6 +99,7 @@ def test_half_of_the_world_that_never_came(registry: Registry, healthy: Evidence
     assert len(found[0].message) < 500
 
 
+@pytest.mark.long
 def test_ring_of_broken_links_is_one_finding(registry: Registry, healthy: Evidence) -> None:
     links = tuple(
         Link(node, (node + 1) % NODES, "ephemeral", node % 3 != 0, error="timed out") for node in range(NODES)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.cli.demo import BROKEN, DEMOS, FIXED, SCRIPTS
+from tests.marks import long
 
 
 def demo(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -45,9 +46,7 @@ def test_scripts_are_all_there_and_differ() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["hidden-exception", "bypassed-wrapper", pytest.param("unsharded-data", marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("name", ["bypassed-wrapper", *long("hidden-exception", "unsharded-data")])
 def test_demonstration_ends_with_its_code_and_the_corrected_lines(name: str, tmp_path: Path) -> None:
     told = demo(name, "--directory", "here", "--no-color", cwd=tmp_path)
     code = next(each.code for each in DEMOS if each.name == name)

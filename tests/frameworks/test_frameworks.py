@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.marks import mostly_long
+
 pytestmark = pytest.mark.slow
 
 # Each job ends with a collection: torch aborts a process, now and then, in which a wrapper is alive at its end.
@@ -148,7 +150,7 @@ def watch(folder: Path, name: str, *arguments: str) -> tuple[dict[str, Any], str
     return json.loads((folder / "run" / "report.json").read_text()), done.stderr
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("name", mostly_long(FRAMEWORKS, "transformers"))
 def test_healthy_job_is_silent(name: str, tmp_path: Path) -> None:
     report, said = watch(tmp_path, name)
     assert report["verdict"]["status"] == "healthy", said
@@ -157,7 +159,7 @@ def test_healthy_job_is_silent(name: str, tmp_path: Path) -> None:
     assert looked["steps"], "nothing was looked at"
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("name", mostly_long(FRAMEWORKS, "lightning", "accelerate"))
 def test_fault_is_named_by_the_line_of_the_user(name: str, tmp_path: Path) -> None:
     source, _, code = FRAMEWORKS[name]
     report, said = watch(tmp_path, name, "fault")

@@ -24,6 +24,7 @@ def doctor(tmp_path: Path) -> Doctor:
     return Doctor(tmp_path)
 
 
+@pytest.mark.long
 def test_node_rank_that_two_hosts_claim_names_both(doctor: Doctor) -> None:
     with Hosts(3) as hosts:
         told = doctor.ask(hosts, lambda host: [*static(hosts)(host), "--node-rank", str(min(host.index, 1))])
@@ -33,6 +34,7 @@ def test_node_rank_that_two_hosts_claim_names_both(doctor: Doctor) -> None:
     assert [each.name for each in told] == ["node-0", "node-1", "node-1"]
 
 
+@pytest.mark.long
 def test_different_worlds_are_named_with_their_sizes(doctor: Doctor) -> None:
     with Hosts(2) as hosts:
         told = doctor.ask(
@@ -58,6 +60,7 @@ def test_differing_variables_are_named_with_their_ranks(doctor: Doctor) -> None:
     assert "TORCH_NCCL_BLOCKING_WAIT" in found["message"]
 
 
+@pytest.mark.long
 def test_differing_script_is_named(doctor: Doctor, tmp_path: Path) -> None:
     with Hosts(2) as hosts:
         for host in hosts:

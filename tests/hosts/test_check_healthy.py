@@ -32,6 +32,7 @@ def test_all_stages_over_two_hosts(doctor: Doctor) -> None:
     assert {(1, "ddp"), (1, "bandwidth"), (0, "collectives")} <= passed
 
 
+@pytest.mark.long
 def test_c10d_numbers_the_hosts_as_torch_does(doctor: Doctor) -> None:
     with Hosts(2) as hosts:
         told = doctor.ask(hosts, c10d(2, "node-b"))
@@ -42,6 +43,7 @@ def test_c10d_numbers_the_hosts_as_torch_does(doctor: Doctor) -> None:
     assert found == {0: (0, "node-a", "0"), 1: (1, "node-b", "1")}
 
 
+@pytest.mark.long
 def test_three_hosts_with_different_numbers_of_ranks(doctor: Doctor) -> None:
     with Hosts(3) as hosts:
         told = doctor.ask(hosts, lambda host: static(hosts, nproc=1 + (host.index == 1))(host))

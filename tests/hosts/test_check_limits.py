@@ -43,6 +43,7 @@ def test_missing_host_is_named_when_the_command_is_out_of_time(doctor: Doctor) -
     assert told[0].findings("BKD011") == []
 
 
+@pytest.mark.long
 def test_hosts_without_a_way_are_named_when_the_command_is_out_of_time(doctor: Doctor) -> None:
     with Hosts(3) as hosts:
         hosts.drop_all(hosts[1], hosts[2])

@@ -52,6 +52,7 @@ def test_taken_port_is_named_with_its_holder(doctor: Doctor, backend: str) -> No
     assert told[1].name == ("node-1" if backend == "static" else "node-node-b")
 
 
+@pytest.mark.long
 def test_unresolvable_master_is_named_where_it_is_unknown(doctor: Doctor) -> None:
     with Hosts(2) as hosts:
         hosts[1].forget_name("node-a")
@@ -61,6 +62,7 @@ def test_unresolvable_master_is_named_where_it_is_unknown(doctor: Doctor) -> Non
     require_alone(told[0], "NET006", ranks=[1])
 
 
+@pytest.mark.long
 def test_endpoint_that_nobody_can_resolve_is_named_everywhere(doctor: Doctor) -> None:
     with Hosts(2) as hosts:
         told = doctor.ask(hosts, c10d(2, "no-such-host", *QUICK))
@@ -109,6 +111,7 @@ def test_missing_host_is_named_by_those_that_came(doctor: Doctor) -> None:
     assert "--node-rank 1" in json.dumps(found["fix"])
 
 
+@pytest.mark.long
 def test_without_the_hosting_host_each_says_that_it_met_nobody(doctor: Doctor) -> None:
     with Hosts(3) as hosts:
         told = doctor.ask([hosts[1], hosts[2]], static(hosts, *QUICK, *MISSING))
@@ -118,6 +121,7 @@ def test_without_the_hosting_host_each_says_that_it_met_nobody(doctor: Doctor) -
     assert [each.name for each in told] == ["node-1", "node-2"]
 
 
+@pytest.mark.long
 def test_host_that_does_not_know_its_second_address_is_named(doctor: Doctor) -> None:
     with Hosts(2, second_interface=True) as hosts:
         told = doctor.ask(hosts, c10d(2, hosts[0].addresses[1], *QUICK, *MISSING))
@@ -127,6 +131,7 @@ def test_host_that_does_not_know_its_second_address_is_named(doctor: Doctor) -> 
     require_alone(told[1], "NET006")
 
 
+@pytest.mark.long
 def test_endpoint_that_is_nobody_is_told_with_the_names_of_each(doctor: Doctor) -> None:
     with Hosts(2) as hosts:
         for host in hosts:
@@ -137,6 +142,7 @@ def test_endpoint_that_is_nobody_is_told_with_the_names_of_each(doctor: Doctor) 
         assert f"{each.host} does not take itself for service:{PORT}" in json.dumps(found["evidence"])
 
 
+@pytest.mark.long
 def test_name_that_c10d_publishes_is_named_and_local_addr_heals_it(doctor: Doctor) -> None:
     with Hosts(2) as hosts:
         hosts[1].forget_name("node-a")
@@ -149,6 +155,7 @@ def test_name_that_c10d_publishes_is_named_and_local_addr_heals_it(doctor: Docto
     require_healthy(healed)
 
 
+@pytest.mark.long
 def test_hosts_between_which_nothing_passes_are_named(doctor: Doctor) -> None:
     with Hosts(3) as hosts:
         hosts.drop_all(hosts[1], hosts[2])
@@ -157,6 +164,7 @@ def test_hosts_between_which_nothing_passes_are_named(doctor: Doctor) -> None:
     assert sorted(found["pairs"]) == [["node-b", "node-c"], ["node-c", "node-b"]]
 
 
+@pytest.mark.long
 def test_lost_large_packets_are_named_by_all(doctor: Doctor) -> None:
     with Hosts(2) as hosts:
         hosts.drop_larger(hosts[0], hosts[1], 1400)

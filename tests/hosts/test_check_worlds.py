@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.doctor import FACTORIES
+from tests.marks import long
 
 from .checking import Doctor, require_alone, require_named, static
 from .harness import Host, Hosts
@@ -42,6 +43,7 @@ def agent_events(host: Host) -> list[str]:
     return [path.read_text() for path in host.temporary.glob("ddpdoctor-*/agent.jsonl")]
 
 
+@pytest.mark.long
 def test_slow_host_is_named(doctor: Doctor) -> None:
     with Hosts(3) as hosts:
         for host in hosts:
@@ -69,7 +71,7 @@ def test_rank_that_is_killed_on_the_far_host_is_named(doctor: Doctor) -> None:
     assert "stage ddp" in found["message"]
 
 
-@pytest.mark.parametrize("dead", [1, 0], ids=["other", "hosting"])
+@pytest.mark.parametrize("dead", [*long(1), 0], ids=["other", "hosting"])
 def test_host_that_dies_is_named_by_the_other(doctor: Doctor, dead: int) -> None:
     with Hosts(2) as hosts:
         alive = hosts[1 - dead]

@@ -45,6 +45,7 @@ def test_failing_rank_of_the_second_host_is_named_by_host_rank_and_line(
     )  # it is one machine's clock
 
 
+@pytest.mark.long
 def test_other_hosts_say_what_they_saw_and_where_the_head_is(tmp_path: Path) -> None:
     with Hosts(3) as hosts:
         jobs = Jobs(tmp_path, hosts)
@@ -65,6 +66,7 @@ def test_other_hosts_say_what_they_saw_and_where_the_head_is(tmp_path: Path) -> 
         assert "hunter2" not in (head.directory / "nodes" / name).read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_failing_rank_of_the_head_is_named_there_and_not_guessed_elsewhere(tmp_path: Path) -> None:
     with Hosts(2) as hosts:
         jobs = Jobs(tmp_path, hosts)
@@ -101,6 +103,7 @@ def test_host_without_ddpdoctor_is_not_waited_for_and_not_blamed(tmp_path: Path)
     assert "what rank 1 did" in head.report["verdict"]["headline"]
 
 
+@pytest.mark.long
 def test_job_that_is_interrupted_on_one_host_is_said_on_the_other(tmp_path: Path) -> None:
     with Hosts(2) as hosts:
         jobs = Jobs(tmp_path, hosts)

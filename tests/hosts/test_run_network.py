@@ -68,6 +68,7 @@ def require_network(ran: Ran, code: str, *hosts: str) -> None:
     assert blamed == [], ran.result.describe()
 
 
+@pytest.mark.long
 def test_large_packets_that_vanish_are_named_with_the_pair_by_both_hosts(tmp_path: Path) -> None:
     with Hosts(2) as hosts:
         hosts.drop_larger(hosts[0], hosts[1], 1000)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.doctor import FACTORIES, Result, check, start
+from tests.marks import long
 
 SHORT = ("--nproc", "2", "--skip", "bandwidth,collectives,backends")
 
@@ -45,6 +46,7 @@ def test_crash_in_the_model_is_named_with_its_line(tmp_path: Path) -> None:
     assert result.left == []
 
 
+@pytest.mark.long
 def test_thread_that_the_model_leaves_does_not_keep_the_rank(tmp_path: Path) -> None:
     result = check(tmp_path, *model("leaves_a_thread"))
     assert result.stage("ddp")["status"] == "passed", result.out
@@ -63,6 +65,7 @@ def test_hanging_factory_is_cut_with_its_line(tmp_path: Path) -> None:
     assert result.left == []
 
 
+@pytest.mark.long
 def test_stopped_rank_is_cut_and_ended(tmp_path: Path) -> None:
     result = check(tmp_path, *model("stopped_on_one"), "--stage-timeout", "ddp=6")
     assert result.code == 1, result.err
@@ -71,6 +74,7 @@ def test_stopped_rank_is_cut_and_ended(tmp_path: Path) -> None:
     assert result.left == []
 
 
+@pytest.mark.long
 def test_raising_factory_is_the_users(tmp_path: Path) -> None:
     result = check(tmp_path, *model("raises"))
     assert result.code == 1, result.err
@@ -82,6 +86,7 @@ def test_raising_factory_is_the_users(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("factory", ["returns_nonsense", "no_such_factory"])
+@pytest.mark.long
 def test_unusable_factory_is_said_so(tmp_path: Path, factory: str) -> None:
     result = check(tmp_path, *model(factory))
     assert result.code == 1, result.err
@@ -99,7 +104,7 @@ def test_unused_parameters_are_named(tmp_path: Path) -> None:
     assert result.left == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, *long(signal.SIGINT, signal.SIGHUP)])
 def test_signal_ends_it_in_order(tmp_path: Path, number: signal.Signals) -> None:
     with start(tmp_path, *model("hangs_on_one")) as running:
         running.wait_for(lambda: [e for e in running.events("rank-1") if e.get("stage") == "ddp"])
@@ -122,6 +127,7 @@ def test_signal_while_torch_is_being_imported_ends_it_too(tmp_path: Path) -> Non
     assert result.left == []
 
 
+@pytest.mark.long
 def test_killed_agent_takes_its_ranks_along_and_is_reported(tmp_path: Path) -> None:
     with start(tmp_path, *model("hangs_on_one")) as running:
         running.wait_for(lambda: [e for e in running.events("rank-1") if e.get("stage") == "ddp"])
@@ -159,6 +165,7 @@ def test_limit_of_the_whole_command_holds(tmp_path: Path) -> None:
     assert result.left == []
 
 
+@pytest.mark.long
 def test_taken_port_names_its_holder(tmp_path: Path) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
@@ -173,6 +180,7 @@ def test_taken_port_names_its_holder(tmp_path: Path) -> None:
     assert result.left == []
 
 
+@pytest.mark.long
 def test_unresolvable_master_is_named(tmp_path: Path) -> None:
     result = check(tmp_path, *SHORT, "--master-addr", "no-such-host.invalid")
     assert result.code == 1, result.err
@@ -181,6 +189,7 @@ def test_unresolvable_master_is_named(tmp_path: Path) -> None:
     assert result.left == []
 
 
+@pytest.mark.long
 def test_missing_interface_is_named(tmp_path: Path) -> None:
     result = check(tmp_path, *SHORT, environ={"GLOO_SOCKET_IFNAME": "eth9"})
     assert result.code == 1, result.err
@@ -189,6 +198,7 @@ def test_missing_interface_is_named(tmp_path: Path) -> None:
     assert result.left == []
 
 
+@pytest.mark.long
 def test_backend_that_is_not_there_is_named(tmp_path: Path) -> None:
     result = check(tmp_path, *SHORT, "--backend", "nccl")
     assert result.code == 1, result.err
@@ -196,6 +206,7 @@ def test_backend_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert result.left == []
 
 
+@pytest.mark.long
 def test_two_at_the_same_time_do_not_meet(tmp_path: Path) -> None:
     with start(tmp_path / "a", *SHORT) as first, start(tmp_path / "b", *SHORT) as second:
         results: list[Result] = [first.finish(), second.finish()]

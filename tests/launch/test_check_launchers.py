@@ -109,6 +109,7 @@ def test_missing_rank_is_named_whatever_limit_ends_the_wait(tmp_path: Path, limi
         assert view == (limit[0], f"{limit[0]} {limit[1]})")
 
 
+@pytest.mark.long
 def test_rank_at_another_port_is_named_on_both_sides(tmp_path: Path) -> None:
     with ExitStack() as stack:
         ranks = [(0, free_port()), (1, free_port())]
@@ -126,6 +127,7 @@ def test_rank_claimed_twice_is_named_under_a_short_limit(tmp_path: Path) -> None
     assert {result.codes()[0] for result in results} == {"ENV002"}
 
 
+@pytest.mark.long
 def test_variable_of_the_shell_that_asks_for_too_many_threads_is_named(tmp_path: Path) -> None:
     threads = 64 * (os.cpu_count() or 1)
     result = check(
@@ -143,6 +145,7 @@ def slow_import(folder: Path, seconds: float) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
+@pytest.mark.long
 def test_slow_import_of_torch_is_waited_for(tmp_path: Path) -> None:
     result = check(
         tmp_path, "--nproc", "1", "--only", "rendezvous", environ=slow_import(tmp_path / "site", 8)
@@ -160,6 +163,7 @@ def test_limit_that_ends_the_import_of_torch_blames_nothing(tmp_path: Path) -> N
     assert "torch was still being imported when --timeout 5 was over" in result.stage("rendezvous")["reason"]
 
 
+@pytest.mark.long
 def test_cut_names_the_limit_that_cut_and_how_long_it_was(tmp_path: Path) -> None:
     """Stopped ranks of one node, cut by the limit of the command: not by that of the stage."""
     with start(tmp_path, "--nproc", "2", "--skip", "bandwidth", "--timeout", "30") as running:

@@ -343,6 +343,7 @@ def test_ranks_with_other_parameters_are_told_before_ddp_waits_for_them(tmp_path
     assert world.seconds < 20
 
 
+@pytest.mark.long
 def test_a_wrapped_or_lazy_module_is_refused(tmp_path: Path) -> None:
     wrapped = (
         "def factory():\n    return nn.parallel.DistributedDataParallel(nn.Linear(2, 2)), torch.ones(1, 2)\n"

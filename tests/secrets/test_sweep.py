@@ -285,6 +285,7 @@ def test_check(tmp_path: Path) -> None:
     assert sweep({"stdout": done.stdout, **read_files(out)}) == []
 
 
+@pytest.mark.long
 def test_large_reports_are_cleaned_in_time() -> None:
     """Linear in the text: 16,384 ranks with variables, stacks and findings of their own."""
     from ddpdoctor.cli.outputs import clean_report

@@ -79,6 +79,7 @@ def ready(folder: Path) -> bool:
     return all((folder / f"ready-{rank}").exists() for rank in range(2))
 
 
+@pytest.mark.long
 def test_spawned_ranks_that_hang_are_found_and_named(tmp_path: Path) -> None:
     script = write(tmp_path, SPAWN)
     out = tmp_path / "out"

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from ddpdoctor.gather.ports import free_port
+from tests.marks import long, mostly_long
 from tests.watch.injecting import write
 from tests.watch.launching import (
     TORCHRUN,
@@ -171,7 +172,7 @@ FORMS: dict[str, tuple[list[str], list[str]]] = {
 """Name -> command line without us, arguments of ``run``."""
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", mostly_long(FORMS, "script", "torchrun"))
 def test_a_script_sees_the_same_however_it_is_launched(tmp_path: Path, form: str) -> None:
     write(tmp_path, PROBE, "probe.py")
     write(tmp_path, SPAWN, "spawn_script.py")
@@ -201,6 +202,7 @@ def test_a_task_of_a_clusters_launcher_sees_the_same(tmp_path: Path, name: str) 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_script_sees_the_same_under_accelerate(tmp_path: Path) -> None:
     if importlib.util.find_spec("accelerate") is None:
         pytest.skip("accelerate is not installed")
@@ -267,7 +269,7 @@ def ready(folder: Path, ranks: int = 2) -> bool:
     return len([path for path in folder.glob("rank-?") if path.read_text().startswith("ready\n")]) == ranks
 
 
-@pytest.mark.parametrize("to", ["command", "group"])
+@pytest.mark.parametrize("to", ["command", *long("group")])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_does_what_it_does_to_torchrun(tmp_path: Path, number: signal.Signals, to: str) -> None:
     write(tmp_path, WAITING)
@@ -318,7 +320,7 @@ def on_terminal(command: list[str], folder: Path, cwd: Path, act: Callable[[int]
     return (code if code >= 0 else 128 - code), bytes(shown)
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [2, *long(1)])
 def test_ctrl_c_on_a_terminal(tmp_path: Path, times: int) -> None:
     write(tmp_path, WAITING)
     found = []

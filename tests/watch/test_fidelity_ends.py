@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import long
 from tests.watch.injecting import write
 from tests.watch.launching import Ended, pair, torchrun_pair
 
@@ -136,7 +137,7 @@ CHATTY = """
 
 @pytest.mark.parametrize(
     "options",
-    [["--tee", "3"], ["--redirects", "3"], ["-r", "1"], ["--tee=1", "--local-ranks-filter", "0"]],
+    [["--tee", "3"], *long(["--redirects", "3"], ["-r", "1"], ["--tee=1", "--local-ranks-filter", "0"])],
     ids=" ".join,
 )
 def test_where_torchrun_sends_output_it_goes(tmp_path: Path, options: list[str]) -> None:

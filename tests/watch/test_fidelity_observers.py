@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import mostly_long
 from tests.watch.injecting import read_journals, write
 from tests.watch.test_fidelity_training import run
 from tests.watch.test_watch_levels import START
@@ -313,17 +314,16 @@ def watch(folder: Path, source: str, *looked: str) -> None:
     assert "trouble" not in names, [event for event in events if event["event"] == "trouble"]
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize(
+    "name", mostly_long(SCRIPTS, "a dispatch mode", "profiles", "what is kept alive", "hooks and modules")
+)
 def test_what_a_program_observes_is_the_same(tmp_path: Path, name: str) -> None:
     watch(tmp_path, SCRIPTS[name], "step", "batch")
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        name if number < 2 else pytest.param(name, marks=pytest.mark.long)
-        for number, name in enumerate(COMPILED)
-    ],
+    mostly_long(COMPILED, "inner"),
 )
 def test_what_is_compiled_is_the_same(tmp_path: Path, name: str) -> None:
     source = textwrap.dedent(COUNTED) + textwrap.dedent(COMPILED[name]) + "\nsteps(compiled, optimizer)\n"

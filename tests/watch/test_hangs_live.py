@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.watch.injecting import line_of, write
 from tests.watch.launching import DOCTOR, LIMIT_S, environ
 
@@ -82,6 +84,7 @@ def test_a_deadlock_is_named_and_ended(tmp_path: Path) -> None:
     assert "ddpdoctor: COL002: " in done.stderr
 
 
+@pytest.mark.long
 def test_on_request_a_deadlock_is_only_reported(tmp_path: Path) -> None:
     script = write(tmp_path, GUARDED)
     command = [

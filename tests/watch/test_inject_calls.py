@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.marks import long
 from tests.watch.injecting import Journal, Watched, environment, python, torchrun
 
 HEADER, RECORD = 4096, 64
@@ -235,7 +236,7 @@ def test_printed_tracebacks_are_the_same(tmp_path: Path) -> None:
     assert watched.stderr == plain.stderr
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", *long("spawn")])
 def test_a_child_does_not_write_into_its_parents_ring(tmp_path: Path, method: str) -> None:
     script = f"""
         import multiprocessing

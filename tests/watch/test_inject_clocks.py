@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from ddpdoctor.watch.timing import choose
 from tests.watch.injecting import python, torchrun
 from tests.watch.test_inject_loaders import START
@@ -142,6 +144,7 @@ TRAIN = """
 """
 
 
+@pytest.mark.long
 def test_steps_are_summed_in_columns_that_grow_wider(tmp_path: Path) -> None:
     done = python(tmp_path, START + SUMS)
     assert not done.returncode, done.stderr
@@ -150,6 +153,7 @@ def test_steps_are_summed_in_columns_that_grow_wider(tmp_path: Path) -> None:
     assert len({step % 4 for step in told}) > 2
 
 
+@pytest.mark.long
 def test_one_optimizer_ends_the_steps_on_one_thread(tmp_path: Path) -> None:
     assert "told" in python(tmp_path, START + CLOSERS).stdout
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import long
 from tests.watch.injecting import python
 from tests.watch.test_watch_levels import START
 
 
-@pytest.mark.parametrize("level", ["light", "normal", "deep"])
+@pytest.mark.parametrize("level", ["normal", *long("light", "deep")])
 def test_models_optimizers_tensors_and_loaders_go_when_the_program_lets_them_go(
     tmp_path: Path, level: str
 ) -> None:

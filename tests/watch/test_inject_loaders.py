@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.watch.injecting import line_of, python
 
 START = """
@@ -39,6 +41,7 @@ def test_a_loader_is_measured_when_its_iteration_begins(tmp_path: Path) -> None:
     assert events[0]["sampler"].endswith("SequentialSampler")
 
 
+@pytest.mark.long
 def test_the_same_again_and_again_is_written_down_fifty_times(tmp_path: Path) -> None:
     script = (
         START
@@ -82,6 +85,7 @@ def test_data_of_the_programs_own_is_not_asked(tmp_path: Path) -> None:
     assert [event["length"] for event in done.main().all("loader")] == [None, None]
 
 
+@pytest.mark.long
 def test_without_a_process_group_nothing_is_written_down(tmp_path: Path) -> None:
     done = python(tmp_path, START + "\n    for batch in DataLoader(data):\n        pass\n")
     assert done.main().all("loader") == []

@@ -160,6 +160,7 @@ def start_again(
     return rank, journal.all("recorder")
 
 
+@pytest.mark.long
 def test_an_older_kernel_parts_descriptors_in_another_way(tmp_path: Path, private: Path) -> None:
     rank, told = start_again(tmp_path, private, "recorder._CLOSE_RANGE = 100_000")
     assert [event.get("problem") for event in told] == [None, None]
@@ -172,6 +173,7 @@ def test_an_older_kernel_parts_descriptors_in_another_way(tmp_path: Path, privat
     assert not any(line in stderr for line in LINES)
 
 
+@pytest.mark.long
 def test_where_neither_is_allowed_there_is_no_server(tmp_path: Path, private: Path) -> None:
     spoil = "recorder._CLOSE_RANGE, recorder._CLONE_FILES = 100_000, 0x10000000"  # no thread may have that
     rank, told = start_again(tmp_path, private, spoil)
@@ -181,6 +183,7 @@ def test_where_neither_is_allowed_there_is_no_server(tmp_path: Path, private: Pa
     assert not any(line in stderr for line in LINES)
 
 
+@pytest.mark.long
 def test_where_there_is_no_room_for_threads_there_is_no_server(tmp_path: Path, private: Path) -> None:
     """C++ would end the process: it cannot tell anybody that a thread could not be had."""
     spoil = (
@@ -193,6 +196,7 @@ def test_where_there_is_no_room_for_threads_there_is_no_server(tmp_path: Path, p
     assert rank.returncode in (0, -signal.SIGABRT)
 
 
+@pytest.mark.long
 def test_on_a_large_machine_it_makes_no_more_threads_than_on_a_small_one(
     tmp_path: Path, private: Path
 ) -> None:
@@ -207,6 +211,7 @@ def test_on_a_large_machine_it_makes_no_more_threads_than_on_a_small_one(
     assert "bound to 1\n" in stderr
 
 
+@pytest.mark.long
 def test_the_program_goes_on_when_the_server_has_its_threads(tmp_path: Path, private: Path) -> None:
     """Until then it could use up the room for them, and C++ would end it."""
     spoil = (
@@ -219,6 +224,7 @@ def test_the_program_goes_on_when_the_server_has_its_threads(tmp_path: Path, pri
     assert re.search(r"^has (9|[1-3]\d)$", stderr, re.MULTILINE), stderr
 
 
+@pytest.mark.long
 def test_threads_are_waited_for_until_they_have_their_name(tmp_path: Path, private: Path) -> None:
     late = """
     from ddpdoctor_watch import recorder
@@ -240,6 +246,7 @@ def test_threads_are_waited_for_until_they_have_their_name(tmp_path: Path, priva
     assert rank.wait(60) == 0
 
 
+@pytest.mark.long
 def test_where_it_would_make_too_many_threads_there_is_no_server(tmp_path: Path, private: Path) -> None:
     rank, told = start_again(tmp_path, private, "recorder.MOST_THREADS = 4")
     rank.communicate("")
@@ -329,6 +336,7 @@ def test_a_server_of_the_programs_own_still_works(tmp_path: Path, private: Path)
 
 
 @pytest.mark.parametrize("spoil", ["missing", "open", "long", "no server"])
+@pytest.mark.long
 def test_without_a_place_or_a_server_there_is_none(tmp_path: Path, private: Path, spoil: str) -> None:
     source = BEGIN + "\n    dist.destroy_process_group()\n"
     folder = private
@@ -349,6 +357,7 @@ def test_without_a_place_or_a_server_there_is_none(tmp_path: Path, private: Path
     assert not list(folder.glob("fr-*"))
 
 
+@pytest.mark.long
 def test_a_server_that_was_left_is_refused_by_nobody(tmp_path: Path, private: Path) -> None:
     """After SIGKILL the file stays; who asks hears that nobody listens."""
     rank, path = start(tmp_path, private, BEGIN + '\n    print("ready", flush=True)\n    sys.stdin.read()\n')

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.marks import long
 from tests.watch.injecting import Event, Journal, Watched, line_of, python, torchrun
 
 MODEL = """
@@ -117,6 +118,7 @@ def test_unused_parameters_are_named_with_their_owners(tmp_path: Path) -> None:
     assert (event["count"], event["certain"], event["find_unused_parameters"]) == (8, True, False)
 
 
+@pytest.mark.long
 def test_what_ran_is_of_the_iteration_before_the_error(tmp_path: Path) -> None:
     _, event = failing(
         tmp_path,
@@ -159,6 +161,7 @@ def test_after_the_first_forwards_modules_are_no_longer_looked_at(tmp_path: Path
     assert [row["name"] for row in event["parameters"]] == ["idle.weight", "idle.bias"]
 
 
+@pytest.mark.long
 def test_a_parameter_that_is_ready_twice_is_named(tmp_path: Path) -> None:
     _, event = failing(
         tmp_path,
@@ -184,7 +187,7 @@ def test_a_parameter_that_is_ready_twice_is_named(tmp_path: Path) -> None:
     assert row["forward_ran"] is True
 
 
-@pytest.mark.parametrize("compiled", ["model", "wrapper", "function"])
+@pytest.mark.parametrize("compiled", ["model", *long("wrapper", "function")])
 def test_compiled_models_get_no_hooks(tmp_path: Path, compiled: str) -> None:
     done, event = failing(
         tmp_path,
@@ -208,6 +211,7 @@ def test_compiled_models_get_no_hooks(tmp_path: Path, compiled: str) -> None:
     assert "ddpdoctor" not in done.stderr
 
 
+@pytest.mark.long
 def test_models_that_differ_are_described_on_each_rank(tmp_path: Path) -> None:
     done = torchrun(
         tmp_path,
@@ -319,7 +323,7 @@ LOADER = """
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", *long("spawn")])
 def test_a_loader_worker_that_raises_is_shown_with_its_own_frames(tmp_path: Path, method: str) -> None:
     failure = "try:\n                {}[n]\n            except KeyError as e:\n                raise OSError(f'shard {n}') from e"
     done = python(tmp_path, LOADER.replace("{failure}", failure).replace("{method}", method))

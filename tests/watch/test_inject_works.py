@@ -133,6 +133,7 @@ def _run_both(folder: Path, source: str) -> tuple[str, str]:
     return watched.stderr, plain.stderr
 
 
+@pytest.mark.long
 def test_printed_tracebacks_are_the_same(tmp_path: Path) -> None:
     watched, plain = _run_both(
         tmp_path,

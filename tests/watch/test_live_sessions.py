@@ -146,6 +146,7 @@ def test_the_view_follows_the_terminal_and_ctrl_c_ends_it_with_the_job(tmp_path:
     assert "KeyboardInterrupt" in session.terminal.history
 
 
+@pytest.mark.long
 def test_stdout_in_a_file_stays_the_jobs_alone(tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out:
         session = Session(live(tmp_path, write(tmp_path, JOB)), tmp_path, stdout=out)
@@ -160,6 +161,7 @@ def test_stdout_in_a_file_stays_the_jobs_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not os.access("/bin/bash", os.X_OK), reason="no bash, whose job control it needs")
+@pytest.mark.long
 def test_ctrl_z_gives_the_terminal_to_the_shell(tmp_path: Path) -> None:
     script = write(tmp_path, JOB)
     session = Session(["/bin/bash", "--norc", "--noediting", "-i"], tmp_path)

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from ddpdoctor.gather.recorder import read_dumps
 from tests.watch.injecting import line_of, read_journals, write
@@ -81,6 +82,7 @@ def _assert_nothing_left(run: Path) -> None:
     assert not [path for path in sockets if os.path.exists(os.path.dirname(path))]
 
 
+@pytest.mark.long
 def test_a_look_that_is_asked_for_has_the_recorders_and_the_job_goes_on(tmp_path: Path) -> None:
     script = write(tmp_path, TRAINING)
     run = tmp_path / "run"

@@ -154,6 +154,7 @@ def pids(folder: Path) -> list[int]:
     return [int(text) for path in folder.glob("rank-?") if (text := path.read_text())]
 
 
+@pytest.mark.long
 def test_a_rank_that_ignores_sigterm_is_ended_by_torchrun(tmp_path: Path) -> None:
     write(tmp_path, STUBBORN)
 

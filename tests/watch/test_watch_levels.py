@@ -104,6 +104,7 @@ def test_looks_at_a_large_model_stay_within_their_share_and_say_so(tmp_path: Pat
     assert any("more than 1% of the time" in event["reason"] for event in seen.all("abstained"))
 
 
+@pytest.mark.long
 def test_many_ranks_share_the_bytes_of_an_hour(tmp_path: Path) -> None:
     """1,000 tensors on each of 64 ranks, looked at in each step: each tensor is listed while there is room."""
     script = (
