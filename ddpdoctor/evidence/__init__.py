@@ -23,6 +23,7 @@ from ddpdoctor.evidence.network import HostMatch, Link, PortProbe, Rendezvous, R
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.stages import (
     STAGES,
+    Defect,
     Frame,
     RankError,
     RankExit,
@@ -52,6 +53,7 @@ __all__ = [
     "Baseline",
     "CollectiveCase",
     "Cpus",
+    "Defect",
     "Device",
     "Evidence",
     "Experiment",

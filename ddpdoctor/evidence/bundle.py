@@ -25,7 +25,7 @@ from ddpdoctor.evidence.members import JobNode, choose_members
 from ddpdoctor.evidence.network import HostMatch, Link, PortProbe, Rendezvous, Resolution
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.sources import SourceFile
-from ddpdoctor.evidence.stages import RankError, RankExit, SmokeResult, StageRecord
+from ddpdoctor.evidence.stages import Defect, RankError, RankExit, SmokeResult, StageRecord
 from ddpdoctor.evidence.standstill import Standstill
 from ddpdoctor.evidence.training import Training
 from ddpdoctor.evidence.world import (
@@ -64,6 +64,7 @@ class Evidence:
     stages: tuple[StageRecord, ...] = ()
     errors: tuple[RankError, ...] = ()
     exits: tuple[RankExit, ...] = ()
+    defects: tuple[Defect, ...] = ()
     smoke: tuple[SmokeResult, ...] = ()
     resolutions: tuple[Resolution, ...] = ()
     ports: tuple[PortProbe, ...] = ()

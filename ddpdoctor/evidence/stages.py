@@ -86,6 +86,22 @@ class RankError:
 
 
 @dataclass(frozen=True, slots=True)
+class Defect:
+    """A mistake of ddpdoctor's own, which says nothing about the machine."""
+
+    node: int
+    stage: str
+    who: str
+    """Which part of ours, e.g. ``the agent of node 0``."""
+    text: str
+    """Type and text of the exception."""
+    file: str
+    """Of ours, from the folder on in which ddpdoctor lies."""
+    line: int
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RankExit:
     """A rank process that is gone and was not told to go."""
 

@@ -112,6 +112,7 @@ def reach_verdict(
     stopped: str | None = None,
     elsewhere: str | None = None,
     unseen: str | None = None,
+    broken: str | None = None,
     good: str = HEALTHY,
 ) -> Verdict:
     """Say how it stands.
@@ -127,11 +128,14 @@ def reach_verdict(
         elsewhere: words on what was found on another node, which ended the job; None where that is not so.
         unseen: words on why it cannot be said that all is well: the end of the job, or a file, was not seen; None
             where that is not so.
+        broken: words on what of ours failed; None where nothing did. Then nothing else is said with certainty.
         good: what to call it where nothing is wrong.
     """
     looked = sum(row.status in ("pass", "fail") for row in rows)
     real = [f for f in ordered if f.state == "active" and f.severity in ("error", "warning")]
     count = f"{looked} of {len(rows)} checks could look"
+    if broken is not None:
+        return Verdict("error", broken, None, looked, len(rows))
     if real:
         return Verdict("problems", real[0].message, real[0].code, looked, len(rows))
     if elsewhere is not None:

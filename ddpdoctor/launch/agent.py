@@ -55,6 +55,7 @@ def run_agent(plan_data: dict[str, Any], facts: dict[str, Any], commands: Connec
         _work(plan, facts, commands, writer)
     except Exception as problem:
         traceback.print_exc()  # into the agent's log
+        _note_defect(plan, writer, problem)
         writer.write("broken", text=f"the agent failed: {word_exception(problem)}")
     finally:
         writer.write("bye")
@@ -113,8 +114,17 @@ def _run_world(plan: Plan, writer: EventWriter) -> None:
         (run_one_rank if plan.external else run_ranks)(plan, report)
     except Exception as problem:
         traceback.print_exc()  # into the agent's log
+        _note_defect(plan, writer, problem)
         writer.write("world-broken", text=f"torch's elastic agent failed: {word_exception(problem)}")
     writer.write("world-end")
+
+
+def _note_defect(plan: Plan, writer: EventWriter, problem: BaseException) -> None:
+    from ddpdoctor.launch.defects import describe_defect
+
+    defect = describe_defect(problem, f"the agent of node {plan.node}", "rendezvous", plan.node)
+    if defect is not None:
+        writer.emit("defects", defect)
 
 
 def _redirect_output(path: Path) -> None:

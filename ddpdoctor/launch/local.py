@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from ddpdoctor import __version__
 from ddpdoctor.errors import DoctorError
 from ddpdoctor.evidence import (
     BackendResult,
+    Defect,
     Device,
     Evidence,
     NodeFacts,
@@ -115,6 +117,7 @@ def look_at_node(
         nodes=() if facts is None else (facts,),
         stages=tuple(records),
         smoke=smoke,
+        defects=_read_defects(plan, devices or ("cpu",)),
         resolutions=resolutions,
         ports=ports,
         backends=_name_missing_backend(plan, torch_info, devices),
@@ -310,7 +313,7 @@ def _read_smoke(plan: Plan, name: str, process: Any, limit: float, *, interrupte
     if alive:
         killable = not kill_processes([psutil.Process(process.pid)])
     events = EventReader(smoke_file(plan.workdir, name)).read()
-    results = [decode(SmokeResult, e["data"]) for e in events if e["event"] == "row"]
+    results = [decode(SmokeResult, e["data"]) for e in events if e["event"] == "row" and e["kind"] == "smoke"]
     if alive and not interrupted:
         text = f"no answer within {limit:g} s" + ("" if killable else "; the process cannot even be killed")
         results.append(SmokeResult(plan.node, name, False, limit, text, killable=killable))
@@ -336,6 +339,11 @@ def _name_missing_backend(
             BackendResult("nccl", built=True, device="cuda", device_present=False, asked=True, reason=reason),
         )
     return ()
+
+
+def _read_defects(plan: Plan, devices: Sequence[str]) -> tuple[Defect, ...]:
+    events = [event for name in devices for event in EventReader(smoke_file(plan.workdir, name)).read()]
+    return tuple(decode(Defect, e["data"]) for e in events if e["event"] == "row" and e["kind"] == "defects")
 
 
 def _find_block(plan: Plan, info: dict[str, Any], smoke: tuple[SmokeResult, ...]) -> str | None:

@@ -25,6 +25,7 @@ from torch._C._distributed_c10d import DebugLevel, get_debug_level, set_debug_le
 
 from ddpdoctor.evidence import InitResult, RankMessage, RankSet, decode
 from ddpdoctor.launch.context import RankContext
+from ddpdoctor.launch.defects import describe_defect, pass_defect
 from ddpdoctor.launch.plan import Plan
 from ddpdoctor.launch.probes import PROBES, probe_initialisation
 from ddpdoctor.launch.probes.facts import rank_facts
@@ -154,7 +155,11 @@ def _stage(stage: str, context: RankContext, writer: EventWriter) -> Iterator[No
     try:
         yield
     except Exception as problem:
-        writer.error(context.rank, stage, problem)
+        defect = describe_defect(problem, f"rank {context.rank}", stage, context.node, context.rank)
+        if defect is None:
+            writer.error(context.rank, stage, problem)
+        else:
+            writer.emit("defects", defect)
         writer.write("failed", stage=stage)
         raise StageFailed from problem
     writer.write("end", stage=stage)
@@ -173,6 +178,7 @@ def _initialise(context: RankContext) -> None:
         dist.init_process_group(context.backend, init_method="env://", timeout=timeout)
         dist.barrier()
     except Exception as problem:
+        pass_defect(problem)
         text = f"{type(problem).__name__}: {problem}".splitlines()[0]
         context.emit("initialisations", InitResult("env", failures=(RankMessage(ranks, text),)))
         raise

@@ -46,8 +46,15 @@ def run_smoke(workdir: str, node: int, device: str) -> None:
     follow_parent()
     writer = EventWriter(smoke_file(workdir, device))
     writer.write("hello", pid=os.getpid())
+    from ddpdoctor.launch.defects import describe_defect
     from ddpdoctor.launch.probes.smoke import smoke_device
 
-    for result in smoke_device(node, device):
-        writer.emit("smoke", result)
+    try:
+        for result in smoke_device(node, device):
+            writer.emit("smoke", result)
+    except Exception as problem:
+        defect = describe_defect(problem, f"the smoke test of {device} on node {node}", "smoke", node)
+        if defect is None:
+            raise
+        writer.emit("defects", defect)
     writer.write("bye")

@@ -10,6 +10,7 @@ from typing import Any
 import ddpdoctor
 from ddpdoctor.evidence import Evidence, NodeFacts, RankSet
 from ddpdoctor.evidence.job import REQUESTS
+from ddpdoctor.judge.defects import describe_defects, set_aside
 from ddpdoctor.judge.registry import Registry
 from ddpdoctor.judge.runner import CheckRow, run_checks
 from ddpdoctor.judge.selection import Selection
@@ -54,7 +55,8 @@ def build_report(
     """
     began = time.perf_counter()
     checks = selection.choose_checks(registry.checks_of(evidence.launch.command))
-    rows, findings = run_checks(checks, evidence, review=suppressor.review if suppressor else None)
+    judged = set_aside(evidence)
+    rows, findings = run_checks(checks, judged, review=suppressor.review if suppressor else None)
     looked = {code for row in rows if row.status in ("pass", "fail") for code in row.codes}
     rows = [_forgive_plugin(row) for row in rows] + list(extra_rows)
     one_job = evidence.launch.command != "lint"
@@ -69,6 +71,7 @@ def build_report(
         stopped=describe_stop(evidence),
         elsewhere=next((end.stopped_elsewhere for end in evidence.job if end.stopped_elsewhere), None),
         unseen=describe_unseen(evidence),
+        broken=describe_defects(evidence),
         good=name_good(evidence.launch.command),
     )
     judging = time.perf_counter() - began

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from ddpdoctor.evidence import BackendResult, RankMessage, RankSet
 from ddpdoctor.launch.context import RankContext
+from ddpdoctor.launch.defects import pass_defect
 from ddpdoctor.launch.probes.base import ProbeError, agree_on_all, word_exception
 from ddpdoctor.launch.probes.collectives import compare_outcome
 from ddpdoctor.launch.probes.facts import read_nccl_version
@@ -126,6 +127,7 @@ def _try_default(ctx: RankContext, candidate: _Candidate) -> None:
     try:
         wrong = _try_sum(ctx, None, ctx.device)
     except Exception as problem:
+        pass_defect(problem)
         failures = [RankMessage(ranks, word_exception(problem))]
         ctx.emit("backends", _describe(candidate, asked=True, group=ranks, failures=failures))
         raise ProbeError(f"the first all_reduce of {candidate.name} failed: {failures[0].text}") from problem
@@ -145,6 +147,7 @@ def _try_group(ctx: RankContext, candidate: _Candidate) -> None:
         formed = ranks
         text = _try_sum(ctx, group, candidate.device or "cpu")
     except Exception as problem:
+        pass_defect(problem)
         text = word_exception(problem)
     if text is None:
         passed = ranks

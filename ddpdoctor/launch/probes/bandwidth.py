@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from ddpdoctor.evidence import BandwidthRow
 from ddpdoctor.launch.context import RankContext
+from ddpdoctor.launch.defects import pass_defect
 from ddpdoctor.launch.probes.base import ProbeError, find_refusal, synchronize, word_exception
 from ddpdoctor.launch.probes.baselines import measure_baselines
 from ddpdoctor.launch.probes.transfers import OPERATIONS, Operation, Transfer
@@ -89,6 +90,7 @@ def probe_bandwidth(ctx: RankContext) -> None:
         try:
             _sweep(ctx, OPERATIONS[name], share_budget(ctx, name, len(operations)))
         except Exception as problem:
+            pass_defect(problem)
             if find_refusal(problem) is None:
                 raise ProbeError(f"bandwidth of {name}: {word_exception(problem)}") from problem
             ctx.note(f"{name}: {find_refusal(problem)}")

@@ -24,6 +24,7 @@ import torch.distributed as dist
 
 from ddpdoctor.evidence import CollectiveCase, RankMessage, RankSet
 from ddpdoctor.launch.context import RankContext
+from ddpdoctor.launch.defects import pass_defect
 from ddpdoctor.launch.probes.base import ProbeError, find_refusal, word_exception
 from ddpdoctor.launch.probes.groups import leave_group
 from ddpdoctor.launch.probes.operations import RUNNERS, Arena, Outcome, Spec
@@ -118,6 +119,7 @@ def _run_case(ctx: RankContext, arena: Arena, spec: Spec) -> None:
         try:
             failures = _try_case(arena, spec)
         except Exception as raised:
+            pass_defect(raised)
             refusal = find_refusal(raised)
             problem = None if refusal else raised
             if problem is not None:
@@ -218,6 +220,7 @@ def _try_subgroup(ctx: RankContext, *, one_host: bool) -> None:
     try:
         group = dist.new_group(list(members), timeout=ctx.group_timeout("collectives"))
     except Exception as problem:
+        pass_defect(problem)
         raise ProbeError(f"new_group of {len(members)} ranks failed: {word_exception(problem)}") from problem
     if ctx.rank not in members:
         return

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from ddpdoctor.evidence import Experiment, RankMessage, RankSet
 from ddpdoctor.launch.context import RankContext
+from ddpdoctor.launch.defects import pass_defect
 from ddpdoctor.launch.probes.base import ProbeError, preserved_random_state, word_exception
 from ddpdoctor.launch.probes.checkpoint import try_checkpoint
 from ddpdoctor.launch.probes.deferral import deferred_compiler
@@ -57,6 +58,7 @@ def _run_all(ctx: RankContext) -> None:
             bench = bench or build_bench(ctx)
             verdict = experiment(bench)
         except Exception as problem:
+            pass_defect(problem)
             text = word_exception(problem)
             _emit(ctx, name, Verdict(wrong=[text]))
             raise ProbeError(f"the experiment {name} failed: {text}") from problem

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from ddpdoctor.evidence import InitResult, RankMessage, RankSet
 from ddpdoctor.launch.context import RankContext
+from ddpdoctor.launch.defects import pass_defect
 from ddpdoctor.launch.probes.base import ProbeError, word_exception
 from ddpdoctor.launch.probes.collectives import compare_outcome
 from ddpdoctor.launch.probes.groups import leave_group
@@ -75,6 +76,7 @@ def _try_method(ctx: RankContext, method: str, address: str) -> None:
         wrong = _try_sum(ctx)
         leave_group()
     except Exception as problem:
+        pass_defect(problem)
         text = word_exception(problem)
         ctx.emit("initialisations", InitResult(method, failures=(RankMessage(ranks, text),)))
         raise ProbeError(f"initialisation by {method}:// failed: {text}") from problem

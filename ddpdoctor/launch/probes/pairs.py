@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from ddpdoctor.evidence import PairRow
 from ddpdoctor.launch.context import RankContext
+from ddpdoctor.launch.defects import pass_defect
 from ddpdoctor.launch.probes.base import ProbeError, synchronize, word_exception
 
 ALL_PAIRS = 8
@@ -60,6 +61,7 @@ def probe_pairs(ctx: RankContext) -> None:
         if len(leaders) > 1:
             _meet(ctx, "node", leaders, [homes[rank][0] for rank in leaders], NODE_BYTES)
     except Exception as problem:
+        pass_defect(problem)
         raise ProbeError(f"pairs: {word_exception(problem)}") from problem
 
 

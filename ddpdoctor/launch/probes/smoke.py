@@ -12,6 +12,7 @@ from functools import partial
 import torch
 
 from ddpdoctor.evidence import SmokeResult
+from ddpdoctor.launch.defects import pass_defect
 from ddpdoctor.launch.probes.base import word_exception
 from ddpdoctor.launch.probes.values import make_pattern
 
@@ -116,6 +117,7 @@ def _measure(node: int, device: str, kind: str, peer: str | None, trial: Callabl
     except WrongContentsError as problem:
         error = str(problem)
     except Exception as problem:
+        pass_defect(problem)
         error = word_exception(problem)
     seconds = time.perf_counter() - begun
     return SmokeResult(
