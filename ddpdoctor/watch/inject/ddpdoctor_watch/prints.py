@@ -53,22 +53,43 @@ def explain_unreadable(tensor: Any) -> str | None:
 
 def explain_busy() -> str | None:
     """Return why nothing may be computed now: the program watches, records or compiles what is computed."""
-    torch: Any = sys.modules["torch"]
-    transforms = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)
-    if transforms is not None and transforms() is not None:
+    transforms, tracing, cuda_used, profiled, captures, compiles = _questions or _find_questions()
+    if transforms() is not None:
         return "the step is transformed by torch.func"
-    if torch._C._get_tracing_state() is not None:
+    if tracing() is not None:
         return "torch.jit traces the step"
-    cuda = getattr(torch, "cuda", None)
-    if cuda is not None and cuda.is_initialized():
-        if cuda.is_current_stream_capturing():
-            return "a CUDA graph is being recorded"
-        if torch.autograd._profiler_enabled():
+    if cuda_used():
+        if profiled():  # before what follows, which a profiler of the device would see
             return "a profiler records what the device computes"
-    compiler = getattr(torch, "compiler", None)
-    if compiler is not None and compiler.is_compiling():
+        if captures():
+            return "a CUDA graph is being recorded"
+    if compiles():
         return "the step is compiled"
     return None
+
+
+_questions: tuple[Any, ...] = ()
+"""Functions of torch's that `explain_busy` asks, which it does in each step."""
+
+
+def _find_questions() -> tuple[Any, ...]:
+    """Find them, each by attribute; what this torch does not have is answered with None."""
+    global _questions
+    torch: Any = sys.modules["torch"]
+    cuda = getattr(torch, "cuda", None)
+    _questions = (
+        getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", _give_none),
+        torch._C._get_tracing_state,
+        getattr(cuda, "is_initialized", _give_none),
+        torch.autograd._profiler_enabled,
+        getattr(cuda, "is_current_stream_capturing", _give_none),
+        getattr(getattr(torch, "compiler", None), "is_compiling", _give_none),
+    )
+    return _questions
+
+
+def _give_none() -> None:
+    """Stand in for what this torch does not have."""
 
 
 def is_settled(tensors: list[Any]) -> bool:
