@@ -74,7 +74,10 @@ def test_what_failed_is_said(tmp_path: Path) -> None:
     _, *results = json.loads((tmp_path / "runs" / "results.json").read_text())
     told = [each for each in results if not any(word in each["target"] for word in SILENT)]
     assert len(told) > 5
-    told_as = ("TypeError: made to fail", "ddpdoctor: lost: ")  # the latter of evidence that could not be read
+    told_as = (
+        "TypeError: made to fail",
+        "ddpdoctor: lost: ",
+    )  # the latter of evidence that could not be read
     unsaid = [each["target"] for each in told if not any(word in each["stderr"] for word in told_as)]
     assert not unsaid
 
