@@ -13,6 +13,7 @@ from ddpdoctor.cli.parsing import add_option
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ddpdoctor.cli.together import Together
     from ddpdoctor.evidence import Evidence
     from ddpdoctor.evidence.collectives import CallLog
     from ddpdoctor.evidence.standstill import Standstill
@@ -75,11 +76,17 @@ class Watching:
         options: of the command.
         directory: of the run.
         checks: gives the checks; called in the threads of what is made.
+        together: the other tasks of the job, where each has a `run` of its own.
     """
 
     def __init__(
-        self, options: argparse.Namespace, directory: RunDirectory, checks: Callable[[], Registry]
+        self,
+        options: argparse.Namespace,
+        directory: RunDirectory,
+        checks: Callable[[], Registry],
+        together: Together | None = None,
     ) -> None:
+        self._together = together
         self._options = options
         self._directory = directory
         self._checks = checks
@@ -103,9 +110,16 @@ class Watching:
             Path.cwd(),
             lambda look: judge_look(look, self._checks()),
             policy,
-            _say,
+            self._say_of_job,
             self._directory.private,
+            self._together.make_exchange(self._directory) if self._together is not None else None,
         )
+
+    def _say_of_job(self, text: str) -> None:
+        if self._together is None:
+            _say(text)
+        else:
+            self._together.tell(f"ddpdoctor: {text}")
 
     def make_comparing(self) -> CallWatch | None:
         """Return what compares the calls of ranks."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ddpdoctor.cli.display import Display
     from ddpdoctor.evidence import Evidence
     from ddpdoctor.judge.registry import Registry
-    from ddpdoctor.report.model import Report
+    from ddpdoctor.report.model import Job, Report
     from ddpdoctor.watch.commandline import Split
     from ddpdoctor.watch.job import JobResult
     from ddpdoctor.watch.rundir import RunDirectory
@@ -121,6 +121,7 @@ def separate(parser: Parser, arguments: Sequence[str]) -> tuple[list[str], Split
 def run(options: argparse.Namespace) -> int:
     """Launch, watch, judge, show; return what the launched command would have returned."""
     from ddpdoctor.cli.display import Display, complain
+    from ddpdoctor.cli.together import find_others
     from ddpdoctor.watch.commandline import find_misplaced
     from ddpdoctor.watch.job import Company, make_command, run_job
     from ddpdoctor.watch.nodes import Desk
@@ -139,16 +140,19 @@ def run(options: argparse.Namespace) -> int:
     if misplaced:
         complain(f"ddpdoctor: {misplaced} stands behind the script and is the script's; ours come before it")
     started = datetime.now(timezone.utc)
-    directory = make_run_directory(getattr(options, "run_dir", None))
+    together = find_others(options, split)
+    directory = make_run_directory(together.run_directory or getattr(options, "run_dir", None))
+    together.begin()
     if directory.note:
         complain(f"ddpdoctor: {directory.note}")
     problem = check_script(split)
-    foresight = Foresight(options, split, preparation.finish, complain)
+    foresight = Foresight(options, split, preparation.finish, together.tell_first)
 
     def get_checks() -> Registry:
         return preparation.finish().plugins.checks
 
     def start_reading() -> None:
+        together.outlive_requests()
         preparation.start()
         foresight.start()
 
@@ -159,7 +163,7 @@ def run(options: argparse.Namespace) -> int:
             announce(options, stdin)
             applied = lay_toggles(options, directory)
             environment = make_job_environment(options, applied.environ, directory)
-            watching = Watching(options, directory, get_checks)
+            watching = Watching(options, directory, get_checks, together)
             company = Company(
                 launched=start_reading,
                 desk=Desk(directory, split),
@@ -185,13 +189,21 @@ def run(options: argparse.Namespace) -> int:
         directory.remove_private()
         tools = preparation.finish()
         if first is not None:
-            report = _judge(first, started, options, tools)
-            report = foresight.join(_look_again(first, report, started, options, tools))
+            evidence = together.join(_gather(first, options), failed=code != 0)
+            if evidence is None:
+                return code
+            report = _report(evidence, first.result, started, options, tools)
+            if not together.is_one_of_many:
+                report = _look_again(first, report, started, options, tools)
+            report = foresight.join(report)
         else:
             report = _judge_unstarted(problem, directory, started, options, tools)
+        shown_in = together.shown_in(directory)
         _tell_lost(report, directory)
-        _deliver(report, directory, display, options, tools)
-        _tell_head(report, directory)
+        _deliver(report, shown_in, display, options, tools)
+        together.end()
+        if not together.is_one_of_many:
+            _tell_head(report, directory)
         return _exit_code(code, report, options)
     except BaseException as failure:  # the job has ended as it has ended, whatever happens to us
         _complain_of(failure, options)
@@ -239,13 +251,13 @@ def _complain_of(failure: BaseException, options: argparse.Namespace) -> None:
         complain("".join(traceback.format_exception(failure)))
 
 
-def _judge(first: First, started: datetime, options: argparse.Namespace, tools: Tools) -> Report:
+def _gather(first: First, options: argparse.Namespace) -> Evidence:
+    """Return what was seen here, and what other nodes have told."""
     from ddpdoctor.watch.evidence import make_evidence
     from ddpdoctor.watch.nodes import add_nodes
 
     evidence = make_evidence(first.result, first.directory, options.split, first.applied.told)
-    evidence = add_nodes(first.directory.kept, evidence)
-    return _report(evidence, first.result, started, options, tools)
+    return add_nodes(first.directory.kept, evidence)
 
 
 def _look_again(
@@ -287,7 +299,6 @@ def _report(
 ) -> Report:
     from ddpdoctor.gather.scrub import scrub_argv
     from ddpdoctor.report.build import build_report
-    from ddpdoctor.report.model import Job
 
     return build_report(
         evidence,
@@ -297,11 +308,19 @@ def _report(
         invocation=scrub_argv(options.invocation),
         selection=tools.selection,
         extra_rows=[problem.to_row() for problem in tools.plugins.problems],
-        job=Job(
-            result.exit_code,
-            -result.returncode if result.returncode < 0 else None,
-            "ddpdoctor" if result.stopped else None,
-        ),
+        job=_describe_job(evidence),
+    )
+
+
+def _describe_job(evidence: Evidence) -> Job:
+    from ddpdoctor.report.model import Job
+
+    end = evidence.job[0]
+    stopped_by = "ddpdoctor" if end.stopped else None
+    return Job(
+        1 if end.stopped else end.exit_code if end.signal is None else 128 + end.signal,
+        end.signal,
+        stopped_by,
     )
 
 

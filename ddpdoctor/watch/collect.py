@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
@@ -108,6 +108,25 @@ def collect_run(
         _read_look(file, node, found, by_pid)
     _fold_training(node, shorten, found, seen)
     return found
+
+
+def collect_training(paths: Sequence[Path]) -> tuple[Training | None, list[str]]:
+    """Compare what the ranks of one job wrote of their training into several run directories.
+
+    Args:
+        paths: of the directories.
+
+    Returns:
+        What was seen, with node 0; and what was lost of it.
+    """
+    found, seen = Collected(), _Seen()
+    shorten = Shortener(Path.cwd())
+    for path in paths:
+        for file in sorted((path / "processes").glob("*.jsonl")):
+            _read_process(file, 0, shorten, found, seen)
+    lost = Collected()
+    _fold_training(0, shorten, lost, seen)
+    return (lost.training[0] if lost.training else None), lost.lost
 
 
 def _fold_training(node: int, shorten: Shortener, found: Collected, seen: _Seen) -> None:

@@ -73,6 +73,7 @@ class Monitor:
         policy: when to suspect, confirm and end.
         tell: shows one line to the person; called in the thread.
         private: folder in which torch's recorders answer; None where they are not to be asked.
+        exchange: what is told to, and heard from, those who watch other ranks of the job; None for the agents' own.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Monitor:
         policy: Policy,
         tell: Callable[[str], object],
         private: Path | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
         self._run, self._judge, self._policy, self._tell = run, judge, policy, tell
         self._known: dict[int, _Known] = {}
@@ -93,7 +95,7 @@ class Monitor:
         self._insight = Insight()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="ddpdoctor-monitor", daemon=True)
-        self._exchange = Exchange(run)
+        self._exchange = exchange or Exchange(run)
         self._shared: Standstill | None = None
         self._checked = 0
         self._since = 0.0
@@ -153,6 +155,7 @@ class Monitor:
             try:
                 self._settle_last()
                 self._keep_last()
+                self._exchange.leave(self._look_last)
             except Exception as problem:  # ours; the job is over
                 self.lost.append(f"a suspicion could not be settled: {type(problem).__name__}: {problem}")
 
@@ -212,7 +215,7 @@ class Monitor:
             if self._shared is None:
                 self._since = time.monotonic()
             self._shared, self._checked, self._seen = seen, 0, mark(glances)
-            if time.monotonic() - self._since < JOIN_S:
+            if time.monotonic() - self._since < JOIN_S or not self._exchange.leads():
                 return  # all nodes together say more
         self._rule(seen, stall_after, glances)
 
@@ -242,6 +245,13 @@ class Monitor:
         ):
             self._withdraw()
 
+    def _look_last(self) -> Standstill | None:
+        """Return how ranks stood when they had all ended; None where there are none."""
+        rings = self._ranks.find()
+        if not rings or any(read_pulse(ring.pid, ring.ticks).alive for ring in rings):
+            return None
+        return self._looker.look(rings, interval_s=0.0, wait=lambda _: False)
+
     def _keep_last(self) -> None:
         """Keep how a job stood when it was asked to end: for how long nothing had moved by then."""
         look = self._suspicion.look if self._suspicion is not None else self._unnamed
@@ -264,9 +274,9 @@ class Monitor:
         if stop is not None:
             self._end_with_others(stop)
             return
-        joined = self._exchange.join(self._shared)
+        joined = self._exchange.join(self._shared) if self._exchange.leads() else None
         if joined is None:
-            if not self._alone and time.monotonic() - self._since >= JOIN_S:
+            if not self._alone and time.monotonic() - self._since >= JOIN_S and self._exchange.leads():
                 self._alone = True
                 self._rule(self._shared, stall_after, glances)
             return

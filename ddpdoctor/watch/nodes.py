@@ -297,7 +297,7 @@ def _read_part(path: Path, member: JobNode, lost: list[str]) -> Evidence | None:
     try:
         with open_regular(path) as file:
             part = Evidence.from_dict(json.loads(file.read(UNPACKED_BYTES + 1)))
-        _require_numbers(part)
+        require_numbers(part)
         changes: dict[str, Any] = {kind: () for kind in KINDS if kind not in BY_NODE}
         own = tuple(each for each in part.members if each.own)[:1] or (member,)
         own = (dataclasses.replace(own[0], node=member.node, own=False, head=False, state="told"),)
@@ -308,7 +308,7 @@ def _read_part(path: Path, member: JobNode, lost: list[str]) -> Evidence | None:
         return None
 
 
-def _require_numbers(part: Evidence) -> None:
+def require_numbers(part: Evidence) -> None:
     """Refuse ranks and sizes that no job has: what is judged counts up to them.
 
     Raises:

@@ -10,7 +10,7 @@ import binascii
 import contextlib
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,6 +37,8 @@ class Told:
     checked: int
     """How often its supervisor has seen since its look that nothing has moved."""
     look: Standstill
+    ended: bool = False
+    """Its ranks have ended: nothing will move there any more."""
 
 
 class Exchange:
@@ -75,23 +77,45 @@ class Exchange:
             ended: another node has ended the job because nothing moves: what was told last holds, and nobody will look
                 again.
         """
+        told = self.read_others()
+        seen = {stand.rank for stand in own.stands}
+        looks = []
+        for node, each in sorted(told.items()):
+            if not ended and not each.ended and not self._is_seen_again(node, each):
+                return None
+            seen |= {stand.rank for stand in each.look.stands}
+            looks.append((node, each.look))
+        if not looks or not own.world_size or not seen >= set(range(own.world_size)):
+            return None
+        return self.combine(own, looks)
+
+    def leads(self) -> bool:
+        """Whether this side may speak for what it sees alone; each node of torchrun's may."""
+        return True
+
+    def leave(self, look: Callable[[], Standstill | None]) -> None:
+        """Leave a last look behind, or none: on nodes of torchrun the agents tell how ranks ended.
+
+        Args:
+            look: takes it.
+        """
+
+    def read_others(self) -> dict[int, Told]:
+        """Return what the others have told last, by number."""
         told: dict[int, Told] = {}
         for path in (self._run / "nodes").glob("still-*"):
             number = path.name.removeprefix("still-")
             found = self._read(path) if number.isdecimal() and len(number) < 8 else None
             if found is not None:
                 told[int(number)] = found
-        seen = {stand.rank for stand in own.stands}
-        looks = []
-        for node, each in sorted(told.items()):
-            if not ended and not self._is_seen_again(node, each):
-                return None
-            seen |= {stand.rank for stand in each.look.stands}
-            looks.append(replace(each.look, node=node))
-        if not looks or not own.world_size or not seen >= set(range(own.world_size)):
-            return None
-        mine = next(node for node in range(len(looks) + 1) if node not in told)
-        return replace(join_nodes([replace(own, node=mine), *looks]), joined=True)
+        return told
+
+    def combine(self, own: Standstill, others: Sequence[tuple[int, Standstill]]) -> Standstill:
+        """Return the looks of all nodes as one."""
+        known = {node for node, _ in others}
+        mine = next(node for node in range(len(others) + 1) if node not in known)
+        looks = [replace(own, node=mine), *(replace(look, node=node) for node, look in others)]
+        return replace(join_nodes(looks), joined=True)
 
     def _is_seen_again(self, node: int, told: Told) -> bool:
         """Whether a node has been seen not to move since its look was first read here."""
@@ -121,12 +145,19 @@ class Exchange:
         try:
             with open_regular(path) as file:
                 data = file.read(2 * UNPACKED)
-            text = zlib.decompressobj().decompress(base64.b64decode(data), UNPACKED)
-            found = json.loads(text)
-            look = decode(Standstill, found["look"])
-            checked = int(found["checked"])
-        except (OSError, ValueError, TypeError, KeyError, zlib.error, binascii.Error, RecursionError):
+            return decode_told(zlib.decompressobj().decompress(base64.b64decode(data), UNPACKED))
+        except (OSError, ValueError, TypeError, zlib.error, binascii.Error):
             return None
-        if any(not 0 <= stand.rank < 1 << 20 for stand in look.stands):
-            return None
-        return Told(checked, look)
+
+
+def decode_told(data: bytes) -> Told | None:
+    """Read what a supervisor wrote; None where it is damaged."""
+    try:
+        found = json.loads(data)
+        look = decode(Standstill, found["look"])
+        checked, ended = int(found["checked"]), bool(found.get("ended"))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+    if any(not 0 <= stand.rank < 1 << 20 for stand in look.stands):
+        return None
+    return Told(checked, look, ended)
