@@ -124,6 +124,8 @@ class ProcessRecord:
     """sys.exit, os._exit, exception or None for the end of the script."""
     exit_text: str | None = None
     """What ``sys.exit("…")`` was given to print, bounded and scrubbed."""
+    running: bool = False
+    """It had not ended when this was written: that it shows no end says nothing."""
     watched: bool = True
     unwatched_reason: str | None = None
     milestones: tuple[Milestone, ...] = ()

@@ -117,6 +117,10 @@ def describe_unseen(evidence: Evidence) -> str | None:
     partial = describe_partial(evidence)
     if partial is not None:
         return f"{partial}: nothing was found there"
+    if evidence.launch.command == "run" and any(
+        e.exit_code is None and e.signal is None for e in evidence.job
+    ):
+        return "no fault was found, but not every task reported how it ended"
     if evidence.launch.command != "analyze":
         return None
     if any(line.trouble for end in evidence.job for line in end.notable):

@@ -116,11 +116,14 @@ def _absent() -> dict[str, Absent]:
 def _with_command_end(record: ProcessRecord, result: JobResult) -> ProcessRecord:
     """The command is our own child; no watched process saw how it ended. torchrun's end says nothing by itself."""
     known = record.exit_code is not None or record.signal is not None
-    if record.parent != os.getpid() or record.role == "launcher" or known or not result.returncode:
+    if record.parent != os.getpid() or record.role == "launcher" or known:
         return record
-    if result.returncode > 0:
-        return dataclasses.replace(record, exit_code=result.returncode)
-    return dataclasses.replace(record, signal=-result.returncode)
+    if result.returncode == 0 and result.ended is None:
+        return record  # it has not ended
+    ended = record.ended or result.ended
+    if result.returncode >= 0:
+        return dataclasses.replace(record, exit_code=result.returncode, ended=ended)
+    return dataclasses.replace(record, signal=-result.returncode, ended=ended)
 
 
 def _with_memory(record: ProcessRecord, result: JobResult, host: str) -> ProcessRecord:

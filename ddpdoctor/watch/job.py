@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddpdoctor.evidence.job import REQUESTS
+from ddpdoctor.evidence.job import REQUESTS, Moment
 from ddpdoctor.watch.asking import Reception
 from ddpdoctor.watch.commandline import Split
 from ddpdoctor.watch.companions import Companions, Guard
@@ -66,6 +66,8 @@ class JobResult:
     """It was told to end because it stood still."""
     stopped_elsewhere: str | None = None
     """What was found on another node, where that was seen."""
+    ended: Moment | None = None
+    """When that was seen."""
     calls: CallLog | None = None
     """What its ranks called, where some of it is worth keeping."""
 
@@ -209,6 +211,7 @@ class _Job:
         self._reception: Reception | None = None
         self._calls: CallWatch | None = None
         self._view: LiveView | None = None
+        self._ended: Moment | None = None
 
     def launch(
         self, command: Sequence[str], environment: Mapping[str, str], prepare: Callable[[], None]
@@ -302,6 +305,7 @@ class _Job:
             if wait is None:
                 self._guard("waiting for the job", functools.partial(_wait_for, child))
             self._guard("a signal", functools.partial(self._hear, heard))
+        self._ended = Moment(time.time_ns(), time.monotonic_ns())
         if self._limit is not None:
             self._guard("ending the job", self._limit.clear)
         return stopped
@@ -369,6 +373,7 @@ class _Job:
             self._limit is not None and self._limit.over and not stopped,
             stopped,
             monitor.elsewhere if monitor is not None else None,
+            self._ended,
             calls.log if calls is not None else None,
         )
 

@@ -67,7 +67,7 @@ def judge_view(view: View, context: Context) -> Failure | None:
         failure.before = said
         if said is not None:
             said.level = Level.SOFT
-    if failure is None and context.over and view.role == "rank":
+    if failure is None and context.over and view.role == "rank" and not process.running:
         failure = Failure(
             view, Level.SILENT, "ERR005", "gone without an exception and without a clean end", sure="medium"
         )

@@ -251,7 +251,8 @@ def _places(side: Sequence[Place], role: str, hosts: dict[int, str]) -> Iterable
         if key is None or line is None:
             continue
         ranks = ranks_of(members)
-        host = next((hosts[rank] for rank in ranks if rank in hosts), None)
+        known = {hosts.get(rank) for rank in ranks}
+        host = known.pop() if len(known) == 1 else None
         yield in_frame(line, ranks, role, host)
         call = members[0].call
         frames = user_frames(call.frames if call is not None and call.frames else members[0].stand.frames)

@@ -47,7 +47,7 @@ def join_tasks(folder: Folder, own: Evidence, seen: Sequence[Seen]) -> Evidence:
     for each in seen:
         number = each.about.number
         if number not in parts and each.state != "absent":
-            parts[number] = _read_end(folder, number, lost) or _collect(folder, number)
+            parts[number] = _read_end(folder, number, lost) or _collect(folder, each)
     if any(part.members for part in parts.values()):  # torchrun's agents have met and numbered their nodes
         known = [part for part in parts.values() if part.members]
         whole = describe_launch(join_nodes(known))
@@ -125,9 +125,21 @@ def _join_standstills(nodes: dict[int, int], parts: dict[int, Evidence]) -> tupl
     still = [each for each in newest if each[1].stage not in ("withdrawn", "moving")] or newest
     if not still:
         return ()
-    whole = join_looks(sorted(still, key=lambda each: not each[1].joined))
+    whole = _add_recorders(join_looks(sorted(still, key=lambda each: not each[1].joined)), still)
     after_s = max(look.after_s for look in (whole, *together))
     return (*together, dataclasses.replace(whole, after_s=after_s))
+
+
+def _add_recorders(whole: Standstill, looks: Sequence[tuple[int, Standstill]]) -> Standstill:
+    """Give each rank what its own recorder told its own task: nobody else may ask it."""
+    told = {
+        stand.rank: stand.recorder
+        for _, look in looks
+        for stand in look.stands
+        if stand.recorder is not None and stand.recorder.problem is None
+    }
+    stands = tuple(dataclasses.replace(s, recorder=told.get(s.rank, s.recorder)) for s in whole.stands)
+    return dataclasses.replace(whole, stands=stands)
 
 
 def _join_ends(
@@ -186,15 +198,24 @@ def _read_end(folder: Folder, number: int, lost: list[str]) -> Evidence | None:
         return None
 
 
-def _collect(folder: Folder, number: int) -> Evidence:
+def _collect(folder: Folder, task: Seen) -> Evidence:
     """Return what a task's processes wrote down so far, where the task itself has not ended or could not say."""
+    number = task.about.number
     found = collect_run(folder.kept / f"task-{number}", log_bytes=LOG_BYTES)
     host = folder.read_about(number).host
     changes: dict[str, Any] = {
         kind: tuple(getattr(found, kind))
         for kind in ("exceptions", "crashes", "wrappers", "texts", "standstills")
     }
-    processes = tuple(dataclasses.replace(each, host=each.host or host) for each in found.processes)
+    lives = task.state == "alive"
+    processes = tuple(
+        dataclasses.replace(
+            each,
+            host=each.host or host,
+            running=lives and each.exit_code is None and each.signal is None and not each.clean_end,
+        )
+        for each in found.processes
+    )
     backend = next((each.backend for each in processes if each.backend), None)
     launch = Launch(command="run", launcher=folder.task.launcher, backend=backend or "none")
     return Evidence(

@@ -36,6 +36,10 @@ class TaskExchange(Exchange):
         """Whether this task judges what all of them tell: reading so much is one task's work."""
         return self._folder.leads()
 
+    def join(self, own: Standstill, *, ended: bool = False) -> Standstill | None:
+        """Return how all tasks stand (see `Exchange.join`); None for all tasks but the one that reads it."""
+        return super().join(own, ended=ended) if self.leads() else None
+
     def leave(self, look: Callable[[], Standstill | None]) -> None:
         """Leave behind how the ranks of this task stood at their end, which nothing changes any more."""
         last = look()
