@@ -173,7 +173,9 @@ def run(options: argparse.Namespace) -> int:
         report = judge(outcome, plugins, selection, options.invocation)
     shown = render_options(display, verbosity=level, pages=plugins.checks.pages)
     folder = run_folder(request, outcome)
-    delivered = deliver(report, [*outputs, *run_outputs(folder, outcome)], plugins.renderers, shown)
+    delivered = EXIT_OK
+    if outcome.prints:
+        delivered = deliver(report, [*outputs, *run_outputs(folder, outcome)], plugins.renderers, shown)
     own = report
     if folder is not None and outcome.own is not None:
         own = judge(

@@ -30,7 +30,7 @@ class Display:
     @classmethod
     def of(cls, stream: TextIO | None, *, no_color: bool = False) -> Display:
         """Find out what ``stream`` can show; None is a closed one."""
-        terminal = stream is not None and stream.isatty()
+        terminal = stream is not None and stream.isatty() and _is_shown(stream)
         plain = no_color or bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
         columns = shutil.get_terminal_size((80, 24)).columns if terminal else _columns_asked()
         return cls(
@@ -42,6 +42,27 @@ class Display:
     def paper(self) -> Paper:
         """Return empty paper for this display."""
         return Paper(width=self.width, color=self.color, ascii=self.ascii)
+
+
+def _is_shown(stream: TextIO) -> bool:
+    """Whether a terminal is one that somebody looks at.
+
+    Open MPI gives its tasks terminals of its own and writes what comes to where its own output goes.
+    """
+    if "OMPI_COMM_WORLD_RANK" not in os.environ:
+        return True
+    from ddpdoctor.gather.processes import list_ancestors, read_command
+
+    number = 2 if stream is sys.stderr else 1
+    for pid in list_ancestors():
+        name = os.path.basename(read_command(pid)[0]) if read_command(pid) else ""
+        if name.partition(".")[0] in _MPIRUN:
+            with contextlib.suppress(OSError):
+                return os.readlink(f"/proc/{pid}/fd/{number}").startswith(("/dev/pts/", "/dev/tty"))
+    return False
+
+
+_MPIRUN = ("mpirun", "mpiexec", "orterun", "prterun")
 
 
 def _columns_asked() -> int:

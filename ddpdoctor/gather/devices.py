@@ -84,6 +84,14 @@ def gather_devices(limit_s: float, root: Path = ROOT) -> tuple[tuple[Device, ...
     return (), "neither nvidia-smi nor rocm-smi is installed"
 
 
+def count_nvidia_devices(root: Path = ROOT) -> int:
+    """Return how many GPUs the driver has, whichever of them this process may use."""
+    try:
+        return len(os.listdir(root / "proc/driver/nvidia/gpus"))
+    except OSError:
+        return 0
+
+
 def _gather_nvidia(limit_s: float) -> tuple[tuple[Device, ...], str | None]:
     topology = Later(lambda: run_tool(["nvidia-smi", "topo", "-m"], limit_s))
     kernel = Later(lambda: read_kernel_log(limit_s))

@@ -12,6 +12,7 @@ from pathlib import Path
 from ddpdoctor.evidence import STAGES, Absent, Evidence, Library, NodeFacts, StageRecord, merge_evidence
 from ddpdoctor.evidence.bundle import renumber_node
 from ddpdoctor.evidence.gatherers import GathererFailure, GathererRegistry, merge_extra, run_gatherers
+from ddpdoctor.gather.launcher import MPIRUN, SRUN
 from ddpdoctor.launch.absence import absent_kinds
 from ddpdoctor.launch.interrupt import Interrupt
 from ddpdoctor.launch.local import LocalFindings, look_at_node
@@ -70,6 +71,7 @@ def run_check(
             gatherer_failures=run.gatherer_failures,
             hosting=run.plan.hosting,
             spokesman=run.plan.spokesman,
+            prints=run.own is None or run.plan.party == 0 or run.plan.launch.launcher not in (SRUN, MPIRUN),
         )
 
 

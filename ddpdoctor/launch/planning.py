@@ -9,6 +9,7 @@ from typing import Any
 
 from ddpdoctor.errors import UsageError
 from ddpdoctor.evidence import STAGES, Launch
+from ddpdoctor.gather.devices import count_nvidia_devices
 from ddpdoctor.gather.launcher import SRUN, TORCHRUN, Detected, detect_launcher
 from ddpdoctor.gather.ports import free_port
 from ddpdoctor.gather.variables import allowed_variables
@@ -201,8 +202,16 @@ def _with_pet(request: CheckRequest, environ: Mapping[str, str]) -> CheckRequest
     return dataclasses.replace(request, **changes)
 
 
-def complete_plan(plan: Plan, request: CheckRequest, local: LocalFindings) -> Plan:
+def complete_plan(
+    plan: Plan, request: CheckRequest, local: LocalFindings, environ: Mapping[str, str] = os.environ
+) -> Plan:
     """Fill in what depends on the machine: how many ranks, on which devices, over which backend, how long.
+
+    Args:
+        plan: as far as it has come.
+        request: what was asked for.
+        local: what was seen of the machine.
+        environ: variables of the launcher.
 
     Raises:
         UsageError: ``--nproc gpu`` without a GPU.
@@ -214,7 +223,11 @@ def complete_plan(plan: Plan, request: CheckRequest, local: LocalFindings) -> Pl
     use_gpu = (
         bool(accelerators)
         and launch.backend_asked != "gloo"
-        and (wants_gpu or len(accelerators) >= local_world)
+        and (
+            wants_gpu
+            or len(accelerators) >= local_world
+            or (plan.external and _has_own_device(environ, local_world))
+        )
     )
     backend = launch.backend_asked or ("nccl" if use_gpu and local.has_nccl else "gloo")
     world_size = launch.world_size if plan.external else nproc * launch.nnodes
@@ -226,6 +239,16 @@ def complete_plan(plan: Plan, request: CheckRequest, local: LocalFindings) -> Pl
         limits=_scale_limits(plan, request, local_world, local.cores),
         first_rank=plan.first_rank if plan.external else (launch.node_rank or 0) * nproc,
     )
+
+
+def _has_own_device(environ: Mapping[str, str], local_world: int) -> bool:
+    """Whether a launcher shows each rank of a node devices of its own, fewer than the node has.
+
+    Slurm says so (sbatch(1), ``--gpus-per-task``); else the driver's list, which no CUDA_VISIBLE_DEVICES shortens, has
+    one for each rank.
+    """
+    asked = environ.get("SLURM_GPUS_PER_TASK", "").rpartition(":")[2]
+    return (asked.isdecimal() and int(asked) > 0) or count_nvidia_devices() >= local_world
 
 
 def _count_ranks(request: CheckRequest, local: LocalFindings) -> int:

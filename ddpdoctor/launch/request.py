@@ -113,3 +113,5 @@ class CheckOutcome:
     """This node writes the merged report."""
     spokesman: bool = True
     """This process prints for its node; False in all but one rank of a node under another launcher."""
+    prints: bool = True
+    """False where another node prints what all have seen into the same output."""

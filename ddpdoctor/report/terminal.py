@@ -108,7 +108,7 @@ def _say_nothing_found(paper: Paper, report: Report, options: RenderOptions, dou
     ranks = f"world size {size}" if describe_partial(report.evidence) is not None else count(size, "rank")
     parts = [looked, f"{ranks}, {format_seconds(report.duration_s)}"]
     if doubt is not None:
-        found = "nothing found" if describe_stop(report.evidence) is None else "nothing had failed"
+        found = "no verdict" if describe_stop(report.evidence) is None else "nothing had failed"
         paper.put_parts(f"{NAME} ? {doubt}", [found, *parts], hang=HANG, style="yellow")
         standing = describe_standing(report)
         if standing is not None:

@@ -126,10 +126,18 @@ class Folder:
         Raises:
             OSError: it cannot be written.
         """
+        self.introduce()
+        self._thread.start()
+
+    def introduce(self) -> None:
+        """Say who this is.
+
+        Raises:
+            OSError: it cannot be written.
+        """
         about = {name: getattr(self.about, name) for name in About.__slots__}
         write_below(self.kept, f"{self.slot}/task.json", json.dumps(about).encode())
         write_below(self.kept, f"{self.slot}/alive", b"")
-        self._thread.start()
 
     def close(self) -> None:
         """Give no more signs of life."""

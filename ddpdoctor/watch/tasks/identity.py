@@ -10,12 +10,11 @@ from pathlib import Path
 
 from ddpdoctor.gather import machine
 from ddpdoctor.gather.launcher import MPIRUN, SRUN, Detected, detect_launcher
-from ddpdoctor.gather.processes import PARENT, STARTED, read_stat
+from ddpdoctor.gather.processes import STARTED, list_ancestors, read_command, read_stat
 from ddpdoctor.gather.sockets import PROC
 from ddpdoctor.watch.commandline import Split, find_torchrun, read_torchrun
 
 MOST_TASKS = 16_384
-ANCESTORS = 32
 _PROXIES = ("hydra_pmi_proxy", "pmi_proxy", "hydra_bstrap_proxy")
 """What starts the tasks of MPICH and Intel MPI on each node."""
 
@@ -93,35 +92,18 @@ def _hash(*words: str) -> str:
 
 def _list_control_ports(proc: Path) -> Iterator[str]:
     """Yield host and port of the mpirun that the proxies above this process were told, the same on all nodes."""
-    for pid in _list_ancestors(proc):
-        words = _read_command(pid, proc)
+    for pid in list_ancestors(proc):
+        words = read_command(pid, proc)
         if _is_proxy(words) and "--control-port" in words[:-1]:
             yield words[words.index("--control-port") + 1]
 
 
 def _list_proxies(proc: Path) -> Iterator[tuple[str, str]]:
     """Yield number and start of the proxies above this process, which is the same for all tasks of a node."""
-    for pid in _list_ancestors(proc):
-        if _is_proxy(_read_command(pid, proc)):
+    for pid in list_ancestors(proc):
+        if _is_proxy(read_command(pid, proc)):
             yield str(pid), read_stat(pid, proc)[STARTED]
 
 
 def _is_proxy(words: list[str]) -> bool:
     return bool(words) and os.path.basename(words[0]) in _PROXIES
-
-
-def _list_ancestors(proc: Path) -> Iterator[int]:
-    pid = os.getppid()
-    for _ in range(ANCESTORS):
-        stat = read_stat(pid, proc)
-        if pid <= 1 or len(stat) <= STARTED:
-            return
-        yield pid
-        pid = int(stat[PARENT])
-
-
-def _read_command(pid: int, proc: Path) -> list[str]:
-    try:
-        return (proc / str(pid) / "cmdline").read_bytes()[:65536].decode(errors="replace").split("\0")
-    except OSError:
-        return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ddpdoctor.evidence import Evidence, Launch, merge_evidence
@@ -125,16 +125,17 @@ def _join_standstills(nodes: dict[int, int], parts: dict[int, Evidence]) -> tupl
     still = [each for each in newest if each[1].stage not in ("withdrawn", "moving")] or newest
     if not still:
         return ()
-    whole = _add_recorders(join_looks(sorted(still, key=lambda each: not each[1].joined)), still)
+    whole = _add_recorders(join_looks(sorted(still, key=lambda each: not each[1].joined)), parts.values())
     after_s = max(look.after_s for look in (whole, *together))
     return (*together, dataclasses.replace(whole, after_s=after_s))
 
 
-def _add_recorders(whole: Standstill, looks: Sequence[tuple[int, Standstill]]) -> Standstill:
+def _add_recorders(whole: Standstill, parts: Iterable[Evidence]) -> Standstill:
     """Give each rank what its own recorder told its own task: nobody else may ask it."""
     told = {
         stand.rank: stand.recorder
-        for _, look in looks
+        for part in parts
+        for look in part.standstills
         for stand in look.stands
         if stand.recorder is not None and stand.recorder.problem is None
     }
