@@ -1,0 +1,137 @@
+"""ddpdoctor under a real Slurm on two nodes: what users type, what they read, what is left."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ddpdoctor.gather.ports import free_port
+from tests.hosts.harness import Result
+
+from .cluster import KILL_WAIT_S, LIMIT_S, Cluster
+from .jobs import count_verdicts, line_of, read_report, write_program
+
+DOCTOR = (sys.executable, "-m", "ddpdoctor")
+RUN = (*DOCTOR, "run", "--nodes-wait", "60")
+"""On a busy machine tasks may need longer than the 3 s that people wait; the wait ends when all have ended."""
+PROGRAM = ("--", sys.executable, "train.py")
+EACH = ("-n", "2", "-N", "2")
+
+
+def master() -> dict[str, str]:
+    return {"MASTER_ADDR": "node-a", "MASTER_PORT": str(free_port())}
+
+
+def srun(cluster: Cluster, folder: Path, *words: str) -> Result:
+    return cluster.run(["srun", *words], write_program(folder), master())
+
+
+def test_tasks_of_srun_get_one_verdict_with_their_hosts(cluster: Cluster, tmp_path: Path) -> None:
+    result = srun(cluster, tmp_path, *EACH, *RUN, *PROGRAM, "raise")
+    assert result.returncode == 1, result.describe()
+    assert count_verdicts(result.stderr) == 1, result.stderr
+    report = read_report(tmp_path)
+    finding = report["findings"][0]
+    assert (finding["code"], finding["ranks"], finding["nodes"]) == ("ERR001", [1], ["node-b"])
+    assert (finding["where"][0]["file"], finding["where"][0]["line"]) == ("train.py", line_of("FAULT"))
+    assert [(node["host"], node["ranks"]) for node in report["world"]["nodes"]] == [
+        ("node-a", [0]),
+        ("node-b", [1]),
+    ]
+    assert (report["world"]["launcher"], report["world"]["size"]) == ("srun", 2)
+
+
+@pytest.mark.long
+def test_healthy_step_says_so_once(cluster: Cluster, tmp_path: Path) -> None:
+    result = srun(cluster, tmp_path, "-n", "3", "-N", "2", *RUN, *PROGRAM, "ok")
+    assert (result.returncode, count_verdicts(result.stderr)) == (0, 1), result.describe()
+    assert read_report(tmp_path)["verdict"]["status"] == "healthy"
+
+
+@pytest.mark.long
+def test_hang_across_tasks_is_named_while_the_job_lives(cluster: Cluster, tmp_path: Path) -> None:
+    """The program would wait for ever: that it ended at all shows that the hang was seen live."""
+    result = srun(cluster, tmp_path, "-n", "4", "-N", "2", *RUN, *PROGRAM, "hang")
+    assert (result.returncode, result.timed_out) == (1, False), result.describe()
+    assert result.stderr.count("ddpdoctor: COL003: ") == 1, result.stderr
+    assert count_verdicts(result.stderr) == 1
+    report = read_report(tmp_path)
+    finding = report["findings"][0]
+    assert (finding["code"], finding["ranks"], finding["nodes"]) == ("COL003", [3], ["node-b"])
+    assert report["job"] == {"exit_code": 1, "signal": None, "stopped_by": "ddpdoctor"}
+
+
+@pytest.mark.long
+def test_task_that_is_not_watched_keeps_the_rest_from_being_healthy(cluster: Cluster, tmp_path: Path) -> None:
+    doctor, program = " ".join((*DOCTOR, "run")), f"{sys.executable} train.py ok"
+    choose = f"if [ $SLURM_PROCID = 1 ]; then exec {program}; else exec {doctor} -- {program}; fi"
+    result = srun(cluster, tmp_path, *EACH, "sh", "-c", choose)
+    assert result.returncode == 0
+    assert "saw 1 of 2 ranks (rank 0)" in result.stderr
+    assert "nothing found" not in result.stderr
+    assert read_report(tmp_path)["verdict"]["status"] == "unknown"
+
+
+@pytest.mark.long
+def test_killed_rank_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    result = srun(cluster, tmp_path, *EACH, *RUN, *PROGRAM, "kill")
+    assert (result.returncode, count_verdicts(result.stderr)) == (137, 1), result.describe()
+    finding = read_report(tmp_path)["findings"][0]
+    assert (finding["code"], finding["ranks"]) == ("ERR005", [1])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["scancel", "time limit"])
+def test_report_is_written_before_slurm_kills(cluster: Cluster, tmp_path: Path, how: str) -> None:
+    folder = write_program(tmp_path)
+    limit = ("-t", "1") if how == "time limit" else ()
+    step = cluster.start(["srun", *limit, *EACH, *RUN, *PROGRAM, "loop"], folder, master())
+    end = time.monotonic() + LIMIT_S
+    while len(list(folder.glob("going-*"))) < 2 and time.monotonic() < end:
+        time.sleep(0.2)
+    if how == "scancel":
+        (job,) = (folder / "ddpdoctor-runs").glob("slurm-*")
+        cluster.run(["scancel", job.name.removeprefix("slurm-").partition(".")[0]], folder)
+    result = step.wait(LIMIT_S)
+    assert count_verdicts(result.stderr) == 1, result.describe()
+    assert "told to end by SIGTERM" in result.stderr
+    report = read_report(folder)
+    assert report["verdict"]["code"] is None
+    assert len(report["evidence"]["processes"]) == 2
+    assert KILL_WAIT_S > 0
+
+
+@pytest.mark.long
+def test_one_run_per_node_in_a_batch_script_prints_once(cluster: Cluster, tmp_path: Path) -> None:
+    """torchrun's agents join the nodes; the run directory that both share says who prints."""
+    folder = write_program(tmp_path)
+    doctor = " ".join((*RUN, "--nproc", "2", "--nnodes", "2", "--rdzv-backend", "c10d"))
+    (folder / "job.sh").write_text(
+        f"#!/bin/sh\nsrun {doctor} --rdzv-endpoint node-a:{free_port()} train.py raise\n"
+    )
+    cluster.run(["sbatch", "--wait", *EACH, "-o", "out", "job.sh"], folder)
+    said = (folder / "out").read_text()
+    assert count_verdicts(said) == 1, said
+    report = read_report(folder)
+    finding = report["findings"][0]
+    assert (finding["code"], len(finding["ranks"])) == ("ERR001", 1)
+    assert [len(node["ranks"]) for node in report["world"]["nodes"]] == [2, 2]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("nodes", "ranks"), [(1, [[0, 1]]), (2, [[0, 1], [2, 3]])])
+def test_check_under_srun_is_healthy_and_prints_once(
+    cluster: Cluster, tmp_path: Path, nodes: int, ranks: list[list[int]]
+) -> None:
+    tasks = str(2 * nodes)
+    result = srun(cluster, tmp_path, "-n", tasks, "-N", str(nodes), *DOCTOR, "check", "--skip", "bandwidth",
+                  "--ignore", "ENV016", "--json", "report.json")  # fmt: skip
+    assert result.returncode == 0, result.describe()
+    assert count_verdicts(result.stdout) == 1, result.stdout
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["verdict"]["status"] == "healthy"
+    assert [node["ranks"] for node in report["world"]["nodes"]] == ranks
