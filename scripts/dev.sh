@@ -94,7 +94,11 @@ install_debian_packages() {
     command -v ip >/dev/null 2>&1 && command -v tc >/dev/null 2>&1 || missing="$missing iproute2"
     command -v iptables >/dev/null 2>&1 || missing="$missing iptables"
     command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
-    command -v mpirun >/dev/null 2>&1 || missing="$missing openmpi-bin"
+    # Both MPIs have an mpirun: the tests call mpirun.openmpi and mpirun.mpich.
+    command -v mpirun.openmpi >/dev/null 2>&1 || missing="$missing openmpi-bin"
+    command -v mpirun.mpich >/dev/null 2>&1 || missing="$missing mpich"
+    command -v slurmctld >/dev/null 2>&1 || missing="$missing slurm-wlm"
+    command -v munged >/dev/null 2>&1 || missing="$missing munge"
     [ -n "$missing" ] || return 0
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
         say "not installed:$missing; the tests that need them are skipped"

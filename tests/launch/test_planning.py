@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from ddpdoctor.errors import UsageError
 from ddpdoctor.evidence import Cpus, Evidence, Launch, NodeFacts
+from ddpdoctor.gather.devices import count_nvidia_devices
+from ddpdoctor.launch import planning
 from ddpdoctor.launch.local import LocalFindings
 from ddpdoctor.launch.planning import complete_plan, make_plan
 from ddpdoctor.launch.request import CheckRequest
@@ -144,3 +147,46 @@ def test_limits_grow_with_the_crowd_but_not_those_that_were_set() -> None:
     assert plan.limits["collectives"] == 30.0 * 64 / 2 / 4
     few = dataclasses.replace(request, nproc=4)
     assert complete_plan(make_plan(few, "/tmp/x", {}), few, local()).limits["collectives"] == 30.0
+
+
+SRUN = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "3",
+    "SLURM_NODEID": "0",
+    "SLURM_NTASKS": "4",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_NUM_NODES": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "4",
+    "SLURM_STEP_NODELIST": "node-a",
+}
+
+
+@pytest.mark.parametrize(
+    ("said", "devices_of_driver", "backend"),
+    [
+        pytest.param({"SLURM_GPUS_PER_TASK": "1"}, 0, "nccl", id="Slurm says so"),
+        pytest.param({"SLURM_GPUS_PER_TASK": "a100:1"}, 0, "nccl", id="with a type"),
+        pytest.param({}, 4, "nccl", id="the node has one for each"),
+        pytest.param({}, 1, "gloo", id="four ranks share one"),
+        pytest.param({"SLURM_GPUS_PER_TASK": "0"}, 0, "gloo", id="none asked for"),
+    ],
+)
+def test_a_launcher_that_shows_each_rank_one_gpu_gives_each_rank_one(
+    monkeypatch: pytest.MonkeyPatch, said: dict[str, str], devices_of_driver: int, backend: str
+) -> None:
+    """Seen from one rank there is one GPU for four; it was taken for one that all of them share."""
+    monkeypatch.setattr(planning, "count_nvidia_devices", lambda: devices_of_driver)
+    request, environ = CheckRequest(), {**SRUN, **said}
+    seen = local(accelerators=("cuda:0",), nccl=True)
+    plan = complete_plan(make_plan(request, "/tmp/x", environ), request, seen, environ)
+    assert plan.launch.backend == backend
+    assert plan.devices == (("cuda:0",) * 4 if backend == "nccl" else ())
+
+
+def test_drivers_list_has_all_gpus_whatever_a_process_may_use(tmp_path: Path) -> None:
+    assert count_nvidia_devices(tmp_path) == 0
+    for name in ("0000:01:00.0", "0000:02:00.0"):
+        (tmp_path / "proc/driver/nvidia/gpus" / name).mkdir(parents=True)
+    assert count_nvidia_devices(tmp_path) == 2
