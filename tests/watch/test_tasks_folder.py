@@ -185,6 +185,41 @@ def test_nobody_waits_for_a_task_that_is_gone_and_judging_waits_for_one_that_nev
     assert states(Bench(opened[2], 600.0).come(failed=True)) == ["gone", "gone", "ended"]
 
 
+def test_host_that_falls_silent_is_waited_for_until_it_counts_as_lost(
+    opened: list[Folder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a host and its being slow look alike for the first seconds, and mean another verdict."""
+    opened[1].close()
+    opened[1].about = dataclasses.replace(opened[1].about, place="elsewhere", host="node-b")
+    opened[1].introduce()
+    end(opened[0])
+    end(opened[2])
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + 0.1))
+    assert states(Bench(opened[0], 3.0).come(failed=True)) == ["ended", "gone", "ended"]
+    assert 109.0 < now[0] < 114.0
+
+
+def test_slow_host_is_not_waited_for_any_longer(
+    opened: list[Folder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened[1].close()
+    opened[1].about = dataclasses.replace(opened[1].about, place="elsewhere", host="node-b")
+    opened[1].introduce()
+    end(opened[2])
+    now = [100.0]
+
+    def pass_time(seconds: float) -> None:
+        now[0] += 0.1
+        os.utime(opened[1].path / "task-1/alive", (now[0] // 2, now[0] // 2))
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", pass_time)
+    assert states(Bench(opened[2], 3.0).come(failed=True)) == ["alive", "alive", "ended"]
+    assert now[0] < 104.0
+
+
 def test_others_that_failed_stay_until_the_verdict_was_given(opened: list[Folder]) -> None:
     """Where a task fails, mpirun ends all others a second later: the one that judges would be among them."""
     for each in opened:

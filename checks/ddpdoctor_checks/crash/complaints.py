@@ -231,7 +231,9 @@ def lost_node(diagnosis: Diagnosis) -> bool:
     ends: dict[int, list[bool]] = {}
     for view in diagnosis.views.ranks:
         if view.process is not None and view.attempt == diagnosis.attempt:
-            ends.setdefault(view.node, []).append(view.process.ended is not None or bool(view.exceptions))
+            process = view.process
+            seen = process.running or process.ended is not None or bool(view.exceptions)
+            ends.setdefault(view.node, []).append(seen)
     gone = [node for node, known in ends.items() if not any(known)]
     if len(ends) < 2 or not gone or len(gone) == len(ends):
         if named is None:

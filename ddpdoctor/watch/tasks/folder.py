@@ -186,6 +186,11 @@ class Folder:
             return _ticks(about.pid) == about.ticks
         return self._hear(number) < SILENT_BEATS * self.beat_s
 
+    def measure_silence(self, number: int) -> float:
+        """Return since when a task gave no sign of life; 0 where its process is seen from here."""
+        about = self.read_about(number)
+        return 0.0 if about.place == self.about.place and about.pid else self._hear(number)
+
     def _hear(self, number: int) -> float:
         """Return since when a task on another host gave no sign of life; no clock is compared."""
         try:

@@ -18,6 +18,9 @@ from ddpdoctor.watch.tasks.folder import Folder, Seen
 
 WAIT_S = 3.0
 """How long the one that judges waits for others, unless --nodes-wait says otherwise."""
+QUIET_BEATS, QUIET_S = 1.4, 10.0
+"""A task on another host that has not given a sign of life for so long is waited for further, until it gives one or
+counts as gone: a host that was lost is told from one that is slow."""
 JUDGING_S = 15.0
 """How long others that failed wait for the verdict beyond that; it takes about a second."""
 STEP_S, STEP_EACH_S = 0.05, 0.0005
@@ -58,13 +61,20 @@ class Bench:
             judging = judging or folder.take("judge")
             if judging:
                 open_ = [each for each in others if each.state in ("alive", "absent")]
-                if not open_ or waited >= self._wait_s:
+                if not open_ or (waited >= self._wait_s and not self._may_be_lost(open_, waited)):
                     return seen
-            elif waited >= self._wait_s + JUDGING_S:
+            elif waited >= self._wait_s + QUIET_S + JUDGING_S:
                 return None
             else:
                 self._replace_lost()
             time.sleep(step)
+
+    def _may_be_lost(self, tasks: Sequence[Seen], waited: float) -> bool:
+        quiet = QUIET_BEATS * self._folder.beat_s
+        late = any(
+            self._folder.measure_silence(each.about.number) > quiet for each in tasks if each.state == "alive"
+        )
+        return late and waited < self._wait_s + QUIET_S
 
     def _replace_lost(self) -> None:
         """Let another one judge where the one that took it upon itself was killed."""
