@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -163,6 +164,7 @@ def _look_at_names(
     stage = _Stage(plan, "tcp", origin)
     progress.stage("tcp", plan.limits["tcp"])
     found = resolve(plan.node, launch.master_addr, "master", limit_s=RESOLVE_LIMIT_S)
+    own = resolve(plan.node, socket.gethostname(), "self", plan.node, limit_s=RESOLVE_LIMIT_S)
     ports: tuple[PortProbe, ...] = ()
     blocked = None
     if found.error is not None:
@@ -175,7 +177,7 @@ def _look_at_names(
         if probe.status not in ("free", "unassignable"):
             blocked = f"port {launch.master_port} cannot be listened on: {probe.status}"
     records.append(stage.end("failed" if blocked else "passed", blocked))
-    return (found,), ports, blocked
+    return (found, own), ports, blocked
 
 
 def _ask_torch(plan: Plan, server: TorchServer, interrupt: Interrupt) -> dict[str, Any]:

@@ -266,6 +266,27 @@ def test_peers_that_nobody_asked_for_are_unknown_only_where_names_are_used() -> 
     assert_status(find_peer_unresolvable, with_launch(silent, local_addr="10.0.0.1"), "skipped")
 
 
+def ask_self(node: int, *addresses: str) -> Resolution:
+    return Resolution(node, f"node-{node}", "self", node, addresses, None if addresses else "unknown")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "variables", "severity"),
+    [(1, {}, "info"), (1, {"SLURM_JOB_ID": "7"}, "warning"), (2, {}, "warning")],
+)
+def test_node_that_does_not_know_its_own_name(nodes: int, variables: dict[str, str], severity: str) -> None:
+    peers = (ask_peer(1, 0, "10.0.0.1"), ask_peer(0, 1, "10.0.0.2")) if nodes > 1 else ()
+    world = make_world(nodes, 2, resolutions=(ask_self(0), *peers))
+    world = with_launch(world, variables=variables)
+    found = assert_finds(find_peer_unresolvable, world, code="NET008", severity=severity)
+    assert found.message == "node-0 cannot resolve its own host name."
+    assert found.role == "advice"
+
+
+def test_node_that_knows_its_own_name_passes() -> None:
+    assert_status(find_peer_unresolvable, make_world(resolutions=(ask_self(0, "127.0.1.1"),)), "pass")
+
+
 def test_single_node_has_no_peers() -> None:
     assert_status(find_peer_unresolvable, make_world(), "skipped")
 

@@ -258,7 +258,7 @@ def _describe_unmatched(
 @check(
     "NET008",
     name="peer-name-unresolvable",
-    title="A peer's published host name has no address on some node",
+    title="A node's own host name has no address there, or on other nodes",
     severity="error",
     family="network",
     needs=("resolutions",),
@@ -268,25 +268,28 @@ def _describe_unmatched(
     explains=("NET006", "BKD002", "BKD011"),
 )
 def find_peer_unresolvable(evidence: Evidence) -> Iterable[Finding]:
-    """A peer's published host name has no address on some node.
+    """A node's own host name has no address there, or on other nodes.
 
     What it looks for:
-        Nodes that cannot resolve the name under which another node publishes itself.
+        Nodes that cannot resolve their own host name, or the name under which another node publishes itself.
 
     Why it matters:
         With a c10d rendezvous the agent of the first node publishes its fully qualified name as
         MASTER_ADDR. The rendezvous then succeeds, and the workers hang until "wait timeout after 300000ms,
-        keys: /default_pg/0//cpu//0/1".
+        keys: /default_pg/0//cpu//0/1". gloo and other libraries look up the own name to choose the interface of
+        a node; without an address they take the loopback, which no other node reaches.
 
     How it decides:
-        Every node asks its resolver for every peer's name. It is an error for the node that becomes node 0
-        of a c10d rendezvous, whose name all ranks use; a warning for the other nodes, which become node 0
-        in another start; and a note with a static rendezvous, srun or mpirun, where only the master's name
-        is used.
+        Every node asks its resolver for its own name, and for every peer's. The own name without an address is
+        a warning on several nodes and on a node of Slurm, else a note. A peer's is an error for the node that
+        becomes node 0 of a c10d rendezvous, whose name all ranks use; a warning for the other nodes, which
+        become node 0 in another start; and a note with a static rendezvous, srun or mpirun, where only the
+        master's name is used.
 
     Known false alarms:
-        Pods without a headless service cannot resolve each other and need not, as long as the master is
-        given by address: hence only a note there.
+        A machine that is used alone needs no address for its own name: hence only a note there. Pods without a
+        headless service cannot resolve each other and need not, as long as the master is given by address:
+        hence only a note there.
 
     Fix:
         Start each node with ``--local-addr`` and its routable address, or make the names known (/etc/hosts,
@@ -296,9 +299,18 @@ def find_peer_unresolvable(evidence: Evidence) -> Iterable[Finding]:
         https://github.com/pytorch/pytorch/issues/150532
         torch/distributed/elastic/agent/server/api.py (_get_fq_hostname)
     """
+    places = Places(evidence)
+    asked_own = [each for each in evidence.resolutions if each.purpose == "self"]
+    nameless = [each for each in asked_own if not each.addresses]
+    if nameless:
+        yield _describe_nameless(evidence, places, nameless)
+    if evidence.launch.nnodes < 2 and asked_own:
+        return
     require_several_nodes(evidence)
     asked = [each for each in evidence.resolutions if each.purpose == "peer"]
     if not asked:
+        if nameless:
+            return
         if not _publishes_names(evidence.launch) or evidence.launch.local_addr is not None:
             raise NotApplicable("no node publishes its name with this rendezvous")
         raise CannotLook("no node asked for its peers' names")
@@ -306,9 +318,35 @@ def find_peer_unresolvable(evidence: Evidence) -> Iterable[Finding]:
     for each in asked:
         if not each.addresses:
             failed.setdefault((each.name, each.of_node), []).append(each)
-    places = Places(evidence)
     for (name, owner), resolutions in failed.items():
         yield _describe_peer(evidence, places, name, owner, resolutions)
+
+
+def _describe_nameless(evidence: Evidence, places: Places, failed: Sequence[Resolution]) -> Finding:
+    launch = evidence.launch
+    nodes = sorted({each.node for each in failed})
+    hosts = places.hosts(nodes)
+    scheduled = any(name.startswith("SLURM_") for name in launch.variables)
+    name = failed[0].name
+    return Finding(
+        message=f"{join_words(hosts)} cannot resolve {choose_form(len(hosts), 'its', 'their')} own host "
+        f"{choose_form(len(hosts), 'name', 'names')}.",
+        ranks=places.ranks(nodes),
+        nodes=hosts,
+        severity="warning" if launch.nnodes > 1 or scheduled else "info",
+        role="advice",
+        evidence=tuple(
+            EvidenceItem("resolution", f"{places.host(each.node)}: {each.name} -> {_answer(each)}")
+            for each in failed[:16]
+        ),
+        fix=(
+            Fix(
+                "give it an address there that other nodes reach",
+                f"echo \"$(hostname -I | cut -d ' ' -f 1) {name}\" | sudo tee -a /etc/hosts",
+            ),
+        ),
+        details={"names": {str(each.node): each.name for each in failed}},
+    )
 
 
 def _publishes_names(launch: Launch) -> bool:
