@@ -37,6 +37,7 @@ WORLD_VARIABLES = (
     "NODE_RANK",
     "MASTER_ADDR",
     "MASTER_PORT",
+    "SLURM_JOB_ID",
 )
 """Variables that describe a launch; the elastic agent sets its own, so an inherited one is evidence and no
 more."""

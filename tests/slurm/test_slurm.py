@@ -62,7 +62,7 @@ def test_hang_across_tasks_is_named_while_the_job_lives(cluster: Cluster, tmp_pa
     report = read_report(tmp_path)
     finding = report["findings"][0]
     assert (finding["code"], finding["ranks"], finding["nodes"]) == ("COL003", [3], ["node-b"])
-    assert report["job"] == {"exit_code": 1, "signal": None, "stopped_by": "ddpdoctor"}
+    assert (report["job"]["exit_code"], report["job"]["stopped_by"]) == (1, "ddpdoctor")
 
 
 @pytest.mark.long
