@@ -26,6 +26,7 @@ from ddpdoctor.cli.hidden import (
 )
 from ddpdoctor.cli.parsing import Parser, add_option, both_spellings
 from ddpdoctor.cli.preparing import Preparation, Tools
+from ddpdoctor.cli.telling import complain_of, tell_head, tell_lost
 from ddpdoctor.cli.viewing import add_live_option, check_live, choose_viewing
 
 if TYPE_CHECKING:
@@ -56,8 +57,6 @@ EXAMPLES = (
 )
 WATCH_LEVELS = ("off", "light", "normal", "deep")
 """As the start-up hook names them (``ddpdoctor_watch/budget.py``)."""
-LOST_SHOWN = 5
-"""Sentences on lost evidence; with a full disk every stream of every rank has one."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -160,7 +159,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         if problem is None:
             command, stdin = make_command(split), look_at_stdin()
-            announce(options, stdin)
+            if not together.is_one_of_many:
+                announce(options, stdin)
             applied = lay_toggles(options, directory)
             environment = make_job_environment(options, applied.environ, directory)
             watching = Watching(options, directory, get_checks, together)
@@ -180,6 +180,7 @@ def run(options: argparse.Namespace) -> int:
             first = First(command, directory, applied, stdin, result, get_checks)
     except OSError as failure:
         directory.remove_if_empty()
+        together.give_up()
         raise describe_start_failure(split, failure) from failure
     finally:
         if first is None:
@@ -199,56 +200,15 @@ def run(options: argparse.Namespace) -> int:
         else:
             report = _judge_unstarted(problem, directory, started, options, tools)
         shown_in = together.shown_in(directory)
-        _tell_lost(report, directory)
+        tell_lost(report, directory)
         _deliver(report, shown_in, display, options, tools)
         together.end()
         if not together.is_one_of_many:
-            _tell_head(report, directory)
+            tell_head(report, directory)
         return _exit_code(code, report, options)
     except BaseException as failure:  # the job has ended as it has ended, whatever happens to us
-        _complain_of(failure, options)
+        complain_of(failure, options)
         return code
-
-
-def _tell_lost(report: Report, directory: RunDirectory) -> None:
-    """Say what of the evidence is missing, but for what was said when it began."""
-    from ddpdoctor.cli.display import complain
-
-    lost = list(
-        dict.fromkeys(text for end in report.evidence.job for text in end.lost if text != directory.note)
-    )
-    for text in lost[:LOST_SHOWN]:
-        complain(f"ddpdoctor: lost: {text}")
-    if len(lost) > LOST_SHOWN:
-        complain(f"ddpdoctor: and {len(lost) - LOST_SHOWN} more, see report.json")
-
-
-def _tell_head(report: Report, directory: RunDirectory) -> None:
-    """Say where the report on all nodes is."""
-    from ddpdoctor.cli.display import complain
-    from ddpdoctor.watch.nodes import find_head
-
-    head = find_head(directory.kept, report.evidence)
-    if head is not None and head.arrived:
-        complain(f"ddpdoctor: the report on all nodes is on {head.host}: {head.directory}/report.html")
-    elif head is not None:
-        complain(
-            f"ddpdoctor: {head.host} could not be told what was seen here; for one verdict: "
-            f"ddpdoctor analyze {directory.path} and {head.directory} of {head.host}"
-        )
-
-
-def _complain_of(failure: BaseException, options: argparse.Namespace) -> None:
-    from ddpdoctor.cli.display import complain
-
-    if isinstance(failure, KeyboardInterrupt):
-        complain("ddpdoctor: interrupted after the job had ended: the report is not complete")
-        return
-    complain(f"ddpdoctor: internal error after the job: {type(failure).__name__}: {failure}")
-    if common.verbosity(options) > 1:
-        import traceback
-
-        complain("".join(traceback.format_exception(failure)))
 
 
 def _gather(first: First, options: argparse.Namespace) -> Evidence:

@@ -105,6 +105,11 @@ class Together:
             directory, path=self._folder.path, descriptor=self._folder.descriptor, note=None
         )
 
+    def give_up(self) -> None:
+        """The job did not begin."""
+        if self._folder is not None:
+            self._folder.remove()
+
     def end(self) -> None:
         """The verdict was given here, or will not be."""
         if self._bench is not None:

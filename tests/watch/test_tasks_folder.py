@@ -147,6 +147,14 @@ def test_process_that_has_ended_is_gone(tmp_path: Path) -> None:
     other.stdout.close()
 
 
+def test_task_whose_job_did_not_begin_leaves_nothing(tmp_path: Path) -> None:
+    made = [open_job(tmp_path / "ddpdoctor-runs", task(number)) for number in (0, 1)]
+    for each in made:
+        each.introduce()
+        each.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_who_ends_well_leaves_while_others_live(opened: list[Folder]) -> None:
     assert Bench(opened[0]).come(failed=False) is None
     assert not opened[0].has("judge")

@@ -30,6 +30,7 @@ from ddpdoctor.gather import machine
 from ddpdoctor.gather.processes import STARTED, STATE, read_stat
 from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.watch.keeping import anchor, write_below
+from ddpdoctor.watch.rundir import RUNS
 from ddpdoctor.watch.tasks.identity import Task
 
 GENERATIONS = 1000
@@ -214,12 +215,28 @@ class Folder:
 
     def leads(self) -> bool:
         """Whether this is the first task that has begun and not ended: it speaks for all while the job lives."""
-        for number in self.list_slots():
-            if number >= self.task.number:
-                break
-            if self._look_at(number).state == "alive":
-                return False
-        return True
+        return not any(self._is_going(number) for number in range(self.task.number))
+
+    def has_living_others(self) -> bool:
+        """Whether another task has not ended; asked of the next ones first, so that not all look at the same."""
+        first = self.task.number + 1
+        return any(
+            self._is_going(number % self.task.count) for number in range(first, first + self.task.count - 1)
+        )
+
+    def _is_going(self, number: int) -> bool:
+        return os.path.lexists(self.kept / f"task-{number}") and self._look_at(number).state == "alive"
+
+    def remove(self) -> None:
+        """Take this task's place away again: its job did not begin."""
+        self.close()
+        with contextlib.suppress(OSError):
+            for name in ("task.json", "alive"):
+                os.unlink(self.kept / self.slot / name)
+        above = (self.path.parent,) if self.path.parent.name == RUNS else ()
+        for folder in (self.path / self.slot, self.path, *above):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
     def take(self, name: str) -> bool:
         """Make a folder that only one task can make; return whether it was this one."""

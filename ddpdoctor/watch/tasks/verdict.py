@@ -23,8 +23,8 @@ QUIET_BEATS, QUIET_S = 1.4, 10.0
 counts as gone: a host that was lost is told from one that is slow."""
 JUDGING_S = 15.0
 """How long others that failed wait for the verdict beyond that; it takes about a second."""
-STEP_S, STEP_EACH_S = 0.05, 0.0005
-"""Between two looks at the folder, and what each task adds to it."""
+STEP_S, STEP_EACH_S = 0.05, 0.002
+"""Between two looks at the folder, and what each task adds to it: all that failed look, at a file system of many."""
 
 
 class Bench:
@@ -47,20 +47,21 @@ class Bench:
         """
         folder = self._folder
         began = time.monotonic()
+        folder.refresh()
+        if not failed and folder.has_living_others():
+            return None
         step = STEP_S + STEP_EACH_S * folder.task.count
         judging = False
-        while True:
-            folder.refresh()
-            if folder.has("done"):
-                return None
-            seen = folder.look()
+        while not folder.has("done"):
             waited = time.monotonic() - began
-            others = [each for each in seen if each.about.number != folder.task.number]
-            if not failed and any(each.state == "alive" for each in others):
-                return None
             judging = judging or folder.take("judge")
             if judging:
-                open_ = [each for each in others if each.state in ("alive", "absent")]
+                seen = folder.look()
+                open_ = [
+                    each
+                    for each in seen
+                    if each.state in ("alive", "absent") and each.about.number != folder.task.number
+                ]
                 if not open_ or (waited >= self._wait_s and not self._may_be_lost(open_, waited)):
                     return seen
             elif waited >= self._wait_s + QUIET_S + JUDGING_S:
@@ -68,6 +69,8 @@ class Bench:
             else:
                 self._replace_lost()
             time.sleep(step)
+            folder.refresh()
+        return None
 
     def _may_be_lost(self, tasks: Sequence[Seen], waited: float) -> bool:
         quiet = QUIET_BEATS * self._folder.beat_s
