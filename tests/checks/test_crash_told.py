@@ -128,6 +128,21 @@ def test_restart_loop_is_told_beside_its_cause() -> None:
     assert any("the same failure in 3 attempts" in item.text for item in findings[0].evidence)
 
 
+def test_attempts_that_failed_otherwise_are_told_apart() -> None:
+    """Of several restarts the last failure is the verdict; what failed first in the others stands beside it."""
+    attempts = [
+        Job(2).raises(1, "ValueError", "bad batch", 1.0),
+        Job(2, attempt=1).raises(0, "OSError", "no space left", 40.0),
+        Job(2, attempt=2).raises(0, "OSError", "no space left", 80.0),
+    ]
+    told = [item for item in cause_of(join_attempts(*attempts)).evidence if item.kind == "restart"]
+    assert [item.text for item in told] == [
+        "the same failure in 2 attempts",
+        "another failure in attempt 0: ValueError: bad batch at train.py:71",
+    ]
+    assert told[1].ranks == RankSet([1])
+
+
 def test_attempts_that_failed_differently_are_no_loop() -> None:
     first = Job(2, attempt=0).raises(0, "KeyError", "'x'").complains([1])
     second = Job(2, attempt=1).raises(1, "ValueError", "odd").complains([0])

@@ -55,6 +55,8 @@ class Diagnosis:
     """Why no cause can be named although the job failed."""
     repeats: tuple[tuple[int, str], ...] = ()
     """Attempt and fingerprint of its failure, for each attempt that failed."""
+    earlier: tuple[tuple[int, Group], ...] = ()
+    """Other attempts that failed, and what failed first in each."""
     recovered: bool = False
     """A later attempt ended well."""
     world: RankSet = field(init=False)

@@ -58,6 +58,9 @@ def _diagnose(evidence: Evidence) -> Diagnosis:
     chosen.repeats = tuple(
         (each.attempt, fingerprint(each.cause)) for each in failed if each.cause is not None
     )
+    chosen.earlier = tuple(
+        (each.attempt, each.cause) for each in failed if each.cause is not None and each is not chosen
+    )
     return chosen
 
 

@@ -27,6 +27,8 @@ SECOND = 1.0
 """What times of logs that hold whole seconds cannot tell apart."""
 MOST_NAMED = 4
 """Hosts that a sentence names."""
+MOST_ATTEMPTS = 5
+"""Other attempts whose failures are named."""
 
 _SHORT = (
     "Connection closed by peer", "Connection reset by peer", "Connection was likely closed", "Broken pipe",
@@ -357,6 +359,12 @@ def _seen(diagnosis: Diagnosis, group: Group, clause: Clause, cause: bool) -> It
         ]
         if len(same) > 1:
             yield EvidenceItem("restart", f"the same failure in {count_of(len(same), 'attempt')}")
+        others = [each for each in diagnosis.earlier if each[0] not in same]
+        for attempt, other in others[-MOST_ATTEMPTS:]:
+            place = other.first.line
+            at = f" at {place.file}:{place.line}" if place is not None else ""
+            text = f"another failure in attempt {attempt}: {other.first.words}{at}"
+            yield EvidenceItem("restart", text, other.ranks or None)
 
 
 def describe_victims(diagnosis: Diagnosis) -> Iterator[EvidenceItem]:
