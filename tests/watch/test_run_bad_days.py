@@ -374,7 +374,7 @@ def test_a_command_that_is_not_there_is_said_so(tmp_path: Path) -> None:
 
 def test_a_defect_of_ours_after_the_job_leaves_its_code(tmp_path: Path) -> None:
     broken = (
-        "import sys, ddpdoctor.cli.run as r; from ddpdoctor.cli import main; r._judge = lambda *_: 1 / 0; "
+        "import sys, ddpdoctor.cli.run as r; from ddpdoctor.cli import main; r._report = lambda *_: 1 / 0; "
         "sys.exit(main(sys.argv[1:]))"
     )
     process = start(
