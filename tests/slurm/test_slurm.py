@@ -12,7 +12,7 @@ import pytest
 from ddpdoctor.gather.ports import free_port
 from tests.hosts.harness import Result
 
-from .cluster import KILL_WAIT_S, LIMIT_S, Cluster
+from .cluster import LIMIT_S, Cluster, unavailable_reason
 from .jobs import count_verdicts, line_of, read_report, write_program
 
 DOCTOR = (sys.executable, "-m", "ddpdoctor")
@@ -24,6 +24,12 @@ EACH = ("-n", "2", "-N", "2")
 
 def master() -> dict[str, str]:
     return {"MASTER_ADDR": "node-a", "MASTER_PORT": str(free_port())}
+
+
+def wait_for_ranks(folder: Path, count: int) -> None:
+    end = time.monotonic() + LIMIT_S
+    while len(list(folder.glob("going-*"))) < count and time.monotonic() < end:
+        time.sleep(0.2)
 
 
 def srun(cluster: Cluster, folder: Path, *words: str) -> Result:
@@ -90,9 +96,7 @@ def test_report_is_written_before_slurm_kills(cluster: Cluster, tmp_path: Path, 
     folder = write_program(tmp_path)
     limit = ("-t", "1") if how == "time limit" else ()
     step = cluster.start(["srun", *limit, *EACH, *RUN, *PROGRAM, "loop"], folder, master())
-    end = time.monotonic() + LIMIT_S
-    while len(list(folder.glob("going-*"))) < 2 and time.monotonic() < end:
-        time.sleep(0.2)
+    wait_for_ranks(folder, 2)
     if how == "scancel":
         (job,) = (folder / "ddpdoctor-runs").glob("slurm-*")
         cluster.run(["scancel", job.name.removeprefix("slurm-").partition(".")[0]], folder)
@@ -102,7 +106,22 @@ def test_report_is_written_before_slurm_kills(cluster: Cluster, tmp_path: Path, 
     report = read_report(folder)
     assert report["verdict"]["code"] is None
     assert len(report["evidence"]["processes"]) == 2
-    assert KILL_WAIT_S > 0
+
+
+@pytest.mark.long
+def test_lost_node_is_named(tmp_path: Path) -> None:
+    reason = unavailable_reason()
+    if reason is not None:
+        pytest.skip(reason)
+    folder = write_program(tmp_path)
+    with Cluster(2) as cluster:
+        step = cluster.start(["srun", "-n", "3", "-N", "2", *RUN, *PROGRAM, "loop"], folder, master())
+        wait_for_ranks(folder, 3)
+        cluster.hosts[1].kill_everything()
+        result = step.wait(LIMIT_S)
+    assert count_verdicts(result.stderr) == 1, result.describe()
+    finding = read_report(folder)["findings"][0]
+    assert (finding["code"], finding["nodes"]) == ("NET015", ["node-b"])
 
 
 @pytest.mark.long
