@@ -176,6 +176,11 @@ _NETWORK = (
         "since they had no heartbeat.",
     ),
     _entry(
+        "scheduler-lost-node", CAUSE, "NET015", "N09", "Node failure on",
+        r"srun: error: Node failure on (?P<nodes>[\w.-]{1,255})",
+        "srun: error: Node failure on node-b",
+    ),
+    _entry(
         "fabric-error", CAUSE, "NET011", "N09", "Got completion from peer",
         r"NET/IB ?: .{0,40}?Got completion from peer (?P<address>[\w.:%-]{1,60})<\d{1,5}> with "
         r"(?:error|status)[ =](?P<error>\d{1,4})",

@@ -40,6 +40,8 @@ REPORTED = {
     "few came": ("NET006", raised(0, "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 2/3 clients joined.") + DIED),
     "locked memory": ("ENV010", raised(0, "torch.distributed.DistBackendError: NCCL error: unhandled system error\nLast error:\nCall to ibv_reg_mr_iova2 failed with error Cannot allocate memory") + DIED),
     "out of memory": ("ERR002", "slurmstepd: error: Detected 1 oom_kill event in StepId=123.0. Some of the step tasks have been OOM Killed.\n" + ended([(1, -9), (0, -15)])),
+    "memory limit of Slurm": ("ERR002", "slurmstepd-node-a: error: StepId=1.0 exceeded memory limit (170766336 > 125829120), being killed\nsrun: Exceeded job memory limit\nsrun: Job step aborted: Waiting up to 17 seconds for job step to finish.\nslurmstepd-node-a: error: *** STEP 1.0 ON node-a CANCELLED AT 2026-11-22T23:24:11 ***\nsrun: error: node-b: task 1: Killed\n"),
+    "node that Slurm lost": ("NET015", "".join(raised(n, PEER) for n in (0, 1)) + "srun: error: Node failure on node-b\nsrun: error: node-a: tasks 0-1: Exited with exit code 1\n"),
 }  # fmt: skip
 
 

@@ -218,6 +218,10 @@ def _first_ended(diagnosis: Diagnosis, waiting: Sequence[Failure], ended: Sequen
     return True
 
 
+LOST_NODES = ("node-without-heartbeat", "scheduler-lost-node")
+"""The rendezvous, or the scheduler, says that a node is gone."""
+
+
 def lost_node(diagnosis: Diagnosis) -> bool:
     """Make a node that went with all its processes the cause; return whether there is one.
 
@@ -227,7 +231,7 @@ def lost_node(diagnosis: Diagnosis) -> bool:
     if lose_members(diagnosis):
         return True
     texts = [*diagnosis.views.loose, *(text for view in diagnosis.views.others for text in view.texts)]
-    named = next((text for text in texts if text.entry == "node-without-heartbeat"), None)
+    named = next((text for text in texts if text.entry in LOST_NODES), None)
     ends: dict[int, list[bool]] = {}
     for view in diagnosis.views.ranks:
         if view.process is not None and view.attempt == diagnosis.attempt:

@@ -410,6 +410,8 @@ def _describe_node(diagnosis: Diagnosis, group: Group) -> Clause:
     who = f"with {name_set(ranks)} " if ranks else ""
     member = find_lost(diagnosis, group.first.view.node)
     how = "none of its processes left an end, while others of the job did"
+    if group.first.entry is not None and group.first.entry.id == "scheduler-lost-node":
+        how = "Slurm says so"
     if member is not None:
         how, last = describe_loss(member), member.seen_ns
     gone = "is gone" if member is None or member.state == "closed" else "is gone or cut off"
@@ -449,7 +451,8 @@ def find_node_lost(evidence: Evidence) -> Iterable[Finding]:
     What it looks for:
         Nodes whose agent fell silent: under ``ddpdoctor run`` each gives a sign of life every second through the
         store of the rendezvous. Nodes none of whose ranks left an end, an exception or a signal, while ranks of
-        other nodes did; and the rendezvous' word that a node's heartbeat stopped.
+        other nodes did; and the rendezvous' word that a node's heartbeat stopped,
+        or srun's that a node failed.
 
     Why it matters:
         All the other ranks report a lost peer, and the log that would tell more is on the host that is gone.
