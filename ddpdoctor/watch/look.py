@@ -136,7 +136,7 @@ class Looker:
                 need not be taken again.
 
         Returns:
-            None where it was told to stop.
+            None where it was told to stop, or where a rank has stopped writing its calls down.
         """
         first = time.monotonic()
         ranks = {ring.pid: ring.rank for ring in rings}
@@ -147,6 +147,8 @@ class Looker:
             return None
         unchanged = resting(time.monotonic() - first) if resting is not None else ()
         after = self._sample(rings, {pid: before[pid][1] for pid in unchanged if pid in before})
+        if any(ring.blind for ring in rings):
+            return None
         spent = time.monotonic() - began
         paths = network.describe(ranks, traffic, network.take_sample(list(ranks)), self._node)
         self._families = None

@@ -73,7 +73,9 @@ class RankFinder:
         self._read_tables(ring for ring in rings if self._may_become_rank(ring))
         ranked = [ring for ring in rings if ring.rank is not None]
         newest = max((ring.attempt for ring in ranked), default=0)
-        return choose_job([ring for ring in ranked if ring.attempt == newest])
+        chosen = choose_job([ring for ring in ranked if ring.attempt == newest])
+        # Who cannot tell which calls a rank has made, must not say what it has left out.
+        return [] if any(ring.blind for ring in chosen) else chosen
 
     def _may_become_rank(self, ring: Ring) -> bool:
         """Whether its journal may say soon that it is a rank, or how large the world is.

@@ -19,6 +19,7 @@ from ddpdoctor.watch.records import Shortener
 from ddpdoctor.watch.timing import read_newest
 
 MAGIC = b"DDPRING1"
+BLIND = b"DDPBLIND"
 HEADER = 4096
 COUNT_AT = 64
 RECORD = struct.Struct("<QQQQIIIiiIQ")
@@ -89,6 +90,8 @@ class Ring:
     """Why torch's recorder cannot be asked."""
     spent: tuple[float, ...] = ()
     """Seconds of its newest steps by phase, as it wrote them down last."""
+    blind: bool = False
+    """Its process has stopped writing calls down: which it has made since is not known."""
     _wrappers: dict[int, tuple[int, list[int] | None]] = field(default_factory=dict)
     """Number of a wrapper in its process -> the how-manyth of its group it is, and the ranks of the group."""
     _offset: int = 0
@@ -108,6 +111,7 @@ class Ring:
                 head = file.read(COUNT_AT + 8)
         except OSError:
             return 0
+        self.blind = self.blind or head[:8] == BLIND
         if len(head) < COUNT_AT + 8 or head[:8] != MAGIC:
             return 0
         _, capacity, size, _, _, self.main_thread = HEAD.unpack_from(head)

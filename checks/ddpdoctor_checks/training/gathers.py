@@ -6,13 +6,15 @@ from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.syncs import Gathered
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.crash.frames import tell_line, user_line
 from ddpdoctor_checks.crash.telling import JOB
 from ddpdoctor_checks.places import in_line
 from ddpdoctor_checks.training.findings import NEEDS
 from ddpdoctor_checks.wording import capitalise, choose_form, name_set
 
+UNSAID = "gathered tensors: "
+"""How a rank begins to say why it did not look."""
 _OWN = "gathered[rank] = z   # this rank's part, with its gradient; the others' gradients are made by their own ranks"
 
 
@@ -44,8 +46,9 @@ def find_gathered(evidence: Evidence) -> Iterable[Finding]:
         gathered for a metric is not in the graph; with this rank's own part put back (the usual way) what is saved
         requires a gradient; what was detached, or made without gradients, was meant to be constant. The first eight
         such calls of a program are looked at. Not seen is what was computed with before it met what has a gradient
-        (normalised, cast), and what checkpointing holds. ``lint`` follows a loss backwards to what was gathered,
-        and that to a wrapped model, where the own part is not put back.
+        (normalised, cast), and what checkpointing holds. Torch up to 2.9 does not tell what a hook of saved tensors has
+        packed: where the program uses such hooks nothing is said there. ``lint`` follows a loss backwards to what was
+        gathered, and that to a wrapped model, where the own part is not put back.
 
     Known false alarms:
         Losses that take other ranks' samples as constants on purpose, without saying so by ``detach()``.
@@ -65,6 +68,9 @@ def find_gathered(evidence: Evidence) -> Iterable[Finding]:
     for node in evidence.training:
         for each in node.syncs.gathered:
             joined.setdefault((each.operation, str(user_line(each.frames))), []).append(each)
+    unsaid = [reason for node in evidence.training for reason in node.abstained if reason.startswith(UNSAID)]
+    if not joined and unsaid:
+        raise CannotLook(unsaid[0])
     for rows in joined.values():
         yield _tell(rows)
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .specs import Spec
 
 MAGIC = b"DDPRING1"
+BLIND = b"DDPBLIND"
+"""In its place: calls are missing."""
 HEADER = 4096
 RECORD = 64
 CAPACITY = 4096
@@ -89,6 +91,7 @@ def note_beginning(spec: Spec, frame: FrameType) -> None:
         seen = frame.f_locals
         _depth.token = _write(spec, (), seen, END_UNKNOWN, frame.f_back)
     except Exception as error:
+        give_up()
         journal.failed("calls", error)
 
 
@@ -110,10 +113,19 @@ def begin(spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     if depth:
         return 0
     try:
-        return _write(spec, args, kwargs, 0, sys._getframe(2))
+        return _write(spec, args, kwargs, 0, sys._getframe(3))  # behind `hooks.guard` and the decorator
     except Exception as error:
+        give_up()
         journal.failed("calls", error)
         return 0
+
+
+def give_up() -> None:
+    """Write no more calls down, and say that these are not all: no reader may take what is missing for not made."""
+    global _ring, _failed
+    ring, _ring, _failed = _ring, None, True
+    if ring is not None:
+        ring.view[: len(BLIND)] = BLIND
 
 
 def end(token: int) -> None:

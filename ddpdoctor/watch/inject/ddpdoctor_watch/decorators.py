@@ -55,10 +55,10 @@ def _make_decorator(module: ModuleType, original: Any, sources: tuple[str, ...])
     if line <= above:
         return None
     made: dict[str, Any] = {
-        "begin": calls.begin,
-        "end": calls.end,
-        "failed": calls.failed,
-        "took": works.took,
+        "begin": hooks.guard(calls.begin, 0, calls.give_up),
+        "end": hooks.guard(calls.end, None, calls.give_up),
+        "failed": hooks.guard(calls.failed, None, calls.give_up),
+        "took": hooks.guard(works.took),
         "Counting": _Counting,
         "C": _Seeing,
         "module": module,
@@ -138,6 +138,16 @@ _FORMS = {
 """torch/distributed/c10d_logger.py (2.4 to 2.15), with `begin`, `took` and `end`; up to 2.5 nothing is counted."""
 
 
+def _note_end(token: int, raised: bool) -> None:
+    try:
+        if raised:
+            calls.failed(token)
+        calls.end(token)
+    except Exception as error:
+        calls.give_up()
+        journal.failed("calls", error)
+
+
 class _Seeing:
     """The end of a call, however it ends."""
 
@@ -148,9 +158,7 @@ class _Seeing:
         """Nothing: it has begun before."""
 
     def __exit__(self, *raised: Any) -> None:
-        if raised[0] is not None:
-            calls.failed(self._token)
-        calls.end(self._token)
+        _note_end(self._token, raised[0] is not None)
 
 
 class _Counting:
@@ -164,9 +172,7 @@ class _Counting:
         self._guard.__enter__()
 
     def __exit__(self, *raised: Any) -> None:
-        if raised[0] is not None:
-            calls.failed(self._token)
-        calls.end(self._token)
+        _note_end(self._token, raised[0] is not None)
         self._guard.__exit__(*raised)
 
 
@@ -199,11 +205,12 @@ def watch_undecorated(module: ModuleType) -> None:
         return
     frame_of = sys._getframe
     find = specs.get
+    note = hooks.guard(calls.note_beginning, None, calls.give_up)
 
     def _rank_not_in_group(group: Any) -> Any:
         spec = find(frame_of(1).f_code)
         if spec is not None:
-            calls.note_beginning(spec, frame_of(1))
+            note(spec, frame_of(1))
         return real(group)
 
     hooks.replace(module, "_rank_not_in_group", _rank_not_in_group)

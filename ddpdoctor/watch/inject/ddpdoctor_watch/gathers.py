@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 
-from . import budget, calls, frames, prints, unseen
+from . import budget, calls, frames, joins, prints, unseen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +25,9 @@ ELEMENTS = 1 << 24
 """Of one call, up to which what it gathered is kept until the backward."""
 NODES = 400
 """Of a backward's graph that are looked at, from the loss on."""
+UNSAID = "gathered tensors: this torch does not say which saved tensors a hook of the program has packed"
 _FRAMES = 8
-_RAW = "_raw_saved_"
+_RAW, _SAVED = "_raw_saved_", "_saved_"
 
 
 class _State:
@@ -36,6 +37,8 @@ class _State:
         self.calls = 0
         self.pending: list[tuple[str, Any, list[Any], list[list[object]]]] = []
         """Operation, input, outputs and frames."""
+        self.packed = False
+        """The program has used hooks of saved tensors, and this torch does not say of which."""
 
 
 _state = _State()
@@ -44,12 +47,26 @@ _state = _State()
 def install() -> None:
     """See collectives that gather, from before they are made."""
     calls.gathers = note_call
+    torch: Any = sys.modules["torch"]
+    saved = getattr(getattr(torch._C, "_autograd", None), "SavedTensor", None)
+    if not hasattr(saved, "unpack_hook"):  # torch up to 2.9
+        hooks_of = getattr(sys.modules.get("torch.autograd.graph"), "saved_tensors_hooks", None)
+        for kind, name in ((hooks_of, "__enter__"), (saved, "register_hooks")):
+            real = vars(kind).get(name) if kind is not None else None
+            if real is None:
+                _state.packed = True  # nobody would know
+            elif not isinstance(real, joins.Told):
+                setattr(kind, name, joins.Told(real, _note_packing))
 
 
 def after_fork() -> None:
     """A forked child starts anew."""
     global _state
     _state = _State()
+
+
+def _note_packing(_: Any) -> None:
+    _state.packed = True
 
 
 @unseen.behind
@@ -86,6 +103,9 @@ def note_backward(loss: Any) -> None:
         return
     pending, _state.pending = _state.pending, []
     if type(loss) is not sys.modules["torch"].Tensor or loss.grad_fn is None:
+        return
+    if _state.packed:
+        budget.abstain(UNSAID)
         return
     began = time.monotonic_ns()
     wanted: dict[tuple[int, int], int] = {}
@@ -149,6 +169,9 @@ def _read_saved(node: Any, name: str) -> Any:
     """Return what a function has saved; None where a hook has packed it, or where it was used and is gone."""
     try:
         raw = getattr(node, name)
-        return raw.data if getattr(raw, "unpack_hook", raw) is None else None
+        if hasattr(raw, "unpack_hook"):
+            return raw.data if raw.unpack_hook is None else None
+        # No hook of the program's is there to be called: `note_backward` has seen to that.
+        return getattr(node, _SAVED + name[len(_RAW) :]) if hasattr(raw, "register_hooks") else None
     except RuntimeError:
         return None

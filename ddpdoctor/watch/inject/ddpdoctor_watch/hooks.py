@@ -76,6 +76,32 @@ def replace(owner: object, name: str, wrapper: Any) -> None:
     replaced.append((owner, name, original, wrapper))
 
 
+def guard(function: Callable[..., Any], otherwise: Any = None, lost: Any = None) -> Any:
+    """Return a function that does the same until it raises: that is said, and from then on it does nothing.
+
+    Args:
+        function: Of ours, called from a frame of torch's or the program's.
+        otherwise: What it returns where it does nothing.
+        lost: Called once, where it has raised.
+    """
+    held: Callable[..., Any] | None = function
+
+    def guarded(*args: Any) -> Any:
+        nonlocal held
+        if held is None:
+            return otherwise
+        try:
+            return held(*args)
+        except Exception as error:
+            journal.failed(function.__name__, error)
+            held = None
+            if lost is not None:
+                lost()
+            return otherwise
+
+    return guarded
+
+
 def wrap(owner: Any, name: str, before: Any = None, after: Any = None) -> None:
     """Call functions of ours when one of torch's is called, best one that does not raise: ours is in its traceback.
 
@@ -92,19 +118,23 @@ def wrap(owner: Any, name: str, before: Any = None, after: Any = None) -> None:
 
     from . import unseen
 
-    see_before, see_after = unseen.behind(before), unseen.behind(after)
+    see_before = unseen.behind(before) if before is not None else None
+    see_after = unseen.behind(after) if after is not None else None
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if before is not None:
+        nonlocal see_before, see_after
+        if see_before is not None:
             try:
                 see_before(None, sys._getframe(1), args)
             except Exception as error:
+                see_before = None  # it is taken out: what failed once would fail at each call
                 journal.failed(name, error)
         result = real(*args, **kwargs)
-        if after is not None:
+        if see_after is not None:
             try:
                 see_after(result, sys._getframe(1), args)
             except Exception as error:
+                see_after = None
                 journal.failed(name, error)
         return result
 

@@ -22,7 +22,7 @@ leaving = False
 """This rank is at the end of a Join: steps that are made now are made on behalf of the others."""
 
 
-class _Told:
+class Told:
     """Stands in the place of a method that Join calls, and tells of each call before it."""
 
     def __init__(self, real: Any, tell: Callable[[Any], None]) -> None:
@@ -50,7 +50,7 @@ def install(module: ModuleType) -> None:
         if real is None:
             journal.trouble("joins", f"torch has no {name} of Join: steps are not matched under it")
         else:
-            setattr(kind, name, _Told(real, tell))
+            setattr(kind, name, Told(real, tell))
 
 
 def count(wrappers: Iterable[int]) -> int:

@@ -120,7 +120,7 @@ def took(token: int, work: Any) -> None:
         work: what the public function returns.
     """
     if token and type(work) is _work_type:
-        _remember(token, work, sys._getframe(2))
+        _remember(token, work, sys._getframe(3))  # behind `hooks.guard` and the decorator
 
 
 def _note_returned(work: Any) -> Any:
