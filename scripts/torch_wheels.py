@@ -114,7 +114,7 @@ class Source:
         """Whether the library that makes names for Python has such a string."""
         if self._library is None:
             self._library = self._archive.read(LIBRARY)
-        return b"\0" + word.encode() + b"\0" in self._library
+        return word.encode() + b"\0" in self._library  # linkers let texts share their ends
 
     def read(self, file: str) -> str:
         """Return its text."""

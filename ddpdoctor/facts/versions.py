@@ -12,6 +12,24 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+NEWEST = (2, 15)
+"""The newest torch that this was tried with."""
+
+
+def describe_untried(version: str | None) -> str | None:
+    """Return a sentence where a torch is newer than what was tried; the only question that a number answers."""
+    numbers = str(version or "").split("+")[0].split(".")[:2]
+    if len(numbers) < 2 or not all(each.isdigit() for each in numbers):
+        return None
+    if (int(numbers[0]), int(numbers[1])) <= NEWEST:
+        return None
+    tried = ".".join(map(str, NEWEST))
+    return (
+        f"torch {version} is newer than the newest release that ddpdoctor was tested with ({tried}): what it no longer"
+        " provides is listed as could not look"
+    )
+
+
 def takes(function: Callable[..., Any], name: str) -> bool:
     """Whether a callable takes an argument of that name; no, where it does not say what it takes.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddpdoctor.facts.versions import describe_untried
 from ddpdoctor.judge.finding import EvidenceItem, Finding, Where
 from ddpdoctor.judge.runner import CheckRow
 from ddpdoctor.report.html.text import count, fold_hosts, format_ranks, format_seconds, format_share
@@ -311,6 +312,9 @@ def _put_remarks(paper: Paper, report: Report, notes: Sequence[Finding], *, verb
         paper.put(note.message, label=f"note {note.code} {note.name}", indent=2, label_style="cyan")
         for fix in note.fix[:1]:
             paper.put(f"{fix.text}: {fix.command}" if fix.command else fix.text, indent=7)
+    untried = describe_untried(report.world.torch) if report.command == "check" else None
+    if untried is not None:
+        paper.put(untried, label="note", indent=2, label_style="cyan")
     for status, words in (("error", "could not run"), ("unknown", "could not look"), ("skipped", "skipped")):
         rows = [row for row in report.checks if row.status == status]
         if report.command == "attach" and not verbose:

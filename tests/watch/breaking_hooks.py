@@ -19,6 +19,15 @@ from pathlib import Path
 
 INJECT = Path(__file__).parents[2] / "ddpdoctor" / "watch" / "inject"
 LIMIT_S = 240.0
+EDGES = frozenset(
+    """
+    decorators:_Counting.__enter__ decorators:_Counting.__exit__ decorators:_Counting.__init__ decorators:_note_end
+    finder:_Finder.find_spec hooks:guard hooks:guarded journal:write journal:trouble joins:Told.__get__ journal:failed loaders:_Epoch.take running:_Asked.__get__
+    steps:after_step steps:before_step gradients:_Probe._look works:_Asking.__get__ works:_note_returned
+    """.split()
+)
+"""What torch and Python call themselves: it holds the guard, or stands in torch's place; without it the call of the
+program could not be made."""
 JOB = """
 import sys
 import torch
@@ -185,7 +194,7 @@ def _read_troubles(folder: Path) -> Iterator[str]:
 def list_targets(folder: Path, python: str = sys.executable) -> list[str]:
     """Return the functions of ours that ranks call, as ``module:function``."""
     run_job(folder, python, target="list")
-    return sorted({line for path in folder.glob("listed?") for line in path.read_text().splitlines()})
+    return sorted({line for path in folder.glob("listed?") for line in path.read_text().splitlines()} - EDGES)
 
 
 def main() -> None:

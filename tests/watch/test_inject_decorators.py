@@ -109,7 +109,9 @@ def test_each_form_makes_the_same_call_with_the_same_traceback(
     monkeypatch.setattr(decorators.calls, "failed", lambda token: seen.append(("failed", token)))
     module = make_logger(version, FORMS[version])
     plain = module._time_logger(new_group)
-    make = decorators._make_decorator(module, module._time_logger, decorators._FORMS["_time_logger"])
+    make = decorators._make_decorator(
+        module, module._time_logger, decorators._FORMS["_time_logger"], decorators._make_tools()
+    )
     assert make is not None
     watched = make(new_group)
     assert watched([0, 1]) == "a group" == plain([0, 1])
@@ -126,11 +128,16 @@ def test_each_form_makes_the_same_call_with_the_same_traceback(
 )
 def test_a_form_that_asks_for_other_names_is_left_as_it_is(decorators: Any, change: tuple[str, str]) -> None:
     module = make_logger("later", FORMS["2.4"].replace(*change) + "_clock_skew = 0\n")
-    assert decorators._make_decorator(module, module._time_logger, decorators._FORMS["_time_logger"]) is None
+    assert (
+        decorators._make_decorator(
+            module, module._time_logger, decorators._FORMS["_time_logger"], decorators._make_tools()
+        )
+        is None
+    )
 
 
 def test_the_form_of_one_version_without_its_names_is_not_taken_for_another(decorators: Any) -> None:
     """What `run` did with torch 2.5: it took the form with the counter, and new_group failed in the job."""
     module = make_logger("2.4", FORMS["2.4"])
     only_new = decorators._FORMS["_time_logger"][:1]
-    assert decorators._make_decorator(module, module._time_logger, only_new) is None
+    assert decorators._make_decorator(module, module._time_logger, only_new, decorators._make_tools()) is None

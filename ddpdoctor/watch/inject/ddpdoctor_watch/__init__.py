@@ -84,6 +84,9 @@ def begin() -> None:
 def settle() -> None:
     """Take the exception hooks, now that the user's own sitecustomize may have set some."""
     if _watching:
-        from . import hooks
+        from . import hooks, journal
 
-        hooks.take_excepthooks()
+        try:
+            hooks.take_excepthooks()
+        except Exception as error:
+            journal.failed("excepthook", error)

@@ -28,9 +28,10 @@ _UNDECORATED = ("isend", "irecv", "monitored_barrier")
 
 def install(module: ModuleType) -> None:
     """Replace the decorators of torch.distributed's public functions; called when c10d_logger has been executed."""
+    tools = _make_tools()
     for name, sources in _FORMS.items():
         original = getattr(module, name, None)
-        make = _make_decorator(module, original, sources) if original is not None else None
+        make = _make_decorator(module, original, sources, tools) if original is not None else None
         if make is None:
             journal.trouble(
                 "calls", f"torch.distributed.c10d_logger.{name} is of another form: its calls are not seen"
@@ -39,7 +40,21 @@ def install(module: ModuleType) -> None:
         hooks.replace(module, name, make)
 
 
-def _make_decorator(module: ModuleType, original: Any, sources: tuple[str, ...]) -> Any:
+def _make_tools() -> dict[str, Any]:
+    """Return what the texts below call, each taken out where it raises."""
+    return {
+        "begin": hooks.guard(calls.begin, 0, calls.give_up),
+        "end": hooks.guard(calls.end, None, calls.give_up),
+        "failed": hooks.guard(calls.failed, None, calls.give_up),
+        "took": hooks.guard(works.took),
+        "Counting": _Counting,
+        "C": _Seeing,
+    }
+
+
+def _make_decorator(
+    module: ModuleType, original: Any, sources: tuple[str, ...], tools: dict[str, Any]
+) -> Any:
     """Build a decorator whose inner function calls the decorated one at the very place where torch's does.
 
     Returns:
@@ -54,15 +69,7 @@ def _make_decorator(module: ModuleType, original: Any, sources: tuple[str, ...])
     line = _find_call_line(inner)
     if line <= above:
         return None
-    made: dict[str, Any] = {
-        "begin": hooks.guard(calls.begin, 0, calls.give_up),
-        "end": hooks.guard(calls.end, None, calls.give_up),
-        "failed": hooks.guard(calls.failed, None, calls.give_up),
-        "took": hooks.guard(works.took),
-        "Counting": _Counting,
-        "C": _Seeing,
-        "module": module,
-    }
+    made: dict[str, Any] = {**tools, "module": module}
     made["wraps"] = vars(module)["functools"].wraps
     # One of the texts below and nothing else, under the name and at the line of torch's.
     exec(compile("\n" * (line - above) + source, original.__code__.co_filename, "exec"), made)

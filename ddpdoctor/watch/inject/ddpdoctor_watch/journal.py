@@ -250,10 +250,15 @@ def write(event: str, fields: dict[str, object]) -> int:
                 {"where": "journal", "text": f"more than {limit} events {event}: the rest is not kept"},
             )
         return 0
-    head = f'{{"event":{_quote(event)},"wall_ns":{time.time_ns()},"mono_ns":{time.monotonic_ns()}'
-    body = "".join([f",{_quote(name)}:{_encode(value)}" for name, value in fields.items()])
-    line = f"{head}{body}}}\n".encode("ascii")
-    _append(journal, line)
+    try:
+        head = f'{{"event":{_quote(event)},"wall_ns":{time.time_ns()},"mono_ns":{time.monotonic_ns()}'
+        body = "".join([f",{_quote(name)}:{_encode(value)}" for name, value in fields.items()])
+        line = f"{head}{body}}}\n".encode("ascii")
+        _append(journal, line)
+    except Exception as error:  # Where failures are written down, one may be the failure.
+        if not _is_own(error):
+            raise
+        return 0
     return len(line)
 
 

@@ -125,10 +125,13 @@ def took(token: int, work: Any) -> None:
 
 def _note_returned(work: Any) -> Any:
     """Remember what isend or irecv gives back; called from its own frame."""
-    token = calls.take_token()
-    if token and type(work) is _work_type:
-        frame = sys._getframe(2)
-        _remember(token, work, frame.f_back if frame.f_code is _batch else frame)
+    try:
+        token = calls.take_token()
+        if token and type(work) is _work_type:
+            frame = sys._getframe(2)
+            _remember(token, work, frame.f_back if frame.f_code is _batch else frame)
+    except Exception as error:
+        journal.failed("works", error)
     return work
 
 
