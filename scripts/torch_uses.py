@@ -138,6 +138,8 @@ class _Reader(ast.NodeVisitor):
         self.strings: dict[str, list[str]] = {}
         self.guards: list[frozenset[str]] = [frozenset()]
         """Names that the functions around have asked for."""
+        self.tested: set[str] = set()
+        """Those of them that `hasattr` asks for."""
         self.catching = 0
         self.classes: list[str | None] = []
         """What of torch the classes around are made of."""
@@ -192,7 +194,15 @@ class _Reader(ast.NodeVisitor):
     def _note(self, name: str, node: ast.AST, guarded: bool = False, **more: object) -> None:
         name = name.split(".__")[0]  # of each function, class or module
         known = frozenset().union(*self.guards)
-        probed = tuple(sorted(each for each in known if name.startswith(f"{each}.") or name == each))
+        probed = tuple(
+            sorted(
+                each
+                for each in known
+                if f"{name}.".startswith(f"{each}.")
+                # What stands behind `hasattr` may need more than that name of the same owner.
+                or (each in self.tested and name.startswith(each.rpartition(".")[0] + "."))
+            )
+        )
         line = getattr(node, "lineno", 0)
         guarded = guarded or bool(self.catching) or name in known
         self.uses.append(Use(name, self.file, line, guarded, probed=probed, **more))  # type: ignore[arg-type]  # keyword, places
@@ -419,6 +429,8 @@ class _Reader(ast.NodeVisitor):
                 base, asked = self.path_of(node.args[0]), _string(node.args[1])
                 if base and asked:
                     yield f"{base}.{asked}"
+                    if name == "hasattr":
+                        self.tested.add(f"{base}.{asked}")
 
     def _list_lookups(self, function: ast.FunctionDef) -> Iterator[tuple[str, str, bool]]:
         """Yield arguments of which one is looked up in the other, and whether by probing."""
