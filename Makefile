@@ -1,6 +1,6 @@
 # Every target is one call of scripts/dev.sh, which does the same where there is no make.
 .DEFAULT_GOAL := help
-.PHONY: accuracy bench check help lint setup test
+.PHONY: accuracy bench check help lint matrix setup test
 
 check: ## examine this machine with a world of four ranks; writes ddpdoctor-report.html
 	@sh scripts/dev.sh check $(ARGS)
@@ -16,6 +16,9 @@ bench: ## measure the figures that benchmarks/README.md describes (ARGS="--only 
 
 accuracy: ## run the broken scripts of tests/faults under `run`, write docs/accuracy.md (ARGS="--only DDP")
 	@sh scripts/dev.sh accuracy $(ARGS)
+
+matrix: ## try every torch and Python in fresh environments, write docs/compatibility.md (ARGS="--only 2.4.1")
+	@sh scripts/dev.sh matrix $(ARGS)
 
 setup: ## only make .venv
 	@sh scripts/dev.sh setup

@@ -21,7 +21,7 @@ def describe_machine() -> list[str]:
         f"{platform.system()} {platform.release()}",
         f"Python {platform.python_version()}",
         f"torch {_read_version('torch')}",
-        f"ddpdoctor {_read_version('ddpdoctor')} ({_read_commit()})",
+        f"ddpdoctor {_read_version('ddpdoctor')} ({read_commit()})",
         f"load average at the start {load:.3g}",
     ]
 
@@ -42,7 +42,7 @@ def _read_version(distribution: str) -> str:
         return "not installed"
 
 
-def _read_commit() -> str:
+def read_commit() -> str:
     """Return the short commit of this checkout, with a mark where files differ from it."""
     try:
         said = subprocess.run(

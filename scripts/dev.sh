@@ -6,6 +6,7 @@
 #   sh scripts/dev.sh lint                                   the first three of these without the tests
 #   sh scripts/dev.sh bench [options of benchmarks]          measure what benchmarks/README.md describes
 #   sh scripts/dev.sh accuracy [--only TEXT]                 run the broken scripts of tests/faults, write docs/accuracy.md
+#   sh scripts/dev.sh matrix [--only VERSION]                try every torch and Python, write docs/compatibility.md
 #   sh scripts/dev.sh setup                                  only make .venv
 #
 # PYTHON=/path/to/python3.11 picks the interpreter, VENV=DIR the directory (default .venv). pip's own variables
@@ -158,6 +159,10 @@ case $command in
         # A part of the cases is no page.
         [ $# -gt 0 ] || set -- --markdown docs/accuracy.md
         "$VENV/bin/python" -m tests.faults.accuracy "$@"
+        ;;
+    matrix)
+        setup
+        "$VENV/bin/python" -m tests.matrix --page docs/compatibility.md "$@"
         ;;
     lint)
         setup

@@ -86,7 +86,7 @@ def _launch(truth: Truth, command: list[str], place: Path, report: Path | None, 
         seconds = time.monotonic() - started
         # Helpers that a script leaves behind have its session; nothing of a case outlives it.
         _end_session(job, in_time=exit_code is not None)
-        _end_rest(folder)
+        end_rest(folder)
         output.seek(0)
         text = output.read().decode("utf-8", "replace")
     written = json.loads(report.read_text()) if report is not None and report.exists() else None
@@ -104,7 +104,7 @@ def _end_session(job: subprocess.Popen[bytes], *, in_time: bool) -> None:
     job.wait()
 
 
-def _end_rest(folder: Path) -> None:
+def end_rest(folder: Path) -> None:
     """End what still works in the folder of a case: torchrun gives each rank a session of its own."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -1,0 +1,118 @@
+"""A fresh virtual environment for one entry, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.matrix.entries import Entry, find_python
+from tests.unmeasured import unmeasured
+
+ROOT = Path(__file__).parents[2]
+PREFIX = "ddm-"
+"""Short: the paths of Unix sockets below it have to stay under 108 bytes."""
+SPACE = 16 << 30
+"""A torch with CUDA unpacks to 5 to 8 GB, and its wheels take 2 to 4 more while they are installed."""
+INSTALL_S = 1800.0
+
+
+class CannotInstall(Exception):
+    """There can be no such environment here; the message says why."""
+
+
+@contextlib.contextmanager
+def make_environment(entry: Entry) -> Iterator[tuple[Path, float]]:
+    """Install torch, ddpdoctor from this checkout and what the tests need; remove it all afterwards.
+
+    Yields:
+        The directory, which has the environment in ``env``, and how many seconds the installation took.
+
+    Raises:
+        CannotInstall: no such Python, no such torch, no space.
+    """
+    remove_stale()
+    python = find_python(entry.python)
+    if python is None:
+        raise CannotInstall(f"no Python {entry.python} on this machine")
+    place = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+    try:
+        free = shutil.disk_usage(place).free
+        if free < SPACE:
+            raise CannotInstall(f"{free / 2**30:.0f} GiB free in {place.parent}, {SPACE >> 30} are needed")
+        started = time.monotonic()
+        (place / "tmp").mkdir()
+        _call([python, "-m", "venv", str(place / "env")], place)
+        # Compiling all of torch takes longer than what is imported of it takes once.
+        pip = [
+            str(place / "env/bin/python"),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-cache-dir",
+            "--no-compile",
+        ]
+        _call([*pip, f"torch=={entry.torch}", "-e", f"{ROOT}[tests]"], place)
+        yield place, time.monotonic() - started
+    finally:
+        end_processes(place)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def make_variables(place: Path) -> dict[str, str]:
+    """Return the environment variables of what runs there."""
+    path = f"{place / 'env/bin'}{os.pathsep}{os.environ.get('PATH', '')}"
+    dropped = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    kept = {name: value for name, value in unmeasured().items() if name not in dropped}
+    return {**kept, "PATH": path, "TMPDIR": str(place / "tmp")}
+
+
+def end_processes(place: Path) -> list[str]:
+    """End whatever still runs from there; return the command lines."""
+    ended = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            with contextlib.suppress(OSError):
+                words = (process / "cmdline").read_bytes().split(b"\0")
+                if words[0].startswith(f"{place}/".encode()):
+                    ended.append(b" ".join(words).decode(errors="replace").strip())
+                    os.kill(int(process.name), signal.SIGKILL)
+    return ended
+
+
+def remove_stale() -> None:
+    """Remove what a killed run has left."""
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
+        owner = path.name.removeprefix(PREFIX).partition("-")[0]
+        if owner.isdigit() and not Path("/proc", owner).exists():
+            end_processes(path)
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _call(command: list[str], place: Path) -> None:
+    log = place / "install.log"
+    with log.open("wb") as output:
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=make_variables(place),
+                cwd=place, timeout=INSTALL_S, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise CannotInstall(f"the installation took more than {INSTALL_S:.0f} s") from error
+    if done.returncode != 0:
+        raise CannotInstall(explain_failure(log.read_text(errors="replace")))
+
+
+def explain_failure(text: str) -> str:
+    """Return what pip gives as its reason."""
+    errors = re.findall(r"^ERROR: (.*)", text, re.MULTILINE)
+    lines = text.strip().splitlines() or ["pip said nothing"]
+    return (errors or lines)[-1].strip()[:300]

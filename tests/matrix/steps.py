@@ -1,0 +1,337 @@
+"""What is tried in each environment, by that environment's own interpreter.
+
+``python -m tests.matrix.steps NAME FILE`` tries one of `STEPS` and writes what it showed.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import junitparser
+
+from tests.faults.reading import read_cases
+from tests.faults.score import Score, score_trial
+from tests.faults.trial import end_rest, find_obstacle, try_case
+from tests.faults.truth import Truth, load_all
+from tests.hosts.checking import Doctor, static
+from tests.hosts.harness import Hosts, unavailable_reason
+from tests.matrix.results import Shown
+from tests.matrix.running import (
+    DOCTOR,
+    JOBS,
+    TORCHRUN,
+    Ended,
+    ask_doctor,
+    execute,
+    find_warnings,
+    finish,
+    kill,
+    make_folder,
+    name_first,
+    start,
+    wait_for,
+)
+
+ROOT = Path(__file__).parents[2]
+FAST = ("evidence", "facts", "judge", "source", "text", "lint", "checks", "gather", "report")
+"""Directories whose tests, but for a few, start nothing: a minute or two of work."""
+TESTS_S = 1500.0
+LEFT_OUT = "not long and not slow and not chromium and not unmeasured"
+
+
+def show_facts() -> Shown:
+    """What the environment is."""
+    import torch  # only here: the other steps do without
+    import torch.distributed as dist
+    import torch.distributed.run  # compiles what every job loads
+    import torch.nn.parallel  # likewise
+
+    nccl = dist.is_available() and dist.is_nccl_available()
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    text = f"{build}, NCCL {'built' if nccl else 'not built'}, {devices} GPUs"
+    names = ("numpy", "psutil", "py-spy", "rich", "jinja2")
+    versions = {name: importlib.metadata.version(name) for name in names}
+    whole = {"torch": torch.__version__, "python": platform.python_version(), "build": build, **versions}
+    return Shown("right", text, details=whole)
+
+
+def show_check() -> Shown:
+    """`ddpdoctor check` on four ranks of one host: healthy, and no check that cannot look on account of torch."""
+    with make_folder() as folder:
+        return judge_check(ask_doctor(folder, "check", "--nproc", "4"))
+
+
+def judge_check(ended: Ended) -> Shown:
+    """Return what a `check` of a healthy machine showed."""
+    report = ended.report
+    if not report:
+        return Shown("wrong", f"no report, exit {ended.code}", ended.tail())
+    verdict = report["verdict"]
+    loud = [each for each in report["findings"] if each["severity"] != "info"]
+    notes = [f"{each['code']}: {each['message']}" for each in loud]
+    failed = [row for row in report["checks"] if row["status"] == "error"]
+    notes += [f"{row['id']} failed: {row['reason']}" for row in failed]
+    unlike = [each for each in report["evidence"]["collectives"] if each["failures"]]
+    notes += [f"{each['op']} of {each['dtype']}: {each['failures'][0]}" for each in unlike[:3]]
+    right = ended.code == 0 and verdict["status"] == "healthy" and not notes
+    if ended.code != 0:
+        notes.append(f"exit {ended.code}")
+    said = "healthy" if right else name_first(report)
+    unknown = {row["id"]: row["reason"] for row in report["checks"] if row["status"] == "unknown"}
+    skipped = {row["id"]: row["reason"] for row in report["checks"] if row["status"] == "skipped"}
+    exact = sum(
+        not each["failures"] and not each["unsupported"] for each in report["evidence"]["collectives"]
+    )
+    details = {"looked": verdict["looked"], "of": verdict["of"], "unknown": unknown, "skipped": skipped}
+    text = f"{said}, {verdict['looked']} of {verdict['of']}"
+    return Shown("right" if right else "wrong", text, tuple(notes), {**details, "exact": exact})
+
+
+def show_hosts() -> Shown:
+    """The same on two hosts with a rank each."""
+    reason = unavailable_reason()
+    if reason is not None:
+        return Shown("absent", "not tried", (reason,))
+    with make_folder() as folder, Hosts(2) as hosts:
+        try:
+            told = Doctor(folder).ask(hosts, static(hosts, "--stage-timeout", "bandwidth=60"))
+        except AssertionError as error:
+            return Shown("wrong", "not as expected", tuple(str(error).splitlines()[:20]))
+        each = [one.result for one in told]
+        merged = next((one.merged for one in told if one.merged), {})
+        shown = [judge_check(Ended(one.returncode, one.stdout, one.stderr, merged)) for one in each]
+    return next((one for one in shown if one.outcome != "right"), shown[0])
+
+
+def choose_cases(truths: Sequence[Truth]) -> list[Truth]:
+    """Return the sample: of every family the first case of every second code, and as many healthy ones as
+    a family has. What needs more than an ordinary user is left to `make accuracy`.
+    """
+    first: dict[str, Truth] = {}
+    for truth in truths:
+        if truth.code and not truth.needs:
+            first.setdefault(truth.code, truth)
+    families: dict[str, list[Truth]] = {}
+    for code, truth in first.items():
+        families.setdefault(code.rstrip("0123456789"), []).append(truth)
+    chosen = [truth for family in families.values() for truth in family[::2]]
+    healthy = [truth for truth in truths if truth.is_healthy and not truth.needs]
+    each = len(chosen) // max(1, len(families))
+    return chosen + healthy[:: max(1, len(healthy) // max(1, each))][:each]
+
+
+def show_cases() -> Shown:
+    """Broken and healthy scripts under `ddpdoctor run`: the verdict that their truth wants."""
+    able = [truth for truth in choose_cases(load_all()) if find_obstacle(truth) is None]
+    doctor = (*DOCTOR, "run")
+    with ThreadPoolExecutor(max_workers=2) as pool:  # those that wait most of the time
+        waiting = [truth for truth in able if truth.waits]
+        trials = dict(zip(waiting, pool.map(partial(try_case, doctor=doctor), waiting), strict=True))
+    trials |= {truth: try_case(truth, doctor) for truth in able if not truth.waits}
+    scores = [score_trial(truth, trials[truth]) for truth in able]
+    return judge_scores(scores)
+
+
+def judge_scores(scores: Sequence[Score]) -> Shown:
+    """Return how many were right in everything."""
+    wrong = [f"{score.name}: {'; '.join(score.notes) or score.got}" for score in scores if not score.is_right]
+    details = {score.name: score.got for score in scores}
+    text = f"{len(scores) - len(wrong)} of {len(scores)}"
+    return Shown("wrong" if wrong else "right", text, tuple(wrong), details)
+
+
+def show_attach() -> Shown:
+    """`ddpdoctor attach` at a job of torchrun that hangs and was not prepared: names the rank that differs."""
+    with make_folder() as folder:
+        (folder / "job").mkdir()
+        command = [*TORCHRUN, "--nproc-per-node", "3", str(JOBS / "hang.py")]
+        job = start(command, folder / "job", {"OUT": str(folder)})
+        try:
+            ready = [folder / f"ready-{rank}" for rank in range(3)]
+            wait_for(lambda: all(path.exists() for path in ready) or job.poll() is not None)
+            if job.poll() is not None:
+                return Shown("wrong", "no job", finish(job, folder / "job").tail())
+            ended = ask_doctor(folder / "attach", "attach", str(job.pid))
+            lives = job.poll() is None
+        finally:
+            end_rest(folder)  # torchrun gives each rank a session of its own
+            kill(job)
+    return judge_named(ended, ranks=[2], codes=("COL002", "COL003"), more=[] if lives else ["the job ended"])
+
+
+def judge_named(ended: Ended, ranks: list[int], codes: tuple[str, ...], more: Iterable[str] = ()) -> Shown:
+    """Return whether the first finding has one of the codes and names these ranks, with exit code 1."""
+    said = name_first(ended.report)
+    notes = list(more)
+    if not ended.report:
+        notes += ended.tail()
+    elif said not in codes:
+        notes.append(f"said {said}, expected {' or '.join(codes)}")
+    elif ended.report["findings"][0]["ranks"] != ranks:
+        notes.append(f"named ranks {ended.report['findings'][0]['ranks']}, expected {ranks}")
+    if ended.code != 1:
+        notes.append(f"exit {ended.code}, expected 1")
+    return Shown("wrong" if notes else "right", said, tuple(notes))
+
+
+def show_dumps() -> Shown:
+    """`ddpdoctor analyze` of the recorder's dumps that this torch wrote of a job of gloo, in both forms."""
+    with make_folder() as folder:
+        out = folder / "dumps"
+        out.mkdir()
+        command = [*TORCHRUN, "--nproc-per-node", "3", str(JOBS / "dump.py"), str(out)]
+        sizes = {name: "2000" for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")}
+        job = execute(command, folder / "job", sizes)
+        if job.code != 0:
+            return Shown("wrong", f"the job ended with {job.code}", job.tail())
+        shown = {}
+        missing = []
+        for form in ("pickle", "json"):
+            if (out / form).is_dir():
+                ended = ask_doctor(folder / form, "analyze", str(out / form))
+                shown[form] = judge_named(ended, ranks=[1], codes=("COL003",))
+            else:
+                missing.append(form)
+    notes = [f"{form}: {note}" for form, each in shown.items() for note in each.notes]
+    if missing:
+        notes.append(f"this torch writes none of a job of gloo as {' or '.join(missing)}")
+    wrong = any(each.outcome == "wrong" for each in shown.values())
+    text = ", ".join(f"{form} {each.text}" for form, each in shown.items()) or "none written"
+    return Shown("wrong" if wrong else "right" if shown else "absent", text, tuple(notes))
+
+
+def show_lint() -> Shown:
+    """All scripts of tests/faults as `lint` reads them, and the command on one of them."""
+    readings = read_cases(load_all())
+    readable = [each for each in readings if each.readable]
+    found = sorted(each.truth.name for each in readable if each.right)
+    notes = [f"alarm on {each.truth.name}: {', '.join(each.alarms)}" for each in readings if each.alarms]
+    healthy = [each for each in readings if each.truth.is_healthy and each.alarms]
+    with make_folder() as folder:
+        broken = next(each for each in readings if each.right)
+        ended = ask_doctor(folder, "lint", str(broken.truth.folder))
+    wrong = bool(healthy)
+    if ended.code != 1 or name_first(ended.report) not in broken.right:
+        wrong = True
+        notes.append(f"the command: exit {ended.code}, {name_first(ended.report)}")
+    text = f"{len(found)} of {len(readable)}, {len(healthy)} false"
+    return Shown("wrong" if wrong else "right", text, tuple(notes), {"found": found})
+
+
+def show_fidelity() -> Shown:
+    """A training under torchrun and under `run`: the same numbers, output and exit code, also where it fails."""
+    notes: list[str] = []
+    ways: dict[str, list[str]] = {"ends well": [], "fails": ["fail"]}
+    for name, words in ways.items():
+        with make_folder() as folder:
+            arguments = ["--nproc-per-node", "2", str(JOBS / "train.py"), *words]
+            watched = [*DOCTOR, "run", "--run-dir", str(folder / "kept"), "--standalone", *arguments]
+            commands = ([*TORCHRUN, *arguments], watched)
+            with ThreadPoolExecutor() as pool:
+                ended = list(pool.map(execute, commands, (folder / "plain", folder / "watched")))
+        notes += [f"a job that {name}: {text}" for text in compare_ends(*ended)]
+    return Shown("wrong" if notes else "right", "not the same" if notes else "the same", tuple(notes))
+
+
+def compare_ends(plain: Ended, watched: Ended) -> list[str]:
+    """Return in what the job under us is another than without; ranks may write in another order."""
+    notes = []
+    if plain.code != watched.code:
+        notes.append(f"exit {watched.code} instead of {plain.code}")
+    lines = [sorted(each.stdout.splitlines()) for each in (plain, watched)]
+    if not lines[0]:
+        notes.append("it printed nothing without us")
+    if lines[0] != lines[1]:
+        other = [line for line in lines[1] if line not in lines[0]]
+        notes.append(f"{len(other)} other lines on stdout, first {other[:1]}")
+    return notes
+
+
+def show_warnings() -> Shown:
+    """Every warning that Python can give, of our commands and of a job under `run` that has none without."""
+    every = {"PYTHONWARNINGS": "always"}
+    notes = []
+    with make_folder() as folder:
+        plain = execute([*TORCHRUN, "--nproc-per-node", "2", str(JOBS / "train.py")], folder / "plain", every)
+        train = ["--standalone", "--nproc-per-node", "2", str(JOBS / "train.py")]
+        run = ask_doctor(folder / "run", "run", "--run-dir", str(folder / "kept"), *train, variables=every)
+        log = folder / "train.log"
+        log.write_text(plain.stdout + plain.stderr)
+        ours = {
+            "check": ask_doctor(folder / "check", "check", "--nproc", "2", variables=every),
+            "analyze": ask_doctor(folder / "analyze", "analyze", str(log), variables=every),
+            "lint": ask_doctor(folder / "lint", "lint", str(JOBS), variables=every),
+            "report": execute(
+                [*DOCTOR, "report", str(folder / "check/report.json")], folder / "report", every
+            ),
+        }
+        known = {(kind, text) for _, kind, text in find_warnings(plain.stderr)}
+        for name, ended in ours.items():
+            notes += [f"{name}: {_join(each)}" for each in find_warnings(ended.stderr + ended.stdout)]
+        notes += [f"run: {_join(each)}" for each in find_warnings(run.stderr) if each[1:] not in known]
+    counted = [f"{text} ({number} times)" if number > 1 else text for text, number in Counter(notes).items()]
+    return Shown("wrong" if notes else "right", str(len(notes)) if notes else "none", tuple(counted))
+
+
+def _join(warning: tuple[str, str, str]) -> str:
+    file, kind, text = warning
+    return f"{'/'.join(Path(file).parts[-3:])}: {kind}: {text[:160]}"
+
+
+def show_tests() -> Shown:
+    """The tests that start no jobs."""
+    with make_folder() as folder:
+        told = folder / "junit.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "-m", LEFT_OUT]
+        places = [str(ROOT / "tests" / name) for name in FAST]
+        ended = execute([*command, f"--junitxml={told}", *places], folder, limit_s=TESTS_S, cwd=ROOT)
+        if not told.exists():
+            return Shown("wrong", f"pytest ended with {ended.code}", ended.tail())
+        suites = junitparser.JUnitXml.fromfile(str(told))
+    bad = (junitparser.Failure, junitparser.Error)
+    cases = [case for suite in suites for case in suite]
+    failed = [case for case in cases if any(isinstance(result, bad) for result in case.result)]
+    notes = [f"{case.classname}::{case.name}: {str(case.result[0].message)[:200]}" for case in failed]
+    text = f"{suites.tests - len(failed) - suites.skipped} passed"
+    text += f", {len(failed)} failed" if failed else ""
+    return Shown("wrong" if failed else "right", text, tuple(notes), {"skipped": suites.skipped})
+
+
+STEPS: dict[str, Callable[[], Shown]] = {
+    "facts": show_facts,
+    "check": show_check,
+    "hosts": show_hosts,
+    "cases": show_cases,
+    "attach": show_attach,
+    "dumps": show_dumps,
+    "lint": show_lint,
+    "fidelity": show_fidelity,
+    "warnings": show_warnings,
+    "tests": show_tests,
+}
+"""In the order in which they are tried."""
+
+
+def main() -> None:
+    """Try one step and write what it showed."""
+    name, file = sys.argv[1:]
+    started = time.monotonic()
+    shown = STEPS[name]()
+    written: dict[str, Any] = asdict(replace(shown, seconds=round(time.monotonic() - started, 1)))
+    Path(file).write_text(json.dumps(written))
+
+
+if __name__ == "__main__":
+    main()
