@@ -48,7 +48,10 @@ def make_folder() -> Iterator[Path]:
 
 
 def start(
-    command: Sequence[str], folder: Path, variables: Mapping[str, str] | None = None
+    command: Sequence[str],
+    folder: Path,
+    variables: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a command in a folder, as the leader of a session; its output goes to files there."""
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
