@@ -22,7 +22,7 @@ from tests.matrix.environment import ROOT, CannotInstall, end_processes, make_en
 from tests.matrix.page import make_page
 from tests.matrix.results import RESULTS, Shown, fingerprint, make_shown, read_all, read_result
 
-STEPS = ("facts", "check", "hosts", "cases", "attach", "dumps", "lint", "fidelity", "warnings", "tests")
+STEPS = ("facts", "check", "hosts", "attach", "dumps", "lint", "fidelity", "warnings", "cases", "tests")
 """Those of `tests.matrix.steps`, which imports what only the environments have."""
 STEP_S = 1800.0
 """For a whole step: none takes a third of it on two busy cores."""

@@ -44,8 +44,9 @@ from tests.matrix.running import (
 )
 
 ROOT = Path(__file__).parents[2]
-FAST = ("evidence", "facts", "judge", "source", "text", "lint", "checks", "gather", "report")
-"""Directories whose tests, but for a few, start nothing: a minute or two of work."""
+FAST = ("evidence", "facts", "gather", "judge", "report", "source", "text")
+"""Directories whose tests, but for a few, start nothing, and which a version of Python or torch can break: not the
+programs of `lint` and made-up evidence of the checks, which take longer and are the same everywhere."""
 TESTS_S = 1500.0
 LEFT_OUT = "not long and not slow and not chromium and not unmeasured"
 
@@ -313,12 +314,12 @@ STEPS: dict[str, Callable[[], Shown]] = {
     "facts": show_facts,
     "check": show_check,
     "hosts": show_hosts,
-    "cases": show_cases,
     "attach": show_attach,
     "dumps": show_dumps,
     "lint": show_lint,
     "fidelity": show_fidelity,
     "warnings": show_warnings,
+    "cases": show_cases,
     "tests": show_tests,
 }
 """In the order in which they are tried."""

@@ -31,7 +31,7 @@ def main():
     (out / f"done-{rank}").touch()
     while not all((out / f"done-{each}").exists() for each in range(3)):
         time.sleep(0.05)
-    assert not work.is_completed()
+    del work  # kept up to here: nobody waits for it
     os._exit(0)
 
 
