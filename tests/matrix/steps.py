@@ -218,8 +218,8 @@ def show_lint() -> Shown:
     readings = read_cases(load_all())
     readable = [each for each in readings if each.readable]
     found = sorted(each.truth.name for each in readable if each.right)
-    notes = [f"alarm on {each.truth.name}: {', '.join(each.alarms)}" for each in readings if each.alarms]
     healthy = [each for each in readings if each.truth.is_healthy and each.alarms]
+    notes = [f"alarm on {each.truth.name}: {', '.join(each.alarms)}" for each in healthy]
     with make_folder() as folder:
         broken = next(each for each in readings if each.right)
         ended = ask_doctor(folder, "lint", str(broken.truth.folder))
