@@ -98,6 +98,9 @@ def _explain_missing(results: Sequence[Result]) -> list[str]:
         for row, reason in rows.items():
             if row not in everywhere:
                 lacking.setdefault(f"`{row}` did not run: {_escape(reason)}", []).append(name)
+    for result in run:
+        for call, reason in result.steps["check"].details.get("unsupported", {}).items():
+            lacking.setdefault(f"collective `{call}`: {_escape(reason)}", []).append(_name(result))
     for result in results:
         for step, shown in result.steps.items():
             if shown.outcome != "wrong":

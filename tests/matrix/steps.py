@@ -95,9 +95,14 @@ def judge_check(ended: Ended) -> Shown:
     exact = sum(
         not each["failures"] and not each["unsupported"] for each in report["evidence"]["collectives"]
     )
-    details = {"looked": verdict["looked"], "of": verdict["of"], "unknown": unknown, "skipped": skipped}
+    unsupported = {
+        " ".join(filter(None, (each["op"], each["reduction"]))): each["unsupported"]
+        for each in report["evidence"]["collectives"]
+        if each["unsupported"]
+    }
+    details = {"unknown": unknown, "skipped": skipped, "unsupported": unsupported, "exact": exact}
     text = f"{said}, {verdict['looked']} of {verdict['of']}"
-    return Shown("right" if right else "wrong", text, tuple(notes), {**details, "exact": exact})
+    return Shown("right" if right else "wrong", text, tuple(notes), details)
 
 
 def show_hosts() -> Shown:

@@ -223,6 +223,17 @@ def test_a_step_that_fails_itself_is_wrong_and_says_why(tmp_path: Path) -> None:
     assert (shown.outcome, shown.text, shown.notes) == ("wrong", "the step failed", ("ImportError: no rich",))
 
 
+def collective(**more: Any) -> dict[str, Any]:
+    return {
+        "op": "all_reduce",
+        "dtype": "int8",
+        "reduction": "AVG",
+        "failures": [],
+        "unsupported": None,
+        **more,
+    }
+
+
 def report(**more: Any) -> dict[str, Any]:
     return {
         "verdict": {"status": "healthy", "looked": 60, "of": 87, "code": None},
@@ -239,7 +250,6 @@ def report(**more: Any) -> dict[str, Any]:
 
 
 FOUND = {"code": "COL002", "severity": "error", "message": "rank 1 never came", "ranks": [1]}
-INEXACT = {"op": "all_reduce", "dtype": "int8", "failures": ["3, not 4"], "unsupported": None}
 
 
 def test_a_check_is_right_when_all_is_healthy_and_exact() -> None:
@@ -251,13 +261,29 @@ def test_a_check_is_right_when_all_is_healthy_and_exact() -> None:
     )
 
 
+def test_a_collective_that_torch_lacks_is_no_mistake_and_kept() -> None:
+    changed = {
+        "collectives": [collective(), collective(op="reduce", reduction=None, unsupported="no reduce")]
+    }
+    shown = steps.judge_check(Ended(0, "", "", report(evidence=changed)))
+    assert (shown.outcome, shown.details["exact"], shown.details["unsupported"]) == (
+        "right",
+        1,
+        {"reduce": "no reduce"},
+    )
+
+
 @pytest.mark.parametrize(
     ("code", "changed", "note"),
     [
         (1, {"findings": [FOUND]}, "COL002: rank 1 never came"),
         (0, {"findings": [{**FOUND, "severity": "warning"}]}, "COL002: rank 1 never came"),
         (0, {"checks": [{"id": "c", "status": "error", "reason": "KeyError"}]}, "c failed: KeyError"),
-        (0, {"evidence": {"collectives": [INEXACT]}}, "all_reduce of int8: 3, not 4"),
+        (
+            0,
+            {"evidence": {"collectives": [collective(failures=["3, not 4"])]}},
+            "all_reduce of int8: 3, not 4",
+        ),
         (3, {}, "exit 3"),
     ],
 )
@@ -322,7 +348,8 @@ def test_the_page_is_what_is_kept() -> None:
 
 def test_the_page_says_what_is_wrong_what_is_lacking_and_what_was_not_run(tmp_path: Path) -> None:
     old = {"a": "two cores", "x.y": "this torch has no hook"}
-    first = Shown("right", "healthy, 5 of 7", (), {"unknown": old, "skipped": {}})
+    lacking = {"all_reduce AVG": "Cannot use ReduceOp.AVG with Gloo"}
+    first = Shown("right", "healthy, 5 of 7", (), {"unknown": old, "skipped": {}, "unsupported": lacking})
     second = Shown("right", "healthy, 6 of 7", (), {"unknown": {"a": "two cores"}, "skipped": {}})
     wrong = Shown("wrong", "1 of 2", ("hang-lock: said <x>",))
     absent = Shown("absent", "none written", ("this torch writes none",))
@@ -338,6 +365,10 @@ def test_the_page_says_what_is_wrong_what_is_lacking_and_what_was_not_run(tmp_pa
     assert "not run" in rows[1]
     assert "  * hang-lock: said \\<x\\>" in page
     assert "* `x.y` did not run: this torch has no hook (torch 2.4.1 on Python 3.11)" in page
+    assert (
+        "* collective `all_reduce AVG`: Cannot use ReduceOp.AVG with Gloo (torch 2.4.1 on Python 3.11)"
+        in page
+    )
     assert "* recorder dumps: this torch writes none (torch 2.4.1 on Python 3.11)" in page
     assert "* `a`: two cores" in page
     assert page.count("two cores") == 1
