@@ -55,6 +55,8 @@ def try_entry(entry: Entry, steps: Sequence[str], folder: Path, *, again: bool) 
     result = read_result(entry, folder)
     known = {name for name, shown in result.steps.items() if shown.source == source and not again}
     todo = [name for name in steps if name not in known]
+    if todo and "facts" not in todo:
+        todo.insert(0, "facts")  # compiles what jobs load
     if not todo:
         print(f"{entry.name}: known", flush=True)
         return

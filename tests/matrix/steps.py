@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import json
 import platform
@@ -51,13 +52,25 @@ TESTS_S = 1500.0
 LEFT_OUT = "not long and not slow and not chromium and not unmeasured"
 
 
+COMPILED = (
+    "torch._dynamo",  # comes with the first step of an optimizer
+    "torch.distributed._functional_collectives",
+    "torch.distributed.algorithms.join",
+    "torch.distributed.optim",
+    "torch.distributed.run",
+    "torch.nn.parallel",
+    "torch.utils.data.distributed",
+)
+"""What most jobs import: compiled once here, since jobs of the cases write no bytecode."""
+
+
 def show_facts() -> Shown:
     """What the environment is."""
     import torch  # only here: the other steps do without
     import torch.distributed as dist
-    import torch.distributed.run  # compiles what every job loads
-    import torch.nn.parallel  # likewise
 
+    for name in COMPILED:
+        importlib.import_module(name)
     nccl = dist.is_available() and dist.is_nccl_available()
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
     devices = torch.cuda.device_count() if torch.cuda.is_available() else 0

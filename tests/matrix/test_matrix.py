@@ -136,7 +136,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path, tried: list
         matrix.try_entry(OLD, todo, tmp_path, again=False)
     assert tried == ["install 2.4.1-py3.11", "facts", "dumps"]
     matrix.try_entry(OLD, todo, tmp_path, again=False)
-    assert tried[3:] == ["install 2.4.1-py3.11", "dumps", "lint"]
+    assert tried[3:] == ["install 2.4.1-py3.11", "facts", "dumps", "lint"]
     assert list(read_result(OLD, tmp_path).steps) == ["dumps", "facts", "lint"]
     count = len(tried)
     matrix.try_entry(OLD, todo, tmp_path, again=False)
