@@ -79,6 +79,20 @@ _NETWORK = (
         "port: 22, useIpv6: false, code: -13, name: EACCES, message: permission denied",
     ),
     _entry(
+        "port-taken-unnamed", CAUSE, "NET001", "L01 L17", "The server socket has failed to listen",  # torch <= 2.4
+        r"The server socket has failed to listen on any local network address\. useIpv6: \w{1,5}, code: -\d{1,4}, "
+        r"name: EADDRINUSE",
+        "RuntimeError: The server socket has failed to listen on any local network address. useIpv6: 0, code: -98, "
+        "name: EADDRINUSE, message: address already in use",
+    ),
+    _entry(
+        "port-denied-unnamed", CAUSE, "NET009", "L03", "The server socket has failed to listen",  # likewise
+        r"The server socket has failed to listen on any local network address\. useIpv6: \w{1,5}, code: -\d{1,4}, "
+        r"name: EACCES",
+        "RuntimeError: The server socket has failed to listen on any local network address. useIpv6: 0, code: -13, "
+        "name: EACCES, message: permission denied",
+    ),
+    _entry(
         "port-of-endpoint-invalid", CAUSE, "NET009", "L03", "' must be an integer",
         r"The port number of the (?:rendezvous endpoint|C10d store) '(?P<endpoint>[^']{1,200})' must be an integer",
         "ValueError: The port number of the rendezvous endpoint '127.0.0.1:99999' must be an integer between 0 and "

@@ -17,13 +17,14 @@ from ddpdoctor_checks.wording import choose_form, count_of, name_set, quote
 LAST_PORT = 65535
 
 
-def _port(group: Group) -> int | None:
-    text = group.first.groups.get("port", "")
-    return int(text) if text.isdigit() else None
+def _port(diagnosis: Diagnosis, group: Group) -> int | None:
+    """Return the port that the text names, else the one that was asked for."""
+    text = group.first.groups.get("port") or group.first.view.variables.get("MASTER_PORT", "")
+    return int(text) if text.isdigit() else diagnosis.evidence.launch.master_port
 
 
 def _describe_taken(diagnosis: Diagnosis, group: Group) -> Clause:
-    port = _port(group)
+    port = _port(diagnosis, group)
     other = port + 1 if port is not None and 1024 <= port < LAST_PORT else DEFAULT_PORT
     if launcher_of(diagnosis) in ELASTIC:
         fixes = [Fix("take another port", rerun(diagnosis, port=other))]
@@ -39,7 +40,8 @@ def _describe_taken(diagnosis: Diagnosis, group: Group) -> Clause:
             )
         ]
     fixes.append(Fix("see who holds it", f"ss -ltnp 'sport = :{port or DEFAULT_PORT}'"))
-    return Clause(f"the rendezvous port {port} is held by another process", fixes, {"port": port})
+    what = "the rendezvous port" if port is None else f"the rendezvous port {port}"
+    return Clause(f"{what} is held by another process", fixes, {"port": port})
 
 
 @check_also(ports.find_port_taken, id="crash.port_taken", family="crash", needs=(), commands=JOB)
@@ -50,9 +52,13 @@ def find_port_taken(evidence: Evidence) -> Iterable[Finding]:
 
 def _describe_invalid(diagnosis: Diagnosis, group: Group) -> Clause:
     groups = group.first.groups
+    denied = group.first.entry is not None and group.first.entry.id.startswith("port-denied")
     value = groups.get("port") or groups.get("endpoint") or ""
-    denied = group.first.entry is not None and group.first.entry.id == "port-denied"
-    what = f"port {value} is privileged" if denied else f"{quote(value) if value else 'the port'} is no port"
+    if denied:
+        port = value or _port(diagnosis, group)
+        what = f"port {port} is privileged" if port else "the port is privileged"
+    else:
+        what = f"{quote(value) if value else 'the port'} is no port"
     return Clause(
         f"{what}: the rendezvous needs one between 1024 and {LAST_PORT}",
         (Fix("take an ordinary port", rerun(diagnosis, port=DEFAULT_PORT)),),
