@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.machine import describe_machine
 from tests.faults.reading import make_section, read_cases, replace_section, try_programs
 from tests.faults.score import Score, score_trial
-from tests.faults.trial import DOCTOR, Trial, find_obstacle, try_case, try_plain
+from tests.faults.trial import DOCTOR, Trial, fails_as_told, find_obstacle, try_case, try_plain
 from tests.faults.truth import Truth, load_all
 
 COLUMNS = (
@@ -146,7 +146,7 @@ def make_page(scores: Sequence[Score], left_out: Sequence[str]) -> str:
 def _check_plain(truths: Sequence[Truth], left_out: Sequence[str], jobs: int) -> int:
     wrong = 0
     for truth, trial in _try_all(truths, try_plain, jobs):
-        fits = trial.exit_code == (None if truth.hangs else truth.exit) and truth.says in trial.output
+        fits = fails_as_told(truth, trial)
         wrong += not fits
         print(
             f"{'ok  ' if fits else 'NOT '} {truth.name:<28} exit {trial.exit_code} {trial.seconds:5.1f} s",

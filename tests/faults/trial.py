@@ -66,6 +66,11 @@ def try_plain(truth: Truth) -> Trial:
         return _launch(truth, truth.make_plain_command(), Path(place), None, limit_s)
 
 
+def fails_as_told(truth: Truth, trial: Trial) -> bool:
+    """Whether a job without ddpdoctor ended as its truth says."""
+    return trial.exit_code == (None if truth.hangs else truth.exit) and truth.says in trial.output
+
+
 def _launch(truth: Truth, command: list[str], place: Path, report: Path | None, limit_s: float) -> Trial:
     folder = place / truth.name
     shutil.copytree(truth.folder, folder, ignore=shutil.ignore_patterns("__pycache__"))

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.faults.score import score_trial
+from tests.faults.trial import Trial
 from tests.faults.truth import load_all
 from tests.matrix import __main__ as matrix
 from tests.matrix import steps
@@ -317,6 +319,22 @@ def test_a_finding_is_right_with_code_ranks_and_exit_code(
     shown = steps.judge_named(Ended(code, "", "", report(findings=[finding])), [1], ("COL002",))
     assert (shown.outcome == "right") == right
     assert bool(shown.notes) == (not right)
+
+
+def test_cases_are_right_in_everything_and_other_jobs_are_not_counted() -> None:
+    truths = [truth for truth in load_all() if truth.is_healthy][:2]
+    fine, bad = (
+        score_trial(truth, Trial(code, 1.0, "", report())) for truth, code in zip(truths, (0, 1), strict=True)
+    )
+    shown = steps.judge_scores([fine], {"old": "exit 0"})
+    assert (shown.outcome, shown.text) == ("right", "1 of 1")
+    assert shown.notes == ("old is another job there: exit 0 without ddpdoctor",)
+    shown = steps.judge_scores([fine, bad], {})
+    assert (shown.outcome, shown.text, shown.notes) == (
+        "wrong",
+        "1 of 2",
+        (f"{bad.name}: exit 1, expected 0",),
+    )
 
 
 def test_a_job_is_the_same_with_its_exit_code_and_every_line() -> None:
