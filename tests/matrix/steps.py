@@ -9,6 +9,7 @@ import importlib
 import importlib.metadata
 import json
 import platform
+import re
 import sys
 import time
 from collections import Counter
@@ -308,16 +309,17 @@ def show_warnings() -> Shown:
                 [*DOCTOR, "report", str(folder / "check/report.json")], folder / "report", every
             ),
         }
-        known = {(kind, text) for _, kind, text in find_warnings(plain.stderr)}
+        known = {_join(each) for each in find_warnings(plain.stderr)}
         for name, ended in ours.items():
             notes += [f"{name}: {_join(each)}" for each in find_warnings(ended.stderr + ended.stdout)]
-        notes += [f"run: {_join(each)}" for each in find_warnings(run.stderr) if each[1:] not in known]
+        notes += [f"run: {_join(each)}" for each in find_warnings(run.stderr) if _join(each) not in known]
     counted = [f"{text} ({number} times)" if number > 1 else text for text, number in Counter(notes).items()]
     return Shown("wrong" if notes else "right", str(len(notes)) if notes else "none", tuple(counted))
 
 
 def _join(warning: tuple[str, str, str]) -> str:
     file, kind, text = warning
+    text = re.sub(r"'/[^']*'", "'…'", text)  # the names of temporary files are others each time
     return f"{'/'.join(Path(file).parts[-3:])}: {kind}: {text[:160]}"
 
 
