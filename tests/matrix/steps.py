@@ -309,17 +309,17 @@ def show_warnings() -> Shown:
                 [*DOCTOR, "report", str(folder / "check/report.json")], folder / "report", every
             ),
         }
-        known = {_join(each) for each in find_warnings(plain.stderr)}
         for name, ended in ours.items():
             notes += [f"{name}: {_join(each)}" for each in find_warnings(ended.stderr + ended.stdout)]
-        notes += [f"run: {_join(each)}" for each in find_warnings(run.stderr) if _join(each) not in known]
+        with_us, without = (Counter(map(_join, find_warnings(each.stderr))) for each in (run, plain))
+        notes += [f"run: {text}" for text in (with_us - without).elements()]
     counted = [f"{text} ({number} times)" if number > 1 else text for text, number in Counter(notes).items()]
     return Shown("wrong" if notes else "right", str(len(notes)) if notes else "none", tuple(counted))
 
 
 def _join(warning: tuple[str, str, str]) -> str:
     file, kind, text = warning
-    text = re.sub(r"'/[^']*'", "'…'", text)  # the names of temporary files are others each time
+    text = re.sub(r"'/[^']*'|\d+", "…", text)  # temporary files and process ids are others each time
     return f"{'/'.join(Path(file).parts[-3:])}: {kind}: {text[:160]}"
 
 
