@@ -39,11 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    if not options.page_only:
-        for entry in entries:
-            try_entry(entry, options.steps or STEPS, options.results, again=options.again)
-            _write_page(options.page, options.results)
-    _write_page(options.page, options.results)
+    if options.page_only:
+        _write_page(options.page, options.results)
+        return 0
+    for entry in entries:
+        try_entry(entry, options.steps or STEPS, options.results, again=options.again)
+        _write_page(options.page, options.results)
     results = [read_result(entry, options.results) for entry in entries]
     wrong = [result for result in results if not result.is_right]
     return 1 if wrong else 0

@@ -32,7 +32,7 @@ cannot be used. All jobs use gloo. **No row says anything about NCCL on real dev
 
 | column | tried |
 | --- | --- |
-| check, 4 ranks | `ddpdoctor check --nproc 4`: healthy, exit code 0, every result exact; how many checks ran of those there are |
+| check, 4 ranks | `ddpdoctor check --nproc 4`: healthy, exit code 0, every result exact, nothing left behind; how many checks ran of those there are |
 | check, 2 hosts | the same with one rank on each of two hosts made of network namespaces (needs root) |
 | fault cases | scripts of `tests/faults` under `ddpdoctor run`, right in everything that their truth says: of each family the first case of every second code, and as many healthy ones as a family has on average |
 | attach | `ddpdoctor attach` at a job of torchrun that deadlocks: the code that was found, with the right rank |

@@ -84,11 +84,14 @@ def show_facts() -> Shown:
 def show_check() -> Shown:
     """`ddpdoctor check` on four ranks of one host: healthy, and no check that cannot look on account of torch."""
     with make_folder() as folder:
-        return judge_check(ask_doctor(folder, "check", "--nproc", "4"))
+        temporary = folder / "tmp"
+        temporary.mkdir()
+        ended = ask_doctor(folder, "check", "--nproc", "4", variables={"TMPDIR": str(temporary)})
+        return judge_check(ended, sorted(path.name for path in temporary.rglob("*")))
 
 
-def judge_check(ended: Ended) -> Shown:
-    """Return what a `check` of a healthy machine showed."""
+def judge_check(ended: Ended, left: Sequence[str] = ()) -> Shown:
+    """Return what a `check` of a healthy machine showed, and whether it left files behind."""
     report = ended.report
     if not report:
         return Shown("wrong", f"no report, exit {ended.code}", ended.tail())
@@ -99,10 +102,12 @@ def judge_check(ended: Ended) -> Shown:
     notes += [f"{row['id']} failed: {row['reason']}" for row in failed]
     unlike = [each for each in report["evidence"]["collectives"] if each["failures"]]
     notes += [f"{each['op']} of {each['dtype']}: {each['failures'][0]}" for each in unlike[:3]]
+    if left:
+        notes.append(f"left behind: {', '.join(left)}")
     right = ended.code == 0 and verdict["status"] == "healthy" and not notes
     if ended.code != 0:
         notes.append(f"exit {ended.code}")
-    said = "healthy" if right else name_first(report)
+    said = "healthy" if verdict["status"] == "healthy" else name_first(report)
     unknown = {row["id"]: row["reason"] for row in report["checks"] if row["status"] == "unknown"}
     skipped = {row["id"]: row["reason"] for row in report["checks"] if row["status"] == "skipped"}
     exact = sum(

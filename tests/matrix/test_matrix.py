@@ -295,6 +295,15 @@ def test_a_check_is_wrong_where_anything_is_not(code: int, changed: dict[str, An
     assert note in shown.notes
 
 
+def test_a_check_that_leaves_files_is_wrong() -> None:
+    shown = steps.judge_check(Ended(0, "", "", report()), ["tmpabc"])
+    assert (shown.outcome, shown.text, shown.notes) == (
+        "wrong",
+        "healthy, 60 of 87",
+        ("left behind: tmpabc",),
+    )
+
+
 def test_a_check_without_a_report_is_wrong() -> None:
     shown = steps.judge_check(Ended(None, "", "Traceback\nValueError: no", {}))
     assert (shown.outcome, shown.text, shown.notes) == (
