@@ -10,13 +10,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
-from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
-from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
 
 from tests.marks import mostly_long
+
+kubernetes_validate: Any = pytest.importorskip(
+    "kubernetes_validate", reason="kubernetes-validate is not installed"
+)
+trainer: Any = pytest.importorskip(
+    "kubeflow_trainer_api.models", reason="kubeflow-trainer-api is not installed"
+)
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "kubernetes.md").read_text()
 MANIFESTS: dict[str, dict[str, Any]] = {
@@ -25,7 +29,7 @@ MANIFESTS: dict[str, dict[str, Any]] = {
     for each in yaml.safe_load_all(block)
 }
 VERSION = "1.34"
-MODELS: dict[str, Any] = {"JobSet": JobsetV1alpha2JobSet, "TrainJob": TrainerV1alpha1TrainJob}
+MODELS: dict[str, Any] = {"JobSet": trainer.JobsetV1alpha2JobSet, "TrainJob": trainer.TrainerV1alpha1TrainJob}
 TRAIN = """
 import torch
 import torch.distributed as dist
