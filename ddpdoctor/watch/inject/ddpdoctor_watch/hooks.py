@@ -99,6 +99,7 @@ def guard(function: Callable[..., Any], otherwise: Any = None, lost: Any = None)
                 lost()
             return otherwise
 
+    leave_uncompiled(guarded)
     return guarded
 
 
