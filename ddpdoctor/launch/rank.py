@@ -11,6 +11,7 @@ import gc
 import multiprocessing
 import os
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -64,6 +65,10 @@ def run_rank(plan_data: dict[str, Any]) -> None:
         _limit_threads()
     # torch makes this directory when it compiles, and sometimes only in case; here it goes away with ours.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{plan.workdir}/inductor")
+    if not plan.external:
+        # So does whatever else is kept until a rank exits: a forked one runs no exit handlers, and may be killed. With
+        # torch 2.5 every rank has such a directory, for remote modules that nobody asked for.
+        tempfile.tempdir = plan.workdir
     rank = int(os.environ["RANK"])
     writer = EventWriter(rank_file(plan.workdir, rank))
     writer.write("hello", rank=rank, pid=os.getpid())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import tempfile
 import threading
 import time
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 Made = tuple[nn.Module, torch.Tensor]
+KEPT: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def _build() -> Made:
@@ -74,6 +76,11 @@ def stopped_on_one() -> Made:
 
 def leaves_a_thread() -> Made:
     threading.Thread(target=time.sleep, args=(10_000,)).start()
+    return _build()
+
+
+def keeps_a_temporary_directory() -> Made:
+    KEPT.append(tempfile.TemporaryDirectory())
     return _build()
 
 

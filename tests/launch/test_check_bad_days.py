@@ -54,6 +54,12 @@ def test_thread_that_the_model_leaves_does_not_keep_the_rank(tmp_path: Path) -> 
     assert result.left == []
 
 
+def test_temporary_directory_that_a_rank_keeps_goes_with_it(tmp_path: Path) -> None:
+    result = check(tmp_path, *model("keeps_a_temporary_directory"))
+    assert result.stage("ddp")["status"] == "passed", result.out
+    assert result.left == []
+
+
 def test_hanging_factory_is_cut_with_its_line(tmp_path: Path) -> None:
     result = check(tmp_path, *model("hangs_on_one"), "--stage-timeout", "ddp=6")
     assert result.code == 1, result.err
