@@ -30,8 +30,8 @@ def test_calls_that_cannot_be_written_down_are_given_up_and_the_job_feels_nothin
     assert (ended.codes, ended.stdout, ended.stderr) == (plain.codes, plain.stdout, plain.stderr)
     said = [text for text in ended.troubles if text.startswith("begin: ")]
     assert said == ["begin: ZeroDivisionError: made to fail"] * 2, "once in each rank: it is taken out"
-    heads = [path.read_bytes()[:8] for path in (tmp_path / "broken" / "run" / "processes").glob("*.ring")]
-    assert heads == [b"DDPBLIND"] * 2, (
+    heads = [path.read_bytes()[:8] for path in (tmp_path / "broken").glob("attempt-*/run/processes/*.ring")]
+    assert set(heads) == {b"DDPBLIND"}, (
         "what DistributedDataParallel began is there, and no reader may rely on it"
     )
 
