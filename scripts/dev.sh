@@ -81,7 +81,7 @@ setup_plugins() {
 # Tests that need these, or what the next function installs, skip without them: nothing here may fail the run.
 setup_frameworks() {
     [ "$(cat "$STAMP-frameworks" 2>/dev/null)" = "$(fingerprint pyproject.toml constraints.txt)" ] && return
-    say "installing Accelerate, Lightning and transformers"
+    say "installing Accelerate, Lightning, transformers, and schemas of Kubernetes"
     if "$VENV/bin/python" -m pip install -q -c constraints.txt --no-build-isolation -e '.[frameworks]'; then
         fingerprint pyproject.toml constraints.txt >"$STAMP-frameworks"
     else

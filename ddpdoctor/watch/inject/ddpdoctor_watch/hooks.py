@@ -149,7 +149,7 @@ def skip_code(code: CodeType) -> None:
     compiler: Any = getattr(getattr(torch, "_dynamo", None), "eval_frame", None)
     if hasattr(compiler, "skip_code"):
         compiler.skip_code(code)
-    elif hasattr(compiler, "set_code_exec_strategy"):  # 2.8 and later
+    elif hasattr(compiler, "set_code_exec_strategy"):  # 2.7 and later
         actions = compiler._FrameAction
         compiler.set_code_exec_strategy(code, compiler._FrameExecStrategy(actions.SKIP, actions.DEFAULT))
     else:
