@@ -28,7 +28,8 @@ Python 3.11, and with torch 2.13.0 on the other Pythons, and writes this page. E
 package index has it: on Linux a CUDA build (the column *build* says so), used here **without a GPU**, as on a login node: NCCL is built and
 cannot be used. All jobs use gloo. **No row says anything about NCCL on real devices.**
 
-**Bold** is not what it should be, and is explained below the table; a dash was not tried. Each row names the commit that it was measured with.
+**Bold** is not what it should be, and is explained below the table; a dash was not tried. Each row names the commit that it was measured with; "and earlier":
+some of its steps were tried again later than others.
 
 | column | tried |
 | --- | --- |
@@ -66,7 +67,10 @@ def make_page(results: Sequence[Result]) -> str:
 
 def _make_row(result: Result) -> tuple[str, ...]:
     cells = [_make_cell(result.steps.get(name)) for name in COLUMNS]
-    return (result.entry.torch, result.entry.python, *cells, result.date or "not run", result.commit or "-")
+    # Steps that were tried again have another ddpdoctor than those that were not.
+    mixed = len({shown.source for shown in result.steps.values()}) > 1
+    commit = f"{result.commit} and earlier" if mixed else result.commit or "-"
+    return (result.entry.torch, result.entry.python, *cells, result.date or "not run", commit)
 
 
 def _make_cell(shown: Shown | None) -> str:

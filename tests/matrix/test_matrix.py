@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -380,9 +381,14 @@ def test_the_page_says_what_is_wrong_what_is_lacking_and_what_was_not_run(tmp_pa
     second = Shown("right", "healthy, 6 of 7", (), {"unknown": {"a": "two cores"}, "skipped": {}})
     wrong = Shown("wrong", "1 of 2", ("hang-lock: said <x>",))
     absent = Shown("absent", "none written", ("this torch writes none",))
-    Result(OLD, "2026-01-02", "abc", None, 1.0, {"check": first, "cases": wrong, "dumps": absent}).keep(
-        tmp_path
-    )
+    Result(
+        OLD,
+        "2026-01-02",
+        "abc",
+        None,
+        1.0,
+        {"check": first, "cases": replace(wrong, source="new"), "dumps": absent},
+    ).keep(tmp_path)
     Result(NEW, "2026-01-03", "abc", None, 1.0, {"check": second}).keep(tmp_path)
     page = make_page(read_all(tmp_path))
     rows = [line for line in page.splitlines() if re.match(r"\| 2\.", line)]
@@ -390,6 +396,7 @@ def test_the_page_says_what_is_wrong_what_is_lacking_and_what_was_not_run(tmp_pa
     assert "healthy, 5 of 7" in rows[0]
     assert "**1 of 2**" in rows[0]
     assert "not run" in rows[1]
+    assert "abc and earlier" in rows[0]
     assert "  * hang-lock: said \\<x\\>" in page
     assert "* `x.y` did not run: this torch has no hook (torch 2.4.1 on Python 3.11)" in page
     assert (
