@@ -17,7 +17,7 @@ from ddpdoctor.evidence import Defect, Frame
 from ddpdoctor.facts.ownership import OURS, PYTHON, TORCH, Roots, find_owner
 
 PROGRAM = (TypeError, AttributeError, NameError, ImportError, LookupError, AssertionError, ArithmeticError)
-_MISCALLED = re.compile(r"(\w+)\(\) (?:got an unexpected|got multiple values|missing \d|takes )")
+_MISCALLED = re.compile(r"\b(\w{1,200})\(\) (?:got an unexpected|got multiple values|missing \d|takes )")
 """How Python says that a call does not fit the function."""
 
 

@@ -40,13 +40,14 @@ def immense() -> Report:
     )
 
 
+@pytest.mark.unmeasured
 @pytest.mark.parametrize("name", FORMATS)
 def test_thousand_findings_on_sixteen_thousand_ranks(immense: Report, name: str) -> None:
     registry = RendererRegistry()
     register(registry)
     renderer = registry.find(name)
     assert renderer is not None
-    began = time.monotonic()
+    began = time.process_time()  # other work on the machine does not count
     text = renderer.render(immense, RenderOptions(scrub=scrub))
-    assert time.monotonic() - began < LIMIT_S
+    assert time.process_time() - began < LIMIT_S
     assert 1000 < len(text) < FORMATS[name]
