@@ -58,6 +58,7 @@ def test_demonstration_ends_with_its_code_and_the_corrected_lines(name: str, tmp
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_corrected_script_is_healthy(tmp_path: Path) -> None:
     told = demo("bypassed-wrapper", "--fixed", cwd=tmp_path)
     assert told.returncode == 0, told.stdout + told.stderr

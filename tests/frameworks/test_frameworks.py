@@ -159,7 +159,7 @@ def test_healthy_job_is_silent(name: str, tmp_path: Path) -> None:
     assert looked["steps"], "nothing was looked at"
 
 
-@pytest.mark.parametrize("name", mostly_long(FRAMEWORKS, "lightning", "accelerate"))
+@pytest.mark.parametrize("name", mostly_long(FRAMEWORKS, "accelerate"))
 def test_fault_is_named_by_the_line_of_the_user(name: str, tmp_path: Path) -> None:
     source, _, code = FRAMEWORKS[name]
     report, said = watch(tmp_path, name, "fault")

@@ -44,6 +44,7 @@ def test_different_worlds_are_named_with_their_sizes(doctor: Doctor) -> None:
     assert "node-a for 2 and node-b for 3 ranks" in found["message"]
 
 
+@pytest.mark.long
 def test_differing_variables_are_named_with_their_ranks(doctor: Doctor) -> None:
     values = {"node-a": "Tree", "node-b": "Ring", "node-c": "Tree"}
     with Hosts(3) as hosts:

@@ -53,6 +53,7 @@ def test_three_hosts_with_different_numbers_of_ranks(doctor: Doctor) -> None:
     assert [each["code"] for each in report["findings"] if each["severity"] != "info"] == []
 
 
+@pytest.mark.long
 def test_under_torchrun(doctor: Doctor) -> None:
     with Hosts(2) as hosts:
 

@@ -83,6 +83,7 @@ def test_loopback_host_name_is_named_and_an_interface_heals_it(doctor: Doctor) -
     require_healthy(healed)
 
 
+@pytest.mark.long
 def test_interfaces_that_are_not_there_are_named(doctor: Doctor) -> None:
     values = {"node-a": "eth0", "node-b": "eth9", "node-c": "^lo"}
     with Hosts(3) as hosts:

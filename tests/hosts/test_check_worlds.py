@@ -63,6 +63,7 @@ def test_slow_link_is_named_and_not_its_ends(doctor: Doctor) -> None:
     assert "link" in found["message"]
 
 
+@pytest.mark.long
 def test_rank_that_is_killed_on_the_far_host_is_named(doctor: Doctor) -> None:
     with Hosts(2) as hosts:
         told = doctor.ask(hosts, static(hosts, *ONLY_DDP, "--model", f"{FACTORIES}:killed_on_one"))

@@ -19,6 +19,7 @@ def model(name: str) -> tuple[str, ...]:
     return (*SHORT, "--model", f"{FACTORIES}:{name}")
 
 
+@pytest.mark.long
 def test_killed_rank_is_named_with_its_signal(tmp_path: Path) -> None:
     result = check(tmp_path, *model("killed_on_one"))
     assert result.code == 1, result.err
@@ -35,6 +36,7 @@ def test_rank_that_exits_is_named_with_its_code(tmp_path: Path) -> None:
     assert result.left == []
 
 
+@pytest.mark.long
 def test_crash_in_the_model_is_named_with_its_line(tmp_path: Path) -> None:
     result = check(tmp_path, *model("crashes_on_one"))
     assert result.code == 1, result.err
@@ -101,6 +103,7 @@ def test_unusable_factory_is_said_so(tmp_path: Path, factory: str) -> None:
     assert result.left == []
 
 
+@pytest.mark.long
 def test_unused_parameters_are_named(tmp_path: Path) -> None:
     result = check(tmp_path, *model("gated"))
     assert result.code == 1, result.err

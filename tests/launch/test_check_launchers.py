@@ -92,6 +92,7 @@ def test_ranks_started_by_hand_are_healthy_and_say_it_once(tmp_path: Path, varia
 @pytest.mark.parametrize(
     "limit", [("--join-timeout", "12"), pytest.param(("--timeout", "30"), marks=pytest.mark.long)]
 )
+@pytest.mark.long
 def test_missing_rank_is_named_whatever_limit_ends_the_wait(tmp_path: Path, limit: tuple[str, str]) -> None:
     port = free_port()
     with ExitStack() as stack:

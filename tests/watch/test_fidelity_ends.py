@@ -120,6 +120,7 @@ LOADERS = """
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_loaders_start_their_workers_as_ever(tmp_path: Path) -> None:
     write(tmp_path, LOADERS)
     plain, watched = torchrun_pair(tmp_path, "train.py")

@@ -114,6 +114,7 @@ def test_a_helper_called_from_two_lines_is_two_sites(watched: Watched) -> None:
     assert second["site"]["frames"][1][1] == outer[1] + 1
 
 
+@pytest.mark.long
 def test_what_waits_has_no_end(tmp_path: Path) -> None:
     script = """
         import os
@@ -185,6 +186,7 @@ def test_a_library_s_thread_is_told_out_to_where_it_was_started(tmp_path: Path) 
     assert any(file.endswith("threading.py") for file, _, _ in other["site"]["frames"])
 
 
+@pytest.mark.long
 def test_forwards_of_the_wrapper_are_counted(tmp_path: Path) -> None:
     script = """
         import torch

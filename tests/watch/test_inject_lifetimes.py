@@ -44,6 +44,7 @@ def test_models_optimizers_tensors_and_loaders_go_when_the_program_lets_them_go(
     assert done.stdout.split("\n")[:-1] == ["[]"] * 6
 
 
+@pytest.mark.long
 def test_a_step_that_raises_leaves_nothing_behind(tmp_path: Path) -> None:
     script = (
         START

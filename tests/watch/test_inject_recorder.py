@@ -273,6 +273,7 @@ def _read_descriptors(task: Path) -> list[str]:
     return held
 
 
+@pytest.mark.long
 def test_its_threads_have_descriptors_of_their_own_and_take_no_signals(tmp_path: Path, private: Path) -> None:
     source = (
         BEGIN
@@ -297,6 +298,7 @@ def test_its_threads_have_descriptors_of_their_own_and_take_no_signals(tmp_path:
     rank.communicate("")
 
 
+@pytest.mark.long
 def test_a_forked_child_has_none_and_gets_its_own(tmp_path: Path, private: Path) -> None:
     source = (
         BEGIN
@@ -316,6 +318,7 @@ def test_a_forked_child_has_none_and_gets_its_own(tmp_path: Path, private: Path)
     rank.communicate("")
 
 
+@pytest.mark.long
 def test_a_server_of_the_programs_own_still_works(tmp_path: Path, private: Path) -> None:
     source = (
         BEGIN

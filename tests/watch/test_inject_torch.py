@@ -55,6 +55,7 @@ def failing(folder: Path, source: str, **variables: str) -> tuple[Watched, Event
     return done, done.main().one("ddp")
 
 
+@pytest.mark.long
 def test_unused_parameters_under_the_launcher(tmp_path: Path) -> None:
     done = torchrun(
         tmp_path,
@@ -140,6 +141,7 @@ def test_what_ran_is_of_the_iteration_before_the_error(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.long
 def test_after_the_first_forwards_modules_are_no_longer_looked_at(tmp_path: Path) -> None:
     done, event = failing(
         tmp_path,

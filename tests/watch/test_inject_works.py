@@ -160,6 +160,7 @@ def test_printed_tracebacks_are_the_same(tmp_path: Path) -> None:
     assert watched == plain
 
 
+@pytest.mark.long
 def test_the_class_looks_as_before(tmp_path: Path) -> None:
     source = """
         import inspect
