@@ -191,7 +191,9 @@ class _Reader(ast.NodeVisitor):
             for each in target.elts:
                 self._bind(each, None)
 
-    def _note(self, name: str, node: ast.AST, guarded: bool = False, **more: object) -> None:
+    def _note(
+        self, name: str, node: ast.AST, guarded: bool = False, *, keyword: str = "", places: int = 0
+    ) -> None:
         name = name.split(".__")[0]  # of each function, class or module
         known = frozenset().union(*self.guards)
         probed = tuple(
@@ -205,7 +207,7 @@ class _Reader(ast.NodeVisitor):
         )
         line = getattr(node, "lineno", 0)
         guarded = guarded or bool(self.catching) or name in known
-        self.uses.append(Use(name, self.file, line, guarded, probed=probed, **more))  # type: ignore[arg-type]  # keyword, places
+        self.uses.append(Use(name, self.file, line, guarded, keyword, places, probed))
 
     # Statements.
 

@@ -73,13 +73,13 @@ def test_one_torchrun_per_task_is_a_job_of_its_own(split: Split, several: bool) 
 
 
 def test_tasks_of_open_mpi_come_to_one_name_and_other_jobs_to_another() -> None:
-    names = {
-        find_task({**OPENMPI, **changes}, PROGRAM).job  # type: ignore[union-attr]
-        for changes in ({}, {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"})
-    }
+    other = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+    tasks = [find_task({**OPENMPI, **changes}, PROGRAM) for changes in ({}, other)]
+    names = {task.job if task is not None else None for task in tasks}
     later = find_task({**OPENMPI, "OMPI_MCA_orte_hnp_uri": "396361728.0;tcp://192.0.2.2:35999"}, PROGRAM)
     assert later is not None
     assert len(names) == 1
+    assert None not in names
     assert later.job not in names
     assert not later.lasting
 

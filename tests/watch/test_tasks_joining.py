@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ def opened(tmp_path: Path) -> list[Folder]:
     return made
 
 
-def see(rank: int, exit_code: int | None = 0, **end: object) -> Evidence:
+def see(rank: int, exit_code: int | None = 0, **end: Any) -> Evidence:
     """Return what a task sees of its one rank."""
     joined = Milestone("init", Moment(1, 1))
     process = ProcessRecord(
@@ -48,7 +49,7 @@ def see(rank: int, exit_code: int | None = 0, **end: object) -> Evidence:
         launch=Launch(command="run", launcher="python", backend="gloo"),
         processes=(process,),
         memory=(MemoryRecord(0, HOSTS[rank], oom_kills=rank),),
-        job=(JobEnd(exit_code, launcher="python", **end),),  # type: ignore[arg-type]
+        job=(JobEnd(exit_code, launcher="python", **end),),
     )
 
 

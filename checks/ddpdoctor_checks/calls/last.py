@@ -69,7 +69,7 @@ def find_last_mismatch(evidence: Evidence) -> LastCall | None:
 
 
 def _describe(call: RecordedCall) -> object:
-    """Return what gloo and NCCL compare: nobody checks more before the data is on its way."""
+    """Return what gloo and NCCL compare: nothing else is checked before the data is sent."""
     if call.op in UNEVEN or not call.inputs:
         return call.op, call.root
     sizes = tuple(_count(shape) for shape in call.inputs)

@@ -76,9 +76,9 @@ def _behind_thread(found: Finding | None, evidence: Evidence) -> Finding | None:
 
 
 def _behind_failure(found: Finding | None, reading: Reading, evidence: Evidence) -> Finding | None:
-    """Return a standstill that blames nobody as what comes before where one of its ranks then failed of its own accord.
+    """Return a hang without a root-cause rank as a precursor where one of its ranks then failed on its own.
 
-    What failed says why: models of other shapes, a name that nothing resolves, a port that nobody listens on. Where
+    What failed says why: models of other shapes, a name that does not resolve, a port without a listener. Where
     ranks wait to meet, any failure does.
     """
     if found is None or found.code != "COL005" or reading.look.stopped or not evidence.exceptions:
