@@ -47,6 +47,7 @@ gc.collect()  # torch may abort a process in which a wrapper is alive at its end
 """
 
 
+@pytest.mark.long
 def test_all_hooks_of_a_step_are_switched_off_and_on_again(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     environ = {**environment(None), "PYTHONPATH": os.pathsep.join((str(INJECT), str(ROOT)))}

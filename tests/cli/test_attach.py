@@ -121,6 +121,7 @@ def test_that_a_rank_with_an_accelerator_runs_is_no_sign_that_it_gets_on(
     assert text.startswith(f"ddpdoctor {word}")
 
 
+@pytest.mark.long
 def test_native_frames_are_shown_where_they_are_asked_for(
     start: Start, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

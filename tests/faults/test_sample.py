@@ -10,9 +10,7 @@ from tests.faults.truth import CASES, load_truth
 
 SAMPLE = (
     "exit-unknown-option",
-    "hang-lock-of-interpreter",
     "hang-validation-through-wrapper",
-    "healthy-slow-subprocess",
     "healthy-telemetry-thread",
     "module-missing",
     "raise-in-helper",

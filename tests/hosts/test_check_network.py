@@ -72,6 +72,7 @@ def test_endpoint_that_nobody_can_resolve_is_named_everywhere(doctor: Doctor) ->
         assert each.merged is None
 
 
+@pytest.mark.long
 def test_loopback_host_name_is_named_and_an_interface_heals_it(doctor: Doctor) -> None:
     with Hosts(2) as hosts:
         hosts[1].set_name("node-b", "127.0.1.1")

@@ -53,6 +53,7 @@ def test_slow_host_is_named(doctor: Doctor) -> None:
     assert "slow with every partner" in found["message"]
 
 
+@pytest.mark.long
 def test_slow_link_is_named_and_not_its_ends(doctor: Doctor) -> None:
     with Hosts(3) as hosts:
         hosts.limit_pair(hosts[1], hosts[2], SLOW)

@@ -79,6 +79,7 @@ def test_two_sets_of_hosts_live_side_by_side_and_do_not_meet(pair: Hosts) -> Non
     assert send(pair[0], pair[1].address) == "ok"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_torchrun_world_over_two_hosts_reduces(tmp_path: Path) -> None:
     script = tmp_path / "reduce.py"

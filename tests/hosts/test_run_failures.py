@@ -92,6 +92,7 @@ def test_healthy_job_is_healthy_on_all(tmp_path: Path, rendezvous: str) -> None:
     assert [each["state"] for each in head.report["evidence"]["members"]] == ["told", "told"]
 
 
+@pytest.mark.long
 def test_host_without_ddpdoctor_is_not_waited_for_and_not_blamed(tmp_path: Path) -> None:
     with Hosts(2) as hosts:
         jobs = Jobs(tmp_path, hosts)

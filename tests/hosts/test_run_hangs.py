@@ -66,6 +66,7 @@ def test_deadlock_with_a_rank_of_the_far_host_is_named_and_ended_on_all(
     assert head.report["job"]["stopped_by"] == "ddpdoctor"
 
 
+@pytest.mark.long
 def test_stalled_rank_of_the_far_host_is_suspected_on_the_head(tmp_path: Path) -> None:
     with Hosts(2) as hosts:
         jobs = Jobs(tmp_path, hosts)

@@ -34,6 +34,7 @@ def test_host_whose_processes_are_all_killed_is_named(tmp_path: Path, rendezvous
     assert (again["code"], again["ranks"], again["nodes"]) == ("NET015", [1], ["node-b"])
 
 
+@pytest.mark.long
 def test_head_that_is_killed_is_not_guessed_from_elsewhere_but_told_by_its_files(tmp_path: Path) -> None:
     with Hosts(2) as hosts:
         jobs = Jobs(tmp_path, hosts)

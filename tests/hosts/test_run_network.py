@@ -100,6 +100,7 @@ def test_large_packets_that_vanish_between_two_of_three_hosts_are_told_by_the_he
     assert ran[0].first["confidence"] == "medium"
 
 
+@pytest.mark.long
 def test_cable_that_is_pulled_in_mid_run_is_a_lost_link_from_both_ends(tmp_path: Path) -> None:
     with Hosts(2) as hosts:
         jobs, (head, other) = run(tmp_path, hosts, lambda: hosts[1].link_down())

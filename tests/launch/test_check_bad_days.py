@@ -28,6 +28,7 @@ def test_killed_rank_is_named_with_its_signal(tmp_path: Path) -> None:
     assert result.left == []
 
 
+@pytest.mark.long
 def test_rank_that_exits_is_named_with_its_code(tmp_path: Path) -> None:
     result = check(tmp_path, *model("exits_on_one"))
     assert result.code == 1, result.err
@@ -62,6 +63,7 @@ def test_temporary_directory_that_a_rank_keeps_goes_with_it(tmp_path: Path) -> N
     assert result.left == []
 
 
+@pytest.mark.long
 def test_hanging_factory_is_cut_with_its_line(tmp_path: Path) -> None:
     result = check(tmp_path, *model("hangs_on_one"), "--stage-timeout", "ddp=6")
     assert result.code == 1, result.err
@@ -222,6 +224,7 @@ def test_two_at_the_same_time_do_not_meet(tmp_path: Path) -> None:
     assert [(r.code, r.left) for r in results] == [(0, []), (0, [])], results
 
 
+@pytest.mark.long
 def test_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     with start(tmp_path, *SHORT) as running:
         assert running.process.stdout is not None

@@ -43,7 +43,10 @@ def test_world_of_one_rank_is_healthy(tmp_path: Path) -> None:
     assert {row["status"] for row in result.report["checks"]} <= {"pass", "skipped"}
 
 
-@pytest.mark.parametrize("program", [TORCHRUN, MPIRUN], ids=["torchrun", "mpirun"])
+@pytest.mark.parametrize(
+    "program",
+    [pytest.param(TORCHRUN, id="torchrun"), pytest.param(MPIRUN, id="mpirun", marks=pytest.mark.long)],
+)
 def test_other_launchers_on_one_node_are_healthy(tmp_path: Path, program: tuple[str, ...]) -> None:
     if shutil.which(program[0]) is None:
         pytest.skip(f"{program[0]} is not installed")

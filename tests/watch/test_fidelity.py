@@ -270,7 +270,7 @@ def ready(folder: Path, ranks: int = 2) -> bool:
 
 
 @pytest.mark.parametrize("to", ["command", *long("group")])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, *long(signal.SIGINT, signal.SIGHUP)])
 def test_a_signal_does_what_it_does_to_torchrun(tmp_path: Path, number: signal.Signals, to: str) -> None:
     write(tmp_path, WAITING)
 

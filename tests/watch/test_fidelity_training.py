@@ -135,7 +135,7 @@ def run(folder: Path, script: Path, watched: bool, level: str, workers: int) -> 
     [
         ("numbers", "normal", 0),
         pytest.param("numbers", "deep", 2, marks=pytest.mark.long),
-        ("dispatched", "deep", 0),
+        pytest.param("dispatched", "deep", 0, marks=pytest.mark.long),
         pytest.param("a batch that is not to be asked", "deep", 0, marks=pytest.mark.long),
         ("a step that raises", "deep", 0),
         pytest.param("a closure that raises", "deep", 0, marks=pytest.mark.long),

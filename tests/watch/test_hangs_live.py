@@ -127,6 +127,7 @@ def test_a_suspicion_is_withdrawn_when_the_rank_moves(tmp_path: Path) -> None:
     assert [each["state"] for each in withdrawn] == ["withdrawn"]
 
 
+@pytest.mark.long
 def test_a_confirmed_stall_is_ended_where_that_was_asked_for(tmp_path: Path) -> None:
     options = ("--stall-after", "2", "--hang-timeout", "5", "--on-hang", "abort")
     done, report = doctor(tmp_path, SLEEPER.format(seconds=600), *options)

@@ -134,6 +134,7 @@ def _count_forwards(run: Path) -> int:
     )
 
 
+@pytest.mark.long
 def test_after_a_kill_of_everything_no_socket_is_left(tmp_path: Path) -> None:
     script = write(tmp_path, TRAINING)
     run = tmp_path / "run"

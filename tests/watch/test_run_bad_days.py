@@ -289,6 +289,7 @@ def test_a_reader_that_leaves_is_noticed_as_without_us(tmp_path: Path) -> None:
     assert b"ddpdoctor" in ended.stderr
 
 
+@pytest.mark.long
 def test_a_slow_reader_gets_everything(tmp_path: Path) -> None:
     write(tmp_path, "print('x' * (1 << 20))")
     process = start(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import long
 from tests.watch.injecting import write
 from tests.watch.launching import doctor, environ, finish, start
 
@@ -62,7 +63,7 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize("end", ["raise", "exit", "abort"])
+@pytest.mark.parametrize("end", ["raise", *long("exit", "abort")])
 def test_reports_hold_no_secret_of_argv_environment_or_output(tmp_path: Path, end: str) -> None:
     script = write(tmp_path, SCRIPT.replace("@@", SECRETS["github"]))  # one that stands in the source
     url = f"postgresql://trainer:{SECRETS['of a url']}@db.example.org/metrics"

@@ -53,10 +53,10 @@ def steps(journal: Journal) -> list[int]:
     [
         ("off", set(), []),
         ("light", {"tensors", "step", "epoch", "watching"}, [1, 2, 4, 8, 16, 32, 41]),
-        ("normal", set(LOOKED), [1, 2, 4, 8, 16, 32, 41]),
+        pytest.param("normal", set(LOOKED), [1, 2, 4, 8, 16, 32, 41], marks=pytest.mark.long),
         ("deep", set(LOOKED), list(range(1, 42))),
         (None, set(LOOKED), [1, 2, 4, 8, 16, 32, 41]),
-        ("nonsense", set(LOOKED), [1, 2, 4, 8, 16, 32, 41]),
+        pytest.param("nonsense", set(LOOKED), [1, 2, 4, 8, 16, 32, 41], marks=pytest.mark.long),
     ],
 )
 def test_a_level_decides_what_is_looked_at(
@@ -68,6 +68,7 @@ def test_a_level_decides_what_is_looked_at(
     assert seen.all("loader")  # what makes ranks leave a loop is told at every level
 
 
+@pytest.mark.long
 def test_deep_ends_with_the_usual_steps(tmp_path: Path) -> None:
     seen = watch(tmp_path, START + "\n    train(torch.nn.Linear(1, 1), 1100, 1)\n", "deep")
     looked = steps(seen)

@@ -9,6 +9,7 @@ import pytest
 
 from ddpdoctor.evidence import Frame, decode, encode
 from ddpdoctor.watch.records import Shortener
+from tests.marks import mostly_long
 from tests.watch.injecting import line_of, write
 from tests.watch.launching import doctor, finish, start
 
@@ -25,7 +26,7 @@ FOLDERS = ("torch", "ddpdoctor", "lib/python3", "my-site-packages", "torch/distr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("folder", mostly_long(FOLDERS, "torch", "lib/python3"))
 def test_the_line_of_a_script_in_a_folder_of_any_name_is_named(tmp_path: Path, folder: str) -> None:
     (tmp_path / folder).mkdir(parents=True)
     script = write(tmp_path / folder, SCRIPT)
