@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.figures import BenchmarkError, Figure
 from benchmarks.lookalikes import start_job, write_program
 from benchmarks.timing import Command, describe_spread, median_cpu, median_seconds, run_in_turn
-from ddpdoctor.watch.stacks import find_py_spy
+from ddpdoctor.watch.live.stacks import find_py_spy
 
 NAME = "attach"
 SIZES = (4, 64)

@@ -204,7 +204,7 @@ def read_stack_files(sources: Sources, lost: list[str]) -> Evidence | None:
     from ddpdoctor.gather.aftermath.stackfiles import read_stacks
     from ddpdoctor.gather.aftermath.whose import make_shortener
     from ddpdoctor.gather.files import UNREADABLE
-    from ddpdoctor.watch.attaching.calls import find_call
+    from ddpdoctor.watch.attach.calls import find_call
 
     shorten = make_shortener(Path.cwd())
     stands: dict[int, Stand] = {}
@@ -254,7 +254,7 @@ def read_stack_files(sources: Sources, lost: list[str]) -> Evidence | None:
 
 def _join_known(parts: Sequence[Evidence], names: Sequence[str]) -> tuple[list[Evidence], list[str]]:
     """Join the run directories of one job that know which node each is."""
-    from ddpdoctor.watch.nodes import describe_launch, join_nodes
+    from ddpdoctor.watch.nodes.sums import describe_launch, join_nodes
 
     known = [part for part in parts if part.members]
     if not known:
@@ -370,8 +370,8 @@ def _collect(source: Source, lost: list[str]) -> Evidence | None:
     from ddpdoctor.evidence.facts import Launch
     from ddpdoctor.evidence.job import JobEnd
     from ddpdoctor.gather.aftermath.join import make_absent
-    from ddpdoctor.watch.collect import collect_run
-    from ddpdoctor.watch.nodes import add_nodes
+    from ddpdoctor.watch.nodes.sums import add_nodes
+    from ddpdoctor.watch.readers.collect import collect_run
 
     found = collect_run(source.path)
     if not found.processes:

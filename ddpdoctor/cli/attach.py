@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ddpdoctor.judge.selection import Selection
     from ddpdoctor.plugins import Plugins
     from ddpdoctor.report.model import Report
-    from ddpdoctor.watch.attaching.jobs import FoundJob
+    from ddpdoctor.watch.attach.jobs import FoundJob
 
 EXAMPLES = (
     ("ddpdoctor attach", "the job that runs on this host; asks which where there are several"),
@@ -101,8 +101,8 @@ def run(options: argparse.Namespace) -> int:
     from ddpdoctor.cli.select import choose_selection
     from ddpdoctor.cli.targets import find_targets, frames_of
     from ddpdoctor.plugins import load_plugins
-    from ddpdoctor.watch.attaching.jobs import follow_job
-    from ddpdoctor.watch.attaching.processes import read_processes
+    from ddpdoctor.watch.attach.jobs import follow_job
+    from ddpdoctor.watch.attach.processes import read_processes
 
     target: str | None = getattr(options, "target", None)
     if getattr(options, "all", False) and target is not None:
@@ -175,8 +175,8 @@ def _look_at(job: FoundJob, tools: _Tools, *, several: bool) -> int:
 def _observe(job: FoundJob, tools: _Tools) -> Standstill | None:
     from ddpdoctor.cli.progress import make_progress
     from ddpdoctor.report.html.text import count
-    from ddpdoctor.watch.attaching.sight import STILL_S, Sight, wait_for
-    from ddpdoctor.watch.native import LIMIT_S, look_inside
+    from ddpdoctor.watch.attach.sight import STILL_S, Sight, wait_for
+    from ddpdoctor.watch.live.native import LIMIT_S, look_inside
 
     sight = Sight(job, pause=tools.given("pause"))
     progress = make_progress(sys.stderr, color=tools.display.color, quiet=tools.given("quiet"))
@@ -194,7 +194,7 @@ def _observe(job: FoundJob, tools: _Tools) -> Standstill | None:
 def _is_settled(look: Standstill, tools: _Tools) -> bool:
     """Whether the checks name somebody: by proof, or because the job has stood still for long."""
     from ddpdoctor.cli.hanging import judge_look
-    from ddpdoctor.watch.attaching.sight import STILL_S
+    from ddpdoctor.watch.attach.sight import STILL_S
 
     ruling = judge_look(look, tools.plugins.checks)
     watched = all(stand.watched for stand in look.stands if stand.alive)
@@ -213,7 +213,7 @@ def make_report(
     """Judge a look."""
     from ddpdoctor.gather.scrub import scrub_argv
     from ddpdoctor.report.build import build_report
-    from ddpdoctor.watch.attaching.evidence import make_evidence
+    from ddpdoctor.watch.attach.evidence import make_evidence
 
     return build_report(
         make_evidence(job, [look]),
@@ -257,10 +257,10 @@ def _dump(target: str | None, tools: _Tools) -> int:
 
     from ddpdoctor.cli.hanging import judge_look
     from ddpdoctor.cli.targets import find_run, frames_of
-    from ddpdoctor.watch.asking import ask_for_look, read_look
-    from ddpdoctor.watch.attaching.jobs import find_jobs
-    from ddpdoctor.watch.attaching.processes import read_processes
-    from ddpdoctor.watch.attaching.sight import STILL_S
+    from ddpdoctor.watch.attach.jobs import find_jobs
+    from ddpdoctor.watch.attach.processes import read_processes
+    from ddpdoctor.watch.attach.sight import STILL_S
+    from ddpdoctor.watch.live.asking import ask_for_look, read_look
 
     path = Path(target) if target is not None else None
     if path is None or not os.path.isdir(path / "processes"):

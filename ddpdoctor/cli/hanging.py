@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from ddpdoctor.evidence.training import Training
     from ddpdoctor.judge.finding import Finding
     from ddpdoctor.judge.registry import Registry
-    from ddpdoctor.watch.asking import Reception
-    from ddpdoctor.watch.comparing import CallWatch
-    from ddpdoctor.watch.monitor import Monitor
-    from ddpdoctor.watch.policy import Ruling
+    from ddpdoctor.watch.live.asking import Reception
+    from ddpdoctor.watch.live.comparing import CallWatch
+    from ddpdoctor.watch.live.monitor import Monitor
+    from ddpdoctor.watch.live.policy import Ruling
+    from ddpdoctor.watch.live.uneven import LoaderWatch
     from ddpdoctor.watch.rundir import RunDirectory
-    from ddpdoctor.watch.uneven import LoaderWatch
 
 ON_HANG = ("auto", "report", "abort")
 DUMP_SIGNALS = ("USR1", "USR2", "SIGUSR1", "SIGUSR2")
@@ -94,9 +94,9 @@ class Watching:
 
     def make_monitor(self) -> Monitor | None:
         """Return what sees that the job stands still."""
-        from ddpdoctor.watch.monitor import Monitor
-        from ddpdoctor.watch.pace import HANG_S
-        from ddpdoctor.watch.policy import Policy
+        from ddpdoctor.watch.live.monitor import Monitor
+        from ddpdoctor.watch.live.pace import HANG_S
+        from ddpdoctor.watch.live.policy import Policy
 
         if not self._wanted:
             return None
@@ -123,7 +123,7 @@ class Watching:
 
     def make_comparing(self) -> CallWatch | None:
         """Return what compares the calls of ranks."""
-        from ddpdoctor.watch.comparing import CallComparer, CallWatch
+        from ddpdoctor.watch.live.comparing import CallComparer, CallWatch
 
         if not self._wanted:
             return None
@@ -136,7 +136,7 @@ class Watching:
 
     def make_loader_watch(self) -> LoaderWatch | None:
         """Return what compares the lengths of the ranks' loaders."""
-        from ddpdoctor.watch.uneven import LoaderWatch
+        from ddpdoctor.watch.live.uneven import LoaderWatch
 
         return (
             LoaderWatch(self._directory.processes, Path.cwd(), self._tell_loaders) if self._wanted else None
@@ -146,7 +146,7 @@ class Watching:
         """Return what takes looks at the job when somebody asks for one."""
         import signal
 
-        from ddpdoctor.watch.asking import Reception
+        from ddpdoctor.watch.live.asking import Reception
 
         if not self._wanted:
             return None
@@ -195,7 +195,7 @@ def judge_calls(log: CallLog, registry: Registry) -> Finding | None:
 def judge_look(look: Standstill, registry: Registry) -> Ruling:
     """Return what the checks of hangs say of one look."""
     from ddpdoctor.evidence import Evidence, Launch
-    from ddpdoctor.watch.policy import Ruling
+    from ddpdoctor.watch.live.policy import Ruling
 
     evidence = Evidence(launch=Launch(command="run"), standstills=(look,))
     active = _judge("standstills", evidence, registry)

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from ddpdoctor.evidence.job import Rerun
     from ddpdoctor.judge.registry import Registry
     from ddpdoctor.report.model import Report
-    from ddpdoctor.watch.job import JobResult
-    from ddpdoctor.watch.rerun import Choice, Stdin
+    from ddpdoctor.watch.launch.job import JobResult
+    from ddpdoctor.watch.launch.rerun import Choice, Stdin
+    from ddpdoctor.watch.launch.toggles import Applied
     from ddpdoctor.watch.rundir import RunDirectory
-    from ddpdoctor.watch.toggles import Applied
 
 LEVELS = ("info", "detail")
 RERUNS = ("blocking", "detail", "auto")
@@ -81,7 +81,7 @@ def lay_toggles(options: argparse.Namespace, directory: RunDirectory) -> Applied
     import os
 
     from ddpdoctor.cli.display import complain
-    from ddpdoctor.watch import toggles
+    from ddpdoctor.watch.launch import toggles
 
     chosen = [toggles.BLOCKING] if getattr(options, "blocking", False) else []
     if getattr(options, "debug", None) is not None:
@@ -127,8 +127,8 @@ def choose(options: argparse.Namespace, first: First, report: Report) -> Choice 
     if asked is None:
         return None
     from ddpdoctor.cli.display import complain
-    from ddpdoctor.watch.rerun import choose_rerun
-    from ddpdoctor.watch.toggles import find_torch
+    from ddpdoctor.watch.launch.rerun import choose_rerun
+    from ddpdoctor.watch.launch.toggles import find_torch
 
     choice = choose_rerun(
         asked,
@@ -157,7 +157,7 @@ def run_again(choice: Choice, options: argparse.Namespace, first: First, headlin
         first: the run that failed.
         headline: of the first verdict, said before.
     """
-    from ddpdoctor.watch.rerun import default_limit, describe_skipped
+    from ddpdoctor.watch.launch.rerun import default_limit, describe_skipped
 
     if choice.problem is not None:
         return describe_skipped(choice)
@@ -177,10 +177,10 @@ def _run_again(
     choice: Choice, options: argparse.Namespace, first: First, headline: str, limit: float
 ) -> Rerun:
     from ddpdoctor.cli.display import complain
-    from ddpdoctor.watch import toggles
-    from ddpdoctor.watch.evidence import make_evidence
-    from ddpdoctor.watch.job import Company, run_job
-    from ddpdoctor.watch.rerun import describe_rerun, keep_stdout_single
+    from ddpdoctor.watch.launch import toggles
+    from ddpdoctor.watch.launch.evidence import make_evidence
+    from ddpdoctor.watch.launch.job import Company, run_job
+    from ddpdoctor.watch.launch.rerun import describe_rerun, keep_stdout_single
     from ddpdoctor.watch.rundir import make_run_directory
 
     directory = make_run_directory(str(first.directory.kept / f"rerun-{choice.toggle}"))
@@ -226,7 +226,7 @@ def make_job_environment(
     options: argparse.Namespace, environ: Mapping[str, str], directory: RunDirectory
 ) -> dict[str, str]:
     """Return the environment of a run as the options want it."""
-    from ddpdoctor.watch.job import make_environment
+    from ddpdoctor.watch.launch.job import make_environment
 
     made = make_environment(
         environ,

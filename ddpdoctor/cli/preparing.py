@@ -22,7 +22,7 @@ REPORTING = (
     "ddpdoctor.report.html.renderer",
     "ddpdoctor.report.json_renderer",
     "ddpdoctor.report.terminal",
-    "ddpdoctor.watch.evidence",
+    "ddpdoctor.watch.launch.evidence",
 )
 """What `run` imports after the job."""
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ddpdoctor.judge.registry import Registry
     from ddpdoctor.report.model import Job, Report
     from ddpdoctor.watch.commandline import Split
-    from ddpdoctor.watch.job import JobResult
+    from ddpdoctor.watch.launch.job import JobResult
     from ddpdoctor.watch.rundir import RunDirectory
 
 EXAMPLES = (
@@ -122,12 +122,12 @@ def run(options: argparse.Namespace) -> int:
     from ddpdoctor.cli.display import Display, complain
     from ddpdoctor.cli.together import find_others
     from ddpdoctor.watch.commandline import find_misplaced
-    from ddpdoctor.watch.job import Company, make_command, run_job
-    from ddpdoctor.watch.nodes import Desk
-    from ddpdoctor.watch.rerun import look_at_stdin
+    from ddpdoctor.watch.launch.job import Company, make_command, run_job
+    from ddpdoctor.watch.launch.rerun import look_at_stdin
+    from ddpdoctor.watch.launch.script import check_script, describe_start_failure, refuse_notebook
+    from ddpdoctor.watch.launch.waiting import RendezvousWatch
+    from ddpdoctor.watch.nodes.sums import Desk
     from ddpdoctor.watch.rundir import make_run_directory
-    from ddpdoctor.watch.script import check_script, describe_start_failure, refuse_notebook
-    from ddpdoctor.watch.waiting import RendezvousWatch
 
     split: Split = options.split
     refuse_notebook(split)
@@ -213,8 +213,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _gather(first: First, options: argparse.Namespace) -> Evidence:
     """Return what was seen here, and what other nodes have told."""
-    from ddpdoctor.watch.evidence import make_evidence
-    from ddpdoctor.watch.nodes import add_nodes
+    from ddpdoctor.watch.launch.evidence import make_evidence
+    from ddpdoctor.watch.nodes.sums import add_nodes
 
     evidence = make_evidence(first.result, first.directory, options.split, first.applied.told)
     return add_nodes(first.directory.kept, evidence)
@@ -294,8 +294,8 @@ def _judge_unstarted(
     from ddpdoctor.gather.scrub import scrub_argv
     from ddpdoctor.report.build import build_report
     from ddpdoctor.report.model import Job
-    from ddpdoctor.watch.evidence import make_unstarted
-    from ddpdoctor.watch.script import ScriptProblem
+    from ddpdoctor.watch.launch.evidence import make_unstarted
+    from ddpdoctor.watch.launch.script import ScriptProblem
 
     assert isinstance(problem, ScriptProblem)
     return build_report(

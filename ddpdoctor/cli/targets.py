@@ -11,9 +11,9 @@ from ddpdoctor.cli.display import complain
 from ddpdoctor.errors import DoctorError, UsageError
 from ddpdoctor.evidence import Frame
 from ddpdoctor.report.html.text import count
-from ddpdoctor.watch.attaching.jobs import FoundJob, choose_by_pid, find_jobs, name_script
-from ddpdoctor.watch.attaching.processes import Seen, read_processes
-from ddpdoctor.watch.stacks import take_stacks
+from ddpdoctor.watch.attach.jobs import FoundJob, choose_by_pid, find_jobs, name_script
+from ddpdoctor.watch.attach.processes import Seen, read_processes
+from ddpdoctor.watch.live.stacks import take_stacks
 
 JOBS_SHOWN = 20
 """Jobs of a host that are listed."""

@@ -29,7 +29,7 @@ def tell_lost(report: Report, directory: RunDirectory) -> None:
 
 def tell_head(report: Report, directory: RunDirectory) -> None:
     """Say where the report on all nodes is."""
-    from ddpdoctor.watch.nodes import find_head
+    from ddpdoctor.watch.nodes.sums import find_head
 
     head = find_head(directory.kept, report.evidence)
     if head is not None and head.arrived:

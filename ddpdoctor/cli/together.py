@@ -13,8 +13,8 @@ from ddpdoctor.cli.display import complain
 if TYPE_CHECKING:
     from ddpdoctor.evidence import Evidence
     from ddpdoctor.watch.commandline import Split
+    from ddpdoctor.watch.live.stillness import Exchange
     from ddpdoctor.watch.rundir import RunDirectory
-    from ddpdoctor.watch.stillness import Exchange
     from ddpdoctor.watch.tasks.folder import Folder
     from ddpdoctor.watch.tasks.identity import Task
     from ddpdoctor.watch.tasks.verdict import Bench

@@ -12,10 +12,10 @@ from ddpdoctor.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ddpdoctor.watch.live import LiveView
-    from ddpdoctor.watch.memory import MemoryWatch
-    from ddpdoctor.watch.monitor import Monitor
+    from ddpdoctor.watch.live.memory import MemoryWatch
+    from ddpdoctor.watch.live.monitor import Monitor
     from ddpdoctor.watch.rundir import RunDirectory
+    from ddpdoctor.watch.view.live_view import LiveView
 
 
 def add_live_option(group: argparse._ActionsContainer) -> None:
@@ -88,9 +88,9 @@ def _make_view(
     from pathlib import Path
 
     from ddpdoctor.cli.display import Display, complain
-    from ddpdoctor.watch.live import LiveView
-    from ddpdoctor.watch.progress import ProgressReader
-    from ddpdoctor.watch.screen import Screen
+    from ddpdoctor.watch.view.live_view import LiveView
+    from ddpdoctor.watch.view.progress import ProgressReader
+    from ddpdoctor.watch.view.screen import Screen
 
     stream = sys.stderr if descriptor == 2 else sys.stdout
     display = Display.of(stream, no_color=getattr(options, "no_color", False))

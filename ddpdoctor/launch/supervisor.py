@@ -38,7 +38,7 @@ from ddpdoctor.launch.request import Progress
 from ddpdoctor.launch.server import TorchServer
 from ddpdoctor.launch.traces import keep_last_words, keep_stacks
 from ddpdoctor.launch.wire import EventReader
-from ddpdoctor.watch.stacks import merge_stacks, name_problem, take_stacks
+from ddpdoctor.watch.live.stacks import merge_stacks, name_problem, take_stacks
 
 POLL_S = 0.02
 """How often the events are read; a look costs well under a millisecond for a handful of ranks."""

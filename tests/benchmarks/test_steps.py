@@ -15,7 +15,7 @@ import pytest
 from benchmarks import stepping, steps
 from benchmarks.figures import BenchmarkError
 from benchmarks.machine import ROOT
-from ddpdoctor.watch.job import INJECT
+from ddpdoctor.watch.launch.job import INJECT
 from tests.watch.injecting import environment
 
 SWITCHING = """

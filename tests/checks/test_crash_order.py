@@ -11,8 +11,8 @@ from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.job import CrashRecord, ExceptionRecord, Milestone, Moment, ProcessRecord
 from ddpdoctor.judge import Finding
 from ddpdoctor.watch.commandline import Split
-from ddpdoctor.watch.evidence import make_unstarted
-from ddpdoctor.watch.script import ScriptProblem
+from ddpdoctor.watch.launch.evidence import make_unstarted
+from ddpdoctor.watch.launch.script import ScriptProblem
 from ddpdoctor_checks.crash.failures import describe_exception
 from tests.checks.jobs import CLOSED, START_NS, TIMED_OUT, Job, cause_of, judge
 

@@ -14,8 +14,8 @@ from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.syncs import PaceLook, Syncs
 from ddpdoctor.evidence.training import BatchLook, OptimizerSetup, Training, WrapperSetup
 from ddpdoctor.judge import Finding, NotApplicable
-from ddpdoctor.watch.numerics import RankNumbers, fold_numbers
-from ddpdoctor.watch.records import Shortener
+from ddpdoctor.watch.readers.numerics import RankNumbers, fold_numbers
+from ddpdoctor.watch.readers.records import Shortener
 from ddpdoctor_checks.training import find_batch_norm, find_buffers, find_nonfinite, find_scalers
 
 LINE = (Frame("train.py", 7, "main", "loss.backward()"),)

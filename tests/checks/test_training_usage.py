@@ -11,8 +11,8 @@ from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.syncs import Gathered, PaceLook, Replicated, SearchLook, Syncs, Unenclosed
 from ddpdoctor.evidence.training import OptimizerSetup, StepLook, Training, WrapperSetup
 from ddpdoctor.judge import NotApplicable
-from ddpdoctor.watch.records import Shortener
-from ddpdoctor.watch.syncs import fold_syncs
+from ddpdoctor.watch.readers.records import Shortener
+from ddpdoctor.watch.readers.syncs import fold_syncs
 from ddpdoctor_checks.training import (
     find_data_parallel,
     find_gathered,

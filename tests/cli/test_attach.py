@@ -20,10 +20,10 @@ from ddpdoctor import cli
 from ddpdoctor.cli import attach, targets
 from ddpdoctor.errors import DoctorError, UsageError
 from ddpdoctor.report.schema import load_schema
-from ddpdoctor.watch.attaching.jobs import FoundJob, find_jobs
-from ddpdoctor.watch.attaching.processes import Seen, read_process
-from ddpdoctor.watch.native import take_native
-from ddpdoctor.watch.stacks import find_py_spy
+from ddpdoctor.watch.attach.jobs import FoundJob, find_jobs
+from ddpdoctor.watch.attach.processes import Seen, read_process
+from ddpdoctor.watch.live.native import take_native
+from ddpdoctor.watch.live.stacks import find_py_spy
 from tests.unmeasured import unmeasured
 
 pytestmark = pytest.mark.skipif(find_py_spy() is None, reason="no py-spy")
@@ -52,7 +52,7 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[int]], None]:
         def read() -> dict[int, Seen]:
             return {pid: seen for pid in pids if (seen := read_process(pid)) is not None}
 
-        monkeypatch.setattr("ddpdoctor.watch.attaching.processes.read_processes", read)
+        monkeypatch.setattr("ddpdoctor.watch.attach.processes.read_processes", read)
         monkeypatch.setattr(targets, "read_processes", read)
 
     return hide
@@ -65,7 +65,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 
 def readable(pid: int) -> bool:
-    from ddpdoctor.watch.stacks import take_stacks
+    from ddpdoctor.watch.live.stacks import take_stacks
 
     return bool(take_stacks([pid])[pid].frames)
 
@@ -114,9 +114,9 @@ def test_that_a_rank_with_an_accelerator_runs_is_no_sign_that_it_gets_on(
     pids = start(2, {0: what, 1: what})
     if not readable(pids[0]):
         pytest.skip("py-spy may not read processes here")
-    monkeypatch.setattr("ddpdoctor.watch.attaching.sight.uses_accelerator", lambda _: True)
-    monkeypatch.setattr("ddpdoctor.watch.attaching.sight.STILL_S", 2.0)
-    monkeypatch.setattr("ddpdoctor.watch.attaching.sight.BUSY_SHARE", 0.01)  # on whatever machine
+    monkeypatch.setattr("ddpdoctor.watch.attach.sight.uses_accelerator", lambda _: True)
+    monkeypatch.setattr("ddpdoctor.watch.attach.sight.STILL_S", 2.0)
+    monkeypatch.setattr("ddpdoctor.watch.attach.sight.BUSY_SHARE", 0.01)  # on whatever machine
     _, text, _ = run(capsys, str(pids[0]))
     assert text.startswith(f"ddpdoctor {word}")
 
@@ -165,8 +165,8 @@ def test_without_permission_it_says_what_to_grant_and_what_can_be_seen(
     program = tmp_path / "py-spy"
     program.write_text("#!/bin/sh\necho 'Error: Permission Denied' >&2\nexit 1\n")
     program.chmod(0o755)
-    monkeypatch.setattr("ddpdoctor.watch.stacks.find_py_spy", lambda: str(program))
-    monkeypatch.setattr("ddpdoctor.watch.attaching.sight.STILL_S", 2.0)
+    monkeypatch.setattr("ddpdoctor.watch.live.stacks.find_py_spy", lambda: str(program))
+    monkeypatch.setattr("ddpdoctor.watch.attach.sight.STILL_S", 2.0)
     code, text, _ = run(capsys, str(pids[0]))
     assert code == 3
     assert text.startswith("ddpdoctor ? stands still")

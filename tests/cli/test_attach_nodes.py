@@ -19,8 +19,8 @@ from ddpdoctor.gather.launcher import detect_launcher
 from ddpdoctor.judge.selection import Selection
 from ddpdoctor.plugins import load_plugins
 from ddpdoctor.testing import STARTED
-from ddpdoctor.watch.attaching.jobs import FoundJob, FoundRank
-from ddpdoctor.watch.attaching.processes import Seen
+from ddpdoctor.watch.attach.jobs import FoundJob, FoundRank
+from ddpdoctor.watch.attach.processes import Seen
 from tests.checks.test_hangs_unwatched import outside, waits
 
 

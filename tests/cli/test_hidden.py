@@ -18,13 +18,13 @@ from ddpdoctor.evidence.job import JobEnd
 from ddpdoctor.judge.registry import Registry
 from ddpdoctor.judge.verdict import Verdict
 from ddpdoctor.report.model import Report
-from ddpdoctor.watch import job, rerun
 from ddpdoctor.watch.commandline import Split
-from ddpdoctor.watch.job import JobResult
-from ddpdoctor.watch.memory import MemoryWatch
-from ddpdoctor.watch.rerun import Choice, Stdin
+from ddpdoctor.watch.launch import job, rerun
+from ddpdoctor.watch.launch.job import JobResult
+from ddpdoctor.watch.launch.rerun import Choice, Stdin
+from ddpdoctor.watch.launch.toggles import Applied
+from ddpdoctor.watch.live.memory import MemoryWatch
 from ddpdoctor.watch.rundir import make_run_directory
-from ddpdoctor.watch.toggles import Applied
 from tests.report.samples import sample_problems
 
 MINE = {"PATH": "/bin", "CUDA_LAUNCH_BLOCKING": "0", "PYTHONHASHSEED": "5"}

@@ -12,8 +12,8 @@ from ddpdoctor.cli.together import Together, find_others
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.job import JobEnd
 from ddpdoctor.watch.commandline import Split
+from ddpdoctor.watch.live.stillness import Exchange
 from ddpdoctor.watch.rundir import make_run_directory
-from ddpdoctor.watch.stillness import Exchange
 from ddpdoctor.watch.tasks.looks import TaskExchange
 
 PROGRAM = Split((), (), ("python", "train.py"), is_command=True)

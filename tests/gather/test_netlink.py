@@ -11,7 +11,7 @@ import pytest
 
 from ddpdoctor.gather import netlink
 from ddpdoctor.gather.netlink import TcpSocket, in_network_of, list_links, list_tcp, list_tcp_from_proc
-from ddpdoctor.watch import network
+from ddpdoctor.watch.live import network
 
 
 @pytest.fixture

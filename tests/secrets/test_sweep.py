@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.lookalikes import start_job, write_program
 from ddpdoctor import cli
-from ddpdoctor.watch.stacks import find_py_spy, take_stacks
+from ddpdoctor.watch.live.stacks import find_py_spy, take_stacks
 from tests.secrets.forms import FORMS, TOKENS, Form
 from tests.unmeasured import unmeasured
 

@@ -246,7 +246,13 @@ def warm_up() -> None:
     from ddpdoctor.plugins import load_plugins
 
     load_plugins()
-    for name in (*REPORTING, "ddpdoctor.cli.run", "ddpdoctor.watch.job", "ddpdoctor.watch.monitor", "psutil"):
+    for name in (
+        *REPORTING,
+        "ddpdoctor.cli.run",
+        "ddpdoctor.watch.launch.job",
+        "ddpdoctor.watch.live.monitor",
+        "psutil",
+    ):
         importlib.import_module(name)
 
 

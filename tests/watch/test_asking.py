@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.errors import DoctorError
-from ddpdoctor.watch.asking import CONTROL, Reception, ask_for_look, read_look
+from ddpdoctor.watch.live.asking import CONTROL, Reception, ask_for_look, read_look
 from ddpdoctor.watch.rundir import RunDirectory, make_run_directory
 from tests.watch.launching import wait_for
 from tests.watch.test_rings import make_row, write_ring

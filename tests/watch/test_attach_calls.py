@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.evidence import Frame
-from ddpdoctor.watch.attaching.calls import find_call
-from ddpdoctor.watch.attaching.sleep import read_sleep
-from ddpdoctor.watch.records import Shortener
+from ddpdoctor.watch.attach.calls import find_call
+from ddpdoctor.watch.attach.sleep import read_sleep
+from ddpdoctor.watch.readers.records import Shortener
 from tests.watch.launching import wait_for
 
 SITE = "/venv/lib/python3.11/site-packages/torch"

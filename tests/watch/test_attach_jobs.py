@@ -13,7 +13,7 @@ import pytest
 
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.gather.launcher import detect_launcher
-from ddpdoctor.watch.attaching.jobs import (
+from ddpdoctor.watch.attach.jobs import (
     FoundJob,
     choose_by_pid,
     find_jobs,
@@ -21,7 +21,7 @@ from ddpdoctor.watch.attaching.jobs import (
     keep_living,
     name_script,
 )
-from ddpdoctor.watch.attaching.processes import Seen, read_process, read_processes
+from ddpdoctor.watch.attach.processes import Seen, read_process, read_processes
 
 PYTHON = "/venv/bin/python"
 SPAWNED = (

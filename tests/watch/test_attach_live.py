@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ddpdoctor.watch.stacks import find_py_spy, take_stacks
+from ddpdoctor.watch.live.stacks import find_py_spy, take_stacks
 from tests.watch.injecting import line_of, write
 from tests.watch.launching import LIMIT_S, doctor, environ, finish, start, wait_for
 

@@ -12,9 +12,9 @@ import pytest
 
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.texts import TextHit, scan_chunk
-from ddpdoctor.watch import logs
-from ddpdoctor.watch.collect import Collected, collect_run
-from ddpdoctor.watch.senders import UNSEEN, UNSEEN_OR_KERNEL
+from ddpdoctor.watch.readers import logs
+from ddpdoctor.watch.readers.collect import Collected, collect_run
+from ddpdoctor.watch.readers.senders import UNSEEN, UNSEEN_OR_KERNEL
 
 FAULT = """Fatal Python error: Segmentation fault
 

@@ -11,9 +11,9 @@ from ddpdoctor.judge import Registry
 from ddpdoctor.report import Report
 from ddpdoctor.report.build import build_report, describe_world
 from ddpdoctor.testing import STARTED
-from ddpdoctor.watch.collect import Collected
 from ddpdoctor.watch.commandline import Split
-from ddpdoctor.watch.evidence import _describe_launch, _describe_ranks
+from ddpdoctor.watch.launch.evidence import _describe_launch, _describe_ranks
+from ddpdoctor.watch.readers.collect import Collected
 from ddpdoctor_checks import crash, environment
 
 

@@ -15,11 +15,11 @@ from ddpdoctor.evidence.codec import encode
 from ddpdoctor.evidence.job import JobEnd, Moment
 from ddpdoctor.evidence.standstill import Call, Stand, Standstill
 from ddpdoctor.gather.regular import open_regular
-from ddpdoctor.watch.collect import collect_run
-from ddpdoctor.watch.events import read_events
-from ddpdoctor.watch.records import Shortener
-from ddpdoctor.watch.rings import Row, find_rings
-from ddpdoctor.watch.stillness import Exchange
+from ddpdoctor.watch.live.stillness import Exchange
+from ddpdoctor.watch.readers.collect import collect_run
+from ddpdoctor.watch.readers.events import read_events
+from ddpdoctor.watch.readers.records import Shortener
+from ddpdoctor.watch.readers.rings import Row, find_rings
 
 DEEP = b'{"event":"init","wall_ns":1,"rank":' + b"[" * 100_000
 PLACES = ("processes/8-1.jsonl", "processes/7-1.fault", "logs/rank-0.0.7.stderr.log", "looks/0001.json")

@@ -133,7 +133,7 @@ def test_tensors_are_listed_of_a_look_that_has_them_only(run: Path) -> None:
 LARGE = """
 import sys, time
 from pathlib import Path
-from ddpdoctor.watch.collect import collect_run
+from ddpdoctor.watch.readers.collect import collect_run
 
 def most():
     (line,) = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]

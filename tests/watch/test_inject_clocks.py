@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.watch.timing import choose
+from ddpdoctor.watch.readers.timing import choose
 from tests.watch.injecting import python, torchrun
 from tests.watch.test_inject_loaders import START
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence.job import ProcessRecord
-from ddpdoctor.watch.records import Shortener, read_exception
+from ddpdoctor.watch.readers.records import Shortener, read_exception
 from tests.watch.injecting import Event, launch, line_of, python, write
 
 WORLD = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}

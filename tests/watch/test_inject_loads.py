@@ -12,8 +12,8 @@ from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.loads import EmptyLoad
 from ddpdoctor.evidence.training import Training
 from ddpdoctor.judge import NotApplicable
-from ddpdoctor.watch.loads import fold_loads
-from ddpdoctor.watch.records import Shortener
+from ddpdoctor.watch.readers.loads import fold_loads
+from ddpdoctor.watch.readers.records import Shortener
 from ddpdoctor_checks.training import find_empty_loads
 from tests.watch.injecting import INJECT, python
 

@@ -20,13 +20,18 @@ from ddpdoctor.cli.viewing import make_view
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.text.characters import width_of
 from ddpdoctor.text.paper import Paper
-from ddpdoctor.watch.lags import find_lags
-from ddpdoctor.watch.live import LiveView
-from ddpdoctor.watch.live_table import describe_last, fold, make_lines
-from ddpdoctor.watch.memory import MemoryWatch
-from ddpdoctor.watch.monitor import Monitor
-from ddpdoctor.watch.policy import Policy, Ruling
-from ddpdoctor.watch.progress import (
+from ddpdoctor.watch.live.lags import find_lags
+from ddpdoctor.watch.live.memory import MemoryWatch
+from ddpdoctor.watch.live.monitor import Monitor
+from ddpdoctor.watch.live.policy import Policy, Ruling
+from ddpdoctor.watch.readers.rings import (
+    OTHER,
+    Ring,
+    Row,
+)
+from ddpdoctor.watch.rundir import RunDirectory
+from ddpdoctor.watch.view.live_view import LiveView
+from ddpdoctor.watch.view.progress import (
     BETWEEN,
     ENDED,
     FORWARD,
@@ -36,13 +41,8 @@ from ddpdoctor.watch.progress import (
     Progress,
     RankProgress,
 )
-from ddpdoctor.watch.rings import (
-    OTHER,
-    Ring,
-    Row,
-)
-from ddpdoctor.watch.rundir import RunDirectory
-from ddpdoctor.watch.screen import Screen
+from ddpdoctor.watch.view.screen import Screen
+from ddpdoctor.watch.view.table import describe_last, fold, make_lines
 from tests.watch.injecting import write
 from tests.watch.launching import wait_for
 

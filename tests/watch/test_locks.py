@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ddpdoctor.watch.locks import read_locks
+from ddpdoctor.watch.live.locks import read_locks
 from tests.watch.launching import wait_for
 
 WAITS = "import fcntl, sys; fcntl.flock(open(sys.argv[1], 'w'), fcntl.LOCK_EX)"

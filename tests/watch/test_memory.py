@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.watch import memory
-from ddpdoctor.watch.memory import MemoryWatch
+from ddpdoctor.watch.live import memory
+from ddpdoctor.watch.live.memory import MemoryWatch
 
 HOLDING = """
 held = bytearray(60_000_000)

@@ -16,11 +16,11 @@ import pytest
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.native import NativeFrame
 from ddpdoctor.evidence.standstill import Stand, Standstill
-from ddpdoctor.watch import native
-from ddpdoctor.watch.monitor import Monitor
-from ddpdoctor.watch.native import Insight, Native, look_inside, take_native
-from ddpdoctor.watch.policy import Policy, Ruling
-from ddpdoctor.watch.stacks import find_py_spy
+from ddpdoctor.watch.live import native
+from ddpdoctor.watch.live.monitor import Monitor
+from ddpdoctor.watch.live.native import Insight, Native, look_inside, take_native
+from ddpdoctor.watch.live.policy import Policy, Ruling
+from ddpdoctor.watch.live.stacks import find_py_spy
 
 PAUSED = "import ctypes; print('ready', flush=True); ctypes.PyDLL(None).pause()"
 WORK = NativeFrame("do_work", "libfoo.so")

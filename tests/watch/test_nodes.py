@@ -21,8 +21,9 @@ from ddpdoctor.evidence.standstill import Standstill
 from ddpdoctor.evidence.training import EpochLook, StepLook, Training
 from ddpdoctor.watch.commandline import Split
 from ddpdoctor.watch.companions import Companions, Guard
-from ddpdoctor.watch.memory import MemoryWatch
-from ddpdoctor.watch.nodes import (
+from ddpdoctor.watch.live.memory import MemoryWatch
+from ddpdoctor.watch.nodes.parcels import PARCEL_BYTES, pack
+from ddpdoctor.watch.nodes.sums import (
     ADDRESS,
     BY_NODE,
     FOLDER,
@@ -32,7 +33,6 @@ from ddpdoctor.watch.nodes import (
     join_nodes,
     read_members,
 )
-from ddpdoctor.watch.parcels import PARCEL_BYTES, pack
 from ddpdoctor.watch.rundir import RunDirectory, make_run_directory
 
 LAUNCHER = 100

@@ -11,19 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddpdoctor.text.paper import Paper
-from ddpdoctor.watch.live_table import describe_phase, make_lines
-from ddpdoctor.watch.progress import (
-    BETWEEN,
-    FORWARD,
-    GONE,
-    IN_CALL,
-    INSIDE,
-    STARTING,
-    Progress,
-    ProgressReader,
-    RankProgress,
-)
-from ddpdoctor.watch.rings import (
+from ddpdoctor.watch.readers.rings import (
     COUNT_AT,
     HEAD,
     HEADER,
@@ -34,6 +22,18 @@ from ddpdoctor.watch.rings import (
     RECORD,
     Row,
 )
+from ddpdoctor.watch.view.progress import (
+    BETWEEN,
+    FORWARD,
+    GONE,
+    IN_CALL,
+    INSIDE,
+    STARTING,
+    Progress,
+    ProgressReader,
+    RankProgress,
+)
+from ddpdoctor.watch.view.table import describe_phase, make_lines
 
 SECOND = 10**9
 MAIN = 77

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.watch import ranks
-from ddpdoctor.watch.look import TICKS, Pulse
-from ddpdoctor.watch.ranks import choose_job
-from ddpdoctor.watch.rings import Ring
+from ddpdoctor.watch.live import ranks
+from ddpdoctor.watch.live.look import TICKS, Pulse
+from ddpdoctor.watch.live.ranks import choose_job
+from ddpdoctor.watch.readers.rings import Ring
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ import pytest
 
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Stand, Standstill
-from ddpdoctor.watch import ras
-from ddpdoctor.watch.monitor import Monitor
-from ddpdoctor.watch.policy import Policy, Ruling
+from ddpdoctor.watch.live import ras
+from ddpdoctor.watch.live.monitor import Monitor
+from ddpdoctor.watch.live.policy import Policy, Ruling
 
 PAGE = """\
 NCCL version 2.24.3 compiled with CUDA 12.6

@@ -17,9 +17,9 @@ import pytest
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Recorder, Stand, Standstill
 from ddpdoctor.gather.recorder import read_dumps
-from ddpdoctor.watch import recorders
-from ddpdoctor.watch.recorders import LIMIT_S, Recorders, name_socket
-from ddpdoctor.watch.rings import Ring
+from ddpdoctor.watch.live import recorders
+from ddpdoctor.watch.live.recorders import LIMIT_S, Recorders, name_socket
+from ddpdoctor.watch.readers.rings import Ring
 from tests.watch.test_recording import AT, entry
 
 DUMP = {

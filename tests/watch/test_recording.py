@@ -13,7 +13,7 @@ from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Call, Recorded, Stand
 from ddpdoctor.gather.recorder.read import take_entries
 from ddpdoctor.gather.recorder.rows import Rows
-from ddpdoctor.watch.recording import OPEN, join_recorder
+from ddpdoctor.watch.readers.recording import OPEN, join_recorder
 
 AT = Moment(1_795_307_430_000_000_000, 99)
 BOTH = RankSet.span(2)

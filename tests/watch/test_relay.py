@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.watch.relay import BoundedLog
+from ddpdoctor.watch.launch.relay import BoundedLog
 
 
 def write_all(path: Path, chunks: list[bytes], limit: int) -> bytes:
@@ -57,7 +57,7 @@ print(sys.stdout.isatty(), sys.stderr.isatty(), flush=True)
 """
 RUN = """
 import os, sys
-from ddpdoctor.watch.job import make_environment, run_job
+from ddpdoctor.watch.launch.job import make_environment, run_job
 from ddpdoctor.watch.rundir import make_run_directory
 run = make_run_directory(sys.argv[1])
 environ = {**os.environ, "RANK": "0", "WORLD_SIZE": "1"}
@@ -112,7 +112,7 @@ def test_a_line_of_ours_begins_where_the_jobs_has_ended(tmp_path: Path) -> None:
     import os
     import pty
 
-    from ddpdoctor.watch.relay import Relay, _Stream
+    from ddpdoctor.watch.launch.relay import Relay, _Stream
 
     master, slave = pty.openpty()
     source, job = os.pipe()

@@ -16,9 +16,9 @@ import pytest
 
 from ddpdoctor.evidence import Evidence, Launch
 from ddpdoctor.evidence.job import ProcessRecord
-from ddpdoctor.watch import limit
-from ddpdoctor.watch.limit import Limit
-from ddpdoctor.watch.rerun import Stdin, choose_rerun, default_limit
+from ddpdoctor.watch.launch import limit
+from ddpdoctor.watch.launch.limit import Limit
+from ddpdoctor.watch.launch.rerun import Stdin, choose_rerun, default_limit
 from tests.watch.injecting import write
 from tests.watch.launching import alive, doctor, environ, finish, start, wait_for
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.watch.look import list_beside, open_call
-from ddpdoctor.watch.pace import BLOCKED_S, QUIET_S, Glance, Pace, median_step
-from ddpdoctor.watch.records import Shortener
-from ddpdoctor.watch.rings import COUNT_AT, HEAD, HEADER, MAGIC, RECORD, Ring, Row, find_rings
+from ddpdoctor.watch.live.look import list_beside, open_call
+from ddpdoctor.watch.live.pace import BLOCKED_S, QUIET_S, Glance, Pace, median_step
+from ddpdoctor.watch.readers.records import Shortener
+from ddpdoctor.watch.readers.rings import COUNT_AT, HEAD, HEADER, MAGIC, RECORD, Ring, Row, find_rings
 
 SECOND = 10**9
 MAIN = 77

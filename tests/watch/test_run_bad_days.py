@@ -21,11 +21,11 @@ import psutil
 import pytest
 
 from ddpdoctor.errors import DoctorError
-from ddpdoctor.watch import job
-from ddpdoctor.watch.guardian import Witness
-from ddpdoctor.watch.memory import MemoryWatch
+from ddpdoctor.watch.launch import job
+from ddpdoctor.watch.launch.guardian import Witness
+from ddpdoctor.watch.live.memory import MemoryWatch
+from ddpdoctor.watch.live.stillness import read_node
 from ddpdoctor.watch.rundir import make_run_directory
-from ddpdoctor.watch.stillness import read_node
 from tests.watch.injecting import write
 from tests.watch.launching import (
     DOCTOR,
@@ -328,7 +328,7 @@ def test_closed_streams_are_as_if_sent_nowhere(tmp_path: Path, closed: str) -> N
 
 def test_the_witness_tells_a_signal_for_the_group_from_one_for_us() -> None:
     program = (
-        "import os, signal, sys, time\nfrom pathlib import Path; from ddpdoctor.watch.guardian import Witness\n"
+        "import os, signal, sys, time\nfrom pathlib import Path; from ddpdoctor.watch.launch.guardian import Witness\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
         "witness = Witness(['torchrun'])\n"
         "for kill in (os.kill, os.killpg, os.kill, os.killpg):\n"
@@ -349,7 +349,7 @@ def test_the_guardian_tidies_up_after_one_who_was_killed(tmp_path: Path) -> None
     for name in ("streams", "fr-17-4711"):
         (private / name).touch()
     program = (
-        "import os, sys; from pathlib import Path; from ddpdoctor.watch.guardian import Guardian\n"
+        "import os, sys; from pathlib import Path; from ddpdoctor.watch.launch.guardian import Guardian\n"
         "guardian = Guardian(Path(sys.argv[1]), Path('/nonexistent'))\n"
         "os.kill(os.getpid(), 9)\n"
     )

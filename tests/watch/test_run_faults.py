@@ -33,7 +33,7 @@ SILENT = (
         "file.close",
         "socket.close",
     ),
-    *("watch/rundir.py", "watch/waiting.py"),
+    *("watch/rundir.py", "watch/launch/waiting.py"),
 )
 """What ends or removes something of ours, or only tells of a rendezvous that does not come about: where that fails
 nothing is lost that anybody has to know of."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ddpdoctor.watch.screen import Boundary, Screen
+from ddpdoctor.watch.view.screen import Boundary, Screen
 from tests.watch.launching import LIMIT_S, wait_for
 from tests.watch.terminals import Terminal
 
@@ -274,7 +274,7 @@ def test_a_terminal_that_is_gone_is_an_error_once_and_closing_none() -> None:
 
 KILLED = """
 import sys, time
-from ddpdoctor.watch.screen import Screen
+from ddpdoctor.watch.view.screen import Screen
 print("job", flush=True)
 screen = Screen(1)
 screen.draw(["rule", "view"])

@@ -15,8 +15,8 @@ from ddpdoctor.judge import Registry
 from ddpdoctor.report.build import build_report
 from ddpdoctor.testing import STARTED
 from ddpdoctor.watch.commandline import Split
-from ddpdoctor.watch.evidence import make_unstarted
-from ddpdoctor.watch.script import ScriptProblem, check_script, describe_start_failure, refuse_notebook
+from ddpdoctor.watch.launch.evidence import make_unstarted
+from ddpdoctor.watch.launch.script import ScriptProblem, check_script, describe_start_failure, refuse_notebook
 from ddpdoctor_checks import crash
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.watch.signals import SignalWait
+from ddpdoctor.watch.launch.signals import SignalWait
 from tests.watch.injecting import write
 from tests.watch.launching import doctor, environ, finish, start, wait_for
 
 WAITER = """
 import os, signal, sys, time
-from ddpdoctor.watch.signals import SignalWait
+from ddpdoctor.watch.launch.signals import SignalWait
 numbers = [signal.SIGUSR1, signal.SIGTERM]
 signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
 wait = SignalWait(numbers)

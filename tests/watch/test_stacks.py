@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.watch import stacks
-from ddpdoctor.watch.stacks import Stack, merge_stacks, name_problem, take_stacks
+from ddpdoctor.watch.live import stacks
+from ddpdoctor.watch.live.stacks import Stack, merge_stacks, name_problem, take_stacks
 
 SLEEPER = """
 import time

@@ -13,9 +13,9 @@ import pytest
 from ddpdoctor.evidence.codec import decode, encode
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Stand, Standstill
-from ddpdoctor.watch.monitor import Monitor
-from ddpdoctor.watch.policy import Policy, Ruling
-from ddpdoctor.watch.stillness import Exchange
+from ddpdoctor.watch.live.monitor import Monitor
+from ddpdoctor.watch.live.policy import Policy, Ruling
+from ddpdoctor.watch.live.stillness import Exchange
 
 OWN = Standstill(Moment(0, 0), 20.0, 2.0, (Stand(0), Stand(1)), 4)
 THEIRS = replace(OWN, stands=(Stand(2), Stand(3)))

@@ -11,10 +11,10 @@ import pytest
 
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Stand, Standstill
-from ddpdoctor.watch.monitor import Monitor
-from ddpdoctor.watch.pace import Glance
-from ddpdoctor.watch.policy import Policy, Ruling
-from ddpdoctor.watch.suspicion import Suspicion
+from ddpdoctor.watch.live.monitor import Monitor
+from ddpdoctor.watch.live.pace import Glance
+from ddpdoctor.watch.live.policy import Policy, Ruling
+from ddpdoctor.watch.live.suspicion import Suspicion
 
 LOOK = Standstill(Moment(0), 20.0, 12.0, tuple(Stand(rank) for rank in range(3)), 3)
 

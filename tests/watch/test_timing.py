@@ -8,7 +8,7 @@ import pytest
 
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.timing import BACKWARD, DATA, RankTimes, Timing
-from ddpdoctor.watch.timing import choose, fold_timing
+from ddpdoctor.watch.readers.timing import choose, fold_timing
 
 LINE = (Frame("train.py", 9, "main"),)
 WALL_NS, MONO_NS = 1_700_000_000_000_000_000, 5_000_000_000_000

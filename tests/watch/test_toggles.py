@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from ddpdoctor.watch.toggles import BLOCKING, COSTS, DETAIL, INFO, apply_toggles, choose_variables, find_torch
+from ddpdoctor.watch.launch.toggles import (
+    BLOCKING,
+    COSTS,
+    DETAIL,
+    INFO,
+    apply_toggles,
+    choose_variables,
+    find_torch,
+)
 
 
 def test_names_are_those_of_the_torch_that_is_there() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.training import Training
-from ddpdoctor.watch.records import Shortener
-from ddpdoctor.watch.slimming import Slimmer
-from ddpdoctor.watch.training import TrainingReader
+from ddpdoctor.watch.readers.records import Shortener
+from ddpdoctor.watch.readers.slimming import Slimmer
+from ddpdoctor.watch.readers.training import TrainingReader
 from tests.watch.test_hostile_training import step, table
 
 

@@ -12,8 +12,8 @@ import pytest
 from ddpdoctor.cli.hanging import judge_loaders
 from ddpdoctor.evidence.training import Training
 from ddpdoctor.judge import Registry
-from ddpdoctor.watch import uneven
-from ddpdoctor.watch.uneven import LoaderWatch
+from ddpdoctor.watch.live import uneven
+from ddpdoctor.watch.live.uneven import LoaderWatch
 from ddpdoctor_checks.training import find_uneven_loaders
 
 

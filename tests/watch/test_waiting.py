@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ddpdoctor.watch.commandline import Split
-from ddpdoctor.watch.waiting import AGENT_S, SAID_AT_S, RendezvousWatch
+from ddpdoctor.watch.launch.waiting import AGENT_S, SAID_AT_S, RendezvousWatch
 
 START = 1_800_000_000.0
 AGENT = {"event": "role", "role": "launcher", "how": "elastic agent"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.evidence import Frame, decode, encode
-from ddpdoctor.watch.records import Shortener
+from ddpdoctor.watch.readers.records import Shortener
 from tests.marks import mostly_long
 from tests.watch.injecting import line_of, write
 from tests.watch.launching import doctor, finish, start

@@ -11,9 +11,9 @@ from ddpdoctor.evidence import Evidence, Launch, merge_evidence
 from ddpdoctor.evidence.bundle import renumber_node
 from ddpdoctor.evidence.job import JobEnd, MemoryRecord
 from ddpdoctor.evidence.standstill import Standstill, last_looks
-from ddpdoctor.watch.collect import collect_run, collect_training
 from ddpdoctor.watch.keeping import write_below
-from ddpdoctor.watch.nodes import describe_launch, join_nodes, require_numbers
+from ddpdoctor.watch.nodes.sums import describe_launch, join_nodes, require_numbers
+from ddpdoctor.watch.readers.collect import collect_run, collect_training
 from ddpdoctor.watch.tasks.folder import Folder, Seen, read_some
 from ddpdoctor.watch.tasks.looks import join_looks, number_places
 

@@ -1,6 +1,6 @@
 """What tasks on which nothing moves tell each other: each writes its look into its own run directory, the first reads.
 
-The counterpart for several nodes of one torchrun, where agents carry, is ``ddpdoctor.watch.stillness``.
+The counterpart for several nodes of one torchrun, where agents carry, is ``ddpdoctor.watch.live.stillness``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ddpdoctor.evidence.codec import encode
 from ddpdoctor.evidence.sockets import NodeNetwork
 from ddpdoctor.evidence.standstill import STAGES, Standstill, join_nodes
 from ddpdoctor.watch.keeping import write_below
-from ddpdoctor.watch.stillness import UNPACKED, Exchange, Told, decode_told
+from ddpdoctor.watch.live.stillness import UNPACKED, Exchange, Told, decode_told
 from ddpdoctor.watch.tasks.folder import Folder, read_some
 
 

@@ -1,0 +1,69 @@
+"""The evidence of a job that was looked at while it ran."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+
+from ddpdoctor.evidence import Absent, Evidence, Launch
+from ddpdoctor.evidence.bundle import KINDS
+from ddpdoctor.evidence.job import Moment, ProcessRecord, describe_ranks
+from ddpdoctor.evidence.standstill import Standstill
+from ddpdoctor.gather.scrub import scrub_argv
+from ddpdoctor.watch.attach.jobs import FoundJob, FoundRank, name_script
+
+SEEN = ("processes", "ranks", "standstills")
+"""Kinds of evidence that a look gives."""
+
+
+def make_evidence(job: FoundJob, looks: Sequence[Standstill]) -> Evidence:
+    """Return what was seen of a job.
+
+    Args:
+        job: its ranks.
+        looks: at them.
+    """
+    numbers = {stand.pid: stand.rank for look in looks for stand in look.stands if stand.pid}
+    processes = tuple(_describe(job, rank, numbers.get(rank.pid, rank.rank)) for rank in job.ranks)
+    sizes = [look.world_size for look in looks if look.world_size]
+    node = job.ranks[0].seen.place.node_rank
+    # Where a script makes the variables itself, /proc does not show them, and there is nothing to compare.
+    ranks = describe_ranks(processes) if all(rank.seen.marked for rank in job.ranks) else ()
+    why = Absent("attach looks at a job that runs, from beside it", applicable=False)
+    return Evidence(
+        launch=Launch(
+            command="attach",
+            launcher=job.launcher,
+            nnodes=job.nodes,
+            nproc=len(job.ranks),
+            world_size=max(sizes, default=job.world_size),
+            node_rank=node if job.nodes > 1 else None,
+            backend="none",
+        ),
+        ranks=ranks,
+        processes=processes,
+        standstills=tuple(looks),
+        absent={kind: why for kind in KINDS if kind not in SEEN or (kind == "ranks" and not ranks)},
+    )
+
+
+def _describe(job: FoundJob, rank: FoundRank, number: int) -> ProcessRecord:
+    seen = rank.seen
+    wall_ns = time.time_ns() - int(seen.age_s * 1e9)
+    return ProcessRecord(
+        pid=seen.pid,
+        node=seen.place.node_rank or 0,
+        host=socket.gethostname(),
+        parent=seen.parent,
+        rank=number,
+        local_rank=rank.local_rank,
+        world_size=job.world_size,
+        attempt=seen.attempt,
+        command=tuple(scrub_argv(list(seen.command))),
+        script=name_script(seen.command),
+        started=Moment(wall_ns, int(seen.ticks * 1e9 / os.sysconf("SC_CLK_TCK"))),
+        watched=seen.run is not None,
+        variables=dict(seen.variables),
+    )

@@ -1,0 +1,1 @@
+"""Starting the user's job, staying beside it until it ends, and what is known then."""

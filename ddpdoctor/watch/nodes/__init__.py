@@ -1,0 +1,1 @@
+"""Several nodes in one verdict."""

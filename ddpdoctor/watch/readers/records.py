@@ -1,0 +1,346 @@
+"""Events of a process as records: what the hook wrote, made plain, bounded and free of secrets."""
+
+from __future__ import annotations
+
+import dataclasses
+import linecache
+import os
+from pathlib import Path
+from typing import Any
+
+from ddpdoctor.evidence import Frame
+from ddpdoctor.evidence.codec import LATEST_NS
+from ddpdoctor.evidence.job import (
+    ExceptionRecord,
+    Milestone,
+    Moment,
+    ProcessRecord,
+    SettingChange,
+    UnwaitedWork,
+    WrappedParameter,
+    WrapperFacts,
+)
+from ddpdoctor.evidence.variables import find_rule
+from ddpdoctor.facts.ownership import USER, Roots, find_owner
+from ddpdoctor.gather.scrub import scrub, scrub_argv, scrub_paths
+from ddpdoctor.gather.variables import allowed_variables
+from ddpdoctor.source import is_source
+
+ANOMALY = "anomaly mode"
+"""Of autograd: a setting that is no variable."""
+_COUNTS = ("begun", "dropped", "kept", "first", "last", "calls")
+MESSAGE_LIMIT = 4000
+MOST_DEEP = 4
+"""Groups of exceptions within groups that are looked into."""
+SOURCE_LIMIT = 200
+"""Characters of a source line that are shown."""
+_OURS = str(Path(__file__).parents[2])
+
+
+class Shortener:
+    """Names files relative to the working directory where they lie below it, else without the home.
+
+    Args:
+        cwd: the working directory.
+        files: what to put before the name of a file to read it, e.g. ``/proc/17/root`` for those of a container.
+    """
+
+    def __init__(self, cwd: Path, files: str = "") -> None:
+        self._base = str(cwd if files else cwd.resolve()) + os.sep
+        self._files = files
+        self._roots = Roots(ours=(_OURS,))
+        self._known: dict[str, tuple[str, str | None, bool]] = {}
+        """File -> its name, its owner where that is not as the name says, and whether it is the user's."""
+
+    def learn(self, event: dict[str, Any]) -> None:
+        """Take what a process says of the folders of Python and torch: a ``start`` or a ``torch`` event."""
+        library, torch = event.get("library"), event.get("folder")
+        told = Roots(
+            (library,) if isinstance(library, str) else (), (torch,) if isinstance(torch, str) else ()
+        )
+        joined = self._roots.join(told)
+        if (joined.python, joined.torch) != (self._roots.python, self._roots.torch):
+            self._roots = joined
+            self._known.clear()
+
+    def __call__(self, name: str) -> str:
+        """Return how a file is called in the report."""
+        if name.startswith(self._base):
+            return name[len(self._base) :]
+        return scrub_paths(name)
+
+    def frames(self, rows: Any) -> tuple[Frame, ...]:
+        """Return frames as the hook lists them: file, line, function."""
+        if not isinstance(rows, list):
+            return ()
+        return tuple(self._frame(str(file), int(line or 0), str(name)) for file, line, name in rows)
+
+    def _frame(self, file: str, line: int, function: str) -> Frame:
+        known = self._known.get(file)
+        if known is None:
+            name, owner = self(file), find_owner(file, self._roots)
+            known = name, owner if owner != find_owner(name) else None, owner == USER
+            self._known[file] = known
+        name, told, own = known
+        return Frame(name, line, function, _read_source(file, line, self._files) if own else None, told)
+
+
+def _read_source(file: str, line: int, files: str = "") -> str | None:
+    """Return the text of a line of the user's own code: never a value."""
+    if not os.path.isabs(file) or not is_source(files + file):
+        return None
+    text = linecache.getline(files + file, line).strip()
+    return scrub(text)[:SOURCE_LIMIT] or None
+
+
+def read_moment(event: dict[str, Any]) -> Moment:
+    """Return when an event was written."""
+    mono = event.get("mono_ns")
+    return Moment(int(event["wall_ns"]), None if mono is None else int(mono))
+
+
+def start_process(
+    event: dict[str, Any], before: ProcessRecord | None, node: int, shorten: Shortener
+) -> ProcessRecord:
+    """Return the record of a process that begins; of a forked one its parent knows more."""
+    shorten.learn(event)
+    if event.get("forked") and before is None:
+        return ProcessRecord(
+            pid=int(event["pid"]),
+            node=node,
+            parent=event.get("ppid"),
+            role="other",
+            started=read_moment(event),
+        )
+    script = event.get("script")
+    limit = event.get("open_files")
+    return ProcessRecord(
+        pid=int(event["pid"]),
+        node=node,
+        host=str(event.get("host") or ""),
+        parent=event.get("ppid"),
+        role=str(event.get("role") or "other"),
+        rank=event.get("rank"),
+        local_rank=event.get("local_rank"),
+        world_size=event.get("world_size"),
+        attempt=int(event.get("attempt") or 0),
+        python=str(event["python"])[:40] if event.get("python") else None,
+        command=tuple(scrub_argv([str(word) for word in event.get("argv") or ()])),
+        script=shorten(os.path.abspath(script)) if isinstance(script, str) and script != "-c" else None,
+        started=read_moment(event),
+        milestones=(Milestone("start", read_moment(event)),),
+        open_files_limit=limit if isinstance(limit, int) and limit > 0 else None,
+        variables=allowed_variables({str(k): str(v) for k, v in (event.get("variables") or {}).items()}),
+    )
+
+
+def advance_process(record: ProcessRecord, event: dict[str, Any], shorten: Shortener) -> ProcessRecord:
+    """Take one event into the record of its process."""
+    kind = event["event"]
+    if kind == "role":
+        return dataclasses.replace(record, role=str(event["role"]))
+    if kind == "torch":
+        shorten.learn(event)
+        return dataclasses.replace(record, torch=str(event.get("version")))
+    if kind == "milestone":
+        frames = shorten.frames(event.get("frames")) if event["name"] == "destroy" else ()
+        made = Milestone(str(event["name"]), read_moment(event), frames=frames)
+        record = dataclasses.replace(record, milestones=(*record.milestones, made))
+        return _begin_group(record, event) if made.name == "init-begin" else record
+    if kind == "init":
+        rank = event.get("rank")
+        own = rank if isinstance(rank, int) and rank >= 0 else record.rank
+        return dataclasses.replace(
+            record,
+            role="rank" if record.role == "other" else record.role,
+            rank=own,
+            world_size=event.get("world_size") or record.world_size,
+            backend=event.get("backend"),
+            init_method=_read_method(event.get("init_method")) or record.init_method,
+        )
+    if kind == "setting":
+        made_by = _read_setting(event, shorten)
+        return (
+            record if made_by is None else dataclasses.replace(record, settings=(*record.settings, made_by))
+        )
+    if kind == "work":
+        work = _read_work(event, shorten)
+        others = (each for each in record.unwaited if (each.op, each.frames) != (work.op, work.frames))
+        return dataclasses.replace(record, unwaited=(*others, work))
+    if kind == "exit-call":
+        text = event.get("text")
+        called = Milestone("exit-call", read_moment(event))
+        return dataclasses.replace(
+            record,
+            milestones=(*record.milestones, called),
+            exit_call=shorten.frames(event.get("frames")),
+            exit_how=str(event.get("how")),
+            exit_text=scrub(str(text))[:MESSAGE_LIMIT] if text else None,
+        )
+    if kind == "exception" and event.get("open_files"):
+        return dataclasses.replace(record, open_files_limit=int(event["open_files"]))
+    if kind == "end":
+        done = Milestone("end", read_moment(event))
+        return dataclasses.replace(
+            record, clean_end=True, ended=done.at, milestones=(*record.milestones, done)
+        )
+    return record
+
+
+def _read_setting(event: dict[str, Any], shorten: Shortener) -> SettingChange | None:
+    """Return a setting that a program made; None for a variable that may not be kept."""
+    name = str(event.get("name"))
+    if name != ANOMALY and find_rule(name) is None:
+        return None
+    return SettingChange(
+        name,
+        scrub(str(event.get("value")))[:SOURCE_LIMIT],
+        how=str(event.get("how") or "set"),
+        at=read_moment(event),
+        frames=shorten.frames(event.get("frames")),
+        count=int(event.get("count") or 1),
+        cuda=bool(event.get("cuda")),
+    )
+
+
+def _read_work(event: dict[str, Any], shorten: Shortener) -> UnwaitedWork:
+    """Return what is known of the asynchronous work of one line."""
+    group, device = event.get("group"), event.get("device")
+    return UnwaitedWork(
+        op=str(event["op"])[:SOURCE_LIMIT],
+        **{name: min(max(0, int(event.get(name) or 0)), LATEST_NS) for name in _COUNTS},
+        group=str(group)[:SOURCE_LIMIT] if group is not None else None,
+        device=str(device)[:SOURCE_LIMIT] if device is not None else None,
+        frames=shorten.frames(event.get("frames")),
+        blind=bool(event.get("blind")),
+    )
+
+
+_IDENTITY = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
+"""Variables by which a launcher tells ranks who they are; what a script makes of them is in ``init``."""
+
+
+def _begin_group(record: ProcessRecord, event: dict[str, Any]) -> ProcessRecord:
+    """A process that wants to join a group is a rank, also where it never gets in."""
+    detail = event.get("detail")
+    if not isinstance(detail, dict):
+        return record
+    variables = event.get("variables")
+    given = variables if isinstance(variables, dict) else {}
+    rank = _choose_number(detail.get("rank"), given.get("RANK"))
+    return dataclasses.replace(
+        record,
+        role="rank" if record.role == "other" and rank is not None else record.role,
+        rank=rank if rank is not None else record.rank,
+        world_size=_choose_number(detail.get("world_size"), given.get("WORLD_SIZE")) or record.world_size,
+        backend=str(detail["backend"]) if detail.get("backend") else record.backend,
+        init_method=_read_method(detail.get("init_method")) or record.init_method,
+        variables=_renew(record.variables, given),
+    )
+
+
+def _renew(known: dict[str, str], given: dict[str, Any]) -> dict[str, str]:
+    """Return the variables of a process as it joins a group; who it is stays what its launcher said."""
+    settings = {str(name): str(value) for name, value in given.items() if str(name) not in _IDENTITY}
+    if not settings:
+        return known
+    own = {name: value for name, value in known.items() if name in _IDENTITY}
+    return own | allowed_variables(settings)
+
+
+def _choose_number(given: object, variable: object) -> int | None:
+    """Return what a call was given (-1: nothing), else what the environment says."""
+    if isinstance(given, int) and given >= 0:
+        return given
+    text = str(variable)
+    return int(text) if text.isdecimal() and len(text) < 10 else None
+
+
+def _read_method(value: object) -> str | None:
+    return scrub_paths(scrub(str(value)))[:SOURCE_LIMIT] if value else None
+
+
+def end_process(record: ProcessRecord, end: dict[str, Any] | None) -> ProcessRecord:
+    """Take in what the parent saw of a process's end."""
+    if end is not None:
+        record = dataclasses.replace(
+            record, ended=read_moment(end), exit_code=end.get("code"), signal=end.get("signal")
+        )
+    return record
+
+
+def read_exception(
+    event: dict[str, Any], record: ProcessRecord, shorten: Shortener, *, handled: bool = False
+) -> ExceptionRecord:
+    """Return an exception with its chain.
+
+    Args:
+        event: ``exception``, or ``exit-call`` with one.
+        record: its process.
+        shorten: names files.
+        handled: the exception in whose handler an exit was called.
+    """
+    data = event["exception"] if handled else event
+
+    def make(data: dict[str, Any], link: str | None) -> ExceptionRecord:
+        return ExceptionRecord(
+            pid=record.pid,
+            type=str(data.get("type")),
+            message=scrub(str(data.get("message") or ""))[:MESSAGE_LIMIT],
+            frames=shorten.frames(data.get("frames")),
+            node=record.node,
+            host=record.host,
+            rank=record.rank,
+            attempt=record.attempt,
+            link=link,
+        )
+
+    parent = data.get("parent")
+    return dataclasses.replace(
+        make(data, None),
+        kind="handled" if handled else str(data.get("kind") or "uncaught"),
+        thread=data.get("thread"),
+        worker=data.get("worker"),
+        at=read_moment(event),
+        chain=tuple(make(each, str(each.get("link"))) for each in _list_chain(data)),
+        parent_frames=shorten.frames(parent.get("frames")) if isinstance(parent, dict) else (),
+    )
+
+
+def _list_chain(data: dict[str, Any], depth: int = 0) -> list[dict[str, Any]]:
+    """Return the exceptions before one, nearest first; of a group its first member, and what that came from."""
+    members = data.get("members")
+    if not isinstance(members, list) or not members or depth > MOST_DEEP:
+        return list(data.get("chain") or ())
+    return [{**members[0], "link": "member"}, *_list_chain(members[0], depth + 1)]
+
+
+def read_wrapper(event: dict[str, Any], record: ProcessRecord) -> WrapperFacts:
+    """Return what was written of a DistributedDataParallel object."""
+    rows = tuple(
+        WrappedParameter(
+            index=int(row["index"]),
+            name=str(row.get("name") or ""),
+            module=str(row.get("module") or ""),
+            module_class=str(row.get("class") or ""),
+            forward_ran=row.get("forward_ran"),
+            requires_grad=bool(row.get("requires_grad", True)),
+            got_grad=row.get("grad"),
+        )
+        for row in event.get("parameters") or ()
+    )
+    return WrapperFacts(
+        pid=record.pid,
+        model=str(event.get("wrapper") or ""),
+        parameters=rows,
+        find_unused_parameters=event.get("find_unused_parameters"),
+        static_graph=event.get("static_graph"),
+        broadcast_buffers=event.get("broadcast_buffers"),
+        buffers=tuple(str(name) for name in event.get("buffers") or ()),
+        forwards=event.get("forwards"),
+        node=record.node,
+        host=record.host,
+        rank=record.rank,
+        attempt=record.attempt,
+        at=read_moment(event),
+    )

@@ -1,0 +1,431 @@
+"""What ranks wrote down of the steps of their optimizers, folded to who agrees with whom."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence.training import (
+    OptimizerSetup,
+    StateLook,
+    StepLook,
+    StepSite,
+    TensorLook,
+    WrapperLook,
+    WrapperSetup,
+)
+from ddpdoctor.gather.regular import open_regular
+from ddpdoctor.watch.readers.agreement import Prints, fold_field, fold_texts, note_print, order_shares
+from ddpdoctor.watch.readers.events import LONGEST, read_events
+from ddpdoctor.watch.readers.records import Shortener
+
+KINDS = frozenset({"tensors", "step"})
+"""Events that tell of it."""
+LISTED = 48
+"""Tensors of one step that are listed."""
+TRAVELLING = 24
+"""Tensors of one step that are listed, though this node's ranks agree in them, where other nodes have ranks too."""
+FIRST_LISTED = 4
+"""Steps that are listed for the other nodes, besides the last one."""
+DRILLED = 6
+"""Steps of an optimizer of which the tensors are listed."""
+KEPT = 80
+"""Steps of an optimizer that are kept."""
+SITES = 32
+"""Lines that step one optimizer which are kept."""
+SMALL = 64
+"""Tensors of an optimizer up to which those of all ranks are looked through for ones without fingerprints."""
+FILE_LIMIT = 64 << 20
+
+_Key = tuple[int, str]
+"""Number of the model, and name of the tensor."""
+
+
+@dataclass(slots=True)
+class RankSteps:
+    """Events of one rank; of steps without the numbers of each tensor, which are read once more where they tell."""
+
+    rank: int
+    path: Path
+    tables: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
+    """Optimizer and number of the list -> its tensors."""
+    steps: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
+    """Optimizer and step, those included that it has shadowed under Join -> the look at it."""
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Take one event of `KINDS`."""
+        if event["event"] == "tensors":
+            self.tables[int(event["optimizer"]), int(event["table"])] = event
+        else:
+            self.steps[int(event["optimizer"]), _count_step(event)] = event
+
+    def renumber(self, numbers: Mapping[int, int]) -> None:
+        """Give optimizers other numbers; those that have none are left out."""
+        self.tables = {(numbers[key], n): event for (key, n), event in self.tables.items() if key in numbers}
+        self.steps = {(numbers[key], n): event for (key, n), event in self.steps.items() if key in numbers}
+
+    def list_tables(self, number: int) -> list[dict[str, Any]]:
+        """Return the tables of one optimizer as they changed; its models may be gone in the last one."""
+        return [table for (optimizer, _), table in sorted(self.tables.items()) if optimizer == number]
+
+
+def fold_setup(number: int, ranks: Sequence[RankSteps], shorten: Shortener) -> OptimizerSetup:
+    """Return what one optimizer steps.
+
+    Args:
+        number: of an optimizer of which one rank at least has a table.
+        ranks: of this node.
+        shorten: names files and reads source lines.
+    """
+    tables = {rank.rank: rank.list_tables(number) for rank in ranks}
+    known = {rank: found[0] for rank, found in tables.items() if found}
+    every = [table for found in tables.values() for table in found]
+    first = every[0]
+    looks = [(rank.rank, event) for rank in ranks for event in _list_steps(rank, number).values()]
+    shapes = {tuple((row[0], tuple(row[3])) for row in table["rows"]) for table in known.values()}
+    searched = known.values() if len(first["rows"]) < SMALL else [first]
+    return OptimizerSetup(
+        number=number,
+        kind=str(first["class"]),
+        ranks=RankSet(known),
+        parameters=max((int(event["count"]) for _, event in looks), default=0),
+        frames=shorten.frames(first.get("frames")),
+        models={str(key): str(name) for table in every for key, name in dict(table["models"]).items()},
+        wrappers=tuple(
+            dict.fromkeys(
+                _read_wrapper(each, shorten) for table in every for each in table.get("wrappers") or ()
+            )
+        ),
+        uniform=len(shapes) == 1,
+        unfrozen=tuple(_find_unfrozen(tables.values()))[:LISTED],
+        unreadable={
+            str(row[0]): str(row[7]) for table in searched for row in table["rows"] if row[7] is not None
+        },
+        steps=fold_texts({rank: str(_count_step(event) - 1) for rank, event in looks if event.get("final")}),
+        sites=_fold_sites(looks, shorten),
+        alongside=tuple(sorted({other for rank in ranks for other in _find_alongside(number, rank)})),
+    )
+
+
+def _fold_sites(looks: Iterable[tuple[int, dict[str, Any]]], shorten: Shortener) -> tuple[StepSite, ...]:
+    """Return how many steps each rank made at each line, from their last looks."""
+    counts: dict[tuple[Frame, ...], dict[int, int]] = defaultdict(dict)
+    for rank, event in looks:
+        for count, stack in (event.get("sites") or ()) if event.get("final") else ():
+            known = counts[shorten.frames(stack)]
+            known[rank] = known.get(rank, 0) + int(count)
+    return tuple(
+        StepSite(frames, fold_texts({rank: str(count) for rank, count in by_rank.items()}))
+        for frames, by_rank in itertools.islice(counts.items(), SITES)
+    )
+
+
+def _find_alongside(number: int, rank: RankSteps) -> Iterator[int]:
+    """Yield the optimizers that a rank stepped between its first and its last look at this one."""
+    spans: dict[int, list[int]] = {}
+    for (optimizer, _), event in rank.steps.items():
+        at = event.get("mono_ns")
+        if at is not None and not event.get("final"):
+            span = spans.setdefault(optimizer, [at, at])
+            span[:] = min(span[0], at), max(span[1], at)
+    if number in spans:
+        first, last = spans[number]
+        yield from (each for each, (a, b) in spans.items() if each != number and a < last and first < b)
+
+
+def fold_steps(number: int, ranks: Sequence[RankSteps], shorten: Shortener, *, alone: bool) -> list[StepLook]:
+    """Return the looks at the steps of one optimizer.
+
+    Args:
+        number: of the optimizer.
+        ranks: of this node.
+        shorten: names files and reads source lines.
+        alone: no other node has ranks of the job.
+    """
+    by_rank = {rank.rank: _list_steps(rank, number) for rank in ranks}
+    looks: dict[int, StepLook] = {}
+    whole: set[int] = set()
+    lacking: set[int] = set()
+    for step in sorted({step for events in by_rank.values() for step in events}):
+        events = {rank: found[step] for rank, found in by_rank.items() if step in found}
+        if any(event.get("whole") for event in events.values()):
+            whole.add(step)
+        if any(event.get("missing") for event in events.values()):
+            lacking.add(step)
+        looks[step] = _fold_step(number, step, events, shorten)
+    chosen = _choose(looks, whole, lacking)
+    if not alone:
+        chosen += _choose_shared(looks, whole)
+    for step in dict.fromkeys(chosen):
+        looks[step] = _drill(looks[step], ranks, alone=alone)
+    kept = {step for step in looks if looks[step].tensors or not step & (step - 1) or looks[step].final}
+    rest = [step for step in looks if step not in kept]
+    return [looks[step] for step in sorted([*kept, *rest[: max(0, KEPT - len(kept))]])]
+
+
+def _count_step(event: dict[str, Any]) -> int:
+    """Return the number of a step among those of all ranks: under Join a rank goes along with steps of others."""
+    return int(event["step"]) + int(event.get("shadowed") or 0)
+
+
+def _list_steps(rank: RankSteps, number: int) -> dict[int, dict[str, Any]]:
+    return {step: event for (optimizer, step), event in rank.steps.items() if optimizer == number}
+
+
+def _fold_step(number: int, step: int, events: dict[int, dict[str, Any]], shorten: Shortener) -> StepLook:
+    finals = {bool(event.get("final")) for event in events.values()}
+    if len(finals) > 1:  # some ranks were at their end, others went on
+        events = {rank: event for rank, event in events.items() if not event.get("final")}
+    rates = {rank: repr(event["rates"]) for rank, event in events.items() if event.get("rates") is not None}
+    joined = any(
+        event.get("shadowed") for event in events.values()
+    )  # each rank has summed up steps of its own
+    sums = {rank: event.get("rated") for rank, event in events.items() if not joined}
+    rated = {rank: repr(total) for rank, total in sums.items() if total is not None}
+    return StepLook(
+        optimizer=number,
+        step=step,
+        final=finals == {True},
+        values=fold_field(events, "values"),
+        gradients=fold_field(events, "gradients"),
+        rates=fold_texts(rates),
+        rated=fold_texts(rated),
+        wrappers=_fold_wrappers(events, shorten),
+        states=_fold_states(events),
+        carried=max(float(event.get("carried") or 0) for event in events.values()),
+        exchanged=max(float(event.get("exchanged") or 0) for event in events.values()),
+        joined=joined,
+    )
+
+
+def _fold_wrappers(events: Mapping[int, dict[str, Any]], shorten: Shortener) -> tuple[WrapperLook, ...]:
+    rows: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
+    ways: dict[int, dict[str, Any]] = {}
+    for rank, event in events.items():
+        for number, synced, alone, last, bypassed in event.get("wrappers") or ():
+            rows[int(number), int(synced), int(alone), int(last)].append(rank)
+            if isinstance(bypassed, dict):
+                ways.setdefault(int(number), bypassed)
+    return tuple(
+        WrapperLook(
+            number=number,
+            ranks=RankSet(who),
+            synced=synced,
+            alone=alone,
+            last_synced=None if last < 0 else bool(last),
+            bypassed=str(ways[number]["module"]) if number in ways else None,
+            bypass=shorten.frames(ways[number].get("frames")) if number in ways else (),
+        )
+        for (number, synced, alone, last), who in rows.items()
+    )
+
+
+def _fold_states(events: Mapping[int, dict[str, Any]]) -> tuple[StateLook, ...]:
+    told = {
+        rank: {str(name): str(digest) for name, digest in event["states"]}
+        for rank, event in events.items()
+        if event.get("states") is not None
+    }
+    given = {
+        rank: {str(name): str(text)[:200] for name, text in event.get("settings") or ()}
+        for rank, event in events.items()
+        if rank in told
+    }
+    return tuple(
+        StateLook(
+            name, fold_texts({rank: each.get(name, "") for rank, each in rows.items()}), setting=setting
+        )
+        for setting, rows in ((True, given), (False, told))
+        for name in dict.fromkeys(name for each in rows.values() for name in each)
+    )
+
+
+def _choose(looks: Mapping[int, StepLook], whole: set[int], lacking: set[int]) -> list[int]:
+    """Return the steps whose tensors are to be listed: where something shows first, and the last ones.
+
+    Args:
+        looks: in order.
+        whole: steps of which the numbers of each tensor are known.
+        lacking: steps at which a tensor had no gradient.
+    """
+
+    def first(holds: Callable[[int], bool]) -> int | None:
+        return next((step for step in looks if step in whole and holds(step)), None)
+
+    apart = [step for step in looks if len(looks[step].values) > 1]
+    chosen = [
+        first(lambda step: len(looks[step].values) > 1),
+        first(lambda step: len(looks[step].gradients) > 1),
+        first(lambda step: step in lacking),
+        first(lambda step: any(len(each.values) > 1 for each in looks[step].states)),
+        *[step for step in apart if looks[step].final][-1:],
+        *[step for step in apart if step in whole][-1:],
+    ]
+    return list(dict.fromkeys(step for step in chosen if step is not None))[:DRILLED]
+
+
+def _choose_shared(looks: Mapping[int, StepLook], whole: set[int]) -> list[int]:
+    """Return the steps of which every node lists tensors, so that it is known which differ between them."""
+    chosen = [step for step in looks if step in whole]
+    return [*chosen[:FIRST_LISTED], *[step for step in chosen[FIRST_LISTED:] if looks[step].final]]
+
+
+def _drill(look: StepLook, ranks: Sequence[RankSteps], *, alone: bool) -> StepLook:
+    """List the tensors that differ, or that have no gradient somewhere."""
+    tensors: dict[_Key, _Tensor] = {}
+    items: dict[tuple[str, _Key], Prints] = {}
+    for rank in ranks:
+        known = rank.steps.get((look.optimizer, look.step))
+        event = _read_step(rank.path, int(known["optimizer"]), int(known["step"])) if known else None
+        table = rank.tables.get((look.optimizer, int(event["table"]))) if event is not None else None
+        if event is None or table is None:
+            continue
+        _spread(rank.rank, event, table, tensors)
+        _spread_states(
+            rank.rank, event, table, [each.item for each in look.states if not each.setting], items
+        )
+    telling = [each.fold(key) for key, each in tensors.items() if each.tells(look.final)]
+    if not alone:  # of another node's ranks nothing is known here
+        agreed = [each.fold(key) for key, each in tensors.items() if not each.tells(look.final)]
+        telling += agreed[: max(0, TRAVELLING - len(telling))]
+    differing = sum(len(each.values) > 1 or len(each.gradients) > 1 for each in telling)
+    states = tuple(_find_state(each, items) for each in look.states)
+    return replace(look, tensors=tuple(telling[:LISTED]), differing=differing, states=states)
+
+
+def _spread_states(
+    rank: int,
+    event: dict[str, Any],
+    table: dict[str, Any],
+    names: Sequence[str],
+    items: dict[tuple[str, _Key], Prints],
+) -> None:
+    """Put one rank's numbers of its optimizer's state to their parameters; all of them where it has none."""
+    if event.get("each_state") is None:
+        return
+    own = {str(name): each for (name, _), each in zip(event["states"], event["each_state"], strict=True)}
+    rows = table["rows"][: int(event["count"])]
+    for name in names:
+        for place, row in enumerate(rows):
+            found = _pick(own.get(name, ()), place)
+            note_print(items.setdefault((name, (int(row[2]), str(row[0]))), {}), found or ("", None), rank)
+
+
+def _find_state(look: StateLook, items: Mapping[tuple[str, _Key], Prints]) -> StateLook:
+    """Return the first parameter in which a part of the state differs."""
+    for (item, key), values in items.items():
+        if item == look.item and len(values) > 1 and not look.setting:
+            return replace(look, parameter=key[1], model=key[0], values=order_shares(values))
+    return look
+
+
+@dataclass(slots=True)
+class _Tensor:
+    """One tensor of one step over the ranks."""
+
+    kind: str
+    shape: tuple[int, ...]
+    values: Prints = field(default_factory=dict)
+    gradients: Prints = field(default_factory=dict)
+    missing: list[int] = field(default_factory=list)
+    trainable: list[int] = field(default_factory=list)
+    known: dict[int, list[int]] = field(default_factory=dict)
+    idle: list[int] = field(default_factory=list)
+
+    def tells(self, final: bool) -> bool:
+        lacking = not final and self.kind == "parameter" and set(self.missing) & set(self.trainable)
+        return len(self.values) > 1 or len(self.gradients) > 1 or bool(lacking)
+
+    def fold(self, key: _Key) -> TensorLook:
+        return TensorLook(
+            name=key[1],
+            model=key[0],
+            kind=self.kind,
+            shape=self.shape,
+            trainable=RankSet(self.trainable),
+            values=order_shares(self.values),
+            gradients=order_shares(self.gradients),
+            missing=RankSet(self.missing),
+            reduced=RankSet(self.known.get(1, ())),
+            ignored=RankSet(self.known.get(2, ())),
+            idle=RankSet(self.idle),
+        )
+
+
+def _spread(rank: int, event: dict[str, Any], table: dict[str, Any], tensors: dict[_Key, _Tensor]) -> None:
+    """Put one rank's numbers of a step to their tensors."""
+    values, gradients = event.get("each") or (), event.get("each_gradient")
+    idle = set(event.get("idle") or ())
+    missing = set(event.get("missing") or ())
+    for place, row in enumerate(table["rows"]):
+        name, kind, model, shape, _, trainable, known, _ = row
+        tensor = tensors.get((int(model), str(name)))
+        if tensor is None:
+            sizes = tuple(int(size) for size in shape)
+            tensor = tensors[int(model), str(name)] = _Tensor(str(kind), sizes)
+        if trainable:
+            tensor.trainable.append(rank)
+        tensor.known.setdefault(int(known), []).append(rank)
+        note_print(tensor.values, _pick(values, place), rank)
+        if gradients is not None and place < int(event["count"]):
+            note_print(tensor.gradients, _pick(gradients, place), rank)
+            if place in missing:
+                tensor.missing.append(rank)
+        if place in idle:
+            tensor.idle.append(rank)
+
+
+def _pick(prints: Any, place: int) -> Any:
+    return prints[place] if place < len(prints) else None
+
+
+def _read_step(path: Path, optimizer: int, step: int) -> dict[str, Any] | None:
+    """Read one event of a step once more, with the numbers of each tensor."""
+    try:
+        with open_regular(path) as file:
+            for line in _find_lines(file, b'"event":"step"', f'"optimizer":{optimizer},', f'"step":{step},'):
+                for event in read_events(line):
+                    told = event.get("event"), event.get("optimizer"), event.get("step")
+                    if told == ("step", optimizer, step):
+                        return event
+    except OSError:
+        return None
+    return None
+
+
+def _find_lines(file: BinaryIO, kind: bytes, *marks: str) -> Iterator[bytes]:
+    """Yield the lines that have all marks; the file may be long, and so may a line."""
+    wanted = [kind, *(mark.encode() for mark in marks)]
+    left = FILE_LIMIT
+    while left > 0 and (line := file.readline(LONGEST)):
+        left -= len(line)
+        if all(mark in line for mark in wanted):
+            yield line
+
+
+def _find_unfrozen(tables: Iterable[list[dict[str, Any]]]) -> list[str]:
+    """Return the parameters that required no gradient in the first table of a rank, and did in a later one."""
+    found: dict[str, None] = {}
+    for each in tables:
+        frozen = {row[0] for table in each[:1] for row in table["rows"] if not row[5]}
+        for table in each[1:]:
+            found.update((str(row[0]), None) for row in table["rows"] if row[5] and row[0] in frozen)
+    return list(found)
+
+
+def _read_wrapper(row: dict[str, Any], shorten: Shortener) -> WrapperSetup:
+    return WrapperSetup(
+        number=int(row["number"]),
+        model=str(row["class"]),
+        group=RankSet(int(rank) for rank in row.get("ranks") or ()),
+        find_unused_parameters=bool(row.get("find_unused_parameters")),
+        static_graph=bool(row.get("static_graph")),
+        hooks=tuple(str(each) for each in row.get("hooks") or ()),
+        batch_norms=int(row.get("batch_norms") or 0),
+        frames=shorten.frames(row.get("frames")),
+    )

@@ -1,0 +1,116 @@
+"""What ranks wrote down of how they use DistributedDataParallel, folded to `ddpdoctor.evidence.syncs`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence.syncs import Gathered, PaceLook, Replicated, SearchLook, Syncs, Unenclosed
+from ddpdoctor.watch.readers.records import Shortener
+
+KINDS = frozenset({"pace", "search", "unenclosed", "data-parallel", "gathered"})
+"""Events that tell of it."""
+KEPT = 40
+"""Looks at the pace."""
+_PACE = ("number", "step", "steps", "backwards", "kept", "synced", "alone")
+
+Events = dict[int, list[dict[str, Any]]]
+"""Rank -> its events of `KINDS`."""
+
+
+def fold_syncs(ranks: Events, shorten: Shortener) -> Syncs:
+    """Return what the ranks of a node wrote.
+
+    Args:
+        ranks: Their events.
+        shorten: Names files and reads source lines.
+    """
+    return Syncs(
+        paces=tuple(_fold_paces(ranks))[:KEPT],
+        searches=tuple(_fold_searches(ranks)),
+        unenclosed=tuple(_fold_unenclosed(ranks, shorten)),
+        replicated=tuple(_fold_replicated(ranks, shorten)),
+        gathered=tuple(_fold_gathered(ranks, shorten)),
+    )
+
+
+def _fold_paces(ranks: Events) -> list[PaceLook]:
+    rows: dict[tuple[int, ...], list[int]] = {}
+    for rank, events in ranks.items():
+        for event in events:
+            if event["event"] == "pace":
+                rows.setdefault(tuple(int(event[name]) for name in _PACE), []).append(rank)
+    return [
+        PaceLook(row[0], RankSet(who), *row[1:])
+        for row, who in sorted(rows.items(), key=lambda each: (each[0][1], each[0]))
+    ]
+
+
+def _fold_searches(ranks: Events) -> list[SearchLook]:
+    seen: dict[int, dict[int, set[int]]] = {}
+    last: dict[int, dict[int, dict[str, Any]]] = {}
+    for rank, events in ranks.items():
+        for event in events:
+            if event["event"] == "search" and event.get("unused") is not None:
+                number, iteration = int(event["number"]), int(event["iteration"])
+                seen.setdefault(number, {}).setdefault(iteration, set()).add(int(event["unused"]))
+                last.setdefault(number, {})[rank] = event
+    return [
+        SearchLook(
+            number,
+            RankSet(last[number]),
+            len(found),
+            sum(max(sizes) > 0 for sizes in found.values()),
+            max(found),
+            len(set().union(*found.values())) == 1,
+            *_time_search(list(last[number].values())),
+        )
+        for number, found in sorted(seen.items())
+    ]
+
+
+def _time_search(events: list[dict[str, Any]]) -> tuple[int, float | None, float | None]:
+    """Return how many searches were timed, what one took and how far apart they were, where it took longest."""
+    timed = [event for event in events if event.get("each_ns") and event.get("apart_ns")]
+    if not timed:
+        return 0, None, None
+    longest = max(timed, key=lambda event: int(event["each_ns"]))
+    return int(longest["timed"]), int(longest["each_ns"]) / 1e9, int(longest["apart_ns"]) / 1e9
+
+
+def _fold_unenclosed(ranks: Events, shorten: Shortener) -> list[Unenclosed]:
+    rows: dict[tuple[int, tuple[Frame, ...]], dict[int, int]] = {}
+    for rank, events in ranks.items():
+        for event in events:
+            if event["event"] == "unenclosed":
+                counts = rows.setdefault((int(event["number"]), shorten.frames(event.get("frames"))), {})
+                counts[rank] = max(counts.get(rank, 0), int(event["count"]))
+    return [Unenclosed(key[0], RankSet(counts), max(counts.values()), key[1]) for key, counts in rows.items()]
+
+
+def _fold_replicated(ranks: Events, shorten: Shortener) -> list[Replicated]:
+    rows: dict[tuple[str, int | None, tuple[Frame, ...]], list[int]] = {}
+    for rank, events in ranks.items():
+        for event in events:
+            if event["event"] == "data-parallel":
+                count = event.get("count")
+                key = (
+                    str(event["class"]),
+                    None if count is None else int(count),
+                    shorten.frames(event.get("frames")),
+                )
+                rows.setdefault(key, []).append(rank)
+    return [Replicated(RankSet(who), *key) for key, who in rows.items()]
+
+
+def _fold_gathered(ranks: Events, shorten: Shortener) -> list[Gathered]:
+    rows: dict[tuple[str, tuple[Frame, ...]], dict[int, tuple[int, ...]]] = {}
+    for rank, events in ranks.items():
+        for event in events:
+            if event["event"] == "gathered":
+                key = str(event["class"]), shorten.frames(event.get("frames"))
+                rows.setdefault(key, {})[rank] = tuple(int(size) for size in event["shape"])
+    return [
+        Gathered(RankSet(shapes), op, next(iter(shapes.values())), frames)
+        for (op, frames), shapes in rows.items()
+    ]

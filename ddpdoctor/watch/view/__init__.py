@@ -1,0 +1,1 @@
+"""The live view of ``run --live``, and the terminal that it shares with the job."""
