@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ddpdoctor.evidence.job import Rerun
     from ddpdoctor.judge.registry import Registry
     from ddpdoctor.report.model import Report
-    from ddpdoctor.watch.launch.job import JobResult
     from ddpdoctor.watch.launch.rerun import Choice, Stdin
+    from ddpdoctor.watch.launch.result import JobResult
     from ddpdoctor.watch.launch.toggles import Applied
     from ddpdoctor.watch.rundir import RunDirectory
 

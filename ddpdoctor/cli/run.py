@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ddpdoctor.judge.registry import Registry
     from ddpdoctor.report.model import Job, Report
     from ddpdoctor.watch.commandline import Split
-    from ddpdoctor.watch.launch.job import JobResult
+    from ddpdoctor.watch.launch.result import JobResult
     from ddpdoctor.watch.rundir import RunDirectory
 
 EXAMPLES = (
@@ -122,11 +122,11 @@ def run(options: argparse.Namespace) -> int:
     from ddpdoctor.cli.display import Display, complain
     from ddpdoctor.cli.together import find_others
     from ddpdoctor.watch.commandline import find_misplaced
+    from ddpdoctor.watch.launch.desk import Desk
     from ddpdoctor.watch.launch.job import Company, make_command, run_job
     from ddpdoctor.watch.launch.rerun import look_at_stdin
     from ddpdoctor.watch.launch.script import check_script, describe_start_failure, refuse_notebook
     from ddpdoctor.watch.launch.waiting import RendezvousWatch
-    from ddpdoctor.watch.nodes.sums import Desk
     from ddpdoctor.watch.rundir import make_run_directory
 
     split: Split = options.split

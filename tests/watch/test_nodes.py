@@ -21,13 +21,12 @@ from ddpdoctor.evidence.standstill import Standstill
 from ddpdoctor.evidence.training import EpochLook, StepLook, Training
 from ddpdoctor.watch.commandline import Split
 from ddpdoctor.watch.companions import Companions, Guard
+from ddpdoctor.watch.launch.desk import ADDRESS, Desk
 from ddpdoctor.watch.live.memory import MemoryWatch
 from ddpdoctor.watch.nodes.parcels import PARCEL_BYTES, pack
 from ddpdoctor.watch.nodes.sums import (
-    ADDRESS,
     BY_NODE,
     FOLDER,
-    Desk,
     add_nodes,
     find_head,
     join_nodes,

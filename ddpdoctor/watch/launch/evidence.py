@@ -15,7 +15,7 @@ from ddpdoctor.evidence.texts import match_text
 from ddpdoctor.gather.scrub import scrub
 from ddpdoctor.gather.variables import allowed_variables
 from ddpdoctor.watch.commandline import Split, find_torchrun, read_torchrun
-from ddpdoctor.watch.launch.job import JobResult
+from ddpdoctor.watch.launch.result import JobResult
 from ddpdoctor.watch.launch.script import ScriptProblem
 from ddpdoctor.watch.readers.collect import Collected, collect_run
 from ddpdoctor.watch.rundir import RunDirectory

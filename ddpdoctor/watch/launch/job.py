@@ -12,25 +12,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpdoctor.evidence.job import REQUESTS, Moment
 from ddpdoctor.watch.commandline import Split
 from ddpdoctor.watch.companions import Companions, Guard
+from ddpdoctor.watch.launch.desk import Desk
 from ddpdoctor.watch.launch.guardian import Guardian, Witness
 from ddpdoctor.watch.launch.limit import Limit
 from ddpdoctor.watch.launch.relay import HEAD_BYTES, Relay
+from ddpdoctor.watch.launch.result import JobResult
 from ddpdoctor.watch.launch.signals import Heard, SignalWait
 from ddpdoctor.watch.launch.waiting import RendezvousWatch
 from ddpdoctor.watch.live.asking import Reception
 from ddpdoctor.watch.live.memory import MemoryWatch
-from ddpdoctor.watch.nodes.sums import Desk
 from ddpdoctor.watch.rundir import RunDirectory
 
 if TYPE_CHECKING:
-    from ddpdoctor.evidence.collectives import CallLog
     from ddpdoctor.watch.live.comparing import CallWatch
     from ddpdoctor.watch.live.monitor import Monitor
     from ddpdoctor.watch.live.uneven import LoaderWatch
@@ -47,36 +47,6 @@ NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 SI_USER = 0
 """si_code of a signal that a process sent with kill(2); others come from the kernel (a terminal's Ctrl-C)."""
 PR_SET_PDEATHSIG = 1
-
-
-@dataclass(slots=True)
-class JobResult:
-    """How the launched command ended."""
-
-    returncode: int
-    """As subprocess gives it: negative for a signal."""
-    duration_s: float
-    memory: MemoryWatch
-    signals: list[str] = field(default_factory=list)
-    """Signals that came while it ran."""
-    lost: list[str] = field(default_factory=list)
-    timed_out: bool = False
-    """It was told to end because its limit was over."""
-    stopped: bool = False
-    """It was told to end because it stood still."""
-    stopped_elsewhere: str | None = None
-    """What was found on another node, where that was seen."""
-    ended: Moment | None = None
-    """When that was seen."""
-    calls: CallLog | None = None
-    """What its ranks called, where some of it is worth keeping."""
-
-    @property
-    def exit_code(self) -> int:
-        """What a shell would have seen; 1 where a hang was ended."""
-        if self.stopped:
-            return 1
-        return self.returncode if self.returncode >= 0 else 128 - self.returncode
 
 
 def make_command(split: Split) -> list[str]:

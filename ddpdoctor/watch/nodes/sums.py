@@ -1,4 +1,4 @@
-"""Several nodes in one verdict: summing up one node for the head, and what the head makes of the others' sums.
+"""Several nodes in one verdict: what the head makes of the others' sums.
 
 The agents carry it (``inject/ddpdoctor_watch/nodes.py``, docs/adr/0006). Everything that comes from another node is
 data of somebody else: read with limits, never trusted to be whole.
@@ -9,29 +9,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddpdoctor.gather.regular import open_regular
-from ddpdoctor.watch.listening import Listener
-from ddpdoctor.watch.nodes.parcels import UNPACKED_BYTES, pack
+from ddpdoctor.watch.nodes.parcels import UNPACKED_BYTES
 
 if TYPE_CHECKING:
     from ddpdoctor.evidence import Evidence, Launch
     from ddpdoctor.evidence.members import JobNode
-    from ddpdoctor.watch.commandline import Split
-    from ddpdoctor.watch.live.memory import MemoryWatch
-    from ddpdoctor.watch.rundir import RunDirectory
 
 FOLDER = "nodes"
 """Below the run directory of the head: what the other nodes told, one file for each."""
-ADDRESS = "node"
-"""Name of the socket at which the agent asks for the sum, in the run's private directory."""
-LOG_BYTES = 8 << 20
-"""Of each log that are read for a sum, half of it at each end: the others wait for it."""
 EVENTS_BYTES = 64 << 20
 NODES = 16_384
 RANKS = 1 << 20
@@ -39,69 +30,6 @@ BY_NODE = (
     "processes", "exceptions", "crashes", "wrappers", "texts", "memory", "ranks", "standstills", "training",
 )  # fmt: skip
 """Kinds of evidence whose rows say of which node they are: those that travel."""
-
-
-class Desk:
-    """Sums up what was seen on this node, when the agent asks for it; nothing is done before that."""
-
-    def __init__(self, directory: RunDirectory, split: Split) -> None:
-        self._directory, self._split = directory, split
-        self._started = time.monotonic()
-        self._memory: MemoryWatch | None = None
-        self._signals: list[str] = []
-        self._listener = Listener(directory.private / ADDRESS, self._answer, "ddpdoctor-nodes", self._note)
-        self.lost: list[str] = []
-
-    def expect(self, memory: MemoryWatch, signals: list[str]) -> None:
-        """Take what a sum is made of.
-
-        Args:
-            memory: of the run.
-            signals: names of those that came; goes on growing.
-        """
-        self._memory, self._signals = memory, signals
-
-    def start(self) -> None:
-        """Begin to listen, in a thread.
-
-        Raises:
-            OSError: there can be no socket.
-            RuntimeError: there can be no thread.
-        """
-        self._listener.open()
-
-    def close(self) -> None:
-        """Stop to listen."""
-        self._listener.close()
-
-    def _answer(self, question: bytes) -> bytes:
-        try:
-            return self._sum_up(int(json.loads(question)["node"]))
-        except Exception as problem:  # ours, or a question of nobody's; the next one is answered
-            self._note(problem)
-            return b""
-
-    def _note(self, problem: Exception) -> None:
-        self.lost.append(f"the sum for other nodes: {type(problem).__name__}: {problem}")
-
-    def _sum_up(self, node: int) -> bytes:
-        from ddpdoctor.evidence.bundle import JOB_KINDS, renumber_node
-        from ddpdoctor.watch.launch.evidence import make_evidence
-        from ddpdoctor.watch.launch.job import JobResult
-
-        assert self._memory is not None, "listens only when open"
-        so_far = JobResult(0, time.monotonic() - self._started, self._memory, list(self._signals), [])
-        evidence = make_evidence(so_far, self._directory, self._split, log_bytes=LOG_BYTES)
-        own = [each for each in read_members(self._directory.kept, evidence) if each.own]
-        own = [dataclasses.replace(each, interrupted=_first(self._signals)) for each in own]
-        # How the launcher ends is not known yet, and it is the head's to judge a standstill.
-        rest: dict[str, Any] = {kind: () for kind in JOB_KINDS if kind not in BY_NODE}
-        rest["members"] = tuple(own)
-        return pack(renumber_node(dataclasses.replace(evidence, **rest), node))
-
-
-def _first(signals: Sequence[str]) -> str | None:
-    return signals[0] if signals else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,41 @@
+"""How the launched command ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ddpdoctor.evidence import Moment
+    from ddpdoctor.watch.live.comparing import CallLog
+    from ddpdoctor.watch.live.memory import MemoryWatch
+
+
+@dataclass(slots=True)
+class JobResult:
+    """How the launched command ended."""
+
+    returncode: int
+    """As subprocess gives it: negative for a signal."""
+    duration_s: float
+    memory: MemoryWatch
+    signals: list[str] = field(default_factory=list)
+    """Signals that came while it ran."""
+    lost: list[str] = field(default_factory=list)
+    timed_out: bool = False
+    """It was told to end because its limit was over."""
+    stopped: bool = False
+    """It was told to end because it stood still."""
+    stopped_elsewhere: str | None = None
+    """What was found on another node, where that was seen."""
+    ended: Moment | None = None
+    """When that was seen."""
+    calls: CallLog | None = None
+    """What its ranks called, where some of it is worth keeping."""
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell would have seen; 1 where a hang was ended."""
+        if self.stopped:
+            return 1
+        return self.returncode if self.returncode >= 0 else 128 - self.returncode
