@@ -20,8 +20,8 @@ from ddpdoctor.judge.verdict import Verdict
 from ddpdoctor.report.model import Report
 from ddpdoctor.watch.commandline import Split
 from ddpdoctor.watch.launch import job, rerun
-from ddpdoctor.watch.launch.job import JobResult
 from ddpdoctor.watch.launch.rerun import Choice, Stdin
+from ddpdoctor.watch.launch.result import JobResult
 from ddpdoctor.watch.launch.toggles import Applied
 from ddpdoctor.watch.live.memory import MemoryWatch
 from ddpdoctor.watch.rundir import make_run_directory
