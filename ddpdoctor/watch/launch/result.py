@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ddpdoctor.evidence.collectives import CallLog
     from ddpdoctor.evidence.job import Moment
-    from ddpdoctor.evidence.standstill import CallLog
     from ddpdoctor.watch.live.memory import MemoryWatch
 
 
