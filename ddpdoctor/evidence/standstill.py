@@ -11,6 +11,7 @@ from ddpdoctor.evidence.native import NativeFrame
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.sockets import NodeNetwork, RasAnswer
 from ddpdoctor.evidence.stages import Frame
+from ddpdoctor.facts.collectives import GROUP_MAKERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,8 @@ class Call:
         return f"{self.op} {self.members}" if self.op in MAKERS else f"{self.op} {self.index} {self.members}"
 
 
-MAKERS = ("new_group", "split_group", "shrink_group")
-"""What makes a group: called by its members, or by all ranks."""
+MAKERS = GROUP_MAKERS
+"""Called by the members of the group, or by all ranks."""
 
 
 def name_points(sends: bool, peer: int | None, tag: int, group: str) -> str:

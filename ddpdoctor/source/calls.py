@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from ddpdoctor.facts.collectives import COLLECTIVES, SUBGROUP_MAKERS
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.walking import find_keyword, is_spelled_out
 
@@ -17,27 +18,8 @@ SAMPLERS = frozenset(
     {"torch.utils.data.DistributedSampler", "torch.utils.data.distributed.DistributedSampler"}
 )
 """Samplers that give each rank its own part of the data."""
-GROUP_AT = {
-    "all_gather": 2,
-    "all_gather_into_tensor": 2,
-    "all_gather_object": 2,
-    "all_reduce": 2,
-    "all_reduce_coalesced": 2,
-    "all_to_all": 2,
-    "all_to_all_single": 4,
-    "barrier": 0,
-    "broadcast": 2,
-    "broadcast_object_list": 2,
-    "gather": 3,
-    "gather_object": 3,
-    "monitored_barrier": 0,
-    "reduce": 3,
-    "reduce_scatter": 3,
-    "reduce_scatter_tensor": 3,
-    "scatter": 3,
-    "scatter_object_list": 3,
-}
-"""Functions of torch.distributed and where their argument ``group`` stands (torch 2.13)."""
+GROUP_AT = {row.name: row.group for row in COLLECTIVES.values()}
+"""Functions of torch.distributed and where their argument ``group`` stands."""
 GROUP_AT_FUNCTIONAL = {
     "all_gather": 1,
     "all_reduce": 2,
@@ -52,7 +34,7 @@ GROUP_AT_FUNCTIONAL = {
 """The same for those of torch.distributed.nn, which keep gradients."""
 FUNCTIONAL = ("torch.distributed.nn.functional.", "torch.distributed.nn.")
 PLAIN = ("torch.distributed.distributed_c10d.", "torch.distributed.")
-GROUPS = frozenset({"new_group", "new_subgroups", "new_subgroups_by_enumeration"})
+GROUPS = frozenset({"new_group", *SUBGROUP_MAKERS})
 """Calls that make process groups, in which all ranks of the job take part."""
 WORLD = frozenset({"torch.distributed.group.WORLD", "torch.distributed.GroupMember.WORLD"})
 ACCELERATE = frozenset(

@@ -12,10 +12,11 @@ import pytest
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.collectives import CallLog
+from ddpdoctor.facts.wire import COUNT_AT, HEADER, MAGIC
 from ddpdoctor.judge import CannotLook, Finding, NotApplicable
 from ddpdoctor.watch.live import comparing
 from ddpdoctor.watch.live.comparing import CallComparer
-from ddpdoctor.watch.readers.rings import COUNT_AT, HEAD, HEADER, MAGIC, RECORD
+from ddpdoctor.watch.readers.rings import HEAD, RECORD
 from ddpdoctor_checks.calls.last import find_last_mismatch
 from ddpdoctor_checks.silent.order import find_order_in_job
 

@@ -18,17 +18,14 @@ import pytest
 from ddpdoctor.cli import main
 from ddpdoctor.cli.viewing import make_view
 from ddpdoctor.evidence import RankSet
+from ddpdoctor.facts.wire import OTHER
 from ddpdoctor.text.characters import width_of
 from ddpdoctor.text.paper import Paper
 from ddpdoctor.watch.live.lags import find_lags
 from ddpdoctor.watch.live.memory import MemoryWatch
 from ddpdoctor.watch.live.monitor import Monitor
 from ddpdoctor.watch.live.policy import Policy, Ruling
-from ddpdoctor.watch.readers.rings import (
-    OTHER,
-    Ring,
-    Row,
-)
+from ddpdoctor.watch.readers.rings import Ring, Row
 from ddpdoctor.watch.rundir import RunDirectory
 from ddpdoctor.watch.view.live_view import LiveView
 from ddpdoctor.watch.view.progress import (

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from ddpdoctor.facts.wire import COUNT_AT, HEADER, MAGIC
 from ddpdoctor.watch.live.look import list_beside, open_call
 from ddpdoctor.watch.live.pace import BLOCKED_S, QUIET_S, Glance, Pace, median_step
 from ddpdoctor.watch.readers.records import Shortener
-from ddpdoctor.watch.readers.rings import COUNT_AT, HEAD, HEADER, MAGIC, RECORD, Ring, Row, find_rings
+from ddpdoctor.watch.readers.rings import HEAD, RECORD, Ring, Row, find_rings
 
 SECOND = 10**9
 MAIN = 77

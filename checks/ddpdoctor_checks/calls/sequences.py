@@ -9,19 +9,14 @@ from dataclasses import dataclass, field
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.collectives import COMPLETED, RETIRED, RING, CallLog, RankCalls, RecordedCall, Shapes
 from ddpdoctor.evidence.numbers import Numbers
+from ddpdoctor.facts.collectives import COLLECTIVES, NONE, OWN, ROOT, names_with
 from ddpdoctor_checks.stage_evidence import find_user_line, find_user_lines
 
-UNEVEN = frozenset(
-    {"all_to_all", "all_to_all_single", "gather", "scatter", "all_gather_object", "gather_object", "barrier"}
-)
+UNEVEN = names_with(OWN, ROOT, NONE)
 """Collectives whose tensors may differ over ranks: uneven splits, and roots that alone hold the list."""
 GATHERING = frozenset({"all_gather"})
 """Those of which each rank gives what it has, and all get the same."""
-MEETING = frozenset({
-    "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_coalesced", "all_gather_into_tensor",
-    "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced", "all_to_all", "all_to_all_single",
-    "barrier",
-})  # fmt: skip
+MEETING = frozenset(row.name for row in COLLECTIVES.values() if row.meets)
 """Collectives that end on no rank before all have called them; a broadcast may end on its root."""
 
 CALLERS = 3

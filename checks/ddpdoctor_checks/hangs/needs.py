@@ -12,21 +12,14 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.standstill import MAKERS, Call, name_points
+from ddpdoctor.facts.collectives import OWN, PARTS, ROOT, names_with, operation_of
 
 if TYPE_CHECKING:
     from ddpdoctor_checks.hangs.reading import Place
 
 BACKWARD, FORWARD = "backward", "DistributedDataParallel.forward"
-SAME = {
-    "all_gather_into_tensor": "all_gather",
-    "all_gather_single": "all_gather",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "reduce_scatter_single": "reduce_scatter",
-    "all_to_all_single": "all_to_all",
-}
-"""Functions that are one collective: ranks that mix them meet."""
-UNEVEN = ("all_gather", "reduce_scatter", "all_to_all", "scatter", "gather")
-"""Collectives whose parts may be of different sizes on other devices than the processor."""
+UNEVEN = frozenset(map(operation_of, names_with(PARTS, ROOT, OWN)))
+"""What is done with parts that may be of different sizes on other devices than the processor."""
 UNKNOWN = "unknown"
 """Op of a call of which only the number is known: a program that makes new shapes at each step fills the tables."""
 PENDING = 60
@@ -49,7 +42,7 @@ class Need:
 
 def essence(call: Call) -> tuple[object, ...]:
     """Return what has to agree in one call over ranks."""
-    op = SAME.get(call.op, call.op)
+    op = operation_of(call.op)
     size = math.prod(call.shape) if call.shape is not None else None
     if op in UNEVEN and call.device not in (None, "cpu"):
         size = None

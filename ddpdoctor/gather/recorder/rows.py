@@ -15,6 +15,7 @@ from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.collectives import RETIRED, UNKNOWN, CallTable, RankCalls, RecordedCall, Shapes
 from ddpdoctor.evidence.collectives import STATES as STATE_NAMES
 from ddpdoctor.evidence.numbers import Numbers
+from ddpdoctor.facts.collectives import OPERATION_OF_BACKENDS
 
 MOST_ROWS = 1_000_000
 """Entries of one dump; torch's default is 2,000."""
@@ -28,23 +29,6 @@ MOST_RANKS = 65_536
 DIMENSIONS, TENSORS = 16, 64
 """Of a shape, and shapes of one call, that are kept: an all_to_all over 1,024 ranks has as many."""
 
-_OPERATIONS = {
-    "_all_gather_base": "all_gather_into_tensor",
-    "_allgather_base": "all_gather_into_tensor",
-    "ALLGATHER_coalesced": "all_gather_coalesced",
-    "_reduce_scatter_base": "reduce_scatter_tensor",
-    "REDUCE_SCATTER_coalesced": "reduce_scatter_tensor_coalesced",
-    "all_reduce_barrier": "barrier",
-    "allreduce_coalesced": "all_reduce_coalesced",
-    "_broadcast_oop": "broadcast",
-    "_reduce_oop": "reduce",
-    "all_to_all_v_single": "all_to_all_single",
-    "all_gather_single": "all_gather_into_tensor",
-    "reduce_scatter_single": "reduce_scatter_tensor",
-    "all_gather_v": "all_gather",
-    "reduce_scatter_v": "reduce_scatter",
-}
-"""Names that backends give to what torch.distributed calls otherwise (ProcessGroupNCCL.cpp, ProcessGroupGloo.cpp)."""
 _TYPES = {
     "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64", "Int": "int32",
     "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool", "ComplexFloat": "complex64",
@@ -143,7 +127,7 @@ class Rows:
         p2p = bool(entry.get("is_p2p")) or operation in ("send", "recv")
         known = self.members.get(name)
         return RecordedCall(
-            op=_OPERATIONS.get(operation, operation),
+            op=OPERATION_OF_BACKENDS.get(operation, operation),
             group=self.table.group(name, _plain_name(description), known[2] if known else None),
             inputs=_shapes(entry.get("input_sizes")),
             outputs=_shapes(entry.get("output_sizes")),

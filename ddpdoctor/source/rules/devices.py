@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.evidence.sources import SourceFact
+from ddpdoctor.facts.collectives import COLLECTIVES
 from ddpdoctor.source.apart import Ways
 from ddpdoctor.source.calls import JOINS, name_collective
 from ddpdoctor.source.names import Files, Scope
@@ -17,16 +18,13 @@ from ddpdoctor.source.walking import find_keyword, own_nodes
 SETS = frozenset({"torch.cuda.set_device", "torch.cuda.device", "torch.set_default_device",
                   "torch.set_default_tensor_type", "torch.accelerator.set_device_index"})  # fmt: skip
 """Functions that set the device of the rank, or of tensors."""
-BY_CURRENT = frozenset(
-    {"barrier", "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"}
-)
+BY_CURRENT = frozenset({"barrier", *(row.name for row in COLLECTIVES.values() if row.objects)})
 """Collectives that take the current device, whatever they are given."""
 MADE = frozenset({"torch.zeros", "torch.ones", "torch.empty", "torch.full", "torch.arange", "torch.rand", "torch.randn",
                   "torch.tensor", "torch.Tensor", "torch.FloatTensor", "torch.LongTensor", "torch.IntTensor",
                   "torch.randint", "torch.linspace", "torch.eye"})  # fmt: skip
 """Functions that make a tensor on the CPU unless they are told otherwise."""
-SENT = {"all_reduce": 0, "broadcast": 0, "reduce": 0, "all_gather": 1, "gather": 0, "all_gather_into_tensor": 1,
-        "reduce_scatter_tensor": 1}  # fmt: skip
+SENT = {row.name: row.given for row in COLLECTIVES.values() if row.given is not None}
 """Where the tensor stands that a rank gives."""
 ONE_NODE = re.compile(r"localhost|127\.0\.0\.1|device_count|standalone")
 """What a script says that knows only one node, or how many GPUs there are."""

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
+from ddpdoctor.facts.collectives import COLLECTIVES
 from ddpdoctor.source.apart import Ways
 from ddpdoctor.source.calls import GROUP_AT, name_collective
 from ddpdoctor.source.known import KNOWN_ROOTS
@@ -20,9 +21,7 @@ SETTLES = frozenset({"torch.distributed.barrier", "torch.distributed.monitored_b
 SENDS = frozenset({f"{DIST}send", f"{DIST}isend", f"{DIST}send_object_list"})
 RECEIVES = frozenset({f"{DIST}recv", f"{DIST}irecv", f"{DIST}recv_object_list"})
 UNORDERED = frozenset({f"{DIST}isend", f"{DIST}irecv", f"{DIST}batch_isend_irecv"})
-ROOTS = {"broadcast": ("src", 1), "reduce": ("dst", 1), "gather": ("dst", 2), "scatter": ("src", 2),
-         "broadcast_object_list": ("src", 1), "gather_object": ("dst", 2),
-         "scatter_object_list": ("src", 2)}  # fmt: skip
+ROOTS = {row.name: row.root for row in COLLECTIVES.values() if row.root is not None}
 """Collectives with a root, and where it stands."""
 
 

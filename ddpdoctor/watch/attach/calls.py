@@ -7,17 +7,12 @@ from collections.abc import Sequence
 
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.standstill import Call
+from ddpdoctor.facts.collectives import COLLECTIVES, GROUP_MAKERS, POINT_TO_POINT, SUBGROUP_MAKERS
 from ddpdoctor.facts.ownership import TORCH
 
-COLLECTIVES = frozenset(
-    (
-        "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_coalesced", "all_gather_into_tensor",
-        "all_gather_object", "all_to_all", "all_to_all_single", "barrier", "broadcast", "broadcast_object_list",
-        "gather", "gather_object", "monitored_barrier", "new_group", "new_subgroups",
-        "new_subgroups_by_enumeration", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter",
-        "scatter_object_list", "split_group", "init_process_group", "destroy_process_group", "wait_tensor",
-    )
-)  # fmt: skip
+MET = frozenset((
+    *COLLECTIVES, *GROUP_MAKERS, *SUBGROUP_MAKERS, "init_process_group", "destroy_process_group", "wait_tensor",
+))  # fmt: skip
 """Public functions for which all ranks of a group have to come, whatever file of torch.distributed they are in."""
 C10D = "torch/distributed/distributed_c10d.py"
 """Holds the public functions themselves: what waits there waits for other ranks, whatever its name is."""
@@ -25,9 +20,7 @@ _QUICK = ("_", "<", "get_", "is_", "supports_", "record_")
 """How functions of that file begin that are not public, or that wait for nobody."""
 _GENERATED = re.compile(r"\b_c10d_functional\w*\.(\w+)")
 """A collective in code that torch's compiler has made."""
-POINT_TO_POINT = frozenset(
-    ("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list")
-)
+TWO_SIDED = frozenset((*POINT_TO_POINT, "batch_isend_irecv"))
 WRAPPER = "torch/nn/parallel/distributed.py"
 _WRAPPED = {"__init__": "DistributedDataParallel", "forward": "DistributedDataParallel.forward"}
 """Methods of DistributedDataParallel that wait for other ranks."""
@@ -57,7 +50,7 @@ def find_call(frames: Sequence[Frame]) -> Call | None:
         found = _name_op(frame, inside)
         op = found or op
     if op:
-        return Call(op, point_to_point=op in POINT_TO_POINT, frames=tuple(frames))
+        return Call(op, point_to_point=op in TWO_SIDED, frames=tuple(frames))
     source = frames[0].source or ""
     made = _GENERATED.search(source)
     if made is not None:
@@ -70,10 +63,10 @@ def find_call(frames: Sequence[Frame]) -> Call | None:
 def _name_op(frame: Frame, inside: Sequence[str]) -> str | None:
     if frame.file.endswith(WRAPPER):
         op = _WRAPPED.get(frame.function)
-        waits = any(name in _SYNCS or name in COLLECTIVES for name in inside) or frame.function == "__init__"
+        waits = any(name in _SYNCS or name in MET for name in inside) or frame.function == "__init__"
         return op if op is not None and waits else None
     if "torch/distributed/" not in frame.file:
         return None
-    known = frame.function in COLLECTIVES or frame.function in POINT_TO_POINT
+    known = frame.function in MET or frame.function in TWO_SIDED
     public = frame.file.endswith(C10D) and not frame.function.startswith(_QUICK)
     return frame.function if known or public else None

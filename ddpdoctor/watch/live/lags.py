@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from ddpdoctor.evidence.timing import compare
-from ddpdoctor.watch.readers.rings import DDP, OTHER, POINT_TO_POINT, Ring, Row
+from ddpdoctor.facts.wire import OTHER, POINT_TO_POINT, WRAP
+from ddpdoctor.watch.readers.rings import Ring, Row
 
 NEWEST = 16
 """Calls of one kind whose median is taken."""
 FEWEST = 4
-_FORWARD = f"{DDP}.forward"
+_FORWARD = f"{WRAP}.forward"
 
 _Times = dict[tuple[str, object], dict[int, int]]
 """Kind of call -> its number -> when the rank came to what it waits in."""

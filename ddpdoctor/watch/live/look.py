@@ -14,6 +14,7 @@ import psutil
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Call, ChildStand, FileLock, Stand, Standstill
+from ddpdoctor.facts.wire import RAISED
 from ddpdoctor.gather.processes import STARTED, STATE, SYSTEM_TIME, USER_TIME, read_stat
 from ddpdoctor.gather.scrub import scrub, scrub_argv
 from ddpdoctor.source import find_conditions
@@ -21,7 +22,7 @@ from ddpdoctor.watch.live import network
 from ddpdoctor.watch.live.locks import read_locks
 from ddpdoctor.watch.live.stacks import Stack, take_stacks
 from ddpdoctor.watch.readers.records import SOURCE_LIMIT, Shortener
-from ddpdoctor.watch.readers.rings import RAISED, Ring, Row
+from ddpdoctor.watch.readers.rings import Ring, Row
 
 CALLERS = 3
 """Frames of a call that is one of the last ones; the one that a rank stands in keeps them all."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from ddpdoctor.evidence.codec import encode
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Standstill
+from ddpdoctor.facts.wire import RAISED
 from ddpdoctor.watch.companions import end_thread
 from ddpdoctor.watch.keeping import write_below
 from ddpdoctor.watch.live.look import TICKS, Looker, Pulse, open_call, read_pulse
@@ -24,7 +25,7 @@ from ddpdoctor.watch.live.ras import ask_ras
 from ddpdoctor.watch.live.recorders import Recorders
 from ddpdoctor.watch.live.stillness import Exchange, read_node
 from ddpdoctor.watch.live.suspicion import Marks, Suspicion, mark, went_on
-from ddpdoctor.watch.readers.rings import RAISED, Ring, Row
+from ddpdoctor.watch.readers.rings import Ring, Row
 
 TICK_S = 0.5
 """Between two glances at the rings: a few reads of 64 bytes for each rank."""

@@ -15,6 +15,7 @@ from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.collectives import COMPLETED, RETIRED, STATES, CallLog, RecordedCall
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Call, Recorded, Recorder, Stand
+from ddpdoctor.facts.collectives import operation_of
 
 OPEN = 20
 """Of the calls of a rank that are not over."""
@@ -22,12 +23,6 @@ APART_S = 0.2
 """Between the moments at which ring and recorder saw one call: microseconds, and what clocks were corrected by."""
 SHORT_S = 0.002
 """By which the two may differ where nothing was corrected."""
-_SAME = {
-    "all_gather_into_tensor": "all_gather",
-    "all_gather_single": "all_gather",
-    "all_to_all_single": "all_to_all",
-}
-"""Functions that gloo records as another one."""
 
 
 @dataclass(slots=True)
@@ -125,11 +120,11 @@ def _match(calls: Sequence[Call], entries: Sequence[_Entry], at: Moment) -> dict
     for place, call in enumerate(calls):
         if call.collective:
             size = math.prod(call.shape) if call.shape is not None else None
-            kind = (call.group, _SAME.get(call.op, call.op), size, call.dtype)
+            kind = (call.group, operation_of(call.op), size, call.dtype)
             mine.setdefault(kind, []).append(place)
     theirs: dict[_Kind, list[_Entry]] = {}
     for entry in entries:
-        kind = (entry.group, _SAME.get(entry.call.op, entry.call.op), _count(entry.call), _dtype(entry.call))
+        kind = (entry.group, operation_of(entry.call.op), _count(entry.call), _dtype(entry.call))
         theirs.setdefault(kind, []).append(entry)
     seen_s = (calls[0].age_s if calls else None) or 0.0
     for entry in entries:

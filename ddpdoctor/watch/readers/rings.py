@@ -13,19 +13,28 @@ from typing import Any
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.ranks import LARGEST_RANK
 from ddpdoctor.evidence.standstill import Call, LoaderStand
+from ddpdoctor.facts.wire import (
+    ASYNC,
+    BLIND,
+    COUNT_AT,
+    END_UNKNOWN,
+    HEAD_FORMAT,
+    HEADER,
+    INIT,
+    MAGIC,
+    NEW_GROUP,
+    POINT_TO_POINT,
+    RAISED,
+    RECORD_FORMAT,
+    WRAP,
+)
 from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.watch.readers.events import DAMAGED, read_events
 from ddpdoctor.watch.readers.records import Shortener
 from ddpdoctor.watch.readers.timing import read_newest
 
-MAGIC = b"DDPRING1"
-BLIND = b"DDPBLIND"
-HEADER = 4096
-COUNT_AT = 64
-RECORD = struct.Struct("<QQQQIIIiiIQ")
-HEAD = struct.Struct("<8sIIQQQ")
-ASYNC, POINT_TO_POINT, END_UNKNOWN, OTHER, RAISED = 1, 2, 4, 8, 16
-INIT, DDP, NEW_GROUP = "init_process_group", "DistributedDataParallel", "new_group"
+RECORD = struct.Struct(RECORD_FORMAT)
+HEAD = struct.Struct(HEAD_FORMAT)
 MOST_EVENTS = 16 << 20
 """Bytes of a process's events that are looked through for what the numbers mean."""
 MOST_CAPACITY = 1 << 20
@@ -172,7 +181,7 @@ class Ring:
             if any(type(size) is not int for size in event.get("shape") or ()):
                 raise TypeError("a size is no number")
             self.signatures[int(event["number"])] = event
-            if event.get("op") == DDP and isinstance(event.get("ranks"), list):
+            if event.get("op") == WRAP and isinstance(event.get("ranks"), list):
                 alike = sum(ranks == event["ranks"] for _, ranks in self._wrappers.values())
                 self._wrappers.setdefault(int(event["index"]), (alike + 1, event["ranks"]))
         elif kind == "site":
@@ -261,7 +270,7 @@ class Ring:
             ranks = signature.get("ranks")
             if op == INIT and self.asked_size is not None:
                 ranks = range(self.asked_size)
-            elif op.startswith(DDP):
+            elif op.startswith(WRAP):
                 index, ranks = self._wrappers.get(int(signature.get("index") or 0), (0, None))
         return Call(
             op=op,

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ddpdoctor.evidence.standstill import Call
+from ddpdoctor.facts.wire import OTHER, POINT_TO_POINT, WRAP
 from ddpdoctor.watch.live.lags import find_lags
 from ddpdoctor.watch.live.look import TICKS, Pulse, open_call, read_pulse
 from ddpdoctor.watch.live.ranks import RankFinder
 from ddpdoctor.watch.readers.records import Shortener
-from ddpdoctor.watch.readers.rings import DDP, OTHER, POINT_TO_POINT, Ring, Row
+from ddpdoctor.watch.readers.rings import Ring, Row
 
-FORWARD = f"{DDP}.forward"
+FORWARD = f"{WRAP}.forward"
 STARTING, IN_CALL, INSIDE, BETWEEN, ENDED, GONE = "starting", "call", "forward", "between", "ended", "gone"
 """Phases: it has called nothing so far; it has not come back from a call; it is in a forward of a wrapper; it is
 between two calls; its interpreter has ended; its process is gone without a word."""

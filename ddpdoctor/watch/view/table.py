@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import RankSet, timing
+from ddpdoctor.facts.wire import WRAP
 from ddpdoctor.text.characters import clip, width_of, wrap
 from ddpdoctor.text.paper import Paper
-from ddpdoctor.watch.readers.rings import DDP
 from ddpdoctor.watch.view.progress import (
     BETWEEN,
     ENDED,
@@ -234,7 +234,7 @@ def describe_phase(one: RankProgress) -> list[str]:
     what = {STARTING: "starting", INSIDE: "forward"}.get(one.phase, "")
     if one.phase == IN_CALL:
         op = one.op or "a call"
-        what = "wrapping the model" if op == DDP else f"in {op}"
+        what = "wrapping the model" if op == WRAP else f"in {op}"
         if one.peer is not None and not one.open:
             what += f" {'to' if 'send' in op else 'from'} {one.peer}"
     elif one.phase == BETWEEN:

@@ -1,8 +1,8 @@
 """The ring of collective calls: what this process asks of torch.distributed, written down before it is asked.
 
-A file of fixed size, mapped into memory: a call costs no system call, and what was written is there whatever
-becomes of the process, also while it holds the interpreter's lock. What repeats (call sites, signatures, groups)
-goes into the journal once and is a number here. How the calls are seen is in `decorators`.
+A file of fixed size, mapped into memory (its layout: ddpdoctor/facts/wire.py): a call costs no system call, and what
+was written is there whatever becomes of the process, also while it holds the interpreter's lock. What repeats (call
+sites, signatures, groups) goes into the journal once and is a number here. How the calls are seen is in `decorators`.
 """
 
 from __future__ import annotations
@@ -20,26 +20,14 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    from .specs import Spec
+    from ddpdoctor.facts import wire
 
-MAGIC = b"DDPRING1"
-BLIND = b"DDPBLIND"
-"""In its place: calls are missing."""
-HEADER = 4096
-RECORD = 64
+    from .specs import Spec
+else:
+    from . import wire
+
 CAPACITY = 4096
 """Records; the oldest is overwritten. 260 kB a rank."""
-HEAD_FORMAT = "<8sIIQQQ"
-"""Magic, capacity, bytes of a record, process, its start in clock ticks, its main thread; the count of records is at
-`COUNT_AT`."""
-COUNT_AT = 64
-FORMAT = "<QQQQIIIiiIQ"
-"""Number (from 1), begin and end in monotonic ns (end 0: has not returned), ordinal in its group, signature, call site,
-group, root or peer (-1: none), tag, flags, thread."""
-END_AT, FLAGS_AT = 16, 52
-ASYNC, POINT_TO_POINT, END_UNKNOWN, OTHER, RAISED = 1, 2, 4, 8, 16
-"""Flags: asked for asynchronously; send or receive; seen at its beginning only; no public collective (initialisation,
-and what DistributedDataParallel does); it came back with an exception."""
 INTERNED = 4000
 """Signatures, and call sites, that get a number; later ones are number 0: a program that makes shapes anew at each step
 shall not fill the memory of the job."""
@@ -89,7 +77,7 @@ def note_beginning(spec: Spec, frame: FrameType) -> None:
         if getattr(_depth, "value", 0):
             return  # Part of a call that is written down already.
         seen = frame.f_locals
-        _depth.token = _write(spec, (), seen, END_UNKNOWN, frame.f_back)
+        _depth.token = _write(spec, (), seen, wire.END_UNKNOWN, frame.f_back)
     except Exception as error:
         give_up()
         journal.failed("calls", error)
@@ -125,7 +113,7 @@ def give_up() -> None:
     global _ring, _failed
     ring, _ring, _failed = _ring, None, True
     if ring is not None:
-        ring.view[: len(BLIND)] = BLIND
+        ring.view[: len(wire.BLIND)] = wire.BLIND
 
 
 def end(token: int) -> None:
@@ -133,7 +121,7 @@ def end(token: int) -> None:
     _depth.value -= 1
     ring = _ring
     if token and ring is not None:
-        ring.pack_number(ring.view, token + END_AT, time.monotonic_ns())
+        ring.pack_number(ring.view, token + wire.END_AT, time.monotonic_ns())
         clocks.end_call()
 
 
@@ -141,7 +129,7 @@ def failed(token: int) -> None:
     """Write down that the call that `begin` gave this for has raised: whether it took part is not known."""
     ring = _ring
     if token and ring is not None:
-        ring.view[token + FLAGS_AT] |= RAISED
+        ring.view[token + wire.FLAGS_AT] |= wire.RAISED
 
 
 def begin_other(op: str, index: int, frame: FrameType | None, **more: object) -> int:
@@ -164,14 +152,14 @@ def begin_other(op: str, index: int, frame: FrameType | None, **more: object) ->
     if signature is None:
         signature = _intern_signature(ring, key, {"op": op, "index": index, **more})
     ordinal = ring.ordinals[(op, index)] = ring.ordinals.get((op, index), 0) + 1
-    return _append(ring, ordinal, signature, _find_site(ring, frame), 0, -1, 0, OTHER)
+    return _append(ring, ordinal, signature, _find_site(ring, frame), 0, -1, 0, wire.OTHER)
 
 
 def end_other(token: int) -> None:
     """Write down that it has ended."""
     ring = _ring
     if token and ring is not None:
-        ring.pack_number(ring.view, token + END_AT, time.monotonic_ns())
+        ring.pack_number(ring.view, token + wire.END_AT, time.monotonic_ns())
 
 
 def forget_groups() -> None:
@@ -235,19 +223,19 @@ def _write(
     tag = get("tag")
     tag = max(-0x80000000, min(tag, 0x7FFFFFFF)) if type(tag) is int else 0
     if spec.two_sided:
-        flags |= POINT_TO_POINT
+        flags |= wire.POINT_TO_POINT
         kind: tuple[object, ...] = (group, spec.sends, peer, tag)
     else:
         kind = (group,)
     if get("async_op"):
-        flags |= ASYNC
+        flags |= wire.ASYNC
     ordinal = ring.ordinals[kind] = ring.ordinals.get(kind, 0) + 1
     token = _append(ring, ordinal, signature, _find_site(ring, frame), group, peer, tag, flags)
     if spec.gathered is not None and gathers is not None:
         gathers(spec.name, tensor, get(spec.gathered), frame)
     if not spec.two_sided and ring.groups.count_members(group) >= budget.ranks:
-        clocks.begin_call(not flags & (ASYNC | END_UNKNOWN))
-    if spec.settles and settle is not None and not flags & ASYNC:
+        clocks.begin_call(not flags & (wire.ASYNC | wire.END_UNKNOWN))
+    if spec.settles and settle is not None and not flags & wire.ASYNC:
         settle(ring.count, group)
     return token
 
@@ -316,12 +304,12 @@ def _append(
     ring: _Ring, ordinal: int, signature: int, site: int, group: int, peer: int, tag: int, flags: int
 ) -> int:
     number = ring.count = ring.count + 1
-    place = HEADER + (number - 1) % CAPACITY * RECORD
+    place = wire.HEADER + (number - 1) % CAPACITY * wire.RECORD
     ring.pack(
         ring.view, place, number, time.monotonic_ns(), 0, ordinal, signature, site, group,
         peer, tag, flags, get_ident() & _WORD,
     )  # fmt: skip
-    ring.pack_number(ring.view, COUNT_AT, number)
+    ring.pack_number(ring.view, wire.COUNT_AT, number)
     return place
 
 
@@ -338,7 +326,7 @@ def _open() -> _Ring | None:
 
         ticks, _ = journal.read_ticks("self")
         path = os.path.join(folder, f"{os.getpid()}-{ticks}.ring")
-        size = HEADER + CAPACITY * RECORD
+        size = wire.HEADER + CAPACITY * wire.RECORD
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, size)
@@ -348,13 +336,15 @@ def _open() -> _Ring | None:
         from . import hooks
 
         thread = hooks.main_thread & _WORD
-        struct.pack_into(HEAD_FORMAT, view, 0, MAGIC, CAPACITY, RECORD, os.getpid(), ticks, thread)
+        struct.pack_into(
+            wire.HEAD_FORMAT, view, 0, wire.MAGIC, CAPACITY, wire.RECORD, os.getpid(), ticks, thread
+        )
         frames.begin()
         _ring = _Ring(
             view,
-            struct.Struct(FORMAT).pack_into,
+            struct.Struct(wire.RECORD_FORMAT).pack_into,
             struct.Struct("<Q").pack_into,
-            struct.Struct(FORMAT[:8]).unpack_from,
+            struct.Struct(wire.RECORD_FORMAT[:8]).unpack_from,
         )
     except (OSError, ValueError, ImportError, AttributeError) as error:
         journal.trouble("calls", error)

@@ -6,23 +6,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ddpdoctor.facts import collectives
+else:
+    from . import collectives
+
 _TENSORS = ("tensor", "input_tensor", "input", "output", "tensors")
 """Names of the argument that must agree over ranks, first found."""
 _PEERS = ("src", "dst", "group_src", "group_dst")
-_UNEQUAL = ("all_to_all", "all_to_all_single")
-"""Collectives whose shapes may differ over ranks."""
+_UNEQUAL = collectives.names_with(collectives.OWN)
 _ROOTED = ("gather", "scatter", "gather_object", "scatter_object_list", "broadcast_object_list")
 """Collectives whose root may be left out."""
-_MAKERS = ("new_group", "split_group", "shrink_group")
-"""What makes a group. They are counted by the ranks that it is made of: some ranks may leave groups out that others
-make, and the numbers of their other calls have to fit all the same."""
 _GATHERERS = {
     "all_gather": "tensor_list",
     "all_gather_into_tensor": "output_tensor",
     "all_gather_single": "output_tensor",
 }
 """What gives each rank the tensors of all, and the argument that takes them."""
-_TWO_SIDED = ("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list")
 
 
 class Spec:
@@ -37,9 +36,11 @@ class Spec:
             next((each for each in _TENSORS if each in places), None) if "object" not in name else None
         )
         self.peers = [each for each in _PEERS if each in places]
-        self.two_sided = name in _TWO_SIDED
+        self.two_sided = name in collectives.POINT_TO_POINT
         self.sends = "send" in name
-        self.makes = name in _MAKERS
+        # Groups are counted by the ranks that they are made of: some ranks may leave groups out that others make, and
+        # the numbers of their other calls have to fit all the same.
+        self.makes = name in collectives.GROUP_MAKERS
         self.compared = name not in _UNEQUAL
         self.rooted = name in _ROOTED
         self.gathered = _GATHERERS.get(name)
