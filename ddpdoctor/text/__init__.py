@@ -1,1 +1,1 @@
-"""Lines of text for a terminal; nothing but the standard library, so that `list` is quick."""
+"""Lines of text for a terminal. Nothing but the standard library, so that `list` is quick."""

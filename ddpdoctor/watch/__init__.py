@@ -1,1 +1,1 @@
-"""Looking at processes from beside: stacks, states, exits."""
+"""Watching the user's job: starting it, looking at it from beside, reading what its processes wrote."""
