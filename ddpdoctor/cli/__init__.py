@@ -85,7 +85,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _run(name: str, rest: list[str]) -> int:
     from ddpdoctor.cli.commands import load_command
-    from ddpdoctor.cli.parsing import parse_command
+    from ddpdoctor.cli.invocation import parse_command
 
     command = load_command(name)
     try:

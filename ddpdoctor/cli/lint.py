@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     from ddpdoctor.cli.outputs import deliver, render_options
     from ddpdoctor.cli.select import choose_selection
     from ddpdoctor.plugins import load_plugins
-    from ddpdoctor.report.html.text import count
+    from ddpdoctor.report.words import count
 
     check_paths(options.paths)
     check_fixing(options)
@@ -116,7 +116,7 @@ def examine(options: argparse.Namespace, plugins: Plugins, selection: Selection)
 def _fix(report: Report, options: argparse.Namespace, plugins: Plugins, selection: Selection) -> Report:
     """Write the corrections; return what is left, read again."""
     from ddpdoctor.cli.display import complain
-    from ddpdoctor.report.html.text import count
+    from ddpdoctor.report.words import count
 
     before, written = count_correctable(report), write_corrections(report)
     if not written:

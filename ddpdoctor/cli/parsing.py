@@ -1,4 +1,4 @@
-"""Parsing a command's arguments: argparse with messages of ours, and the configuration file under it."""
+"""Parsing a command's arguments: argparse with messages of ours."""
 
 from __future__ import annotations
 
@@ -154,29 +154,3 @@ def build_parser(name: str, command: Command) -> Parser:
     examples = "\n".join(f"  {line}\n      {what}" for line, what in command.EXAMPLES)
     parser.epilog = f"examples:\n{examples}"
     return parser
-
-
-def parse_command(name: str, command: Command, arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line, with the configuration under it: what is given on the line wins.
-
-    Raises:
-        UsageError: an unknown option, a bad value, or a bad configuration.
-    """
-    from ddpdoctor.cli.config import load_config
-
-    parser = build_parser(name, command)
-    separate = getattr(command, "separate", None)
-    own, split = separate(parser, arguments) if separate is not None else (arguments, None)
-    given = vars(parser.parse_strictly(own))
-    if split is not None:
-        given["split"] = split
-    configured = load_config(name, parser)
-    for group in EXCLUSIVE:
-        if any(key in given for key in group):
-            configured = {key: value for key, value in configured.items() if key not in group}
-    given["configured"] = frozenset(configured.keys() - given.keys())
-    return argparse.Namespace(**{**configured, **given}, invocation=["ddpdoctor", name, *arguments])
-
-
-EXCLUSIVE = (("formats", "outputs"), ("verbose", "quiet"), ("only", "skip"))
-"""Options of which one on the command line replaces all of its group in the configuration."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from ddpdoctor.cli.display import complain
 from ddpdoctor.errors import DoctorError, UsageError
 from ddpdoctor.evidence import Frame
-from ddpdoctor.report.html.text import count
+from ddpdoctor.report.words import count
 from ddpdoctor.watch.attach.jobs import FoundJob, choose_by_pid, find_jobs, name_script
 from ddpdoctor.watch.attach.processes import Seen, read_processes
 from ddpdoctor.watch.live.stacks import take_stacks

@@ -16,9 +16,9 @@ from ddpdoctor.judge.runner import CheckRow, run_checks
 from ddpdoctor.judge.selection import Selection
 from ddpdoctor.judge.suppression import Suppressor
 from ddpdoctor.judge.verdict import order_findings, reach_verdict
-from ddpdoctor.report.html.text import count
 from ddpdoctor.report.model import Job, Node, Report, World
 from ddpdoctor.report.summary import describe_partial, describe_read, describe_stop, name_good
+from ddpdoctor.report.words import count
 
 EVERYTHING = Selection()
 """No --select and no --ignore."""

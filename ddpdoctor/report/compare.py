@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddpdoctor.judge.finding import Finding
-from ddpdoctor.report.html.text import format_bandwidth, format_seconds, is_known
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.registry import RenderOptions
 from ddpdoctor.report.summary import describe_job
+from ddpdoctor.report.words import format_bandwidth, format_seconds, is_known
 from ddpdoctor.text.paper import Paper
 from ddpdoctor.text.shell import quote_words
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ddpdoctor.judge.finding import Finding, Where
-from ddpdoctor.report.html.text import count
 from ddpdoctor.report.model import Report
+from ddpdoctor.report.words import count
 from ddpdoctor.text.characters import clip
 from ddpdoctor.text.paper import Paper
 

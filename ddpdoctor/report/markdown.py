@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ddpdoctor.judge.finding import EvidenceItem, Finding, Fix
-from ddpdoctor.report.html.text import clip, count, fold_hosts, format_ranks, format_seconds
 from ddpdoctor.report.listing import count_findings
 from ddpdoctor.report.marks import code, escape, fence, fold, table
 from ddpdoctor.report.model import Report
@@ -24,6 +23,7 @@ from ddpdoctor.report.summary import (
     name_good,
     split_findings,
 )
+from ddpdoctor.report.words import clip, count, fold_hosts, format_ranks, format_seconds
 
 LENGTH = 60_000
 """Characters of the whole: an issue or comment of GitHub holds 65,536, a step summary 1 MiB."""

@@ -12,8 +12,8 @@ import textwrap
 
 from ddpdoctor.judge.registry import CodePage
 from ddpdoctor.report.html.findings import Block, Piece, view_page
-from ddpdoctor.report.html.text import clean
 from ddpdoctor.report.places import tidy
+from ddpdoctor.report.words import clean
 
 NOTHING = "&#8203;"
 """A space of no width (U+200B)."""

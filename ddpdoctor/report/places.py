@@ -5,10 +5,10 @@ from __future__ import annotations
 import posixpath
 
 from ddpdoctor.judge.finding import Finding, Where
-from ddpdoctor.report.html.text import clean, clip, fold_hosts, format_ranks
 from ddpdoctor.report.listing import describe_role
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.registry import RenderOptions
+from ddpdoctor.report.words import clean, clip, fold_hosts, format_ranks
 
 SEEN_SHOWN = 6
 """Places and observations of one finding: as many as the terminal shows."""

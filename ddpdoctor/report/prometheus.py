@@ -12,9 +12,9 @@ from datetime import datetime, timezone
 
 from ddpdoctor.evidence import BandwidthRow
 from ddpdoctor.judge.finding import SEVERITIES, Finding
-from ddpdoctor.report.html.text import clean, clip, is_known
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.registry import RenderOptions
+from ddpdoctor.report.words import clean, clip, is_known
 
 VERDICTS = ("healthy", "problems", "unknown", "error")
 STATUSES = ("pass", "fail", "skipped", "unknown", "error")

@@ -17,7 +17,6 @@ from ddpdoctor.judge.finding import Finding, Where
 from ddpdoctor.judge.fingerprint import number_fingerprints
 from ddpdoctor.judge.registry import CodePage
 from ddpdoctor.judge.suppression import Remark
-from ddpdoctor.report.html.text import clean, clip, format_ranks
 from ddpdoctor.report.marks import write_page
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.places import (
@@ -30,6 +29,7 @@ from ddpdoctor.report.places import (
 )
 from ddpdoctor.report.registry import RenderOptions
 from ddpdoctor.report.summary import count_reasons, describe_suppressed
+from ddpdoctor.report.words import clean, clip, format_ranks
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 LEVELS = {"error": "error", "warning": "warning", "info": "note"}

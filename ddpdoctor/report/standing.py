@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.native import name_native, telling_frame
 from ddpdoctor.evidence.standstill import BUSY_SHARE, Stand, Standstill
-from ddpdoctor.report.html.text import count, format_ranks, format_seconds
 from ddpdoctor.report.stacktree import Branch, build_tree, is_foreign, is_in_backward, name_place, walk
+from ddpdoctor.report.words import count, format_ranks, format_seconds
 from ddpdoctor.text.paper import Paper
 
 LABEL = 9

@@ -13,8 +13,8 @@ from ddpdoctor.judge.finding import Finding
 from ddpdoctor.judge.runner import CheckRow
 from ddpdoctor.judge.suppression import Remark
 from ddpdoctor.judge.verdict import HEALTHY
-from ddpdoctor.report.html.text import count, format_bandwidth, format_bytes, format_seconds
 from ddpdoctor.report.model import Job, Report
+from ddpdoctor.report.words import count, format_bandwidth, format_bytes, format_seconds
 from ddpdoctor.text.characters import clip
 from ddpdoctor.text.shell import quote_word
 

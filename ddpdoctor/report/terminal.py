@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from ddpdoctor.facts.versions import describe_untried
 from ddpdoctor.judge.finding import EvidenceItem, Finding, Where
 from ddpdoctor.judge.runner import CheckRow
-from ddpdoctor.report.html.text import count, fold_hosts, format_ranks, format_seconds, format_share
 from ddpdoctor.report.listing import count_findings, put_listing
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.registry import RenderOptions
@@ -28,6 +27,7 @@ from ddpdoctor.report.summary import (
     name_good,
     split_findings,
 )
+from ddpdoctor.report.words import count, fold_hosts, format_ranks, format_seconds, format_share
 from ddpdoctor.text.paper import Paper
 
 NAME = "ddpdoctor"

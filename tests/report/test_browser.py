@@ -10,7 +10,7 @@ import pytest
 
 from ddpdoctor.report import RenderOptions, Report
 from ddpdoctor.report.html.renderer import HtmlRenderer
-from ddpdoctor.report.html.text import clean
+from ddpdoctor.report.words import clean
 from tests.report.browser import Browser, needs_chromium
 from tests.report.extremes import HOSTILE, sample_hostile, sample_large
 from tests.report.parts import PAGES

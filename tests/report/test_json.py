@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ddpdoctor.report import RenderOptions, Report
-from ddpdoctor.report.html.text import is_known
 from ddpdoctor.report.json_renderer import JsonRenderer, replace_non_finite
+from ddpdoctor.report.words import is_known
 from tests.report.extremes import HOSTILE, sample_hostile, sample_large
 from tests.report.samples import SAMPLES, sample_error, sample_healthy, sample_problems
 

@@ -9,8 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.judge import Finding
 from ddpdoctor.report import RenderOptions, Report
-from ddpdoctor.report.html.text import clean, clip
 from ddpdoctor.report.prometheus import LABEL_SHOWN, RANKS_SHOWN, SERIES_SHOWN, PrometheusRenderer
+from ddpdoctor.report.words import clean, clip
 from tests.report.extremes import HOSTILE, sample_large, sample_many, sample_suppressed
 from tests.report.samples import SAMPLES, sample_error, sample_healthy, sample_nodes, sample_problems
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ddpdoctor.evidence import RankSet
-from ddpdoctor.report.html.text import (
+from ddpdoctor.report.words import (
     clean,
     clip,
     count,

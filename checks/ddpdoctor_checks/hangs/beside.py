@@ -8,7 +8,8 @@ from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.standstill import Call
 from ddpdoctor.judge import EvidenceItem, Finding, Fix
 from ddpdoctor_checks.crash.frames import user_line
-from ddpdoctor_checks.hangs.reading import Place, Reading, name_call, name_line, part, ranks_of
+from ddpdoctor_checks.hangs.reading import Reading, name_call, name_line, part, ranks_of
+from ddpdoctor_checks.hangs.standing import Place
 from ddpdoctor_checks.hangs.waits import what_was_seen
 from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.wording import capitalise, choose_form, format_age, join_words, name_set

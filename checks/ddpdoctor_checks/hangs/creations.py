@@ -13,8 +13,9 @@ from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.standstill import Call
 from ddpdoctor.judge import Fix
 from ddpdoctor_checks.crash.frames import user_line
-from ddpdoctor_checks.hangs.reading import INIT, Place, Reading, name_line, part, ranks_of
+from ddpdoctor_checks.hangs.reading import INIT, Reading, name_line, part, ranks_of
 from ddpdoctor_checks.hangs.sides import MOST_SIDES, guard_of, say_members, spot_of
+from ddpdoctor_checks.hangs.standing import Place
 from ddpdoctor_checks.hangs.verdicts import Deadlock
 from ddpdoctor_checks.wording import capitalise, choose_form, join_words, name_set
 

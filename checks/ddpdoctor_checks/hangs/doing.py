@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ddpdoctor.evidence.native import NativeFrame, name_native, telling_frame
 from ddpdoctor.judge import Fix
 from ddpdoctor_checks.crash.frames import user_line
-from ddpdoctor_checks.hangs.reading import STOPPED, Place
+from ddpdoctor_checks.hangs.reading import STOPPED
+from ddpdoctor_checks.hangs.standing import Place
 
 
 @dataclass(frozen=True, slots=True)

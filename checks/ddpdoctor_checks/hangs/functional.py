@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.standstill import Recorded
 from ddpdoctor.judge import Finding, Fix, Where
-from ddpdoctor_checks.hangs.reading import Place, Reading, name_line, ranks_of
+from ddpdoctor_checks.hangs.reading import Reading, name_line, ranks_of
+from ddpdoctor_checks.hangs.standing import Place
 from ddpdoctor_checks.hangs.waits import what_was_seen
 from ddpdoctor_checks.places import in_line
 from ddpdoctor_checks.wording import capitalise, choose_form, join_words, name_set

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.standstill import Call
 from ddpdoctor.judge import EvidenceItem, Finding, Fix
-from ddpdoctor_checks.hangs.reading import INIT, Place, Reading, name_line, part, ranks_of
+from ddpdoctor_checks.hangs.reading import INIT, Reading, name_line, part, ranks_of
+from ddpdoctor_checks.hangs.standing import Place
 from ddpdoctor_checks.hangs.waits import what_was_seen
 from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.wording import capitalise, choose_form, count_of, format_age, join_words, name_set

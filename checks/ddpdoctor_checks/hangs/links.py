@@ -16,7 +16,8 @@ from ddpdoctor_checks.hangs.paths import (
     name_far,
     passed_small_only,
 )
-from ddpdoctor_checks.hangs.reading import Place, Reading, largest, name_call, name_line, ranks_of
+from ddpdoctor_checks.hangs.reading import Reading, largest, name_call, name_line, ranks_of
+from ddpdoctor_checks.hangs.standing import Place
 from ddpdoctor_checks.hangs.waits import what_was_seen
 from ddpdoctor_checks.network.links import advise_smaller_packets
 from ddpdoctor_checks.places import in_frame

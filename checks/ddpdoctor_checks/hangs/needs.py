@@ -5,21 +5,14 @@ A rank that has begun the call that another waits in has done its part, wherever
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.standstill import MAKERS, Call, name_points
-from ddpdoctor.facts.collectives import OWN, PARTS, ROOT, names_with, operation_of
-
-if TYPE_CHECKING:
-    from ddpdoctor_checks.hangs.reading import Place
+from ddpdoctor_checks.hangs.standing import Place, essence
 
 BACKWARD, FORWARD = "backward", "DistributedDataParallel.forward"
-UNEVEN = frozenset(map(operation_of, names_with(PARTS, ROOT, OWN)))
-"""What is done with parts that may be of different sizes on other devices than the processor."""
 UNKNOWN = "unknown"
 """Op of a call of which only the number is known: a program that makes new shapes at each step fills the tables."""
 PENDING = 60
@@ -38,15 +31,6 @@ class Need:
     """All of them have to do it; else any one is enough."""
     sure: bool = True
     """The numbers tell; else a thread may have made it, a call had raised before, or what was made was overwritten."""
-
-
-def essence(call: Call) -> tuple[object, ...]:
-    """Return what has to agree in one call over ranks."""
-    op = operation_of(call.op)
-    size = math.prod(call.shape) if call.shape is not None else None
-    if op in UNEVEN and call.device not in (None, "cpu"):
-        size = None
-    return op, size, call.dtype, call.reduction, call.peer
 
 
 def call_at(place: Place, series: str, ordinal: int) -> Call | None:

@@ -17,13 +17,13 @@ from ddpdoctor_checks.hangs.needs import (
     PENDING,
     Need,
     Ranks,
-    essence,
     is_queued,
     list_pending,
 )
+from ddpdoctor_checks.hangs.standing import Place
 from ddpdoctor_checks.wording import name_set
 
-__all__ = ["BACKWARD", "FORWARD", "INIT", "MAKERS", "WRAP", "Place", "Reading", "last_look", "read_look"]
+__all__ = ["BACKWARD", "FORWARD", "INIT", "MAKERS", "WRAP", "Reading", "last_look", "read_look"]
 
 INIT, WRAP = "init_process_group", "DistributedDataParallel"
 STILL_S = 0.5
@@ -33,56 +33,6 @@ FUNCTIONAL, DEEP = "torch/distributed/_functional_collectives.py", 12
 WRAPPER = "torch/nn/parallel/distributed.py"
 STOPPED = ("T", "t")
 """States of /proc in which a process runs no further, whatever it is in: stopped by a signal, or traced."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where one rank stands."""
-
-    stand: Stand
-    kind: str
-    """gone, collective, point (send or receive), wrapper (initialisation, wrap, forward, backward), work (waits for
-    something asked for earlier), functional (in a functional collective, of which no numbers are written
-    down), device (waits for what it has queued on a device) or outside."""
-    call: Call | None = None
-    moved: bool = False
-    """Outside: its stack changed between the samples, or it computes."""
-    pending: tuple[Call, ...] = ()
-    """Work and device: what it has asked for that may not be over."""
-
-    @property
-    def rank(self) -> int:
-        """Its number."""
-        return self.stand.rank
-
-    @property
-    def waits(self) -> bool:
-        """Whether it waits for other ranks."""
-        return self.kind not in ("gone", "outside")
-
-    @property
-    def line(self) -> Frame | None:
-        """The user's own line."""
-        if self.kind in ("work", "device"):
-            return user_line(self.stand.frames)
-        frames = self.call.frames if self.call is not None and self.call.frames else self.stand.frames
-        if self.kind == "gone":
-            frames = self.stand.exit_frames
-        elif self.kind == "outside":
-            frames = self.stand.frames or frames
-        return user_line(frames)
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """What ranks that wait in the same call have in common."""
-        call = self.call
-        if self.kind in ("collective", "wrapper") and call is not None:
-            return (call.series, call.ordinal, call.members, *essence(call))
-        if self.kind == "functional" and call is not None:
-            return (self.kind, call.op, call.members)
-        if self.kind in ("work", "device"):
-            return (self.kind, *((each.series, each.ordinal) for each in self.pending))
-        return (self.kind, self.rank)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.standstill import Recorded
 from ddpdoctor.judge import EvidenceItem
-from ddpdoctor_checks.hangs.reading import BACKWARD, Place, Reading, name_call, ranks_of
+from ddpdoctor_checks.hangs.reading import BACKWARD, Reading, name_call, ranks_of
+from ddpdoctor_checks.hangs.standing import Place
 from ddpdoctor_checks.wording import choose_form, count_of
 
 MOST_ITEMS = 6

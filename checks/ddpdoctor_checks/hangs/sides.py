@@ -9,8 +9,9 @@ from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.standstill import Call
 from ddpdoctor.judge import EvidenceItem
 from ddpdoctor_checks.crash.frames import user_line
-from ddpdoctor_checks.hangs.reading import FORWARD, INIT, WRAP, Place, name_call, name_line, part, ranks_of
+from ddpdoctor_checks.hangs.reading import FORWARD, INIT, WRAP, name_call, name_line, part, ranks_of
 from ddpdoctor_checks.hangs.recorded import name_wait
+from ddpdoctor_checks.hangs.standing import Place
 from ddpdoctor_checks.wording import capitalise, count_of, join_words, name_set
 
 _RANK_WORDS = re.compile(

@@ -10,18 +10,10 @@ from ddpdoctor.evidence.standstill import ChildStand
 from ddpdoctor.judge import EvidenceItem, Finding, Where
 from ddpdoctor_checks.crash.frames import user_frames, user_line
 from ddpdoctor_checks.hangs.doing import describe_doing
-from ddpdoctor_checks.hangs.reading import (
-    BACKWARD,
-    STOPPED,
-    Place,
-    Reading,
-    largest,
-    name_line,
-    part,
-    ranks_of,
-)
+from ddpdoctor_checks.hangs.reading import BACKWARD, STOPPED, Reading, largest, name_line, part, ranks_of
 from ddpdoctor_checks.hangs.recorded import name_wait
 from ddpdoctor_checks.hangs.sides import spot_of
+from ddpdoctor_checks.hangs.standing import Place
 from ddpdoctor_checks.hangs.symmetric import find_symmetric
 from ddpdoctor_checks.hangs.waits import what_was_seen
 from ddpdoctor_checks.places import in_frame

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.judge import EvidenceItem, Finding
 from ddpdoctor_checks.hangs.doing import Doing, describe_doing
-from ddpdoctor_checks.hangs.reading import Place, Reading, part, ranks_of
+from ddpdoctor_checks.hangs.reading import Reading, part, ranks_of
 from ddpdoctor_checks.hangs.sides import spot_of
+from ddpdoctor_checks.hangs.standing import Place
 from ddpdoctor_checks.hangs.waits import what_was_seen
 from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.wording import capitalise, choose_form, format_age, join_words, name_set

@@ -8,8 +8,9 @@ from ddpdoctor.judge import EvidenceItem, Finding, Fix
 from ddpdoctor_checks.hangs.functional import find_apart
 from ddpdoctor_checks.hangs.joining import find_unjoined
 from ddpdoctor_checks.hangs.paths import describe_sockets, flows
-from ddpdoctor_checks.hangs.reading import Place, Reading, is_busy, name_line, part, ranks_of
+from ddpdoctor_checks.hangs.reading import Reading, is_busy, name_line, part, ranks_of
 from ddpdoctor_checks.hangs.recorded import name_wait
+from ddpdoctor_checks.hangs.standing import Place
 from ddpdoctor_checks.hangs.waits import what_was_seen
 from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.wording import capitalise, choose_form, format_age, join_words, name_set

@@ -10,9 +10,10 @@ from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
 from ddpdoctor_checks.crash.frames import user_frames
 from ddpdoctor_checks.hangs.doing import describe_doing
 from ddpdoctor_checks.hangs.paths import describe_sockets
-from ddpdoctor_checks.hangs.reading import INIT, MAKERS, Place, Reading, name_call, name_line, part, ranks_of
+from ddpdoctor_checks.hangs.reading import INIT, MAKERS, Reading, name_call, name_line, part, ranks_of
 from ddpdoctor_checks.hangs.sides import op_of, spot_of
 from ddpdoctor_checks.hangs.stalls import list_unclear, show_native
+from ddpdoctor_checks.hangs.standing import Place
 from ddpdoctor_checks.hangs.starting import find_starting
 from ddpdoctor_checks.hangs.symmetric import advise_library
 from ddpdoctor_checks.places import in_frame

@@ -17,7 +17,6 @@ from ddpdoctor_checks.hangs.reading import (
     INIT,
     MAKERS,
     WRAP,
-    Place,
     Reading,
     largest,
     lines_called,
@@ -42,6 +41,7 @@ from ddpdoctor_checks.hangs.sides import (
     say_wait,
     spot_of,
 )
+from ddpdoctor_checks.hangs.standing import Place
 from ddpdoctor_checks.wording import capitalise, choose_form, count_of, join_words, name_set
 
 

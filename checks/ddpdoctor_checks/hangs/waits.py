@@ -10,9 +10,10 @@ from ddpdoctor.judge import EvidenceItem, Finding, Where
 from ddpdoctor_checks.crash.frames import user_frames
 from ddpdoctor_checks.hangs.needs import call_at
 from ddpdoctor_checks.hangs.ras import quote_ras
-from ddpdoctor_checks.hangs.reading import MAKERS, Place, Reading, largest, lines_called, ranks_of
+from ddpdoctor_checks.hangs.reading import MAKERS, Reading, largest, lines_called, ranks_of
 from ddpdoctor_checks.hangs.recorded import list_recorded
 from ddpdoctor_checks.hangs.sides import called_at, guard_of, op_of, site_of, spot_of
+from ddpdoctor_checks.hangs.standing import Place
 from ddpdoctor_checks.hangs.verdicts import (
     Deadlock,
     judge_gone,

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from ddpdoctor.evidence import BandwidthRow, Baseline, Evidence
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.svg import Drawing, LogScale, polyline
-from ddpdoctor.report.html.text import count, format_bandwidth, format_bytes, format_seconds, is_known
+from ddpdoctor.report.words import count, format_bandwidth, format_bytes, format_seconds, is_known
 
 SERIES_SHOWN = 6
 """Curves in one drawing: as many as there are colours."""

@@ -12,7 +12,7 @@ from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.standstill import Call, Stand
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.svg import Drawing
-from ddpdoctor.report.html.text import count, format_ranks, format_seconds
+from ddpdoctor.report.words import count, format_ranks, format_seconds
 
 LANES_SHOWN = 16
 """Lanes of the time line; of more ranks those of equal calls are one lane."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from ddpdoctor.report.html.text import clip
+from ddpdoctor.report.words import clip
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from ddpdoctor.judge.runner import CheckRow
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.svg import stacked_bar
-from ddpdoctor.report.html.text import clip, count
+from ddpdoctor.report.words import clip, count
 
 STATUSES = ("fail", "error", "unknown", "skipped", "pass")
 """In the order in which they matter."""

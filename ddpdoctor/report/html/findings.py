@@ -11,7 +11,7 @@ from ddpdoctor.evidence import RankSet
 from ddpdoctor.judge.finding import EvidenceItem, Finding, Where
 from ddpdoctor.judge.registry import CodePage
 from ddpdoctor.report.html.caps import Caps
-from ddpdoctor.report.html.text import fold_hosts, format_ranks
+from ddpdoctor.report.words import fold_hosts, format_ranks
 
 FINDINGS_SHOWN = 100
 """A page with more is not read; the JSON has them all."""

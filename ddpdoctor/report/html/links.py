@@ -12,7 +12,7 @@ from markupsafe import Markup
 from ddpdoctor.evidence import Evidence, Link, PairRow
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.svg import Drawing
-from ddpdoctor.report.html.text import clean, count, format_bandwidth, is_known
+from ddpdoctor.report.words import clean, count, format_bandwidth, is_known
 
 CELLS_SHOWN = 64
 """Rows and columns of a heat map; more ranks or nodes are joined into blocks of neighbours."""

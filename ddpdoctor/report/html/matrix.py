@@ -10,7 +10,7 @@ from markupsafe import Markup
 from ddpdoctor.evidence import Evidence, NodeFacts, RankFacts, RankSet
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.svg import Drawing
-from ddpdoctor.report.html.text import clip, count, fold_hosts, format_ranks
+from ddpdoctor.report.words import clip, count, fold_hosts, format_ranks
 
 PER_RANK = frozenset(
     {

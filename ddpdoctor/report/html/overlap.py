@@ -11,7 +11,7 @@ from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.timing import RankTimes, Timing
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.svg import Drawing
-from ddpdoctor.report.html.text import count, format_bytes, format_seconds
+from ddpdoctor.report.words import count, format_bytes, format_seconds
 
 NODES_SHOWN = 8
 

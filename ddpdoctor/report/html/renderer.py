@@ -12,10 +12,10 @@ import jinja2
 from markupsafe import Markup
 
 from ddpdoctor.report.html.checks import STATUS_WORDS, describe_counts
-from ddpdoctor.report.html.text import clean, count
 from ddpdoctor.report.html.view import build_view
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.registry import RenderOptions
+from ddpdoctor.report.words import clean, count
 
 
 class HtmlRenderer:

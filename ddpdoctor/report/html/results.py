@@ -15,7 +15,7 @@ from ddpdoctor.evidence import (
     UserError,
 )
 from ddpdoctor.report.html.caps import Caps
-from ddpdoctor.report.html.text import count, format_bytes, format_ranks, format_seconds, is_known
+from ddpdoctor.report.words import count, format_bytes, format_ranks, format_seconds, is_known
 
 ROWS_SHOWN = 60
 """Rows of one table: thirteen operations with their reductions and groups fit twice."""

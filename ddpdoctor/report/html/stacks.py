@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.standstill import Stand
 from ddpdoctor.report.html.caps import Caps
-from ddpdoctor.report.html.text import count, format_ranks
 from ddpdoctor.report.stacktree import Branch, build_tree, is_foreign, name_place, walk
+from ddpdoctor.report.words import count, format_ranks
 
 FORKS_SHOWN, ROWS_SHOWN = 6, 60
 """Branches of a fork, and rows."""

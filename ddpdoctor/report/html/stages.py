@@ -9,7 +9,7 @@ from markupsafe import Markup
 from ddpdoctor.evidence import STAGES, Evidence, Frame, RankSet, StageRecord
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.svg import Drawing
-from ddpdoctor.report.html.text import count, format_ranks, format_seconds
+from ddpdoctor.report.words import count, format_ranks, format_seconds
 
 CLASSES_SHOWN = 24
 """Classes of equal stacks, errors or exits of one stage."""

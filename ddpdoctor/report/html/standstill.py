@@ -20,8 +20,8 @@ from ddpdoctor.report.html.calls import (
 )
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.stacks import TreeRow, view_tree
-from ddpdoctor.report.html.text import format_ranks, format_seconds
 from ddpdoctor.report.stacktree import NATIVE_SHOWN, is_in_backward
+from ddpdoctor.report.words import format_ranks, format_seconds
 
 CLASSES_SHOWN = 12
 """Ranks that stand at one place are one class."""

@@ -10,7 +10,7 @@ import math
 
 from markupsafe import Markup, escape
 
-from ddpdoctor.report.html.text import clean
+from ddpdoctor.report.words import clean
 
 
 def number(value: float) -> str:

@@ -24,7 +24,7 @@ from ddpdoctor.evidence.timing import (
 )
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.svg import Drawing
-from ddpdoctor.report.html.text import count, format_bytes, format_ranks, format_seconds, is_known, join_words
+from ddpdoctor.report.words import count, format_bytes, format_ranks, format_seconds, is_known, join_words
 
 RANKS_SHOWN = 32
 """Ranks with a bar of their own; of more, those that come latest."""

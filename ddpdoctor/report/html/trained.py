@@ -9,7 +9,7 @@ from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.training import EpochLook, StepLook, TensorLook
 from ddpdoctor.report.html.caps import Caps
-from ddpdoctor.report.html.text import format_ranks, format_share
+from ddpdoctor.report.words import format_ranks, format_share
 
 LOOKS_SHOWN = 40
 TENSORS_SHOWN = 24

@@ -19,13 +19,13 @@ from ddpdoctor.report.html.recorded import RecordedView, view_recorded
 from ddpdoctor.report.html.results import ResultsView, view_results
 from ddpdoctor.report.html.stages import StagesView, view_stages
 from ddpdoctor.report.html.standstill import StandstillView, view_standstill
-from ddpdoctor.report.html.text import count, format_seconds
 from ddpdoctor.report.html.timed import TimedView, view_timed
 from ddpdoctor.report.html.trained import TrainedView, view_trained
 from ddpdoctor.report.html.world import WorldView, view_world
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.registry import RenderOptions
 from ddpdoctor.report.summary import describe_job, name_good
+from ddpdoctor.report.words import count, format_seconds
 from ddpdoctor.text.shell import quote_word, quote_words
 
 HEADLINE_LONG = 150

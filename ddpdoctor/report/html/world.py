@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Evidence, NodeFacts, RankFacts, RankSet
 from ddpdoctor.report.html.caps import Caps
-from ddpdoctor.report.html.text import count, fold_hosts, format_bytes, format_ranks, format_seconds
 from ddpdoctor.report.model import Node, Report
+from ddpdoctor.report.words import count, fold_hosts, format_bytes, format_ranks, format_seconds
 
 NODES_SHOWN = 32
 """More nodes than this are folded into kinds of equal nodes: a screen holds about that many rows."""
