@@ -179,10 +179,9 @@ def _merge(staged: _StagedChecks | _StagedGatherers | _StagedRenderers, plugins:
         ValueError: an id, name or code is taken, or a code does not carry its distribution.
     """
     if isinstance(staged, _StagedChecks):
-        _require_own_codes(staged.source, [*staged.pages, *staged.examples])
+        _require_own_codes(staged.source, [*staged.pages])
         plugins.checks.source = staged.source
         plugins.checks.add(*staged.functions)
-        plugins.checks.add_examples(staged.examples)
     elif isinstance(staged, _StagedGatherers):
         plugins.gatherers.source = staged.source
         for gatherer in staged.gatherers:

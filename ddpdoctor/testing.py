@@ -46,8 +46,9 @@ from ddpdoctor.evidence import (
     StageRecord,
 )
 from ddpdoctor.evidence.gatherers import GathererRegistry, run_gatherers
+from ddpdoctor.judge.catalogue import PAGE_SECTIONS
 from ddpdoctor.judge.finding import Finding
-from ddpdoctor.judge.registry import PAGE_SECTIONS, Check, Function, Registry
+from ddpdoctor.judge.registry import Check, Function, Registry
 from ddpdoctor.judge.runner import CheckRow, run_checks
 from ddpdoctor.report.build import build_report
 from ddpdoctor.report.model import Report

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from ddpdoctor.judge import Registry, run_checks
-from ddpdoctor.judge.registry import PAGE_SECTIONS
+from ddpdoctor.judge.catalogue import PAGE_SECTIONS
 
 ROOT = Path(__file__).parents[1]
 TESTS = (
@@ -21,13 +23,21 @@ TESTS = (
 
 
 @pytest.fixture(scope="module")
-def example() -> dict[str, Any]:
-    """Names that the Python blocks of the document define, executed one after the other."""
+def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """Names that the Python blocks of the document define in a package whose catalogue has the page that it prints."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    names: dict[str, Any] = {"__name__": "example"}
+    package = ModuleType("example")
+    package.__path__ = [str(tmp_path_factory.mktemp("example"))]
+    catalogue = Path(package.__path__[0], "catalogue")
+    catalogue.mkdir()
+    (page,) = re.findall(r"^```markdown\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (catalogue / "ENV900.md").write_text(page)
+    names: dict[str, Any] = {"__name__": "example.memory"}
+    sys.modules["example"] = package
     for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         exec(compile(block, "CONTRIBUTING.md", "exec"), names)
-    return names
+    yield names
+    del sys.modules["example"]
 
 
 @pytest.mark.parametrize("name", TESTS)

@@ -73,6 +73,7 @@ def test_wheel_holds_nothing_else(wheel: zipfile.ZipFile) -> None:
         pytest.param("ddpdoctor/report/**/*.jinja", id="templates"),
         pytest.param("ddpdoctor/report/**/*schema*.json", id="schema"),
         pytest.param("ddpdoctor_checks/**/*.py", id="checks"),
+        pytest.param("ddpdoctor_checks/catalogue/NUM001.md", id="catalogue"),
     ],
 )
 def test_wheel_holds_data_that_is_needed_when_it_runs(
@@ -101,6 +102,8 @@ def test_wheel_runs_away_from_the_source_tree(wheel: zipfile.ZipFile, tmp_path: 
 
     assert all(line.startswith(str(tmp_path)) for line in run("-c", code).splitlines())
     assert run("-m", "ddpdoctor", "--version").split() == ["ddpdoctor", ddpdoctor.__version__]
+    names = "import ddpdoctor_checks as c, ddpdoctor.judge as j; r = j.Registry(); c.register(r); print(r.pages['NUM001'].name)"
+    assert run("-c", names).strip() == "replicas-diverged"
 
 
 def test_version_is_the_same_everywhere(metadata: Message) -> None:

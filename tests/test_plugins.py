@@ -69,10 +69,6 @@ def fail_register(registry: Registry) -> None:
     raise RuntimeError("half-way")
 
 
-def overwrite_examples(registry: Registry) -> None:
-    registry.add_examples({"NET001": ("wrong = 1", "right = 1")})
-
-
 def leave(registry: Registry) -> None:
     raise SystemExit(7)
 
@@ -88,7 +84,6 @@ def leave(registry: Registry) -> None:
         (Entry("bad", CHECKS, "it", lambda: 3), "TypeError: 'int' object is not callable"),  # type: ignore[arg-type,return-value]  # what a careless author may write
         (checks_of("bad", declare("NET999", "bad.one")), "code NET999 must be of the form X-bad-001"),
         (checks_of("bad", declare("X-other-001", "bad.one")), "must be of the form X-bad-001"),
-        (Entry("bad", CHECKS, "it", lambda: overwrite_examples), "code NET001 must be of the form X-bad-001"),
         (
             checks_of("bad", declare("X-bad-001", "net.one")),
             "check id net.one is already registered by ddpdoctor",

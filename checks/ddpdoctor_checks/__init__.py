@@ -14,7 +14,6 @@ def register(registry: Registry) -> None:
 
     for family in FAMILIES:
         registry.add_module(importlib.import_module(f"ddpdoctor_checks.{family}"))
-    registry.add_examples(importlib.import_module("ddpdoctor_checks.lint.examples").EXAMPLES)
 
 
 FAMILIES = (

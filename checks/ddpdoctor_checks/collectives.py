@@ -64,45 +64,9 @@ def normalise_operation(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", name.lower().removeprefix("dist.")).strip("_")
 
 
-@check(
-    "COL001",
-    name="result-wrong",
-    title="A collective returned other values than it must",
-    severity="error",
-    family="collectives",
-    needs=("collectives",),
-    since="0.1.0",
-    variants=_ROWS,
-    explains=("DDP019", "NUM001", "CKP006", "DDP001"),
-)
+@check("COL001", family="collectives", needs=("collectives",), variants=_ROWS)
 def find_result_wrong(evidence: Evidence, *, variant: str) -> Iterable[Finding]:
-    """An operation between ranks gave wrong numbers.
-
-    What it looks for:
-        Each operation of torch.distributed (point to point, rooted, all-to-all, on objects) with several
-        types, sizes that do not divide evenly, and reductions, on the whole world and on a sub-group; and,
-        after the bandwidth sweep, the contents of its buffers.
-
-    Why it matters:
-        Wrong sums raise no error: training goes on with other gradients and merely converges worse, or not.
-
-    How it decides:
-        Every rank fills its buffers with numbers of which it knows beforehand what must come out: small
-        integers, exact in every type that is used, so that results are compared for equality; only averages
-        and products may differ by the rounding of their type. One wrong element is enough. What a backend
-        says it does not support is skipped; an operation that *raises* is BKD002, and its row here is
-        unknown.
-
-    Known false alarms:
-        None known: nothing but rounding that the type itself makes is allowed or reported.
-
-    Fix:
-        On GPUs suspect peer-to-peer copies first (BKD007), then memory (BKD010), then mixed versions of NCCL
-        over nodes (ENV005). On CPUs compare the versions of torch over the nodes.
-
-    References:
-        https://github.com/NVIDIA/nccl/issues/631 ; https://github.com/NVIDIA/nccl-tests (its -c option)
-    """
+    """An operation between ranks gave wrong numbers."""
     cases = _choose_cases(evidence.collectives, variant)
     if not cases:
         if evidence.launch.world_size < 2 and evidence.collectives:
@@ -221,16 +185,7 @@ _AGAIN = "ddpdoctor check --only facts,rendezvous,collectives -v"
 _WITHOUT_FABRIC = f"NCCL_SHM_DISABLE=1 NCCL_IB_DISABLE=1 {_AGAIN}"
 
 
-@check(
-    "BKD002",
-    name="backend-initialisation-failed",
-    title="The backend exists, but a process group or its first collective fails",
-    severity="error",
-    family="collectives",
-    needs=("collectives",),
-    since="0.1.0",
-    id="col.operations.complete",
-)
+@check("BKD002", family="collectives", needs=("collectives",), id="col.operations.complete")
 def find_operation_raised(evidence: Evidence) -> Iterable[Finding]:
     """No operation raised an exception on any rank."""
     raised: list[tuple[CollectiveCase, list[RankMessage]]] = []
@@ -288,12 +243,8 @@ def _settings(backend: str) -> str:
 
 @check(
     "BKD002",
-    name="backend-initialisation-failed",
-    title="The backend exists, but a process group or its first collective fails",
-    severity="error",
     family="collectives",
     needs=("initialisations",),
-    since="0.1.0",
     variants={f"col.init.{method}": method for method in ("env", "tcp", "file")},
 )
 def find_initialisation_failed(evidence: Evidence, *, variant: str) -> Iterable[Finding]:

@@ -104,13 +104,12 @@ def build_index() -> tuple[Index, set[str]]:
     packages = {
         getattr(getattr(origin, "func", origin), "__module__", "").split(".")[0] for origin in origins
     }
-    # All modules of these packages: examples of a page stand in others than its check.
     files = {
         getattr(m, "__file__", None)
         for name, m in list(sys.modules.items())
         if name.split(".")[0] in packages
     }
-    return index, {file for file in files if file}
+    return index, {file for file in (*files, *(p.file for p in plugins.checks.pages.values())) if file}
 
 
 def _cache_path() -> str | None:

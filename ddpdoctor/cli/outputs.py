@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from ddpdoctor.cli.display import Display, complain, print_text, reserved_stdout
 from ddpdoctor.cli.options import Output
 from ddpdoctor.errors import EXIT_FAILED, EXIT_OK, OutputError
-from ddpdoctor.judge.registry import OURS, CodePage
+from ddpdoctor.judge.catalogue import CodePage
+from ddpdoctor.judge.registry import OURS
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.registry import RendererRegistry, RenderOptions
 

@@ -1,7 +1,8 @@
 """Judging: the check registry, running checks over evidence, and ordering what they found."""
 
+from ddpdoctor.judge.catalogue import CodePage
 from ddpdoctor.judge.finding import EvidenceItem, Finding, Fix, Where
-from ddpdoctor.judge.registry import CannotLook, Check, CodePage, NotApplicable, Registry, check, check_also
+from ddpdoctor.judge.registry import CannotLook, Check, NotApplicable, Registry, check, diagnosis
 from ddpdoctor.judge.runner import CheckRow, run_checks
 from ddpdoctor.judge.verdict import Verdict, order_findings, reach_verdict
 
@@ -18,7 +19,7 @@ __all__ = [
     "Verdict",
     "Where",
     "check",
-    "check_also",
+    "diagnosis",
     "order_findings",
     "reach_verdict",
     "run_checks",

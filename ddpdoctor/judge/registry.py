@@ -1,32 +1,20 @@
 """The check registry: what a check declares, and where all checks meet.
 
-A check is a pure function from `Evidence` to findings. Its docstring is the page of its code, the text that
-``ddpdoctor explain CODE`` prints; `PAGE_SECTIONS` are the headings that it must have.
+A check is a pure function from `Evidence` to findings, and one row of a report. Most look for one code (`check`);
+one judgement that settles which of several codes it is declares them all (`diagnosis`). The pages of codes are in
+`ddpdoctor.judge.catalogue`.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
-import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.bundle import JOB_KINDS
-from ddpdoctor.judge.finding import SEVERITIES, Finding
-
-PAGE_SECTIONS = (
-    "What it looks for",
-    "Why it matters",
-    "How it decides",
-    "Known false alarms",
-    "Fix",
-    "References",
-)
-
-PAGE_EXAMPLES = ("Wrong", "Right")
-"""Headings of programs, behind the fix, on the pages of codes that are found in the source."""
+from ddpdoctor.judge.catalogue import CodePage, find_page, read_docstring, require_severity
+from ddpdoctor.judge.finding import Finding
 
 OURS = "ddpdoctor"
 """The distribution of the built-in checks."""
@@ -43,39 +31,6 @@ class NotApplicable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class CodePage:
-    """One code of the catalogue with its page."""
-
-    code: str
-    name: str
-    title: str
-    severity: str
-    text: str
-    since: str
-    source: str
-    examples: tuple[str, str] | None = None
-    """A short program in which `lint` finds it, and the same one corrected."""
-
-    def sections(self) -> dict[str, str]:
-        """Return heading -> text, in order; the text before the first heading is under ``""``."""
-        found: dict[str, list[str]] = {"": []}
-        heading = ""
-        for line in self.text.splitlines():
-            if line.rstrip(":") in PAGE_SECTIONS and not line.startswith(" "):
-                heading = line.rstrip(":")
-                found[heading] = []
-            else:
-                found[heading].append(line)
-        sections: dict[str, str] = {}
-        for name, lines in found.items():
-            sections[name] = textwrap.dedent("\n".join(lines)).strip()
-            if name == "Fix":
-                for title, code in zip(PAGE_EXAMPLES, self.examples or (), strict=False):
-                    sections[title] = textwrap.indent(code.rstrip(), "    ")
-        return sections
-
-
-@dataclass(frozen=True, slots=True)
 class Check:
     """One row of a report: a function over evidence, and what it declares."""
 
@@ -86,16 +41,16 @@ class Check:
     needs: tuple[str, ...]
     """Evidence kinds; when one is absent the function is not called."""
     function: Callable[[Evidence], Iterable[Finding]]
-    severity: str
-    pages: tuple[CodePage, ...]
+    pages: tuple[CodePage, ...] = ()
+    """Of its codes; before it is registered only those that it brings itself."""
     required: bool = True
     """Whether "healthy" may be said although this check could not look."""
-    explains: tuple[str, ...] = ()
-    """Codes that become consequences when this check finds something."""
     source: str = OURS
     """Distribution that it comes from."""
     commands: tuple[str, ...] = ()
     """Commands whose evidence it is about; empty where that follows from ``needs``."""
+    package: str = ""
+    """Where the pages of its codes are looked for."""
 
     def belongs_to(self, command: str) -> bool:
         """Whether it is a row of this command's reports.
@@ -114,86 +69,87 @@ class Check:
 def check(
     code: str,
     *,
-    name: str,
-    title: str,
-    severity: str,
     family: str,
     needs: tuple[str, ...],
-    since: str,
     id: str | None = None,
     variants: Mapping[str, object] | None = None,
     required: bool = True,
-    explains: tuple[str, ...] = (),
     commands: tuple[str, ...] = (),
+    name: str | None = None,
+    title: str = "",
+    severity: str = "error",
+    since: str = "",
+    explains: tuple[str, ...] = (),
 ) -> Callable[[Function], Function]:
-    """Declare a check; the decorated function's docstring becomes the page of ``code``.
+    """Declare a check that looks for one code.
+
+    What there is to say of the code stands in its file of the catalogue. Without such a file a check brings it along:
+    ``name``, ``title``, ``severity``, ``since`` and ``explains``, and its docstring is the page.
 
     Args:
         code: the code of the catalogue (``X-<dist>-001`` for a third party's).
-        name: noun phrase in the failing state, e.g. ``port-in-use``.
-        title: one line for lists.
-        severity: error, warning or info; a finding may lower it.
         family: heading under which the report shows it.
         needs: evidence kinds without which it is not called.
-        since: version of its distribution that brought it.
         id: id of the row (``net.port.free``); what it establishes when it passes.
         variants: several rows from one function: id -> value passed as the keyword ``variant``.
         required: see `Check.required`.
-        explains: see `Check.explains`.
         commands: see `Check.commands`.
+        name: noun phrase in the failing state, e.g. ``port-in-use``.
+        title: one line for lists.
+        severity: error, warning or info; a finding may lower it.
+        since: version of its distribution that brought it.
+        explains: see `CodePage.explains`.
 
     Raises:
         ValueError: neither or both of ``id`` and ``variants``, or an unknown severity.
     """
     if (id is None) == (variants is None):
         raise ValueError(f"{code}: give either id or variants")
-    if severity not in SEVERITIES:
-        raise ValueError(f"{code}: unknown severity {severity!r}")
+    require_severity(code, severity)
 
     def declare(function: Function) -> Function:
-        page = CodePage(
-            code, name, title, severity, inspect.cleandoc(function.__doc__ or ""), since, "ddpdoctor"
-        )
+        pages: tuple[CodePage, ...] = ()
+        if name is not None:
+            text = read_docstring(function.__doc__)
+            pages = (CodePage(code, name, title, severity, text, since, OURS, explains),)
         rows = {id: function} if id is not None else {}
         for row, value in (variants or {}).items():
             rows[row] = functools.partial(function, variant=value)
         checks = [
-            Check(row, (code,), family, needs, call, severity, (page,), required, explains, commands=commands)
+            Check(row, (code,), family, needs, call, pages, required, commands=commands,
+                  package=function.__module__)
             for row, call in rows.items()
-        ]
+        ]  # fmt: skip
         setattr(function, _MARK, tuple(checks))
         return function
 
     return declare
 
 
-def check_also(
-    known: Function,
-    *,
+def diagnosis(
     id: str,
+    *,
+    codes: tuple[str, ...],
     family: str,
     needs: tuple[str, ...],
     required: bool = True,
-    explains: tuple[str, ...] = (),
     commands: tuple[str, ...] = (),
 ) -> Callable[[Function], Function]:
-    """Declare another row for the code of a function that `check` declared, seen in other evidence.
+    """Declare one judgement that settles which of several codes it is; each finding says its code.
 
-    Code, name, title, severity and page are those of ``known``; the other arguments are as for `check`.
-
-    Raises:
-        ValueError: ``known`` was not declared with `check`.
+    Args:
+        id: id of the row; what it establishes when it passes.
+        codes: all that it can find, each with a file in the catalogue, in the order in which reports show them.
+        family: as for `check`.
+        needs: as for `check`.
+        required: as for `check`.
+        commands: as for `check`.
     """
-    declared: tuple[Check, ...] = getattr(known, _MARK, ())
-    if not declared:
-        raise ValueError(f"{known!r} was not declared with @check")
-    first = declared[0]
 
     def declare(function: Function) -> Function:
         row = Check(
-            id, first.codes, family, needs, function, first.severity, first.pages, required, explains,
-            commands=commands,
-        )  # fmt: skip
+            id, codes, family, needs, function, (), required, commands=commands, package=function.__module__
+        )
         setattr(function, _MARK, (row,))
         return function
 
@@ -209,8 +165,6 @@ class Registry:
     def __init__(self) -> None:
         self._checks: dict[str, Check] = {}
         self._pages: dict[str, CodePage] = {}
-        self.examples: dict[str, tuple[str, str]] = {}
-        """Code -> the wrong and the right program of its page."""
         self.source = OURS
         """Distribution that is registering now; set by the loader."""
 
@@ -233,21 +187,26 @@ class Registry:
             if callable(value) and hasattr(value, _MARK):
                 self.add(value)
 
-    def add_examples(self, examples: Mapping[str, tuple[str, str]]) -> None:
-        """Register programs for the pages of codes: a wrong and a right one each."""
-        self.examples.update(examples)
-
     def _add_one(self, each: Check) -> None:
         if each.id in self._checks:
             raise ValueError(f"check id {each.id} is already registered by {self._checks[each.id].source}")
-        pages = tuple(replace(page, source=self.source) for page in each.pages)
-        for page in pages:
-            known = self._pages.get(page.code)
-            if known is not None and known.source != self.source:
-                raise ValueError(f"code {page.code} belongs to {known.source}")
-            if known is None or (not known.text and page.text):
-                self._pages[page.code] = page
-        self._checks[each.id] = replace(each, pages=pages, source=self.source)
+        pages = [self._choose_page(code, each) for code in each.codes]
+        self._pages.update({page.code: page for page in pages})
+        self._checks[each.id] = replace(each, pages=tuple(pages), source=self.source)
+
+    def _choose_page(self, code: str, each: Check) -> CodePage:
+        """Return the page of a code: the one that is known, the check's own, or that of its package's catalogue."""
+        own = next((page for page in each.pages if page.code == code), None)
+        known = self._pages.get(code)
+        if known is not None and known.source != self.source:
+            raise ValueError(f"code {code} belongs to {known.source}")
+        if known is not None and (known.text or own is None or not own.text):
+            return known
+        page = own or find_page(code, each.package)
+        if page is None:
+            where = f"no catalogue/{code}.md in {each.package.partition('.')[0]}"
+            raise ValueError(f"code {code} has no page: {where}, and {each.id} does not say its name")
+        return replace(page, source=self.source)
 
     @property
     def checks(self) -> tuple[Check, ...]:
@@ -261,11 +220,7 @@ class Registry:
     @property
     def pages(self) -> dict[str, CodePage]:
         """Code -> page, in order of registration."""
-        shown = self.examples
-        return {
-            code: replace(page, examples=shown[code]) if code in shown else page
-            for code, page in self._pages.items()
-        }
+        return dict(self._pages)
 
     def find_page(self, code_or_name: str) -> CodePage | None:
         """Return the page of a code or of a name, whatever the case; None when there is none."""

@@ -48,7 +48,7 @@ def order_findings(
 ) -> list[Finding]:
     """Return the findings with consequences marked and the root cause first.
 
-    A finding becomes a consequence when an active error or warning that is itself a cause declares that it
+    A finding becomes a consequence when the page of an active error or warning that is itself a cause says that it
     ``explains`` its code; where two codes explain each other, that of the earlier check is the cause. Then
     the order is: what ended the job (`Finding.decisive`), role, severity, confidence, order of the checks.
     A decisive finding stays a cause whatever explains its code: it was seen to end the job.
@@ -60,8 +60,8 @@ def order_findings(
     """
     explained: dict[str, set[str]] = {}
     for each in checks:
-        for code in each.codes:
-            explained.setdefault(code, set()).update(each.explains)
+        for page in each.pages:
+            explained.setdefault(page.code, set()).update(page.explains)
     causes = [f for f in findings if related and f.state == "active" and f.role == "cause"]
     present = {f.code for f in causes if f.severity != "info"}
     place: dict[str, int] = {}

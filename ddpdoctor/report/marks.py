@@ -10,7 +10,7 @@ import html
 import re
 import textwrap
 
-from ddpdoctor.judge.registry import CodePage
+from ddpdoctor.judge.catalogue import CodePage
 from ddpdoctor.report.html.findings import Block, Piece, view_page
 from ddpdoctor.report.places import tidy
 from ddpdoctor.report.words import clean

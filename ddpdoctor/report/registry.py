@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from ddpdoctor.judge.registry import CodePage
+from ddpdoctor.judge.catalogue import CodePage
 from ddpdoctor.report.model import Report
 
 

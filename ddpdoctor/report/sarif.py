@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
+from ddpdoctor.judge.catalogue import CodePage
 from ddpdoctor.judge.finding import Finding, Where
 from ddpdoctor.judge.fingerprint import number_fingerprints
-from ddpdoctor.judge.registry import CodePage
 from ddpdoctor.judge.suppression import Remark
 from ddpdoctor.report.marks import write_page
 from ddpdoctor.report.model import Report

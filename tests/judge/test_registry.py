@@ -6,8 +6,9 @@ from types import ModuleType
 import pytest
 
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.judge import Finding, Registry, check, check_also
-from ddpdoctor.judge.registry import PAGE_SECTIONS, Function
+from ddpdoctor.judge import Finding, Registry, check, diagnosis
+from ddpdoctor.judge.catalogue import PAGE_SECTIONS
+from ddpdoctor.judge.registry import Function
 
 
 def declare(
@@ -153,21 +154,35 @@ def test_check_of_some_commands_is_a_row_of_theirs_only() -> None:
 
 
 def test_second_row_of_a_code_takes_its_page() -> None:
+    @check("X-toy-001", id="toy.two", family="toys", needs=(), commands=("run",))
     def look(evidence: Evidence) -> list[Finding]:
         return [Finding("It is broken.")]
 
     registry = Registry()
-    known = declare(page="Text.")
-    registry.add(known, check_also(known, id="toy.two", family="toys", needs=(), commands=("run",))(look))
+    registry.add(declare(page="Text."), look)
     first, second = registry.checks
-    assert (second.codes, second.severity, second.pages[0].text) == (first.codes, first.severity, "Text.")
+    assert second.pages == first.pages
+    assert second.pages[0].text == "Text."
     assert second.belongs_to("run")
     assert not second.belongs_to("check")
 
 
-def test_second_row_needs_a_declared_function() -> None:
-    def plain(evidence: Evidence) -> list[Finding]:
+def test_diagnosis_has_the_pages_of_all_its_codes() -> None:
+    @diagnosis("toy.cause", codes=("X-toy-001", "X-toy-002"), family="toys", needs=())
+    def judge(evidence: Evidence) -> list[Finding]:
         return []
 
-    with pytest.raises(ValueError, match="not declared"):
-        check_also(plain, id="toy.two", family="toys", needs=())
+    registry = Registry()
+    registry.add(declare("X-toy-002", "toy.one"), declare("X-toy-001", "toy.two"), judge)
+    row = registry.checks[-1]
+    assert (row.id, row.codes) == ("toy.cause", ("X-toy-001", "X-toy-002"))
+    assert tuple(page.code for page in row.pages) == row.codes
+
+
+def test_code_without_a_page_is_refused() -> None:
+    @check("X-toy-009", id="toy.nine", family="toys", needs=())
+    def look(evidence: Evidence) -> list[Finding]:
+        return []
+
+    with pytest.raises(ValueError, match=r"X-toy-009 has no page: no catalogue/X-toy-009\.md in"):
+        Registry().add(look)

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from ddpdoctor.judge import Check, CheckRow, Finding, Verdict, order_findings, reach_verdict
+from ddpdoctor.judge import Check, CheckRow, CodePage, Finding, Verdict, order_findings, reach_verdict
 
 
 def make_check(code: str, *explains: str) -> Check:
-    return Check(f"id.{code}", (code,), "toys", (), lambda evidence: [], "error", (), explains=explains)
+    page = CodePage(code, "toy-broken", "Toy", "error", "", "1.0", "ddpdoctor", explains)
+    return Check(f"id.{code}", (code,), "toys", (), lambda evidence: [], (page,))
 
 
 def found(code: str, severity: str = "error", **fields: Any) -> Finding:

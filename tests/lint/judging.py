@@ -16,6 +16,12 @@ from ddpdoctor.source.reading import parse_script
 
 REGISTRY = Registry()
 ddpdoctor_checks.register(REGISTRY)
+EXAMPLES = {
+    code: (textwrap.dedent(sections["Wrong"]) + "\n", textwrap.dedent(sections["Right"]) + "\n")
+    for code, page in REGISTRY.pages.items()
+    if "Wrong" in (sections := page.sections())
+}
+"""Code -> the wrong and the right program of its page."""
 HEAD = """\
 import argparse, os, shutil, sys
 import torch

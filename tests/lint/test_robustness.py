@@ -11,7 +11,7 @@ import torch
 
 from ddpdoctor.source.gather import judge_scripts, read_sources
 from ddpdoctor.source.reading import find_files, parse_script, read_script
-from ddpdoctor_checks.lint.examples import EXAMPLES
+from tests.lint.judging import EXAMPLES
 
 HEAD = "import torch\nimport torch.distributed as dist\n"
 GUARDED = "if dist.get_rank() == 0:\n    dist.barrier()\n"

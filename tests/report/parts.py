@@ -25,6 +25,7 @@ from ddpdoctor.evidence import (
     StageRecord,
 )
 from ddpdoctor.judge import CheckRow, CodePage, Finding, Verdict
+from ddpdoctor.judge.catalogue import read_docstring
 from ddpdoctor.report import Job, Node, Report, World
 
 FAMILIES = {
@@ -90,7 +91,7 @@ Fix:
 References:
     https://pytorch.org/docs/stable/distributed.html and ``torch.distributed``.
 """
-    return CodePage(code, name, title, severity, text, "0.1", "ddpdoctor")
+    return CodePage(code, name, title, severity, read_docstring(text), "0.1", "ddpdoctor")
 
 
 PAGES = {

@@ -32,42 +32,9 @@ BUILD_OF = {
 PyTorch")."""
 
 
-@check(
-    "BKD001",
-    name="backend-unavailable",
-    title="The backend asked for is not in this torch, or has no device",
-    severity="error",
-    family="backends",
-    needs=("stages",),
-    since="0.1.0",
-    id="bkd.asked.available",
-    explains=("BKD002", "BKD011", "BKD004", "COL001"),
-)
+@check("BKD001", family="backends", needs=("stages",), id="bkd.asked.available")
 def find_backend_unavailable(evidence: Evidence) -> Iterable[Finding]:
-    """The backend that was asked for cannot be used here.
-
-    What it looks for:
-        The backend of the default process group (``--backend``, or the one chosen by the devices) is not
-        built into this torch, or needs a device that no rank can see.
-
-    Why it matters:
-        ``init_process_group`` raises on every rank, or the first collective does; nothing can be trained.
-
-    How it decides:
-        ``torch.distributed.is_<backend>_available()`` as each rank reports it, and the number of devices of
-        the backend's type that torch sees. Nothing is concluded of a backend that nobody asked for.
-
-    Known false alarms:
-        None known. A GPU that a container or ``CUDA_VISIBLE_DEVICES`` hides is reported as absent, which it
-        is for this process.
-
-    Fix:
-        Ask for a backend that works (the message lists them), install a torch built with it, or make the
-        device visible.
-
-    References:
-        https://docs.pytorch.org/docs/stable/distributed.html#backends
-    """
+    """The backend that was asked for cannot be used here."""
     asked = evidence.launch.backend_asked or evidence.launch.backend
     result = next((each for each in evidence.backends if each.backend == asked), None)
     result = result or next((each for each in evidence.backends if each.asked), None)
@@ -150,46 +117,12 @@ def _unavailable_fixes(result: BackendResult, usable: list[str]) -> Iterable[Fix
 
 @check(
     "BKD002",
-    name="backend-initialisation-failed",
-    title="The backend exists, but a process group or its first collective fails",
-    severity="error",
     family="backends",
     needs=("backends",),
-    since="0.1.0",
     variants={f"bkd.{name}.works": name for name in DEVICE_OF},
-    explains=("BKD011",),
 )
 def find_backend_failed(evidence: Evidence, *, variant: str) -> Iterable[Finding]:
-    """A backend is there, yet a process group or a collective on it fails.
-
-    What it looks for:
-        For each backend that torch knows: does a process group form on every rank, does a small all_reduce
-        give the right sum? Further rows of this code: each way to initialise (env://, tcp://, file://), each
-        collective ending without an exception, no rank dying or raising in a stage of ``ddpdoctor check``,
-        and each device taking a small computation.
-
-    Why it matters:
-        Training stops at ``init_process_group`` or at the first collective. NCCL in particular reports many
-        causes with one text (``unhandled system error``).
-
-    How it decides:
-        By what the ranks report of their own calls. Ranks that only say that a peer is gone or late
-        (``Connection closed by peer``, ``Timed out waiting``) are victims where another rank raised something
-        of its own or died. A backend that nobody asked for is at most a warning (gloo, nccl) or a
-        note (mpi, ucc, xccl: they often want a launcher of their own).
-
-    Known false alarms:
-        MPI built into torch fails where the ranks were not started by ``mpirun``; it is a note unless asked
-        for.
-
-    Fix:
-        The text of the first rank that raised says most; for NCCL run again with ``NCCL_DEBUG=INFO``. Where
-        the report has an earlier finding (names, ports, devices), that is the cause.
-
-    References:
-        https://docs.pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications ;
-        https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html
-    """
+    """A backend is there, yet a process group or a collective on it fails."""
     result = next((each for each in evidence.backends if each.backend == variant), None)
     if result is None:
         raise explain_missing(evidence, "backends", f"backend {variant}")

@@ -39,42 +39,9 @@ def find_device(node: NodeFacts | None, facts: RankFacts) -> Device | None:
     return next((each for each in node.devices if str(each.index) == index), None)
 
 
-@check(
-    "BKD003",
-    name="device-shared",
-    title="Two ranks use one GPU",
-    severity="error",
-    family="backends",
-    needs=("ranks",),
-    since="0.1.0",
-    id="bkd.devices.unshared",
-    explains=("BKD002", "BKD011", "PRF001", "PRF002"),
-)
+@check("BKD003", family="backends", needs=("ranks",), id="bkd.devices.unshared")
 def find_device_shared(evidence: Evidence) -> Iterable[Finding]:
-    """Several ranks use the same physical GPU.
-
-    What it looks for:
-        The UUID of each rank's device. Indices say nothing: ``cuda:0`` of two ranks may be two GPUs or one.
-
-    Why it matters:
-        NCCL refuses (``Duplicate GPU detected``) or hangs; with other backends the ranks share memory and
-        speed.
-
-    How it decides:
-        Two ranks with equal UUIDs share a device; slices of a GPU (MIG) have UUIDs of their own. With NCCL an
-        error, with other backends a warning.
-
-    Known false alarms:
-        Sharing on purpose for a test without NCCL. ``--ignore BKD003`` silences it.
-
-    Fix:
-        Give each process its own device from ``LOCAL_RANK``, before ``init_process_group``; do not trim
-        ``CUDA_VISIBLE_DEVICES`` to one GPU for all ranks.
-
-    References:
-        https://github.com/NVIDIA/Megatron-LM/issues/661 ;
-        https://docs.pytorch.org/docs/stable/generated/torch.cuda.set_device.html
-    """
+    """Several ranks use the same physical GPU."""
     users = [facts for facts in evidence.ranks if on_gpu(facts)]
     if not users:
         raise NotApplicable(explain_no_gpu(evidence))
@@ -131,42 +98,9 @@ def _shared_device(evidence: Evidence, uuid: str, members: list[RankFacts]) -> F
     )
 
 
-@check(
-    "BKD004",
-    name="device-out-of-range",
-    title="A local rank is not below the number of visible devices",
-    severity="error",
-    family="backends",
-    needs=("ranks",),
-    since="0.1.0",
-    id="bkd.devices.in_range",
-    explains=("BKD002", "BKD011"),
-)
+@check("BKD004", family="backends", needs=("ranks",), id="bkd.devices.in_range")
 def find_device_out_of_range(evidence: Evidence) -> Iterable[Finding]:
-    """There are more ranks on a node than GPUs that they can see.
-
-    What it looks for:
-        Ranks whose local rank, or the index of whose device, is not below the number of devices that they
-        see.
-
-    Why it matters:
-        ``CUDA error: invalid device ordinal`` on exactly these ranks; all others then wait for them.
-
-    How it decides:
-        Only where GPUs are to be used: the backend is nccl or xccl, or ranks were given GPU devices. The
-        count is what torch sees in the rank, after ``CUDA_VISIBLE_DEVICES``.
-
-    Known false alarms:
-        Ranks that share GPUs on purpose by ``rank % device_count`` with a backend other than NCCL.
-
-    Fix:
-        Start at most as many processes as there are visible GPUs; use ``LOCAL_RANK`` and not ``RANK`` for the
-        device, since the global rank exceeds the devices of a node as soon as there are two nodes.
-
-    References:
-        https://github.com/pytorch/torchtitan/issues/423 ;
-        https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
-    """
+    """There are more ranks on a node than GPUs that they can see."""
     wanted = evidence.launch.backend in GPU_BACKENDS or any(on_gpu(facts) for facts in evidence.ranks)
     if not wanted:
         raise NotApplicable(explain_no_gpu(evidence))

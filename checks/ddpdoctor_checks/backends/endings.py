@@ -28,17 +28,7 @@ GROUP_STAGES = ("rendezvous", "backends", "collectives", "ddp", "bandwidth")
 """Stages in which ranks exist and talk to each other."""
 
 
-@check(
-    "BKD002",
-    name="backend-initialisation-failed",
-    title="The backend exists, but a process group or its first collective fails",
-    severity="error",
-    family="backends",
-    needs=("exits",),
-    since="0.1.0",
-    id="bkd.ranks.alive",
-    explains=("BKD011",),
-)
+@check("BKD002", family="backends", needs=("exits",), id="bkd.ranks.alive")
 def find_rank_died(evidence: Evidence) -> Iterable[Finding]:
     """No rank of the tiny world died by a signal or an exit before its clean end."""
     dead = unclean_exits(evidence, (None, *STAGES))
@@ -89,17 +79,7 @@ def _died(evidence: Evidence, stage: str | None, dead: Sequence[RankExit]) -> Fi
     )
 
 
-@check(
-    "BKD002",
-    name="backend-initialisation-failed",
-    title="The backend exists, but a process group or its first collective fails",
-    severity="error",
-    family="backends",
-    needs=("errors", "stages"),
-    since="0.1.0",
-    id="bkd.stages.without_error",
-    explains=("BKD011",),
-)
+@check("BKD002", family="backends", needs=("errors", "stages"), id="bkd.stages.without_error")
 def find_stage_error(evidence: Evidence) -> Iterable[Finding]:
     """No stage in which ranks talk to each other was ended by an exception."""
     if not any(record.stage in GROUP_STAGES for record in evidence.stages):

@@ -34,42 +34,9 @@ MOST_PAIRS = 64
 """Pairs that a finding names; the rest is counted in the details."""
 
 
-@check(
-    "BKD007",
-    name="peer-to-peer-broken",
-    title="Copies between GPUs return other bytes, or NCCL only works without peer-to-peer",
-    severity="error",
-    family="backends",
-    needs=("smoke",),
-    since="0.1.0",
-    id="bkd.devices.peer_to_peer",
-    explains=("BKD002", "BKD011", "COL001", "PRF001", "PRF002"),
-)
+@check("BKD007", family="backends", needs=("smoke",), id="bkd.devices.peer_to_peer")
 def find_peer_copy_broken(evidence: Evidence) -> Iterable[Finding]:
-    """Direct copies between two GPUs of a node do not work.
-
-    What it looks for:
-        A buffer of known bytes that was copied from each GPU to each other one and read back; and whether an
-        NCCL all_reduce that failed passes with ``NCCL_P2P_DISABLE=1``.
-
-    Why it matters:
-        The first all_reduce hangs at 100 % utilisation without an error, or sums come out wrong without one.
-
-    How it decides:
-        Bytes are compared exactly; one wrong byte is enough. An NCCL failure counts only where the repetition
-        without peer-to-peer passed on every rank on which it had failed.
-
-    Known false alarms:
-        None known.
-
-    Fix:
-        Switch off PCIe ACS or the IOMMU (``iommu=pt``) on bare metal; where that cannot be, or the cards do
-        not support peer-to-peer, set ``NCCL_P2P_DISABLE=1`` and expect less bandwidth.
-
-    References:
-        https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#gpu-to-gpu-communication
-        ; https://github.com/NVIDIA/nccl/issues/631
-    """
+    """Direct copies between two GPUs of a node do not work."""
     copies = [each for each in evidence.smoke if each.kind == "peer-copy"]
     several = any(len(node.devices) > 1 for node in evidence.nodes)
     retried = [each for each in evidence.backends if each.peer_to_peer_off and each.failures]
@@ -155,43 +122,9 @@ _PEER_FIXES = (
 )
 
 
-@check(
-    "BKD010",
-    name="device-faulty",
-    title="A device reports hardware errors, or cannot be left",
-    severity="error",
-    family="backends",
-    needs=("nodes",),
-    since="0.1.0",
-    id="bkd.devices.healthy",
-    explains=("BKD002", "BKD007", "BKD011", "COL001", "PRF001", "PRF002"),
-)
+@check("BKD010", family="backends", needs=("nodes",), id="bkd.devices.healthy")
 def find_device_faulty(evidence: Evidence) -> Iterable[Finding]:
-    """A GPU has a fault of its own.
-
-    What it looks for:
-        Uncorrectable ECC errors since the last reset, Xid messages of the kernel that speak of hardware,
-        states such as ``[GPU requires reset]`` where the vendor's tool should print numbers, computations
-        that fail with a hardware error, and a process on the device that does not die of SIGKILL.
-
-    Why it matters:
-        One such device stops or slows all ranks, and the others' messages speak of the network.
-
-    How it decides:
-        One look with ``nvidia-smi`` and the kernel log, and one small computation per device in a process
-        that can be killed. Xids that a program's own error raises (13, 31, 43, 45, 68, 109, as NVIDIA's
-        Kubernetes device plug-in has them) are not counted; 63, 92 and 94 (errors that were contained) and
-        Xids that are not known here are warnings.
-
-    Known false alarms:
-        Xid messages stay in the kernel log after a reset that cured the device.
-
-    Fix:
-        Take the node out of the job, reset the GPU; if it comes back, have it replaced.
-
-    References:
-        https://docs.nvidia.com/deploy/xid-errors/ ; https://docs.nvidia.com/deploy/gpu-debug-guidelines/
-    """
+    """A GPU has a fault of its own."""
     devices = [(node, device) for node in evidence.nodes for device in node.devices]
     stuck = [each for each in evidence.smoke if _is_faulty(each)]
     if not devices and not stuck:
@@ -307,17 +240,7 @@ def _faulty(
     )
 
 
-@check(
-    "BKD002",
-    name="backend-initialisation-failed",
-    title="The backend exists, but a process group or its first collective fails",
-    severity="error",
-    family="backends",
-    needs=("smoke",),
-    since="0.1.0",
-    id="bkd.devices.compute",
-    explains=("BKD011",),
-)
+@check("BKD002", family="backends", needs=("smoke",), id="bkd.devices.compute")
 def find_device_unusable(evidence: Evidence) -> Iterable[Finding]:
     """Each device takes a small computation and a copy, alone and without any process group."""
     alone = [each for each in evidence.smoke if each.kind != "peer-copy"]

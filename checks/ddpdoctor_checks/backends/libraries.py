@@ -15,47 +15,9 @@ LIBRARIES = re.compile(r"(?:lib|nvidia-)?(?:nccl|rccl)(?:-cu\d+)?", re.IGNORECAS
 """Names of the libraries and of the wheels that carry them; plug-ins such as libnccl-net are others."""
 
 
-@check(
-    "BKD006",
-    name="communication-library-conflict",
-    title="Two NCCL libraries are in play, or one that is not torch's",
-    severity="warning",
-    family="backends",
-    needs=("nodes",),
-    since="0.1.0",
-    id="bkd.libraries.single",
-    required=False,
-    explains=("BKD002", "BKD011"),
-)
+@check("BKD006", family="backends", needs=("nodes",), id="bkd.libraries.single", required=False)
 def find_library_conflict(evidence: Evidence) -> Iterable[Finding]:
-    """More than one NCCL (RCCL), or one that torch was not built with, is loaded or installed.
-
-    What it looks for:
-        Two different NCCL libraries mapped into one process; two distributions that both install an NCCL; a
-        loaded NCCL from elsewhere although torch brings its own; a library directory in ``LD_LIBRARY_PATH``
-        that puts another NCCL first.
-
-    Why it matters:
-        ``undefined symbol: ncclCommResume`` at import, invalid usage or internal errors later, or nodes that
-        run different versions without anybody knowing. The wheels ``nvidia-nccl-cu12`` and ``-cu13`` install
-        into one directory and overwrite each other.
-
-    How it decides:
-        Paths (links resolved by the gatherer) and versions of what is mapped into the process, of the
-        installed distributions and of what the search path would give. An NCCL of the system beside torch's
-        own is no conflict as long as nothing loads it; a torch that was built against the system's NCCL and
-        loads that is fine too.
-
-    Known false alarms:
-        A newer NCCL chosen on purpose through ``LD_PRELOAD`` or ``LD_LIBRARY_PATH``.
-
-    Fix:
-        Keep the one that torch asks for: uninstall the other wheel and reinstall torch's, clear
-        ``LD_LIBRARY_PATH`` of directories that hold libnccl.
-
-    References:
-        https://github.com/pytorch/pytorch/issues/107174 ; https://github.com/pytorch/pytorch/issues/176829
-    """
+    """More than one NCCL (RCCL), or one that torch was not built with, is loaded or installed."""
     seen = False
     groups: dict[str, list[NodeFacts]] = {}
     for node in evidence.nodes:

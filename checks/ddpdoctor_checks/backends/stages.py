@@ -47,42 +47,12 @@ by the first ones, and the count says how many there were."""
 
 @check(
     "BKD011",
-    name="stage-timed-out",
-    title="A stage of the examination was cut at its limit",
-    severity="error",
     family="backends",
     needs=("stages",),
-    since="0.1.0",
     variants={f"stage.{stage}.in_time": stage for stage in STAGES},
 )
 def find_stage_timed_out(evidence: Evidence, *, variant: str) -> Iterable[Finding]:
-    """A stage of ``ddpdoctor check`` did not end within its limit and was cut.
-
-    What it looks for:
-        Stages that some node had to cut, what their ranks did at that moment (stacks taken by py-spy before
-        anything was stopped), which ranks had finished, and which had died.
-
-    Why it matters:
-        What hangs here hangs in training too, and there without a limit.
-
-    How it decides:
-        By the clock alone: the limit of the stage, or that of the whole command; the message says which, and how
-        long the stage had run. Ranks that died are the culprits; else ranks that stand
-        outside torch's communication code while others wait in it; else all that did not finish. It is the
-        last resort: any narrower finding of the report that explains it stands above it.
-
-    Known false alarms:
-        A machine that is far too slow for the number of ranks: many ranks on few cores can need longer than
-        the limit for the first collective. ``--stage-timeout STAGE=SECONDS`` gives more time.
-
-    Fix:
-        Read the stacks: the rank outside the collective is the one to look at. Where nothing is wrong, allow
-        more time.
-
-    References:
-        https://docs.pytorch.org/docs/stable/distributed.html#monitored-barrier ;
-        https://github.com/benfred/py-spy
-    """
+    """A stage of ``ddpdoctor check`` did not end within its limit and was cut."""
     records = stage_records(evidence, variant)
     if not records:
         raise explain_missing(evidence, variant, "its duration")

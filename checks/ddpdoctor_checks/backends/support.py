@@ -53,45 +53,9 @@ def _split_capability(capability: str) -> tuple[int, int]:
     return int(major), int(minor or 0)
 
 
-@check(
-    "BKD005",
-    name="device-unsupported",
-    title="This torch has no kernels for the GPU, or the driver is older than its CUDA",
-    severity="error",
-    family="backends",
-    needs=("ranks", "nodes"),
-    since="0.1.0",
-    id="bkd.devices.supported",
-    explains=("BKD001", "BKD002", "BKD010", "BKD011", "COL001"),
-)
+@check("BKD005", family="backends", needs=("ranks", "nodes"), id="bkd.devices.supported")
 def find_device_unsupported(evidence: Evidence) -> Iterable[Finding]:
-    """The installed torch cannot run on a GPU of this world.
-
-    What it looks for:
-        A GPU whose compute capability none of torch's kernels fits (``no kernel image is available``), and a
-        driver that is older than the CUDA runtime in torch allows.
-
-    Why it matters:
-        Everything imports and even allocates; the first kernel, often NCCL's, fails. Ranks on older or newer
-        GPUs of a mixed world fail while the others wait.
-
-    How it decides:
-        The device's capability against ``torch.cuda.get_arch_list()`` by NVIDIA's rules of binary and PTX
-        compatibility; the driver against the minimum of the CUDA major version (450.80.02 for 11, 525.60.13
-        for 12, 580 for 13); and the error text of the computation that was tried on the device. A device on
-        which a computation succeeded is supported, whatever the tables say: the ``cuda-compat`` package
-        allows older drivers.
-
-    Known false alarms:
-        None known; where capability or architecture list is unknown, nothing is concluded.
-
-    Fix:
-        Install a torch build for the GPU (newer GPUs need newer CUDA builds, GPUs that were dropped need
-        older ones), or a newer driver.
-
-    References:
-        https://docs.nvidia.com/deploy/cuda-compatibility/ ; https://github.com/pytorch/pytorch/issues/152077
-    """
+    """The installed torch cannot run on a GPU of this world."""
     users = [facts for facts in evidence.ranks if on_gpu(facts)]
     failed = [each for each in evidence.smoke if not each.ok and UNSUPPORTED.search(each.error or "")]
     if not users and not failed:

@@ -39,46 +39,13 @@ SLOWING = (
 
 @check(
     "PRF001",
-    name="bandwidth-low",
-    title="A collective's bandwidth is far below what the hardware should give",
-    severity="warning",
     family="bandwidth",
     needs=("bandwidth",),
-    since="0.1.0",
     variants={f"bw.{op}.expected": op for op in ("all_reduce", "others")},
     required=False,
 )
 def find_bandwidth_low(evidence: Evidence, *, variant: str) -> Iterable[Finding]:
-    """A collective moves far fewer bytes per second than this hardware can.
-
-    What it looks for:
-        The bus bandwidth of each operation at the largest sizes of the sweep, beside what the hardware that
-        was found should give.
-
-    Why it matters:
-        All of a model's gradients pass through it in every step; where it is ten times too slow, more GPUs
-        make training no faster.
-
-    How it decides:
-        The plateau, which is the best of the sizes from a quarter of the largest on, and in it the best
-        iteration, is below half of the lowest that is expected. Expected is, for ranks on CPUs, a share of
-        the TCP loopback copy that was measured beside the sweep, over the streams and cores; between nodes
-        the speed of the interface; for GPUs NCCL's own planning figures for NVLink and PCIe. Where ranks
-        outnumber cores a third of that is still expected; from eight ranks a core on, where no hardware
-        figure is known, where the sweep ended at small sizes, or while the bandwidth was still rising,
-        nothing is said.
-
-    Known false alarms:
-        Other load on the machine or its network during the second that the sweep takes.
-
-    Fix:
-        Unset workarounds that were left on (ENV013), look at which way NCCL takes (``NCCL_DEBUG=INFO``),
-        at the negotiated speed of the NIC, and at PRF002, which names a slow node or link.
-
-    References:
-        https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md ;
-        https://github.com/NVIDIA/nccl/blob/master/src/graph/topo.h
-    """
+    """A collective moves far fewer bytes per second than this hardware can."""
     if not evidence.bandwidth:
         raise explain_missing(evidence, "bandwidth", variant)
     rows = [row for row in evidence.bandwidth if (row.op == "all_reduce") == (variant == "all_reduce")]
@@ -179,17 +146,7 @@ def _fixes(evidence: Evidence, row: BandwidthRow) -> Iterable[Fix]:
     yield Fix("measure longer, to be sure", command=f"ddpdoctor check --full --collectives {row.op}")
 
 
-@check(
-    "COL001",
-    name="result-wrong",
-    title="A collective returned other values than it must",
-    severity="error",
-    family="bandwidth",
-    needs=("bandwidth",),
-    since="0.1.0",
-    id="bw.contents.exact",
-    explains=("DDP019", "NUM001", "CKP006", "DDP001"),
-)
+@check("COL001", family="bandwidth", needs=("bandwidth",), id="bw.contents.exact")
 def find_contents_wrong(evidence: Evidence) -> Iterable[Finding]:
     """The buffers of the bandwidth sweep held the right values after each operation."""
     if not evidence.bandwidth:

@@ -129,46 +129,13 @@ def _find_members(samples: Iterable[Pair], slow: Mapping[Pair, float]) -> dict[i
 
 @check(
     "PRF002",
-    name="link-slow",
-    title="One node, rank or link is slower than its peers",
-    severity="warning",
     family="bandwidth",
     needs=("pairs",),
-    since="0.1.0",
     variants={"bw.links.nodes": "node", "bw.links.ranks": "rank"},
     required=False,
-    explains=("PRF001",),
 )
 def find_link_slow(evidence: Evidence, *, variant: str) -> Iterable[Finding]:
-    """Bytes pass more slowly to one node, to one rank or over one link than between its peers.
-
-    What it looks for:
-        Bandwidth between pairs of nodes and of ranks, in two rounds, with other partners in the second where
-        there are too many to try all.
-
-    Why it matters:
-        A collective is as fast as its slowest link: one bad cable, one NIC that fell back to a lower
-        speed, one shaped or misplaced virtual machine holds up all ranks.
-
-    How it decides:
-        A pair is slow when the best of its samples is below half (over TCP a third, for ranks on CPUs and
-        where ranks outnumber cores a quarter) of what is typical: the median over all nodes of what each
-        reaches with its best partner. Where all that a node sends or receives is slow, with two partners or
-        more, the node is named and its partners are cleared; else the link, if both directions agree, and in
-        two rounds where not all pairs were tried. Only like is compared with like: within a node, between
-        nodes, NVLink, PCIe. With fewer than three pairs it abstains, and so it does for ranks on CPUs that
-        outnumber their cores.
-
-    Known false alarms:
-        Traffic of others on one node during both rounds.
-
-    Fix:
-        Compare the negotiated speed and the error counters of that node's interface with a good node's; then
-        the cable, the switch port, traffic shaping.
-
-    References:
-        https://github.com/intelligent-machine-learning/dlrover (docs/tech_report, node health check)
-    """
+    """Bytes pass more slowly to one node, to one rank or over one link than between its peers."""
     places = Places(evidence)
     rows = [row for row in evidence.pairs if row.level == variant and row.bandwidth > 0]
     if not rows:

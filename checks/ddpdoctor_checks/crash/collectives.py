@@ -100,68 +100,9 @@ def _describe_lag(group: Group, lag: Lag) -> Clause:
     )  # fmt: skip
 
 
-@check(
-    "COL002",
-    name="collective-missing",
-    title="Some ranks never make a call that others wait in",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.barrier",
-    commands=JOB,
-)
+@check("COL002", family="crash", needs=(), id="crash.barrier", commands=JOB)
 def find_collective_missing(evidence: Evidence) -> Iterable[Finding]:
-    """Some ranks never make a call that others wait in.
-
-    What it looks for:
-        Ranks that wait in a call while others, which it needs, wait in another one; in Flight Recorder dumps a
-        sequence number of a group that some ranks never reached, or a call that a rank left out;
-        ``monitored_barrier`` that ended because ranks did not come.
-
-    Why it matters:
-        Without names every rank only says that it waited in vain.
-
-    How it decides:
-        By the calls that each rank wrote down, matched by group and number: the smaller part of the ranks is named,
-        and of two neither. A number that others have passed proves an older dump and no missing call; gaps in the
-        numbers prove nothing. Else by torch's own text, "Rank 1 failed to pass monitoredBarrier": rank 0 counted who
-        had come.
-
-        A dump is of one moment, and of a job that gets on a rank that is only late looks the same. It is an error where
-        something tells of a hang: a log of the failure, a dump that was written within two minutes after the time limit
-        of the call, a call that failed, several dumps or further calls over five minutes. Where ranks had waited for
-        less than ten seconds, it is only mentioned. Where nothing tells, it is a warning.
-
-        Under ``run``, while the job hangs: a rank that waits needs those that have not begun its call, and can
-        never go on where one of them is gone or waits for it in turn. That is proof, and ends the job (``--on-hang``).
-        It is none, and only a suspicion, where threads of a rank make calls, a call had raised before, a group's ranks
-        are not known or the wait ends by itself (monitored_barrier). The fewer ranks are named; of two sides of one
-        size the one under a test on the rank, or on a line that it has not called before, else neither.
-
-        In the source (``lint``): a test, the rounds of a loop or a decorator that comes out differently on ranks is
-        followed to ``get_rank``, a variable of the launcher, the first argument of ``mp.spawn``, a host name or a
-        clock, also through variables, functions and methods of the files given. The calls of its two sides, with those
-        of the functions below and what is missed by a ``return``, ``break``, ``continue`` or ``sys.exit`` there, are
-        compared one by one; what both sides make is right, also where the other side follows later under the opposite
-        test. The backward of a wrapped model is such a call, and its forward where it has BatchNorm: the wrapper sends
-        the buffers of rank 0 before. It is an error where each run comes to the call, and at most a warning where other
-        conditions decide too, where a helper is known by its name only, for a forward (rank 0 may get away with a small
-        broadcast, until it meets another call of the others), and for what is decided by the loss of the own batch, by
-        random numbers that nothing seeds, or by an error that one rank meets. A call with a group of its own, a value
-        that a collective has made equal, and a side that calls functions which were not given are passed over.
-
-    Known false alarms:
-        A rank that died says nothing either; where its end is known, that is the finding and not this. gloo forgets a
-        call when it ends, well or not: where nothing but that is known, confidence is medium.
-        In the source: a name such as ``rank`` that means something else; another script that makes the missing call.
-
-    Fix:
-        Make the call on all ranks, in the same order.
-
-    References:
-        https://docs.pytorch.org/docs/stable/distributed.html (monitored_barrier)
-    """
+    """Some ranks never make a call that others wait in."""
     yield from tell(evidence, "COL002", _describe_missing)
 
 
@@ -315,48 +256,9 @@ def _describe_again(again: Again) -> str:
     return f"{again.what}{named}"
 
 
-@check(
-    "COL003",
-    name="collective-mismatch",
-    title="Ranks call different collectives, or one with other shapes, types or roots",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.collectives",
-    commands=JOB,
-)
+@check("COL003", family="crash", needs=(), id="crash.collectives", commands=JOB)
 def find_mismatch(evidence: Evidence) -> Iterable[Finding]:
-    """At one point of the program ranks called different collectives, or one with other shapes or types.
-
-    What it looks for:
-        "Detected mismatch between collectives on ranks" of TORCH_DISTRIBUTED_DEBUG=DETAIL, "Received data size doesn't
-        match expected size" of gloo, and NCCL's own check.
-
-    Why it matters:
-        gloo aborts the rank that receives too much, so its exit looks like a crash of torch; the others lose a
-        peer. NCCL mostly hangs.
-
-    How it decides:
-        By the arguments of the last call that each rank wrote down before it issued it, under ``run``. Else by the
-        text; where ``--rerun detail`` ran the job once more with TORCH_DISTRIBUTED_DEBUG=DETAIL, by the two
-        calls that torch named there. Where torch's words name a call of more than half of the ranks, those that made
-        another are at fault; else both sides are named and no rank is cleared: two ranks have no majority. Where
-        gloo alone speaks, the rank is named that got the wrong size, with medium confidence: what goes round a ring of
-        ranks may reach a neighbour of the odd one first.
-
-        Under ``run``, while the job hangs: by the calls that ranks wrote down at one number of a group. Op,
-        number of elements, type, reduction and root have to agree; the fewer ranks are named.
-
-    Known false alarms:
-        A damaged network card can garble sizes; nobody has reported one.
-
-    Fix:
-        The same calls, in the same order, with the same shapes, on all ranks.
-
-    References:
-        https://docs.pytorch.org/docs/stable/distributed.html (Debugging torch.distributed applications)
-    """
+    """At one point of the program ranks called different collectives, or one with other shapes or types."""
     yield from tell(evidence, "COL003", _describe_mismatch)
 
 
@@ -413,52 +315,9 @@ def _describe_timeout(diagnosis: Diagnosis, group: Group) -> Clause:
     )  # fmt: skip
 
 
-@check(
-    "COL005",
-    name="collective-timeout",
-    title="A collective timed out and nothing shows which rank is at fault",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.timeouts",
-    commands=JOB,
-)
+@check("COL005", family="crash", needs=(), id="crash.timeouts", commands=JOB)
 def find_timeout(evidence: Evidence) -> Iterable[Finding]:
-    """Ranks waited in a collective until its limit, and nobody failed.
-
-    What it looks for:
-        "Watchdog caught collective operation timeout" of NCCL and "Timed out waiting …ms for recv operation" of gloo,
-        in a job in which no rank failed on its own account.
-
-    Why it matters:
-        The ranks that print are the ones that came. The one that did not is at fault, and it prints nothing.
-
-    How it decides:
-        A rank with an exception, a fatal signal, an exit or an early end goes before every time-out. What is left are
-        ranks that waited; ranks that did not complain at all are named as the place to look, with medium confidence.
-
-        Under ``run``, while the job hangs: all ranks have been in a call for longer than ``--stall-after``
-        without computing, and their connections show neither a lost link (NET011) nor large packets that vanish
-        (NET014). That no rank diverged is said only where all members of one group were seen in one call of it, from
-        one thread each, and none of their calls had raised; the network is suggested only where they are on several
-        hosts. Where a rank then fails of its own accord, that error is the cause. The report shows what the
-        connections hold: who has bytes for whom that are not confirmed or not read, or that nothing is in flight, which
-        leaves the library or a rank. While more than 10 kB pass between two ranks from one sample to the next, the call
-        is slow, and nothing is said. What goes over RDMA, NVLink or shared memory is not seen.
-        With NCCL its RAS service is
-        asked (NCCL 2.24 and later), and its errors and warnings stand beside.
-
-    Known false alarms:
-        A rank that is merely slow (compiling, evaluating, writing) is at fault only as far as the limit is short.
-
-    Fix:
-        Run it under ``ddpdoctor run``, which sees where the missing rank stands.
-
-    References:
-        https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html
-        https://github.com/pytorch/pytorch/issues/118369
-    """
+    """Ranks waited in a collective until its limit, and nobody failed."""
     yield from tell(evidence, "COL005", _describe_timeout)
 
 
@@ -485,41 +344,7 @@ def _describe_early(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check(
-    "COL008",
-    name="rank-finished-early",
-    title="A rank left the program while others wait for it",
-    severity="error",
-    family="crash",
-    needs=("processes",),
-    since="0.1.0",
-    id="crash.early_ends",
-    commands=JOB,
-)
+@check("COL008", family="crash", needs=("processes",), id="crash.early_ends", commands=JOB)
 def find_finished_early(evidence: Evidence) -> Iterable[Finding]:
-    """A rank ended well, and the others then lost it in the middle of a collective.
-
-    What it looks for:
-        Ranks that complain of a lost peer or of a time-out, in a job in which no rank failed and at least one had
-        ended with status 0 before.
-
-    Why it matters:
-        The rank that is at fault looks as if all were well with it; the others raise errors of the network.
-
-    How it decides:
-        By the order of events: a clean end or ``os._exit(0)``, then the first complaint, on one node by its monotonic
-        clock, over nodes by wall clocks within the tolerance.
-
-        Under ``run``, while the job hangs: others wait in a call that a rank which is gone had not begun. One
-        that failed, or that is gone without a word, is left to its launcher for 45 s, which may start all anew.
-
-    Known false alarms:
-        A script that lets ranks end when they like and never calls a collective again has no complaint at all.
-
-    Fix:
-        Give all ranks as many batches, or ``Join``; end with a barrier and destroy_process_group.
-
-    References:
-        https://docs.pytorch.org/tutorials/advanced/generic_join.html
-    """
+    """A rank ended well, and the others then lost it in the middle of a collective."""
     yield from tell(evidence, "COL008", _describe_early)

@@ -66,46 +66,9 @@ def _describe_device_error(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check(
-    "ERR007",
-    name="device-error-asynchronous",
-    title="A CUDA error was reported far from its cause",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.device_errors",
-    commands=JOB,
-)
+@check("ERR007", family="crash", needs=(), id="crash.device_errors", commands=JOB)
 def find_device_error(evidence: Evidence) -> Iterable[Finding]:
-    """A kernel failed on the GPU, and the error was reported later, at another line.
-
-    What it looks for:
-        "device-side assert triggered", "an illegal memory access was encountered" and their kin, kernels of cuBLAS or
-        cuDNN that failed (``_STATUS_EXECUTION_FAILED``), in an exception or in the words of NCCL's watchdog.
-
-    Why it matters:
-        Kernels run after the call that starts them returned. The line that raises is whichever call asked the GPU
-        next; often it is NCCL's watchdog, and the network is blamed for a wrong label.
-
-    How it decides:
-        By the text. With CUDA_LAUNCH_BLOCKING=1 (AMD_SERIALIZE_KERNEL on AMD's GPUs) in the rank's environment, or
-        set by the script before CUDA was in use, the reported line is the true one, and the finding says so. Where
-        ``--rerun blocking`` or ``--rerun auto`` ran the job once more with it and the same error came, its line is the
-        true one and stands first; the line of the first run follows, and the message says which is which. The
-        assertion that the kernel printed is shown where there is one.
-
-    Known false alarms:
-        A faulty GPU gives the same errors; then they move from line to line and stay on one host (BKD010).
-
-    Fix:
-        Run once more with ``--blocking`` (or let ``--rerun blocking`` do it), correct what that line hands to the
-        kernel, and take it out again.
-
-    References:
-        https://docs.pytorch.org/docs/stable/notes/cuda.html (asynchronous execution)
-        https://github.com/pytorch/pytorch/issues/113128
-    """
+    """A kernel failed on the GPU, and the error was reported later, at another line."""
     yield from tell(evidence, "ERR007", _describe_device_error)
 
 
@@ -129,38 +92,7 @@ def _describe_device_memory(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(f"the GPU's memory ran out{asked}", fixes, {"asked": size})
 
 
-@check(
-    "ERR008",
-    name="device-out-of-memory",
-    title="The memory of a GPU ran out",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.device_memory",
-    commands=JOB,
-)
+@check("ERR008", family="crash", needs=(), id="crash.device_memory", commands=JOB)
 def find_device_memory(evidence: Evidence) -> Iterable[Finding]:
-    """The memory of a GPU ran out on some ranks.
-
-    What it looks for:
-        "CUDA out of memory", and allocations that CUDA or cuBLAS refused, with ranks and line.
-
-    Why it matters:
-        One rank is enough to end the job, and the others say "Connection closed by peer". Where it is one rank only,
-        another process or another rank's context sits on its GPU.
-
-    How it decides:
-        By the text of the exception. A rank that catches it and goes on without its backward lets the others hang;
-        that is DDP018.
-
-    Known false alarms:
-        None known.
-
-    Fix:
-        Smaller batches, gradient checkpointing, or the memory freed that others hold on that GPU.
-
-    References:
-        https://docs.pytorch.org/docs/stable/notes/cuda.html (memory management)
-    """
+    """The memory of a GPU ran out on some ranks."""
     yield from tell(evidence, "ERR008", _describe_device_memory)

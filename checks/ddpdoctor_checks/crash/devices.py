@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, check, check_also
-from ddpdoctor_checks.backends import availability, devices, hardware, libraries, support
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.launching import rerun
 from ddpdoctor_checks.crash.telling import JOB, Clause, require_job, tell
@@ -56,7 +55,7 @@ def _describe_launcher(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check_also(availability.find_backend_unavailable, id="crash.backend", family="crash", needs=(), commands=JOB)
+@check("BKD001", family="crash", needs=(), id="crash.backend", commands=JOB)
 def find_backend_unavailable(evidence: Evidence) -> Iterable[Finding]:
     """The backend that the script asked for is not built in, or has no device."""
     yield from tell(evidence, "BKD001", _describe_unavailable)
@@ -86,9 +85,7 @@ def _describe_failed(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check_also(
-    availability.find_backend_failed, id="crash.backend_works", family="crash", needs=(), commands=JOB
-)
+@check("BKD002", family="crash", needs=(), id="crash.backend_works", commands=JOB)
 def find_backend_failed(evidence: Evidence) -> Iterable[Finding]:
     """A process group or its first collective failed in the backend."""
     yield from tell(evidence, "BKD002", _describe_failed)
@@ -116,7 +113,7 @@ def _describe_shared(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check_also(devices.find_device_shared, id="crash.device_shared", family="crash", needs=(), commands=JOB)
+@check("BKD003", family="crash", needs=(), id="crash.device_shared", commands=JOB)
 def find_device_shared(evidence: Evidence) -> Iterable[Finding]:
     """NCCL found two ranks on one GPU."""
     yield from tell(evidence, "BKD003", _describe_shared)
@@ -158,9 +155,7 @@ def _count_visible(value: str) -> int:
     return len(shown)
 
 
-@check_also(
-    devices.find_device_out_of_range, id="crash.device_ordinal", family="crash", needs=(), commands=JOB
-)
+@check("BKD004", family="crash", needs=(), id="crash.device_ordinal", commands=JOB)
 def find_device_out_of_range(evidence: Evidence) -> Iterable[Finding]:
     """A rank asked for a GPU that it does not see."""
     yield from tell(evidence, "BKD004", _describe_range)
@@ -181,9 +176,7 @@ def _describe_unsupported(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(what, (fix,), {"driver": group.first.groups.get("driver")})
 
 
-@check_also(
-    support.find_device_unsupported, id="crash.device_support", family="crash", needs=(), commands=JOB
-)
+@check("BKD005", family="crash", needs=(), id="crash.device_support", commands=JOB)
 def find_device_unsupported(evidence: Evidence) -> Iterable[Finding]:
     """Torch and the GPU or its driver do not fit."""
     yield from tell(evidence, "BKD005", _describe_unsupported)
@@ -202,7 +195,7 @@ def _describe_conflict(diagnosis: Diagnosis, group: Group) -> Clause:
     )  # fmt: skip
 
 
-@check_also(libraries.find_library_conflict, id="crash.library", family="crash", needs=(), commands=JOB)
+@check("BKD006", family="crash", needs=(), id="crash.library", commands=JOB)
 def find_library_conflict(evidence: Evidence) -> Iterable[Finding]:
     """Torch loaded an NCCL that is not its own."""
     yield from tell(evidence, "BKD006", _describe_conflict)
@@ -218,7 +211,7 @@ def _describe_peer_access(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check_also(hardware.find_peer_copy_broken, id="crash.peer_access", family="crash", needs=(), commands=JOB)
+@check("BKD007", family="crash", needs=(), id="crash.peer_access", commands=JOB)
 def find_peer_access(evidence: Evidence) -> Iterable[Finding]:
     """CUDA refused access between two GPUs."""
     yield from tell(evidence, "BKD007", _describe_peer_access)
@@ -241,76 +234,15 @@ def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check(
-    "BKD008",
-    name="backend-device-mismatch",
-    title="A collective on a tensor whose device the group has no backend for",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.tensor_device",
-    commands=JOB,
-)
+@check("BKD008", family="crash", needs=(), id="crash.tensor_device", commands=JOB)
 def find_device_mismatch(evidence: Evidence) -> Iterable[Finding]:
-    """A collective was called with a CPU tensor in a GPU-only group, or the reverse.
-
-    What it looks for:
-        "No backend type associated with device type", "Tensors must be CUDA and dense", with the user's line.
-
-    Why it matters:
-        Training works, and the first metric or length that is reduced on the CPU ends the job, often hours in, at the
-        first evaluation.
-
-    How it decides:
-        By the text; the line is the user's call of the collective.
-
-    Known false alarms:
-        None known.
-
-    Fix:
-        Move the tensor to the device, or initialise with ``cpu:gloo,cuda:nccl``.
-
-    References:
-        https://docs.pytorch.org/docs/stable/distributed.html (Backends)
-    """
+    """A collective was called with a CPU tensor in a GPU-only group, or the reverse."""
     yield from tell(evidence, "BKD008", _describe_mismatch)
 
 
-@check(
-    "BKD009",
-    name="device-unset",
-    title="A collective before the rank's device was set",
-    severity="warning",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.device_set",
-    required=False,
-    commands=JOB,
-)
+@check("BKD009", family="crash", needs=(), id="crash.device_set", required=False, commands=JOB)
 def find_device_unset(evidence: Evidence) -> Iterable[Finding]:
-    """A barrier or an object collective ran before ``set_device``, so NCCL guessed the GPU.
-
-    What it looks for:
-        "using GPU 0 to perform barrier as devices used by this process are currently unknown".
-
-    Why it matters:
-        A wrong guess makes a second context on another rank's GPU, which costs its memory, and can hang the job.
-
-    How it decides:
-        By torch's warning. It is a warning where the guess was another number than the local rank, and a note where
-        it was right.
-
-    Known false alarms:
-        Where CUDA_VISIBLE_DEVICES shows each rank one GPU, GPU 0 is right on every rank.
-
-    Fix:
-        ``torch.cuda.set_device`` first, and ``device_id=`` for init_process_group.
-
-    References:
-        https://github.com/pytorch/pytorch/issues/60752
-    """
+    """A barrier or an object collective ran before ``set_device``, so NCCL guessed the GPU."""
     diagnosis = require_job(evidence)
     said = [text for text in evidence.texts if text.entry == "device-guessed"]
     if not said:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, check, check_also
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
 from ddpdoctor.text.shell import quote_words
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.launching import launcher_of, rerun, script_words
 from ddpdoctor_checks.crash.telling import JOB, Clause, require_job, tell
-from ddpdoctor_checks.environment import limits, ranks
 from ddpdoctor_checks.wording import count_of, format_bytes, join_words, name_set
 
 LOADER_FILES = ("loader-files-exhausted", "ancillary-data-lost")
@@ -31,7 +30,7 @@ def _describe_variables(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check_also(ranks.find_variables_missing, id="crash.variables", family="crash", needs=(), commands=JOB)
+@check("ENV001", family="crash", needs=(), id="crash.variables", commands=JOB)
 def find_variables_missing(evidence: Evidence) -> Iterable[Finding]:
     """A rank needed a variable that a launcher sets, and it was not there."""
     yield from tell(evidence, "ENV001", _describe_variables)
@@ -59,13 +58,7 @@ def _describe_double(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check_also(
-    ranks.find_rank_duplicated,
-    id="crash.rank_numbers",
-    family="crash",
-    needs=("processes",),
-    commands=JOB,
-)
+@check("ENV002", family="crash", needs=("processes",), id="crash.rank_numbers", commands=JOB)
 def find_rank_duplicated(evidence: Evidence) -> Iterable[Finding]:
     """Two processes of the failed job held one rank at the same time."""
     yield from tell(evidence, "ENV002", _describe_double)
@@ -93,39 +86,9 @@ def _describe_local_rank(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check(
-    "ENV007",
-    name="local-rank-argument",
-    title="The script cannot take the launcher's --local-rank",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.local_rank",
-    commands=JOB,
-)
+@check("ENV007", family="crash", needs=(), id="crash.local_rank", commands=JOB)
 def find_local_rank(evidence: Evidence) -> Iterable[Finding]:
-    """The script's parser refused the local rank that its launcher passes as an argument.
-
-    What it looks for:
-        A usage error of argparse that names ``--local-rank`` or ``--local_rank``.
-
-    Why it matters:
-        torch.distributed.launch passes ``--local-rank`` since torch 2.0 and ``--local_rank`` before; torchrun passes
-        none. The usage error stands between the ranks' output, and torchrun only says "exitcode 2".
-
-    How it decides:
-        By argparse's own line, "unrecognized arguments: … --local-rank", of a rank that ended with a status.
-
-    Known false alarms:
-        None known.
-
-    Fix:
-        Take both spellings with LOCAL_RANK as default, or start with torchrun and read LOCAL_RANK.
-
-    References:
-        https://docs.pytorch.org/docs/stable/elastic/run.html (Transitioning from torch.distributed.launch)
-    """
+    """The script's parser refused the local rank that its launcher passes as an argument."""
     yield from tell(evidence, "ENV007", _describe_local_rank)
 
 
@@ -149,7 +112,7 @@ def _describe_shared_memory(diagnosis: Diagnosis, group: Group) -> Clause:
     )  # fmt: skip
 
 
-@check_also(limits.find_shared_memory_small, id="crash.shared_memory", family="crash", needs=(), commands=JOB)
+@check("ENV008", family="crash", needs=(), id="crash.shared_memory", commands=JOB)
 def find_shared_memory_full(evidence: Evidence) -> Iterable[Finding]:
     """A loader worker or NCCL ran out of /dev/shm."""
     yield from tell(evidence, "ENV008", _describe_shared_memory)
@@ -184,7 +147,7 @@ def _describe_files(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check_also(limits.find_open_files_low, id="crash.open_files", family="crash", needs=(), commands=JOB)
+@check("ENV009", family="crash", needs=(), id="crash.open_files", commands=JOB)
 def find_open_files(evidence: Evidence) -> Iterable[Finding]:
     """A rank or a loader worker ran out of file descriptors."""
     yield from tell(evidence, "ENV009", _describe_files)
@@ -202,7 +165,7 @@ def _describe_locked_memory(diagnosis: Diagnosis, group: Group) -> Clause:
     )  # fmt: skip
 
 
-@check_also(limits.find_locked_memory_low, id="crash.locked_memory", family="crash", needs=(), commands=JOB)
+@check("ENV010", family="crash", needs=(), id="crash.locked_memory", commands=JOB)
 def find_memory_not_locked(evidence: Evidence) -> Iterable[Finding]:
     """NCCL could not register its buffers with an RDMA device."""
     yield from tell(evidence, "ENV010", _describe_locked_memory)
@@ -228,41 +191,9 @@ def _describe_hangup(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check(
-    "ENV012",
-    name="hangup-unprotected",
-    title="The job died with its terminal",
-    severity="warning",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.hangup",
-    commands=JOB,
-)
+@check("ENV012", family="crash", needs=(), id="crash.hangup", commands=JOB)
 def find_hangup(evidence: Evidence) -> Iterable[Finding]:
-    """The job ended with SIGHUP, hours in, because a terminal or a connection was closed.
-
-    What it looks for:
-        "Process N got signal: 1", "closing signal SIGHUP", and ranks that died of SIGHUP, where no rank had failed
-        before.
-
-    Why it matters:
-        The output looks as if torch had failed. Starting it under nohup, as most people do, changes nothing:
-        torchrun's agent handles SIGHUP itself and ends its ranks.
-
-    How it decides:
-        By the agent's own words, or by the signal of every process. Where only some ranks got it, or a rank sent it to
-        itself, it is ERR005.
-
-    Known false alarms:
-        A scheduler that ends jobs with SIGHUP.
-
-    Fix:
-        tmux, screen or setsid; on recent torch ``nohup torchrun --signals-to-handle=SIGTERM,SIGINT,SIGQUIT``.
-
-    References:
-        https://github.com/pytorch/pytorch/issues/67538
-    """
+    """The job ended with SIGHUP, hours in, because a terminal or a connection was closed."""
     yield from tell(evidence, "ENV012", _describe_hangup)
 
 
@@ -278,80 +209,15 @@ def _describe_spawn(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check(
-    "ENV017",
-    name="spawn-unguarded",
-    title="mp.spawn or Process without a main guard",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.spawn_guard",
-    commands=JOB,
-)
+@check("ENV017", family="crash", needs=(), id="crash.spawn_guard", commands=JOB)
 def find_spawn_unguarded(evidence: Evidence) -> Iterable[Finding]:
-    """Children of multiprocessing import the script again and start children themselves.
-
-    What it looks for:
-        "An attempt has been made to start a new process before the current process has finished its bootstrapping
-        phase".
-
-    Why it matters:
-        A spawned child imports the main module. Without ``if __name__ == "__main__":`` it starts its own children,
-        and Python stops it with a text that does not name the line.
-
-    How it decides:
-        By Python's text; the line is the user's innermost.
-
-    Known false alarms:
-        None known.
-
-    Fix:
-        Put the start behind a main guard; in a notebook move the function into a file.
-
-    References:
-        https://docs.python.org/3/library/multiprocessing.html (Safe importing of main module)
-    """
+    """Children of multiprocessing import the script again and start children themselves."""
     yield from tell(evidence, "ENV017", _describe_spawn)
 
 
-@check(
-    "ENV018",
-    name="restart-loop",
-    title="Restarts repeat one identical failure",
-    severity="warning",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.restarts",
-    required=False,
-    commands=JOB,
-)
+@check("ENV018", family="crash", needs=(), id="crash.restarts", required=False, commands=JOB)
 def find_restart_loop(evidence: Evidence) -> Iterable[Finding]:
-    """The launcher restarted the job, and it failed in the same way again.
-
-    What it looks for:
-        Two or more attempts of one job whose failures have the same fingerprint: code, exception and the
-        user's line.
-
-    Why it matters:
-        Each restart costs the time up to the failure and makes the log longer; a bug that is the same twice will be
-        the same a third time.
-
-    How it decides:
-        By the number of the attempt that torchrun gives its ranks (TORCHELASTIC_RESTART_COUNT) and the fingerprint of
-        the first failure in each.
-
-    Known false alarms:
-        A machine that is out of memory or unreachable for some minutes fails alike, too, and may recover.
-
-    Fix:
-        ``--max-restarts 0`` until the failure is corrected.
-
-    References:
-        https://docs.pytorch.org/docs/stable/elastic/run.html (--max-restarts)
-        https://github.com/pytorch/pytorch/issues/60910
-    """
+    """The launcher restarted the job, and it failed in the same way again."""
     diagnosis = require_job(evidence)
     marks: dict[str, list[int]] = {}
     for attempt, mark in diagnosis.repeats:
@@ -405,38 +271,7 @@ def _describe_uninitialised(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check(
-    "ENV019",
-    name="process-group-uninitialised",
-    title="A collective before initialisation, or initialisation done twice",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.initialisation",
-    commands=JOB,
-)
+@check("ENV019", family="crash", needs=(), id="crash.initialisation", commands=JOB)
 def find_uninitialised(evidence: Evidence) -> Iterable[Finding]:
-    """A collective, a sampler or SyncBatchNorm was used before the process group existed, or it was made twice.
-
-    What it looks for:
-        "Default process group has not been initialized" and "trying to initialize the default process group
-        twice", with the user's line.
-
-    Why it matters:
-        It is raised far from the line that is missing. It comes up when a script is run with one process for the
-        first time, or when a framework takes over what a script did itself.
-
-    How it decides:
-        By the text.
-
-    Known false alarms:
-        A collective after destroy_process_group says the same.
-
-    Fix:
-        Call init_process_group first, once; guard with ``dist.is_initialized()``.
-
-    References:
-        https://docs.pytorch.org/docs/stable/distributed.html (Initialization)
-    """
+    """A collective, a sampler or SyncBatchNorm was used before the process group existed, or it was made twice."""
     yield from tell(evidence, "ENV019", _describe_uninitialised)

@@ -102,49 +102,9 @@ def _describe_exception(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(f"{first.words}{outer}", fixes, seen=seen)
 
 
-@check(
-    "ERR001",
-    name="exception-uncaught",
-    title="A rank raised an exception, and the job ended with it",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.exceptions",
-    commands=JOB,
-)
+@check("ERR001", family="crash", needs=(), id="crash.exceptions", commands=JOB)
 def find_exception(evidence: Evidence) -> Iterable[Finding]:
-    """A rank raised an exception of its own that nobody caught; the others only lost it.
-
-    What it looks for:
-        The first exception of a job that is a process's own: in the main thread, in another thread, or in a
-        loader worker, with the user's line and the exceptions that it was raised from.
-
-    Why it matters:
-        torchrun ends with ChildFailedError and ``error_file: <N/A>``, and most of the output is what other ranks
-        said when they lost the first: "Connection closed by peer", time-outs, SIGTERM. The line that has to be
-        corrected stands far above.
-
-    How it decides:
-        A message that the table of texts knows as a victim's never wins over a rank with an exception of its own.
-        Among several the earliest does, by the monotonic clock on one node and by wall clocks over nodes; clocks of
-        nodes that were not compared may be off by 1 s. Of exceptions that were raised from one another, of groups
-        and of what a handler raises by hand, the line is where the first one began in the user's files; what it was
-        raised on as is reported too. Exceptions of one type at one line are one finding. An error with a narrower code
-        has that code instead.
-
-    Known false alarms:
-        A rank that raises an error of the user's own because a peer is gone, in words that nobody knows, counts as
-        a failure of its own; it comes after the first one all the same. A thread that died long before the rank
-        lost its peers is named only where nothing else is.
-
-    Fix:
-        Correct the line that is named. All other errors of the job go away with it.
-
-    References:
-        https://docs.pytorch.org/docs/stable/elastic/errors.html
-        https://github.com/pytorch/pytorch/issues/91278
-    """
+    """A rank raised an exception of its own that nobody caught; the others only lost it."""
     diagnosis = require_job(evidence)
     yield from tell(evidence, "ERR001", _describe_exception)
     if diagnosis.cause is None and diagnosis.reason is not None:
@@ -209,42 +169,9 @@ def _log_command(diagnosis: Diagnosis) -> str:
     return rerun(diagnosis, "--tee", "3")
 
 
-@check(
-    "ERR006",
-    name="exited-nonzero",
-    title="A rank ended itself with a status other than 0",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.exits",
-    commands=JOB,
-)
+@check("ERR006", family="crash", needs=(), id="crash.exits", commands=JOB)
 def find_exited(evidence: Evidence) -> Iterable[Finding]:
-    """A rank ended itself: sys.exit or os._exit with a status other than 0, and no exception.
-
-    What it looks for:
-        Ranks whose process ended with a status other than 0 although no exception left them, with the line of the
-        call, and usage errors of argparse (status 2).
-
-    Why it matters:
-        A non-zero exit writes no error file and no traceback, so torchrun's report is empty; the other ranks
-        report a lost peer, loudly.
-
-    How it decides:
-        By the exit status and the recorded call of sys.exit or os._exit. Where the call stands in an exception's
-        handler, that exception is the finding (ERR001). A usage error that names --local-rank is ENV007.
-
-    Known false alarms:
-        A script that ends with a status on purpose, to be restarted by its scheduler.
-
-    Fix:
-        Raise an exception instead of exiting, or correct the arguments.
-
-    References:
-        https://docs.python.org/3/library/sys.html#sys.exit
-        https://docs.pytorch.org/docs/stable/elastic/errors.html
-    """
+    """A rank ended itself: sys.exit or os._exit with a status other than 0, and no exception."""
     yield from tell(evidence, "ERR006", _describe_exit)
 
 
@@ -305,40 +232,9 @@ def _begin_at(diagnosis: Diagnosis, what: str, fixes: list[Fix], place: str = ""
     )
 
 
-@check(
-    "ERR009",
-    name="script-not-started",
-    title="The script could not be started",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.script",
-    commands=JOB,
-)
+@check("ERR009", family="crash", needs=(), id="crash.script", commands=JOB)
 def find_not_started(evidence: Evidence) -> Iterable[Finding]:
-    """The script is missing, does not parse, or imports a module that is not there.
-
-    What it looks for:
-        "can't open file", a SyntaxError, or a ModuleNotFoundError while the script was still being imported.
-
-    Why it matters:
-        Nothing of the script has run: neither the network nor the data have anything to do with it. Under torchrun
-        each rank says it once, between the agent's own lines.
-
-    How it decides:
-        By the text of Python, or by the exception's type together with a stack in which no function of the user's
-        has been called and no process group exists.
-
-    Known false alarms:
-        An optional module that is imported late, inside a function, is ERR001.
-
-    Fix:
-        Correct the name or the line, install the module, or start from the right directory.
-
-    References:
-        https://docs.python.org/3/using/cmdline.html
-    """
+    """The script is missing, does not parse, or imports a module that is not there."""
     yield from tell(evidence, "ERR009", _describe_not_started)
 
 
@@ -367,42 +263,7 @@ def _describe_at_exit(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check(
-    "ERR010",
-    name="aborted-at-exit",
-    title="A rank was aborted after its script had ended",
-    severity="warning",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.shutdown",
-    required=False,
-    commands=JOB,
-)
+@check("ERR010", family="crash", needs=(), id="crash.shutdown", required=False, commands=JOB)
 def find_aborted_at_exit(evidence: Evidence) -> Iterable[Finding]:
-    """A rank whose script had ended was aborted while the interpreter or torch shut down.
-
-    What it looks for:
-        A fatal signal after the clean end of the interpreter, often with the words "terminate called without an
-        active exception".
-
-    Why it matters:
-        The job's exit code says that it failed, a scheduler restarts it, and its results are fine. The other ranks
-        get SIGTERM from the agent and look like failures too.
-
-    How it decides:
-        The process had run its exit functions before the signal came, and no exception had left it. On
-        torch 2.13.0 with gloo it happened in a tenth to nearly half of correct two-rank jobs that still held a DDP
-        object at their end, never where the object was deleted first; and in 14 of 48 that had reduced gradients by
-        hand, but in none of 16 that collected garbage at their end.
-
-    Known false alarms:
-        An extension module that crashes while it is unloaded looks the same; its results stand as well.
-
-    Fix:
-        Delete the wrapped model, collect garbage and call ``destroy_process_group`` at the end of the script.
-
-    References:
-        https://docs.pytorch.org/docs/stable/distributed.html (Shutdown)
-    """
+    """A rank whose script had ended was aborted while the interpreter or torch shut down."""
     yield from tell(evidence, "ERR010", _describe_at_exit)

@@ -39,40 +39,9 @@ def _describe_early(diagnosis: Diagnosis, group: Group) -> Clause:
     )  # fmt: skip
 
 
-@check(
-    "CKP002",
-    name="checkpoint-read-early",
-    title="A checkpoint was read before its writer had finished",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.checkpoint_order",
-    commands=JOB,
-)
+@check("CKP002", family="crash", needs=(), id="crash.checkpoint_order", commands=JOB)
 def find_read_early(evidence: Evidence) -> Iterable[Finding]:
-    """Some ranks read a checkpoint, or wrote into a directory, that another rank had not finished yet.
-
-    What it looks for:
-        A missing file, a truncated or broken archive in torch.load, or a missing parent directory in torch.save, on
-        some ranks and not on all.
-
-    Why it matters:
-        It depends on timing: the same script works nine times of ten, and the file is whole when one looks.
-
-    How it decides:
-        The error stands in torch's serialisation, and other ranks of the job did not have it. Where all ranks have it
-        the file itself is missing or broken, and that is ERR001.
-
-    Known false alarms:
-        A file that is on one host's disk only is missing on the other hosts for good.
-
-    Fix:
-        Save on rank 0 under another name, rename, then a barrier before anybody reads.
-
-    References:
-        https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html (Save and Load Checkpoints)
-    """
+    """Some ranks read a checkpoint, or wrote into a directory, that another rank had not finished yet."""
     yield from tell(evidence, "CKP002", _describe_early)
 
 
@@ -101,42 +70,9 @@ def _describe_prefix(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(what, fixes, {"key": key})
 
 
-@check(
-    "CKP004",
-    name="wrapper-prefix",
-    title="module. prefix differs between save and load",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.checkpoint_prefix",
-    commands=JOB,
-)
+@check("CKP004", family="crash", needs=(), id="crash.checkpoint_prefix", commands=JOB)
 def find_prefix(evidence: Evidence) -> Iterable[Finding]:
-    """A checkpoint of the wrapper was loaded into the bare model, or the reverse.
-
-    What it looks for:
-        "Missing key(s)" and "Unexpected key(s) in state_dict" whose names begin with ``module.``. In a live job also
-        ``load_state_dict(strict=False)``, which does not complain, where no name fits.
-
-    Why it matters:
-        All names are missing and all are unexpected, so the message is pages long and says one thing. With
-        ``strict=False`` there is no message: training begins with random weights.
-
-    How it decides:
-        By the first name of either list. Without an error by what load_state_dict found: every name of the checkpoint
-        is unexpected, and with the prefix taken off, or put before, at least half of them are among those that are
-        missing. Where something is loaded into the same module, or a part of it, afterwards, that is no fault.
-
-    Known false alarms:
-        A model with a submodule that is itself called ``module``.
-
-    Fix:
-        Save ``model.module.state_dict()``; take the prefix off old files while loading.
-
-    References:
-        https://github.com/pytorch/pytorch/issues/3805
-    """
+    """A checkpoint of the wrapper was loaded into the bare model, or the reverse."""
     yield from tell(evidence, "CKP004", _describe_prefix)
 
 
@@ -159,38 +95,7 @@ def _describe_directory(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check(
-    "CKP005",
-    name="directory-raced",
-    title="Ranks create or delete one directory at the same time",
-    severity="warning",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.directories",
-    commands=JOB,
-)
+@check("CKP005", family="crash", needs=(), id="crash.directories", commands=JOB)
 def find_directory_raced(evidence: Evidence) -> Iterable[Finding]:
-    """All ranks create or delete one directory, and some lost the race.
-
-    What it looks for:
-        FileExistsError while a directory is made, or FileNotFoundError while one is deleted, on some ranks and not
-        on all.
-
-    Why it matters:
-        It happens once in hundreds of starts; a restart hides it.
-
-    How it decides:
-        By the exception and by the ranks that did not have it. Where every rank has it the path was there before the
-        job, and that is ERR001.
-
-    Known false alarms:
-        A directory of an earlier run that only one rank makes.
-
-    Fix:
-        ``exist_ok=True``, or rank 0 and a barrier.
-
-    References:
-        https://docs.python.org/3/library/os.html#os.makedirs
-    """
+    """All ranks create or delete one directory, and some lost the race."""
     yield from tell(evidence, "CKP005", _describe_directory)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, check, check_also
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
 from ddpdoctor_checks.commands import DEFAULT_PORT
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.launching import ELASTIC, launcher_of, rerun
 from ddpdoctor_checks.crash.members import describe_loss, find_lost
 from ddpdoctor_checks.crash.telling import JOB, Clause, name_hosts, require_job, tell
-from ddpdoctor_checks.network import interfaces, joining, links, names, ports
 from ddpdoctor_checks.wording import choose_form, count_of, name_set, quote
 
 LAST_PORT = 65535
@@ -44,7 +43,7 @@ def _describe_taken(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(f"{what} is held by another process", fixes, {"port": port})
 
 
-@check_also(ports.find_port_taken, id="crash.port_taken", family="crash", needs=(), commands=JOB)
+@check("NET001", family="crash", needs=(), id="crash.port_taken", commands=JOB)
 def find_port_taken(evidence: Evidence) -> Iterable[Finding]:
     """The store of the job could not listen: its port was taken."""
     yield from tell(evidence, "NET001", _describe_taken)
@@ -66,7 +65,7 @@ def _describe_invalid(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check_also(ports.find_port_invalid, id="crash.port_valid", family="crash", needs=(), commands=JOB)
+@check("NET009", family="crash", needs=(), id="crash.port_valid", commands=JOB)
 def find_port_invalid(evidence: Evidence) -> Iterable[Finding]:
     """The port of the rendezvous is none, or needs a privilege."""
     yield from tell(evidence, "NET009", _describe_invalid)
@@ -87,9 +86,7 @@ def _describe_unresolvable(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check_also(
-    names.find_master_unresolvable, id="crash.master_resolves", family="crash", needs=(), commands=JOB
-)
+@check("NET002", family="crash", needs=(), id="crash.master_resolves", commands=JOB)
 def find_master_unresolvable(evidence: Evidence) -> Iterable[Finding]:
     """The name of the rendezvous host has no address where a rank asked for it."""
     yield from tell(evidence, "NET002", _describe_unresolvable)
@@ -110,7 +107,7 @@ def _describe_peer(diagnosis: Diagnosis, group: Group) -> Clause:
     )  # fmt: skip
 
 
-@check_also(names.find_peer_unresolvable, id="crash.peer_resolves", family="crash", needs=(), commands=JOB)
+@check("NET008", family="crash", needs=(), id="crash.peer_resolves", commands=JOB)
 def find_peer_unresolvable(evidence: Evidence) -> Iterable[Finding]:
     """The name under which the agent published a node has no address where a rank asked for it."""
     yield from tell(evidence, "NET008", _describe_peer)
@@ -129,7 +126,7 @@ def _describe_loopback(diagnosis: Diagnosis, group: Group) -> Clause:
     )  # fmt: skip
 
 
-@check_also(interfaces.find_loopback_advertised, id="crash.loopback", family="crash", needs=(), commands=JOB)
+@check("NET003", family="crash", needs=(), id="crash.loopback", commands=JOB)
 def find_loopback(evidence: Evidence) -> Iterable[Finding]:
     """Ranks of several nodes dialled a loopback address."""
     yield from tell(evidence, "NET003", _describe_loopback)
@@ -157,7 +154,7 @@ def _describe_interface(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check_also(interfaces.find_interface_missing, id="crash.interface", family="crash", needs=(), commands=JOB)
+@check("NET004", family="crash", needs=(), id="crash.interface", commands=JOB)
 def find_interface_missing(evidence: Evidence) -> Iterable[Finding]:
     """The interface that gloo or NCCL was told to use is not there."""
     yield from tell(evidence, "NET004", _describe_interface)
@@ -178,7 +175,7 @@ def _describe_blocked(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check_also(links.find_ports_blocked, id="crash.ports_between_nodes", family="crash", needs=(), commands=JOB)
+@check("NET005", family="crash", needs=(), id="crash.ports_between_nodes", commands=JOB)
 def find_ports_blocked(evidence: Evidence) -> Iterable[Finding]:
     """Connections between nodes timed out although the rendezvous worked."""
     yield from tell(evidence, "NET005", _describe_blocked)
@@ -234,7 +231,7 @@ def _fixes_missing(diagnosis: Diagnosis, idle: RankSet) -> list[Fix]:
     ]
 
 
-@check_also(joining.find_ranks_missing, id="crash.ranks_joined", family="crash", needs=(), commands=JOB)
+@check("NET006", family="crash", needs=(), id="crash.ranks_joined", commands=JOB)
 def find_ranks_missing(evidence: Evidence) -> Iterable[Finding]:
     """Fewer ranks joined than the job has."""
     yield from tell(evidence, "NET006", _describe_missing)
@@ -257,7 +254,7 @@ def _describe_unmatched(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check_also(names.find_host_unmatched, id="crash.rendezvous_host", family="crash", needs=(), commands=JOB)
+@check("NET007", family="crash", needs=(), id="crash.rendezvous_host", commands=JOB)
 def find_host_unmatched(evidence: Evidence) -> Iterable[Finding]:
     """No node served the rendezvous."""
     yield from tell(evidence, "NET007", _describe_unmatched)
@@ -278,7 +275,7 @@ def _describe_stale(diagnosis: Diagnosis, group: Group) -> Clause:
     )  # fmt: skip
 
 
-@check_also(ports.find_file_stale, id="crash.rendezvous_file", family="crash", needs=(), commands=JOB)
+@check("NET010", family="crash", needs=(), id="crash.rendezvous_file", commands=JOB)
 def find_file_stale(evidence: Evidence) -> Iterable[Finding]:
     """A file:// rendezvous led to addresses where nobody listens."""
     yield from tell(evidence, "NET010", _describe_stale)
@@ -306,52 +303,9 @@ def _describe_link(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check(
-    "NET011",
-    name="link-lost",
-    title="A peer became unreachable while its process still ran",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.links",
-    commands=JOB,
-)
+@check("NET011", family="crash", needs=(), id="crash.links", commands=JOB)
 def find_link_lost(evidence: Evidence) -> Iterable[Finding]:
-    """Nodes lost each other in the middle of a job while the processes on both still ran.
-
-    What it looks for:
-        Jobs on several nodes in which no rank failed on its own account and every rank timed out, and the errors
-        that InfiniBand reports of a peer. Under ``run``, while the job hangs: connections of the ranks over
-        which nothing passes any more, and interfaces under them that are down or have no carrier.
-
-    Why it matters:
-        Each rank blames another one. No program is at fault; the cable, the switch, the card or the driver is.
-
-    How it decides:
-        By the fabric's own error text (high confidence), or because every rank of the world waited to its limit, on
-        several nodes, in one line of the script, so that nobody can have been elsewhere (medium). A rank with an
-        error of its own, or one that said nothing, speaks against it; so does a node that could still tell the
-        others through the rendezvous when its ranks had given up. Silence there speaks for it.
-
-        At a standstill in which every rank waits, by the kernel's account of the connections (sock_diag), twice: data
-        that was sent again at least twice in a row and not confirmed for 5 s, to a host of which nothing has come over
-        any connection, or which has heard nothing from here, for 6 s. Where the looks of both hosts have come
-        together over a third, their processes run (high confidence); from one side a host without power looks the
-        same (medium). An interface that is down or without carrier, and that holds an address of these connections,
-        settles it (high).
-
-    Known false alarms:
-        Ranks that all wait in different collectives time out alike; then COL003 or COL002 is the truth, and the
-        Flight Recorder would tell.
-
-    Fix:
-        Look at the counters of the interfaces, try each pair of nodes, replace what drops packets.
-
-    References:
-        https://github.com/pytorch/pytorch/issues/122571
-        https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html
-    """
+    """Nodes lost each other in the middle of a job while the processes on both still ran."""
     yield from tell(evidence, "NET011", _describe_link)
 
 
@@ -366,39 +320,9 @@ def _describe_noise(diagnosis: Diagnosis, count: int) -> Finding:
     )
 
 
-@check(
-    "NET012",
-    name="address-family-noise",
-    title="Retries of IPv6 where the kernel has none: harmless",
-    severity="info",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.address_family",
-    required=False,
-    commands=JOB,
-)
+@check("NET012", family="crash", needs=(), id="crash.address_family", required=False, commands=JOB)
 def find_address_family_noise(evidence: Evidence) -> Iterable[Finding]:
-    """Lines with errno 97 stand in the output of a job that failed for another reason.
-
-    What it looks for:
-        "The client socket cannot be initialized … (errno: 97 - Address family not supported by protocol)".
-
-    Why it matters:
-        It is often the first thing that looks like an error, in pages, and people search there for days.
-
-    How it decides:
-        By the text, and only where the job failed: in a job that went well nobody asks.
-
-    Known false alarms:
-        None: it is a note and never a cause.
-
-    Fix:
-        None is needed.
-
-    References:
-        https://github.com/pytorch/pytorch/issues/94286
-    """
+    """Lines with errno 97 stand in the output of a job that failed for another reason."""
     diagnosis = require_job(evidence)
     lines = [text for text in evidence.texts if text.entry == "address-family"]
     if lines and diagnosis.cause is not None:
@@ -440,43 +364,7 @@ def _describe_node(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check(
-    "NET015",
-    name="node-lost",
-    title="A node, or every process of the job on it, is gone",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.nodes",
-    commands=JOB,
-)
+@check("NET015", family="crash", needs=(), id="crash.nodes", commands=JOB)
 def find_node_lost(evidence: Evidence) -> Iterable[Finding]:
-    """A node of the job vanished with all of its processes.
-
-    What it looks for:
-        Nodes whose agent fell silent: under ``ddpdoctor run`` each gives a sign of life every second through the
-        store of the rendezvous. Nodes none of whose ranks left an end, an exception or a signal, while ranks of
-        other nodes did; and the rendezvous' word that a node's heartbeat stopped,
-        or srun's that a node failed.
-
-    Why it matters:
-        All the other ranks report a lost peer, and the log that would tell more is on the host that is gone.
-
-    How it decides:
-        A node whose connection to the store ended while its last word was that its ranks run, and from which
-        nothing came: all its processes were killed, or its kernel went down in order (high confidence). A node
-        without a sign of life for 8 s whose connection never ended, or that acknowledges no packet: the host is
-        down or the link is; from one side that cannot be told apart (medium). Else by the absence of every end
-        on one node where others have theirs. A failure that a rank of another node has of its own goes before.
-
-    Known false alarms:
-        A node whose evidence was not given to ``analyze``, or on which nobody watched.
-
-    Fix:
-        Look at the host: power, kernel, scheduler. Restart without it if it does not come back.
-
-    References:
-        https://docs.pytorch.org/docs/stable/elastic/rendezvous.html
-    """
+    """A node of the job vanished with all of its processes."""
     yield from tell(evidence, "NET015", _describe_node)

@@ -52,44 +52,9 @@ def _describe_memory(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check(
-    "ERR002",
-    name="killed-out-of-memory",
-    title="The kernel killed a rank because memory ran out",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.memory",
-    commands=JOB,
-)
+@check("ERR002", family="crash", needs=(), id="crash.memory", commands=JOB)
 def find_killed_for_memory(evidence: Evidence) -> Iterable[Finding]:
-    """The Linux or cgroup out-of-memory killer ended a rank with SIGKILL: host memory, not the GPU's.
-
-    What it looks for:
-        A process that died of SIGKILL, together with a count of out-of-memory kills in its cgroup or a line of the
-        kernel's or the scheduler's log; and loader workers "killed by signal: Killed".
-
-    Why it matters:
-        "exitcode: -9" is all that torchrun tells, and the process itself cannot say a word. Each rank of a node
-        loads the data set, each loader worker may copy it.
-
-    How it decides:
-        By the cgroup's counter before and after the job (v1 memory.oom_control, v2 memory.events), or by a line
-        that names the process. A scheduler's line ("Detected 1 oom_kill event", "exceeded memory limit") names a step
-        and no rank. SIGKILL alone is no proof: without any of these it is ERR005.
-
-    Known false alarms:
-        A counter without a line does not name the process; where a job is killed by hand at the moment of an
-        out-of-memory kill elsewhere in its cgroup, it is taken for that.
-
-    Fix:
-        Fewer loader workers, memory-mapped or lazily loaded data, or a larger limit.
-
-    References:
-        https://docs.kernel.org/admin-guide/cgroup-v2.html (memory.events)
-        https://docs.pytorch.org/docs/stable/data.html (num_workers and copied data)
-    """
+    """The Linux or cgroup out-of-memory killer ended a rank with SIGKILL: host memory, not the GPU's."""
     yield from tell(evidence, "ERR002", _describe_memory)
 
 
@@ -113,40 +78,9 @@ def _describe_bus(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check(
-    "ERR003",
-    name="bus-error",
-    title="A rank died of SIGBUS",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.bus",
-    commands=JOB,
-)
+@check("ERR003", family="crash", needs=(), id="crash.bus", commands=JOB)
 def find_bus_error(evidence: Evidence) -> Iterable[Finding]:
-    """A rank died of SIGBUS: memory that was mapped has nothing behind it any more.
-
-    What it looks for:
-        Ranks that ended with signal 7, with the Python stack at that moment and what was free in /dev/shm.
-
-    Why it matters:
-        "exitcode: -7" names neither the line nor the reason. Nearly always /dev/shm is full, or a memory-mapped
-        file became shorter.
-
-    How it decides:
-        By the signal of the process's end. A loader worker that dies of it makes DataLoader say so: that is ENV008.
-
-    Known false alarms:
-        None known: the signal was seen.
-
-    Fix:
-        More room in /dev/shm; files that are mapped must not be rewritten in place.
-
-    References:
-        https://man7.org/linux/man-pages/man2/mmap.2.html (SIGBUS)
-        https://docs.pytorch.org/docs/stable/notes/multiprocessing.html
-    """
+    """A rank died of SIGBUS: memory that was mapped has nothing behind it any more."""
     yield from tell(evidence, "ERR003", _describe_bus)
 
 
@@ -194,41 +128,9 @@ def _describe_fault(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check(
-    "ERR004",
-    name="segmentation-fault",
-    title="A rank died of SIGSEGV",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.segmentation",
-    commands=JOB,
-)
+@check("ERR004", family="crash", needs=(), id="crash.segmentation", commands=JOB)
 def find_segmentation_fault(evidence: Evidence) -> Iterable[Finding]:
-    """A rank died of a segmentation fault in native code.
-
-    What it looks for:
-        Ranks that ended with signal 11, with the Python stack that faulthandler wrote at that moment, the native
-        library that the kernel names, and the extension modules that were loaded.
-
-    Why it matters:
-        "exitcode: -11" says nothing; Python never sees the error. The line that called the native code tells
-        which extension it was.
-
-    How it decides:
-        By the signal of the process's end, or by DataLoader's own word on its worker.
-
-    Known false alarms:
-        None known: the signal was seen. A fault after the script had ended is ERR010.
-
-    Fix:
-        Rebuild or align the extension, the driver or the library that the stack leads to.
-
-    References:
-        https://docs.python.org/3/library/faulthandler.html
-        https://github.com/pytorch/pytorch/issues/58817
-    """
+    """A rank died of a segmentation fault in native code."""
     yield from tell(evidence, "ERR004", _describe_fault)
 
 
@@ -313,46 +215,7 @@ def _describe_death(first: Failure) -> tuple[str, str | None]:
     return f"{who} was killed by {words}, {f'sent by {sender}' if sender else 'by whom is not known'}", sender
 
 
-@check(
-    "ERR005",
-    name="killed-by-signal",
-    title="A rank was killed by a signal",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.signals",
-    commands=JOB,
-)
+@check("ERR005", family="crash", needs=(), id="crash.signals", commands=JOB)
 def find_killed(evidence: Evidence) -> Iterable[Finding]:
-    """A rank was killed by a signal from outside, or is gone without a word.
-
-    What it looks for:
-        Ranks that ended by a signal that is neither a bus error nor a segmentation fault, before any other rank had
-        failed; ranks that are gone without an exception and without a clean end; jobs that were told to stop as a
-        whole.
-
-    Why it matters:
-        Nothing in the job's own output says who killed it. SIGKILL comes from the out-of-memory killer, from a
-        scheduler or from a person; only the kernel's log or the scheduler knows.
-
-    How it decides:
-        By the signal of the process's end and, where it can be known, its sender: watched processes write down every
-        signal that they send, so where a rank's watched parent sent none, it came from elsewhere. What the elastic
-        agent or the script that started the ranks sends makes a rank a victim, and so does a SIGKILL of an unknown
-        sender after another rank's failure. Launchers notice a death some time after it: an exception of another
-        rank less than 1 s before that does not win over it. SIGKILL with the kernel's or the cgroup's word is
-        ERR002.
-
-    Known false alarms:
-        Where the kernel log cannot be read and the job has no cgroup of its own, an out-of-memory kill looks like
-        any other SIGKILL; the finding says so.
-
-    Fix:
-        Ask the kernel's log and the scheduler; what they say decides.
-
-    References:
-        https://man7.org/linux/man-pages/man7/signal.7.html
-        https://github.com/meta-llama/llama/issues/856
-    """
+    """A rank was killed by a signal from outside, or is gone without a word."""
     yield from tell(evidence, "ERR005", _describe_kill)

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.job import WrappedParameter
-from ddpdoctor.judge import Finding, Fix, check, check_also
+from ddpdoctor.judge import Finding, Fix, check
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.failures import Failure
 from ddpdoctor_checks.crash.telling import JOB, Clause, tell
-from ddpdoctor_checks.ddp import unused
 from ddpdoctor_checks.wording import count_of, join_words, name_set
 
 MOST_LISTED = 200
@@ -106,7 +105,7 @@ def _describe_unused(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check_also(unused.find_parameters_unused, id="crash.parameters_used", family="crash", needs=(), commands=JOB)
+@check("DDP001", family="crash", needs=(), id="crash.parameters_used", commands=JOB)
 def find_unused(evidence: Evidence) -> Iterable[Finding]:
     """DDP stopped because parameters got no gradient, on every rank."""
     yield from tell(evidence, "DDP001", _describe_unused)
@@ -138,10 +137,7 @@ def _describe_unused_somewhere(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check_also(
-    unused.find_parameters_unused_somewhere, id="crash.parameters_used_alike", family="crash", needs=(),
-    commands=JOB,
-)  # fmt: skip
+@check("DDP002", family="crash", needs=(), id="crash.parameters_used_alike", commands=JOB)
 def find_unused_somewhere(evidence: Evidence) -> Iterable[Finding]:
     """DDP stopped on some ranks because parameters got no gradient there; the others waited for them."""
     yield from tell(evidence, "DDP002", _describe_unused_somewhere)
@@ -164,41 +160,9 @@ def _describe_twice(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(f"DDP got the gradient of {names} twice in one backward", fixes, _table(parameters))
 
 
-@check(
-    "DDP003",
-    name="parameter-ready-twice",
-    title="A parameter's gradient came twice in one backward",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.parameter_ready_once",
-    commands=JOB,
-)
+@check("DDP003", family="crash", needs=(), id="crash.parameter_ready_once", commands=JOB)
 def find_ready_twice(evidence: Evidence) -> Iterable[Finding]:
-    """DDP stopped because a parameter was marked ready twice in one backward.
-
-    What it looks for:
-        "Expected to mark a variable ready only once", with the parameter that DDP names by index, its name and owner.
-
-    Why it matters:
-        DDP reduces each gradient once. Reentrant checkpointing runs parts of the backward again, and a weight that
-        two modules share is used in both.
-
-    How it decides:
-        By DDP's text; the name comes from the wrapper's own list, whatever TORCH_DISTRIBUTED_DEBUG says. ``lint`` tells
-        reentrant checkpoints in a model whose wrapper searches for unused parameters.
-
-    Known false alarms:
-        None known.
-
-    Fix:
-        ``use_reentrant=False``, or ``static_graph=True`` where the graph never changes.
-
-    References:
-        https://docs.pytorch.org/docs/stable/checkpoint.html
-        https://github.com/huggingface/accelerate/issues/389
-    """
+    """DDP stopped because a parameter was marked ready twice in one backward."""
     yield from tell(evidence, "DDP003", _describe_twice)
 
 
@@ -219,38 +183,7 @@ def _describe_graph(diagnosis: Diagnosis, group: Group) -> Clause:
     )  # fmt: skip
 
 
-@check(
-    "DDP004",
-    name="static-graph-violated",
-    title="The graph changes although static_graph=True",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.static_graph",
-    commands=JOB,
-)
+@check("DDP004", family="crash", needs=(), id="crash.static_graph", commands=JOB)
 def find_graph_changed(evidence: Evidence) -> Iterable[Finding]:
-    """DDP was promised a graph that never changes, and it changed.
-
-    What it looks for:
-        "Your training graph has changed in this iteration", and "Expected to have finished reduction" with the word
-        that static_graph is set; the parameters and the step where they are known.
-
-    Why it matters:
-        DDP learns the graph in the first step and does not look again; afterwards it waits for gradients that never
-        come.
-
-    How it decides:
-        By DDP's text.
-
-    Known false alarms:
-        None known.
-
-    Fix:
-        Drop ``static_graph``, or make every step use the same parameters.
-
-    References:
-        https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
-    """
+    """DDP was promised a graph that never changes, and it changed."""
     yield from tell(evidence, "DDP004", _describe_graph)

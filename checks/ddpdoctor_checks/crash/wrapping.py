@@ -72,41 +72,9 @@ def _describe_model(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check(
-    "DDP009",
-    name="model-differs",
-    title="Ranks built models of other parameters or shapes",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.models_alike",
-    commands=JOB,
-)
+@check("DDP009", family="crash", needs=(), id="crash.models_alike", commands=JOB)
 def find_model_differs(evidence: Evidence) -> Iterable[Finding]:
-    """The ranks built different models, and DDP refused to wrap them.
-
-    What it looks for:
-        "DDP expects same model across all ranks" with the numbers of parameters, and "params[0] in this process with
-        sizes … appears not to match" with the first parameter that differs.
-
-    Why it matters:
-        A vocabulary, a checkpoint or an adapter was there on one rank and not on another. DDP tells an index, not
-        a name.
-
-    How it decides:
-        By DDP's texts of all ranks. The ranks in the minority are named; with two ranks it cannot be told which is
-        right.
-
-    Known false alarms:
-        "0 params" can mean that the peer failed before it could answer.
-
-    Fix:
-        Build from one configuration, read or broadcast once.
-
-    References:
-        https://github.com/pytorch/pytorch/issues/32426
-    """
+    """The ranks built different models, and DDP refused to wrap them."""
     yield from tell(evidence, "DDP009", _describe_model)
 
 
@@ -132,41 +100,9 @@ def _describe_in_place(diagnosis: Diagnosis, group: Group) -> Clause:
     )  # fmt: skip
 
 
-@check(
-    "DDP010",
-    name="buffer-modified-in-place",
-    title="The broadcast of buffers broke autograd",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.buffers",
-    commands=JOB,
-)
+@check("DDP010", family="crash", needs=(), id="crash.buffers", commands=JOB)
 def find_buffer_modified(evidence: Evidence) -> Iterable[Finding]:
-    """Two forwards before one backward: DDP overwrote a buffer that autograd still needed.
-
-    What it looks for:
-        "one of the variables needed for gradient computation has been modified by an inplace operation" in a process
-        whose model is wrapped in DDP and has buffers, such as those of BatchNorm.
-
-    Why it matters:
-        The same code works without DDP, so people look for an in-place operation of their own. GANs and siamese
-        networks meet it.
-
-    How it decides:
-        By the text together with the wrapper: without a wrapper, without buffers, with broadcast_buffers=False, or on
-        torch 2.13 and newer, which was seen not to fail, the same text is an ordinary error (ERR001).
-
-    Known false alarms:
-        An in-place operation of the user's own in a wrapped model with BatchNorm; the confidence is medium for it.
-
-    Fix:
-        One forward of both inputs, ``broadcast_buffers=False`` or SyncBatchNorm.
-
-    References:
-        https://github.com/pytorch/pytorch/issues/22095
-    """
+    """Two forwards before one backward: DDP overwrote a buffer that autograd still needed."""
     yield from tell(evidence, "DDP010", _describe_in_place)
 
 
@@ -184,38 +120,9 @@ def _describe_attribute(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check(
-    "DDP014",
-    name="attribute-on-wrapper",
-    title="An attribute of the model was asked of the wrapper",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.wrapper_attributes",
-    commands=JOB,
-)
+@check("DDP014", family="crash", needs=(), id="crash.wrapper_attributes", commands=JOB)
 def find_attribute(evidence: Evidence) -> Iterable[Finding]:
-    """A method or an attribute of the model was asked of the DDP wrapper, which does not have it.
-
-    What it looks for:
-        "'DistributedDataParallel' object has no attribute", with the user's line.
-
-    Why it matters:
-        The code worked on one GPU. It comes up at the first evaluation or save, after hours.
-
-    How it decides:
-        By the text of the AttributeError.
-
-    Known false alarms:
-        An attribute that the model lacks too says the same.
-
-    Fix:
-        ``model.module.x``, for attributes and evaluation; not for the training forward.
-
-    References:
-        https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
-    """
+    """A method or an attribute of the model was asked of the DDP wrapper, which does not have it."""
     yield from tell(evidence, "DDP014", _describe_attribute)
 
 
@@ -241,39 +148,9 @@ def _describe_device_ids(diagnosis: Diagnosis, group: Group) -> Clause:
     )  # fmt: skip
 
 
-@check(
-    "DDP016",
-    name="device-ids-invalid",
-    title="device_ids with parameters on the CPU or on several devices",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.device_ids",
-    commands=JOB,
-)
+@check("DDP016", family="crash", needs=(), id="crash.device_ids", commands=JOB)
 def find_device_ids(evidence: Evidence) -> Iterable[Finding]:
-    """The model was not where device_ids says, or lies on several devices.
-
-    What it looks for:
-        DDP's refusal of ``device_ids`` with a model on the CPU, on several GPUs, or with more than one id.
-
-    Why it matters:
-        The model was wrapped before it was moved, or ``device_map="auto"`` spread it.
-
-    How it decides:
-        By the text; it names the devices. ``lint`` tells several ids in one list, and, as a warning, ids in a
-        program that nowhere speaks of a device.
-
-    Known false alarms:
-        None known.
-
-    Fix:
-        ``.to(local_rank)`` before the wrap, or no ``device_ids`` at all.
-
-    References:
-        https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
-    """
+    """The model was not where device_ids says, or lies on several devices."""
     yield from tell(evidence, "DDP016", _describe_device_ids)
 
 
@@ -290,36 +167,7 @@ def _describe_nothing(diagnosis: Diagnosis, group: Group) -> Clause:
     )  # fmt: skip
 
 
-@check(
-    "DDP017",
-    name="nothing-trainable",
-    title="The wrapped module has no trainable parameter",
-    severity="error",
-    family="crash",
-    needs=(),
-    since="0.1.0",
-    id="crash.trainable",
-    commands=JOB,
-)
+@check("DDP017", family="crash", needs=(), id="crash.trainable", commands=JOB)
 def find_nothing_trainable(evidence: Evidence) -> Iterable[Finding]:
-    """A module without a trainable parameter was wrapped in DDP.
-
-    What it looks for:
-        "DistributedDataParallel is not needed when a module doesn't have any parameter that requires a gradient".
-
-    Why it matters:
-        Either the module needs no wrapper, or something froze all of the model without anybody noticing.
-
-    How it decides:
-        By the text, with the user's line.
-
-    Known false alarms:
-        None known.
-
-    Fix:
-        Do not wrap it, or leave something trainable.
-
-    References:
-        https://github.com/pytorch/pytorch/issues/25552
-    """
+    """A module without a trainable parameter was wrapped in DDP."""
     yield from tell(evidence, "DDP017", _describe_nothing)

@@ -60,12 +60,8 @@ def _difference(found: Experiment) -> str:
 
 @check(
     "DDP019",
-    name="gradient-wrong",
-    title="DDP's gradient is not the mean over ranks, or no_sync or autocast does not do what it must",
-    severity="error",
     family="ddp",
     needs=("experiments",),
-    since="0.1.0",
     variants={
         "ddp.gradients.mean": ("gradient-mean", "DDP's gradient of {tensor} is not the mean over ranks"),
         "ddp.autocast.gradients": ("autocast", "Under bfloat16 autocast DDP's gradient of {tensor} is wrong"),
@@ -75,35 +71,9 @@ def _difference(found: Experiment) -> str:
             "no_sync does not keep {tensor} local and then reduce the sum",
         ),
     },
-    explains=("NUM001", "CKP006"),
 )
 def find_gradient_wrong(evidence: Evidence, *, variant: tuple[str, str]) -> Iterable[Finding]:
-    """DistributedDataParallel gives other gradients than it must.
-
-    What it looks for:
-        A small model with different data on each rank: are the gradients after ``backward`` the mean over
-        ranks, also under bfloat16 autocast and with GradScaler; does ``no_sync`` leave gradients local, and
-        is the sum of all micro-batches reduced by the first backward outside of it?
-
-    Why it matters:
-        The model trains on something else than the whole batch, and nothing says so.
-
-    How it decides:
-        Each rank computes the gradients of every rank's data by itself, without DDP, and averages them; the
-        tolerance is what the order of a sum over the ranks can change in the type that is used (the probe
-        states it in the evidence). GradScaler and no_sync are compared in the same way.
-
-    Known false alarms:
-        None known.
-
-    Fix:
-        If COL001 fired, the reduction itself is wrong: see there. Otherwise look for another torch on some
-        node (ENV005), and for communication hooks that an installed package registers.
-
-    References:
-        https://docs.pytorch.org/docs/stable/notes/ddp.html#internal-design ;
-        https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
-    """
+    """DistributedDataParallel gives other gradients than it must."""
     name, words = variant
     found = take_experiment(evidence, name)
     wrong = _wrong(found)
@@ -137,43 +107,9 @@ def find_gradient_wrong(evidence: Evidence, *, variant: tuple[str, str]) -> Iter
     )
 
 
-@check(
-    "NUM001",
-    name="replicas-diverged",
-    title="Parameters differ over ranks after a step",
-    severity="error",
-    family="ddp",
-    needs=("experiments",),
-    since="0.1.0",
-    id="ddp.replicas.equal",
-    explains=("CKP006",),
-)
+@check("NUM001", family="ddp", needs=("experiments",), id="ddp.replicas.equal")
 def find_replicas_diverged(evidence: Evidence) -> Iterable[Finding]:
-    """The ranks' models are no longer the same.
-
-    What it looks for:
-        Parameters compared over ranks after some steps with different data and seeds on each rank.
-
-    Why it matters:
-        DDP keeps replicas equal only by giving equal gradients to equal optimisers; once they differ, they
-        drift apart without any error, and the checkpoint of rank 0 is one of several models.
-
-    How it decides:
-        Bit for bit. The first tensor, in the order of the model, and the first step at which it differs are
-        named; the ranks in the minority are the culprits, and where there is none (two ranks, or a tie) it
-        says that it cannot be told.
-
-    Known false alarms:
-        None known: equal gradients and equal arithmetic give equal bits. Ranks on different GPU models would
-        not even then differ, since gradients are reduced once and the update is element by element.
-
-    Fix:
-        Look at the first tensor and step; in a script of your own, at whatever changes parameters outside of
-        ``backward`` and ``step``.
-
-    References:
-        https://docs.pytorch.org/docs/stable/notes/ddp.html#internal-design
-    """
+    """The ranks' models are no longer the same."""
     found = take_experiment(evidence, "replicas-equal")
     wrong = _wrong(found)
     if not wrong:
@@ -231,39 +167,9 @@ def _minority(found: Experiment, wrong: list[RankMessage]) -> tuple[RankSet, boo
     return differing.union(found.passed), False
 
 
-@check(
-    "CKP006",
-    name="checkpoint-not-restored",
-    title="What rank 0 saved is not what the ranks load",
-    severity="error",
-    family="ddp",
-    needs=("experiments",),
-    since="0.1.0",
-    id="ddp.checkpoint.restored",
-)
+@check("CKP006", family="ddp", needs=("experiments",), id="ddp.checkpoint.restored")
 def find_checkpoint_not_restored(evidence: Evidence) -> Iterable[Finding]:
-    """A checkpoint written by rank 0 comes back different.
-
-    What it looks for:
-        Model and optimiser state saved by rank 0 after a step and, after a barrier, loaded by all ranks
-        onto their own devices (``map_location``), compared with what they had.
-
-    Why it matters:
-        A run that is resumed from it goes on with another model than the one that was saved.
-
-    How it decides:
-        Bit for bit, tensor by tensor, on every rank.
-
-    Known false alarms:
-        Nodes that do not share the directory in which the file was written: then it cannot be read there,
-        which is what a real checkpoint at that place would meet too.
-
-    Fix:
-        Write to a file system that all nodes share, after a barrier; load with ``map_location``.
-
-    References:
-        https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html#save-and-load-checkpoints
-    """
+    """A checkpoint written by rank 0 comes back different."""
     found = take_experiment(evidence, "checkpoint")
     wrong = _wrong(found)
     if not wrong:
@@ -297,16 +203,7 @@ torch.distributed.barrier()
 model.module.load_state_dict(torch.load(path, map_location=device, weights_only=True))"""
 
 
-@check(
-    "BKD002",
-    name="backend-initialisation-failed",
-    title="The backend exists, but a process group or its first collective fails",
-    severity="error",
-    family="ddp",
-    needs=("experiments",),
-    since="0.1.0",
-    id="ddp.experiments.complete",
-)
+@check("BKD002", family="ddp", needs=("experiments",), id="ddp.experiments.complete")
 def find_experiment_raised(evidence: Evidence) -> Iterable[Finding]:
     """No experiment with DDP raised an exception on any rank."""
     if not evidence.experiments:

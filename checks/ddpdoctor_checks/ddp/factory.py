@@ -80,46 +80,9 @@ def require_model(evidence: Evidence) -> ModelResult:
     return evidence.model[0]
 
 
-@check(
-    "DDP020",
-    name="model-factory-failed",
-    title="The user's --model factory is missing, raises, hangs or returns something else",
-    severity="error",
-    family="ddp",
-    needs=("stages",),
-    since="0.1.0",
-    id="ddp.model.factory",
-    explains=("BKD002", "BKD011", "DDP001", "DDP002", "DDP011"),
-)
+@check("DDP020", family="ddp", needs=("stages",), id="ddp.model.factory")
 def find_factory_failed(evidence: Evidence) -> Iterable[Finding]:
-    """The model that ``--model`` names could not be examined, for a reason in the user's own code.
-
-    What it looks for:
-        A module or function that is not there; an exception while importing, building, wrapping or running
-        the model; a factory that returns something other than a bare module with trainable parameters and
-        example inputs; ranks that build models of other parameters; a call that does not come back, or that
-        ends or crashes the process.
-
-    Why it matters:
-        Without the model nothing can be said of its unused parameters; and the same error would meet the
-        training script.
-
-    How it decides:
-        By what the user's code raised. The line is the innermost frame of the user's own files; frames of
-        torch, of the standard library and of ddpdoctor are folded away. A hang is found by the stage's limit
-        and the stacks taken then; the end of a process by what of the model ran at that moment, unless a signal
-        from outside (SIGKILL, SIGTERM) ended it.
-
-    Known false alarms:
-        A factory that reads a large checkpoint can need longer than the limit; ``--stage-timeout ddp=300``
-        gives more.
-
-    Fix:
-        The message names the line. A factory takes no arguments and returns ``(module, inputs)``.
-
-    References:
-        ``ddpdoctor check --help``
-    """
+    """The model that ``--model`` names could not be examined, for a reason in the user's own code."""
     if evidence.launch.model is None and not evidence.model:
         raise NotApplicable("no --model was given")
     hung = [*_find_died(evidence), *_find_hung(evidence)]

@@ -19,86 +19,18 @@ class SelfTestFailedError(Exception):
     """The doctor did not find a defect that it had planted itself."""
 
 
-@check(
-    "DDP001",
-    name="parameters-unused",
-    title="Parameters that got no gradient on any rank",
-    severity="error",
-    family="ddp",
-    needs=("model",),
-    since="0.1.0",
-    id="ddp.model.parameters_used",
-)
+@check("DDP001", family="ddp", needs=("model",), id="ddp.model.parameters_used")
 def find_parameters_unused(evidence: Evidence) -> Iterable[Finding]:
-    """Trainable parameters of the model take no part in the loss, on every rank.
-
-    What it looks for:
-        Parameters that require a gradient and got none in the backward of any rank, each with the module that
-        owns it and whether that module's forward was called.
-
-    Why it matters:
-        DDP waits for a gradient of every parameter: the next forward raises "Expected to have finished
-        reduction in the prior iteration before starting a new one", or with ``find_unused_parameters=True``
-        each step pays for a search.
-
-    How it decides:
-        By hooks on the gradients themselves while the model runs on the factory's example inputs; no text of
-        torch is parsed. The same hooks must find a parameter that ddpdoctor leaves out of the loss of its own
-        model, else the row is an error of ddpdoctor (``ddp.unused.self_test``).
-
-    Known false alarms:
-        A model that uses other parts on other inputs: what the example inputs do not reach is reported,
-        although training would reach it. Then the search is needed, as the fix says.
-
-    Fix:
-        Remove or freeze what is not used, or let it take part in the loss; only where use varies from step to
-        step set ``find_unused_parameters=True``.
-
-    References:
-        https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html ;
-        https://github.com/pytorch/pytorch/issues/43259
-    """
+    """Trainable parameters of the model take no part in the loss, on every rank."""
     result = _require_steps(evidence)
     unused = [each for each in result.unused if not result.ranks.minus(each.ranks)]
     if unused:
         yield _report(evidence, result, unused, "on any rank", result.ranks)
 
 
-@check(
-    "DDP002",
-    name="parameters-unused-somewhere",
-    title="Parameters that got no gradient on some ranks only",
-    severity="error",
-    family="ddp",
-    needs=("model",),
-    since="0.1.0",
-    id="ddp.model.parameters_used_alike",
-)
+@check("DDP002", family="ddp", needs=("model",), id="ddp.model.parameters_used_alike")
 def find_parameters_unused_somewhere(evidence: Evidence) -> Iterable[Finding]:
-    """Trainable parameters take part in the loss on some ranks and not on others.
-
-    What it looks for:
-        Parameters that got a gradient on some ranks and none on others, with the module that owns them.
-
-    Why it matters:
-        Ranks that lack a gradient raise in their next forward, or wait for a bucket that never fills; the
-        others wait for them. It looks like a network fault.
-
-    How it decides:
-        By the same hooks as DDP001. ``ddpdoctor check --model`` meets it only where the factory gives ranks
-        different inputs or builds different models.
-
-    Known false alarms:
-        Example inputs that differ more between ranks than training data would.
-
-    Fix:
-        Let every rank use every part, if only with a weight of zero, or set ``find_unused_parameters=True``;
-        a static graph does not help here.
-
-    References:
-        https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html ;
-        https://github.com/pytorch/pytorch/issues/22436
-    """
+    """Trainable parameters take part in the loss on some ranks and not on others."""
     result = _require_steps(evidence)
     partial = [each for each in result.unused if each.ranks and result.ranks.minus(each.ranks)]
     if partial:
@@ -203,43 +135,9 @@ def format_milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:,.0f}" if seconds >= 0.1 else f"{seconds * 1e3:.3g}"
 
 
-@check(
-    "DDP011",
-    name="unused-search-unneeded",
-    title="find_unused_parameters=True would find nothing",
-    severity="info",
-    family="ddp",
-    needs=("model",),
-    since="0.1.0",
-    id="ddp.model.search",
-    required=False,
-)
+@check("DDP011", family="ddp", needs=("model",), id="ddp.model.search", required=False)
 def find_search_unneeded(evidence: Evidence) -> Iterable[Finding]:
-    """The model uses all of its parameters in every step, so a search for unused ones is wasted.
-
-    What it looks for:
-        A model none of whose parameters was unused in any step that was run.
-
-    Why it matters:
-        ``find_unused_parameters=True`` walks the autograd graph and adds an all_reduce in every step.
-
-    How it decides:
-        Counted over the steps of the examination (or of the run); the cost is the difference of two median
-        step times, with and without the search, and is left out where it was not measured. In a live job it is counted
-        over the iterations that DistributedDataParallel logs (the first ten and each hundredth), and the search itself
-        is timed, after each forward. Where it finds something, but as much each time, on all ranks, and takes 1 % of
-        a step or more, it is said that ``static_graph=True`` would do.
-
-    Known false alarms:
-        Inputs in training that take another path through the model than the examples: then it is needed.
-
-    Fix:
-        Leave ``find_unused_parameters`` at its default, False.
-
-    References:
-        https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html ;
-        https://github.com/pytorch/pytorch/issues/90171
-    """
+    """The model uses all of its parameters in every step, so a search for unused ones is wasted."""
     result = _require_steps(evidence)
     if result.unused or result.errors or result.find_unused_needed is not False:
         return
@@ -266,16 +164,7 @@ def find_search_unneeded(evidence: Evidence) -> Iterable[Finding]:
     )
 
 
-@check(
-    "DDP001",
-    name="parameters-unused",
-    title="Parameters that got no gradient on any rank",
-    severity="error",
-    family="ddp",
-    needs=("experiments",),
-    since="0.1.0",
-    id="ddp.unused.self_test",
-)
+@check("DDP001", family="ddp", needs=("experiments",), id="ddp.unused.self_test")
 def verify_own_naming(evidence: Evidence) -> Iterable[Finding]:
     """The doctor's own hooks name the parameter that it left out of the loss of its own model.
 

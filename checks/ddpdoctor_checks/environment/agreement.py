@@ -52,47 +52,9 @@ class _Owner:
     variables: Mapping[str, str]
 
 
-@check(
-    "ENV004",
-    name="variables-differ",
-    title="A variable that must agree over ranks does not",
-    severity="warning",
-    family="environment",
-    needs=(),
-    since="0.1.0",
-    id="env.variables.agree",
-    explains=("NET006", "BKD002", "BKD011"),
-)
+@check("ENV004", family="environment", needs=(), id="env.variables.agree")
 def find_variables_differ(evidence: Evidence) -> Iterable[Finding]:
-    """A variable that must agree over ranks does not (MASTER_*, NCCL_*, GLOO_*, TORCH_* …).
-
-    What it looks for:
-        Variables of torch, NCCL, gloo, launchers and frameworks whose values differ between ranks that have
-        to have the same, or that are set on some and not on others.
-
-    Why it matters:
-        Ranks with another MASTER_PORT never meet; ranks with another NCCL algorithm or protocol setting
-        hang in the first collective. Nodes whose start-up files export other values are the usual cause,
-        and ssh or a scheduler that passes the environment on for the first node only.
-
-    How it decides:
-        A table says of each variable over what it must agree: the world, one node, or nothing. By nature
-        RANK, LOCAL_RANK, CUDA_VISIBLE_DEVICES and the like differ; interface names may differ between
-        nodes, log settings everywhere. A MASTER_ADDR that is the loopback on node 0 only, or another name
-        of the same machine, agrees. The largest group of ranks is taken as right; without a largest group
-        nobody is blamed.
-
-    Known false alarms:
-        Settings that were made different on purpose, such as one node with another tuning of NCCL.
-
-    Fix:
-        Export the variable with one value on all nodes (torchrun passes the shell's environment to its
-        ranks; mpirun needs ``-x NAME``, srun ``--export=ALL``), or unset it everywhere.
-
-    References:
-        https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
-        https://github.com/pytorch/pytorch/issues/76367
-    """
+    """A variable that must agree over ranks does not (MASTER_*, NCCL_*, GLOO_*, TORCH_* …)."""
     noun, owners = _find_owners(evidence)
     if len(owners) < 2:
         raise NotApplicable("there is only one environment")
@@ -225,42 +187,9 @@ ITEMS = {
 """The items of `NodeFacts.versions` whose difference is judged; anything else is a note."""
 
 
-@check(
-    "ENV005",
-    name="versions-differ",
-    title="Versions of torch, NCCL, CUDA, driver, Python or the script differ over nodes",
-    severity="warning",
-    family="environment",
-    needs=(),
-    since="0.1.0",
-    id="env.versions.agree",
-    explains=("BKD002", "BKD011", "COL001"),
-)
+@check("ENV005", family="environment", needs=(), id="env.versions.agree")
 def find_versions_differ(evidence: Evidence) -> Iterable[Finding]:
-    """Versions of torch, NCCL, CUDA, the driver, Python or the script differ over nodes.
-
-    What it looks for:
-        The versions that each node and each rank reports, and the hash of the file behind ``--model``. Of a watched
-        job, torch and Python of each rank.
-
-    Why it matters:
-        Another torch or NCCL can number its collectives or choose its algorithms differently: hangs or
-        wrong sums on some nodes only. Another version of the script builds another model.
-
-    How it decides:
-        Every value that is known is compared; a node without the item (no GPU, no driver) is left out. Python
-        versions that differ in the last number only, and versions of ddpdoctor, are notes.
-
-    Known false alarms:
-        Drivers of different minor version usually work together.
-
-    Fix:
-        Use one image, one lock file or one shared environment for all nodes.
-
-    References:
-        https://github.com/horovod/horovod/issues/2640
-        https://github.com/pytorch/pytorch/issues/108212
-    """
+    """Versions of torch, NCCL, CUDA, the driver, Python or the script differ over nodes."""
     if not evidence.ranks:
         require(evidence, "nodes", "the versions on the nodes")
     places = Places(evidence)

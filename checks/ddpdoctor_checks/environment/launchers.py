@@ -58,48 +58,9 @@ class _Variables:
         )
 
 
-@check(
-    "ENV006",
-    name="launcher-variables-conflict",
-    title="Variables of Slurm, MPI, torchrun, Kubernetes or a framework contradict the launch",
-    severity="warning",
-    family="environment",
-    needs=(),
-    since="0.1.0",
-    id="env.launcher.agrees",
-    explains=("NET006",),
-)
+@check("ENV006", family="environment", needs=(), id="env.launcher.agrees")
 def find_launcher_conflict(evidence: Evidence) -> Iterable[Finding]:
-    """SLURM_*, OMPI_*, PET_*, Kubernetes or framework variables contradict the launch.
-
-    What it looks for:
-        Numbers of one launcher that contradict each other or the launch that runs: tasks against nodes, a
-        launcher that was itself started several times on a node, torchrun's PET_* variables, RANK,
-        WORLD_SIZE and NODE_RANK left in the shell, and MASTER_ADDR=localhost in a world of several nodes.
-
-    Why it matters:
-        Lightning, accelerate, DeepSpeed and many scripts read these variables before anything else, and
-        then count on ranks that do not exist, or start a second world inside each rank. A localhost master
-        makes every node wait for itself.
-
-    How it decides:
-        Each row of a table of contradictions is tried on each node's environment; the finding gives the row
-        that holds in one line. A WORLD_SIZE or NODE_RANK that Slurm, MPI or Kubernetes explains, and a
-        PET_* variable that the command line overrode on one node, are notes: there the numbers are meant
-        for another launch. In Kubernetes WORLD_SIZE often counts pods. A localhost master counts only where
-        the rendezvous did not complete.
-
-    Known false alarms:
-        A small check by hand inside an allocation that is made for a larger job gives notes.
-
-    Fix:
-        One task per node with torchrun, or one task per GPU without it; unset what an earlier job left.
-
-    References:
-        https://slurm.schedmd.com/srun.html (OUTPUT ENVIRONMENT VARIABLES)
-        https://github.com/Lightning-AI/pytorch-lightning/issues/20391
-        https://github.com/kubeflow/trainer/issues/1790
-    """
+    """SLURM_*, OMPI_*, PET_*, Kubernetes or framework variables contradict the launch."""
     environments = find_environments(evidence)
     if not environments:
         require(evidence, "nodes", "the launching environment")

@@ -36,44 +36,9 @@ def _fold_nodes(nodes: Iterable[tuple[NodeFacts, int]]) -> dict[int, list[NodeFa
     return folded
 
 
-@check(
-    "ENV008",
-    name="shared-memory-small",
-    title="/dev/shm is too small for loader workers or NCCL",
-    severity="warning",
-    family="environment",
-    needs=("nodes",),
-    since="0.1.0",
-    id="env.shm.enough",
-    required=False,
-)
+@check("ENV008", family="environment", needs=("nodes",), id="env.shm.enough", required=False)
 def find_shared_memory_small(evidence: Evidence) -> Iterable[Finding]:
-    """/dev/shm is too small for loader workers or for NCCL.
-
-    What it looks for:
-        The size of /dev/shm and what is free of it, on each node.
-
-    Why it matters:
-        Loader workers hand their batches over in /dev/shm, and NCCL keeps the buffers between the GPUs of a
-        node there. Too small, a worker dies of SIGBUS ("killed by signal: Bus error") or NCCL says "No
-        space left on device", often hours into the job. Containers get 64 MiB unless told otherwise.
-
-    How it decides:
-        With GPUs 1 GiB is needed, what NVIDIA's guide gives a container. Without, one loader worker per
-        rank with two prefetched batches of 32 float images (37 MiB a rank), counting no more ranks
-        than cores; as nobody knows how many workers the job has, this is a note as long as one of them fits.
-
-    Known false alarms:
-        Jobs without loader workers (num_workers=0), or with small samples, need less.
-
-    Fix:
-        ``docker run --shm-size=8g`` or ``--ipc=host``; in Kubernetes an emptyDir of medium Memory at
-        /dev/shm; elsewhere remount it, or remove what a crashed job left there.
-
-    References:
-        https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html (Shared memory)
-        https://docs.pytorch.org/docs/stable/notes/multiprocessing.html
-    """
+    """/dev/shm is too small for loader workers or for NCCL."""
     places = Places(evidence)
     known = [(node, node.shared_memory) for node in evidence.nodes if node.shared_memory is not None]
     if not known:
@@ -134,45 +99,9 @@ def _need_shared(node: NodeFacts, ranks: int) -> tuple[int, str]:
     return loaders, f"a loader worker in each of {count_of(working, 'rank')} wants"
 
 
-@check(
-    "ENV009",
-    name="open-files-limit-low",
-    title="RLIMIT_NOFILE is too low for the ranks and their workers",
-    severity="warning",
-    family="environment",
-    needs=("nodes",),
-    since="0.1.0",
-    id="env.files.enough",
-    required=False,
-)
+@check("ENV009", family="environment", needs=("nodes",), id="env.files.enough", required=False)
 def find_open_files_low(evidence: Evidence) -> Iterable[Finding]:
-    """The limit of open files (RLIMIT_NOFILE) is too low for the ranks and their loader workers.
-
-    What it looks for:
-        The soft limit of open files of the process that launches the ranks, which they inherit.
-
-    Why it matters:
-        Each gloo group holds a socket to every other rank, the store one from every rank, and each tensor
-        from a loader worker a descriptor: "Too many open files. Communication with the workers is no longer
-        possible", or "received 0 items of ancdata".
-
-    How it decides:
-        64 for a rank that imported torch, 192 for eight loader workers (six descriptors each and two
-        prefetched batches of nine tensors), and per rank of the world one socket of the store and, with
-        gloo, one of the default group. A limit below the sum is a finding: 256 (macOS) always, 1,024 from
-        384 ranks on gloo.
-
-    Known false alarms:
-        Jobs without loader workers need 192 less.
-
-    Fix:
-        ``ulimit -n 65536`` before the launch, where the hard limit allows; else limits.conf, or
-        ``docker run --ulimit nofile=65536``; or torch.multiprocessing.set_sharing_strategy("file_system").
-
-    References:
-        https://docs.pytorch.org/docs/stable/multiprocessing.html (Sharing strategies)
-        https://github.com/pytorch/pytorch/issues/11201
-    """
+    """The limit of open files (RLIMIT_NOFILE) is too low for the ranks and their loader workers."""
     known = [(node, node.limits) for node in evidence.nodes if node.limits is not None]
     if not known:
         raise CannotLook("the limit of open files is not known")
@@ -208,42 +137,9 @@ def find_open_files_low(evidence: Evidence) -> Iterable[Finding]:
         )
 
 
-@check(
-    "ENV010",
-    name="locked-memory-low",
-    title="RLIMIT_MEMLOCK is low although RDMA devices exist",
-    severity="warning",
-    family="environment",
-    needs=("nodes",),
-    since="0.1.0",
-    id="env.memlock.enough",
-    required=False,
-)
+@check("ENV010", family="environment", needs=("nodes",), id="env.memlock.enough", required=False)
 def find_locked_memory_low(evidence: Evidence) -> Iterable[Finding]:
-    """The limit of locked memory (RLIMIT_MEMLOCK) is low although RDMA devices exist.
-
-    What it looks for:
-        A limit of locked memory on nodes with InfiniBand, RoCE or EFA devices.
-
-    Why it matters:
-        RDMA buffers are locked in memory. Below the need NCCL ends with "ibv_reg_mr failed with error
-        Cannot allocate memory", or falls back to TCP and is slow. Containers and systemd services get 64
-        KiB to 8 MiB.
-
-    How it decides:
-        Below 512 MiB per process: NCCL's default buffers for 32 channels in both directions, twice. Where no
-        rank uses a GPU it is a note, since gloo locks nothing.
-
-    Known false alarms:
-        Cloud machines whose Ethernet adapters show up as RDMA devices and are used over TCP only.
-
-    Fix:
-        ``ulimit -l unlimited``; ``docker run --ulimit memlock=-1``; for services LimitMEMLOCK=infinity.
-
-    References:
-        https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html (Memory issues)
-        https://github.com/NVIDIA/nccl-tests/issues/206
-    """
+    """The limit of locked memory (RLIMIT_MEMLOCK) is low although RDMA devices exist."""
     if not any(node.rdma_devices for node in evidence.nodes):
         if not evidence.nodes:
             raise CannotLook("nothing is known of the nodes")

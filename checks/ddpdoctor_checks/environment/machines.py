@@ -15,43 +15,9 @@ TOLERATED_S = 1.0
 failure with the smallest one the root cause: clocks that differ by more can put a victim first."""
 
 
-@check(
-    "ENV015",
-    name="clocks-differ",
-    title="Node clocks differ by more than the analysis tolerates",
-    severity="warning",
-    family="environment",
-    needs=(),
-    since="0.1.0",
-    id="env.clocks.agree",
-    required=False,
-)
+@check("ENV015", family="environment", needs=(), id="env.clocks.agree", required=False)
 def find_clocks_differ(evidence: Evidence) -> Iterable[Finding]:
-    """Node clocks differ by more than the analysis tolerates.
-
-    What it looks for:
-        The offset of each node's wall clock from the hosting node's, measured at the rendezvous; of a watched job,
-        through the rendezvous' store while it starts.
-
-    Why it matters:
-        Whose failure came first is read from time stamps. torchelastic calls the failure with the earliest
-        one the root cause; with clocks that are seconds apart that is a victim, and logs of several nodes
-        cannot be put in order.
-
-    How it decides:
-        More than 1 s after taking off half the round trip of the measurement: torchelastic's time stamps are
-        whole seconds.
-
-    Known false alarms:
-        None known: an offset within the error of its measurement is never reported.
-
-    Fix:
-        Let chrony or ntpd run on all nodes against the same servers, and step the clock once.
-
-    References:
-        https://docs.pytorch.org/docs/stable/elastic/errors.html
-        https://chrony-project.org/documentation.html (makestep)
-    """
+    """Node clocks differ by more than the analysis tolerates."""
     if not evidence.members:
         require(evidence, "nodes", "the clocks of the nodes")
     require_several_nodes(evidence)
@@ -110,44 +76,9 @@ def format_offset(seconds: float) -> str:
     return f"{size} {'ahead' if seconds > 0 else 'behind'}"
 
 
-@check(
-    "ENV016",
-    name="orphaned-ranks",
-    title="Ranks of an earlier job still run",
-    severity="warning",
-    family="environment",
-    needs=("nodes",),
-    since="0.1.0",
-    id="env.leftovers.none",
-    required=False,
-    explains=("NET001",),
-)
+@check("ENV016", family="environment", needs=("nodes",), id="env.leftovers.none", required=False)
 def find_orphaned_ranks(evidence: Evidence) -> Iterable[Finding]:
-    """Ranks of an earlier job still run.
-
-    What it looks for:
-        Processes with the environment of a rank (RANK, TORCHELASTIC_RUN_ID) whose launcher is gone.
-
-    Why it matters:
-        They hold GPU memory, the rendezvous port and /dev/shm, and keep waiting in a collective at full
-        load. The next job fails with "address already in use" or runs out of device memory.
-
-    How it decides:
-        The environment of every process of this user is read from /proc. One whose parent is init, or a
-        process that is no launcher, is an orphan. Ranks of this check, and of jobs whose launcher lives,
-        are not counted.
-
-    Known false alarms:
-        Ranks that were put into the background on purpose, without a launcher (``RANK=0 … python train.py &``
-        followed by logging out).
-
-    Fix:
-        End them: the finding prints the kill command for its pids.
-
-    References:
-        https://github.com/pytorch/pytorch/issues/129477
-        https://man7.org/linux/man-pages/man5/proc_pid_environ.5.html
-    """
+    """Ranks of an earlier job still run."""
     places = Places(evidence)
     ours = {(rank.node, rank.pid) for rank in evidence.ranks}
     notes = [node.leftovers_note for node in evidence.nodes if node.leftovers_note]

@@ -35,44 +35,9 @@ def find_environments(evidence: Evidence) -> dict[int, Mapping[str, str]]:
     return found
 
 
-@check(
-    "ENV001",
-    name="rank-variables-missing",
-    title="RANK, WORLD_SIZE or MASTER_* are needed and absent",
-    severity="error",
-    family="environment",
-    needs=(),
-    since="0.1.0",
-    id="env.ranks.described",
-    explains=("NET006", "BKD002", "BKD011"),
-)
+@check("ENV001", family="environment", needs=(), id="env.ranks.described")
 def find_variables_missing(evidence: Evidence) -> Iterable[Finding]:
-    """RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT are needed and absent.
-
-    What it looks for:
-        Ranks without one of the four variables, and environments that describe a rank only in part.
-
-    Why it matters:
-        init_process_group without arguments reads all four and ends with "environment variable RANK
-        expected, but not set". The usual reason is ``python train.py`` where ``torchrun train.py`` was
-        meant.
-
-    How it decides:
-        A rank that could not initialise by env:// and lacks a variable is an error. RANK set in the shell
-        without the other three is a warning: torchrun would replace it, a script started by hand would
-        fail. Under srun and mpirun, which set variables of their own, it is a note: many frameworks read
-        those.
-
-    Known false alarms:
-        Scripts that pass rank, world size and an init method themselves need none of the variables.
-
-    Fix:
-        Start the script with torchrun, or export the four variables from the launcher's own.
-
-    References:
-        https://docs.pytorch.org/docs/stable/distributed.html (Environment variable initialization)
-        https://docs.pytorch.org/docs/stable/elastic/run.html (Environment Variables)
-    """
+    """RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT are needed and absent."""
     if evidence.processes:
         raise NotApplicable("a watched job is judged by how it fails")
     environments = find_environments(evidence)
@@ -145,43 +110,9 @@ def _describe_environment(launcher: str, places: Places, missing: Sequence[str],
     )
 
 
-@check(
-    "ENV002",
-    name="rank-duplicated",
-    title="Two processes claim one rank",
-    severity="error",
-    family="environment",
-    needs=(),
-    since="0.1.0",
-    id="env.ranks.unique",
-    explains=("NET006", "ENV003", "BKD002", "BKD011"),
-)
+@check("ENV002", family="environment", needs=(), id="env.ranks.unique")
 def find_rank_duplicated(evidence: Evidence) -> Iterable[Finding]:
-    """Two processes claim one rank, or two nodes one node rank.
-
-    What it looks for:
-        Processes that call themselves by the same rank, and nodes that were started with the same
-        --node-rank.
-
-    Why it matters:
-        The second claimant takes the first one's place at the store, or finds its port in use; another rank
-        stays empty, and all wait for it ("1/2 clients joined").
-
-    How it decides:
-        Every node and rank enters itself at the rendezvous with host and pid. Two different host:pid under
-        one number are a finding; the same entry seen twice is not.
-
-    Known false alarms:
-        None known.
-
-    Fix:
-        Give every node its own --node-rank from 0 to nnodes-1. In scripts: rank = node_rank * nproc +
-        local_rank, not the local rank.
-
-    References:
-        https://docs.pytorch.org/docs/stable/elastic/run.html (--node-rank)
-        https://github.com/pytorch/pytorch/issues/23074
-    """
+    """Two processes claim one rank, or two nodes one node rank."""
     if not (evidence.ranks or evidence.rendezvous or evidence.nodes):
         require(evidence, "ranks", "the ranks")
     claims: dict[tuple[str, int], dict[str, None]] = {}

@@ -79,94 +79,15 @@ DEBUGGING: dict[str, _Setting] = {
 torch.distributed, CUDA's environment variables, NCCL's, and python(1)."""
 
 
-@check(
-    "ENV013",
-    name="workaround-left-on",
-    title="A workaround such as NCCL_P2P_DISABLE is still set",
-    severity="warning",
-    family="environment",
-    needs=(),
-    since="0.1.0",
-    id="env.workarounds.off",
-    required=False,
-    explains=("PRF001",),
-)
+@check("ENV013", family="environment", needs=(), id="env.workarounds.off", required=False)
 def find_workaround_left_on(evidence: Evidence) -> Iterable[Finding]:
-    """A workaround such as NCCL_P2P_DISABLE, NCCL_IB_DISABLE or NCCL_SHM_DISABLE is still set.
-
-    What it looks for:
-        Variables that switch a fast path of NCCL off, in the environment of the launch and of the ranks.
-
-    Why it matters:
-        They are handed out in forums to get past a hang, and stay in a start-up file for years: GPUs then
-        copy through host memory, nodes talk over TCP, and N GPUs are no faster than one.
-
-    How it decides:
-        The values that switch something off count where the node has what is switched off: two GPUs for peer
-        to peer and shared memory, RDMA devices for InfiniBand. Elsewhere, and for settings that only
-        take a choice from NCCL (NCCL_ALGO, NCCL_PROTO), it is a note.
-
-    Known false alarms:
-        Machines on which the fast path is really broken (PCIe peer to peer with ACS or an IOMMU, some
-        consumer cards) need the setting; BKD007 tests that.
-
-    Fix:
-        Unset the variable and run ``ddpdoctor check`` again; if it hangs or BKD007 appears, mend the cause
-        that it names.
-
-    References:
-        https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
-        https://github.com/NVIDIA/nccl/issues/631
-    """
+    """A workaround such as NCCL_P2P_DISABLE, NCCL_IB_DISABLE or NCCL_SHM_DISABLE is still set."""
     yield from _find_settings(evidence, WORKAROUNDS, "a workaround")
 
 
-@check(
-    "ENV014",
-    name="debug-setting-left-on",
-    title="A debug setting is on in a normal run",
-    severity="warning",
-    family="environment",
-    needs=(),
-    since="0.1.0",
-    id="env.debugging.off",
-    required=False,
-    explains=("PRF001",),
-)
+@check("ENV014", family="environment", needs=(), id="env.debugging.off", required=False)
 def find_debug_left_on(evidence: Evidence) -> Iterable[Finding]:
-    """A debug setting such as CUDA_LAUNCH_BLOCKING=1 or TORCH_DISTRIBUTED_DEBUG=DETAIL is on, or was made too late.
-
-    What it looks for:
-        Variables that make CUDA, torch, NCCL or Python check or serialise everything, in the environment and as
-        scripts set them; autograd's anomaly mode; and variables that a script sets when nobody reads them any more.
-
-    Why it matters:
-        CUDA_LAUNCH_BLOCKING=1 takes away all overlap of computing and communicating;
-        TORCH_DISTRIBUTED_DEBUG=DETAIL adds a collective before each one and was seen to crash ``DDP()`` on
-        gloo; both are easily forgotten. And who sets CUDA_LAUNCH_BLOCKING in a script after CUDA has started
-        believes lines that are not the true ones.
-
-    How it decides:
-        Only values that cost time or safety are reported: TORCH_DISTRIBUTED_DEBUG=INFO and NCCL_DEBUG=INFO
-        are fine. What concerns GPUs is a note on nodes without. In a job that is watched, what ``--blocking``,
-        ``--debug`` and ``--rerun`` set is left out, GPUs are known by the backend, and all but late settings are
-        notes where the job failed: then somebody may be looking for the cause. Late means: CUDA_LAUNCH_BLOCKING
-        when CUDA is in use, TORCH_DISTRIBUTED_DEBUG and TORCH_CPP_LOG_LEVEL when torch.distributed is imported
-        (unless torch went by the new level all the same), TORCH_NCCL_* when an NCCL group has been made, NCCL_*
-        when a model has been wrapped over NCCL. Only what the user's own line sets counts. Anomaly mode counts
-        where it is on at the first forward of a wrapped model or at the end, or was turned on ten times.
-
-    Known false alarms:
-        A run that is meant for debugging. A variable that is set late on purpose, for a process that the script
-        starts later.
-
-    Fix:
-        Unset the variable for normal runs; set what is wanted before the job starts.
-
-    References:
-        https://docs.pytorch.org/docs/stable/distributed.html (Debugging torch.distributed applications)
-        https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html (CUDA Environment Variables)
-    """
+    """A debug setting such as CUDA_LAUNCH_BLOCKING=1 or TORCH_DISTRIBUTED_DEBUG=DETAIL is on, or was made too late."""
     yield from _find_settings(evidence, DEBUGGING, "a debug setting")
     yield from find_late(evidence)
     for made in read_changes(evidence):

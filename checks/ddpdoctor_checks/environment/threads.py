@@ -34,47 +34,9 @@ class _Load:
     """Threads that torch itself has in a rank; None where no rank told."""
 
 
-@check(
-    "ENV011",
-    name="threads-oversubscribed",
-    title="Ranks x threads are far above the cores allowed, or cores idle",
-    severity="warning",
-    family="environment",
-    needs=("nodes",),
-    since="0.1.0",
-    id="env.threads.fit",
-    required=False,
-)
+@check("ENV011", family="environment", needs=("nodes",), id="env.threads.fit", required=False)
 def find_threads_oversubscribed(evidence: Evidence) -> Iterable[Finding]:
-    """Ranks x intra-op threads are far above the cores allowed, or OMP_NUM_THREADS=1 leaves cores idle.
-
-    What it looks for:
-        The intra-op threads of each rank (torch.get_num_threads, or OMP_NUM_THREADS of the shell where that is
-        more) times the ranks of the node, against the cores that the affinity masks and the cgroup quota allow.
-
-    Why it matters:
-        Threads above the cores take turns: every operation waits for the slowest thread, and a cgroup quota
-        stops all of them for the rest of each 100 ms. The other way round torchrun sets OMP_NUM_THREADS=1
-        when nothing is said, and ranks on the CPU then use one core each.
-
-    How it decides:
-        cores = min(affinity, quota). More than two threads a core is too many: hyper-threads make up to two
-        bearable. A torch with MKL starts no more threads than there are cores whatever OMP_NUM_THREADS says; other
-        libraries do, so that the variable counts too. OMP_NUM_THREADS=1 with less than half of the cores busy is
-        too few. It is a warning where
-        the number was set in the environment or another launcher started the ranks, since then it holds for
-        real runs too; in a world that ddpdoctor itself sized it is a note.
-
-    Known false alarms:
-        Ranks on GPUs need few threads, so idle cores are a note there; loader workers use them.
-
-    Fix:
-        ``export OMP_NUM_THREADS=<cores / ranks>``, less what loader workers need; or fewer ranks.
-
-    References:
-        https://docs.pytorch.org/docs/stable/notes/multiprocessing.html (CPU oversubscription)
-        https://github.com/pytorch/pytorch/pull/22501
-    """
+    """Ranks x intra-op threads are far above the cores allowed, or OMP_NUM_THREADS=1 leaves cores idle."""
     places = Places(evidence)
     by_node: dict[int, list[RankFacts]] = {}
     for rank in evidence.ranks:

@@ -30,48 +30,9 @@ BELOW = (
 """Pairs of which the first counts from 0 to the second less one."""
 
 
-@check(
-    "ENV003",
-    name="world-size-inconsistent",
-    title="WORLD_SIZE disagrees between ranks, with the launch or with itself",
-    severity="error",
-    family="environment",
-    needs=(),
-    since="0.1.0",
-    id="env.world.consistent",
-    explains=("NET006", "BKD002", "BKD011"),
-)
+@check("ENV003", family="environment", needs=(), id="env.world.consistent")
 def find_world_inconsistent(evidence: Evidence) -> Iterable[Finding]:
-    """WORLD_SIZE disagrees between ranks, with the launch, or with the processes seen.
-
-    What it looks for:
-        Ranks with different world sizes, nodes that were started for worlds of different size, a rank that is
-        not below its world size, and sizes that are no numbers.
-
-    Why it matters:
-        Ranks with the larger size wait for ranks that will never come; those with the smaller one train
-        without the rest. Frameworks where one number means the total and another the share of a node
-        (``accelerate --num_processes`` is the total) produce it.
-
-    How it decides:
-        All ranks must have the world size that the launch computes, nnodes x nproc-per-node. Ranks count
-        from 0, so RANK must be below WORLD_SIZE and LOCAL_RANK below LOCAL_WORLD_SIZE. Nodes with different
-        numbers of ranks are a note as long as all ranks agree on the sum, as with torchrun.
-
-        Under ``run``, while the job hangs: all ranks that the launcher started wait in init_process_group for a
-        world that is larger than the WORLD_SIZE that it gave them, or for worlds of different size.
-
-    Known false alarms:
-        None known. A WORLD_SIZE that an earlier job left in the shell is ENV006.
-
-    Fix:
-        Start all nodes with the same --nnodes and --nproc-per-node, and clear RANK and WORLD_SIZE from the
-        shell.
-
-    References:
-        https://docs.pytorch.org/docs/stable/elastic/run.html (Definitions, WORLD_SIZE)
-        https://github.com/huggingface/accelerate/issues/2521
-    """
+    """WORLD_SIZE disagrees between ranks, with the launch, or with the processes seen."""
     if evidence.processes:
         raise NotApplicable("a watched job is judged by how it fails")
     environments = find_environments(evidence)

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
-from ddpdoctor.judge import Finding, Fix, check_also
+from ddpdoctor.judge import Finding, Fix, check
 from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
 from ddpdoctor_checks.lint.rewriting import find_call, name_target, read_line, set_keyword
-from ddpdoctor_checks.training import repeats
 
 _SAMPLER = (
     "sampler = DistributedSampler(dataset, shuffle=True)\n"
@@ -19,7 +18,7 @@ _SAMPLER = (
 )
 
 
-@check_also(repeats.find_unsharded, id="lint.sharded", family="source", needs=("sources",), commands=LINT)
+@check("DAT001", family="source", needs=("sources",), id="lint.sharded", commands=LINT)
 def find_unsharded(evidence: Evidence) -> Iterable[Finding]:
     """The loader of a training that is wrapped gives each rank all data."""
     for fact in facts_of(evidence, "loader-unsharded"):
@@ -38,7 +37,7 @@ def find_unsharded(evidence: Evidence) -> Iterable[Finding]:
         )
 
 
-@check_also(repeats.find_epoch_unset, id="lint.epoch", family="source", needs=("sources",), commands=LINT)
+@check("DAT002", family="source", needs=("sources",), id="lint.epoch", commands=LINT)
 def find_epoch_unset(evidence: Evidence) -> Iterable[Finding]:
     """A sampler that shuffles is not told the epoch, or takes no notice of it."""
     ways = {

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.judge import Finding, Fix, check_also
-from ddpdoctor_checks.backends import devices
-from ddpdoctor_checks.crash import devices as crashed
+from ddpdoctor.judge import Finding, Fix, check
 from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
 
 NEEDS = ("sources",)
 _SET = 'local_rank = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(local_rank)'
 
 
-@check_also(crashed.find_device_unset, id="lint.device_set", family="source", needs=NEEDS, commands=LINT)
+@check("BKD009", family="source", needs=NEEDS, id="lint.device_set", commands=LINT)
 def find_device_unset(evidence: Evidence) -> Iterable[Finding]:
     """A collective takes the current device before one is set, or all ranks compute on the first GPU."""
     for fact in facts_of(evidence, "device-unset"):
@@ -36,9 +34,7 @@ def find_device_unset(evidence: Evidence) -> Iterable[Finding]:
         )
 
 
-@check_also(
-    devices.find_device_out_of_range, id="lint.device_range", family="source", needs=NEEDS, commands=LINT
-)
+@check("BKD004", family="source", needs=NEEDS, id="lint.device_range", commands=LINT)
 def find_device_by_rank(evidence: Evidence) -> Iterable[Finding]:
     """The rank in the whole job is taken for the number of a GPU."""
     for fact in facts_of(evidence, "device-by-rank"):
@@ -52,9 +48,7 @@ def find_device_by_rank(evidence: Evidence) -> Iterable[Finding]:
         )
 
 
-@check_also(
-    crashed.find_device_mismatch, id="lint.tensor_device", family="source", needs=NEEDS, commands=LINT
-)
+@check("BKD008", family="source", needs=NEEDS, id="lint.tensor_device", commands=LINT)
 def find_tensor_on_cpu(evidence: Evidence) -> Iterable[Finding]:
     """A collective of NCCL is given a tensor on the CPU."""
     for fact in facts_of(evidence, "tensor-on-cpu"):

@@ -6,11 +6,9 @@ import ast
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.judge import Finding, Fix, check, check_also
-from ddpdoctor_checks.crash import files as crashed
+from ddpdoctor.judge import Finding, Fix, check
 from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
 from ddpdoctor_checks.lint.rewriting import find_call, read_line, rewrite, set_keyword
-from ddpdoctor_checks.training import races
 
 NEEDS = ("sources",)
 _GUARD = (
@@ -19,7 +17,7 @@ _GUARD = (
 )
 
 
-@check_also(races.find_checkpoint_raced, id="lint.checkpoints", family="source", needs=NEEDS, commands=LINT)
+@check("CKP001", family="source", needs=NEEDS, id="lint.checkpoints", commands=LINT)
 def find_write_raced(evidence: Evidence) -> Iterable[Finding]:
     """Each rank writes one path."""
     for fact in facts_of(evidence, "write-raced"):
@@ -52,7 +50,7 @@ def _guard(text: str, path: str) -> str:
     )
 
 
-@check_also(crashed.find_read_early, id="lint.checkpoint_order", family="source", needs=NEEDS, commands=LINT)
+@check("CKP002", family="source", needs=NEEDS, id="lint.checkpoint_order", commands=LINT)
 def find_read_early(evidence: Evidence) -> Iterable[Finding]:
     """Ranks read what rank 0 writes, and nothing makes them wait."""
     for fact in facts_of(evidence, "read-early"):
@@ -65,45 +63,9 @@ def find_read_early(evidence: Evidence) -> Iterable[Finding]:
         )
 
 
-@check(
-    "CKP003",
-    name="load-onto-one-device",
-    title="torch.load without map_location puts every rank on one device",
-    severity="warning",
-    family="source",
-    needs=NEEDS,
-    since="0.1.0",
-    id="lint.map_location",
-    commands=LINT,
-)
+@check("CKP003", family="source", needs=NEEDS, id="lint.map_location", commands=LINT)
 def find_load_unmapped(evidence: Evidence) -> Iterable[Finding]:
-    """A checkpoint is loaded by all ranks without ``map_location``.
-
-    What it looks for:
-        ``torch.load`` in a program of several ranks that uses GPUs, reached by all of them, whose result is given to
-        ``load_state_dict``.
-
-    Why it matters:
-        Tensors come back on the device from which they were saved, mostly ``cuda:0``. Each rank then opens a context of
-        some hundred MB there and puts a copy of the checkpoint beside it: GPU 0 alone runs out of memory.
-
-    How it decides:
-        By reading: the call has no ``map_location`` (and no ``mmap=True``), no test above it may be about ranks, and
-        the program calls ``.cuda()``, ``torch.cuda`` or makes an NCCL group. A script that sets CUDA_VISIBLE_DEVICES
-        for itself is passed over, and so are paths that speak of published weights.
-        ``torch.cuda.set_device`` changes nothing: the device stands in the file.
-
-    Known false alarms:
-        Files whose tensors were moved to the CPU before they were saved.
-
-    Fix:
-        ``torch.load(path, map_location="cpu")``, or ``map_location=f"cuda:{local_rank}"``.
-
-    References:
-        https://docs.pytorch.org/docs/stable/generated/torch.load.html
-        https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html (Save and Load Checkpoints)
-        https://github.com/pytorch/pytorch/issues/23138
-    """
+    """A checkpoint is loaded by all ranks without ``map_location``."""
     for fact in facts_of(evidence, "load-unmapped"):
         yield tell_fact(
             fact,
@@ -123,7 +85,7 @@ def find_load_unmapped(evidence: Evidence) -> Iterable[Finding]:
         )
 
 
-@check_also(crashed.find_prefix, id="lint.checkpoint_prefix", family="source", needs=NEEDS, commands=LINT)
+@check("CKP004", family="source", needs=NEEDS, id="lint.checkpoint_prefix", commands=LINT)
 def find_prefix(evidence: Evidence) -> Iterable[Finding]:
     """The state of a wrapped model is loaded into one that is not wrapped, or the reverse."""
     for fact in facts_of(evidence, "prefix-differs"):
@@ -145,7 +107,7 @@ def find_prefix(evidence: Evidence) -> Iterable[Finding]:
         )
 
 
-@check_also(crashed.find_directory_raced, id="lint.directories", family="source", needs=NEEDS, commands=LINT)
+@check("CKP005", family="source", needs=NEEDS, id="lint.directories", commands=LINT)
 def find_directory_raced(evidence: Evidence) -> Iterable[Finding]:
     """Each rank makes or deletes one directory."""
     for fact in facts_of(evidence, "directory-raced"):
@@ -170,7 +132,7 @@ def find_directory_raced(evidence: Evidence) -> Iterable[Finding]:
         )
 
 
-@check_also(races.find_download_raced, id="lint.downloads", family="source", needs=NEEDS, commands=LINT)
+@check("DAT008", family="source", needs=NEEDS, id="lint.downloads", commands=LINT)
 def find_download_raced(evidence: Evidence) -> Iterable[Finding]:
     """Each rank fetches or unpacks the same files."""
     for fact in facts_of(evidence, "download-raced"):

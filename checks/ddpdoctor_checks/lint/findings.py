@@ -6,9 +6,7 @@ from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFile, SourcePlace, UnevenCall
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check_also
-from ddpdoctor_checks.crash.collectives import find_collective_missing, find_mismatch
-from ddpdoctor_checks.hangs.findings import find_group_mismatch
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.lint.facts import LINT, name_line
 from ddpdoctor_checks.places import in_source
 from ddpdoctor_checks.wording import count_of
@@ -28,19 +26,19 @@ LEAVES = {
 """What ranks do that do not come to the call."""
 
 
-@check_also(find_collective_missing, id="lint.missing", family="source", needs=("sources",), commands=LINT)
+@check("COL002", family="source", needs=("sources",), id="lint.missing", commands=LINT)
 def find_uneven_calls(evidence: Evidence) -> Iterable[Finding]:
     """A collective stands where only some ranks come."""
     yield from _find(evidence, groups=False)
 
 
-@check_also(find_group_mismatch, id="lint.groups", family="source", needs=("sources",), commands=LINT)
+@check("COL006", family="source", needs=("sources",), id="lint.groups", commands=LINT)
 def find_groups_uneven(evidence: Evidence) -> Iterable[Finding]:
     """A process group is made where only some ranks come."""
     yield from _find(evidence, groups=True)
 
 
-@check_also(find_mismatch, id="lint.operations", family="source", needs=("sources",), commands=LINT)
+@check("COL003", family="source", needs=("sources",), id="lint.operations", commands=LINT)
 def find_operations_differ(evidence: Evidence) -> Iterable[Finding]:
     """The two sides of a test on the rank make different collectives."""
     if all(file.problem for file in evidence.sources):

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.judge import Finding, Fix, check_also
+from ddpdoctor.judge import Finding, Fix, check
 from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
-from ddpdoctor_checks.training import gathers
 
 
-@check_also(gathers.find_gathered, id="lint.gathers", family="source", needs=("sources",), commands=LINT)
+@check("COL010", family="source", needs=("sources",), id="lint.gathers", commands=LINT)
 def find_gathered(evidence: Evidence) -> Iterable[Finding]:
     """Outputs of a model are gathered, and the loss is made of what has no gradient."""
     for fact in facts_of(evidence, "gather-without-gradient"):

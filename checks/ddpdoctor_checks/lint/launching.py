@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.judge import Finding, Fix, check_also
-from ddpdoctor_checks.crash import environment as crashed
+from ddpdoctor.judge import Finding, Fix, check
 from ddpdoctor_checks.environment import settings
 from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
-from ddpdoctor_checks.network import ports
 
 NEEDS = ("sources",)
 
 
-@check_also(crashed.find_local_rank, id="lint.local_rank", family="source", needs=NEEDS, commands=LINT)
+@check("ENV007", family="source", needs=NEEDS, id="lint.local_rank", commands=LINT)
 def find_local_rank_option(evidence: Evidence) -> Iterable[Finding]:
     """A parser takes one spelling of the local rank, and nothing reads LOCAL_RANK."""
     for fact in facts_of(evidence, "local-rank-option"):
@@ -38,7 +36,7 @@ def find_local_rank_option(evidence: Evidence) -> Iterable[Finding]:
         )
 
 
-@check_also(crashed.find_spawn_unguarded, id="lint.spawn_guard", family="source", needs=NEEDS, commands=LINT)
+@check("ENV017", family="source", needs=NEEDS, id="lint.spawn_guard", commands=LINT)
 def find_spawn_unguarded(evidence: Evidence) -> Iterable[Finding]:
     """Processes are started while the file is imported, which its children do as well."""
     for fact in facts_of(evidence, "spawn-unguarded"):
@@ -61,7 +59,7 @@ def find_spawn_unguarded(evidence: Evidence) -> Iterable[Finding]:
         )
 
 
-@check_also(crashed.find_uninitialised, id="lint.initialisation", family="source", needs=NEEDS, commands=LINT)
+@check("ENV019", family="source", needs=NEEDS, id="lint.initialisation", commands=LINT)
 def find_group_order(evidence: Evidence) -> Iterable[Finding]:
     """Something needs the process group before it is made, or it is made twice."""
     for fact in facts_of(evidence, "group-not-made"):
@@ -84,7 +82,7 @@ def find_group_order(evidence: Evidence) -> Iterable[Finding]:
         )
 
 
-@check_also(settings.find_debug_left_on, id="lint.debugging", family="source", needs=NEEDS, commands=LINT)
+@check("ENV014", family="source", needs=NEEDS, id="lint.debugging", commands=LINT)
 def find_switches(evidence: Evidence) -> Iterable[Finding]:
     """A debug setting stands in the script, or is made too late."""
     for fact in facts_of(evidence, "variable-set"):
@@ -123,7 +121,7 @@ def find_switches(evidence: Evidence) -> Iterable[Finding]:
         )
 
 
-@check_also(ports.find_port_invalid, id="lint.port", family="source", needs=NEEDS, commands=LINT)
+@check("NET009", family="source", needs=NEEDS, id="lint.port", commands=LINT)
 def find_port_literal(evidence: Evidence) -> Iterable[Finding]:
     """A port that stands in the script is out of range or privileged."""
     for fact in facts_of(evidence, "port-literal"):
@@ -141,7 +139,7 @@ def find_port_literal(evidence: Evidence) -> Iterable[Finding]:
         )
 
 
-@check_also(ports.find_file_stale, id="lint.rendezvous_file", family="source", needs=NEEDS, commands=LINT)
+@check("NET010", family="source", needs=NEEDS, id="lint.rendezvous_file", commands=LINT)
 def find_fixed_file(evidence: Evidence) -> Iterable[Finding]:
     """Ranks meet at a file whose name is the same in each run."""
     for fact in facts_of(evidence, "rendezvous-file"):

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.judge import Finding, Fix, check_also
+from ddpdoctor.judge import Finding, Fix, check
 from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
 from ddpdoctor_checks.lint.rewriting import read_line
-from ddpdoctor_checks.training import findings
 
 
-@check_also(
-    findings.find_bypassed, id="lint.wrapper_used", family="source", needs=("sources",), commands=LINT
-)
+@check("DDP005", family="source", needs=("sources",), id="lint.wrapper_used", commands=LINT)
 def find_bypassed(evidence: Evidence) -> Iterable[Finding]:
     """A loss is made by the model inside of the wrapper."""
     ways = {
@@ -40,7 +37,7 @@ def _call_wrapper(text: str) -> str:
     return "output = model(inputs)          # the DistributedDataParallel, not model.module"
 
 
-@check_also(findings.find_changed, id="lint.changed", family="source", needs=("sources",), commands=LINT)
+@check("DDP006", family="source", needs=("sources",), id="lint.changed", commands=LINT)
 def find_changed(evidence: Evidence) -> Iterable[Finding]:
     """Parameters are changed between the wrap and the training."""
     for fact in facts_of(evidence, "changed-after-wrap"):

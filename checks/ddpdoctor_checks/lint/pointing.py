@@ -6,12 +6,9 @@ import ast
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.judge import Finding, Fix, check_also
-from ddpdoctor_checks.crash import collectives
-from ddpdoctor_checks.hangs import findings as hangs
+from ddpdoctor.judge import Finding, Fix, check
 from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
 from ddpdoctor_checks.lint.rewriting import read_line
-from ddpdoctor_checks.silent import work
 
 NEEDS = ("sources",)
 _LOST = {
@@ -21,7 +18,7 @@ _LOST = {
 }
 
 
-@check_also(work.find_unwaited, id="lint.work", family="source", needs=NEEDS, commands=LINT)
+@check("COL007", family="source", needs=NEEDS, id="lint.work", commands=LINT)
 def find_unwaited(evidence: Evidence) -> Iterable[Finding]:
     """Asynchronous work is begun, and nothing waits for it."""
     for fact in facts_of(evidence, "work-unwaited"):
@@ -44,7 +41,7 @@ def _keep(text: str, how: str) -> str:
     return "for work in works:\n    work.wait()" if how == "collected" else "work.wait()"
 
 
-@check_also(hangs.find_unmatched, id="lint.point_to_point", family="source", needs=NEEDS, commands=LINT)
+@check("COL011", family="source", needs=NEEDS, id="lint.point_to_point", commands=LINT)
 def find_unmatched(evidence: Evidence) -> Iterable[Finding]:
     """Messages whose other side never comes: all ranks are on the same side first, or there is none."""
     exchange = Fix(
@@ -79,7 +76,7 @@ def find_unmatched(evidence: Evidence) -> Iterable[Finding]:
         )
 
 
-@check_also(collectives.find_mismatch, id="lint.roots", family="source", needs=NEEDS, commands=LINT)
+@check("COL003", family="source", needs=NEEDS, id="lint.roots", commands=LINT)
 def find_roots(evidence: Evidence) -> Iterable[Finding]:
     """Each rank names another root."""
     for fact in facts_of(evidence, "root-differs"):

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.judge import Finding, Fix, check_also
+from ddpdoctor.judge import Finding, Fix, check
 from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
-from ddpdoctor_checks.training import findings, usage
 
 
-@check_also(
-    usage.find_unenclosed, id="lint.no_sync_whole", family="source", needs=("sources",), commands=LINT
-)
+@check("DDP007", family="source", needs=("sources",), id="lint.no_sync_whole", commands=LINT)
 def find_unenclosed(evidence: Evidence) -> Iterable[Finding]:
     """no_sync is around a backward, and its forward is before it."""
     for fact in facts_of(evidence, "no-sync-without-forward"):
@@ -29,7 +26,7 @@ def find_unenclosed(evidence: Evidence) -> Iterable[Finding]:
         )
 
 
-@check_also(usage.find_redundant, id="lint.reductions", family="source", needs=("sources",), commands=LINT)
+@check("PRF005", family="source", needs=("sources",), id="lint.reductions", commands=LINT)
 def find_redundant(evidence: Evidence) -> Iterable[Finding]:
     """Gradients accumulate, and each backward reduces them."""
     for fact in facts_of(evidence, "accumulation-reduced"):
@@ -48,9 +45,7 @@ def find_redundant(evidence: Evidence) -> Iterable[Finding]:
         )
 
 
-@check_also(
-    findings.find_unwrapped, id="lint.model_wrapped", family="source", needs=("sources",), commands=LINT
-)
+@check("DDP015", family="source", needs=("sources",), id="lint.model_wrapped", commands=LINT)
 def find_unwrapped(evidence: Evidence) -> Iterable[Finding]:
     """A program of several ranks trains a model, and nothing in it reduces gradients."""
     for fact in facts_of(evidence, "unwrapped"):

@@ -6,8 +6,7 @@ import ast
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.judge import Finding, Fix, check_also
-from ddpdoctor_checks.crash import wrapper, wrapping
+from ddpdoctor.judge import Finding, Fix, check
 from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
 from ddpdoctor_checks.lint.rewriting import rewrite, set_keyword
 from ddpdoctor_checks.silent import teardown
@@ -15,9 +14,7 @@ from ddpdoctor_checks.training import buffers
 from ddpdoctor_checks.wording import count_of
 
 
-@check_also(
-    wrapper.find_ready_twice, id="lint.ready_once", family="source", needs=("sources",), commands=LINT
-)
+@check("DDP003", family="source", needs=("sources",), id="lint.ready_once", commands=LINT)
 def find_reentrant(evidence: Evidence) -> Iterable[Finding]:
     """Reentrant checkpointing in a model whose wrapper searches for unused parameters."""
     for fact in facts_of(evidence, "reentrant-checkpoint"):
@@ -34,7 +31,7 @@ def find_reentrant(evidence: Evidence) -> Iterable[Finding]:
         )
 
 
-@check_also(buffers.find_batch_norm, id="lint.batch_norm", family="source", needs=("sources",), commands=LINT)
+@check("DDP013", family="source", needs=("sources",), id="lint.batch_norm", commands=LINT)
 def find_small_batches(evidence: Evidence) -> Iterable[Finding]:
     """BatchNorm in a wrapped model whose loader gives few samples."""
     for fact in facts_of(evidence, "batch-norm-small"):
@@ -65,9 +62,7 @@ def _wrap(text: str, devices: str | None) -> str:
     return rewrite(text, ("DistributedDataParallel", "DDP"), change, example)
 
 
-@check_also(
-    wrapping.find_device_ids, id="lint.device_ids", family="source", needs=("sources",), commands=LINT
-)
+@check("DDP016", family="source", needs=("sources",), id="lint.device_ids", commands=LINT)
 def find_device_ids(evidence: Evidence) -> Iterable[Finding]:
     """device_ids that DistributedDataParallel refuses."""
     for fact in facts_of(evidence, "device-ids"):
@@ -96,7 +91,7 @@ def find_device_ids(evidence: Evidence) -> Iterable[Finding]:
         )
 
 
-@check_also(teardown.find_teardown, id="lint.teardown", family="source", needs=("sources",), commands=LINT)
+@check("COL012", family="source", needs=("sources",), id="lint.teardown", commands=LINT)
 def find_undestroyed(evidence: Evidence) -> Iterable[Finding]:
     """A script makes a process group of NCCL and never destroys it."""
     for fact in facts_of(evidence, "group-left"):

@@ -6,9 +6,8 @@ import ast
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.judge import Finding, Fix, check_also
+from ddpdoctor.judge import Finding, Fix, check
 from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
-from ddpdoctor_checks.training import draws, sampling
 
 _SEEDED = {
     "random.shuffle": "random.Random({seed}).shuffle({given})",
@@ -38,7 +37,7 @@ def _seed(function: str, given: str, seed: str = "0") -> str:
     return code.format(given=given, seed=seed) + moved
 
 
-@check_also(sampling.find_split_differs, id="lint.splits", family="source", needs=("sources",), commands=LINT)
+@check("DAT004", family="source", needs=("sources",), id="lint.splits", commands=LINT)
 def find_splits(evidence: Evidence) -> Iterable[Finding]:
     """A split at random that each rank draws for itself."""
     for fact in facts_of(evidence, "split-by-rank"):
@@ -53,9 +52,7 @@ def find_splits(evidence: Evidence) -> Iterable[Finding]:
         )
 
 
-@check_also(
-    sampling.find_sampler_differs, id="lint.shares", family="source", needs=("sources",), commands=LINT
-)
+@check("DAT005", family="source", needs=("sources",), id="lint.shares", commands=LINT)
 def find_shares(evidence: Evidence) -> Iterable[Finding]:
     """Ranks take parts of an order that each of them draws for itself."""
     for fact in facts_of(evidence, "shares-by-rank"):
@@ -74,7 +71,7 @@ def find_shares(evidence: Evidence) -> Iterable[Finding]:
         )
 
 
-@check_also(draws.find_draws_repeated, id="lint.workers", family="source", needs=("sources",), commands=LINT)
+@check("DAT006", family="source", needs=("sources",), id="lint.workers", commands=LINT)
 def find_workers(evidence: Evidence) -> Iterable[Finding]:
     """Loader workers are seeded by their own number, which is the same on all ranks."""
     for fact in facts_of(evidence, "workers-seeded-alike"):

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.judge import Finding, Fix, check_also
+from ddpdoctor.judge import Finding, Fix, check
 from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
-from ddpdoctor_checks.training import usage
 
 
-@check_also(
-    usage.find_data_parallel, id="lint.data_parallel", family="source", needs=("sources",), commands=LINT
-)
+@check("DDP012", family="source", needs=("sources",), id="lint.data_parallel", commands=LINT)
 def find_data_parallel(evidence: Evidence) -> Iterable[Finding]:
     """nn.DataParallel is made where the process has just become a rank."""
     for fact in facts_of(evidence, "data-parallel"):

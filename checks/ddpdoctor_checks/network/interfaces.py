@@ -16,51 +16,10 @@ from ddpdoctor_checks.places import (
 )
 from ddpdoctor_checks.wording import choose_form, join_words, quote
 
-NO_PATH = ("NET005", "NET006", "NET013", "BKD002", "BKD011")
-"""What follows when a node tells others an address that is not theirs to reach."""
 
-
-@check(
-    "NET003",
-    name="loopback-advertised",
-    title="A node of a multi-node world advertises a loopback address",
-    severity="error",
-    family="network",
-    needs=("nodes",),
-    since="0.1.0",
-    id="net.address.routable",
-    explains=NO_PATH,
-)
+@check("NET003", family="network", needs=("nodes",), id="net.address.routable")
 def find_loopback_advertised(evidence: Evidence) -> Iterable[Finding]:
-    """A node of a multi-node world advertises 127.0.0.0/8 or ::1.
-
-    What it looks for:
-        Nodes from which gloo would publish a loopback address: the host name maps to 127.0.1.1 in
-        /etc/hosts (as Debian and Ubuntu write it), or GLOO_SOCKET_IFNAME names the loopback interface.
-
-    Why it matters:
-        The other nodes connect to themselves: "Gloo connectFullMesh failed ... SO_ERROR: Connection refused,
-        remote=[127.0.1.1]:23961". Whether it hurts depends on which side dials, so it comes and goes with the
-        order of the nodes.
-
-    How it decides:
-        The address that gloo takes with the present settings is worked out on each node the way gloo does
-        it: the interface of GLOO_SOCKET_IFNAME, else the address of the host name, else the loopback. In a
-        world of several machines an address in 127.0.0.0/8 (RFC 1122, 3.2.1.3) or ::1 (RFC 4291, 2.5.3) is
-        a finding, also where this run happened to work. With another backend than gloo it is a warning:
-        only CPU groups use it.
-
-    Known false alarms:
-        None on one machine: one node, or several agents side by side, may use the loopback and are skipped.
-
-    Fix:
-        ``export GLOO_SOCKET_IFNAME=<interface>`` on that node, or map the host name to the routable address
-        in /etc/hosts.
-
-    References:
-        https://github.com/pytorch/pytorch/issues/15592
-        torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (createDefaultDevice)
-    """
+    """A node of a multi-node world advertises 127.0.0.0/8 or ::1."""
     require_several_nodes(evidence)
     if on_one_machine(evidence):
         raise NotApplicable("all nodes are one machine")
@@ -130,44 +89,12 @@ class _Complaint:
 
 @check(
     "NET004",
-    name="interface-missing",
-    title="An interface variable names no interface of the node",
-    severity="error",
     family="network",
     needs=("nodes",),
-    since="0.1.0",
     variants={"net.interface.gloo": "GLOO_SOCKET_IFNAME", "net.interface.nccl": "NCCL_SOCKET_IFNAME"},
-    explains=NO_PATH,
 )
 def find_interface_missing(evidence: Evidence, variant: str) -> Iterable[Finding]:
-    """GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names no interface of the node, or in the wrong syntax.
-
-    What it looks for:
-        The value of the variable, on each node and in each rank, against the interfaces that the node has.
-
-    Why it matters:
-        gloo ends with "ifa != nullptr. Unable to find address for: eth9"; NCCL with "no socket interface
-        found". Nodes often name their interfaces differently, and a value copied from one is wrong on the
-        next.
-
-    How it decides:
-        gloo: a comma-separated list of exact names, each with an address of its own; values of less than
-        two characters are ignored (c10d's init.cpp); blanks, ``^`` and ``=`` are not understood (tried with
-        torch 2.13). NCCL: a comma-separated list of prefixes, exact after a leading ``=``, inverted after a
-        leading ``^``; at least one interface that is up must remain, and each name listed positively should
-        match something. The variable of the backend that is not in use is a warning where the node has an
-        accelerator, else a note.
-
-    Known false alarms:
-        Interfaces that appear later (a VPN, a hot-plugged adapter) are not seen.
-
-    Fix:
-        Set the variable to a name from the list of interfaces that the finding gives, on each node its own.
-
-    References:
-        https://docs.pytorch.org/docs/stable/distributed.html (Choosing the network interface to use)
-        https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname
-    """
+    """GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names no interface of the node, or in the wrong syntax."""
     places = Places(evidence)
     values: dict[tuple[str, str], list[int]] = {}
     complaints: dict[tuple[str, str], _Complaint] = {}

@@ -12,47 +12,9 @@ from ddpdoctor_checks.places import Places, join_endpoint, require
 from ddpdoctor_checks.wording import FEW, choose_form, count_of, format_age, join_words, name_set
 
 
-@check(
-    "NET006",
-    name="ranks-missing",
-    title="Fewer ranks joined than the world size within the limit",
-    severity="error",
-    family="network",
-    needs=("rendezvous",),
-    since="0.1.0",
-    id="net.rendezvous.complete",
-    explains=("BKD002", "BKD011"),
-)
+@check("NET006", family="network", needs=("rendezvous",), id="net.rendezvous.complete")
 def find_ranks_missing(evidence: Evidence) -> Iterable[Finding]:
-    """Fewer ranks joined than the world size within the limit.
-
-    What it looks for:
-        A rendezvous at which fewer nodes or ranks came together than the launch expects.
-
-    Why it matters:
-        The ranks that came wait for those that did not. A static rendezvous does so silently; c10d ends
-        with "Timed out after 900 seconds waiting for clients. 3/4 clients joined."
-
-    How it decides:
-        Each node records who had joined when its limit passed (``--join-timeout``; or ``--timeout`` of the whole
-        command, which the message then names, at medium confidence). The most complete
-        of these views counts. A node that met nobody at all says so, and blames nobody: the other side may be
-        missing, or the way to it.
-
-        Under ``run`` and ``attach``: ranks have been in init_process_group for longer than ``--hang-timeout``, and of
-        others of the world that they ask for no process was seen.
-
-    Known false alarms:
-        Nodes that start later than the limit, in a queue or while a container image is pulled.
-
-    Fix:
-        Start the same command on the missing node (the finding prints it with its --node-rank); or correct
-        --nnodes, if fewer nodes are meant. nnodes x nproc-per-node has to be the world size.
-
-    References:
-        https://docs.pytorch.org/docs/stable/elastic/run.html (Multi-node)
-        https://github.com/pytorch/pytorch/issues/52848
-    """
+    """Fewer ranks joined than the world size within the limit."""
     if not evidence.rendezvous:
         yield from _count_started(evidence)
         return

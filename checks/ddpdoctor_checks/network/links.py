@@ -129,45 +129,9 @@ def _quote_links(places: Places, paths: dict[Pair, _Path], pairs: Sequence[Pair]
             )
 
 
-@check(
-    "NET005",
-    name="port-range-blocked",
-    title="The rendezvous port is reachable but other ports between nodes are not",
-    severity="error",
-    family="network",
-    needs=("links",),
-    since="0.1.0",
-    id="net.ports.ephemeral",
-    explains=("NET006", "BKD002", "BKD011"),
-)
+@check("NET005", family="network", needs=("links",), id="net.ports.ephemeral")
 def find_ports_blocked(evidence: Evidence) -> Iterable[Finding]:
-    """The rendezvous port is reachable but ephemeral ports between some nodes are not.
-
-    What it looks for:
-        Pairs of nodes that reach each other, but not on a port that the other's kernel chose.
-
-    Why it matters:
-        gloo and NCCL connect all ranks on ephemeral ports. With only the rendezvous port open in the
-        firewall the ranks meet, and then hang: gloo gives up after 77 s whatever its time-out says
-        ("Connect timeout").
-
-    How it decides:
-        Every node listens on a port that its kernel chose and all others connect to it, in both directions.
-        A pair counts where such a connection failed although another one between the two (the rendezvous
-        port, or the reverse direction) came to be, so packets do pass both ways.
-
-    Known false alarms:
-        A node that was too busy to answer within the limit looks like a dropped packet; a refusal
-        ("Connection refused") never does.
-
-    Fix:
-        Open the ephemeral range (net.ipv4.ip_local_port_range) for TCP between all nodes of the job, in both
-        directions; in a cloud: allow all TCP inside the security group.
-
-    References:
-        https://github.com/pytorch/pytorch/issues/44544
-        https://www.kernel.org/doc/Documentation/networking/ip-sysctl.rst (ip_local_port_range)
-    """
+    """The rendezvous port is reachable but ephemeral ports between some nodes are not."""
     paths = _collect_or_abstain(evidence)
     tried = sum("ephemeral" in path.links for path in paths.values())
     if not tried:
@@ -213,45 +177,9 @@ def _addresses(places: Places, nodes: Sequence[int]) -> str:
     return ",".join(found)
 
 
-@check(
-    "NET013",
-    name="peer-unreachable",
-    title="A node cannot open any TCP connection to another",
-    severity="error",
-    family="network",
-    needs=("links",),
-    since="0.1.0",
-    id="net.links.open",
-    explains=("NET006", "NET014", "BKD002", "BKD011"),
-)
+@check("NET013", family="network", needs=("links",), id="net.links.open")
 def find_peer_unreachable(evidence: Evidence) -> Iterable[Finding]:
-    """A node cannot open any TCP connection to another.
-
-    What it looks for:
-        Pairs of nodes of which one could not connect to the other on any port that was tried.
-
-    Why it matters:
-        There is no route, a link is down, or a firewall drops everything between them. torch then waits
-        silently past every limit that a user set.
-
-    How it decides:
-        The rendezvous port of the hosting node and an ephemeral port of every node are tried from all
-        others, in both directions. A pair counts where all attempts failed and no connection in the other
-        direction came to be either. "Connection refused" on the rendezvous port alone is no such case: the
-        node answered, only nobody listened yet.
-
-    Known false alarms:
-        A node that is still booting. Nodes of which only a sample of pairs was tried can have others that
-        fail.
-
-    Fix:
-        Look at the route and the link of the node that the finding names (it prints the command), then at the
-        firewalls on both sides.
-
-    References:
-        https://man7.org/linux/man-pages/man8/ip-route.8.html
-        https://github.com/pytorch/pytorch/issues/68893
-    """
+    """A node cannot open any TCP connection to another."""
     paths = _collect_or_abstain(evidence)
     pairs = sort_failures(paths).unreachable
     if not pairs:
@@ -288,51 +216,9 @@ def find_peer_unreachable(evidence: Evidence) -> Iterable[Finding]:
     )
 
 
-@check(
-    "NET014",
-    name="large-packets-lost",
-    title="Packets above some size vanish between two nodes",
-    severity="error",
-    family="network",
-    needs=("links",),
-    since="0.1.0",
-    id="net.links.large",
-    explains=("BKD002", "BKD011", "COL001", "PRF002"),
-)
+@check("NET014", family="network", needs=("links",), id="net.links.large")
 def find_large_packets_lost(evidence: Evidence) -> Iterable[Finding]:
-    """Packets above some size vanish between two nodes (an MTU black hole).
-
-    What it looks for:
-        Pairs of nodes that connect and exchange small messages, but not large ones.
-
-    Why it matters:
-        Small collectives pass, so everything seems to work; the first gradient bucket (25 MB) hangs until the
-        time-out. The usual cause is a hop with a smaller MTU (tunnel, VPN, overlay network) and a
-        firewall that drops the ICMP message "fragmentation needed" which would tell the sender.
-
-    How it decides:
-        Messages of growing size are sent over one connection in each direction. A pair counts where a
-        connection came to be and a larger message never arrived. The sizes between which it breaks are
-        reported. A smaller MTU that both ends know is fine and is not reported.
-
-        Under ``run``, at a standstill in which every rank waits: a connection between ranks of two hosts holds as much
-        as half a full packet that the kernel has sent again at least twice in a row, nothing of it was confirmed for
-        5 s, and both hosts have heard of each other over some connection within the last 3 s, be it a sign of life
-        (high confidence). Between two hosts that exchange no signs of life: both reach a third one, and over the
-        connections that are stuck not as much as a full packet has ever passed (medium).
-
-    Known false alarms:
-        A link so slow that the large message does not fit the limit looks the same; compare PRF002. A link that is cut
-        at the very moment of the first large message, between two hosts that both reach a third.
-
-    Fix:
-        Set the same MTU on both interfaces, small enough for the path, or let ICMP type 3 code 4 (IPv6:
-        type 2) pass, or turn on net.ipv4.tcp_mtu_probing.
-
-    References:
-        https://www.rfc-editor.org/rfc/rfc2923 (TCP Problems with Path MTU Discovery)
-        https://www.rfc-editor.org/rfc/rfc4821 (Packetization Layer Path MTU Discovery)
-    """
+    """Packets above some size vanish between two nodes (an MTU black hole)."""
     paths = _collect_or_abstain(evidence)
     tried = [pair for pair, path in paths.items() if "large" in path.links]
     if not tried:

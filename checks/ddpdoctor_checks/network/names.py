@@ -16,45 +16,10 @@ from ddpdoctor_checks.places import (
 )
 from ddpdoctor_checks.wording import choose_form, count_of, join_words
 
-MISSING_STORE = ("NET006", "NET013", "BKD002", "BKD011")
-"""What follows when the ranks cannot meet at the store."""
 
-
-@check(
-    "NET002",
-    name="master-unresolvable",
-    title="The rendezvous host has no address on some node",
-    severity="error",
-    family="network",
-    needs=("resolutions",),
-    since="0.1.0",
-    id="net.master.resolves",
-    explains=("NET007", *MISSING_STORE),
-)
+@check("NET002", family="network", needs=("resolutions",), id="net.master.resolves")
 def find_master_unresolvable(evidence: Evidence) -> Iterable[Finding]:
-    """The rendezvous host (MASTER_ADDR, or the host in --rdzv-endpoint) has no address on some node.
-
-    What it looks for:
-        Nodes on which getaddrinfo gives no address for the host at which all ranks are to meet.
-
-    Why it matters:
-        These nodes never reach the store. torch repeats the look-up until twice the time limit has passed,
-        so the job hangs for minutes before it says "gai error: -2 - Name or service not known".
-
-    How it decides:
-        Each node asks its own resolver for the name, before anything is launched. An error, or an
-        answer without addresses, is a finding on that node; there is no threshold.
-
-    Known false alarms:
-        In Kubernetes the service of a pod that is just starting appears some seconds later.
-
-    Fix:
-        Use the address itself, or make the name known on these nodes (/etc/hosts, DNS, a headless service).
-
-    References:
-        https://docs.pytorch.org/docs/stable/elastic/run.html (--rdzv-endpoint, --master-addr)
-        https://man7.org/linux/man-pages/man3/getaddrinfo.3.html
-    """
+    """The rendezvous host (MASTER_ADDR, or the host in --rdzv-endpoint) has no address on some node."""
     places = Places(evidence)
     asked = [each for each in evidence.resolutions if each.purpose == "master"]
     if not asked:
@@ -126,46 +91,9 @@ def _pick_address(places: Places, known: Sequence[str]) -> str | None:
     return routable_addresses(interface)[0] if interface is not None else None
 
 
-@check(
-    "NET007",
-    name="rendezvous-host-unmatched",
-    title="No node believes that it hosts the rendezvous",
-    severity="error",
-    family="network",
-    needs=("host_matches",),
-    since="0.1.0",
-    id="net.rendezvous.hosted",
-    explains=("NET006", "BKD002", "BKD011"),
-)
+@check("NET007", family="network", needs=("host_matches",), id="net.rendezvous.hosted")
 def find_host_unmatched(evidence: Evidence) -> Iterable[Finding]:
-    """No node believes that it hosts the rendezvous.
-
-    What it looks for:
-        A c10d rendezvous whose endpoint none of the nodes recognises as itself.
-
-    Why it matters:
-        torchrun starts the store on the node whose host name, canonical name or addresses equal the
-        endpoint's. Where none does, nobody starts it, and all nodes end with "The connection to the C10d
-        store has failed", also the one that --rdzv-endpoint means. Secondary interfaces and Kubernetes
-        services do this.
-
-    How it decides:
-        Each node evaluates torch's own comparison. With the answers of all nodes: none said yes. With a
-        single node's answer only where an interface of that node holds the endpoint's address and torch still
-        says no. A rendezvous that completed is proof of the contrary. With the static rendezvous node 0
-        hosts whatever the names say, so there is nothing to judge.
-
-    Known false alarms:
-        ``--rdzv-conf is_host=1`` tells torch without a comparison; a completed rendezvous shows it.
-
-    Fix:
-        Name the endpoint as the hosting node names itself, or say ``--rdzv-conf is_host=1`` there (and
-        is_host=0 elsewhere), or use ``--node-rank`` with ``--master-addr``.
-
-    References:
-        https://github.com/pytorch/pytorch/issues/79388
-        torch/distributed/elastic/rendezvous/utils.py (_matches_machine_hostname)
-    """
+    """No node believes that it hosts the rendezvous."""
     launch = evidence.launch
     if launch.rdzv_backend in FIXED:
         raise NotApplicable("node 0 hosts a static rendezvous whatever its names are")
@@ -255,50 +183,9 @@ def _describe_unmatched(
     )
 
 
-@check(
-    "NET008",
-    name="peer-name-unresolvable",
-    title="A node's own host name has no address there, or on other nodes",
-    severity="error",
-    family="network",
-    needs=("resolutions",),
-    since="0.1.0",
-    id="net.peers.resolve",
-    required=False,
-    explains=("NET006", "BKD002", "BKD011"),
-)
+@check("NET008", family="network", needs=("resolutions",), id="net.peers.resolve", required=False)
 def find_peer_unresolvable(evidence: Evidence) -> Iterable[Finding]:
-    """A node's own host name has no address there, or on other nodes.
-
-    What it looks for:
-        Nodes that cannot resolve their own host name, or the name under which another node publishes itself.
-
-    Why it matters:
-        With a c10d rendezvous the agent of the first node publishes its fully qualified name as
-        MASTER_ADDR. The rendezvous then succeeds, and the workers hang until "wait timeout after 300000ms,
-        keys: /default_pg/0//cpu//0/1". gloo and other libraries look up the own name to choose the interface of
-        a node; without an address they take the loopback, which no other node reaches.
-
-    How it decides:
-        Every node asks its resolver for its own name, and for every peer's. The own name without an address is
-        a warning on several nodes and on a node of Slurm, else a note. A peer's is an error for the node that
-        becomes node 0 of a c10d rendezvous, whose name all ranks use; a warning for the other nodes, which
-        become node 0 in another start; and a note with a static rendezvous, srun or mpirun, where only the
-        master's name is used.
-
-    Known false alarms:
-        A machine that is used alone needs no address for its own name: hence only a note there. Pods without a
-        headless service cannot resolve each other and need not, as long as the master is given by address:
-        hence only a note there.
-
-    Fix:
-        Start each node with ``--local-addr`` and its routable address, or make the names known (/etc/hosts,
-        DNS).
-
-    References:
-        https://github.com/pytorch/pytorch/issues/150532
-        torch/distributed/elastic/agent/server/api.py (_get_fq_hostname)
-    """
+    """A node's own host name has no address there, or on other nodes."""
     places = Places(evidence)
     asked_own = [each for each in evidence.resolutions if each.purpose == "self"]
     nameless = [each for each in asked_own if not each.addresses]

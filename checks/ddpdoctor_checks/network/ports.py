@@ -16,47 +16,9 @@ LAST_PORT = 65535
 """Ports are 16 bits; 0 means "any" and cannot be told to others beforehand."""
 
 
-@check(
-    "NET001",
-    name="port-in-use",
-    title="The rendezvous port is held by another process",
-    severity="error",
-    family="network",
-    needs=("ports",),
-    since="0.1.0",
-    id="net.port.free",
-    explains=("NET006", "ENV002", "BKD002", "BKD011"),
-)
+@check("NET001", family="network", needs=("ports",), id="net.port.free")
 def find_port_taken(evidence: Evidence) -> Iterable[Finding]:
-    """The rendezvous port is held by another process.
-
-    What it looks for:
-        A process that already listens on the port on which the hosting node has to open the rendezvous store.
-
-    Why it matters:
-        The store cannot listen, and the job ends with "The server socket has failed to listen on any local
-        network address" (EADDRINUSE). Worse, the ranks may reach the other job's store: then they hang, or
-        they take a healthy job down when they leave.
-
-    How it decides:
-        The hosting node binds the port before anything is launched. Where the kernel refuses with EADDRINUSE,
-        the holder is looked up in /proc/net/tcp and /proc/PID/fd. No threshold is involved. A holder that is
-        one of the ranks or the agent of this very launch is not a finding. Another node knows less: that
-        something accepts connections there, and answers otherwise than torch's store does (medium confidence) or
-        not at all until the limit of the wait (low confidence: a store whose process is stopped is silent too).
-
-    Known false alarms:
-        A holder that is just ending frees the port a moment later. Another user's process is seen only as a
-        taken port, without pid and command, unless ddpdoctor runs as root.
-
-    Fix:
-        Choose another port (``--master-port``, or the port in ``--rdzv-endpoint``), or ``--standalone`` with
-        torchrun on one node; or end the holder if it is a leftover of your own.
-
-    References:
-        https://docs.pytorch.org/docs/stable/elastic/run.html (Single-node multi-worker, --standalone)
-        https://github.com/pytorch/pytorch/issues/126510
-    """
+    """The rendezvous port is held by another process."""
     places = Places(evidence)
     ours = {(rank.node, rank.pid) for rank in evidence.ranks}
     for probe in evidence.ports:
@@ -132,44 +94,9 @@ def _next(port: int) -> int:
     return port + 1 if PRIVILEGED <= port < LAST_PORT else DEFAULT_PORT
 
 
-@check(
-    "NET009",
-    name="port-invalid",
-    title="The rendezvous port is out of range or privileged",
-    severity="error",
-    family="network",
-    needs=("ports",),
-    since="0.1.0",
-    id="net.port.valid",
-    explains=("NET001", "NET006", "BKD002", "BKD011"),
-)
+@check("NET009", family="network", needs=("ports",), id="net.port.valid")
 def find_port_invalid(evidence: Evidence) -> Iterable[Finding]:
-    """The rendezvous port is out of range or privileged.
-
-    What it looks for:
-        A rendezvous port outside 1-65535, or below 1024 without the right to listen there; and a
-        MASTER_PORT in the environment that is no port number.
-
-    Why it matters:
-        Nothing can listen there: the launch ends with a ValueError or "permission denied". Answers in
-        forums do recommend ports such as 66660.
-
-    How it decides:
-        The hosting node tries to bind the port. Ports are 16-bit numbers (RFC 9293); below 1024 Linux asks
-        for CAP_NET_BIND_SERVICE (net.ipv4.ip_unprivileged_port_start). A MASTER_PORT that this launch did
-        not follow is a warning: it waits for scripts that read it themselves.
-
-    Known false alarms:
-        None known: what is reported was tried or is not a number of 16 bits.
-
-    Fix:
-        Take a port between 20000 and 32767: above the privileged ones and below Linux's ephemeral range, so
-        that no outgoing connection takes it by chance.
-
-    References:
-        https://www.rfc-editor.org/rfc/rfc9293 (3.1, header format)
-        https://www.kernel.org/doc/Documentation/networking/ip-sysctl.rst (ip_unprivileged_port_start)
-    """
+    """The rendezvous port is out of range or privileged."""
     places = Places(evidence)
     tried: set[str] = set()
     for probe in evidence.ports:
@@ -217,44 +144,9 @@ def _describe_invalid(evidence: Evidence, places: Places, probe: PortProbe) -> F
     )
 
 
-@check(
-    "NET010",
-    name="rendezvous-file-stale",
-    title="A file:// rendezvous file was left by an earlier run or is shared by two jobs",
-    severity="warning",
-    family="network",
-    needs=("nodes",),
-    since="0.1.0",
-    id="net.file.fresh",
-    required=False,
-)
+@check("NET010", family="network", needs=("nodes",), id="net.file.fresh", required=False)
 def find_file_stale(evidence: Evidence) -> Iterable[Finding]:
-    """A ``file://`` rendezvous file was left by an earlier run or is shared by two jobs.
-
-    What it looks for:
-        Files named by a ``file://`` rendezvous (the endpoint of the launch, or a variable that carries an
-        init method) that already have contents before the job starts.
-
-    Why it matters:
-        torch's FileStore appends to the file and never starts afresh. The next run reads the addresses of
-        the last one and connects to ports that are dead ("Connection refused"), or hangs; two jobs on one
-        path mix.
-
-    How it decides:
-        The file exists and is not empty. An empty file, as mktemp makes, is fine. Where a running process
-        has it open, the file is shared rather than stale, and the process is named.
-
-    Known false alarms:
-        A path that is made unique later, inside the script, cannot be seen here.
-
-    Fix:
-        Delete the file before each start, or better put the job's id into the path, or use env:// with
-        torchrun.
-
-    References:
-        https://docs.pytorch.org/docs/stable/distributed.html (Shared file-system initialization)
-        https://github.com/pytorch/pytorch/issues/13865
-    """
+    """A ``file://`` rendezvous file was left by an earlier run or is shared by two jobs."""
     looked = [node for node in evidence.nodes if node.rendezvous_files is not None]
     if not looked:
         require(evidence, "nodes", "the nodes")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check, check_also
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.calls.judging import first_difference, match_evidence
 from ddpdoctor_checks.calls.matching import find_unexplained
 from ddpdoctor_checks.calls.sequences import conflicting_groups, is_ring
-from ddpdoctor_checks.crash import collectives as ended
 from ddpdoctor_checks.crash.telling import JOB
 from ddpdoctor_checks.hangs import findings as looked
 from ddpdoctor_checks.recorder.ends import diagnose_ends, ended_well, failed_itself
@@ -70,7 +69,7 @@ def _tell(evidence: Evidence, code: str) -> Iterable[Finding]:
 
 
 # Required, unlike the others: ranks whose calls were recorded, and who wait for nobody knows whom, are not fine.
-@check_also(ended.find_collective_missing, id="recorder.missing", family="hangs", needs=NEEDS, commands=JOB)
+@check("COL002", family="hangs", needs=NEEDS, id="recorder.missing", commands=JOB)
 def find_call_missing(evidence: Evidence) -> Iterable[Finding]:
     """Some ranks never came to a call that others recorded, or left one out."""
     yield from _tell(evidence, "COL002")
@@ -81,73 +80,19 @@ def find_call_missing(evidence: Evidence) -> Iterable[Finding]:
                 raise CannotLook(unexplained)
 
 
-@check_also(
-    ended.find_mismatch, id="recorder.mismatch", family="hangs", needs=NEEDS, required=False, commands=JOB
-)
+@check("COL003", family="hangs", needs=NEEDS, id="recorder.mismatch", required=False, commands=JOB)
 def find_calls_differ(evidence: Evidence) -> Iterable[Finding]:
     """At one sequence number ranks recorded calls that do not fit."""
     yield from _tell(evidence, "COL003")
 
 
-@check(
-    "COL004",
-    name="collective-order-swapped",
-    title="Ranks make equal calls from different lines in another order: sums mix",
-    severity="error",
-    family="hangs",
-    needs=NEEDS,
-    since="0.1.0",
-    id="recorder.order",
-    required=False,
-    commands=JOB,
-)
+@check("COL004", family="hangs", needs=NEEDS, id="recorder.order", required=False, commands=JOB)
 def find_order_swapped(evidence: Evidence) -> Iterable[Finding]:
-    """Ranks make two calls of the same kind and size in another order, so that values of one go into the other.
-
-    What it looks for:
-        Calls at one sequence number that agree in operation, size and type and come from two lines, which have changed
-        places on some ranks.
-
-    Why it matters:
-        Nothing complains, not even TORCH_DISTRIBUTED_DEBUG=DETAIL: every rank gets a sum of a loss and an accuracy.
-        Mostly a loop over a set, or over a dictionary that was filled in another order, is behind it.
-
-    How it decides:
-        By the call sites of the recorder, rank by rank: line A stands where the others have line B, and B within the
-        next 64 calls where they have A. Under ``run`` the calls that each rank wrote down before it made them are
-        compared in the same way while the job runs, with up to three of the user's lines for each (a helper that is
-        called from two lines is two places), and lines of which one belongs to an ``if`` and the other to its ``else``
-        count as one. The ranks of each node are compared by themselves. One line that takes its tensors in another
-        order, such as a loop over a set, cannot be told from a right one. Branches on the rank that make one call from
-        two lines do not change places.
-        The smaller part of the ranks is named; of two ranks it cannot be told.
-
-        Under ``run``, while the job hangs: the main thread of a rank and another thread that Python started, as
-        an asynchronous checkpoint does, wait in calls on one group. Which of the two comes first is left to chance.
-
-    Known false alarms:
-        Ranks that take turns in giving a value to an all_reduce while the others give zeros, from two lines, in a world
-        of two, where these lines are not the two sides of one test. Broadcasts in turn are left out where, as in dumps,
-        their root is not known.
-
-    Fix:
-        Sort what is iterated over, or reduce it in one call.
-
-    References:
-        https://github.com/NVIDIA/apex/issues/19
-        https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html
-    """
+    """Ranks make two calls of the same kind and size in another order, so that values of one go into the other."""
     yield from _tell(evidence, "COL004")
 
 
-@check_also(
-    find_order_swapped,
-    id="hangs.threads",
-    family="hangs",
-    needs=("standstills",),
-    required=False,
-    commands=JOB,
-)
+@check("COL004", family="hangs", needs=("standstills",), id="hangs.threads", required=False, commands=JOB)
 def find_two_threads(evidence: Evidence) -> Iterable[Finding]:
     """Two threads of a rank wait in calls on one group."""
     found = looked.judge_look(evidence)
@@ -155,25 +100,19 @@ def find_two_threads(evidence: Evidence) -> Iterable[Finding]:
         yield found
 
 
-@check_also(
-    ended.find_timeout, id="recorder.together", family="hangs", needs=NEEDS, required=False, commands=JOB
-)
+@check("COL005", family="hangs", needs=NEEDS, id="recorder.together", required=False, commands=JOB)
 def find_all_waiting(evidence: Evidence) -> Iterable[Finding]:
     """All ranks that recorded anything are in the same call."""
     yield from _tell(evidence, "COL005")
 
 
-@check_also(
-    ended.find_finished_early, id="recorder.early", family="hangs", needs=NEEDS, required=False, commands=JOB
-)
+@check("COL008", family="hangs", needs=NEEDS, id="recorder.early", required=False, commands=JOB)
 def find_left_early(evidence: Evidence) -> Iterable[Finding]:
     """A rank that others wait for, by their recorded calls, had ended well."""
     yield from _tell(evidence, "COL008")
 
 
-@check_also(
-    looked.find_group_mismatch, id="recorder.groups", family="hangs", needs=NEEDS, required=False, commands=JOB
-)  # fmt: skip
+@check("COL006", family="hangs", needs=NEEDS, id="recorder.groups", required=False, commands=JOB)
 def find_groups_differ(evidence: Evidence) -> Iterable[Finding]:
     """Ranks know a process group of one name with other members."""
     _judge(evidence)

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, NotApplicable, check_also
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, NotApplicable, check
 from ddpdoctor_checks.calls.last import describe_call
 from ddpdoctor_checks.calls.matching import Difference, Matching, find_swap
 from ddpdoctor_checks.calls.sequences import Essences, is_ring, read_groups
 from ddpdoctor_checks.crash.telling import JOB
 from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.recorder.ends import diagnose_ends, failed_itself
-from ddpdoctor_checks.recorder.findings import find_order_swapped
 from ddpdoctor_checks.recorder.telling import tell
 
 
-@check_also(
-    find_order_swapped, id="silent.order", family="silent", needs=("calls",), required=False, commands=JOB
-)
+@check("COL004", family="silent", needs=("calls",), id="silent.order", required=False, commands=JOB)
 def find_order_in_job(evidence: Evidence) -> Iterable[Finding]:
     """Ranks of a watched job made two calls in another order, by what each wrote down before it made them."""
     logs = [log for log in evidence.calls if is_ring(log)]

@@ -20,47 +20,9 @@ EVERYWHERE = Fix(
 MOST_LINES = 4
 
 
-@check(
-    "COL012",
-    name="teardown-unmatched",
-    title="destroy_process_group is called on some ranks only, or never",
-    severity="warning",
-    family="silent",
-    needs=("processes",),
-    since="0.1.0",
-    id="silent.teardown",
-    required=False,
-    commands=JOB,
-)
+@check("COL012", family="silent", needs=("processes",), id="silent.teardown", required=False, commands=JOB)
 def find_teardown(evidence: Evidence) -> Iterable[Finding]:
-    """The process group is destroyed on some ranks only, or, with NCCL, on none.
-
-    What it looks for:
-        Ranks that made the default process group, ended well, and never called ``destroy_process_group``, while others
-        did, or with the NCCL backend none did.
-
-    Why it matters:
-        With NCCL destroying is a collective: ranks that call it alone may wait for those that never do, and where
-        nobody calls it, torch itself warns that resources may leak or that the exit may hang. With gloo a rank that is
-        still at work sees the connections of the others close: ``Connection closed by peer``.
-
-    How it decides:
-        By what each rank wrote down of its own process group: made, destroyed. Only jobs that ended well, on all ranks,
-        are judged: after a failure a missing destroy is a consequence, and torch's message about it noise. Some ranks
-        only is a warning. Never, on any rank, is a remark with NCCL and nothing otherwise: gloo asks for no teardown,
-        and very many healthy scripts do without. ``lint`` remarks on scripts that make a group of NCCL by that name and
-        never destroy one.
-
-    Known false alarms:
-        A rank that leaves by ``os._exit`` on purpose, while the others destroy their group.
-
-    Fix:
-        ``destroy_process_group()`` on all ranks, in a ``finally``, outside of any test of the rank.
-
-    References:
-        https://docs.pytorch.org/docs/stable/distributed.html (Shutdown)
-        https://github.com/pytorch/pytorch/issues/75097
-    """
+    """The process group is destroyed on some ranks only, or, with NCCL, on none."""
     ranks = [each for each in find_ranks(evidence) if _last(each, "init") is not None]
     if not ranks:
         raise NotApplicable("no rank made a process group")

@@ -51,54 +51,9 @@ def _count_lost(work: UnwaitedWork) -> int:
     return work.dropped + work.kept
 
 
-@check(
-    "COL007",
-    name="work-not-waited",
-    title="Asynchronous work, or an isend or irecv, is never waited for",
-    severity="error",
-    family="silent",
-    needs=("processes",),
-    since="0.1.0",
-    id="silent.work",
-    required=False,
-    commands=JOB,
-)
+@check("COL007", family="silent", needs=("processes",), id="silent.work", required=False, commands=JOB)
 def find_unwaited(evidence: Evidence) -> Iterable[Finding]:
-    """A collective with ``async_op=True``, an isend or an irecv is begun, and nobody ever waits for it.
-
-    What it looks for:
-        Lines of the script whose Work objects are thrown away, or still held at the end, without anybody having called
-        ``wait``, ``is_completed``, ``get_future`` or another method of them.
-
-    Why it matters:
-        The call only begins the transfer. Until the Work has been waited for, the tensor may hold the old values, the
-        new ones or a mixture, and it must not be changed: mostly it goes well, and now and then the numbers are wrong.
-        gloo may drop an isend whose Work is gone, and a process that ends takes what it has not sent with it: the other
-        side then says ``Connection closed by peer``, or waits for ever.
-
-    How it decides:
-        Each rank notes the Work objects that public functions give back to the script's own code, and whether they are
-        asked anything; it keeps a count for each line. A line is named where more than half of what it began was never
-        asked: a loop that begins the next transfer ahead leaves its last one. Work with nothing but a ``barrier`` of
-        its group right behind it was waited for by that. Only ranks that ended well count, for an exception takes a
-        program out of the way to its ``wait``. It is an error where it was the last call of a rank that then left, and
-        others failed waiting for that rank; a warning where the job ended well, for nothing wrong was observed then;
-        and only a remark on accelerators, where synchronising a stream or the device is a common way to wait that
-        cannot be seen here. What libraries begin is not judged, nor calls that are coalesced, nor a program that takes
-        ``Work.wait`` from its class.
-
-    Known false alarms:
-        A program that knows by another message that the transfer is over: a send that is answered. A tensor that nobody
-        reads or changes again.
-
-    Fix:
-        Keep the Work and call its ``wait`` before the tensor is used or changed, and before the process ends; or leave
-        ``async_op`` out.
-
-    References:
-        https://docs.pytorch.org/docs/stable/distributed.html (Synchronous and asynchronous collective operations)
-        https://github.com/pytorch/pytorch/issues/75512
-    """
+    """A collective with ``async_op=True``, an isend or an irecv is begun, and nobody ever waits for it."""
     ranks = [each for each in find_ranks(evidence) if ended_well(each, evidence)]
     blind = [each.rank for each in ranks if any(work.blind for work in each.unwaited)]
     lines = _read_lines(each for each in ranks if each.rank not in blind)

@@ -43,45 +43,9 @@ _EQUAL = (
 Shares = tuple[Share, ...]
 
 
-@check(
-    "NUM002",
-    name="buffers-diverged",
-    title="Ranks evaluate one model with different buffers",
-    severity="warning",
-    family="training",
-    needs=NEEDS,
-    since="0.1.0",
-    id="training.buffers",
-    required=False,
-    commands=JOB,
-)
+@check("NUM002", family="training", needs=NEEDS, id="training.buffers", required=False, commands=JOB)
 def find_buffers(evidence: Evidence) -> Iterable[Finding]:
-    """Buffers of a wrapped model (BatchNorm's running statistics) differ over ranks where several evaluate with them.
-
-    What it looks for:
-        Buffers at the first forward of an evaluation that follows training, on ranks that evaluate after the same
-        step: of the wrapped module called without its wrapper, or of a wrapper that does not broadcast.
-
-    Why it matters:
-        Each rank's BatchNorm counts its own batches. The wrapper broadcasts rank 0's before its next forward;
-        ``model.module(x)`` goes without that, so that metrics over ranks mix several models, and what is saved by
-        rank 0 is none that was measured.
-
-    How it decides:
-        By fingerprints of the buffers. Differences in the last bits, counters that no evaluation uses, and evaluations
-        on one rank are passed over, and so is a forward of a wrapper that broadcasts: there buffers are equal
-        again. Seen are evaluations of a model in eval mode that go through the wrapper or iterate a DataLoader.
-
-    Known false alarms:
-        Buffers that are meant to differ.
-
-    Fix:
-        Evaluate through the wrapper, broadcast the buffers first, or use SyncBatchNorm.
-
-    References:
-        https://github.com/pytorch/pytorch/issues/13711
-        https://github.com/facebookresearch/detectron2/issues/5409
-    """
+    """Buffers of a wrapped model (running statistics) differ over ranks where several evaluate with them."""
     if not any(node.numerics.evaluations for node in evidence.training):
         raise NotApplicable("no evaluation was seen that uses buffers which the wrapper does not broadcast")
     told: set[int] = set()
@@ -168,45 +132,9 @@ def _tell_buffers(
     )  # fmt: skip
 
 
-@check(
-    "DDP013",
-    name="batch-norm-unsynchronised",
-    title="BatchNorm with few samples on each rank, not synchronised",
-    severity="warning",
-    family="training",
-    needs=NEEDS,
-    since="0.1.0",
-    id="training.batch_norm",
-    required=False,
-    commands=JOB,
-)
+@check("DDP013", family="training", needs=NEEDS, id="training.batch_norm", required=False, commands=JOB)
 def find_batch_norm(evidence: Evidence) -> Iterable[Finding]:
-    """BatchNorm in a wrapped model normalises over fewer than 8 samples of each rank.
-
-    What it looks for:
-        Modules of BatchNorm in training mode, other than SyncBatchNorm, in a wrapped model whose batches on
-        each rank have fewer than 8 samples.
-
-    Why it matters:
-        DistributedDataParallel averages gradients, not the statistics of BatchNorm: each rank normalises by its
-        own few samples. What trained well on one GPU with 32 samples trains worse on eight with 4 each.
-
-    How it decides:
-        By the first size of the first tensor that the model is given, the largest one seen. BatchNorm that is
-        frozen (in eval mode) does not count. That training suffers is not seen: from 4 samples on it is a
-        hint only. ``lint`` goes by the batch size of the loader where the script spells it out.
-
-    Known false alarms:
-        Models whose batch is not in the first size, and large images or sequences, where a few samples have many
-        positions each.
-
-    Fix:
-        Use SyncBatchNorm (on GPUs), GroupNorm or LayerNorm, or larger batches.
-
-    References:
-        https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html
-        https://arxiv.org/abs/1803.08494
-    """
+    """BatchNorm in a wrapped model normalises over fewer than 8 samples of each rank."""
     wrappers = {wrapper.number: wrapper for wrapper in list_wrappers(evidence) if len(wrapper.group) != 1}
     if not wrappers:
         raise NotApplicable("no DistributedDataParallel was seen")

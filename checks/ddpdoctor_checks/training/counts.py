@@ -15,45 +15,9 @@ from ddpdoctor_checks.training.parting import Parting, judge_replicas
 from ddpdoctor_checks.wording import capitalise, describe_counts, name_set
 
 
-@check(
-    "DDP018",
-    name="backward-skipped",
-    title="Ranks made different numbers of backwards or steps",
-    severity="error",
-    family="training",
-    needs=NEEDS,
-    since="0.1.0",
-    id="training.counts",
-    required=False,
-    commands=JOB,
-    explains=("NUM001",),
-)
+@check("DDP018", family="training", needs=NEEDS, id="training.counts", required=False, commands=JOB)
 def find_skipped(evidence: Evidence) -> Iterable[Finding]:
-    """Some ranks skipped steps of the optimizer that others made, and the replicas differ since.
-
-    What it looks for:
-        Replicas of a wrapped model that part, and whose ranks came to the end with different numbers of steps.
-
-    Why it matters:
-        A rank that decides by itself (its loss is high, its gradient is NaN, its batch is the last) to leave a step out
-        keeps other parameters than the others, who make it. Where the backward is left out too, reductions of
-        different steps are added to each other, or the job stands still.
-
-    How it decides:
-        By the number of steps of the optimizer on each rank and at each line, at the end of the job, and only where
-        parameters were seen to differ and no narrower cause is known. Numbers of backwards are told beside it. Where
-        all lines have the same number but one, to which some ranks never come, these ranks are right and the others
-        make steps of their own.
-
-    Known false alarms:
-        None known: under Join steps that a rank has gone along with count as made, and replicas are equal at the end.
-
-    Fix:
-        Let all ranks decide alike, by a value that is reduced first.
-
-    References:
-        https://docs.pytorch.org/docs/stable/distributed.algorithms.join.html
-    """
+    """Some ranks skipped steps of the optimizer that others made, and the replicas differ since."""
     if not any(setup.steps for node in evidence.training for setup in node.optimizers):
         raise NotApplicable("no rank came to its end with steps of an optimizer")
     backwards = {

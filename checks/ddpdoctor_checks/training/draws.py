@@ -19,43 +19,9 @@ FEWEST = 3
 """Batches in a row before which the numbers must have been equal, and each time further on."""
 
 
-@check(
-    "DAT006",
-    name="augmentation-repeated",
-    title="Ranks draw the same random numbers",
-    severity="warning",
-    family="training",
-    needs=NEEDS,
-    since="0.1.0",
-    id="training.draws",
-    required=False,
-    commands=JOB,
-)
+@check("DAT006", family="training", needs=NEEDS, id="training.draws", required=False, commands=JOB)
 def find_draws_repeated(evidence: Evidence) -> Iterable[Finding]:
-    """Ranks of one wrapper draw the same random numbers from batch to batch while they are given different data.
-
-    What it looks for:
-        The state of torch's random numbers on the CPU before each of the first batches of an epoch: equal over ranks,
-        and further on each time, so that something draws.
-
-    Why it matters:
-        Dropout masks, noise and augmentation made in the ranks' own processes are the same on all ranks. The batch
-        over all ranks has less variety than it seems to have.
-
-    How it decides:
-        Seeds that are equal at the start are common and mostly meant (equal parameters), and what is drawn is not
-        seen: it is an advice only. Not seen are numbers of GPUs, of numpy and random, and of loader workers. ``lint``
-        tells a ``worker_init_fn`` that seeds by the worker's number alone.
-
-    Known false alarms:
-        Draws that have to be equal (layers that are dropped as a whole, for all ranks).
-
-    Fix:
-        Seed once more by rank, after the model was made.
-
-    References:
-        https://docs.pytorch.org/docs/stable/notes/randomness.html
-    """
+    """Ranks of one wrapper draw the same random numbers from batch to batch while they are given different data."""
     if not any(look.draws for node in evidence.training for look in node.batches):
         raise NotApplicable("no random numbers of ranks were seen before batches that a model was given")
     if not list_wrappers(evidence):

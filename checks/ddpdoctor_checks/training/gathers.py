@@ -18,49 +18,9 @@ UNSAID = "gathered tensors: "
 _OWN = "gathered[rank] = z   # this rank's part, with its gradient; the others' gradients are made by their own ranks"
 
 
-@check(
-    "COL010",
-    name="gather-without-gradient",
-    title="Gathered tensors without a gradient are part of a loss",
-    severity="warning",
-    family="training",
-    needs=NEEDS,
-    since="0.1.0",
-    id="training.gathers",
-    required=False,
-    commands=JOB,
-)
+@check("COL010", family="training", needs=NEEDS, id="training.gathers", required=False, commands=JOB)
 def find_gathered(evidence: Evidence) -> Iterable[Finding]:
-    """A loss is computed from what all_gather gave, through which no gradient flows, not even to this rank's own part.
-
-    What it looks for:
-        Calls of ``all_gather`` and ``all_gather_into_tensor`` on tensors that require a gradient, and in the graph of
-        the next backward a saved tensor that requires none and has the bits of what was gathered.
-
-    Why it matters:
-        all_gather is no function of autograd: what it gives are constants. A contrastive loss then pulls each sample
-        toward the others and never the others toward it. Training goes on, and is worse.
-
-    How it decides:
-        By the bits themselves: all parts together, all but this rank's own, or one part of another rank. What was
-        gathered for a metric is not in the graph; with this rank's own part put back (the usual way) what is saved
-        requires a gradient; what was detached, or made without gradients, was meant to be constant. The first eight
-        such calls of a program are looked at. Not seen is what was computed with before it met what has a gradient
-        (normalised, cast), and what checkpointing holds. Torch up to 2.9 does not tell what a hook of saved tensors has
-        packed: where the program uses such hooks nothing is said there. ``lint`` follows a loss backwards to what was
-        gathered, and that to a wrapped model, where the own part is not put back.
-
-    Known false alarms:
-        Losses that take other ranks' samples as constants on purpose, without saying so by ``detach()``.
-
-    Fix:
-        Put this rank's own part back, or gather by a function that autograd knows.
-
-    References:
-        https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather
-        https://github.com/pytorch/pytorch/issues/58005
-        https://github.com/mlfoundations/open_clip/blob/main/src/open_clip/loss.py
-    """
+    """A loss is computed from what all_gather gave, through which no gradient flows."""
     ranks = RankSet().union(*(node.ranks for node in evidence.training))
     if len(ranks) < 2 or not any(node.numerics.counts or node.steps for node in evidence.training):
         raise NotApplicable("no backward was seen on several ranks")

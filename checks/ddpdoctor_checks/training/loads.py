@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.loads import EmptyLoad
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check_also
-from ddpdoctor_checks.crash.files import find_prefix
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.crash.frames import tell_line, user_line
 from ddpdoctor_checks.crash.telling import JOB
 from ddpdoctor_checks.places import in_line
@@ -15,13 +14,8 @@ from ddpdoctor_checks.training.findings import NEEDS
 from ddpdoctor_checks.wording import capitalise, choose_form, name_set
 
 
-@check_also(
-    find_prefix,
-    id="training.checkpoint_prefix",
-    family="training",
-    needs=NEEDS,
-    required=False,
-    commands=JOB,
+@check(
+    "CKP004", family="training", needs=NEEDS, id="training.checkpoint_prefix", required=False, commands=JOB
 )
 def find_empty_loads(evidence: Evidence) -> Iterable[Finding]:
     """A checkpoint was loaded with strict=False, and none of its names fits, for a prefix."""

@@ -17,50 +17,9 @@ _FEW = 8
 """Samples that a sentence names."""
 
 
-@check(
-    "NUM003",
-    name="non-finite-origin",
-    title="A NaN or Inf appears on one rank and spreads to all",
-    severity="error",
-    family="training",
-    needs=NEEDS,
-    since="0.1.0",
-    id="training.finite",
-    required=False,
-    commands=JOB,
-    explains=("NUM001",),
-)
+@check("NUM003", family="training", needs=NEEDS, id="training.finite", required=False, commands=JOB)
 def find_nonfinite(evidence: Evidence) -> Iterable[Finding]:
-    """The loss or the gradient of one rank is NaN or Inf before that of any other, and no loss is finite again.
-
-    What it looks for:
-        The loss at the beginning of each backward, on each rank, and in the backward some gradients of each wrapped
-        model, before they are reduced: the first that is not finite and that no finite one follows.
-
-    Why it matters:
-        The all-reduce of gradients adds one rank's NaN to all: a step later every rank's loss is NaN, and every
-        log shows the same. Only before the reduction can it be told whose batch it was.
-
-    How it decides:
-        By the number of the backward, the same on every rank. The gradients are those of four small parameters (up
-        to 16,384 elements; two on a GPU), spread over the order in which they come: what turns in a backward (a
-        root of zero, a masked infinity) goes on to most of those after it. Where all ranks stop being finite at the
-        same backward, the micro-batches of the step before count, where gradients accumulate; where those were finite
-        too, there is no such rank: it came from the parameters or the data, and it is a warning that says so. Losses
-        that become finite again (a GradScaler skips such steps) are no fault, nor are gradients after which no loss
-        turns. Not seen are losses of several elements, of tensor subclasses and within compiled steps, and gradients
-        of models that torch.compile has compiled, that are not wrapped, or that turned elsewhere only.
-
-    Known false alarms:
-        None known.
-
-    Fix:
-        Look at the named batch. Where such batches are to be passed over, let all ranks agree to do so: a rank
-        that skips its backward alone makes the others wait.
-
-    References:
-        https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection
-    """
+    """The loss or the gradient of one rank is NaN or Inf before that of any other, and no loss is finite again."""
     if not any(count.checked for node in evidence.training for count in node.numerics.counts) and not any(
         node.numerics.losses for node in evidence.training
     ):
@@ -200,43 +159,9 @@ def _detail(origin: Origin) -> dict[str, object]:
     }
 
 
-@check(
-    "NUM004",
-    name="scaler-diverged",
-    title="GradScaler scales differ over ranks",
-    severity="error",
-    family="training",
-    needs=NEEDS,
-    since="0.1.0",
-    id="training.scales",
-    required=False,
-    commands=JOB,
-    explains=("NUM001", "DDP018"),
-)
+@check("NUM004", family="training", needs=NEEDS, id="training.scales", required=False, commands=JOB)
 def find_scalers(evidence: Evidence) -> Iterable[Finding]:
-    """The scale of a GradScaler is another on some ranks of one model, and stays so.
-
-    What it looks for:
-        Scales at the same step with a scaler, on ranks of one DistributedDataParallel.
-
-    Why it matters:
-        Each rank multiplies its loss by its scale, the all-reduce adds what comes of it, and each rank divides by its
-        own: gradients, and so replicas, differ by the ratio, and ranks skip different steps. Nothing complains.
-
-    How it decides:
-        By the scales themselves, at the first 16 steps, each 16th and powers of two. Scales that become equal
-        again are no fault, nor are those of models that nothing wraps.
-
-    Known false alarms:
-        None known.
-
-    Fix:
-        Make the same ``update`` on every rank, load the scaler's state on all ranks, and let no rank skip a step alone.
-
-    References:
-        https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling
-        https://github.com/pytorch/pytorch/issues/136009
-    """
+    """The scale of a GradScaler is another on some ranks of one model, and stays so."""
     if not any(node.numerics.scales for node in evidence.training):
         raise NotApplicable("no GradScaler was seen")
     for scales in find_scales(evidence):

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training import FileUse
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check, check_also
-from ddpdoctor_checks.crash import files as crashed
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
 from ddpdoctor_checks.crash.frames import tell_line, user_line
 from ddpdoctor_checks.crash.judging import has_failed
 from ddpdoctor_checks.crash.telling import JOB
@@ -31,47 +30,9 @@ _GUARD = Fix(
 )
 
 
-@check(
-    "CKP001",
-    name="checkpoint-raced",
-    title="Several ranks write one file",
-    severity="error",
-    family="training",
-    needs=NEEDS,
-    since="0.1.0",
-    id="training.checkpoints",
-    required=False,
-    commands=JOB,
-)
+@check("CKP001", family="training", needs=NEEDS, id="training.checkpoints", required=False, commands=JOB)
 def find_checkpoint_raced(evidence: Evidence) -> Iterable[Finding]:
-    """Several ranks write one path, with nothing that puts them in order.
-
-    What it looks for:
-        Ranks of one node that open the same real path to write it anew (torch.save, safetensors, numpy, plain
-        ``open``) with no collective, group, wrapper or step of an optimizer in between. Also ranks that rename files of
-        their own to one name where the files differ in size: only the last one stays.
-
-    Why it matters:
-        Each truncates what the other has written so far. The file can be torn, or a mix of two ranks, and who kills
-        the job at that moment has no checkpoint at all. Mostly nobody notices until it is loaded.
-
-    How it decides:
-        By the files that ranks open, and by how often each had met the others by then: equal counts mean that
-        nothing made one wait for the other. Ranks that take turns with barriers, that hold a lock of a file, that
-        append, or that rename whole files of equal size are left alone; so are empty files. Checkpoints are an error,
-        other files a warning, texts (logs, configurations) an advice: ranks mostly write the same there.
-        ``torch.distributed.checkpoint`` writes a file for each rank.
-
-    Known false alarms:
-        Ranks that agree by other means than torch.distributed (a flag file, a server of their own).
-
-    Fix:
-        Save on rank 0 only, under another name, and rename; or put the rank into the name.
-
-    References:
-        https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html (Save and Load Checkpoints)
-        https://github.com/NVIDIA/apex/issues/629
-    """
+    """Several ranks write one path, with nothing that puts them in order."""
     _require_files(evidence)
     for race in find_overwritten(evidence):
         if race.kind == "download" or not (race.kind == "checkpoint" or all(use.near for use in race.uses)):
@@ -94,14 +55,7 @@ def find_checkpoint_raced(evidence: Evidence) -> Iterable[Finding]:
         )  # fmt: skip
 
 
-@check_also(
-    crashed.find_read_early,
-    id="training.checkpoint_order",
-    family="training",
-    needs=NEEDS,
-    required=False,
-    commands=JOB,
-)
+@check("CKP002", family="training", needs=NEEDS, id="training.checkpoint_order", required=False, commands=JOB)
 def find_checkpoint_read_early(evidence: Evidence) -> Iterable[Finding]:
     """A rank read a checkpoint with nothing that made it wait for the rank that writes it, and nothing complained."""
     _require_files(evidence)
@@ -124,14 +78,7 @@ def find_checkpoint_read_early(evidence: Evidence) -> Iterable[Finding]:
         )  # fmt: skip
 
 
-@check_also(
-    crashed.find_directory_raced,
-    id="training.directories",
-    family="training",
-    needs=NEEDS,
-    required=False,
-    commands=JOB,
-)
+@check("CKP005", family="training", needs=NEEDS, id="training.directories", required=False, commands=JOB)
 def find_directories_raced(evidence: Evidence) -> Iterable[Finding]:
     """Several ranks delete one directory, or one deletes it while others write into it."""
     _require_files(evidence)
@@ -157,42 +104,9 @@ def find_directories_raced(evidence: Evidence) -> Iterable[Finding]:
         )  # fmt: skip
 
 
-@check(
-    "DAT008",
-    name="download-raced",
-    title="Every rank downloads or extracts to one path",
-    severity="warning",
-    family="training",
-    needs=NEEDS,
-    since="0.1.0",
-    id="training.downloads",
-    required=False,
-    commands=JOB,
-)
+@check("DAT008", family="training", needs=NEEDS, id="training.downloads", required=False, commands=JOB)
 def find_download_raced(evidence: Evidence) -> Iterable[Finding]:
-    """Several ranks fetch or unpack the same files to one place, with nothing that puts them in order.
-
-    What it looks for:
-        Ranks of one node that write one path through zipfile, tarfile, urllib and the like, or that write an archive,
-        with no collective, group, wrapper or step of an optimizer in between.
-
-    Why it matters:
-        A rank that is done early reads files that another has just emptied to write them once more. It shows as a
-        broken image or a short file, once in many starts, and never again when the files are there.
-
-    How it decides:
-        As CKP001 does. Files that are renamed into their place, and ranks that hold a lock of a file, are fine.
-
-    Known false alarms:
-        Ranks that agree by other means than torch.distributed.
-
-    Fix:
-        Fetch on one rank of each node, then a barrier.
-
-    References:
-        https://docs.pytorch.org/docs/stable/distributed.html
-        https://github.com/pytorch/examples/issues/969
-    """
+    """Several ranks fetch or unpack the same files to one place, with nothing that puts them in order."""
     _require_files(evidence)
     for race in find_overwritten(evidence):
         if race.kind == "download":

@@ -21,52 +21,9 @@ from ddpdoctor_checks.training.findings import NEEDS
 from ddpdoctor_checks.wording import capitalise, count_of, name_set
 
 
-@check(
-    "DAT001",
-    name="data-not-sharded",
-    title="Ranks read the same batches",
-    severity="error",
-    family="training",
-    needs=NEEDS,
-    since="0.1.0",
-    id="training.data_sharded",
-    required=False,
-    commands=JOB,
-)
+@check("DAT001", family="training", needs=NEEDS, id="training.data_sharded", required=False, commands=JOB)
 def find_unsharded(evidence: Evidence) -> Iterable[Finding]:
-    """Ranks that train one model are given the same batches.
-
-    What it looks for:
-        The first batches of an epoch, as the model is given them, that are equal on ranks of one wrapper.
-
-    Why it matters:
-        Without a DistributedSampler each GPU sees the whole data set in the same order: N times the cost for
-        the gradients of one. With streams that are not split by rank and worker it is the same.
-
-    How it decides:
-        By fingerprints of the tensors at the model's door, for the first three batches of an epoch. Ranks of
-        different groups (tensor parallel ranks) are not compared, nor are those of a model that nothing wraps
-        and no collective of the program keeps equal, such as a baseline that each rank trains for itself;
-        one batch that comes again and again
-        (overfitting on purpose) does not count, and batches that no DataLoader gave are an advice only: made-up
-        data is often equal on purpose. So are equal batches while the sampler gives each rank other indices.
-        A warning where the batches differ, and yet torch's RandomSampler went through the whole of one data set on
-        every rank of a wrapper: the data set is known to be one by the texts, numbers and tensors that it holds.
-        ``lint`` follows the loader that a training loop goes through, the model that it calls and the data set to where
-        they are made; made-up data, data sets that know ranks, and loops that take a share by rank are passed over.
-        It is a warning where the loader shuffles, or where the program may put the samples into an order of its own.
-
-    Known false alarms:
-        Data that is meant to be equal on all ranks and goes through a DataLoader. Ranks that draw from the whole data
-        set on purpose, each for itself, and call that an epoch.
-
-    Fix:
-        Give the loader a DistributedSampler; split streams by rank and worker.
-
-    References:
-        https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
-        https://github.com/huggingface/datasets/issues/5360
-    """
+    """Ranks that train one model are given the same batches."""
     if not any(node.batches for node in evidence.training):
         raise NotApplicable("no batch was seen that a model was given in training")
     same = find_repeated(evidence)
@@ -147,46 +104,9 @@ def _tell_repeated(repeated: Repeated) -> Finding:
     )  # fmt: skip
 
 
-@check(
-    "DAT002",
-    name="epoch-not-set",
-    title="Every epoch has the same order",
-    severity="warning",
-    family="training",
-    needs=NEEDS,
-    since="0.1.0",
-    id="training.epoch_set",
-    required=False,
-    commands=JOB,
-)
+@check("DAT002", family="training", needs=NEEDS, id="training.epoch_set", required=False, commands=JOB)
 def find_epoch_unset(evidence: Evidence) -> Iterable[Finding]:
-    """A sampler that shuffles gives the same order in each epoch.
-
-    What it looks for:
-        Indices that a loader's sampler gives in training: the same order, and not an ascending one, in two
-        epochs that follow each other, and in no epoch another.
-
-    Why it matters:
-        ``DistributedSampler`` shuffles by seed and epoch. Without ``set_epoch`` every epoch has the order of
-        the first one, and the model sees the same batches again and again; accuracy suffers without a word.
-
-    How it decides:
-        By the first eight batches of indices of each epoch in training, whatever the sampler's class. A sampler without
-        ``set_epoch``, or one whose code neither reads an epoch nor makes a random order (by length, say), may
-        mean its order: then it is an advice. Fewer than eight indices, epochs of one batch, and loaders without
-        indices (streams), are not judged. ``lint`` follows the sampler of the loader that is trained on in a loop over
-        epochs, and each call of ``set_epoch`` in the program; where one cannot be followed it says nothing.
-
-    Known false alarms:
-        A random order that is meant to be the same in each epoch.
-
-    Fix:
-        Call ``sampler.set_epoch(epoch)`` before each epoch; a sampler of your own has to use it.
-
-    References:
-        https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
-        https://github.com/pytorch/pytorch/issues/31771
-    """
+    """A sampler that shuffles gives the same order in each epoch."""
     if not any(node.epochs for node in evidence.training):
         raise NotApplicable("no epoch of a loader with indices was seen")
     for same in find_same_order(evidence):

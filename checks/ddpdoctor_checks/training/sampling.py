@@ -6,11 +6,10 @@ from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.sampling import Sampling
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check, check_also
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
 from ddpdoctor_checks.crash.frames import tell_line, user_line
 from ddpdoctor_checks.crash.judging import has_failed
 from ddpdoctor_checks.crash.telling import JOB
-from ddpdoctor_checks.hangs.findings import find_uneven_batches
 from ddpdoctor_checks.hangs.loaders import EVEN, list_batches
 from ddpdoctor_checks.places import in_line
 from ddpdoctor_checks.training.findings import NEEDS
@@ -33,45 +32,9 @@ PLAIN = 0.05
 """Share of a validation set that another rank trains on, from which on an estimate by sketches is sure of it."""
 
 
-@check(
-    "DAT004",
-    name="split-differs",
-    title="Ranks split training and validation data differently",
-    severity="error",
-    family="training",
-    needs=NEEDS,
-    since="0.1.0",
-    id="training.splits",
-    required=False,
-    commands=JOB,
-)
+@check("DAT004", family="training", needs=NEEDS, id="training.splits", required=False, commands=JOB)
 def find_split_differs(evidence: Evidence) -> Iterable[Finding]:
-    """What one rank validates on is in the training set of another.
-
-    What it looks for:
-        Loaders over a ``Subset`` (also of ``random_split``) or with a ``SubsetRandomSampler``: indices that a rank's
-        evaluation reads and that are in the part that another rank of the same wrapper trains on.
-
-    Why it matters:
-        A split that is drawn by each rank's own random numbers differs over ranks. The model has seen the
-        validation data through the other ranks' gradients, and validation looks better than it is.
-
-    How it decides:
-        By sketches of the sets of indices (the 128 smallest hashes of each), so the share is an estimate. Only
-        where the data sets under the subsets hold the same by their attributes, and where no rank's own parts
-        overlap. Training is what a model in training was given. ``lint`` tells ``random_split`` without a generator
-        where seeds hang on the rank (as a warning where nothing is seeded) in a program that trains a wrapped model,
-        and imports no module that was not given and may seed.
-
-    Known false alarms:
-        Ranks whose data sets hold different samples behind equal attributes.
-
-    Fix:
-        Split with a generator of one seed on all ranks.
-
-    References:
-        https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.random_split
-    """
+    """What one rank validates on is in the training set of another."""
     if not any(sampling.split for node in evidence.training for sampling in node.samplings):
         raise NotApplicable("no loader was seen that reads an explicit part of a data set")
     for leak in find_leaks(evidence):
@@ -102,58 +65,9 @@ def _tell_leak(leak: Leak) -> Finding:
     )  # fmt: skip
 
 
-@check(
-    "DAT005",
-    name="sampler-differs",
-    title="Samplers of ranks do not fit each other",
-    severity="error",
-    family="training",
-    needs=NEEDS,
-    since="0.1.0",
-    id="training.samplers",
-    required=False,
-    commands=JOB,
-    explains=("DAT001",),
-)
+@check("DAT005", family="training", needs=NEEDS, id="training.samplers", required=False, commands=JOB)
 def find_sampler_differs(evidence: Evidence) -> Iterable[Finding]:
-    """Samplers that share a data set were told different seeds, epochs, lengths or sizes, or the same number.
-
-    What it looks for:
-        Attributes of samplers like torch's ``DistributedSampler`` (seed, epoch, num_replicas, total_size, rank), at
-        the first iterations of a loader, compared over the ranks of one wrapper. Where ranks take their parts by hand,
-        as a ``Subset`` or with a ``SubsetRandomSampler``: whether these overlap.
-
-    Why it matters:
-        Each rank takes every N-th sample of what it believes to be the common order. Where seeds or epochs differ
-        there is no common order: some samples are read several times and some never. Where two ranks have one number
-        they read the same.
-
-    How it decides:
-        Seeds and epochs count only where the sampler shuffles and ranks take different parts. Samplers of one replica
-        are left alone. It is an error for torch's own class in training; for other classes, which may use the
-        value in another way, and in evaluation, a warning.
-
-        Parts taken by hand overlap where sketches of their indices (the 128 smallest hashes of each) do, by a third or
-        more for half of the ranks, and where they are of one data set and have as many indices together as that: the
-        largest index tells its size. Not where ranks have the same part, nor where another part of that data set is
-        evaluated on. Ranks may mean to draw apart, so it is a warning.
-
-        In the source (``lint``): ``random.shuffle``, ``torch.randperm`` and the like, without a generator, in a
-        program that trains a wrapped model, where each rank then takes a part by its number
-        (``order[rank::world_size]``) and nothing else is done with the order in between. An error where these random
-        numbers are seeded by the rank, a warning where nothing seeds them. Nothing where a seed may be the same on all
-        ranks, or where the program imports modules that were not given and may seed.
-
-    Known false alarms:
-        A sampler of your own, with these attributes, that means them differently. Ranks that each draw a random part
-        of the data on purpose, of as many samples as an equal share has.
-
-    Fix:
-        Give all ranks one seed and the same data set, and the rank and size of the group that shares it.
-
-    References:
-        https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
-    """
+    """Samplers that share a data set were told different seeds, epochs, lengths or sizes, or the same number."""
     samplings = [sampling for node in evidence.training for sampling in node.samplings]
     if not any(sampling.replicas or sampling.split_reach for sampling in samplings):
         raise NotApplicable("no sampler was seen that takes a part of the data for each rank")
@@ -230,46 +144,9 @@ def _tell_differing(differing: Differing) -> Finding:
     )  # fmt: skip
 
 
-@check(
-    "DAT007",
-    name="evaluation-padded",
-    title="Evaluation counts some samples twice",
-    severity="warning",
-    family="training",
-    needs=NEEDS,
-    since="0.1.0",
-    id="training.evaluation",
-    required=False,
-    commands=JOB,
-)
+@check("DAT007", family="training", needs=NEEDS, id="training.evaluation", required=False, commands=JOB)
 def find_evaluation_padded(evidence: Evidence) -> Iterable[Finding]:
-    """A sampler gives samples once more in an evaluation, so that all ranks have equally many.
-
-    What it looks for:
-        Indices that a sampler like torch's ``DistributedSampler``, not shuffling, gives below those that it has
-        given before, in iterations of a loader that no model was trained with.
-
-    Why it matters:
-        The first samples of the data set are added at the end. An accuracy that is reduced over ranks counts them
-        twice, and its value depends on the number of GPUs.
-
-    How it decides:
-        By the indices themselves. Under 5 % of the samples it is an advice.
-
-        In the source (``lint``): a loop without a backward that adds something up over a loader with a
-        DistributedSampler that drops nothing, in a program that joins results over ranks. How many samples there are
-        does not stand there, so it is an advice; nothing where a name, or a cut to the length of the data, shows that
-        the program knows of them.
-
-    Known false alarms:
-        Results that are cut to the length of the data set after they were gathered.
-
-    Fix:
-        Evaluate without padding, or cut the gathered results to ``len(dataset)``.
-
-    References:
-        https://github.com/pytorch/pytorch/issues/25162
-    """
+    """A sampler gives samples once more in an evaluation, so that all ranks have equally many."""
     if not any(sampling.padded is not None for node in evidence.training for sampling in node.samplings):
         raise NotApplicable("no evaluation was seen whose sampler shares out its data in order")
     for padded in find_padded(evidence):
@@ -302,14 +179,7 @@ def _tell_padded(padded: Padded) -> Finding:
     )  # fmt: skip
 
 
-@check_also(
-    find_uneven_batches,
-    id="training.batches",
-    family="training",
-    needs=NEEDS,
-    required=False,
-    commands=JOB,
-)
+@check("DAT003", family="training", needs=NEEDS, id="training.batches", required=False, commands=JOB)
 def find_uneven_loaders(evidence: Evidence) -> Iterable[Finding]:
     """Ranks of one wrapper have different numbers of batches, and did not come to wait for each other yet."""
     if not any(sampling.trained for node in evidence.training for sampling in node.samplings):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.syncs import SearchLook
 from ddpdoctor.evidence.training import WrapperSetup
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check_also
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.crash.frames import user_line
 from ddpdoctor_checks.crash.telling import JOB
 from ddpdoctor_checks.ddp import unused
@@ -26,14 +26,7 @@ TELLING = 0.01
 """Share of a step from which on a search that finds something is worth a word."""
 
 
-@check_also(
-    unused.find_search_unneeded,
-    id="training.search",
-    family="training",
-    needs=NEEDS,
-    required=False,
-    commands=JOB,
-)
+@check("DDP011", family="training", needs=NEEDS, id="training.search", required=False, commands=JOB)
 def find_search(evidence: Evidence) -> Iterable[Finding]:
     """The search for unused parameters has found none, or the same ones, in the iterations that were looked at."""
     joined: dict[int, list[SearchLook]] = {}

@@ -34,53 +34,9 @@ FEWEST_LOOKS = 5
 """Iterations that DistributedDataParallel has measured."""
 
 
-@check(
-    "PRF003",
-    name="rank-straggling",
-    title="The same rank keeps arriving last",
-    severity="warning",
-    family="training",
-    needs=NEEDS,
-    since="0.1.0",
-    id="training.straggling",
-    required=False,
-    commands=JOB,
-)
+@check("PRF003", family="training", needs=NEEDS, id="training.straggling", required=False, commands=JOB)
 def find_straggling(evidence: Evidence) -> Iterable[Finding]:
-    """One rank, or a few, keep coming late to the reduction of gradients, and all others wait for them.
-
-    What it looks for:
-        The times at which ranks begin what they meet the others in: a forward that broadcasts buffers, the backward,
-        collectives of the script's own. Also how long a backward takes to its first bucket of gradients.
-
-    Why it matters:
-        Every step is as long as that of the slowest rank. The time shows where nobody looks for it: as a long
-        backward on all the others, who wait there.
-
-    How it decides:
-        A rank is late where it comes later than the median of the other ranks of its node by 10 ms and by 20 % of a
-        step, in the median of the steps, and by half of that in three of four steps. At least 20 steps, without the
-        first three; of long jobs some 64 that are spread over all. Lengths of backwards are not compared: who is early
-        waits there. One phase must be longer than on the others by half of the lag: waiting for data, forward, the
-        backward before the first bucket, optimizer, or Python. Where none is, nothing is said: ranks that share cores
-        leave a reduction at different times.
-        Ranks of several nodes are compared where their clocks were, and the error of that is taken off; or by how long
-        they are on their own between two reductions, where the others are seen to wait as well. On a GPU the others
-        must also be seen to wait, by what DistributedDataParallel measures in the first ten iterations and each
-        hundredth.
-
-    Known false alarms:
-        Ranks that have more to do on purpose: rank 0 that writes a log in each step, pipelines whose ranks all make
-        one wrapper.
-
-    Fix:
-        Do what the phase says: more loader workers, or data that is nearer; work of one rank out of the step; batches
-        of equal length; another device.
-
-    References:
-        https://github.com/pytorch/pytorch/issues/71303
-        https://docs.pytorch.org/docs/stable/notes/ddp.html
-    """
+    """One rank, or a few, keep coming late to the reduction of gradients, and all others wait for them."""
     if not can_tell(evidence):
         raise NotApplicable(f"fewer than {FEWEST_STEPS} steps were timed on ranks that meet")
     for late in find_late(evidence):
@@ -168,44 +124,9 @@ def _describe(ranks: Sequence[RankTimes], late: Late) -> str:
     return "in a usual step, here and on the others: " + ", ".join(words)
 
 
-@check(
-    "PRF004",
-    name="loader-bound",
-    title="Steps wait for data",
-    severity="warning",
-    family="training",
-    needs=NEEDS,
-    since="0.1.0",
-    id="training.loading",
-    required=False,
-    commands=JOB,
-)
+@check("PRF004", family="training", needs=NEEDS, id="training.loading", required=False, commands=JOB)
 def find_loader_bound(evidence: Evidence) -> Iterable[Finding]:
-    """Most ranks spend a large part of their steps waiting for the next batch.
-
-    What it looks for:
-        The time from where a script asks torch's DataLoader for a batch to where it has it.
-
-    Why it matters:
-        Devices stand still meanwhile. It is the most frequent reason for slow training, and no error tells it.
-
-    How it decides:
-        40 % of a usual step, and 5 ms, on more than half of the ranks; 80 % where the model is on a GPU, which may
-        compute what was queued while its program waits. Medians over the steps, at least 20, without the first three.
-        The first batch of an epoch does not count where worker processes have to start. A few ranks that wait more
-        than the others are PRF003. Loaders that are not torch's are not seen.
-
-    Known false alarms:
-        Programs whose computing is small on purpose, such as tests of a pipeline.
-
-    Fix:
-        Let workers load ahead: num_workers, persistent_workers, pin_memory, a larger prefetch_factor; cheaper
-        transforms; data that is nearer.
-
-    References:
-        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
-        https://docs.pytorch.org/docs/stable/data.html
-    """
+    """Most ranks spend a large part of their steps waiting for the next batch."""
     ranks = list_times(evidence)
     if max((node.timing.steps for node in evidence.training), default=0) < FEWEST_STEPS:
         raise NotApplicable(f"fewer than {FEWEST_STEPS} steps were timed")
@@ -236,44 +157,9 @@ def find_loader_bound(evidence: Evidence) -> Iterable[Finding]:
     )
 
 
-@check(
-    "PRF006",
-    name="communication-bound",
-    title="Steps are mostly communication that nothing hides",
-    severity="warning",
-    family="training",
-    needs=NEEDS,
-    since="0.1.0",
-    id="training.communication",
-    required=False,
-    commands=JOB,
-)
+@check("PRF006", family="training", needs=NEEDS, id="training.communication", required=False, commands=JOB)
 def find_communication_bound(evidence: Evidence) -> Iterable[Finding]:
-    """Most of a step passes between a rank's last gradient and the end of its reduction, also where nobody is late.
-
-    What it looks for:
-        What DistributedDataParallel measures of its backwards in the first ten iterations and each hundredth: when
-        the last gradient was ready, and when all were reduced. What lies between is exposed: no computing hides it.
-
-    Why it matters:
-        More ranks make such a job hardly faster.
-
-    How it decides:
-        At least half of a usual step, in the median of five iterations or more, on the rank where it is least: the one
-        that came last waits for nobody. Waiting for stragglers does not count so. Gradients of 1 MiB or more,
-        and steps of 5 ms.
-
-    Known false alarms:
-        Ranks that share cores, where "communication" waits for a processor.
-
-    Fix:
-        Reduce less often (accumulate under ``no_sync()``, larger batches), or less (bf16_compress_hook); buckets of
-        another size where reductions could be hidden behind the backward; a faster network, see ``ddpdoctor check``.
-
-    References:
-        https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html
-        https://arxiv.org/abs/2006.15704
-    """
+    """Most of a step passes between a rank's last gradient and the end of its reduction, also where nobody is late."""
     nodes = [node for node in evidence.training if node.timing.exposed_s is not None]
     if not nodes or max(node.timing.iterations for node in nodes) < FEWEST_LOOKS:
         raise NotApplicable("DistributedDataParallel has measured too few iterations")

@@ -18,42 +18,9 @@ FEWEST_LOOKS = 3
 """Looks that must all show the same number of reductions for each step."""
 
 
-@check(
-    "DDP007",
-    name="no-sync-around-backward-only",
-    title="no_sync encloses the backward and not the forward",
-    severity="warning",
-    family="training",
-    needs=NEEDS,
-    since="0.1.0",
-    id="training.no_sync_whole",
-    required=False,
-    commands=JOB,
-    explains=("PRF005",),
-)
+@check("DDP007", family="training", needs=NEEDS, id="training.no_sync_whole", required=False, commands=JOB)
 def find_unenclosed(evidence: Evidence) -> Iterable[Finding]:
-    """A backward runs under no_sync, but the forward before it did not: gradients are reduced all the same.
-
-    What it looks for:
-        Backwards that begin under the ``no_sync`` of a wrapper whose last forward in training was outside of it.
-
-    Why it matters:
-        DistributedDataParallel decides in the forward whether the backward reduces. Around the backward alone
-        ``no_sync`` does nothing: each micro-batch is reduced, and accumulation is as slow as without it.
-
-    How it decides:
-        By the wrapper's own switch at each backward and at the forward before. ``lint`` follows the loss of a backward
-        that stands below ``no_sync`` to a forward of the same model before it.
-
-    Known false alarms:
-        The backward of another loss, made under the ``no_sync`` of a wrapper that has no part in it.
-
-    Fix:
-        Let ``no_sync`` enclose the forward too.
-
-    References:
-        https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
-    """
+    """A backward runs under no_sync, but the forward before it did not: gradients are reduced all the same."""
     if not any(node.steps or node.numerics.counts for node in evidence.training):
         raise NotApplicable("no backward was seen on several ranks")
     told: dict[tuple[int, str, int], list[Unenclosed]] = {}
@@ -89,40 +56,9 @@ def _tell_unenclosed(evidence: Evidence, rows: Sequence[Unenclosed]) -> Finding:
     )
 
 
-@check(
-    "DDP012",
-    name="data-parallel-mixed",
-    title="nn.DataParallel inside of a distributed rank",
-    severity="warning",
-    family="training",
-    needs=NEEDS,
-    since="0.1.0",
-    id="training.data_parallel",
-    required=False,
-    commands=JOB,
-)
+@check("DDP012", family="training", needs=NEEDS, id="training.data_parallel", required=False, commands=JOB)
 def find_data_parallel(evidence: Evidence) -> Iterable[Finding]:
-    """A rank of a distributed job puts a model into nn.DataParallel, which spreads it over all GPUs of the machine.
-
-    What it looks for:
-        nn.DataParallel that is made in a job of several ranks.
-
-    Why it matters:
-        Every rank then copies its model to every GPU in each forward: ranks compete for memory and time, and
-        gradients are reduced by DistributedDataParallel, if at all, for one of the copies.
-
-    How it decides:
-        By the devices that it is given. Where there is one, or none, it does nothing, and it is a hint only.
-
-    Known false alarms:
-        Ranks that each own several GPUs on purpose, one model spread over them.
-
-    Fix:
-        Take nn.DataParallel out; one process for each GPU and DistributedDataParallel replace it.
-
-    References:
-        https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-nn-ddp-instead
-    """
+    """A rank of a distributed job puts a model into nn.DataParallel, which spreads it over all GPUs of the machine."""
     ranks = RankSet().union(*(node.ranks for node in evidence.training))
     if len(ranks) < 2:
         raise NotApplicable("it is no job of several ranks")
@@ -167,43 +103,9 @@ def _tell_data_parallel(rows: Sequence[Replicated]) -> Finding:
     )
 
 
-@check(
-    "PRF005",
-    name="gradient-sync-redundant",
-    title="Every micro-batch is reduced while gradients accumulate",
-    severity="warning",
-    family="training",
-    needs=NEEDS,
-    since="0.1.0",
-    id="training.reductions",
-    required=False,
-    commands=JOB,
-)
+@check("PRF005", family="training", needs=NEEDS, id="training.reductions", required=False, commands=JOB)
 def find_redundant(evidence: Evidence) -> Iterable[Finding]:
-    """Gradients of several micro-batches accumulate for one step of the optimizer, and each of them is reduced.
-
-    What it looks for:
-        The same number of backwards, above one, before every step, each of them reduced by the wrapper, and all but
-        the first adding to gradients that are there.
-
-    Why it matters:
-        One reduction for each step is enough: the others cost their time and change nothing.
-
-    How it decides:
-        Only in programs with one optimizer and one wrapper, and where every look (at steps 1, 2, 4, 8 …) shows
-        the same. Backwards before which gradients were set to None (SAM, L-BFGS, several losses) do not count; where
-        gradients are set to zero instead it cannot be told, and nothing is said.
-
-    Known false alarms:
-        Memory: under ``no_sync`` gradients are kept beside the buckets, where ``gradient_as_bucket_view`` is off.
-
-    Fix:
-        Run all micro-batches but the last under ``no_sync()``, forward and backward.
-
-    References:
-        https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html ;
-        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
-    """
+    """Gradients of several micro-batches accumulate for one step of the optimizer, and each of them is reduced."""
     looks = [look for node in evidence.training for look in node.syncs.paces]
     if not looks:
         raise NotApplicable("no steps of one optimizer and one DistributedDataParallel were seen")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpdoctor.evidence import RankSet
+from ddpdoctor.judge.catalogue import CodePage
 from ddpdoctor.judge.finding import EvidenceItem, Finding, Where
-from ddpdoctor.judge.registry import CodePage
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.words import fold_hosts, format_ranks
 

@@ -21,39 +21,14 @@ def register(registry: Registry) -> None:
 
 @check(
     "X-ddpdoctor-example-swap-001",
-    name="memory-swapped",
-    title="A node has memory of processes on disk",
-    severity="warning",
     family="environment",
     needs=(),
-    since="0.1.0",
     id="x.swap.unused",
     required=False,
     commands=("check",),
 )
 def find_swapping(evidence: Evidence) -> Iterable[Finding]:
-    """A node has memory of processes on disk.
-
-    What it looks for:
-        Nodes on which more than 256 MiB of swap are in use when the check begins.
-
-    Why it matters:
-        A rank whose pages are on disk waits for the disk in the middle of a step, and all others wait for it
-        in the next collective. It looks like a slow network.
-
-    How it decides:
-        SwapTotal minus SwapFree in /proc/meminfo. Idle pages are moved out on any machine that runs for days;
-        256 MiB is more than that.
-
-    Known false alarms:
-        Something large that nobody uses any more was swapped out long ago.
-
-    Fix:
-        Find who uses the memory (``ps aux --sort=-rss | head``), end it or give the job less per node.
-
-    References:
-        https://docs.kernel.org/filesystems/proc.html (meminfo)
-    """
+    """A node has memory of processes on disk."""
     seen = evidence.extra.get(KEY, {})
     if not seen:
         raise CannotLook("the gatherer of this plugin saw no node")
