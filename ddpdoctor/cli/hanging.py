@@ -215,7 +215,8 @@ def _judge(kind: str, evidence: Evidence, registry: Registry, code: str | None =
     checks = [
         each
         for each in registry.checks_of("run")
-        if each.needs == (kind,) and (code is None or each.codes == (code,))
+        if each.needs == (kind,) and (code is None or code in each.codes)
     ]
     _, findings = run_checks(checks, evidence)
-    return [each for each in order_findings(findings, checks) if each.state == "active"]
+    ordered = [each for each in order_findings(findings, checks) if each.state == "active"]
+    return [each for each in ordered if code is None or each.code == code]

@@ -40,19 +40,20 @@ def run(options: argparse.Namespace) -> int:
 
 def _put_pages(paper: Paper, index: Index, pages: list[Page], level: int) -> None:
     family_of = {code: row.family for row in reversed(index.rows) for code in row.codes}
-    shown = 0
     for family in dict.fromkeys(family_of.get(page.code, "") for page in pages):
         paper.gap()
         paper.put(family, style="bold")
         for page in pages:
             if family_of.get(page.code, "") == family:
-                shown += _put_page(paper, index, page, level)
+                _put_page(paper, index, page, level)
     paper.gap()
+    codes = {page.code for page in pages}
+    shown = sum(not codes.isdisjoint(row.codes) for row in index.rows)
     paper.put(f"{shown} checks, {len(pages)} findings; ddpdoctor explain CODE shows the page of one")
 
 
-def _put_page(paper: Paper, index: Index, page: Page, level: int) -> int:
-    """Write one finding and return the number of its checks."""
+def _put_page(paper: Paper, index: Index, page: Page, level: int) -> None:
+    """Write one finding."""
     rows = [row for row in index.rows if page.code in row.codes]
     origin = "" if page.source == "ddpdoctor" else f" (from {page.source})"
     paper.put(f"{page.title}{origin}", label=f"{page.code} {page.name} [{page.severity}]", indent=2, hang=6)
@@ -61,7 +62,6 @@ def _put_page(paper: Paper, index: Index, page: Page, level: int) -> int:
     if level > 0:
         needs = dict.fromkeys(kind for row in rows for kind in row.needs)
         paper.put(f"needs {', '.join(needs) or 'nothing'}; since {page.since}", indent=6, style="dim")
-    return len(rows)
 
 
 def _put_others(paper: Paper, index: Index) -> None:

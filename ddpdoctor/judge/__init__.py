@@ -2,6 +2,7 @@
 
 from ddpdoctor.judge.catalogue import CodePage
 from ddpdoctor.judge.finding import EvidenceItem, Finding, Fix, Where
+from ddpdoctor.judge.once import once
 from ddpdoctor.judge.registry import CannotLook, Check, NotApplicable, Registry, check, diagnosis
 from ddpdoctor.judge.runner import CheckRow, run_checks
 from ddpdoctor.judge.verdict import Verdict, order_findings, reach_verdict
@@ -20,6 +21,7 @@ __all__ = [
     "Where",
     "check",
     "diagnosis",
+    "once",
     "order_findings",
     "reach_verdict",
     "run_checks",

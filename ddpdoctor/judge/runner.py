@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import json
 import threading
 import time
@@ -13,6 +14,7 @@ from typing import Any
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.bundle import KINDS
 from ddpdoctor.judge.finding import CONFIDENCES, ROLES, SEVERITIES, STATES, Finding
+from ddpdoctor.judge.once import keeping
 from ddpdoctor.judge.registry import OURS, CannotLook, Check, NotApplicable
 
 CHECK_LIMIT_S = 20.0
@@ -82,14 +84,16 @@ def run_checks(
         review: gets each finding before its check's row is made, and may give back one of another state.
 
     Returns:
-        One row per check in the given order, and all findings with code, name and severity filled in.
+        One row per check in the given order, and all findings with code, name and severity filled in. What a check
+        has found before it says that it cannot look further is found.
     """
     rows: list[CheckRow] = []
     findings: list[Finding] = []
-    for each in checks:
-        row, found = _run_one(each, evidence, limit_s, review or (lambda finding: finding))
-        rows.append(row)
-        findings.extend(found)
+    with keeping():
+        for each in checks:
+            row, found = _run_one(each, evidence, limit_s, review or (lambda finding: finding))
+            rows.append(row)
+            findings.extend(found)
     return rows, findings
 
 
@@ -106,18 +110,19 @@ def _run_one(
         if why is not None and not getattr(evidence, kind):
             return row("unknown" if why.applicable else "skipped", why.reason), []
     outcome = _Outcome()
-    thread = threading.Thread(target=_call, args=(each, evidence, outcome), daemon=True)
+    context = contextvars.copy_context()  # with what other checks have judged already
+    thread = threading.Thread(target=context.run, args=(_call, each, evidence, outcome), daemon=True)
     started = time.perf_counter()
     thread.start()
     _await(thread, outcome, limit_s, ours=each.source == OURS)
     seconds = time.perf_counter() - started
     if thread.is_alive():
         return row("error", f"{each.source}: no answer within {limit_s:g} s", seconds), []
-    if outcome.status:
-        return row(outcome.status, outcome.reason, seconds), []
     findings = [review(finding) for finding in outcome.findings]
     real = [f for f in findings if f.severity != "info" and f.state == "active"]
-    return row("fail" if real else "pass", real[0].message if real else None, seconds), findings
+    if real and outcome.status != "error":
+        return row("fail", real[0].message, seconds), findings
+    return row(outcome.status or "pass", outcome.reason, seconds), findings
 
 
 @dataclass(slots=True)
@@ -147,12 +152,14 @@ def _call(each: Check, evidence: Evidence, outcome: _Outcome) -> None:
     if hasattr(time, "pthread_getcpuclockid"):
         outcome.clock = time.pthread_getcpuclockid(threading.get_ident())
     try:
-        outcome.findings = [_complete(each, finding) for finding in each.function(evidence)]
+        for finding in each.function(evidence):
+            outcome.findings.append(_complete(each, finding))
     except CannotLook as why:
         outcome.status, outcome.reason = "unknown", str(why)
     except NotApplicable as why:
         outcome.status, outcome.reason = "skipped", str(why)
     except BaseException as problem:  # a check of anyone's must not stop the others
+        outcome.findings.clear()
         outcome.status = "error"
         outcome.reason = f"{each.source}: {type(problem).__name__}{_read_message(problem)}"
 

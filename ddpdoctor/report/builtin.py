@@ -31,7 +31,7 @@ class LazyRenderer:
 
 BUILTIN = (
     ("text", "for people, in the terminal", "ddpdoctor.report.terminal:TextRenderer"),
-    ("json", "the whole report as JSON (schema 1.0)", "ddpdoctor.report.json_renderer:JsonRenderer"),
+    ("json", "the whole report as JSON (schema 1.1)", "ddpdoctor.report.json_renderer:JsonRenderer"),
     ("html", "one self-contained page, readable offline", "ddpdoctor.report.html.renderer:HtmlRenderer"),
     ("junit", "checks as test cases, for GitLab and Jenkins", "ddpdoctor.report.junit:JunitRenderer"),
     ("sarif", "findings with places for code scanning (SARIF 2.1.0)", "ddpdoctor.report.sarif:SarifRenderer"),

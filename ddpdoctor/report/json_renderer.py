@@ -21,7 +21,7 @@ class JsonRenderer:
     """Format ``json``."""
 
     name = "json"
-    description = "the whole report as JSON (schema 1.0)"
+    description = "the whole report as JSON (schema 1.1)"
 
     def render(self, report: Report, options: RenderOptions) -> str:
         """Return the report as JSON text in UTF-8-safe form, ending in a newline.

@@ -74,7 +74,10 @@ def _assign(findings: Sequence[Finding], report: Report) -> dict[str, list[Findi
     for finding in findings:
         own = rows.get((finding.code, "fail"), [])
         if finding.severity == "info":
-            own = [*rows.get((finding.code, "pass"), []), *own]
+            own = [
+                *(row for status in ("pass", "unknown") for row in rows.get((finding.code, status), [])),
+                *own,
+            ]
         first = [row for row in own if row.reason == finding.message] or own
         found.setdefault(first[0].id if first else "", []).append(finding)
     return found

@@ -1,4 +1,4 @@
-"""The report: one object, one JSON form (``schema_version`` 1.0), from which every output is made."""
+"""The report: one object, one JSON form (``schema_version`` 1.1), from which every output is made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddpdoctor.judge.suppression import Remark
 from ddpdoctor.judge.verdict import Verdict
 
 SCHEMA = "ddpdoctor.report"
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 MEASURED = ("bandwidth", "pairs", "baselines", "links")
 """Evidence kinds that the JSON form holds under ``measurements`` instead of ``evidence``."""
 

@@ -19,6 +19,7 @@ from ddpdoctor.evidence.job import (
     TextMatch,
 )
 from ddpdoctor.evidence.texts import find_entry, match_line
+from ddpdoctor.judge.once import keeping
 from ddpdoctor.testing import make_node
 from ddpdoctor_checks.crash.frames import read_traceback, stands_in, user_frames, user_line
 from ddpdoctor_checks.crash.judging import diagnose
@@ -404,8 +405,9 @@ def test_source_text_of_a_line_reaches_the_finding() -> None:
 
 def test_judgement_is_made_once_for_one_evidence() -> None:
     evidence = Job(2).raises(0, "KeyError", "'x'").complains([1]).evidence()
-    assert diagnose(evidence) is diagnose(evidence)
-    assert diagnose(replace(evidence)) is not diagnose(evidence)
+    with keeping():
+        assert diagnose(evidence) is diagnose(evidence)
+        assert diagnose(replace(evidence)) is not diagnose(evidence)
 
 
 def test_crash_that_names_neither_rank_nor_process_is_told() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddpdoctor.evidence import Evidence, Frame
+from ddpdoctor.evidence import Absent, Evidence, Frame
 from ddpdoctor.evidence.job import (
     ExceptionRecord,
     MemoryRecord,
@@ -347,10 +347,7 @@ def test_every_code_of_the_family_has_a_case_or_a_test_of_its_own() -> None:
     assert set(registry.pages) == {name.split()[0] for name in CASES} | own
 
 
-@pytest.mark.parametrize(
-    "row", ["crash.exceptions", "crash.port_taken", "crash.rank_numbers", "crash.early_ends"]
-)
-def test_world_without_a_job_is_not_judged(row: str) -> None:
+def test_world_without_a_job_is_not_judged() -> None:
     import ddpdoctor_checks.crash as family
     from ddpdoctor.judge import Registry, run_checks
 
@@ -358,8 +355,9 @@ def test_world_without_a_job_is_not_judged(row: str) -> None:
     registry.add_module(family)
     rows, findings = run_checks(registry.checks, make_world())
     assert findings == []
-    assert {each.status for each in rows} <= {"skipped", "pass"}
-    assert next(each for each in rows if each.id == row).status == "skipped"
+    assert {each.id: each.status for each in rows} == dict.fromkeys(
+        ("crash.cause", "crash.device_set", "crash.restarts", "crash.address_family"), "skipped"
+    )
 
 
 def test_check_has_no_row_of_this_family() -> None:
@@ -431,9 +429,17 @@ def test_text_counts_only_under_its_condition(name: str) -> None:
     assert found[0].code == code
 
 
-def test_rows_are_one_per_code_and_all_of_them_pass_or_fail() -> None:
+def test_rows_are_one_per_judgement_and_all_of_them_pass_or_fail() -> None:
     _, _, rows = judge(one_raises("KeyError", "'x'"))
     failed: list[CheckRow] = [row for row in rows.values() if row.status == "fail"]
-    assert [row.id for row in failed] == ["crash.exceptions"]
+    assert [row.id for row in failed] == ["crash.cause"]
     assert SITE  # the frames of torch stay folded
-    assert len({row.codes for row in rows.values()}) == len(rows)
+    assert {row.status for row in rows.values()} == {"pass", "fail"}
+
+
+@pytest.mark.parametrize(("applies", "status"), [(True, "unknown"), (False, "pass")])
+def test_job_whose_processes_were_not_seen_is_not_fine(applies: bool, status: str) -> None:
+    evidence = replace(Job(2, exit_code=0).says_example(0, "address-family").evidence(), processes=())
+    unseen = replace(evidence, absent={"processes": Absent("nobody looked", applicable=applies)})
+    row = judge(unseen)[2]["crash.cause"]
+    assert (row.status, row.reason) == (status, "nobody looked" if applies else None)

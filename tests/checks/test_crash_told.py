@@ -18,7 +18,7 @@ from ddpdoctor.evidence.job import (
 from ddpdoctor.evidence.numbers import Numbers
 from ddpdoctor.evidence.texts import find_entry
 from ddpdoctor.testing import assert_status
-from ddpdoctor_checks.crash import find_exception
+from ddpdoctor_checks.crash import find_cause
 from ddpdoctor_checks.crash.frames import user_frames
 from tests.checks.crashed import all_raise, everyone_raises, one_raises, restarts_of, said, segfault, unused
 from tests.checks.jobs import LOOP, TIMED_OUT, Job, at, cause_of, join_attempts, judge
@@ -99,7 +99,7 @@ def test_checks_of_crashes_say_that_we_ended_the_job() -> None:
     job = Job(2, exit_code=None).terminates([0, 1])
     job.end = {"stopped": True, "interrupted": "SIGTERM"}
     rows = judge(job)[2]
-    assert "ddpdoctor ended the job" in (rows["crash.exceptions"].reason or "")
+    assert "ddpdoctor ended the job" in (rows["crash.cause"].reason or "")
 
 
 def test_two_processes_of_one_rank_are_named() -> None:
@@ -298,7 +298,7 @@ def test_log_without_ranks_is_judged_too() -> None:
 def test_job_in_which_only_victims_spoke_is_not_judged() -> None:
     findings, verdict, rows = judge(Job(4).complains(range(4)))
     assert findings == []
-    row = rows["crash.exceptions"]
+    row = rows["crash.cause"]
     assert row.status == "unknown"
     assert "only victims were seen" in (row.reason or "")
     assert (verdict.status, verdict.code) == ("problems", None)
@@ -307,7 +307,7 @@ def test_job_in_which_only_victims_spoke_is_not_judged() -> None:
 
 def test_job_that_left_nothing_is_not_judged() -> None:
     evidence = Evidence(launch=Launch(command="run"), job=(JobEnd(1),))
-    reason = assert_status(find_exception, evidence, "unknown")
+    reason = assert_status(find_cause, evidence, "unknown")
     assert "no process of the job left" in reason
 
 

@@ -13,7 +13,7 @@ from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.native import NativeFrame
 from ddpdoctor.evidence.standstill import Call, Stand, Standstill
 from ddpdoctor.judge import CannotLook, Finding, NotApplicable
-from ddpdoctor_checks.hangs.findings import find_progress, judge_look
+from ddpdoctor_checks.hangs.findings import find_hang, judge_look
 
 C10D = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 
@@ -104,7 +104,7 @@ def test_a_stopped_rank_is_said_to_be_stopped() -> None:
 def test_where_too_little_is_known_nobody_is_named(stands: tuple[Stand, ...]) -> None:
     assert judge(*stands) is None
     with pytest.raises(CannotLook):
-        find_progress(see(*stands))
+        list(find_hang(see(*stands)))
 
 
 def test_without_the_scheduler_s_word_the_time_of_looking_counts() -> None:
@@ -168,13 +168,13 @@ def test_ranks_of_other_nodes_may_be_what_all_wait_for() -> None:
     stands = (waits(0), waits(1))
     assert judge(*stands, world=4) is None
     with pytest.raises(CannotLook, match=r"ranks 2-3 on other nodes were not seen: attach there as well"):
-        find_progress(see(*stands, world=4))
+        list(find_hang(see(*stands, world=4)))
 
 
 def test_the_reason_says_what_may_be_granted() -> None:
     stands = (make(0, (), note="py-spy may not read: sudo"), make(1, (), note="py-spy may not read: sudo"))
     with pytest.raises(CannotLook, match=r"where ranks 0-1 stand could not be read.*sudo"):
-        find_progress(see(*stands))
+        list(find_hang(see(*stands)))
 
 
 def test_a_rank_that_computes_while_others_wait_for_very_long_is_a_warning() -> None:
@@ -196,10 +196,10 @@ def test_a_job_that_moves_has_no_finding(stage: str) -> None:
     evidence = see(waits(0), outside(1), stage=stage)
     assert judge_look(evidence) is None
     if stage == "moving":
-        assert list(find_progress(evidence)) == []
+        assert list(find_hang(evidence)) == []
     else:
         with pytest.raises(CannotLook, match="too short to name anybody"):
-            find_progress(evidence)
+            list(find_hang(evidence))
 
 
 def test_a_look_that_was_asked_for_says_nothing_of_the_job_s_end() -> None:

@@ -315,7 +315,7 @@ def test_a_group_of_one_rank_is_no_fault() -> None:
 
 def test_a_rank_that_waits_in_a_group_of_nobody_knows_whom_is_not_fine() -> None:
     report = judge(Made(4).together().call([3], "all_reduce", 11, 1, SCHEDULED, group="7"))
-    reason = next(row.reason for row in report.checks if row.id == "recorder.missing")
+    reason = next(row.reason for row in report.checks if row.id == "recorder.calls")
     assert reason == "rank 3 waits in all_reduce #1 of group 7, and nothing tells who is a member of it"
     assert report.verdict.status == "unknown"
 
@@ -381,7 +381,7 @@ def test_a_time_out_of_all_is_told_once() -> None:
 def test_one_rank_alone_tells_nothing() -> None:
     report = judge(Made(1).together())
     assert report.verdict.status == "unknown"
-    assert "one rank alone" in next(row.reason or "" for row in report.checks if row.id == "recorder.missing")
+    assert "one rank alone" in next(row.reason or "" for row in report.checks if row.id == "recorder.calls")
 
 
 def test_jobs_without_recorded_calls_are_not_judged_by_them() -> None:

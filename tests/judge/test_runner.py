@@ -230,3 +230,23 @@ def test_own_check_that_never_ends_is_given_up() -> None:
 def test_row_survives_being_saved() -> None:
     row, _ = run_one(say(), required=False)
     assert CheckRow.from_dict({**row.to_dict(), "newer": 1}).to_dict() == row.to_dict()
+
+
+@pytest.mark.parametrize(("severity", "status"), [("warning", "fail"), ("info", "unknown")])
+def test_what_was_found_before_it_could_not_look_further_is_found(severity: str, status: str) -> None:
+    def judge(evidence: Evidence) -> Iterable[Finding]:
+        yield Finding("Broken.", severity=severity)
+        raise CannotLook("the rest was not seen")
+
+    row, findings = run_one(judge)
+    assert [finding.message for finding in findings] == ["Broken."]
+    assert (row.status, row.reason) == (status, "Broken." if status == "fail" else "the rest was not seen")
+
+
+def test_check_that_raises_has_found_nothing() -> None:
+    def judge(evidence: Evidence) -> Iterable[Finding]:
+        yield Finding("Broken.")
+        raise RuntimeError("odd")
+
+    row, findings = run_one(judge)
+    assert (row.status, findings) == ("error", [])

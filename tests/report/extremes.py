@@ -285,7 +285,7 @@ def sample_many(number: int = 1000, files: int = 50) -> Report:
         for each in range(number)
     )
     first = findings[0].message
-    rows = (CheckRow("lint.missing", ("COL002",), "source", "fail", first, 0.001, "ddpdoctor"),)
+    rows = (CheckRow("lint.calls", ("COL002",), "source", "fail", first, 0.001, "ddpdoctor"),)
     return make_report(
         Evidence(launch=Launch("lint", nproc=0, world_size=0, backend="none")),
         verdict=Verdict("problems", first, "COL002", 1, 1),

@@ -102,7 +102,7 @@ def test_note_does_not_fail_a_case() -> None:
 
 def test_several_findings_of_a_check_are_cases_of_their_own() -> None:
     cases = read(sample_many(3))["source"]
-    assert list(cases) == [f"lint.missing [src/part{n}.py:{n + 2}]" for n in range(3)]
+    assert list(cases) == [f"lint.calls [src/part{n}.py:{n + 2}]" for n in range(3)]
     assert all(isinstance(result, junitparser.Failure) for result in cases.values())
 
 
@@ -112,7 +112,7 @@ def test_findings_of_one_place_have_names_of_their_own_and_notes_are_kept() -> N
     note = replace(finding, severity="info", message="Only a note.")
     root = ElementTree.fromstring(render(replace(report, findings=(finding, finding, note))).encode())
     names = [case.get("name") for case in root.iter("testcase")]
-    assert names == ["verdict", "lint.missing [src/part0.py:2]", "lint.missing [src/part0.py:2] (2)"]
+    assert names == ["verdict", "lint.calls [src/part0.py:2]", "lint.calls [src/part0.py:2] (2)"]
     assert [(each.text or "").splitlines()[0] for each in root.iter("system-out")] == ["Only a note."]
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-
 from ddpdoctor.evidence import Evidence
+from ddpdoctor.judge import once
 from ddpdoctor_checks.calls.matching import Difference, Matching, match_calls
 from ddpdoctor_checks.calls.sequences import is_ring
 
@@ -14,17 +13,10 @@ TOLD = frozenset({"mismatch", "apart", "skipped", "extra", "swapped", "missing"}
 """Kinds of differences that name what is wrong."""
 
 
-_lock = threading.Lock()
-_last: list[tuple[Evidence, list[Matching]]] = []
-
-
+@once
 def match_evidence(evidence: Evidence) -> list[Matching]:
-    """Return each log of calls matched over ranks; that of the same evidence is made once."""
-    with _lock:
-        if not _last or _last[0][0] is not evidence:
-            logs = [log for log in evidence.calls if not is_ring(log)]
-            _last[:] = [(evidence, [match_calls(log) for log in logs])]
-        return _last[0][1]
+    """Return each log of calls matched over ranks."""
+    return [match_calls(log) for log in evidence.calls if not is_ring(log)]
 
 
 def first_difference(evidence: Evidence) -> tuple[Matching, Difference] | None:

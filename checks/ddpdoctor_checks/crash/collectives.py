@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
+from ddpdoctor.evidence import RankSet
+from ddpdoctor.judge import EvidenceItem, Fix
 from ddpdoctor_checks.calls.last import LastCall, describe_call, find_last_mismatch
 from ddpdoctor_checks.crash.again import Again, look_again, place_failures
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
@@ -15,7 +15,7 @@ from ddpdoctor_checks.crash.ends import list_exits
 from ddpdoctor_checks.crash.frames import tell_line
 from ddpdoctor_checks.crash.lagging import Lag, find_lag
 from ddpdoctor_checks.crash.launching import rerun
-from ddpdoctor_checks.crash.telling import JOB, Clause, tell
+from ddpdoctor_checks.crash.telling import Clause, Describe
 from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.wording import capitalise, choose_form, join_words, name_set
 
@@ -98,12 +98,6 @@ def _describe_lag(group: Group, lag: Lag) -> Clause:
         seen=seen,
         confidence="high",
     )  # fmt: skip
-
-
-@check("COL002", family="crash", needs=(), id="crash.barrier", commands=JOB)
-def find_collective_missing(evidence: Evidence) -> Iterable[Finding]:
-    """Some ranks never make a call that others wait in."""
-    yield from tell(evidence, "COL002", _describe_missing)
 
 
 def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
@@ -256,12 +250,6 @@ def _describe_again(again: Again) -> str:
     return f"{again.what}{named}"
 
 
-@check("COL003", family="crash", needs=(), id="crash.collectives", commands=JOB)
-def find_mismatch(evidence: Evidence) -> Iterable[Finding]:
-    """At one point of the program ranks called different collectives, or one with other shapes or types."""
-    yield from tell(evidence, "COL003", _describe_mismatch)
-
-
 def _fixes_timeout(diagnosis: Diagnosis) -> list[Fix]:
     """What names the rank that does not come: there is another way for each backend, and for a job nobody watched."""
     backends = {view.process.backend for view in diagnosis.views.ranks if view.process is not None} - {None}
@@ -315,12 +303,6 @@ def _describe_timeout(diagnosis: Diagnosis, group: Group) -> Clause:
     )  # fmt: skip
 
 
-@check("COL005", family="crash", needs=(), id="crash.timeouts", commands=JOB)
-def find_timeout(evidence: Evidence) -> Iterable[Finding]:
-    """Ranks waited in a collective until its limit, and nobody failed."""
-    yield from tell(evidence, "COL005", _describe_timeout)
-
-
 def _describe_early(diagnosis: Diagnosis, group: Group) -> Clause:
     early = diagnosis.suspects
     who = name_set(early) if early else "a rank"
@@ -344,7 +326,9 @@ def _describe_early(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check("COL008", family="crash", needs=("processes",), id="crash.early_ends", commands=JOB)
-def find_finished_early(evidence: Evidence) -> Iterable[Finding]:
-    """A rank ended well, and the others then lost it in the middle of a collective."""
-    yield from tell(evidence, "COL008", _describe_early)
+CLAUSES: dict[str, Describe] = {
+    "COL002": _describe_missing,
+    "COL008": _describe_early,
+    "COL003": _describe_mismatch,
+    "COL005": _describe_timeout,
+}

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from ddpdoctor.evidence import Evidence
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
+from ddpdoctor.judge import EvidenceItem, Fix
 from ddpdoctor_checks.crash.again import look_again
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.launching import rerun
-from ddpdoctor_checks.crash.telling import JOB, Clause, tell
+from ddpdoctor_checks.crash.telling import Clause, Describe
 from ddpdoctor_checks.crash.views import View
 from ddpdoctor_checks.wording import name_set
 
@@ -66,12 +63,6 @@ def _describe_device_error(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check("ERR007", family="crash", needs=(), id="crash.device_errors", commands=JOB)
-def find_device_error(evidence: Evidence) -> Iterable[Finding]:
-    """A kernel failed on the GPU, and the error was reported later, at another line."""
-    yield from tell(evidence, "ERR007", _describe_device_error)
-
-
 def _describe_device_memory(diagnosis: Diagnosis, group: Group) -> Clause:
     size = group.first.groups.get("size")
     asked = f" ({size} asked for)" if size else ""
@@ -92,7 +83,7 @@ def _describe_device_memory(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(f"the GPU's memory ran out{asked}", fixes, {"asked": size})
 
 
-@check("ERR008", family="crash", needs=(), id="crash.device_memory", commands=JOB)
-def find_device_memory(evidence: Evidence) -> Iterable[Finding]:
-    """The memory of a GPU ran out on some ranks."""
-    yield from tell(evidence, "ERR008", _describe_device_memory)
+CLAUSES: dict[str, Describe] = {
+    "ERR007": _describe_device_error,
+    "ERR008": _describe_device_memory,
+}

@@ -9,7 +9,7 @@ from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.launching import rerun
-from ddpdoctor_checks.crash.telling import JOB, Clause, require_job, tell
+from ddpdoctor_checks.crash.telling import JOB, Clause, Describe, require_job
 from ddpdoctor_checks.wording import choose_form, count_of, name_set
 
 _SET_DEVICE = 'local_rank = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(local_rank)'
@@ -55,12 +55,6 @@ def _describe_launcher(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check("BKD001", family="crash", needs=(), id="crash.backend", commands=JOB)
-def find_backend_unavailable(evidence: Evidence) -> Iterable[Finding]:
-    """The backend that the script asked for is not built in, or has no device."""
-    yield from tell(evidence, "BKD001", _describe_unavailable)
-
-
 def _describe_failed(diagnosis: Diagnosis, group: Group) -> Clause:
     first = group.first
     gloo = first.entry is not None and first.entry.id.startswith("gloo")
@@ -85,12 +79,6 @@ def _describe_failed(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check("BKD002", family="crash", needs=(), id="crash.backend_works", commands=JOB)
-def find_backend_failed(evidence: Evidence) -> Iterable[Finding]:
-    """A process group or its first collective failed in the backend."""
-    yield from tell(evidence, "BKD002", _describe_failed)
-
-
 def _describe_shared(diagnosis: Diagnosis, group: Group) -> Clause:
     pairs = {
         (int(each.groups["rank"]), int(each.groups["other"]))
@@ -111,12 +99,6 @@ def _describe_shared(diagnosis: Diagnosis, group: Group) -> Clause:
         {"device": device},
         ranks=ranks,
     )
-
-
-@check("BKD003", family="crash", needs=(), id="crash.device_shared", commands=JOB)
-def find_device_shared(evidence: Evidence) -> Iterable[Finding]:
-    """NCCL found two ranks on one GPU."""
-    yield from tell(evidence, "BKD003", _describe_shared)
 
 
 def _describe_range(diagnosis: Diagnosis, group: Group) -> Clause:
@@ -155,12 +137,6 @@ def _count_visible(value: str) -> int:
     return len(shown)
 
 
-@check("BKD004", family="crash", needs=(), id="crash.device_ordinal", commands=JOB)
-def find_device_out_of_range(evidence: Evidence) -> Iterable[Finding]:
-    """A rank asked for a GPU that it does not see."""
-    yield from tell(evidence, "BKD004", _describe_range)
-
-
 def _describe_unsupported(diagnosis: Diagnosis, group: Group) -> Clause:
     entry = group.first.entry.id if group.first.entry is not None else ""
     if entry == "kernel-image-missing":
@@ -176,12 +152,6 @@ def _describe_unsupported(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(what, (fix,), {"driver": group.first.groups.get("driver")})
 
 
-@check("BKD005", family="crash", needs=(), id="crash.device_support", commands=JOB)
-def find_device_unsupported(evidence: Evidence) -> Iterable[Finding]:
-    """Torch and the GPU or its driver do not fit."""
-    yield from tell(evidence, "BKD005", _describe_unsupported)
-
-
 def _describe_conflict(diagnosis: Diagnosis, group: Group) -> Clause:
     symbol = group.first.groups.get("symbol")
     return Clause(
@@ -195,12 +165,6 @@ def _describe_conflict(diagnosis: Diagnosis, group: Group) -> Clause:
     )  # fmt: skip
 
 
-@check("BKD006", family="crash", needs=(), id="crash.library", commands=JOB)
-def find_library_conflict(evidence: Evidence) -> Iterable[Finding]:
-    """Torch loaded an NCCL that is not its own."""
-    yield from tell(evidence, "BKD006", _describe_conflict)
-
-
 def _describe_peer_access(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(
         "a GPU cannot reach another one's memory directly, and was asked to",
@@ -209,12 +173,6 @@ def _describe_peer_access(diagnosis: Diagnosis, group: Group) -> Clause:
             Fix("let NCCL do without", rerun(diagnosis, environment=("NCCL_P2P_DISABLE=1",))),
         ),
     )
-
-
-@check("BKD007", family="crash", needs=(), id="crash.peer_access", commands=JOB)
-def find_peer_access(evidence: Evidence) -> Iterable[Finding]:
-    """CUDA refused access between two GPUs."""
-    yield from tell(evidence, "BKD007", _describe_peer_access)
 
 
 def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
@@ -232,12 +190,6 @@ def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
         ),
         {"device": device, "backend": backend},
     )
-
-
-@check("BKD008", family="crash", needs=(), id="crash.tensor_device", commands=JOB)
-def find_device_mismatch(evidence: Evidence) -> Iterable[Finding]:
-    """A collective was called with a CPU tensor in a GPU-only group, or the reverse."""
-    yield from tell(evidence, "BKD008", _describe_mismatch)
 
 
 @check("BKD009", family="crash", needs=(), id="crash.device_set", required=False, commands=JOB)
@@ -274,3 +226,15 @@ def find_device_unset(evidence: Evidence) -> Iterable[Finding]:
         ),
         details={"lines": sum(text.count for text in said)},
     )
+
+
+CLAUSES: dict[str, Describe] = {
+    "BKD002": _describe_failed,
+    "BKD001": _describe_unavailable,
+    "BKD008": _describe_mismatch,
+    "BKD004": _describe_range,
+    "BKD003": _describe_shared,
+    "BKD005": _describe_unsupported,
+    "BKD006": _describe_conflict,
+    "BKD007": _describe_peer_access,
+}

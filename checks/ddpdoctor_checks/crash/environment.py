@@ -9,7 +9,7 @@ from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
 from ddpdoctor.text.shell import quote_words
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.launching import launcher_of, rerun, script_words
-from ddpdoctor_checks.crash.telling import JOB, Clause, require_job, tell
+from ddpdoctor_checks.crash.telling import JOB, Clause, Describe, require_job
 from ddpdoctor_checks.wording import count_of, format_bytes, join_words, name_set
 
 LOADER_FILES = ("loader-files-exhausted", "ancillary-data-lost")
@@ -28,12 +28,6 @@ def _describe_variables(diagnosis: Diagnosis, group: Group) -> Clause:
         ),
         {"variable": variable, "launcher": launcher_of(diagnosis)},
     )
-
-
-@check("ENV001", family="crash", needs=(), id="crash.variables", commands=JOB)
-def find_variables_missing(evidence: Evidence) -> Iterable[Finding]:
-    """A rank needed a variable that a launcher sets, and it was not there."""
-    yield from tell(evidence, "ENV001", _describe_variables)
 
 
 def _describe_double(diagnosis: Diagnosis, group: Group) -> Clause:
@@ -58,12 +52,6 @@ def _describe_double(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check("ENV002", family="crash", needs=("processes",), id="crash.rank_numbers", commands=JOB)
-def find_rank_duplicated(evidence: Evidence) -> Iterable[Finding]:
-    """Two processes of the failed job held one rank at the same time."""
-    yield from tell(evidence, "ENV002", _describe_double)
-
-
 def _describe_local_rank(diagnosis: Diagnosis, group: Group) -> Clause:
     option = group.first.groups.get("option", "--local-rank")
     other = "--local_rank" if option == "--local-rank" else "--local-rank"
@@ -86,12 +74,6 @@ def _describe_local_rank(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check("ENV007", family="crash", needs=(), id="crash.local_rank", commands=JOB)
-def find_local_rank(evidence: Evidence) -> Iterable[Finding]:
-    """The script's parser refused the local rank that its launcher passes as an argument."""
-    yield from tell(evidence, "ENV007", _describe_local_rank)
-
-
 def _describe_shared_memory(diagnosis: Diagnosis, group: Group) -> Clause:
     memory = diagnosis.views.memory.get(group.first.view.node)
     total = memory.shm_total_bytes if memory is not None else None
@@ -110,12 +92,6 @@ def _describe_shared_memory(diagnosis: Diagnosis, group: Group) -> Clause:
         ),
         {"shm_total_bytes": total, "shm_free_bytes": free},
     )  # fmt: skip
-
-
-@check("ENV008", family="crash", needs=(), id="crash.shared_memory", commands=JOB)
-def find_shared_memory_full(evidence: Evidence) -> Iterable[Finding]:
-    """A loader worker or NCCL ran out of /dev/shm."""
-    yield from tell(evidence, "ENV008", _describe_shared_memory)
 
 
 def _describe_files(diagnosis: Diagnosis, group: Group) -> Clause:
@@ -147,12 +123,6 @@ def _describe_files(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check("ENV009", family="crash", needs=(), id="crash.open_files", commands=JOB)
-def find_open_files(evidence: Evidence) -> Iterable[Finding]:
-    """A rank or a loader worker ran out of file descriptors."""
-    yield from tell(evidence, "ENV009", _describe_files)
-
-
 def _describe_locked_memory(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(
         "NCCL could not lock memory for RDMA: the limit of locked memory is too low",
@@ -163,12 +133,6 @@ def _describe_locked_memory(diagnosis: Diagnosis, group: Group) -> Clause:
                 "echo '* - memlock unlimited' | sudo tee -a /etc/security/limits.conf"),
         ),
     )  # fmt: skip
-
-
-@check("ENV010", family="crash", needs=(), id="crash.locked_memory", commands=JOB)
-def find_memory_not_locked(evidence: Evidence) -> Iterable[Finding]:
-    """NCCL could not register its buffers with an RDMA device."""
-    yield from tell(evidence, "ENV010", _describe_locked_memory)
 
 
 def _describe_hangup(diagnosis: Diagnosis, group: Group) -> Clause:
@@ -191,12 +155,6 @@ def _describe_hangup(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check("ENV012", family="crash", needs=(), id="crash.hangup", commands=JOB)
-def find_hangup(evidence: Evidence) -> Iterable[Finding]:
-    """The job ended with SIGHUP, hours in, because a terminal or a connection was closed."""
-    yield from tell(evidence, "ENV012", _describe_hangup)
-
-
 def _describe_spawn(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(
         "processes are started while the main module is imported: it has no main guard",
@@ -207,12 +165,6 @@ def _describe_spawn(diagnosis: Diagnosis, group: Group) -> Clause:
             ),
         ),
     )
-
-
-@check("ENV017", family="crash", needs=(), id="crash.spawn_guard", commands=JOB)
-def find_spawn_unguarded(evidence: Evidence) -> Iterable[Finding]:
-    """Children of multiprocessing import the script again and start children themselves."""
-    yield from tell(evidence, "ENV017", _describe_spawn)
 
 
 @check("ENV018", family="crash", needs=(), id="crash.restarts", required=False, commands=JOB)
@@ -271,7 +223,14 @@ def _describe_uninitialised(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check("ENV019", family="crash", needs=(), id="crash.initialisation", commands=JOB)
-def find_uninitialised(evidence: Evidence) -> Iterable[Finding]:
-    """A collective, a sampler or SyncBatchNorm was used before the process group existed, or it was made twice."""
-    yield from tell(evidence, "ENV019", _describe_uninitialised)
+CLAUSES: dict[str, Describe] = {
+    "ENV012": _describe_hangup,
+    "ENV007": _describe_local_rank,
+    "ENV010": _describe_locked_memory,
+    "ENV009": _describe_files,
+    "ENV002": _describe_double,
+    "ENV008": _describe_shared_memory,
+    "ENV017": _describe_spawn,
+    "ENV019": _describe_uninitialised,
+    "ENV001": _describe_variables,
+}

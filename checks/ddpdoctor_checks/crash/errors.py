@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import PurePosixPath
 
-from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check
+from ddpdoctor.evidence import RankSet
+from ddpdoctor.judge import EvidenceItem, Fix
 from ddpdoctor.text.shell import quote_word
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.failures import Level
 from ddpdoctor_checks.crash.frames import tell_line
 from ddpdoctor_checks.crash.launching import rerun, script_words
-from ddpdoctor_checks.crash.telling import JOB, Clause, require_job, tell
+from ddpdoctor_checks.crash.telling import Clause, Describe
 from ddpdoctor_checks.wording import capitalise, choose_form, count_of, name_set
 
 _HINTS: tuple[tuple[str, Fix], ...] = (
@@ -102,15 +101,6 @@ def _describe_exception(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(f"{first.words}{outer}", fixes, seen=seen)
 
 
-@check("ERR001", family="crash", needs=(), id="crash.exceptions", commands=JOB)
-def find_exception(evidence: Evidence) -> Iterable[Finding]:
-    """A rank raised an exception of its own that nobody caught; the others only lost it."""
-    diagnosis = require_job(evidence)
-    yield from tell(evidence, "ERR001", _describe_exception)
-    if diagnosis.cause is None and diagnosis.reason is not None:
-        raise CannotLook(f"it cannot be told who failed first: {diagnosis.reason}")
-
-
 def _describe_exit(diagnosis: Diagnosis, group: Group) -> Clause:
     process = group.first.view.process
     how = process.exit_how if process is not None else None
@@ -167,12 +157,6 @@ def _usage_error(words: str) -> str:
 
 def _log_command(diagnosis: Diagnosis) -> str:
     return rerun(diagnosis, "--tee", "3")
-
-
-@check("ERR006", family="crash", needs=(), id="crash.exits", commands=JOB)
-def find_exited(evidence: Evidence) -> Iterable[Finding]:
-    """A rank ended itself: sys.exit or os._exit with a status other than 0, and no exception."""
-    yield from tell(evidence, "ERR006", _describe_exit)
 
 
 def _describe_not_started(diagnosis: Diagnosis, group: Group) -> Clause:
@@ -232,12 +216,6 @@ def _begin_at(diagnosis: Diagnosis, what: str, fixes: list[Fix], place: str = ""
     )
 
 
-@check("ERR009", family="crash", needs=(), id="crash.script", commands=JOB)
-def find_not_started(evidence: Evidence) -> Iterable[Finding]:
-    """The script is missing, does not parse, or imports a module that is not there."""
-    yield from tell(evidence, "ERR009", _describe_not_started)
-
-
 def _describe_at_exit(diagnosis: Diagnosis, group: Group) -> Clause:
     first = group.first
     ranks = group.ranks
@@ -263,7 +241,9 @@ def _describe_at_exit(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check("ERR010", family="crash", needs=(), id="crash.shutdown", required=False, commands=JOB)
-def find_aborted_at_exit(evidence: Evidence) -> Iterable[Finding]:
-    """A rank whose script had ended was aborted while the interpreter or torch shut down."""
-    yield from tell(evidence, "ERR010", _describe_at_exit)
+CLAUSES: dict[str, Describe] = {
+    "ERR010": _describe_at_exit,
+    "ERR001": _describe_exception,
+    "ERR006": _describe_exit,
+    "ERR009": _describe_not_started,
+}

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
-from ddpdoctor.evidence import Evidence
-from ddpdoctor.judge import Finding, Fix, check
+from ddpdoctor.judge import Fix
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
-from ddpdoctor_checks.crash.telling import JOB, Clause, tell
+from ddpdoctor_checks.crash.telling import Clause, Describe
 from ddpdoctor_checks.wording import choose_form, name_set
 
 _PATH = re.compile(r"'(?P<path>[^'\n]{1,400})'")
@@ -39,12 +37,6 @@ def _describe_early(diagnosis: Diagnosis, group: Group) -> Clause:
     )  # fmt: skip
 
 
-@check("CKP002", family="crash", needs=(), id="crash.checkpoint_order", commands=JOB)
-def find_read_early(evidence: Evidence) -> Iterable[Finding]:
-    """Some ranks read a checkpoint, or wrote into a directory, that another rank had not finished yet."""
-    yield from tell(evidence, "CKP002", _describe_early)
-
-
 def _describe_prefix(diagnosis: Diagnosis, group: Group) -> Clause:
     saved_wrapped = "Unexpected key(s)" in group.first.message and re.search(
         r'Unexpected key\(s\) in state_dict: "module\.', group.first.message
@@ -70,12 +62,6 @@ def _describe_prefix(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(what, fixes, {"key": key})
 
 
-@check("CKP004", family="crash", needs=(), id="crash.checkpoint_prefix", commands=JOB)
-def find_prefix(evidence: Evidence) -> Iterable[Finding]:
-    """A checkpoint of the wrapper was loaded into the bare model, or the reverse."""
-    yield from tell(evidence, "CKP004", _describe_prefix)
-
-
 def _describe_directory(diagnosis: Diagnosis, group: Group) -> Clause:
     path = _path(group)
     exists = group.first.entry is not None
@@ -95,7 +81,8 @@ def _describe_directory(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check("CKP005", family="crash", needs=(), id="crash.directories", commands=JOB)
-def find_directory_raced(evidence: Evidence) -> Iterable[Finding]:
-    """All ranks create or delete one directory, and some lost the race."""
-    yield from tell(evidence, "CKP005", _describe_directory)
+CLAUSES: dict[str, Describe] = {
+    "CKP005": _describe_directory,
+    "CKP004": _describe_prefix,
+    "CKP002": _describe_early,
+}

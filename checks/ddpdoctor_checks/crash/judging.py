@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.job import JobEnd
+from ddpdoctor.judge import once
 from ddpdoctor_checks.crash.claims import judge_claims
 from ddpdoctor_checks.crash.complaints import (
     judge_complaints,
@@ -25,27 +25,15 @@ SOME_ONLY = {"CKP002": "ERR001", "CKP005": "ERR001"}
 BY_LINE = frozenset({"ERR001", "ERR003", "ERR004", "ERR005", "ERR006", "ERR009"})
 """Codes that say little alone: two ranks failed alike only where type and line agree."""
 
-_lock = threading.Lock()
-_last: list[tuple[Evidence, Diagnosis]] = []
-
-
-def diagnose(evidence: Evidence) -> Diagnosis:
-    """Return the judgement on a job; that of the same evidence is made once."""
-    with _lock:
-        for known, judged in _last:
-            if known is evidence:
-                return judged
-        made = _diagnose(evidence)
-        _last[:] = [*_last[-1:], (evidence, made)]  # two: a job, and its second run
-        return made
-
 
 def has_failed(evidence: Evidence) -> bool:
     """Whether the job ended with an error, and it is known of what."""
     return bool(evidence.job) and evidence.job[0].exit_code != 0 and diagnose(evidence).cause is not None
 
 
-def _diagnose(evidence: Evidence) -> Diagnosis:
+@once
+def diagnose(evidence: Evidence) -> Diagnosis:
+    """Return the judgement on a job."""
     views = Views(evidence)
     clock = Clock(evidence)
     attempts = sorted({view.attempt for view in views.all if view.role == "rank"}) or [0]

@@ -10,7 +10,7 @@ from ddpdoctor_checks.commands import DEFAULT_PORT
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.launching import ELASTIC, launcher_of, rerun
 from ddpdoctor_checks.crash.members import describe_loss, find_lost
-from ddpdoctor_checks.crash.telling import JOB, Clause, name_hosts, require_job, tell
+from ddpdoctor_checks.crash.telling import JOB, Clause, Describe, name_hosts, require_job
 from ddpdoctor_checks.wording import choose_form, count_of, name_set, quote
 
 LAST_PORT = 65535
@@ -43,12 +43,6 @@ def _describe_taken(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(f"{what} is held by another process", fixes, {"port": port})
 
 
-@check("NET001", family="crash", needs=(), id="crash.port_taken", commands=JOB)
-def find_port_taken(evidence: Evidence) -> Iterable[Finding]:
-    """The store of the job could not listen: its port was taken."""
-    yield from tell(evidence, "NET001", _describe_taken)
-
-
 def _describe_invalid(diagnosis: Diagnosis, group: Group) -> Clause:
     groups = group.first.groups
     denied = group.first.entry is not None and group.first.entry.id.startswith("port-denied")
@@ -63,12 +57,6 @@ def _describe_invalid(diagnosis: Diagnosis, group: Group) -> Clause:
         (Fix("take an ordinary port", rerun(diagnosis, port=DEFAULT_PORT)),),
         {"port": value or None},
     )
-
-
-@check("NET009", family="crash", needs=(), id="crash.port_valid", commands=JOB)
-def find_port_invalid(evidence: Evidence) -> Iterable[Finding]:
-    """The port of the rendezvous is none, or needs a privilege."""
-    yield from tell(evidence, "NET009", _describe_invalid)
 
 
 def _describe_unresolvable(diagnosis: Diagnosis, group: Group) -> Clause:
@@ -86,12 +74,6 @@ def _describe_unresolvable(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check("NET002", family="crash", needs=(), id="crash.master_resolves", commands=JOB)
-def find_master_unresolvable(evidence: Evidence) -> Iterable[Finding]:
-    """The name of the rendezvous host has no address where a rank asked for it."""
-    yield from tell(evidence, "NET002", _describe_unresolvable)
-
-
 def _describe_peer(diagnosis: Diagnosis, group: Group) -> Clause:
     name = group.first.groups.get("host", "the name")
     return Clause(
@@ -107,12 +89,6 @@ def _describe_peer(diagnosis: Diagnosis, group: Group) -> Clause:
     )  # fmt: skip
 
 
-@check("NET008", family="crash", needs=(), id="crash.peer_resolves", commands=JOB)
-def find_peer_unresolvable(evidence: Evidence) -> Iterable[Finding]:
-    """The name under which the agent published a node has no address where a rank asked for it."""
-    yield from tell(evidence, "NET008", _describe_peer)
-
-
 def _describe_loopback(diagnosis: Diagnosis, group: Group) -> Clause:
     address = group.first.groups.get("address", "127.0.0.1")
     return Clause(
@@ -124,12 +100,6 @@ def _describe_loopback(diagnosis: Diagnosis, group: Group) -> Clause:
         ),
         {"address": address},
     )  # fmt: skip
-
-
-@check("NET003", family="crash", needs=(), id="crash.loopback", commands=JOB)
-def find_loopback(evidence: Evidence) -> Iterable[Finding]:
-    """Ranks of several nodes dialled a loopback address."""
-    yield from tell(evidence, "NET003", _describe_loopback)
 
 
 def _describe_interface(diagnosis: Diagnosis, group: Group) -> Clause:
@@ -154,12 +124,6 @@ def _describe_interface(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check("NET004", family="crash", needs=(), id="crash.interface", commands=JOB)
-def find_interface_missing(evidence: Evidence) -> Iterable[Finding]:
-    """The interface that gloo or NCCL was told to use is not there."""
-    yield from tell(evidence, "NET004", _describe_interface)
-
-
 def _describe_blocked(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(
         "the rendezvous worked, but connections between the nodes timed out: a firewall lets the master's port through "
@@ -173,12 +137,6 @@ def _describe_blocked(diagnosis: Diagnosis, group: Group) -> Clause:
         ),
         {},
     )
-
-
-@check("NET005", family="crash", needs=(), id="crash.ports_between_nodes", commands=JOB)
-def find_ports_blocked(evidence: Evidence) -> Iterable[Finding]:
-    """Connections between nodes timed out although the rendezvous worked."""
-    yield from tell(evidence, "NET005", _describe_blocked)
 
 
 def _describe_missing(diagnosis: Diagnosis, group: Group) -> Clause:
@@ -231,12 +189,6 @@ def _fixes_missing(diagnosis: Diagnosis, idle: RankSet) -> list[Fix]:
     ]
 
 
-@check("NET006", family="crash", needs=(), id="crash.ranks_joined", commands=JOB)
-def find_ranks_missing(evidence: Evidence) -> Iterable[Finding]:
-    """Fewer ranks joined than the job has."""
-    yield from tell(evidence, "NET006", _describe_missing)
-
-
 def _describe_unmatched(diagnosis: Diagnosis, group: Group) -> Clause:
     endpoint = diagnosis.evidence.launch.rdzv_endpoint
     at = f" at {endpoint}" if endpoint else ""
@@ -254,12 +206,6 @@ def _describe_unmatched(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check("NET007", family="crash", needs=(), id="crash.rendezvous_host", commands=JOB)
-def find_host_unmatched(evidence: Evidence) -> Iterable[Finding]:
-    """No node served the rendezvous."""
-    yield from tell(evidence, "NET007", _describe_unmatched)
-
-
 def _describe_stale(diagnosis: Diagnosis, group: Group) -> Clause:
     process = group.first.view.process
     method = process.init_method if process is not None and process.init_method else "file://…"
@@ -273,12 +219,6 @@ def _describe_stale(diagnosis: Diagnosis, group: Group) -> Clause:
         ),
         {"path": path},
     )  # fmt: skip
-
-
-@check("NET010", family="crash", needs=(), id="crash.rendezvous_file", commands=JOB)
-def find_file_stale(evidence: Evidence) -> Iterable[Finding]:
-    """A file:// rendezvous led to addresses where nobody listens."""
-    yield from tell(evidence, "NET010", _describe_stale)
 
 
 def _describe_link(diagnosis: Diagnosis, group: Group) -> Clause:
@@ -301,12 +241,6 @@ def _describe_link(diagnosis: Diagnosis, group: Group) -> Clause:
         ranks=RankSet(),
         confidence="high" if proven else "medium",
     )
-
-
-@check("NET011", family="crash", needs=(), id="crash.links", commands=JOB)
-def find_link_lost(evidence: Evidence) -> Iterable[Finding]:
-    """Nodes lost each other in the middle of a job while the processes on both still ran."""
-    yield from tell(evidence, "NET011", _describe_link)
 
 
 def _describe_noise(diagnosis: Diagnosis, count: int) -> Finding:
@@ -364,7 +298,17 @@ def _describe_node(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check("NET015", family="crash", needs=(), id="crash.nodes", commands=JOB)
-def find_node_lost(evidence: Evidence) -> Iterable[Finding]:
-    """A node of the job vanished with all of its processes."""
-    yield from tell(evidence, "NET015", _describe_node)
+CLAUSES: dict[str, Describe] = {
+    "NET010": _describe_stale,
+    "NET007": _describe_unmatched,
+    "NET004": _describe_interface,
+    "NET011": _describe_link,
+    "NET003": _describe_loopback,
+    "NET002": _describe_unresolvable,
+    "NET015": _describe_node,
+    "NET008": _describe_peer,
+    "NET009": _describe_invalid,
+    "NET001": _describe_taken,
+    "NET005": _describe_blocked,
+    "NET006": _describe_missing,
+}

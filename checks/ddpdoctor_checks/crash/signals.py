@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from ddpdoctor.evidence import Evidence
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
+from ddpdoctor.judge import EvidenceItem, Fix
 from ddpdoctor_checks.crash.conditions import KILL, TERM
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.failures import Failure, Level
 from ddpdoctor_checks.crash.launching import rerun
-from ddpdoctor_checks.crash.telling import JOB, Clause, tell
+from ddpdoctor_checks.crash.telling import Clause, Describe
 from ddpdoctor_checks.stage_evidence import name_signal
 from ddpdoctor_checks.wording import format_bytes
 
@@ -52,12 +49,6 @@ def _describe_memory(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check("ERR002", family="crash", needs=(), id="crash.memory", commands=JOB)
-def find_killed_for_memory(evidence: Evidence) -> Iterable[Finding]:
-    """The Linux or cgroup out-of-memory killer ended a rank with SIGKILL: host memory, not the GPU's."""
-    yield from tell(evidence, "ERR002", _describe_memory)
-
-
 def _describe_bus(diagnosis: Diagnosis, group: Group) -> Clause:
     memory = diagnosis.views.memory.get(group.first.view.node)
     free = memory.shm_free_bytes if memory is not None else None
@@ -76,12 +67,6 @@ def _describe_bus(diagnosis: Diagnosis, group: Group) -> Clause:
         ),
         {"shm_free_bytes": free, "shm_total_bytes": total},
     )
-
-
-@check("ERR003", family="crash", needs=(), id="crash.bus", commands=JOB)
-def find_bus_error(evidence: Evidence) -> Iterable[Finding]:
-    """A rank died of SIGBUS: memory that was mapped has nothing behind it any more."""
-    yield from tell(evidence, "ERR003", _describe_bus)
 
 
 def _enough_ranks(diagnosis: Diagnosis, group: Group) -> int | None:
@@ -126,12 +111,6 @@ def _describe_fault(diagnosis: Diagnosis, group: Group) -> Clause:
         if crash is not None
         else (),
     )
-
-
-@check("ERR004", family="crash", needs=(), id="crash.segmentation", commands=JOB)
-def find_segmentation_fault(evidence: Evidence) -> Iterable[Finding]:
-    """A rank died of a segmentation fault in native code."""
-    yield from tell(evidence, "ERR004", _describe_fault)
 
 
 def _describe_kill(diagnosis: Diagnosis, group: Group) -> Clause:
@@ -215,7 +194,9 @@ def _describe_death(first: Failure) -> tuple[str, str | None]:
     return f"{who} was killed by {words}, {f'sent by {sender}' if sender else 'by whom is not known'}", sender
 
 
-@check("ERR005", family="crash", needs=(), id="crash.signals", commands=JOB)
-def find_killed(evidence: Evidence) -> Iterable[Finding]:
-    """A rank was killed by a signal from outside, or is gone without a word."""
-    yield from tell(evidence, "ERR005", _describe_kill)
+CLAUSES: dict[str, Describe] = {
+    "ERR003": _describe_bus,
+    "ERR005": _describe_kill,
+    "ERR002": _describe_memory,
+    "ERR004": _describe_fault,
+}

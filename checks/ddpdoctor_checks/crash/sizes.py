@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from ddpdoctor.evidence import Evidence
-from ddpdoctor.judge import Finding, Fix, check
+from ddpdoctor.judge import Fix
 from ddpdoctor_checks.crash.claims import find_sizes
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
-from ddpdoctor_checks.crash.telling import JOB, Clause, tell
+from ddpdoctor_checks.crash.telling import Clause, Describe
 from ddpdoctor_checks.wording import describe_groups, fold_values, tabulate
 
 
@@ -25,7 +22,6 @@ def _describe_sizes(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check("ENV003", family="crash", needs=("processes",), id="crash.world_sizes", commands=JOB)
-def find_world_sizes(evidence: Evidence) -> Iterable[Finding]:
-    """Ranks of the failed job went by worlds of different size."""
-    yield from tell(evidence, "ENV003", _describe_sizes)
+CLAUSES: dict[str, Describe] = {
+    "ENV003": _describe_sizes,
+}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -96,29 +96,30 @@ def require_job(evidence: Evidence) -> Diagnosis:
     return diagnosis
 
 
-def tell(evidence: Evidence, code: str, describe: Describe) -> Iterator[Finding]:
-    """Yield the findings of one code: the cause of the job's end, and failures of their own that came later.
+def tell(diagnosis: Diagnosis, clauses: Mapping[str, Describe]) -> Iterator[Finding]:
+    """Yield the cause of the job's end, and failures of their own that came later.
 
     Args:
-        evidence: of a job.
-        code: of the findings.
-        describe: words, fixes and details of the code.
+        diagnosis: of a job.
+        clauses: code -> words, fixes and details of it.
     """
-    diagnosis = require_job(evidence)
-    if code in WAITED and knows_better(evidence, code):
-        return
-    if diagnosis.cause is not None and diagnosis.cause.code == code:
-        seen = _find_in_look(evidence) if code in UNHEARD else None
+    evidence, cause = diagnosis.evidence, diagnosis.cause
+
+    def is_told(group: Group) -> bool:
+        return group.code in clauses and not (group.code in WAITED and knows_better(evidence, group.code))
+
+    if cause is not None and is_told(cause):
+        seen = _find_in_look(evidence) if cause.code in UNHEARD else None
         told = seen is not None and seen.code in NETWORK and not _has_closed(diagnosis)
-        if not told or code not in NETWORK:
-            finding = make_finding(diagnosis, diagnosis.cause, describe)
-            unsent = code == EARLY and _left_unsent(evidence, finding)
-            if told or unsent or (code == TIMEOUT and seen is not None and seen.ranks):
+        if not told or cause.code not in NETWORK:
+            finding = make_finding(diagnosis, cause, clauses[cause.code or ""])
+            unsent = cause.code == EARLY and _left_unsent(evidence, finding)
+            if told or unsent or (cause.code == TIMEOUT and seen is not None and seen.ranks):
                 finding = replace(finding, role="consequence", decisive=False)
             yield finding
     for group in diagnosis.others[:MOST_LATER]:
-        if group.code == code:
-            yield make_finding(diagnosis, group, describe)
+        if is_told(group):
+            yield make_finding(diagnosis, group, clauses[group.code or ""])
 
 
 def _find_in_look(evidence: Evidence) -> Finding | None:
@@ -166,6 +167,7 @@ def make_finding(diagnosis: Diagnosis, group: Group, describe: Describe) -> Find
         dict.fromkeys(diagnosis.host(f.view) for f in group.failures if f.rank is None or f.rank in ranks)
     )
     return Finding(
+        code=group.code or "",
         message=message,
         ranks=ranks,
         victims=victims.minus(ranks) if cause else RankSet(),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.job import WrappedParameter
-from ddpdoctor.judge import Finding, Fix, check
+from ddpdoctor.judge import Fix
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.crash.failures import Failure
-from ddpdoctor_checks.crash.telling import JOB, Clause, tell
+from ddpdoctor_checks.crash.telling import Clause, Describe
 from ddpdoctor_checks.wording import count_of, join_words, name_set
 
 MOST_LISTED = 200
@@ -105,12 +105,6 @@ def _describe_unused(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check("DDP001", family="crash", needs=(), id="crash.parameters_used", commands=JOB)
-def find_unused(evidence: Evidence) -> Iterable[Finding]:
-    """DDP stopped because parameters got no gradient, on every rank."""
-    yield from tell(evidence, "DDP001", _describe_unused)
-
-
 def _describe_unused_somewhere(diagnosis: Diagnosis, group: Group) -> Clause:
     sets: dict[tuple[str, ...], list[int]] = {}
     by_set: dict[tuple[str, ...], list[WrappedParameter]] = {}
@@ -137,12 +131,6 @@ def _describe_unused_somewhere(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check("DDP002", family="crash", needs=(), id="crash.parameters_used_alike", commands=JOB)
-def find_unused_somewhere(evidence: Evidence) -> Iterable[Finding]:
-    """DDP stopped on some ranks because parameters got no gradient there; the others waited for them."""
-    yield from tell(evidence, "DDP002", _describe_unused_somewhere)
-
-
 def _describe_twice(diagnosis: Diagnosis, group: Group) -> Clause:
     parameters = find_parameters(group.first)
     names = describe_parameters(parameters) or "a parameter"
@@ -158,12 +146,6 @@ def _describe_twice(diagnosis: Diagnosis, group: Group) -> Clause:
         fixes.append(Fix("and do not search for unused parameters where all are used",
                          code="model = DistributedDataParallel(model, find_unused_parameters=False)"))  # fmt: skip
     return Clause(f"DDP got the gradient of {names} twice in one backward", fixes, _table(parameters))
-
-
-@check("DDP003", family="crash", needs=(), id="crash.parameter_ready_once", commands=JOB)
-def find_ready_twice(evidence: Evidence) -> Iterable[Finding]:
-    """DDP stopped because a parameter was marked ready twice in one backward."""
-    yield from tell(evidence, "DDP003", _describe_twice)
 
 
 def _describe_graph(diagnosis: Diagnosis, group: Group) -> Clause:
@@ -183,7 +165,9 @@ def _describe_graph(diagnosis: Diagnosis, group: Group) -> Clause:
     )  # fmt: skip
 
 
-@check("DDP004", family="crash", needs=(), id="crash.static_graph", commands=JOB)
-def find_graph_changed(evidence: Evidence) -> Iterable[Finding]:
-    """DDP was promised a graph that never changes, and it changed."""
-    yield from tell(evidence, "DDP004", _describe_graph)
+CLAUSES: dict[str, Describe] = {
+    "DDP004": _describe_graph,
+    "DDP003": _describe_twice,
+    "DDP001": _describe_unused,
+    "DDP002": _describe_unused_somewhere,
+}

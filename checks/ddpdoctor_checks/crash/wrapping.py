@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.job import WrappedParameter
-from ddpdoctor.judge import Finding, Fix, check
+from ddpdoctor.judge import Fix
 from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group
-from ddpdoctor_checks.crash.telling import JOB, Clause, tell
+from ddpdoctor_checks.crash.telling import Clause, Describe
 from ddpdoctor_checks.crash.wrapper import find_parameters
 from ddpdoctor_checks.wording import capitalise, find_minority, fold_values, join_words, name_set
 
@@ -72,12 +70,6 @@ def _describe_model(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
-@check("DDP009", family="crash", needs=(), id="crash.models_alike", commands=JOB)
-def find_model_differs(evidence: Evidence) -> Iterable[Finding]:
-    """The ranks built different models, and DDP refused to wrap them."""
-    yield from tell(evidence, "DDP009", _describe_model)
-
-
 def _describe_in_place(diagnosis: Diagnosis, group: Group) -> Clause:
     groups = group.first.groups
     version = group.first.view.process.torch if group.first.view.process is not None else None
@@ -100,12 +92,6 @@ def _describe_in_place(diagnosis: Diagnosis, group: Group) -> Clause:
     )  # fmt: skip
 
 
-@check("DDP010", family="crash", needs=(), id="crash.buffers", commands=JOB)
-def find_buffer_modified(evidence: Evidence) -> Iterable[Finding]:
-    """Two forwards before one backward: DDP overwrote a buffer that autograd still needed."""
-    yield from tell(evidence, "DDP010", _describe_in_place)
-
-
 def _describe_attribute(diagnosis: Diagnosis, group: Group) -> Clause:
     name = group.first.groups.get("attribute", "x")
     return Clause(
@@ -118,12 +104,6 @@ def _describe_attribute(diagnosis: Diagnosis, group: Group) -> Clause:
         ),
         {"attribute": name},
     )
-
-
-@check("DDP014", family="crash", needs=(), id="crash.wrapper_attributes", commands=JOB)
-def find_attribute(evidence: Evidence) -> Iterable[Finding]:
-    """A method or an attribute of the model was asked of the DDP wrapper, which does not have it."""
-    yield from tell(evidence, "DDP014", _describe_attribute)
 
 
 def _describe_device_ids(diagnosis: Diagnosis, group: Group) -> Clause:
@@ -148,12 +128,6 @@ def _describe_device_ids(diagnosis: Diagnosis, group: Group) -> Clause:
     )  # fmt: skip
 
 
-@check("DDP016", family="crash", needs=(), id="crash.device_ids", commands=JOB)
-def find_device_ids(evidence: Evidence) -> Iterable[Finding]:
-    """The model was not where device_ids says, or lies on several devices."""
-    yield from tell(evidence, "DDP016", _describe_device_ids)
-
-
 def _describe_nothing(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(
         "a module was wrapped in DDP none of whose parameters is trained",
@@ -167,7 +141,10 @@ def _describe_nothing(diagnosis: Diagnosis, group: Group) -> Clause:
     )  # fmt: skip
 
 
-@check("DDP017", family="crash", needs=(), id="crash.trainable", commands=JOB)
-def find_nothing_trainable(evidence: Evidence) -> Iterable[Finding]:
-    """A module without a trainable parameter was wrapped in DDP."""
-    yield from tell(evidence, "DDP017", _describe_nothing)
+CLAUSES: dict[str, Describe] = {
+    "DDP014": _describe_attribute,
+    "DDP010": _describe_in_place,
+    "DDP016": _describe_device_ids,
+    "DDP009": _describe_model,
+    "DDP017": _describe_nothing,
+}

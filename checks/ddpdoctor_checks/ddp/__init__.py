@@ -9,7 +9,6 @@ from ddpdoctor_checks.ddp.experiments import (
 from ddpdoctor_checks.ddp.factory import find_factory_failed
 from ddpdoctor_checks.ddp.unused import (
     find_parameters_unused,
-    find_parameters_unused_somewhere,
     find_search_unneeded,
     verify_own_naming,
 )
@@ -20,7 +19,6 @@ __all__ = [
     "find_factory_failed",
     "find_gradient_wrong",
     "find_parameters_unused",
-    "find_parameters_unused_somewhere",
     "find_replicas_diverged",
     "find_search_unneeded",
     "verify_own_naming",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ddpdoctor.evidence import Evidence, ModelResult, RankSet, UnusedParameter, encode
-from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check, diagnosis
 from ddpdoctor_checks.ddp.experiments import take_experiment
 from ddpdoctor_checks.ddp.factory import require_model
 from ddpdoctor_checks.stage_evidence import gather_ranks, hosts_of_ranks
@@ -19,23 +20,18 @@ class SelfTestFailedError(Exception):
     """The doctor did not find a defect that it had planted itself."""
 
 
-@check("DDP001", family="ddp", needs=("model",), id="ddp.model.parameters_used")
+@diagnosis("ddp.model.parameters_used", codes=("DDP001", "DDP002"), family="ddp", needs=("model",))
 def find_parameters_unused(evidence: Evidence) -> Iterable[Finding]:
-    """Trainable parameters of the model take no part in the loss, on every rank."""
+    """Trainable parameters of the model take no part in the loss, on every rank or on some."""
     result = _require_steps(evidence)
     unused = [each for each in result.unused if not result.ranks.minus(each.ranks)]
     if unused:
-        yield _report(evidence, result, unused, "on any rank", result.ranks)
-
-
-@check("DDP002", family="ddp", needs=("model",), id="ddp.model.parameters_used_alike")
-def find_parameters_unused_somewhere(evidence: Evidence) -> Iterable[Finding]:
-    """Trainable parameters take part in the loss on some ranks and not on others."""
-    result = _require_steps(evidence)
+        yield replace(_report(evidence, result, unused, "on any rank", result.ranks), code="DDP001")
     partial = [each for each in result.unused if each.ranks and result.ranks.minus(each.ranks)]
     if partial:
         ranks = RankSet().union(*(each.ranks for each in partial))
-        yield _report(evidence, result, partial, f"on {name_set(ranks)} but did on others", ranks)
+        where = f"on {name_set(ranks)} but did on others"
+        yield replace(_report(evidence, result, partial, where, ranks), code="DDP002")
 
 
 def _require_steps(evidence: Evidence) -> ModelResult:

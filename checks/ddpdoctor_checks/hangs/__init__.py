@@ -5,34 +5,6 @@ Made of looks at all ranks (`ddpdoctor.evidence.standstill`): their open calls, 
 outside of every collective that does not move.
 """
 
-from ddpdoctor_checks.hangs.findings import (
-    find_early_exit,
-    find_group_mismatch,
-    find_larger_world,
-    find_lost_large_packets,
-    find_lost_link,
-    find_missing_call,
-    find_other_call,
-    find_progress,
-    find_stalled,
-    find_symmetric,
-    find_uneven_batches,
-    find_unjoined_ranks,
-    find_unmatched,
-)
+from ddpdoctor_checks.hangs.findings import find_hang
 
-__all__ = [
-    "find_early_exit",
-    "find_group_mismatch",
-    "find_larger_world",
-    "find_lost_large_packets",
-    "find_lost_link",
-    "find_missing_call",
-    "find_other_call",
-    "find_progress",
-    "find_stalled",
-    "find_symmetric",
-    "find_uneven_batches",
-    "find_unjoined_ranks",
-    "find_unmatched",
-]
+__all__ = ["find_hang"]

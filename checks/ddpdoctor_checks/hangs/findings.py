@@ -1,4 +1,4 @@
-"""COL: what a look at ranks that stand still shows, one check for each code."""
+"""COL: what a look at ranks that stand still shows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, check
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, diagnosis, once
 from ddpdoctor_checks.crash.failures import OWN
 from ddpdoctor_checks.crash.judging import diagnose
 from ddpdoctor_checks.crash.telling import JOB
@@ -24,6 +24,7 @@ from ddpdoctor_checks.hangs.waits import find_deadlock, to_finding
 NEEDS = ("standstills",)
 
 
+@once
 def judge_look(evidence: Evidence) -> Finding | None:
     """Return the one finding of the look that counts.
 
@@ -93,88 +94,21 @@ def _behind_failure(found: Finding | None, reading: Reading, evidence: Evidence)
     return dataclasses.replace(found, role="consequence", decisive=False, evidence=(*found.evidence, seen))
 
 
-def _tell(evidence: Evidence, code: str) -> Iterable[Finding]:
-    finding = judge_look(evidence)
-    if finding is not None and finding.code == code:
-        yield finding
-
-
-@check("COL002", family="hangs", needs=NEEDS, id="hangs.missing", required=False, commands=JOB)
-def find_missing_call(evidence: Evidence) -> Iterable[Finding]:
-    """Ranks wait in a call, and the others, which it needs, wait in another one."""
-    yield from _tell(evidence, "COL002")
-
-
-@check("COL003", family="hangs", needs=NEEDS, id="hangs.mismatch", required=False, commands=JOB)
-def find_other_call(evidence: Evidence) -> Iterable[Finding]:
-    """At one number of a group ranks stand in calls that do not fit."""
-    yield from _tell(evidence, "COL003")
-
-
-@check("COL008", family="hangs", needs=NEEDS, id="hangs.early_exit", required=False, commands=JOB)
-def find_early_exit(evidence: Evidence) -> Iterable[Finding]:
-    """Ranks wait for one that has left the program."""
-    yield from _tell(evidence, "COL008")
-
-
-@check("COL005", family="hangs", needs=NEEDS, id="hangs.symmetric", required=False, commands=JOB)
-def find_symmetric(evidence: Evidence) -> Iterable[Finding]:
-    """All ranks have been in the same call for long."""
-    yield from _tell(evidence, "COL005")
-
-
-@check("NET011", family="hangs", needs=NEEDS, id="hangs.link", required=False, commands=JOB)
-def find_lost_link(evidence: Evidence) -> Iterable[Finding]:
-    """All ranks wait, and nothing gets through between two hosts, or an interface is down."""
-    yield from _tell(evidence, "NET011")
-
-
-@check("NET014", family="hangs", needs=NEEDS, id="hangs.large_packets", required=False, commands=JOB)
-def find_lost_large_packets(evidence: Evidence) -> Iterable[Finding]:
-    """All ranks wait, and between two hosts only small packets get through."""
-    yield from _tell(evidence, "NET014")
-
-
-@check("ENV003", family="hangs", needs=NEEDS, id="hangs.world_size", required=False, commands=JOB)
-def find_larger_world(evidence: Evidence) -> Iterable[Finding]:
-    """Ranks wait in init_process_group for a larger world than was started, or for worlds of different size."""
-    yield from _tell(evidence, "ENV003")
-
-
-@check("NET006", family="hangs", needs=NEEDS, id="hangs.unjoined", required=False, commands=JOB)
-def find_unjoined_ranks(evidence: Evidence) -> Iterable[Finding]:
-    """Ranks wait in init_process_group for some that were not seen."""
-    yield from _tell(evidence, "NET006")
-
-
-@check("COL006", family="hangs", needs=NEEDS, id="hangs.groups", required=False, commands=JOB)
-def find_group_mismatch(evidence: Evidence) -> Iterable[Finding]:
-    """Some ranks make a process group, and others do not take part."""
-    yield from _tell(evidence, "COL006")
-
-
-@check("COL009", family="hangs", needs=NEEDS, id="hangs.stalled", required=False, commands=JOB)
-def find_stalled(evidence: Evidence) -> Iterable[Finding]:
-    """A rank stands outside of every collective and does not move, while others wait for it."""
-    yield from _tell(evidence, "COL009")
-
-
-@check("COL011", family="hangs", needs=NEEDS, id="hangs.point_to_point", required=False, commands=JOB)
-def find_unmatched(evidence: Evidence) -> Iterable[Finding]:
-    """A rank sends or receives, and the other side is never made."""
-    yield from _tell(evidence, "COL011")
-
-
-@check("COL009", family="hangs", needs=NEEDS, id="hangs.progress", commands=JOB)
-def find_progress(evidence: Evidence) -> Iterable[Finding]:
+@diagnosis(
+    "hangs.progress",
+    codes=(
+        "COL008", "COL006", "ENV003", "NET014", "NET011", "COL002", "COL003", "COL009", "COL005", "DAT003", "NET006",
+        "COL011", "COL004",
+    ),
+    family="hangs",
+    needs=NEEDS,
+    commands=JOB,
+)  # fmt: skip
+def find_hang(evidence: Evidence) -> Iterable[Finding]:
     """The job moves, or a finding says why it does not; else it has to be said that this is not known."""
     look = last_look(evidence)
-    if look.stage in ("look", "brief") and judge_look(evidence) is None:
+    found = judge_look(evidence)
+    if found is not None:
+        yield found
+    elif look.stage in ("look", "brief"):
         raise CannotLook(describe_standing(read_look(look)))
-    return ()
-
-
-@check("DAT003", family="hangs", needs=NEEDS, id="hangs.batches", required=False, commands=JOB)
-def find_uneven_batches(evidence: Evidence) -> Iterable[Finding]:
-    """The loader of a loop gives ranks different numbers of batches, and those with more wait for the others."""
-    yield from _tell(evidence, "DAT003")

@@ -10,7 +10,7 @@ from ddpdoctor_checks.lint.files import (
     find_read_early,
     find_write_raced,
 )
-from ddpdoctor_checks.lint.findings import find_groups_uneven, find_operations_differ, find_uneven_calls
+from ddpdoctor_checks.lint.findings import find_uneven_calls
 from ddpdoctor_checks.lint.gathers import find_gathered
 from ddpdoctor_checks.lint.launching import (
     find_fixed_file,
@@ -42,10 +42,8 @@ __all__ = [
     "find_fixed_file",
     "find_gathered",
     "find_group_order",
-    "find_groups_uneven",
     "find_load_unmapped",
     "find_local_rank_option",
-    "find_operations_differ",
     "find_port_literal",
     "find_prefix",
     "find_read_early",

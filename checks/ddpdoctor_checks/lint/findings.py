@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFile, SourcePlace, UnevenCall
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, diagnosis
 from ddpdoctor_checks.lint.facts import LINT, name_line
 from ddpdoctor_checks.places import in_source
 from ddpdoctor_checks.wording import count_of
@@ -26,36 +27,21 @@ LEAVES = {
 """What ranks do that do not come to the call."""
 
 
-@check("COL002", family="source", needs=("sources",), id="lint.missing", commands=LINT)
+@diagnosis(
+    "lint.calls", codes=("COL002", "COL006", "COL003"), family="source", needs=("sources",), commands=LINT
+)
 def find_uneven_calls(evidence: Evidence) -> Iterable[Finding]:
-    """A collective stands where only some ranks come."""
-    yield from _find(evidence, groups=False)
-
-
-@check("COL006", family="source", needs=("sources",), id="lint.groups", commands=LINT)
-def find_groups_uneven(evidence: Evidence) -> Iterable[Finding]:
-    """A process group is made where only some ranks come."""
-    yield from _find(evidence, groups=True)
-
-
-@check("COL003", family="source", needs=("sources",), id="lint.operations", commands=LINT)
-def find_operations_differ(evidence: Evidence) -> Iterable[Finding]:
-    """The two sides of a test on the rank make different collectives."""
+    """A collective, or the making of a group, stands where only some ranks come, or others are called there."""
     if all(file.problem for file in evidence.sources):
         raise NotApplicable("no file could be read")
     for file in evidence.sources:
-        for left, right in _find_pairs(file):
-            yield _tell_pair(left, right)
-
-
-def _find(evidence: Evidence, *, groups: bool) -> Iterable[Finding]:
-    if all(file.problem for file in evidence.sources):
-        raise NotApplicable("no file could be read")
-    for file in evidence.sources:
-        paired = {id(each) for pair in _find_pairs(file) for each in pair}
+        pairs = _find_pairs(file)
+        paired = {id(each) for pair in pairs for each in pair}
         for each in file.uneven:
-            if (each.operation in GROUPS) == groups and id(each) not in paired:
-                yield _tell(each)
+            if id(each) not in paired:
+                yield replace(_tell(each), code="COL006" if each.operation in GROUPS else "COL002")
+        for left, right in pairs:
+            yield replace(_tell_pair(left, right), code="COL003")
 
 
 def _find_pairs(file: SourceFile) -> list[tuple[UnevenCall, UnevenCall]]:

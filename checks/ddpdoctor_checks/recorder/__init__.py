@@ -4,22 +4,6 @@ The first difference of a group says what is wrong: ranks that never come to a c
 have changed places. The larger part of the ranks is right; with two, both sides are shown.
 """
 
-from ddpdoctor_checks.recorder.findings import (
-    find_all_waiting,
-    find_call_missing,
-    find_calls_differ,
-    find_groups_differ,
-    find_left_early,
-    find_order_swapped,
-    find_two_threads,
-)
+from ddpdoctor_checks.recorder.findings import find_difference, find_groups_differ
 
-__all__ = [
-    "find_all_waiting",
-    "find_call_missing",
-    "find_calls_differ",
-    "find_groups_differ",
-    "find_left_early",
-    "find_order_swapped",
-    "find_two_threads",
-]
+__all__ = ["find_difference", "find_groups_differ"]

@@ -1,16 +1,15 @@
-"""COL: what the recorded calls of all ranks show, one check for each code."""
+"""COL: what the recorded calls of all ranks show."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check, diagnosis
 from ddpdoctor_checks.calls.judging import first_difference, match_evidence
 from ddpdoctor_checks.calls.matching import find_unexplained
 from ddpdoctor_checks.calls.sequences import conflicting_groups, is_ring
 from ddpdoctor_checks.crash.telling import JOB
-from ddpdoctor_checks.hangs import findings as looked
 from ddpdoctor_checks.recorder.ends import diagnose_ends, ended_well, failed_itself
 from ddpdoctor_checks.recorder.moment import judge_moment, weaken
 from ddpdoctor_checks.recorder.telling import Told, tell, tell_early
@@ -48,68 +47,38 @@ def _judge(evidence: Evidence) -> Told | None:
     return weaken(tell(matching, difference), judge_moment(matching, difference, diagnosis))
 
 
-def _tell(evidence: Evidence, code: str) -> Iterable[Finding]:
+# Required, unlike what else is asked of recorded calls: ranks that wait for nobody knows whom are not fine.
+@diagnosis(
+    "recorder.calls",
+    codes=("COL005", "COL002", "COL003", "COL008", "COL004"),
+    family="hangs",
+    needs=NEEDS,
+    commands=JOB,
+)
+def find_difference(evidence: Evidence) -> Iterable[Finding]:
+    """The first call in which the records of ranks differ, and whose absence or shape explains what follows."""
     told = _judge(evidence)
-    if told is None or told.code != code:
-        return
-    follows = failed_itself(diagnose_ends(evidence))
-    yield Finding(
-        message=told.message,
-        ranks=told.ranks,
-        victims=told.victims,
-        where=told.where,
-        evidence=told.seen,
-        fix=told.fix,
-        details=told.details,
-        confidence=told.confidence,
-        role="consequence" if follows else "cause",
-        severity=told.severity,
-        decisive=not follows and told.severity is None,
-    )
-
-
-# Required, unlike the others: ranks whose calls were recorded, and who wait for nobody knows whom, are not fine.
-@check("COL002", family="hangs", needs=NEEDS, id="recorder.missing", commands=JOB)
-def find_call_missing(evidence: Evidence) -> Iterable[Finding]:
-    """Some ranks never came to a call that others recorded, or left one out."""
-    yield from _tell(evidence, "COL002")
+    if told is not None:
+        follows = failed_itself(diagnose_ends(evidence))
+        yield Finding(
+            code=told.code,
+            message=told.message,
+            ranks=told.ranks,
+            victims=told.victims,
+            where=told.where,
+            evidence=told.seen,
+            fix=told.fix,
+            details=told.details,
+            confidence=told.confidence,
+            role="consequence" if follows else "cause",
+            severity=told.severity,
+            decisive=not follows and told.severity is None,
+        )
     if first_difference(evidence) is None:
         for matching in match_evidence(evidence):
             unexplained = find_unexplained(matching)
             if unexplained is not None:
                 raise CannotLook(unexplained)
-
-
-@check("COL003", family="hangs", needs=NEEDS, id="recorder.mismatch", required=False, commands=JOB)
-def find_calls_differ(evidence: Evidence) -> Iterable[Finding]:
-    """At one sequence number ranks recorded calls that do not fit."""
-    yield from _tell(evidence, "COL003")
-
-
-@check("COL004", family="hangs", needs=NEEDS, id="recorder.order", required=False, commands=JOB)
-def find_order_swapped(evidence: Evidence) -> Iterable[Finding]:
-    """Ranks make two calls of the same kind and size in another order, so that values of one go into the other."""
-    yield from _tell(evidence, "COL004")
-
-
-@check("COL004", family="hangs", needs=("standstills",), id="hangs.threads", required=False, commands=JOB)
-def find_two_threads(evidence: Evidence) -> Iterable[Finding]:
-    """Two threads of a rank wait in calls on one group."""
-    found = looked.judge_look(evidence)
-    if found is not None and found.code == "COL004":
-        yield found
-
-
-@check("COL005", family="hangs", needs=NEEDS, id="recorder.together", required=False, commands=JOB)
-def find_all_waiting(evidence: Evidence) -> Iterable[Finding]:
-    """All ranks that recorded anything are in the same call."""
-    yield from _tell(evidence, "COL005")
-
-
-@check("COL008", family="hangs", needs=NEEDS, id="recorder.early", required=False, commands=JOB)
-def find_left_early(evidence: Evidence) -> Iterable[Finding]:
-    """A rank that others wait for, by their recorded calls, had ended well."""
-    yield from _tell(evidence, "COL008")
 
 
 @check("COL006", family="hangs", needs=NEEDS, id="recorder.groups", required=False, commands=JOB)

@@ -8,16 +8,7 @@ says why.
 from ddpdoctor_checks.training.buffers import find_batch_norm, find_buffers
 from ddpdoctor_checks.training.counts import find_skipped
 from ddpdoctor_checks.training.draws import find_draws_repeated
-from ddpdoctor_checks.training.findings import (
-    find_bypassed,
-    find_changed,
-    find_parted,
-    find_rates,
-    find_unsynced,
-    find_unused,
-    find_unused_somewhere,
-    find_unwrapped,
-)
+from ddpdoctor_checks.training.findings import find_parted
 from ddpdoctor_checks.training.gathers import find_gathered
 from ddpdoctor_checks.training.loads import find_empty_loads
 from ddpdoctor_checks.training.numerics import find_nonfinite, find_scalers
@@ -41,8 +32,6 @@ from ddpdoctor_checks.training.usage import find_data_parallel, find_redundant, 
 __all__ = [
     "find_batch_norm",
     "find_buffers",
-    "find_bypassed",
-    "find_changed",
     "find_checkpoint_raced",
     "find_checkpoint_read_early",
     "find_communication_bound",
@@ -57,7 +46,6 @@ __all__ = [
     "find_loader_bound",
     "find_nonfinite",
     "find_parted",
-    "find_rates",
     "find_redundant",
     "find_sampler_differs",
     "find_scalers",
@@ -68,8 +56,4 @@ __all__ = [
     "find_unenclosed",
     "find_uneven_loaders",
     "find_unsharded",
-    "find_unsynced",
-    "find_unused",
-    "find_unused_somewhere",
-    "find_unwrapped",
 ]

@@ -58,7 +58,7 @@ def build_schema() -> Json:
     definitions.update(_envelope_definitions())
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "ddpdoctor report 1.0",
+        "title": "ddpdoctor report 1.1",
         "description": (
             "Everything that one command of ddpdoctor found out. Absent = does not apply; null = could not "
             "be told. Readers ignore keys that they do not know."
@@ -189,7 +189,7 @@ def _check_definition() -> Json:
     described = _object(
         {
             "id": TEXT,
-            "codes": {**_list(TEXT), "description": "Codes that it can raise."},
+            "codes": {**_list(TEXT), "description": "Codes that it can find."},
             "family": TEXT,
             "status": {"enum": ["pass", "fail", "skipped", "unknown", "error"]},
             "reason": MAYBE_TEXT,
