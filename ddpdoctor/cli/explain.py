@@ -54,8 +54,12 @@ def render_page(page: Page, index: Index, display: Display) -> str:
             paper.put(heading, style="bold")
         _put_section(paper, text, indent=2 if heading else 0)
     paper.gap()
-    seen = [row.id for row in index.rows if page.code in row.codes]
-    paper.put(", ".join(seen), label="Checks:", hang=2)
+    seen: dict[str, list[str]] = {}
+    for row in index.rows:
+        if page.code in row.codes:
+            seen.setdefault(", ".join(row.commands), []).append(row.id)
+    told = (f"{', '.join(ids)} ({commands})" for commands, ids in seen.items())
+    paper.put("; ".join(told), label="Checks:", hang=2)
     return paper.text()
 
 

@@ -19,8 +19,10 @@ from typing import Any
 
 from ddpdoctor import __version__
 
-FORMAT = 3
+FORMAT = 4
 """Changes when the fields below do."""
+JUDGING = ("check", "run", "attach", "analyze", "lint")
+"""Commands whose reports have rows of checks."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Row:
     family: str
     needs: list[str]
     source: str
+    commands: list[str]
+    """Commands of whose reports it is a row."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,10 @@ def build_index() -> tuple[Index, set[str]]:
         Page(p.code, p.name, p.title, p.severity, p.since, p.source, list(p.sections().items()))
         for p in plugins.checks.pages.values()
     ]
-    rows = [Row(c.id, list(c.codes), c.family, list(c.needs), c.source) for c in plugins.checks.checks]
+    rows = [
+        Row(c.id, list(c.codes), c.family, list(c.needs), c.source, [w for w in JUDGING if c.belongs_to(w)])
+        for c in plugins.checks.checks
+    ]
     index = Index(
         pages=pages,
         rows=rows,

@@ -201,3 +201,20 @@ def test_code_explains_others_that_exist(code: str) -> None:
     explained = REGISTRY.pages[code].explains
     assert set(explained) <= set(ROWS) - {code}
     assert [other for other in explained if code in REGISTRY.pages[other].explains] == []
+
+
+COMMANDS = {"check": r"``check\b|``ddpdoctor check", "job": r"``(run|attach|analyze)``", "lint": r"``lint``"}
+"""Kind of command -> how a page names it."""
+
+
+@pytest.mark.parametrize("code", REGISTRY.pages)
+def test_page_tells_what_each_kind_of_command_does_about_the_code(code: str) -> None:
+    kinds = {
+        kind
+        for each in REGISTRY.checks
+        for kind, command in (("check", "check"), ("job", "run"), ("lint", "lint"))
+        if code in each.codes and each.belongs_to(command)
+    }
+    if len(kinds) > 1:
+        text = REGISTRY.pages[code].text
+        assert {kind for kind in kinds if not re.search(COMMANDS[kind], text)} == set()

@@ -23,7 +23,7 @@ def test_explain_by_code_or_name(run: Run, word: str) -> None:
     assert lines[0] == "NET001 port-in-use · error · since 0.1.0"
     assert "What it looks for" in lines
     assert "  A port that somebody holds." in lines
-    assert lines[-1] == "Checks: net.port.free"
+    assert lines[-1] == "Checks: net.port.free (check)"
 
 
 def test_wide_paragraphs_are_filled_anew_but_lists_and_links_stay() -> None:
@@ -32,7 +32,7 @@ def test_wide_paragraphs_are_filled_anew_but_lists_and_links_stay() -> None:
     page = Page(
         "A001", "n", "t", "error", "1", "d", [("", "Summary."), ("Fix", f"{prose}\n\n{link}\n{link}")]
     )
-    index = Index([page], [Row("a.b", ["A001"], "f", [], "d")], [], [], [])
+    index = Index([page], [Row("a.b", ["A001"], "f", [], "d", ["check"])], [], [], [])
     lines = render_page(page, index, Display(color=False, ascii=False, width=80)).splitlines()
     start = lines.index("Fix") + 1
     assert lines[start : start + 2] == ["  " + "word " * 14 + "word", "  " + "word " * 5 + "and more"]
