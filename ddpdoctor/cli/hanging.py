@@ -217,6 +217,5 @@ def _judge(kind: str, evidence: Evidence, registry: Registry, code: str | None =
         for each in registry.checks_of("run")
         if each.needs == (kind,) and (code is None or code in each.codes)
     ]
-    _, findings = run_checks(checks, evidence)
-    ordered = [each for each in order_findings(findings, checks) if each.state == "active"]
-    return [each for each in ordered if code is None or each.code == code]
+    _, findings = run_checks(checks, evidence, wanted=lambda found: code in (None, found))
+    return [each for each in order_findings(findings, checks) if each.state == "active"]

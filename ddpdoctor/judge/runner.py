@@ -74,6 +74,7 @@ def run_checks(
     *,
     limit_s: float = CHECK_LIMIT_S,
     review: Callable[[Finding], Finding] | None = None,
+    wanted: Callable[[str], bool] | None = None,
 ) -> tuple[list[CheckRow], list[Finding]]:
     """Run every check over the evidence.
 
@@ -82,6 +83,7 @@ def run_checks(
         evidence: what they look at.
         limit_s: seconds that one check may take: of processor time where it comes with ddpdoctor.
         review: gets each finding before its check's row is made, and may give back one of another state.
+        wanted: whether findings of a code are wanted; of others there is no sign, also not in the row of their check.
 
     Returns:
         One row per check in the given order, and all findings with code, name and severity filled in. What a check
@@ -91,14 +93,20 @@ def run_checks(
     findings: list[Finding] = []
     with keeping():
         for each in checks:
-            row, found = _run_one(each, evidence, limit_s, review or (lambda finding: finding))
+            row, found = _run_one(
+                each, evidence, limit_s, review or (lambda finding: finding), wanted or (lambda code: True)
+            )
             rows.append(row)
             findings.extend(found)
     return rows, findings
 
 
 def _run_one(
-    each: Check, evidence: Evidence, limit_s: float, review: Callable[[Finding], Finding]
+    each: Check,
+    evidence: Evidence,
+    limit_s: float,
+    review: Callable[[Finding], Finding],
+    wanted: Callable[[str], bool],
 ) -> tuple[CheckRow, list[Finding]]:
     def row(status: str, reason: str | None, seconds: float = 0.0) -> CheckRow:
         return CheckRow(each.id, each.codes, each.family, status, reason, seconds, each.source, each.required)
@@ -118,7 +126,7 @@ def _run_one(
     seconds = time.perf_counter() - started
     if thread.is_alive():
         return row("error", f"{each.source}: no answer within {limit_s:g} s", seconds), []
-    findings = [review(finding) for finding in outcome.findings]
+    findings = [review(finding) for finding in outcome.findings if wanted(finding.code)]
     real = [f for f in findings if f.severity != "info" and f.state == "active"]
     if real and outcome.status != "error":
         return row("fail", real[0].message, seconds), findings

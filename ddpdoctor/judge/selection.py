@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpdoctor.judge.finding import Finding
 from ddpdoctor.judge.registry import Check
 
 
@@ -24,7 +23,3 @@ class Selection:
     def choose_checks(self, checks: Sequence[Check]) -> list[Check]:
         """Return the checks that can raise at least one wanted code."""
         return [each for each in checks if any(self.wants(code) for code in each.codes)]
-
-    def choose_findings(self, findings: Sequence[Finding]) -> list[Finding]:
-        """Return the findings of wanted codes."""
-        return [finding for finding in findings if self.wants(finding.code)]

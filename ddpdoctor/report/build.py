@@ -56,11 +56,12 @@ def build_report(
     began = time.perf_counter()
     checks = selection.choose_checks(registry.checks_of(evidence.launch.command))
     judged = set_aside(evidence)
-    rows, findings = run_checks(checks, judged, review=suppressor.review if suppressor else None)
+    review = suppressor.review if suppressor else None
+    rows, findings = run_checks(checks, judged, review=review, wanted=selection.wants)
     looked = {code for row in rows if row.status in ("pass", "fail") for code in row.codes}
     rows = [_forgive_plugin(row) for row in rows] + list(extra_rows)
     one_job = evidence.launch.command != "lint"
-    ordered = order_findings(selection.choose_findings(findings), registry.checks, related=one_job)
+    ordered = order_findings(findings, registry.checks, related=one_job)
     world = describe_world(evidence)
     scope = describe_scope(evidence, world)
     verdict = reach_verdict(

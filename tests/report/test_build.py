@@ -10,7 +10,7 @@ import pytest
 
 from ddpdoctor.evidence import Evidence, Launch
 from ddpdoctor.evidence.job import JobEnd, Milestone, Moment, ProcessRecord
-from ddpdoctor.judge import CheckRow, Finding, Fix, Registry, check
+from ddpdoctor.judge import CheckRow, Finding, Fix, Registry, check, diagnosis
 from ddpdoctor.judge.selection import Selection
 from ddpdoctor.report import RenderOptions, Report
 from ddpdoctor.report.build import build_report, describe_scope, describe_world, format_time
@@ -76,6 +76,34 @@ def test_selection_chooses_findings_and_checks() -> None:
     assert report.verdict.of == 2
     only = build(find_one, find_two, pass_, selection=Selection(frozenset({"X-a-004"})))
     assert only.verdict.status == "healthy"
+
+
+@diagnosis("a.both", codes=("X-a-001", "X-a-002"), family="f", needs=())
+def judge_both(evidence: Evidence) -> Iterable[Finding]:
+    """Yield two."""
+    yield Finding("one.", code="X-a-001", fix=(Fix("do"),))
+    yield Finding("two.", code="X-a-002", fix=(Fix("do"),))
+
+
+@pytest.mark.parametrize(
+    ("selection", "status", "found"),
+    [
+        (Selection(), "fail", ["X-a-002", "X-a-001"]),
+        (Selection(None, frozenset({"X-a-001"})), "fail", ["X-a-002"]),
+        (Selection(frozenset({"X-a-001"})), "fail", ["X-a-001"]),
+        (Selection(frozenset({"X-a-001", "X-a-004"}), frozenset({"X-a-001"})), None, []),
+        (Selection(None, frozenset({"X-a-001", "X-a-002"})), None, []),
+    ],
+)
+def test_row_of_a_diagnosis_fails_by_what_was_chosen(
+    selection: Selection, status: str | None, found: list[str]
+) -> None:
+    report = build(find_one, find_two, judge_both, pass_, selection=selection)
+    rows = {row.id: (row.status, row.reason) for row in report.checks}
+    assert rows.get("a.both", (None,))[0] == status
+    assert list(dict.fromkeys(finding.code for finding in report.findings)) == found
+    if status is not None:
+        assert rows["a.both"][1] == ("one." if "X-a-001" in found else "two.")
 
 
 def test_check_of_a_plugin_that_raises_does_not_cost_the_verdict() -> None:
