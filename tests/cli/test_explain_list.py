@@ -117,6 +117,12 @@ def test_index_is_made_anew_when_a_module_with_checks_changes(
     assert indexes._read_cache(path) is None
 
 
+def test_index_is_made_anew_when_a_page_changes() -> None:
+    index, files = indexes.build_index()
+    ours = {page.code for page in index.pages if page.source == "ddpdoctor"}
+    assert ours <= {Path(file).stem for file in files if file.endswith(".md")}
+
+
 def test_index_is_made_anew_when_something_is_installed(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
