@@ -1,6 +1,6 @@
 # Every target is one call of scripts/dev.sh, which does the same where there is no make.
 .DEFAULT_GOAL := help
-.PHONY: accuracy bench check help lint matrix setup test
+.PHONY: accuracy bench check evidence help lint matrix setup test
 
 check: ## examine this machine with a world of four ranks; writes ddpdoctor-report.html
 	@sh scripts/dev.sh check $(ARGS)
@@ -14,8 +14,11 @@ lint: ## the linters, types and layers only
 bench: ## measure the figures that benchmarks/README.md describes (ARGS="--only hello")
 	@sh scripts/dev.sh bench $(ARGS)
 
-accuracy: ## run the broken scripts of tests/faults under `run`, write docs/accuracy.md (ARGS="--only DDP")
+accuracy: ## run the broken scripts of tests/faults under `run`, and the evidence below, write docs/accuracy.md (ARGS="--only DDP")
 	@sh scripts/dev.sh accuracy $(ARGS)
+
+evidence: ## analyze what NCCL jobs left behind in tests/evidence/nccl (ARGS="--half seen --verbose"; --markdown docs/accuracy.md)
+	@sh scripts/dev.sh evidence $(ARGS)
 
 matrix: ## try every torch and Python in fresh environments, write docs/compatibility.md (ARGS="--only 2.4.1")
 	@sh scripts/dev.sh matrix $(ARGS)

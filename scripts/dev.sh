@@ -6,6 +6,7 @@
 #   sh scripts/dev.sh lint                                   the first three of these without the tests
 #   sh scripts/dev.sh bench [options of benchmarks]          measure what benchmarks/README.md describes
 #   sh scripts/dev.sh accuracy [--only TEXT]                 run the broken scripts of tests/faults, write docs/accuracy.md
+#   sh scripts/dev.sh evidence [--only TEXT]                 analyze the incidents of tests/evidence/nccl, print the scores
 #   sh scripts/dev.sh matrix [--only VERSION]                try every torch and Python, write docs/compatibility.md
 #   sh scripts/dev.sh setup                                  only make .venv
 #
@@ -157,8 +158,17 @@ case $command in
     accuracy)
         setup
         # A part of the cases is no page.
-        [ $# -gt 0 ] || set -- --markdown docs/accuracy.md
-        "$VENV/bin/python" -m tests.faults.accuracy "$@"
+        if [ $# -gt 0 ]; then
+            "$VENV/bin/python" -m tests.faults.accuracy "$@"
+        else
+            step cases "$VENV/bin/python" -m tests.faults.accuracy --markdown docs/accuracy.md
+            step evidence "$VENV/bin/python" -m tests.evidence.score --markdown docs/accuracy.md
+            finish
+        fi
+        ;;
+    evidence)
+        setup
+        "$VENV/bin/python" -m tests.evidence.score "$@"
         ;;
     matrix)
         setup

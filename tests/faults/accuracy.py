@@ -16,10 +16,11 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.machine import describe_machine
-from tests.faults.reading import make_section, read_cases, replace_section, try_programs
+from tests.faults.reading import HEADING, make_section, read_cases, try_programs
 from tests.faults.score import Score, score_trial
 from tests.faults.trial import DOCTOR, Trial, fails_as_told, find_obstacle, try_case, try_plain
 from tests.faults.truth import Truth, load_all
+from tests.parts import replace_part, take_parts
 
 COLUMNS = (
     "case",
@@ -62,8 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.lint_only:
         print(section)
         if options.markdown is not None:
-            options.markdown.write_text(replace_section(options.markdown.read_text(), section))
+            options.markdown.write_text(replace_part(options.markdown.read_text(), section))
         return 0
+    old = options.markdown.read_text() if options.markdown is not None and options.markdown.exists() else ""
+    others = take_parts(old, HEADING)
     obstacles = {truth.name: find_obstacle(truth) for truth in chosen}
     able = [truth for truth in chosen if obstacles[truth.name] is None]
     left_out = [f"{name}: {why}" for name, why in obstacles.items() if why is not None]
@@ -77,7 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print_row(score)
         scores = sorted([*scores, score], key=lambda each: places[each.name])
         if options.markdown is not None:  # each time: a run that is cut leaves what it has seen
-            options.markdown.write_text(replace_section(make_page(scores, left_out), section))
+            page = make_page(scores, left_out) + others
+            options.markdown.write_text(replace_part(page, section))
         if options.outputs is not None:
             options.outputs.mkdir(parents=True, exist_ok=True)
             (options.outputs / f"{truth.name}.txt").write_text(trial.output)

@@ -141,8 +141,3 @@ def make_section(readings: Sequence[Reading], programs: Programs) -> str:
         named = (f"`{each.truth.name}` ({', '.join(dict.fromkeys(each.alarms))})" for each in alarms)
         parts.append("Alarms: " + ", ".join(named) + ".")
     return "\n\n".join(parts) + "\n"
-
-
-def replace_section(page: str, section: str) -> str:
-    """Return a page with this part as its last, in the place of an older one."""
-    return f"{page.partition(HEADING)[0].rstrip()}\n\n{section}"

@@ -9,8 +9,9 @@ import pytest
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.judge import Finding, Where
-from tests.faults.reading import HEADING, Programs, Reading, judge_reading, make_section, replace_section
+from tests.faults.reading import HEADING, Programs, Reading, judge_reading, make_section
 from tests.faults.truth import Truth
+from tests.parts import replace_part, take_parts
 
 HEALTHY = Truth("right", Path(), "nothing is wrong", ("train.py",))
 BROKEN = replace(HEALTHY, name="wrong", code="COL003", lines=(("train.py", 7),), also=("COL012",))
@@ -56,6 +57,11 @@ def test_section_counts_and_takes_the_place_of_an_older_one() -> None:
         "found 18 of 20 wrong ones (recall), silent on 28 of 30 right ones; 18 of 20 of what it said"
         in section
     )
-    page = replace_section("# Accuracy\n\nfirst\n", "## As read by `lint`\n\nold\n")
-    assert replace_section(page, section) == f"# Accuracy\n\nfirst\n\n{section}"
+    page = replace_part("# Accuracy\n\nfirst\n", "## As read by `lint`\n\nold\n")
+    assert replace_part(page, section) == f"# Accuracy\n\nfirst\n\n{section}"
+    both = replace_part(replace_part(page, "## Others\n\nkept\n"), section)
+    assert both == f"# Accuracy\n\nfirst\n\n{section}\n## Others\n\nkept\n"
+    assert replace_part("# New\n" + take_parts(both, HEADING), section) == both.replace(
+        "# Accuracy\n\nfirst", "# New"
+    )
     assert page.count(HEADING) == 1
