@@ -352,6 +352,18 @@ def test_a_rank_that_gets_the_wrong_size_need_not_be_the_odd_one() -> None:
     assert (two.ranks, two.victims) == (RankSet([0, 1]), RankSet())
 
 
+@pytest.mark.parametrize("aborted", [[1], [0, 1]])
+def test_last_words_on_the_launchers_stream_are_those_of_the_rank_that_aborted(aborted: list[int]) -> None:
+    job = Job(3)
+    for rank in aborted:
+        job.dies(rank, 6)
+    job.extra.append(ProcessRecord(50, role="launcher", script="spawn.py"))
+    job.says_example(None, "mismatch-of-sizes", pid=50, stream="stderr").complains([2])
+    found = cause_of(job)
+    # Of two that aborted, one text may be either's.
+    assert found.code == ("COL003" if len(aborted) == 1 else "ERR005")
+
+
 def with_calls(made: Evidence, *sizes: int) -> Evidence:
     """Let each rank have written down a last all_reduce of so many values."""
     table = CallTable()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Frame
+from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.texts import TextHit, scan_chunk
 from ddpdoctor.watch.readers import logs
 from ddpdoctor.watch.readers.collect import Collected, collect_run
@@ -318,6 +319,16 @@ def test_a_kill_may_be_the_kernels_where_the_agent_had_not_asked_before(run: Pat
     write(run, 7, start(7, 0, ppid=5))
     found = {record.pid: record for record in collect(run).processes}
     assert found[7].signal_sender == (None if asked else UNSEEN_OR_KERNEL)
+
+
+def test_a_process_whose_end_nobody_saw_ended_by_the_kill_that_it_was_sent(run: Path) -> None:
+    """Under a launcher that is no Python process (Ray's raylet) nobody writes down how ranks end."""
+    write(run, 7, start(7, 0), kill(5, 9, pid=7, frames=[["/x/a.py", 4, "stop"]]))
+    write(run, 8, start(8, 1), kill(6, 15, pid=8))
+    found = {record.pid: record for record in collect(run).processes}
+    assert (found[7].signal, found[7].signal_sender) == (9, "itself")
+    assert found[7].ended == Moment(5 * 10**9, 5 * 10**9)
+    assert found[8].signal is None  # it may have handled that
 
 
 def test_a_parent_that_ends_its_children_is_named_as_such(run: Path) -> None:

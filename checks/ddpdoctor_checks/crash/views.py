@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 from dataclasses import dataclass, field
 
 from ddpdoctor.evidence import Evidence
@@ -21,6 +23,9 @@ milliseconds; above a second logs cannot be ordered)."""
 
 LOADER = "loader-worker"
 """Role of a DataLoader's worker."""
+
+_LAST_WORDS = re.compile(r"\s{0,8}(?:terminate called |what\(\):)")
+"""What libstdc++ prints of an exception that nothing in a process caught."""
 
 Key = tuple[int, int]
 """Node and process id."""
@@ -54,6 +59,10 @@ class View:
         return self.process is not None and any(each.name == milestone for each in self.process.milestones)
 
 
+def _aborted(view: View) -> bool:
+    return view.process is not None and view.process.signal == signal.SIGABRT
+
+
 class Views:
     """All processes of the evidence of a job, folded once."""
 
@@ -75,6 +84,7 @@ class Views:
             self._find(facts).wrappers.append(facts)
         for text in evidence.texts:
             self._place(text)
+        self._give_last_words()
         self.memory: dict[int, MemoryRecord] = {record.node: record for record in evidence.memory}
 
     def _add(self, process: ProcessRecord) -> None:
@@ -123,6 +133,24 @@ class Views:
             self.loose.append(text)
         else:
             known.texts.append(text)
+
+    def _give_last_words(self) -> None:
+        """Give what std::terminate printed to the ranks that aborted, where they share their launcher's streams.
+
+        It is printed by the process that then raises SIGABRT (libstdc++'s verbose terminate handler). Where fewer
+        such texts were printed than ranks aborted, nothing tells whose they are.
+        """
+        for launcher in self.others:
+            words = [
+                text for text in launcher.texts if text.stream != "exception" and _LAST_WORDS.match(text.text)
+            ]
+            aborted = [view for view in self.ranks if view.node == launcher.node and _aborted(view)]
+            if not words or not aborted or any(view.texts for view in aborted):
+                continue
+            if len(aborted) == 1 or all(text.count >= len(aborted) for text in words):
+                for view in aborted:
+                    view.texts.extend(words)
+                launcher.texts = [text for text in launcher.texts if text not in words]
 
     @property
     def all(self) -> list[View]:

@@ -55,8 +55,18 @@ def name_senders(
             by_target.setdefault((target, kill.signal), []).append(kill)
     by_pid = {record.pid: record for record in processes}
     told = set(agents)
-    named = [_name_sender(record, by_target, by_pid, told) for record in processes]
+    ended = [_learn_kill(record, by_target) for record in processes]
+    named = [_name_sender(record, by_target, by_pid, told) for record in ended]
     return [_note_request(record, by_target, by_pid, told) for record in named]
+
+
+def _learn_kill(record: ProcessRecord, by_target: dict[tuple[int, int], list[Kill]]) -> ProcessRecord:
+    """Give a process whose end nobody saw the SIGKILL that it was sent: none can be handled (signal(7))."""
+    seen = record.signal is not None or record.exit_code is not None or record.ended is not None
+    kills = [kill for kill in by_target.get((record.pid, signal.SIGKILL), ()) if _within(kill.at, record)]
+    if seen or record.clean_end or record.running or not kills:
+        return record
+    return dataclasses.replace(record, signal=int(signal.SIGKILL), ended=kills[0].at)
 
 
 def _note_request(
