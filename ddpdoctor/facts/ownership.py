@@ -25,8 +25,10 @@ _OWN_PACKAGES = ("ddpdoctor", "ddpdoctor_checks", "ddpdoctor_watch")
 _OWN_ROOMS = ("cli", "evidence", "facts", "gather", "judge", "launch", "report", "source", "text", "watch")
 _DEMOS = "ddpdoctor/cli/demos/"
 """Programs as users write them."""
-_CONSOLE_SCRIPTS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed", "horovodrun")
+_CONSOLE_SCRIPTS = ("torchrun", "torchx", "ray", "accelerate", "accelerate-launch", "deepspeed", "horovodrun")
 """What pip makes for a launcher in a ``bin`` folder, outside of site-packages."""
+_SHARED_BINS = ("/bin/", "/usr/bin/", "/usr/local/bin/")
+"""Folders of programs in which users put their own beside those of packages."""
 _TYPED = ("<stdin>", "<console>", "<input>", "<ipython-input-")
 """What a user typed: at a prompt, or into a cell of a notebook."""
 _COMMAND = "<string>"
@@ -40,6 +42,8 @@ class Roots:
         python: of the standard library.
         torch: of the package torch.
         ours: of the package ddpdoctor.
+        scripts: beside the interpreter, where pip puts the console scripts of packages; those of a system hold
+            users' own programs too and are left out.
         command: the program is one of ``python -c``, so that code without a file is the user's.
     """
 
@@ -48,10 +52,17 @@ class Roots:
         python: Iterable[str] = (),
         torch: Iterable[str] = (),
         ours: Iterable[str] = (),
+        scripts: Iterable[str] = (),
         command: bool = False,
     ) -> None:
         self.python, self.torch, self.ours = _close(python), _close(torch), _close(ours)
+        self.scripts = tuple([folder for folder in _close(scripts) if folder not in _SHARED_BINS])
         self.command = command
+
+    @property
+    def folders(self) -> tuple[tuple[str, ...], ...]:
+        """All of them, by kind."""
+        return self.python, self.torch, self.ours, self.scripts
 
     def join(self, other: Roots) -> Roots:
         """Return the folders of both."""
@@ -59,6 +70,7 @@ class Roots:
             self.python + other.python,
             self.torch + other.torch,
             self.ours + other.ours,
+            self.scripts + other.scripts,
             self.command or other.command,
         )
 
@@ -96,6 +108,8 @@ def find_owner(path: str, roots: Roots = UNKNOWN) -> str:
     if not roots.ours and _is_ours(path, parts):
         return OURS
     if parts[-1] in _CONSOLE_SCRIPTS and parts[-2:-1] == ["bin"]:
+        return PACKAGE
+    if "." not in parts[-1] and path[: -len(parts[-1])] in roots.scripts:
         return PACKAGE
     return USER
 

@@ -89,6 +89,15 @@ def test_a_program_is_the_users_whatever_its_folders_are_called(path: str, roots
     assert find_owner(path, roots) == USER
 
 
+def test_what_pip_makes_for_a_package_is_the_packages() -> None:
+    roots = Roots(scripts=("/home/me/env/bin", "/usr/local/bin"))
+    assert find_owner("/home/me/env/bin/my-launcher", roots) == ownership.PACKAGE
+    assert find_owner("/home/me/env/bin/train.py", roots) == USER
+    assert find_owner("/home/me/bin/train", roots) == USER
+    assert find_owner("/usr/local/bin/train", roots) == USER
+    assert find_owner("/opt/bin/torchx") == ownership.PACKAGE
+
+
 @pytest.mark.parametrize(("path", "owner"), LIBRARIES)
 @pytest.mark.parametrize("roots", [ownership.UNKNOWN, LIVE], ids=["log", "live"])
 def test_libraries_are_known_by_what_installs_them(path: str, owner: str, roots: Roots) -> None:

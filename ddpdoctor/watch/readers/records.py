@@ -54,12 +54,14 @@ class Shortener:
 
     def learn(self, event: dict[str, Any]) -> None:
         """Take what a process says of the folders of Python and torch: a ``start`` or a ``torch`` event."""
-        library, torch = event.get("library"), event.get("folder")
+        library, torch, program = event.get("library"), event.get("folder"), event.get("executable")
         told = Roots(
-            (library,) if isinstance(library, str) else (), (torch,) if isinstance(torch, str) else ()
+            python=(library,) if isinstance(library, str) else (),
+            torch=(torch,) if isinstance(torch, str) else (),
+            scripts=(os.path.dirname(program),) if isinstance(program, str) else (),
         )
         joined = self._roots.join(told)
-        if (joined.python, joined.torch) != (self._roots.python, self._roots.torch):
+        if joined.folders != self._roots.folders:
             self._roots = joined
             self._known.clear()
 

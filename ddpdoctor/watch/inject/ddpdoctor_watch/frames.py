@@ -42,6 +42,7 @@ def find_roots() -> ownership.Roots:
         python=[os.path.dirname(python)] if python else [],
         torch=[os.path.dirname(torch)] if torch else [],
         ours=[os.path.dirname(os.path.dirname(ownership.__file__))],
+        scripts=[os.path.dirname(sys.executable)] if sys.executable else [],
         command=process.is_command(),
     )
 
