@@ -364,6 +364,21 @@ def test_last_words_on_the_launchers_stream_are_those_of_the_rank_that_aborted(a
     assert found.code == ("COL003" if len(aborted) == 1 else "ERR005")
 
 
+@pytest.mark.parametrize("below", [True, False])
+def test_a_launcher_above_the_ranks_hands_their_status_on(below: bool) -> None:
+    job = Job(2).complains([0])
+    call = (Frame("start.py", 8, "<module>", "sys.exit(main())"),)
+    job.extra.append(
+        ProcessRecord(
+            60, role="other", exit_code=1, exit_how="sys.exit", exit_call=call, ended=job.when(0, 60.0)
+        )
+    )
+    for rank in (0, 1):
+        job.set(rank, parent=60 if below else 1)
+    findings, _, _ = judge(job)
+    assert any(each.code == "ERR006" for each in findings) is not below
+
+
 def with_calls(made: Evidence, *sizes: int) -> Evidence:
     """Let each rank have written down a last all_reduce of so many values."""
     table = CallTable()

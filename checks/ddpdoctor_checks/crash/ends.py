@@ -80,7 +80,26 @@ def judge_view(view: View, context: Context) -> Failure | None:
             Level.SOFT,
         ):  # handlers of such signals raise and exit as they like
             failure.level, failure.since = Level.ENDED, None
+    exits = failure is not None and (failure.level, failure.code) == (Level.STATUS, "ERR006")
+    if failure is not None and exits and view.role != "rank" and _hands_on(view, context):
+        failure.level, failure.since = Level.ENDED, None
     return failure
+
+
+def _hands_on(view: View, context: Context) -> bool:
+    """Whether an exit only tells that a rank below the process had failed: launchers end with their ranks' status."""
+    process = view.process
+    if process is None or process.ended is None:
+        return False
+    end = context.clock.seconds(view.node, process.ended)
+    return any(
+        each.process is not None
+        and each.process.ended is not None
+        and (each.process.exit_code or each.process.signal)
+        and context.clock.seconds(each.node, each.process.ended) <= end
+        for each in context.views.ranks
+        if context.views.is_above(view, each)
+    )
 
 
 def _read_request(process: ProcessRecord) -> Moment | None:

@@ -167,6 +167,18 @@ class Views:
         """Launchers and other processes, without loader workers."""
         return [view for view in self._by_key.values() if view.role not in ("rank", LOADER)]
 
+    def is_above(self, one: View, other: View) -> bool:
+        """Whether one process started another, itself or through others that are known."""
+        seen: set[int] = set()
+        above = other.process.parent if other.process is not None else None
+        while above is not None and above not in seen and one.node == other.node:
+            if above == one.pid:
+                return True
+            seen.add(above)
+            parent = self._by_key.get((one.node, above))
+            above = parent.process.parent if parent is not None and parent.process is not None else None
+        return False
+
     def find_pid(self, node: int, pid: int) -> View | None:
         """Return the process with this id on a node."""
         return self._by_key.get((node, pid))
