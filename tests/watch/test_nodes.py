@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence import Evidence, RankFacts, RankSet
 from ddpdoctor.evidence.job import ExceptionRecord, JobEnd, Moment, ProcessRecord, TextMatch
 from ddpdoctor.evidence.members import JobNode
 from ddpdoctor.evidence.sockets import Connection, NodeNetwork
@@ -247,6 +247,19 @@ def test_each_nodes_own_word_goes_before_what_another_has_of_it() -> None:
         (0, True, "told"),
         (1, False, "told"),
     ]
+
+
+def test_a_node_that_left_before_the_last_attempt_has_no_ranks_in_it() -> None:
+    """Of an elastic job (--nnodes 1:2) each environment is that of its attempt: they need not agree."""
+
+    def seen(node: int, pid: int, rank: int, attempt: int) -> Evidence:
+        facts = RankFacts(rank, 0, node=node, host=f"host-{node}", pid=pid, world_size=2 - attempt)
+        process = ProcessRecord(pid, node=node, rank=rank, attempt=attempt)
+        return Evidence(ranks=(facts,), processes=(process,), members=(JobNode(node, own=True),))
+
+    whole = join_nodes([seen(0, 100, 0, attempt=1), seen(1, 200, 1, attempt=0)])
+    assert [(each.node, each.rank) for each in whole.ranks] == [(0, 0)]
+    assert len(whole.processes) == 2
 
 
 def test_every_kind_that_travels_says_of_which_node_it_is() -> None:

@@ -275,7 +275,12 @@ def join_nodes(parts: Sequence[Evidence]) -> Evidence:
             kind: tuple(row for row in getattr(part, kind) if row.node not in foreign) for kind in BY_NODE
         }
         kept.append(dataclasses.replace(part, **changes) if own else part)
-    return merge_evidence(kept)
+    whole = merge_evidence(kept)
+    # A node that left took part in earlier attempts only: its ranks are not those of the last.
+    attempts = {(each.node, each.pid): each.attempt for each in whole.processes}
+    last = max((attempts.get((rank.node, rank.pid), 0) for rank in whole.ranks), default=0)
+    ranks = tuple(rank for rank in whole.ranks if attempts.get((rank.node, rank.pid), last) == last)
+    return dataclasses.replace(whole, ranks=ranks)
 
 
 def describe_launch(evidence: Evidence, lost: Sequence[str] = ()) -> Evidence:
