@@ -58,17 +58,17 @@ def find_wanted(report: Report) -> dict[str, list[Wanted]]:
 
     found: dict[str, list[Wanted]] = {}
     for each in report.findings:
-        rule, names = each.details.get("rule"), each.details.get("names", ())
+        rule = each.details.get("rule")
         if (
             each.state != "active"
             or not isinstance(rule, str)
-            or not is_correctable(rule, names)
+            or not is_correctable(rule, each.details)
             or not each.where
         ):
             continue
         place = each.where[0]
         if place.cell is None and place.column is not None and not place.file.startswith("<"):
-            wanted = Wanted(rule, place.line, place.column, place.source or "", tuple(names))
+            wanted = Wanted(rule, place.line, place.column, place.source or "", each.details)
             found.setdefault(place.file, []).append(wanted)
     return found
 

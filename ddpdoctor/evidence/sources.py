@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +61,15 @@ class RelatedPlace:
 
 @dataclass(frozen=True, slots=True)
 class SourceFact:
-    """What a rule of ``ddpdoctor.source.rules`` has read; whether and how it is told is for the checks to say."""
+    """What a rule of `lint` has read; whether and how it is told is for the checks to say."""
 
     rule: str
-    """Which rule, e.g. ``data-parallel``."""
+    """What is seen, e.g. ``data-parallel``."""
     place: SourcePlace
     """The line that has to change."""
     related: tuple[RelatedPlace, ...] = ()
-    names: tuple[str, ...] = ()
-    """Variables, classes or values that the words of the finding need, in an order that the rule documents."""
+    details: dict[str, str] = field(default_factory=dict)
+    """What the words of the finding need, by name: variables, classes, values, and which of several ways it is."""
     traced: bool = True
     """Whether what is meant was followed to its source; false where only names say what something is."""
     certain: bool = True

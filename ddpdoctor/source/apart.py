@@ -120,18 +120,18 @@ class Ways:
             isinstance(value, ast.Constant) and value is not UNKNOWN
         )
 
-    def tell(self, rule: str, step: Step, *names: str, beside: Step | None = None) -> SourceFact:
+    def tell(self, rule: str, step: Step, *, beside: Step | None = None, **details: str) -> SourceFact:
         """Return what a rule sees in a step.
 
         Args:
-            rule: which rule.
+            rule: what is seen.
             step: where the line stands that has to change.
-            names: what the words of the finding need.
             beside: another step that belongs to it.
+            details: what the words of the finding need.
         """
         related = () if beside is None else (RelatedPlace("noticed", beside.scope.place(beside.node)),)
         return SourceFact(
-            rule, step.scope.place(step.node), related=related, names=names, certain=self.is_sure(step)
+            rule, step.scope.place(step.node), related=related, details=details, certain=self.is_sure(step)
         )
 
     def is_alike(self, value: ast.expr, step: Step) -> bool:

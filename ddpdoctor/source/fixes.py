@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 import copy
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ddpdoctor.source.reading import NEWLINE, Script, parse_script
 from ddpdoctor.source.walking import name_last
@@ -25,7 +25,8 @@ class Wanted:
     column: int
     source: str
     """Text of the line when it was read."""
-    names: tuple[str, ...] = ()
+    details: Mapping[str, object] = field(default_factory=dict)
+    """Of what was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,9 @@ def correct(data: bytes, name: str, wanted: Sequence[Wanted]) -> tuple[bytes, li
     return data, reasons
 
 
-def is_correctable(rule: str, names: Sequence[str]) -> bool:
+def is_correctable(rule: str, details: Mapping[str, object]) -> bool:
     """Whether there is a correction for what a rule reads."""
-    return rule in CORRECTIONS and (rule != "write-raced" or "checkpoint" in names[:1])
+    return rule in CORRECTIONS and (rule != "write-raced" or details.get("kind") == "checkpoint")
 
 
 def _parse(data: bytes, name: str) -> Script:
@@ -173,9 +174,13 @@ def _exist_ok(call: ast.Call, wanted: Wanted, data: bytes, tree: ast.Module) -> 
 
 def _both_spellings(call: ast.Call, wanted: Wanted, data: bytes, tree: ast.Module) -> Change | None:
     """``add_argument("--local_rank")`` gets the other spelling as well, which other versions of torch pass."""
-    if name_last(call.func) != "add_argument" or len(wanted.names) < 2:
+    spelling, lacking = wanted.details.get("has"), wanted.details.get("lacks")
+    if (
+        name_last(call.func) != "add_argument"
+        or not isinstance(spelling, str)
+        or not isinstance(lacking, str)
+    ):
         return None
-    spelling, lacking = wanted.names[:2]
     place = next((n for n, each in enumerate(call.args) if getattr(each, "value", None) == spelling), None)
     if place is None:
         return None

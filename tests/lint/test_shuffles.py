@@ -201,7 +201,8 @@ def test_a_rank_by_its_name_alone_is_not_traced() -> None:
     source = make("mine = share(os.listdir('x'), rank)\n")
     function = "def share(paths, rank):\n    random.shuffle(paths)\n    return paths[rank::8]\n"
     (fact,) = facts_in(HEAD + function + source)
-    assert (fact.rule, fact.names) == ("shares-by-rank", ("unseeded", "random.shuffle", "paths", "0"))
+    assert fact.rule == "shares-by-rank"
+    assert fact.details == {"way": "unseeded", "function": "random.shuffle", "given": "paths", "seed": "0"}
     assert not fact.traced
 
 
@@ -210,7 +211,7 @@ def test_names_of_the_facts() -> None:
         "order = torch.randperm(len(data))\nmine = order[rank::world]", "torch.manual_seed(rank)"
     )
     (fact,) = facts_in(source)
-    assert fact.names == ("seeded", "torch.randperm", "len(data)", "0")
+    assert fact.details == {"way": "seeded", "function": "torch.randperm", "given": "len(data)", "seed": "0"}
     assert [(each.role, source.splitlines()[each.place.line - 1]) for each in fact.related] == [
         ("noticed", "mine = order[rank::world]")
     ]

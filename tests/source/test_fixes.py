@@ -10,7 +10,7 @@ from ddpdoctor.source.fixes import Refused, Wanted, correct, is_correctable
 from ddpdoctor.source.reading import parse_script
 
 
-def wanted(text: bytes, rule: str, name: str, *names: str) -> list[Wanted]:
+def wanted(text: bytes, rule: str, name: str, **details: str) -> list[Wanted]:
     """What a rule would say of each call of one name."""
     script = parse_script(text, "train.py", whatever=True)
     assert script.tree is not None
@@ -19,7 +19,7 @@ def wanted(text: bytes, rule: str, name: str, *names: str) -> list[Wanted]:
         for node in ast.walk(script.tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(name)
     ]
-    return [Wanted(rule, place.line, place.column, place.text, names) for place in places]
+    return [Wanted(rule, place.line, place.column, place.text, details) for place in places]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_directory_may_exist(before: bytes, after: bytes) -> None:
 
 def test_option_gets_its_other_spelling() -> None:
     before = b"p.add_argument('-l', '--local_rank', type=int)\n"
-    calls = wanted(before, "local-rank-option", "add_argument", "--local_rank", "--local-rank")
+    calls = wanted(before, "local-rank-option", "add_argument", has="--local_rank", lacks="--local-rank")
     after, reasons = correct(before, "train.py", calls)
     assert after == b"p.add_argument('-l', '--local_rank', '--local-rank', type=int)\n"
     assert reasons == []
@@ -78,7 +78,10 @@ TEST = b"if not dist.is_initialized() or dist.get_rank() == 0:"
     ],
 )  # fmt: skip
 def test_first_rank_alone_saves(before: bytes, after: bytes) -> None:
-    assert correct(before, "train.py", wanted(before, "write-raced", "save", "checkpoint")) == (after, [])
+    assert correct(before, "train.py", wanted(before, "write-raced", "save", kind="checkpoint")) == (
+        after,
+        [],
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,7 +103,7 @@ def test_first_rank_alone_saves(before: bytes, after: bytes) -> None:
     ],
 )
 def test_what_others_may_need_is_left_to_all(text: bytes, reason: str) -> None:
-    after, reasons = correct(text, "train.py", wanted(text, "write-raced", "save", "checkpoint"))
+    after, reasons = correct(text, "train.py", wanted(text, "write-raced", "save", kind="checkpoint"))
     assert (after, len(reasons)) == (text, 1)
     assert reason in reasons[0]
 
@@ -136,7 +139,6 @@ def test_changed_or_unreadable_file_is_refused() -> None:
 
 
 def test_only_checkpoints_are_left_to_the_first_rank() -> None:
-    assert is_correctable("write-raced", ("checkpoint", "p"))
-    assert is_correctable("write-raced", ["checkpoint", "p"])
-    assert not is_correctable("write-raced", ["text", "checkpoint"])
-    assert not is_correctable("unwrapped", [])
+    assert is_correctable("write-raced", {"kind": "checkpoint", "path": "p"})
+    assert not is_correctable("write-raced", {"kind": "text", "path": "checkpoint"})
+    assert not is_correctable("unwrapped", {})

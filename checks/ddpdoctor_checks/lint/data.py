@@ -23,17 +23,18 @@ def find_unsharded(evidence: Evidence) -> Iterable[Finding]:
     """The loader of a training that is wrapped gives each rank all data."""
     for fact in facts_of(evidence, "loader-unsharded"):
         orders = {"shuffled": ", in an order of its own", "in order": ", in the same order"}
-        in_order = fact.names[0] == "in order"
+        order = fact.details["order"]
         yield tell_fact(
             fact,
             f"The DataLoader at {name_line(fact.place)} has no DistributedSampler: each rank trains on the whole "
-            f"data set{orders.get(fact.names[0], '')}.",
+            f"data set{orders.get(order, '')}.",
             Fix(
-                "give each rank its own part of the data", code=_shard(fact.place.text, shuffled=not in_order)
+                "give each rank its own part of the data",
+                code=_shard(fact.place.text, shuffled=order != "in order"),
             ),
             why="the loop that trains a DistributedDataParallel model goes through it, and nothing splits the data "
             "set by rank",
-            severity=None if in_order else "warning",
+            severity=None if order == "in order" else "warning",
         )
 
 
@@ -49,14 +50,14 @@ def find_epoch_unset(evidence: Evidence) -> Iterable[Finding]:
         yield tell_fact(
             fact,
             f"The DistributedSampler at {name_line(fact.place)} shuffles each epoch in the same way: "
-            f"{ways[fact.names[0]]}.",
+            f"{ways[fact.details['way']]}.",
             Fix("tell it the epoch before each pass", code=_tell_epoch(fact)),
             why="its order hangs on its seed and the epoch alone, and the loop goes through it more than once",
         )
     for fact in facts_of(evidence, "epoch-ignored"):
         yield tell_fact(
             fact,
-            f"{fact.names[0]} shuffles by its seed and does not use the epoch that set_epoch gives "
+            f"{fact.details['sampler']} shuffles by its seed and does not use the epoch that set_epoch gives "
             f"({name_line(fact.place)}): every epoch has the same order.",
             Fix(
                 "let the seed of the order hang on the epoch",

@@ -16,18 +16,21 @@ _SET = 'local_rank = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(local_
 def find_device_unset(evidence: Evidence) -> Iterable[Finding]:
     """A collective takes the current device before one is set, or all ranks compute on the first GPU."""
     for fact in facts_of(evidence, "device-unset"):
+        function = fact.details["function"]
         yield tell_fact(
             fact,
-            f"{fact.names[0]} at {name_line(fact.place)} takes the current device, and no rank has set its own: all "
+            f"{function} at {name_line(fact.place)} takes the current device, and no rank has set its own: all "
             "may use GPU 0.",
             Fix("set the rank's device first", code=f"{_SET}\n{fact.place.text}"),
             why="the group is NCCL's, and nothing before sets the device",
             severity="warning",
         )
     for fact in facts_of(evidence, "device-shared"):
+        function = fact.details["function"]
         yield tell_fact(
             fact,
-            f"{fact.names[0]} at {name_line(fact.place)} takes the current device, which no rank sets: all use GPU 0.",
+            f"{function} at {name_line(fact.place)} takes the current device, which no rank sets: all use "
+            "GPU 0.",
             Fix("set the rank's device first", code=f"{_SET}\n{fact.place.text}"),
             why="the group is NCCL's, and nothing in the program sets the device",
             severity="warning",
@@ -38,9 +41,10 @@ def find_device_unset(evidence: Evidence) -> Iterable[Finding]:
 def find_device_by_rank(evidence: Evidence) -> Iterable[Finding]:
     """The rank in the whole job is taken for the number of a GPU."""
     for fact in facts_of(evidence, "device-by-rank"):
+        rank = fact.details["rank"]
         yield tell_fact(
             fact,
-            f"{name_line(fact.place)} takes {fact.names[0]}, the rank in the whole job, for the number of a GPU: on "
+            f"{name_line(fact.place)} takes {rank}, the rank in the whole job, for the number of a GPU: on "
             "the second node there is none of that number.",
             Fix("take the local rank", code=_SET),
             why="the value was followed to RANK or get_rank()",
@@ -52,7 +56,7 @@ def find_device_by_rank(evidence: Evidence) -> Iterable[Finding]:
 def find_tensor_on_cpu(evidence: Evidence) -> Iterable[Finding]:
     """A collective of NCCL is given a tensor on the CPU."""
     for fact in facts_of(evidence, "tensor-on-cpu"):
-        operation, tensor = fact.names
+        operation, tensor = fact.details["operation"], fact.details["tensor"]
         yield tell_fact(
             fact,
             f"{operation} at {name_line(fact.place)} is given {tensor}, a tensor on the CPU, and the group is NCCL's.",

@@ -56,7 +56,7 @@ def tell_fact(
         ),
         evidence=(EvidenceItem("source", why),),
         fix=(fix,),
-        details={"rule": fact.rule, "names": list(fact.names), "proven": proof},
+        details={"rule": fact.rule, **fact.details, "proven": proof},
         confidence="high" if proof == "on every path" else "medium" if fact.certain or fact.traced else "low",
         severity=severity if severity is not None or proof == "on every path" else "warning",
         role=role,

@@ -21,7 +21,7 @@ _GUARD = (
 def find_write_raced(evidence: Evidence) -> Iterable[Finding]:
     """Each rank writes one path."""
     for fact in facts_of(evidence, "write-raced"):
-        kind, path = fact.names
+        kind, path = fact.details["kind"], fact.details["path"]
         severity = {"checkpoint": None, "other": "warning"}.get(kind, "info")
         yield tell_fact(
             fact,
@@ -54,10 +54,11 @@ def _guard(text: str, path: str) -> str:
 def find_read_early(evidence: Evidence) -> Iterable[Finding]:
     """Ranks read what rank 0 writes, and nothing makes them wait."""
     for fact in facts_of(evidence, "read-early"):
+        path = fact.details["path"]
         yield tell_fact(
             fact,
-            f"{fact.names[0]} is read at {name_line(fact.place)} by ranks that do not wait until rank 0 has written it "
-            f"at {name_line(fact.related[0].place)}.",
+            f"{path} is read at {name_line(fact.place)} by ranks that do not wait until rank 0 has "
+            f"written it at {name_line(fact.related[0].place)}.",
             Fix("let all ranks wait between writing and reading", code=f"dist.barrier()\n{fact.place.text}"),
             why="no collective stands between the two lines",
         )
@@ -90,7 +91,7 @@ def find_prefix(evidence: Evidence) -> Iterable[Finding]:
     """The state of a wrapped model is loaded into one that is not wrapped, or the reverse."""
     for fact in facts_of(evidence, "prefix-differs"):
         line, saved = name_line(fact.place), name_line(fact.related[0].place)
-        if fact.names[0] == "wrapped":
+        if fact.details["saved"] == "wrapped":
             message = f"{line} loads into a model that is not wrapped what {saved} has saved of the wrapper: each key "
             message += "begins with module."
         else:
@@ -111,8 +112,8 @@ def find_prefix(evidence: Evidence) -> Iterable[Finding]:
 def find_directory_raced(evidence: Evidence) -> Iterable[Finding]:
     """Each rank makes or deletes one directory."""
     for fact in facts_of(evidence, "directory-raced"):
-        how, path = fact.names
-        if how == "made":
+        path = fact.details["path"]
+        if fact.details["way"] == "made":
             wrong = f"All ranks make {path} at {name_line(fact.place)}: who comes second fails with FileExistsError."
             fix = Fix("let it exist already", code=f"os.makedirs({path}, exist_ok=True)")
         else:
@@ -136,10 +137,11 @@ def find_directory_raced(evidence: Evidence) -> Iterable[Finding]:
 def find_download_raced(evidence: Evidence) -> Iterable[Finding]:
     """Each rank fetches or unpacks the same files."""
     for fact in facts_of(evidence, "download-raced"):
+        function = fact.details["function"]
         yield tell_fact(
             fact,
-            f"All ranks fetch or unpack with {fact.names[0]} at {name_line(fact.place)}: who is done early reads what "
-            "another writes once more.",
+            f"All ranks fetch or unpack with {function} at {name_line(fact.place)}: who is done early reads "
+            "what another writes once more.",
             Fix(
                 "fetch on one rank of each node, then let the others go on",
                 code=f'if int(os.environ["LOCAL_RANK"]) == 0:\n    {fact.place.text}\ndist.barrier()',

@@ -13,7 +13,7 @@ from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
 def find_gathered(evidence: Evidence) -> Iterable[Finding]:
     """Outputs of a model are gathered, and the loss is made of what has no gradient."""
     for fact in facts_of(evidence, "gather-without-gradient"):
-        into, what = fact.names
+        into, what = fact.details["into"], fact.details["what"]
         yield tell_fact(
             fact,
             f"What all_gather at {name_line(fact.place)} gives has no gradient, and the loss of the backward at "

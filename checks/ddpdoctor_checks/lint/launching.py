@@ -16,7 +16,7 @@ NEEDS = ("sources",)
 def find_local_rank_option(evidence: Evidence) -> Iterable[Finding]:
     """A parser takes one spelling of the local rank, and nothing reads LOCAL_RANK."""
     for fact in facts_of(evidence, "local-rank-option"):
-        has, lacks = fact.names
+        has, lacks = fact.details["has"], fact.details["lacks"]
         refused = (
             "torch.distributed.launch of torch 2.0 and later passes --local-rank, which argparse refuses"
             if has == "--local_rank"
@@ -40,17 +40,20 @@ def find_local_rank_option(evidence: Evidence) -> Iterable[Finding]:
 def find_spawn_unguarded(evidence: Evidence) -> Iterable[Finding]:
     """Processes are started while the file is imported, which its children do as well."""
     for fact in facts_of(evidence, "spawn-unguarded"):
+        function = fact.details["function"]
         yield tell_fact(
             fact,
-            f"{name_line(fact.place)} starts processes with {fact.names[0]} whenever the file is imported: each child "
-            "imports it first and fails there.",
+            f"{name_line(fact.place)} starts processes with {function} whenever the file is imported: each "
+            "child imports it first and fails there.",
             Fix("put it below a main guard", code=f'if __name__ == "__main__":\n    {fact.place.text}'),
             why="no test of __name__ stands above it, and the start method is spawn",
         )
     for fact in facts_of(evidence, "spawn-in-notebook"):
+        function = fact.details["function"]
         yield tell_fact(
             fact,
-            f"{fact.names[0]} at {name_line(fact.place)} starts a function of the notebook: children cannot import it.",
+            f"{function} at {name_line(fact.place)} starts a function of the notebook: children cannot "
+            "import it.",
             Fix(
                 "move the function into a file and import it, or start the script with torchrun",
                 code="from train import work\nmp.spawn(work, args=(world_size,), nprocs=world_size)",
@@ -63,9 +66,10 @@ def find_spawn_unguarded(evidence: Evidence) -> Iterable[Finding]:
 def find_group_order(evidence: Evidence) -> Iterable[Finding]:
     """Something needs the process group before it is made, or it is made twice."""
     for fact in facts_of(evidence, "group-not-made"):
+        function = fact.details["function"]
         yield tell_fact(
             fact,
-            f"{fact.names[0]} at {name_line(fact.place)} needs the process group, which is made only later.",
+            f"{function} at {name_line(fact.place)} needs the process group, which is made only later.",
             Fix(
                 "call init_process_group first",
                 code=f"dist.init_process_group(backend)\n{fact.place.text}",
@@ -86,9 +90,13 @@ def find_group_order(evidence: Evidence) -> Iterable[Finding]:
 def find_switches(evidence: Evidence) -> Iterable[Finding]:
     """A debug setting stands in the script, or is made too late."""
     for fact in facts_of(evidence, "variable-set"):
-        name, value, *gpu = fact.names
+        name, value = fact.details["name"], fact.details["value"]
         setting = settings.DEBUGGING.get(name)
-        if setting is not None and setting.matters(value) and (setting.where == "anywhere" or gpu):
+        if (
+            setting is not None
+            and setting.matters(value)
+            and (setting.where == "anywhere" or "gpu" in fact.details)
+        ):
             yield tell_fact(
                 fact,
                 f"{name}={value}, a debug setting, is made at {name_line(fact.place)}: {setting.effect}.",
@@ -110,11 +118,12 @@ def find_switches(evidence: Evidence) -> Iterable[Finding]:
             role="advice",
         )
     for fact in facts_of(evidence, "variable-late"):
+        name = fact.details["name"]
         yield tell_fact(
             fact,
-            f"{fact.names[0]} is set at {name_line(fact.place)}, after {name_line(fact.related[0].place)} has started "
+            f"{name} is set at {name_line(fact.place)}, after {name_line(fact.related[0].place)} has started "
             "CUDA, which does not read it any more.",
-            Fix("set it before the job starts", f"export {fact.names[0]}={fact.names[1]}"),
+            Fix("set it before the job starts", f"export {name}={fact.details['value']}"),
             why="CUDA reads it when it starts",
             severity="warning",
             role="advice",
@@ -125,7 +134,7 @@ def find_switches(evidence: Evidence) -> Iterable[Finding]:
 def find_port_literal(evidence: Evidence) -> Iterable[Finding]:
     """A port that stands in the script is out of range or privileged."""
     for fact in facts_of(evidence, "port-literal"):
-        port = int(fact.names[0])
+        port = int(fact.details["port"])
         wrong = "is above 65535" if port > 65535 else "is below 1024, which only root may open"
         yield tell_fact(
             fact,
@@ -143,9 +152,10 @@ def find_port_literal(evidence: Evidence) -> Iterable[Finding]:
 def find_fixed_file(evidence: Evidence) -> Iterable[Finding]:
     """Ranks meet at a file whose name is the same in each run."""
     for fact in facts_of(evidence, "rendezvous-file"):
+        path = fact.details["path"]
         yield tell_fact(
             fact,
-            f"Ranks meet at the file {fact.names[0]} ({name_line(fact.place)}) in each run: one that a killed run has "
+            f"Ranks meet at the file {path} ({name_line(fact.place)}) in each run: one that a killed run has "
             "left, or another job's, makes the next one fail or hang.",
             Fix("start with torchrun and meet by the environment", code='dist.init_process_group("nccl")'),
             why="the path is fixed, and nothing in the script removes it",

@@ -13,7 +13,7 @@ from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
 def find_unreduced(evidence: Evidence) -> Iterable[Finding]:
     """A rank counts over the part of the data that it is given, and nothing joins the counts."""
     for fact in facts_of(evidence, "metric-unreduced"):
-        way, name = fact.names
+        way, name = fact.details["way"], fact.details["name"]
         verb = "decides" if way == "decides" else "is told"
         yield tell_fact(
             fact,

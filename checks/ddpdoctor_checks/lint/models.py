@@ -21,7 +21,7 @@ def find_bypassed(evidence: Evidence) -> Iterable[Finding]:
         backward = name_line(fact.related[0].place)
         yield tell_fact(
             fact,
-            f"{ways[fact.names[0]]} at {name_line(fact.place)}, and the backward at {backward} "
+            f"{ways[fact.details['way']]} at {name_line(fact.place)}, and the backward at {backward} "
             "trains it: gradients are never reduced.",
             Fix(
                 "call the wrapper in training; what else the step needs goes into the model's forward",
@@ -41,7 +41,7 @@ def _call_wrapper(text: str) -> str:
 def find_changed(evidence: Evidence) -> Iterable[Finding]:
     """Parameters are changed between the wrap and the training."""
     for fact in facts_of(evidence, "changed-after-wrap"):
-        way, what = fact.names
+        way, what = fact.details["way"], fact.details["what"]
         wrap = name_line(fact.related[0].place)
         words = {
             "replaced": f"gives {what} new parameters",

@@ -22,7 +22,7 @@ _LOST = {
 def find_unwaited(evidence: Evidence) -> Iterable[Finding]:
     """Asynchronous work is begun, and nothing waits for it."""
     for fact in facts_of(evidence, "work-unwaited"):
-        operation, how = fact.names
+        operation, how = fact.details["operation"], fact.details["way"]
         yield tell_fact(
             fact,
             f"{operation} is begun at {name_line(fact.place)} {_LOST[how]}: nothing waits until it is done.",
@@ -67,7 +67,7 @@ def find_unmatched(evidence: Evidence) -> Iterable[Finding]:
             severity="warning",
         )
     for fact in facts_of(evidence, "message-unmatched"):
-        other = "receives" if fact.names[0] == "send" else "sends"
+        other = "receives" if fact.details["side"] == "send" else "sends"
         yield tell_fact(
             fact,
             f"{name_line(fact.place)} has no other side: nothing in the program {other}.",
@@ -80,7 +80,7 @@ def find_unmatched(evidence: Evidence) -> Iterable[Finding]:
 def find_roots(evidence: Evidence) -> Iterable[Finding]:
     """Each rank names another root."""
     for fact in facts_of(evidence, "root-differs"):
-        operation, root = fact.names
+        operation, root = fact.details["operation"], fact.details["root"]
         yield tell_fact(
             fact,
             f"{operation} at {name_line(fact.place)} has {root} as its root, which is another on each rank: all wait "
@@ -89,7 +89,7 @@ def find_roots(evidence: Evidence) -> Iterable[Finding]:
             why=f"{root} was followed to the rank",
         )
     for fact in facts_of(evidence, "roots-apart"):
-        operation, one, other = fact.names
+        operation, one, other = (fact.details[name] for name in ("operation", "root", "other"))
         yield tell_fact(
             fact,
             f"{operation} at {name_line(fact.place)} has rank {one} as its root, and on the other side of the test "

@@ -13,7 +13,7 @@ from ddpdoctor_checks.lint.facts import LINT, facts_of, name_line, tell_fact
 def find_unenclosed(evidence: Evidence) -> Iterable[Finding]:
     """no_sync is around a backward, and its forward is before it."""
     for fact in facts_of(evidence, "no-sync-without-forward"):
-        model = fact.names[0]
+        model = fact.details["model"]
         yield tell_fact(
             fact,
             f"no_sync() at {name_line(fact.place)} encloses the backward only; the forward at "
@@ -33,14 +33,14 @@ def find_redundant(evidence: Evidence) -> Iterable[Finding]:
         yield tell_fact(
             fact,
             f"Each backward at {name_line(fact.place)} reduces the gradients, and the optimizer steps only after "
-            f"several ({fact.names[0]}): one reduction for each step is enough.",
+            f"several ({fact.details['count']}): one reduction for each step is enough.",
             Fix(
                 "reduce with the last micro-batch only",
                 code="with contextlib.nullcontext() if last else model.no_sync():\n"
                 "    loss = criterion(model(inputs), targets) / accumulate\n    loss.backward()",
             ),
             why="the model is wrapped, and nothing in the program mentions no_sync",
-            severity=None if "known" in fact.names else "info",
+            severity=None if "known" in fact.details else "info",
             role="advice",
         )
 
@@ -49,7 +49,7 @@ def find_redundant(evidence: Evidence) -> Iterable[Finding]:
 def find_unwrapped(evidence: Evidence) -> Iterable[Finding]:
     """A program of several ranks trains a model, and nothing in it reduces gradients."""
     for fact in facts_of(evidence, "unwrapped"):
-        way, model = fact.names
+        way, model = fact.details["way"], fact.details["model"]
         kept = (
             f"the DistributedDataParallel at {name_line(fact.related[0].place)} is not kept"
             if way == "thrown away"

@@ -18,7 +18,7 @@ from ddpdoctor_checks.wording import count_of
 def find_reentrant(evidence: Evidence) -> Iterable[Finding]:
     """Reentrant checkpointing in a model whose wrapper searches for unused parameters."""
     for fact in facts_of(evidence, "reentrant-checkpoint"):
-        said = "said" in fact.names
+        said = fact.details["way"] == "said"
         how = "is reentrant" if said else "is reentrant where it does not say otherwise"
         yield tell_fact(
             fact,
@@ -35,7 +35,7 @@ def find_reentrant(evidence: Evidence) -> Iterable[Finding]:
 def find_small_batches(evidence: Evidence) -> Iterable[Finding]:
     """BatchNorm in a wrapped model whose loader gives few samples."""
     for fact in facts_of(evidence, "batch-norm-small"):
-        size = int(fact.names[0])
+        size = int(fact.details["size"])
         yield tell_fact(
             fact,
             f"The model that is wrapped at {name_line(fact.place)} has BatchNorm, which counts over the "
@@ -66,7 +66,7 @@ def _wrap(text: str, devices: str | None) -> str:
 def find_device_ids(evidence: Evidence) -> Iterable[Finding]:
     """device_ids that DistributedDataParallel refuses."""
     for fact in facts_of(evidence, "device-ids"):
-        several = "several" in fact.names
+        several = fact.details["way"] == "several"
         reason = (
             "names several devices: one process drives one"
             if several

@@ -41,7 +41,7 @@ def _seed(function: str, given: str, seed: str = "0") -> str:
 def find_splits(evidence: Evidence) -> Iterable[Finding]:
     """A split at random that each rank draws for itself."""
     for fact in facts_of(evidence, "split-by-rank"):
-        way, function, given = fact.names
+        way, function, given = (fact.details[name] for name in ("way", "function", "given"))
         yield tell_fact(
             fact,
             f"{function.rpartition('.')[2]} at {name_line(fact.place)} gives each rank another split, for "
@@ -56,14 +56,14 @@ def find_splits(evidence: Evidence) -> Iterable[Finding]:
 def find_shares(evidence: Evidence) -> Iterable[Finding]:
     """Ranks take parts of an order that each of them draws for itself."""
     for fact in facts_of(evidence, "shares-by-rank"):
-        way, function, given, seed = fact.names
+        way, function, given = (fact.details[name] for name in ("way", "function", "given"))
         yield tell_fact(
             fact,
             f"{function.rpartition('.')[2]} at {name_line(fact.place)} gives each rank an order of its own, for "
             f"{_tell_seeds(way)}, and each takes its part of that: parts overlap, and some samples are in none.",
             Fix(
                 "let all ranks draw the order by one seed",
-                code=_seed(function, given, seed),
+                code=_seed(function, given, fact.details["seed"]),
             ),
             why=f"the part of a rank is taken at {name_line(fact.related[0].place)}, and nothing "
             "is done with the order before",
@@ -75,13 +75,14 @@ def find_shares(evidence: Evidence) -> Iterable[Finding]:
 def find_workers(evidence: Evidence) -> Iterable[Finding]:
     """Loader workers are seeded by their own number, which is the same on all ranks."""
     for fact in facts_of(evidence, "workers-seeded-alike"):
+        function = fact.details["function"]
         yield tell_fact(
             fact,
-            f"{fact.names[0]} at {name_line(fact.place)} seeds each loader worker by its number alone: workers of "
+            f"{function} at {name_line(fact.place)} seeds each loader worker by its number alone: workers of "
             "different ranks draw the same random numbers, and in each epoch again.",
             Fix(
                 "take torch's own seed of the worker, which differs over ranks that are seeded apart",
-                code=f"{fact.names[0]}(torch.initial_seed() % 2**32)",
+                code=f"{function}(torch.initial_seed() % 2**32)",
             ),
             why="neither the rank nor the epoch is part of the seed",
             role="advice",

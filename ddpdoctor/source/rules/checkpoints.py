@@ -36,7 +36,7 @@ BARE = ("model",)
 def find_early_reads(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield where other ranks read what rank 0 writes, with nothing in between that makes them wait (``read-early``).
 
-    names: how the path is written. The line that writes is beside it.
+    path: how it is written. The line that writes is beside it.
     """
     if not trace.has_peers:
         return
@@ -60,7 +60,7 @@ def find_early_reads(trace: Trace, files: Files) -> Iterator[SourceFact]:
                     "read-early",
                     step.scope.place(call),
                     related=(RelatedPlace("noticed", beside),),
-                    names=(ast.unparse(path),),
+                    details={"path": ast.unparse(path)},
                     certain=_only_about_rank(writer, ways)
                     and (ways.without_first(step) or ways.is_sure(step)),
                 )
@@ -98,7 +98,7 @@ def _makes_wait(step: Step, call: ast.Call, ways: Ways, files: Files) -> bool:
 def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield where each rank loads a checkpoint onto the device from which it was saved (``load-unmapped``).
 
-    names: none. Only what is given to ``load_state_dict``, in programs that use GPUs.
+    Only what is given to ``load_state_dict``, in programs that use GPUs.
     """
     if not trace.has_peers or not uses_gpu(trace, files):
         return
@@ -133,7 +133,7 @@ def _is_restored(load: ast.Call, scope: Scope) -> bool:
 def find_prefixes(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield where the state of a wrapped model is loaded into one that is not, or the reverse (``prefix-differs``).
 
-    names: ``wrapped`` or ``bare`` for what was saved. The line that saves is beside it.
+    saved: ``wrapped`` or ``bare``. The line that saves is beside it.
     """
     if not trace.joins:
         return
@@ -162,7 +162,7 @@ def find_prefixes(trace: Trace, files: Files) -> Iterator[SourceFact]:
             and source is not None
         ):
             what, writer = saved[source][0]
-            yield ways.tell("prefix-differs", step, what, beside=writer)
+            yield ways.tell("prefix-differs", step, saved=what, beside=writer)
 
 
 def _states(node: ast.expr, scope: Scope) -> Iterator[tuple[str | None, ast.expr]]:

@@ -38,7 +38,7 @@ PLAIN = frozenset({"RandomSampler", "SequentialSampler"})
 def find_unsharded(files: Files) -> Iterator[SourceFact]:
     """Yield loaders that give each rank of a wrapped model the whole data set (``loader-unsharded``).
 
-    names: ``shuffled``, ``in order``, or ``any order`` where the program may shuffle the samples itself. Passed over is
+    order: ``shuffled``, ``in order``, or ``any order`` where the program may shuffle the samples itself. Passed over is
     what may be shared out in another way: streams, data sets that are not followed to their making or that know ranks,
     data that is made up, loops that skip by rank.
     """
@@ -62,7 +62,7 @@ def find_unsharded(files: Files) -> Iterator[SourceFact]:
                 shuffled = _shuffles(each.call, kinds, each.scope)
                 if not (shuffled and _is_drawn_apart(each, kinds)):
                     order = "any order" if _may_shuffle(each.scope.module, kinds) else "in order"
-                    yield _tell(each, "loader-unsharded", loop, "shuffled" if shuffled else order)
+                    yield _tell(each, "loader-unsharded", loop, order="shuffled" if shuffled else order)
 
 
 def _may_shuffle(module: Scope, kinds: Kinds) -> bool:
@@ -73,12 +73,10 @@ def _may_shuffle(module: Scope, kinds: Kinds) -> bool:
     )
 
 
-def _tell(value: Value, rule: str, loop: TrainingLoop, *names: str) -> SourceFact:
+def _tell(value: Value, rule: str, loop: TrainingLoop, **details: str) -> SourceFact:
     scope = value.scope or loop.scope
     noticed = loop.scope.place(loop.node)
-    return SourceFact(
-        rule, scope.place(value.call), (RelatedPlace("noticed", noticed),), names
-    )  # fmt: skip
+    return SourceFact(rule, scope.place(value.call), (RelatedPlace("noticed", noticed),), details)
 
 
 def _is_whole(loader: Value, kinds: Kinds) -> bool:
@@ -181,7 +179,7 @@ def _skips_by_rank(loop: TrainingLoop, kinds: Kinds) -> bool:
 def find_epoch_unset(files: Files) -> Iterator[SourceFact]:
     """Yield samplers whose ``set_epoch`` nobody calls in the loop over epochs (``epoch-unset``).
 
-    names: ``never``, ``once`` (outside of all loops) or ``other`` (that of another sampler is called).
+    way: ``never``, ``once`` (outside of all loops) or ``other`` (that of another sampler is called).
     """
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
@@ -206,7 +204,7 @@ def find_epoch_unset(files: Files) -> Iterator[SourceFact]:
         for each in samplers if way else ():
             if each.call not in told:
                 told.add(each.call)
-                yield _tell(each, "epoch-unset", loop, way or "")
+                yield _tell(each, "epoch-unset", loop, way=way or "")
 
 
 def samplers_of(loader: Value, kinds: Kinds) -> tuple[Value, ...]:
@@ -321,7 +319,7 @@ def _is_called_elsewhere(scope: Scope, kinds: Kinds) -> bool:
 def find_epoch_ignored(module: Scope, files: Files) -> Iterator[SourceFact]:
     """Yield samplers of the files that shuffle by a seed and do not use the epoch they are told (``epoch-ignored``).
 
-    names: the class.
+    sampler: the class.
     """
     for scope in module.walk():
         if not isinstance(scope.node, ast.ClassDef) or find_class_kind(scope, files) != "sampler":
@@ -335,7 +333,7 @@ def find_epoch_ignored(module: Scope, files: Files) -> Iterator[SourceFact]:
         kept = {"epoch"} if setter is None else _attributes_kept(setter)
         if kept is not None and kept.isdisjoint(_attributes_read(scope)) and not _calls_super(order):
             told = setter or order
-            yield SourceFact("epoch-ignored", told.place(told.node), names=(scope.node.name,))
+            yield SourceFact("epoch-ignored", told.place(told.node), details={"sampler": scope.node.name})
 
 
 def _shuffles_by_seed(owner: Scope, order: Scope) -> bool:

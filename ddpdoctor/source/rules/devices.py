@@ -46,7 +46,7 @@ def _is_nccl(trace: Trace, files: Files) -> bool:
 def find_unset_devices(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield what needs the device before it is set (``device-unset``), or where all take GPU 0 (``device-shared``).
 
-    names: what is called. Nothing behind a call of a function that was not given: it may set the device.
+    function: what is called. Nothing behind a call of a function that was not given: it may set the device.
     """
     if not _is_nccl(trace, files):
         return
@@ -62,10 +62,10 @@ def find_unset_devices(trace: Trace, files: Files) -> Iterator[SourceFact]:
         operation = step.name.removeprefix("torch.distributed.")
         given = find_keyword(call, "device_ids") is not None or find_keyword(call, "device") is not None
         if operation in BY_CURRENT and not given and name_collective(call, step.scope, files):
-            yield ways.tell("device-unset", step, operation)
+            yield ways.tell("device-unset", step, function=operation)
             return
         if not later and _takes_first_gpu(call, step, files) and not ways.may_differ(step):
-            yield ways.tell("device-shared", step, ast.unparse(call.func).rpartition(".")[2])
+            yield ways.tell("device-shared", step, function=ast.unparse(call.func).rpartition(".")[2])
             return
 
 
@@ -88,7 +88,7 @@ def _takes_first_gpu(call: ast.Call, step: Step, files: Files) -> bool:
 def find_devices_by_rank(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield where the rank in the whole job is taken for the number of a GPU (``device-by-rank``).
 
-    names: how it is written. Nothing where a script knows only one node.
+    rank: how it is written. Nothing where a script knows only one node.
     """
     if not trace.has_peers or ONE_NODE.search("\n".join(trace.start.script.lines)):
         return
@@ -99,7 +99,7 @@ def find_devices_by_rank(trace: Trace, files: Files) -> Iterator[SourceFact]:
             continue
         for value in _device_values(call, step):
             if _is_global_rank(value, step.scope, files):
-                yield ways.tell("device-by-rank", step, ast.unparse(value))
+                yield ways.tell("device-by-rank", step, rank=ast.unparse(value))
                 return
 
 
@@ -155,7 +155,7 @@ def _is_global_rank(node: ast.expr, scope: Scope, files: Files, depth: int = 0) 
 def find_cpu_tensors(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield collectives of NCCL that are given a tensor on the CPU (``tensor-on-cpu``).
 
-    names: the collective, and how the tensor is written. Only tensors that the same function makes, once.
+    operation: the collective. tensor: how it is written. Only tensors that the same function makes, once.
     """
     if not _is_nccl(trace, files):
         return
@@ -169,7 +169,7 @@ def find_cpu_tensors(trace: Trace, files: Files) -> Iterator[SourceFact]:
             continue
         value = find_keyword(call, "tensor" if SENT[operation] == 0 else "input_tensor", SENT[operation])
         if value is not None and _is_on_cpu(value, step, files):
-            yield ways.tell("tensor-on-cpu", step, operation, ast.unparse(value))
+            yield ways.tell("tensor-on-cpu", step, operation=operation, tensor=ast.unparse(value))
 
 
 def _sets_device(node: ast.AST) -> bool:

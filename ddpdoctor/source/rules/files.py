@@ -49,7 +49,7 @@ def find_written(step: Step, files: Files) -> tuple[ast.expr, str] | None:
 def find_raced_writes(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield what each rank writes to one path (``write-raced``).
 
-    names: checkpoint, other or text, and how the path is written. Nothing where a test may be about ranks, where the
+    kind: checkpoint, other or text. path: how it is written. Nothing where a test may be about ranks, where the
     path may differ, or where the directory is changed.
     """
     if not trace.has_peers or any(step.name == "os.chdir" for step in trace.steps):
@@ -61,13 +61,13 @@ def find_raced_writes(trace: Trace, files: Files) -> Iterator[SourceFact]:
             continue
         if any(each in ways.spell(written[0], step) for each in HARMLESS):
             continue
-        yield ways.tell("write-raced", step, written[1], ast.unparse(written[0]))
+        yield ways.tell("write-raced", step, kind=written[1], path=ast.unparse(written[0]))
 
 
 def find_raced_directories(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield directories that each rank makes or deletes, and fails where another was first (``directory-raced``).
 
-    names: made or deleted, and how the path is written.
+    way: made or deleted. path: how it is written.
     """
     if not trace.has_peers or any(step.name == "os.chdir" for step in trace.steps):
         return
@@ -77,7 +77,7 @@ def find_raced_directories(trace: Trace, files: Files) -> Iterator[SourceFact]:
         if found is None or any(each.kind == "try" for each in step.guards):
             continue
         if not ways.may_differ(step) and ways.is_alike(found[0], step):
-            yield ways.tell("directory-raced", step, found[1], ast.unparse(found[0]))
+            yield ways.tell("directory-raced", step, way=found[1], path=ast.unparse(found[0]))
 
 
 def _find_directory(step: Step) -> tuple[ast.expr, str] | None:
@@ -101,8 +101,8 @@ def _find_directory(step: Step) -> tuple[ast.expr, str] | None:
 def find_raced_downloads(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield what each rank fetches or unpacks to one place (``download-raced``).
 
-    names: what does it. Nothing after a barrier that some ranks reach first, or after a call of the same function below
-    a test on the rank: then one rank has fetched it already.
+    function: what does it. Nothing after a barrier that some ranks reach first, or after a call of the same function
+    below a test on the rank: then one rank has fetched it already.
     """
     if not trace.has_peers or any(step.name == "os.chdir" for step in trace.steps):
         return
@@ -122,7 +122,7 @@ def find_raced_downloads(trace: Trace, files: Files) -> Iterator[SourceFact]:
         if apart:
             before.add(name)
         elif name not in before and all(ways.is_alike(each, step) for each in place):
-            yield ways.tell("download-raced", step, name.rpartition(".")[2])
+            yield ways.tell("download-raced", step, function=name.rpartition(".")[2])
 
 
 def _find_fetched(step: Step) -> list[ast.expr] | None:

@@ -25,7 +25,7 @@ JOINED = frozenset({"cat", "stack", "concat", "vstack", "hstack"})
 def find_gathered(files: Files) -> Iterator[SourceFact]:
     """Yield gathered tensors that had a gradient and are part of a loss without it (``gather-without-gradient``).
 
-    names: the variable that is gathered into, and what is gathered.
+    into: the variable that is gathered into. what: what is gathered.
     """
     kinds = kinds_of(files)
     losses = None
@@ -52,9 +52,9 @@ def find_gathered(files: Files) -> Iterator[SourceFact]:
                 ):
                     noticed = used[0].scope.place(used[0].call)
                     place = scope.place(call)
-                    names = (into.id, ast.unparse(what))
+                    details = {"into": into.id, "what": ast.unparse(what)}
                     yield SourceFact(
-                        "gather-without-gradient", place, (RelatedPlace("noticed", noticed),), names
+                        "gather-without-gradient", place, (RelatedPlace("noticed", noticed),), details
                     )
 
 

@@ -34,7 +34,7 @@ DESTROYS = "torch.distributed.destroy_process_group"
 def find_local_rank_options(module: Scope, files: Files) -> Iterator[SourceFact]:
     """Yield an option of argparse that has one spelling of the local rank alone (``local-rank-option``).
 
-    names: the spelling that it has, and the one that it lacks. Nothing where this file, or one that it belongs
+    has, lacks: the spellings. Nothing where this file, or one that it belongs
     to by imports, reads the environment's.
     """
     if not any(each in line for line in module.script.lines for each in SPELLINGS):
@@ -57,7 +57,7 @@ def find_local_rank_options(module: Scope, files: Files) -> Iterator[SourceFact]
     yield SourceFact(
         "local-rank-option",
         scope.place(call),
-        names=(spelling, lacking),
+        details={"has": spelling, "lacks": lacking},
         certain=all(_is_read_whole(each, files) for each in related) and _is_used(scope, related, files),
     )
 
@@ -107,7 +107,7 @@ def _takes_otherwise(module: Scope, files: Files) -> bool:
 def find_unguarded_spawns(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield what starts processes when the file is imported (``spawn-unguarded``; in notebooks ``spawn-in-notebook``).
 
-    names: what starts them. The place is the line of the module that leads there. Children of the start method spawn
+    function: what starts them. The place is the line of the module that leads there. Children of the start method spawn
     import the file again; those of fork do not, so that a plain Process is told only after spawn was chosen.
     """
     if not isinstance(trace.start.node, ast.Module):
@@ -127,7 +127,9 @@ def find_unguarded_spawns(trace: Trace, files: Files) -> Iterator[SourceFact]:
             target = call.args[0] if call.args else find_keyword(call, "target")
             function = files.function(target, step.scope) if target is not None else None
             if function is not None and function.script is trace.start.script:
-                yield SourceFact("spawn-in-notebook", step.scope.script.place(call), names=(step.name,))
+                yield SourceFact(
+                    "spawn-in-notebook", step.scope.script.place(call), details={"function": step.name}
+                )
             continue
         kinds = {each.kind for each in step.guards}
         asked = any(OWN_QUESTION.search(ast.unparse(each.test)) for each in step.guards if each.kind != "for")
@@ -139,7 +141,7 @@ def find_unguarded_spawns(trace: Trace, files: Files) -> Iterator[SourceFact]:
             "spawn-unguarded",
             trace.start.place(first),
             related=related if step.frames else (),
-            names=(step.name.rpartition(".")[2] or "Process",),
+            details={"function": step.name.rpartition(".")[2] or "Process"},
             certain=not kinds - {"for", "with"},
         )
         return
@@ -172,8 +174,8 @@ def _starts(step: Step, chosen: str, files: Files) -> bool:
 def find_group_order(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield what needs the process group before it is made (``group-not-made``), or a second one (``group-twice``).
 
-    names: what is called, for the first. Told only of what is reached without any test, and only up to the first call
-    of a function that was not given, which may make the group.
+    function: what is called, for the first. Told only of what is reached without any test, and only up to the first
+    call of a function that was not given, which may make the group.
     """
     if not trace.joins or not any(step.name in JOINS for step in trace.steps):
         return
@@ -197,7 +199,7 @@ def find_group_order(trace: Trace, files: Files) -> Iterator[SourceFact]:
         elif made is None and not early and _runs_at_once(step, ways) and _needs_group(step, files):
             early = True
             what = step.name.rpartition(".")[2]
-            yield SourceFact("group-not-made", step.scope.place(call), names=(what,))
+            yield SourceFact("group-not-made", step.scope.place(call), details={"function": what})
 
 
 def _runs_at_once(step: Step, ways: Ways) -> bool:

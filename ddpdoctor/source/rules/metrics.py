@@ -101,8 +101,8 @@ def _is_size(node: ast.expr) -> bool:
 def find_results(files: Files) -> Iterator[SourceFact]:
     """Yield what is wrong with the results of passes over the parts of the ranks.
 
-    Rules: ``metric-unreduced`` for those of one rank's part in programs that reduce nothing; names: ``decides`` or
-    ``told``, and the variable. Of the loss of a training only what it decides: each rank may print its own.
+    Rules: ``metric-unreduced`` for those of one rank's part in programs that reduce nothing; way: ``decides`` or
+    ``told``; name: the variable. Of the loss of a training only what it decides: each rank may print its own.
     ``evaluation-padded`` for a sampler that may repeat samples, where the results of an evaluation are joined.
     """
     kinds = kinds_of(files)
@@ -113,7 +113,7 @@ def find_results(files: Files) -> Iterator[SourceFact]:
             used = _UseFinder(kinds).find(each.counted, each.scope, each.node)
             if used is not None and (used.way == "decides" or not each.trains):
                 place = used.scope.place(used.node)
-                yield SourceFact("metric-unreduced", place, noticed, (used.way, used.name))
+                yield SourceFact("metric-unreduced", place, noticed, {"way": used.way, "name": used.name})
         elif (
             not each.trains
             and not any(map(_drops, each.samplers))

@@ -39,7 +39,7 @@ NOT_GRADIENTS = frozenset({"no_grad", "zero_grad", "set_grad_enabled", "requires
 def find_bypassed(files: Files) -> Iterator[SourceFact]:
     """Yield where a loss is made by the model inside of a wrapper, and the wrapper has no part in it (``bypassed``).
 
-    names: ``module`` (through ``.module``) or ``bare`` (through the variable that was wrapped).
+    way: ``module`` (through ``.module``) or ``bare`` (through the variable that was wrapped).
     """
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
@@ -59,7 +59,7 @@ def find_bypassed(files: Files) -> Iterator[SourceFact]:
                 noticed = RelatedPlace("noticed", scope.place(call))
                 place = home.place(inner)
                 certain = is_certain(inner, home, kinds) and is_certain(call, scope, kinds)
-                yield SourceFact("bypassed", place, (noticed,), (way,), certain=certain)
+                yield SourceFact("bypassed", place, (noticed,), {"way": way}, certain=certain)
 
 
 def is_certain(node: ast.AST, scope: Scope, kinds: Kinds) -> bool:
@@ -221,7 +221,7 @@ def reduces_by_hand(scope: Scope, kinds: Kinds) -> bool:
 def find_changed(files: Files) -> Iterator[SourceFact]:
     """Yield changes of parameters between the wrap and the training (``changed-after-wrap``).
 
-    names: ``replaced``, ``unfrozen`` or ``moved``, and the text of what is changed.
+    way: ``replaced``, ``unfrozen`` or ``moved``. what: the text of what is changed.
     """
     kinds = kinds_of(files)
     loops = training_loops(kinds)
@@ -241,13 +241,14 @@ def find_changed(files: Files) -> Iterator[SourceFact]:
                     continue
                 if any(_stands_behind(other, statement, scope, kinds) for other in again):
                     continue  # wrapped anew after the change
-                way = _read_change(statement, scope, wrap, kinds)
-                if way is not None and statement not in told:
+                change = _read_change(statement, scope, wrap, kinds)
+                if change is not None and statement not in told:
                     told.add(statement)
                     noticed = RelatedPlace("noticed", wrap.scope.place(wrap.value.call))
                     place = scope.place(statement)
                     certain = is_certain(statement, scope, kinds)
-                    yield SourceFact("changed-after-wrap", place, (noticed,), way, certain=certain)
+                    details = dict(zip(("way", "what"), change, strict=True))
+                    yield SourceFact("changed-after-wrap", place, (noticed,), details, certain=certain)
 
 
 def _wraps_same(one: Wrap, other: Wrap) -> bool:

@@ -28,8 +28,8 @@ ROOTS = {row.name: row.root for row in COLLECTIVES.values() if row.root is not N
 def find_unwaited(module: Scope, files: Files) -> Iterator[SourceFact]:
     """Yield asynchronous work that is dropped or kept and never looked at (``work-unwaited``).
 
-    names: the operation, and ``dropped``, ``kept`` or ``collected``. Nothing where the function meets a barrier or
-    synchronises the device afterwards.
+    operation: the collective. way: ``dropped``, ``kept`` or ``collected``. Nothing where the function meets a barrier
+    or synchronises the device afterwards.
     """
     for scope in module.walk():
         works = {call: name for call, name in name_calls(scope, files) if _is_work(call, name)}
@@ -47,7 +47,8 @@ def find_unwaited(module: Scope, files: Files) -> Iterator[SourceFact]:
             for call, how in _find_lost(node, scope, module, files):
                 if call in works and call.lineno > settled and _is_result_used(call, works[call], scope):
                     operation = works[call].removeprefix(DIST)
-                    yield SourceFact("work-unwaited", scope.place(call), names=(operation, how))
+                    details = {"operation": operation, "way": how}
+                    yield SourceFact("work-unwaited", scope.place(call), details=details)
 
 
 def _synchronises(module: Scope, files: Files) -> bool:
@@ -139,8 +140,8 @@ def _name_list(node: ast.expr) -> str | None:
 def find_unmatched_messages(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield messages to which all ranks come on the same side first (``all-receive``, ``all-send``).
 
-    names: none. The other side's line is beside it. Also messages without another side in any of the files
-    (``message-unmatched``; names: ``send`` or ``recv``).
+    The other side's line is beside it. Also messages without another side in any of the files (``message-unmatched``;
+    side: ``send`` or ``recv``).
     """
     messages = [step for step in trace.steps if step.name in SENDS | RECEIVES]
     if not messages or not trace.has_peers:
@@ -152,7 +153,7 @@ def find_unmatched_messages(trace: Trace, files: Files) -> Iterator[SourceFact]:
         if first is not None and other not in text:
             certain = _knows_all(trace.start, files)
             yield SourceFact(
-                "message-unmatched", first.scope.place(first.node), names=(what,), certain=certain
+                "message-unmatched", first.scope.place(first.node), details={"side": what}, certain=certain
             )
             return
     if any(
@@ -184,7 +185,7 @@ def _knows_all(module: Scope, files: Files) -> bool:
 def find_roots_that_differ(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield collectives whose root is each rank's own number, or one near it (``root-differs``).
 
-    names: the collective, and how the root is written.
+    operation: the collective. root: how it is written.
     """
     if not trace.has_peers:
         return
@@ -198,7 +199,7 @@ def find_roots_that_differ(trace: Trace, files: Files) -> Iterator[SourceFact]:
         root = find_keyword(call, keyword, position)
         if root is None or not _is_own_rank(root, step, ranks) or ways.may_differ(step):
             continue
-        yield ways.tell("root-differs", step, operation, ast.unparse(root))
+        yield ways.tell("root-differs", step, operation=operation, root=ast.unparse(root))
 
 
 def _is_own_rank(root: ast.expr, step: Step, ranks: RankReader) -> bool:
@@ -218,7 +219,7 @@ def _is_own_rank(root: ast.expr, step: Step, ranks: RankReader) -> bool:
 def find_roots_apart(module: Scope, files: Files) -> Iterator[SourceFact]:
     """Yield collectives whose root is another number on the two sides of a test on the rank (``roots-apart``).
 
-    names: the collective and both roots. The call of the other side is beside it.
+    operation: the collective. root, other: both roots. The call of the other side is beside it.
     """
     ranks = RankReader(files)
     for scope in module.walk():
@@ -234,8 +235,8 @@ def find_roots_apart(module: Scope, files: Files) -> Iterator[SourceFact]:
                 if one is not None and other is not None and one != other:
                     related = (RelatedPlace("culprit", scope.place(beside)),)
                     place = scope.place(call)
-                    names = (operation, str(one), str(other))
-                    yield SourceFact("roots-apart", place, related=related, names=names)
+                    details = {"operation": operation, "root": str(one), "other": str(other)}
+                    yield SourceFact("roots-apart", place, related=related, details=details)
 
 
 def _rooted(side: list[ast.stmt], scope: Scope, files: Files) -> list[tuple[str, int | None, ast.Call]]:

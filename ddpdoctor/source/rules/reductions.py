@@ -44,7 +44,7 @@ OF_GRADIENTS = frozenset(
 def find_unenclosed(files: Files) -> Iterator[SourceFact]:
     """Yield ``no_sync`` around a backward whose forward was before it (``no-sync-without-forward``).
 
-    names: the model.
+    model: how it is called.
     """
     kinds = kinds_of(files)
     scopes = [*(loop.scope for loop in training_loops(kinds)), *find_backwards(kinds).values()]
@@ -69,7 +69,7 @@ def find_unenclosed(files: Files) -> Iterator[SourceFact]:
                     noticed = RelatedPlace("noticed", there.place(forward))
                     place = scope.place(statement)
                     yield SourceFact(
-                        "no-sync-without-forward", place, (noticed,), (ast.unparse(forward.func),)
+                        "no-sync-without-forward", place, (noticed,), {"model": ast.unparse(forward.func)}
                     )
                     break
 
@@ -126,7 +126,7 @@ def _is_unsynchronised(call: ast.Call, scope: Scope, kinds: Kinds) -> bool:
 def find_redundant(files: Files) -> Iterator[SourceFact]:
     """Yield backwards that accumulate gradients and reduce them each time (``accumulation-reduced``).
 
-    names: the text of the count, and ``known`` where the script spells out that it is above one.
+    count: its text. known: there where the script spells out that it is above one.
     """
     kinds = kinds_of(files)
     for loop in training_loops(kinds):
@@ -146,8 +146,8 @@ def find_redundant(files: Files) -> Iterator[SourceFact]:
         if count is not None and count < 2:
             continue
         place = loop.scope.place(backward)
-        names = (ast.unparse(test), *(("known",) if count is not None else ()))
-        yield SourceFact("accumulation-reduced", place, names=names)
+        details = {"count": ast.unparse(test), **({"known": str(count)} if count is not None else {})}
+        yield SourceFact("accumulation-reduced", place, details=details)
 
 
 def _own_calls(loop: TrainingLoop) -> list[ast.Call]:
@@ -223,7 +223,7 @@ def _value_of(node: ast.expr, scope: Scope, kinds: Kinds) -> int | None:
 def find_unwrapped(files: Files) -> Iterator[SourceFact]:
     """Yield steps of an optimizer in a program of several ranks in which nothing reduces gradients (``unwrapped``).
 
-    names: ``never`` or ``thrown away`` (a wrapper is made and not kept), and the class of the model. Only programs
+    way: ``never`` or ``thrown away`` (a wrapper is made and not kept). model: its class. Only programs
     whose training data a DistributedSampler cuts up: others may train a model on each rank on purpose.
     """
     kinds = kinds_of(files)
@@ -250,7 +250,8 @@ def find_unwrapped(files: Files) -> Iterator[SourceFact]:
         name = model.owner.name if model.owner is not None else model.name.rpartition(".")[2]
         way = "thrown away" if thrown else "never"
         places = [RelatedPlace("noticed", s.place(one)) for one, s in thrown]
-        yield SourceFact("unwrapped", home.place(call), tuple(places), (way, name or ""))
+        details = {"way": way, "model": name or ""}
+        yield SourceFact("unwrapped", home.place(call), tuple(places), details)
 
 
 def _find_thrown_away(members: Iterable[Scope], kinds: Kinds) -> list[tuple[ast.Call, Scope]]:

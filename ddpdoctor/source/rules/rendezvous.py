@@ -24,7 +24,7 @@ CLEANERS = re.compile(r"\b(?:remove|unlink|rmtree|tempfile|mkstemp|mkdtemp|uuid|
 def find_ports(module: Scope, files: Files) -> Iterator[SourceFact]:
     """Yield ports of the rendezvous that stand in the script and cannot be used (``port-literal``).
 
-    names: the port. Those below 1024 need privileges; 0 is passed over.
+    port: the number. Those below 1024 need privileges; 0 is passed over.
     """
     if not PORTS.search("\n".join(module.script.lines)):
         return
@@ -37,7 +37,7 @@ def find_ports(module: Scope, files: Files) -> Iterator[SourceFact]:
                     and not PRIVILEGED <= int(value) <= MOST
                     and int(value)
                 ):
-                    yield SourceFact("port-literal", scope.place(node), names=(value,))
+                    yield SourceFact("port-literal", scope.place(node), details={"port": value})
 
 
 def _find_ports(node: ast.AST, scope: Scope, files: Files) -> Iterator[str]:
@@ -58,7 +58,7 @@ def _find_ports(node: ast.AST, scope: Scope, files: Files) -> Iterator[str]:
 def find_fixed_files(module: Scope, files: Files) -> Iterator[SourceFact]:
     """Yield a ``file://`` rendezvous whose path is the same in each run (``rendezvous-file``).
 
-    names: the path. Nothing where the script removes files or makes unique names.
+    path: of the file. Nothing where the script removes files or makes unique names.
     """
     text = "\n".join(module.script.lines)
     if CLEANERS.search(text) or not FILES.search(text):
@@ -72,4 +72,4 @@ def find_fixed_files(module: Scope, files: Files) -> Iterator[SourceFact]:
             elif name == "torch.distributed.FileStore":
                 path = fold(find_keyword(call, "file_name", 0), scope, files)
             if path:
-                yield SourceFact("rendezvous-file", scope.place(call), names=(path,))
+                yield SourceFact("rendezvous-file", scope.place(call), details={"path": path})

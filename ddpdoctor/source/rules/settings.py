@@ -23,14 +23,14 @@ BLOCKING = "CUDA_LAUNCH_BLOCKING"
 def find_switches(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield what a distributed script sets in its environment (``variable-set``), and anomaly mode (``anomaly-mode``).
 
-    names: name and value of the variable, and ``gpu`` where the program uses one. ``variable-late`` is
+    name, value: of the variable. gpu: there where the program uses one. ``variable-late`` is
     CUDA_LAUNCH_BLOCKING after CUDA has started; the line that starts it is beside it. What is taken back somewhere in
     the same file is passed over, and so is anomaly mode as a manager around no loop.
     """
     if not trace.joins:
         return
     ways = Ways(files, trace)
-    gpu = ("gpu",) if uses_gpu(trace, files) else ()
+    gpu = {"gpu": "used"} if uses_gpu(trace, files) else {}
     started: Step | None = None
     for step in trace.steps:
         if not ways.is_straight(step):
@@ -40,12 +40,13 @@ def find_switches(trace: Trace, files: Files) -> Iterator[SourceFact]:
             text = fold(value, step.scope, files)
             if text is None or _is_taken_back(name, step):
                 continue
+            details = {"name": name, "value": text, **gpu}
             if name == BLOCKING and text not in ("", "0") and started is not None:
                 beside = started.scope.place(started.node)
                 related = (RelatedPlace("noticed", beside),)
-                yield SourceFact("variable-late", place, related=related, names=(name, text, *gpu))
+                yield SourceFact("variable-late", place, related=related, details=details)
             else:
-                yield SourceFact("variable-set", place, names=(name, text, *gpu))
+                yield SourceFact("variable-set", place, details=details)
         call = step.call
         if call is not None and step.name in ANOMALY and _stays_on(call, step, trace):
             yield SourceFact("anomaly-mode", place)

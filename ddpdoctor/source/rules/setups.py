@@ -24,7 +24,7 @@ CHECKPOINT = frozenset({"torch.utils.checkpoint.checkpoint", "torch.utils.checkp
 def find_small_batches(files: Files) -> Iterator[SourceFact]:
     """Yield wrapped models with BatchNorm that are trained on few samples on each rank (``batch-norm-small``).
 
-    names: the batch size.
+    size: of the batch.
     """
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
@@ -47,7 +47,7 @@ def find_small_batches(files: Files) -> Iterator[SourceFact]:
             told.add(value.call)
             noticed = RelatedPlace("noticed", loop.scope.place(loop.node))
             place = value.scope.place(value.call)
-            yield SourceFact("batch-norm-small", place, (noticed,), (str(max(small)),))
+            yield SourceFact("batch-norm-small", place, (noticed,), {"size": str(max(small))})
 
 
 def _batch_size(loader: Value) -> int | None:
@@ -72,7 +72,7 @@ def _speaks_of_sync(module: Scope, kinds: Kinds) -> bool:
 def find_device_ids(files: Files) -> Iterator[SourceFact]:
     """Yield wrappers whose ``device_ids`` cannot be (``device-ids``).
 
-    names: ``several``, or ``nowhere`` where the program moves nothing to a device.
+    way: ``several``, or ``nowhere`` where the program moves nothing to a device.
     """
     kinds = kinds_of(files)
     for wrap in wraps_of(kinds):
@@ -91,7 +91,7 @@ def find_device_ids(files: Files) -> Iterator[SourceFact]:
             way = "nowhere"
         else:
             continue
-        yield SourceFact("device-ids", scope.place(call), names=(way,))
+        yield SourceFact("device-ids", scope.place(call), details={"way": way})
 
 
 def _moves(module: Scope, kinds: Kinds) -> bool:
@@ -120,7 +120,7 @@ def _moves(module: Scope, kinds: Kinds) -> bool:
 def find_reentrant(files: Files) -> Iterator[SourceFact]:
     """Yield reentrant checkpointing under a wrapper that searches for unused parameters (``reentrant-checkpoint``).
 
-    names: ``said`` where the call asks for it, else ``default``.
+    way: ``said`` where the call asks for it, else ``default``.
     """
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
@@ -145,7 +145,9 @@ def find_reentrant(files: Files) -> Iterator[SourceFact]:
                             for each in own_nodes(scope.node)
                         )
                         certain = is_certain(call, scope, kinds) and not chosen
-                        yield SourceFact("reentrant-checkpoint", place, (noticed,), (way,), certain=certain)
+                        yield SourceFact(
+                            "reentrant-checkpoint", place, (noticed,), {"way": way}, certain=certain
+                        )
 
 
 def _is_static(module: Scope, kinds: Kinds) -> bool:
@@ -165,7 +167,7 @@ def _reentrant_way(call: ast.Call, scope: Scope, files: Files) -> str | None:
 def find_undestroyed(files: Files) -> Iterator[SourceFact]:
     """Yield groups of NCCL in scripts that never destroy them (``group-left``).
 
-    names: none. Only scripts are looked at that are seen to train a wrapped model: others may be a part of more.
+    Only scripts are looked at that are seen to train a wrapped model: others may be a part of more.
     """
     kinds = kinds_of(files)
     training = {loop.scope.script.name for loop in training_loops(kinds) if loop.wrapped}

@@ -71,8 +71,8 @@ class _Part:
 def find_shuffles(files: Files) -> Iterator[SourceFact]:
     """Yield orders that each rank draws for itself, and of which each takes its part (``shares-by-rank``).
 
-    names: ``seeded`` (by rank) or ``unseeded``, the function, its arguments as they stand, and what may be the seed of
-    all ranks: the variable of the loop, or 0. The noticed place is where the part is taken.
+    way: ``seeded`` (by rank) or ``unseeded``. function: that draws. given: its arguments as they stand. seed: what may
+    be that of all ranks: the variable of the loop, or 0. The noticed place is where the part is taken.
     """
     kinds, ranks = kinds_of(files), RankReader(files)
     for module in distributed_modules(kinds):
@@ -90,8 +90,13 @@ def _judge(scope: Scope, module: Scope, kinds: Kinds, ranks: RankReader) -> Iter
         way = find_seeding(module, kinds, draw.function.split(".")[0])
         if way is not None:
             related = (RelatedPlace("noticed", scope.place(part.node)),)
-            names = way, draw.function, show_arguments(draw.call), _name_round(draw.spot, flow)
-            yield SourceFact("shares-by-rank", scope.place(draw.call), related, names, part.traced)
+            details = {
+                "way": way,
+                "function": draw.function,
+                "given": show_arguments(draw.call),
+                "seed": _name_round(draw.spot, flow),
+            }
+            yield SourceFact("shares-by-rank", scope.place(draw.call), related, details, part.traced)
 
 
 def _name_round(spot: Spot, flow: Flow) -> str:

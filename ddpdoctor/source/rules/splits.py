@@ -30,7 +30,7 @@ SPLITS = {
 def find_splits(files: Files) -> Iterator[SourceFact]:
     """Yield splits at random that differ over ranks (``split-by-rank``).
 
-    names: ``seeded`` (by rank) or ``unseeded``, the function, and its arguments as they stand.
+    way: ``seeded`` (by rank) or ``unseeded``. function: that draws. given: its arguments as they stand.
     """
     kinds = kinds_of(files)
     for module in distributed_modules(kinds):
@@ -49,7 +49,8 @@ def find_splits(files: Files) -> Iterator[SourceFact]:
                 way = find_seeding(module, kinds, library)
                 if way is not None:
                     place = scope.place(call)
-                    yield SourceFact("split-by-rank", place, names=(way, name, show_arguments(call)))
+                    details = {"way": way, "function": name, "given": show_arguments(call)}
+                    yield SourceFact("split-by-rank", place, details=details)
 
 
 def show_arguments(call: ast.Call) -> str:
@@ -91,7 +92,7 @@ def is_guarded(scope: Scope, kinds: Kinds, depth: int = 0) -> bool:
 def find_workers(files: Files) -> Iterator[SourceFact]:
     """Yield functions that seed a loader's workers by their number alone (``workers-seeded-alike``).
 
-    names: the function that seeds.
+    function: that seeds.
     """
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
@@ -109,7 +110,8 @@ def find_workers(files: Files) -> Iterator[SourceFact]:
                 place = scope.place(seed)
                 where = loader.scope.place(loader.call)
                 name = kinds.files.dotted(seed.func, scope) or ""
-                yield SourceFact("workers-seeded-alike", place, (RelatedPlace("noticed", where),), (name,))
+                related = (RelatedPlace("noticed", where),)
+                yield SourceFact("workers-seeded-alike", place, related, {"function": name})
 
 
 def _find_seed(starter: ast.expr, scope: Scope, kinds: Kinds) -> tuple[ast.Call, Scope] | None:

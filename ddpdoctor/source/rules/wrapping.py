@@ -16,7 +16,7 @@ DATA_PARALLEL = ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel")
 def find_data_parallel(module: Scope, files: Files) -> Iterator[SourceFact]:
     """Yield where nn.DataParallel is made in a function that also makes its process a rank (``data-parallel``).
 
-    names: none. A script that has one way with ranks and one without, as functions or as sides of a test, is right.
+    A script that has one way with ranks and one without, as functions or as sides of a test, is right.
     """
     for scope in module.walk():
         calls = list(find_calls(scope))
