@@ -176,12 +176,13 @@ def _merge(staged: _StagedChecks | _StagedGatherers | _StagedRenderers, plugins:
     """Take over what a plugin registered.
 
     Raises:
-        ValueError: an id, name or code is taken, or a code does not carry its distribution.
+        ValueError: an id, name, code or fact is taken, or a code does not carry its distribution.
     """
     if isinstance(staged, _StagedChecks):
         _require_own_codes(staged.source, [*staged.pages])
         plugins.checks.source = staged.source
         plugins.checks.add(*staged.functions)
+        plugins.checks.add_lint_rules(*staged.lint_rules)
     elif isinstance(staged, _StagedGatherers):
         plugins.gatherers.source = staged.source
         for gatherer in staged.gatherers:

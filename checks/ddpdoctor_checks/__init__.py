@@ -11,9 +11,13 @@ if typing.TYPE_CHECKING:
 def register(registry: Registry) -> None:
     """Add all built-in checks, in the order in which reports show their families."""
     import importlib
+    import pkgutil
 
     for family in FAMILIES:
-        registry.add_module(importlib.import_module(f"ddpdoctor_checks.{family}"))
+        package = importlib.import_module(f"ddpdoctor_checks.{family}")
+        registry.add_module(package)
+        for module in pkgutil.iter_modules(package.__path__) if family == "lint" else ():
+            registry.add_module(importlib.import_module(f"{package.__name__}.{module.name}"))
 
 
 FAMILIES = (

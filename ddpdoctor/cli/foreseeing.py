@@ -106,7 +106,7 @@ def lint_program(script: Path, root: Path, plugins: Plugins) -> list[Finding]:
     from ddpdoctor.source.gather import judge_scripts
     from ddpdoctor.source.program import read_program
 
-    sources = judge_scripts(read_program(script, root))
+    sources = judge_scripts(read_program(script, root), plugins.checks.lint_rules)
     evidence = Evidence(launch=Launch("lint", nproc=0, world_size=0, backend="none"), sources=sources)
     names = {code: page.name for code, page in plugins.checks.pages.items()}
     review = Suppressor(sources, names).review

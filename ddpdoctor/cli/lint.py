@@ -23,6 +23,7 @@ from ddpdoctor.errors import EXIT_OK, DoctorError
 
 if TYPE_CHECKING:
     from ddpdoctor.evidence import Evidence
+    from ddpdoctor.judge.rules import LintRule
     from ddpdoctor.judge.selection import Selection
     from ddpdoctor.plugins import Plugins
     from ddpdoctor.report.model import Report
@@ -97,7 +98,7 @@ def examine(options: argparse.Namespace, plugins: Plugins, selection: Selection)
     from ddpdoctor.report.build import build_report
 
     started, began = datetime.now(timezone.utc), time.monotonic()
-    evidence = gather(options.paths, make_excluder(options))
+    evidence = gather(options.paths, plugins.checks.lint_rules, make_excluder(options))
     if not evidence.sources:
         return None
     names = {code: page.name for code, page in plugins.checks.pages.items()}
@@ -158,11 +159,12 @@ def check_paths(paths: Sequence[str]) -> None:
             require_path(name, hint="ddpdoctor lint train.py")
 
 
-def gather(paths: Sequence[str], excluded: Callable[[str], bool]) -> Evidence:
+def gather(paths: Sequence[str], rules: Sequence[LintRule], excluded: Callable[[str], bool]) -> Evidence:
     """Read everything that is not excluded.
 
     Args:
         paths: what was given.
+        rules: what to look for.
         excluded: whether a path is not to be read.
 
     Raises:
@@ -183,7 +185,7 @@ def gather(paths: Sequence[str], excluded: Callable[[str], bool]) -> Evidence:
 
     stdin = sys.stdin.buffer.read() if "-" in paths else b""
     # Here and not only in what is shown: a baseline's fingerprints are made of lines of source.
-    files = make_cleaner().clean(read_sources(paths, stdin=stdin, excluded=ask))
+    files = make_cleaner().clean(read_sources(paths, rules, stdin=stdin, excluded=ask))
     if not files and met:
         return Evidence(launch=Launch("lint", nproc=0, world_size=0, backend="none"))
     if all(each.problem for each in files):

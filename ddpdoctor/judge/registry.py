@@ -15,6 +15,7 @@ from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.bundle import JOB_KINDS
 from ddpdoctor.judge.catalogue import CodePage, find_page, read_docstring, require_severity
 from ddpdoctor.judge.finding import Finding
+from ddpdoctor.judge.rules import LintRule
 
 OURS = "ddpdoctor"
 """The distribution of the built-in checks."""
@@ -165,6 +166,7 @@ class Registry:
     def __init__(self) -> None:
         self._checks: dict[str, Check] = {}
         self._pages: dict[str, CodePage] = {}
+        self._lint_rules: dict[str, LintRule] = {}
         self.source = OURS
         """Distribution that is registering now; set by the loader."""
 
@@ -182,10 +184,28 @@ class Registry:
                 self._add_one(each)
 
     def add_module(self, module: object) -> None:
-        """Register every declared function of a module, in order of definition."""
+        """Register every declared function and rule of a module, in order of definition."""
         for value in vars(module).values():
-            if callable(value) and hasattr(value, _MARK):
+            if isinstance(value, LintRule):
+                self.add_lint_rules(value)
+            elif callable(value) and hasattr(value, _MARK):
                 self.add(value)
+
+    def add_lint_rules(self, *rules: LintRule) -> None:
+        """Register rules declared with `ddpdoctor.judge.rules.lint_rule`.
+
+        Raises:
+            ValueError: another rule sees something of the same name.
+        """
+        for rule in rules:
+            for fact in rule.facts:
+                if self._lint_rules.setdefault(fact, rule) is not rule:
+                    raise ValueError(f"{fact} is seen by another rule already: {self._lint_rules[fact].name}")
+
+    @property
+    def lint_rules(self) -> tuple[LintRule, ...]:
+        """What `lint` looks for in source, in order of registration."""
+        return tuple({id(rule): rule for rule in self._lint_rules.values()}.values())
 
     def _add_one(self, each: Check) -> None:
         if each.id in self._checks:

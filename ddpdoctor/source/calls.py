@@ -8,6 +8,8 @@ from ddpdoctor.facts.collectives import COLLECTIVES, SUBGROUP_MAKERS
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.walking import find_keyword, is_spelled_out
 
+DIST = "torch.distributed."
+
 JOINS = frozenset(
     {"torch.distributed.init_process_group", "torch.distributed.distributed_c10d.init_process_group"}
 )

@@ -10,6 +10,10 @@ from ddpdoctor.source.texts import fold
 from ddpdoctor.source.traces import Step, Trace
 from ddpdoctor.source.walking import find_keyword
 
+SETS = frozenset({"torch.cuda.set_device", "torch.cuda.device", "torch.set_default_device",
+                  "torch.set_default_tensor_type", "torch.accelerator.set_device_index"})  # fmt: skip
+"""Functions that set the device of the rank, or of tensors."""
+
 ONLY_ASK = frozenset({"torch.cuda.is_available", "torch.cuda.device_count", "torch.cuda.is_initialized",
                       "torch.cuda.manual_seed", "torch.cuda.manual_seed_all", "torch.cuda.Event",
                       "torch.cuda.is_bf16_supported"})  # fmt: skip
@@ -42,3 +46,16 @@ def starts_cuda(step: Step, files: Files) -> bool:
     if isinstance(call.func, ast.Attribute) and call.func.attr == "to":
         values += call.args[:1]
     return any((fold(each, step.scope, files) or "").startswith("cuda") for each in values)
+
+
+def is_of_nccl(trace: Trace, files: Files) -> bool:
+    """Whether a program says that its group is NCCL's, without a device of its own."""
+    joins = [step for step in trace.steps if step.name in JOINS and step.call is not None]
+    if not joins or not trace.has_peers:
+        return False
+    return all(
+        each.call is not None
+        and fold(find_keyword(each.call, "backend", 0), each.scope, files) == "nccl"
+        and find_keyword(each.call, "device_id") is None
+        for each in joins
+    )

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from ddpdoctor.evidence.sources import SourceFile
+from ddpdoctor.judge.rules import LintRule
 from ddpdoctor.source.budget import SHARES, OverBudgetError, describe_cut, limit_steps, size_budget
 from ddpdoctor.source.comments import find_ignores
 from ddpdoctor.source.imported import read_imported
 from ddpdoctor.source.names import Files
 from ddpdoctor.source.paths import PathReader
 from ddpdoctor.source.reading import STDIN, TOO_DEEP, Script, find_files, nothing, parse_script, read_script
-from ddpdoctor.source.rules import find_facts, prepare_facts
+from ddpdoctor.source.rules import FactFinder
 from ddpdoctor.source.workers import count_workers, no_collection, share_work
 
 Row = TypeVar("Row")
@@ -22,12 +23,17 @@ MANY_LINES = 50_000
 
 
 def read_sources(
-    paths: Sequence[str], *, stdin: bytes = b"", excluded: Callable[[str], bool] = nothing
+    paths: Sequence[str],
+    rules: Sequence[LintRule],
+    *,
+    stdin: bytes = b"",
+    excluded: Callable[[str], bool] = nothing,
 ) -> tuple[SourceFile, ...]:
     """Read files, directories and standard input; one row for each file, in the order given.
 
     Args:
         paths: names of files and directories; ``-`` is what ``stdin`` holds.
+        rules: what to look for beside uneven collectives.
         stdin: the text of a script.
         excluded: whether the user has excluded a path.
     """
@@ -45,23 +51,26 @@ def read_sources(
         read_imported(scripts, files)
         lines = sum(len(script.lines) for script in scripts.values())
         workers = count_workers() if lines >= MANY_LINES else 1
-        return judge_scripts(list(scripts.values()), workers=workers)
+        return judge_scripts(list(scripts.values()), rules, workers=workers)
 
 
-def judge_scripts(scripts: Sequence[Script], *, workers: int = 1) -> tuple[SourceFile, ...]:
+def judge_scripts(
+    scripts: Sequence[Script], rules: Sequence[LintRule], *, workers: int = 1
+) -> tuple[SourceFile, ...]:
     """Return what the scripts show, read together.
 
     Args:
         scripts: of different names.
+        rules: what to look for beside uneven collectives.
         workers: processes that share the work.
     """
     sizes = [len(script.lines) for script in scripts]
-    together: list[str] = []
     reader = _prepare(scripts)
+    finder = FactFinder(reader.files, rules)
     modules = {module.script.name: module for module in reader.files.modules}
     whole = size_budget(sum(sizes), len(scripts))
     with limit_steps(SHARES * whole):
-        prepare_facts(reader.files, whole, together)
+        together = finder.prepare(whole)
 
     def judge(number: int) -> SourceFile:
         script = scripts[number]
@@ -72,7 +81,7 @@ def judge_scripts(scripts: Sequence[Script], *, workers: int = 1) -> tuple[Sourc
         budget = size_budget(sizes[number])
         try:
             with limit_steps(SHARES * budget):
-                facts = find_facts(module, reader.files, budget, cut)
+                facts = finder.find(module, budget, cut)
             uneven = _limit(lambda: reader.find(module), "uneven collectives", budget, cut)
             ignores = _limit(lambda: find_ignores(script), "comments", budget, cut)
             return SourceFile(

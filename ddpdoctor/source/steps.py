@@ -7,9 +7,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from ddpdoctor.source.kinds import Kinds, Value
+from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
+from ddpdoctor.source.kinds import Kinds, Value, born_with
 from ddpdoctor.source.names import UNKNOWN, Scope
-from ddpdoctor.source.walking import find_argument, find_calls, names_in, own_nodes
+from ddpdoctor.source.walking import (
+    find_argument,
+    find_calls,
+    find_keyword,
+    is_spelled_out,
+    names_in,
+    own_nodes,
+)
 
 DEEPEST = 4
 """Functions that are followed into one another from the body of a loop."""
@@ -209,3 +217,47 @@ def speaks_of(node: ast.AST, fits: Callable[[str], bool], scope: Scope, kinds: K
                     if any(fits(name) for name in names_in(called.node)):
                         return True
     return False
+
+
+def note_loader(value: Value, rule: str, loop: TrainingLoop, **details: str) -> SourceFact:
+    """Return what a rule sees in the making of a loader or sampler, with the loop that goes through it beside it."""
+    scope = value.scope or loop.scope
+    noticed = loop.scope.place(loop.node)
+    return SourceFact(rule, scope.place(value.call), (RelatedPlace("noticed", noticed),), details)
+
+
+def samplers_of(loader: Value, kinds: Kinds) -> tuple[Value, ...]:
+    """Return what the sampler of a loader may be; nothing where it has none."""
+    if loader.scope is None or loader.kind != "loader" or not is_spelled_out(loader.call):
+        return ()
+    sampler = find_keyword(loader.call, "sampler", 3)
+    if sampler is None:
+        batches = find_keyword(loader.call, "batch_sampler", 4)
+        made = kinds.all_of(batches, loader.scope, "sampler") if batches is not None else ()
+        if (
+            len(made) != 1
+            or made[0].name.rpartition(".")[2] != "BatchSampler"
+            or made[0].scope is not loader.scope
+        ):
+            return made
+        sampler = find_keyword(made[0].call, "sampler", 0)
+    found = kinds.find(sampler, loader.scope) if sampler is not None else ()
+    return tuple(born_with(each, loader) for each in found)
+
+
+def is_step(node: ast.AST, scope: Scope, kinds: Kinds) -> bool:
+    """Whether it is ``optimizer.step()`` or ``scaler.step(optimizer)``."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "step":
+        return False
+    found = kinds.find(node.func.value, scope)
+    return any(each.kind in ("optimizer", "scaler") for each in found)
+
+
+def distributed_modules(kinds: Kinds) -> list[Scope]:
+    """Return the modules of programs that train a wrapped model."""
+    found: dict[Scope, None] = {}
+    for loop in training_loops(kinds):
+        if loop.wrapped:
+            module = loop.scope.module
+            found.update(dict.fromkeys(kinds.programs.members(module)))
+    return list(found)

@@ -94,3 +94,8 @@ def names_in(node: ast.AST) -> Iterator[str]:
             yield each.attr
         elif isinstance(each, (ast.keyword, ast.arg)) and each.arg:
             yield each.arg
+
+
+def show_arguments(call: ast.Call) -> str:
+    """Return what a call is given, as it stands."""
+    return ", ".join(map(ast.unparse, (*call.args, *call.keywords)))

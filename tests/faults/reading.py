@@ -62,7 +62,7 @@ def read_cases(truths: Sequence[Truth]) -> list[Reading]:
     known = {code for each in checks for code in each.codes}
     readings = []
     for truth in truths:
-        sources = read_sources([str(truth.folder)])
+        sources = read_sources([str(truth.folder)], registry.lint_rules)
         evidence = Evidence(launch=Launch("lint", nproc=0, world_size=0, backend="none"), sources=sources)
         _, findings = run_checks(checks, evidence)
         readings.append(judge_reading(truth, findings, known))

@@ -13,9 +13,11 @@ from ddpdoctor.judge import Finding, Registry
 from ddpdoctor.judge.runner import run_checks
 from ddpdoctor.source.gather import judge_scripts
 from ddpdoctor.source.reading import parse_script
+from ddpdoctor.source.rules import FAILED
 
 REGISTRY = Registry()
 ddpdoctor_checks.register(REGISTRY)
+RULES = REGISTRY.lint_rules
 EXAMPLES = {
     code: (textwrap.dedent(sections["Wrong"]) + "\n", textwrap.dedent(sections["Right"]) + "\n")
     for code, page in REGISTRY.pages.items()
@@ -34,7 +36,9 @@ from torch.utils.data.distributed import DistributedSampler
 
 def read(files: Mapping[str, str]) -> tuple[SourceFile, ...]:
     """Return what is read in the files of one program, by their names."""
-    return judge_scripts([parse_script(text.encode(), name) for name, text in files.items()])
+    rows = judge_scripts([parse_script(text.encode(), name) for name, text in files.items()], RULES)
+    assert [part for row in rows for part in row.skipped if FAILED in part] == []
+    return rows
 
 
 def judge(sources: Sequence[SourceFile]) -> list[Finding]:

@@ -12,7 +12,7 @@ from ddpdoctor.evidence.facts import Launch
 from ddpdoctor.evidence.sources import SourceFile
 from ddpdoctor.judge.runner import run_checks
 from ddpdoctor.source.gather import read_sources
-from tests.lint.judging import REGISTRY
+from tests.lint.judging import REGISTRY, RULES
 
 CASES = Path(__file__).resolve().parent.parent / "faults" / "cases"
 FOUND = (
@@ -26,7 +26,7 @@ FOUND = (
 @cache
 def read_case(name: str) -> tuple[SourceFile, ...]:
     """Return what one case shows: each is a program of its own, read apart from the others."""
-    return read_sources([str(CASES / name)])
+    return read_sources([str(CASES / name)], RULES)
 
 
 @pytest.mark.parametrize("case", FOUND)

@@ -22,7 +22,9 @@ NAMES = {code: page.name for code, page in REGISTRY.pages.items()}
 
 
 def review(script: Script) -> tuple[list[Finding], tuple[Remark, ...]]:
-    evidence = Evidence(launch=Launch("lint", nproc=0, world_size=0), sources=judge_scripts([script]))
+    evidence = Evidence(
+        launch=Launch("lint", nproc=0, world_size=0), sources=judge_scripts([script], REGISTRY.lint_rules)
+    )
     suppressor = Suppressor(evidence.sources, NAMES)
     checks = REGISTRY.checks_of("lint")
     _, findings = run_checks(checks, evidence, review=suppressor.review)
@@ -94,7 +96,9 @@ def test_what_stands_in_a_string_is_no_comment() -> None:
 
 def test_unused_comment_is_not_told_where_nobody_looked() -> None:
     """``--select`` leaves checks out, and one that failed says nothing either."""
-    row = judge_scripts([parse_script(b"x = 1  # ddpdoctor: ignore[COL002] why\n", "train.py")])
+    row = judge_scripts(
+        [parse_script(b"x = 1  # ddpdoctor: ignore[COL002] why\n", "train.py")], REGISTRY.lint_rules
+    )
     assert Suppressor(row, NAMES).remarks({"COL006"}) == ()
     assert len(Suppressor(row, NAMES).remarks({"COL002"})) == 1
 

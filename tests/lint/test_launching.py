@@ -8,7 +8,7 @@ import pytest
 
 from ddpdoctor.source.gather import judge_scripts
 from ddpdoctor.source.reading import parse_script
-from tests.lint.judging import assert_found, lint
+from tests.lint.judging import RULES, assert_found, lint
 
 WRONG = [
     ("ENV007", "error", "p = argparse.ArgumentParser()\np.add_argument('--local_rank', type=int)  # here\nargs = p.parse_args()\n"),
@@ -125,6 +125,6 @@ def test_function_of_a_notebook_cannot_be_spawned(own: bool) -> None:
     where = "def work(rank):\n    pass" if own else "from train import work"
     cells = ["import torch.multiprocessing as mp\n" + where, "mp.spawn(work, nprocs=2)"]
     book = {"cells": [{"cell_type": "code", "source": each} for each in cells]}
-    (row,) = judge_scripts([parse_script(json.dumps(book).encode(), "a.ipynb", notebook=True)])
+    (row,) = judge_scripts([parse_script(json.dumps(book).encode(), "a.ipynb", notebook=True)], RULES)
     found = [(fact.rule, fact.place.cell, fact.place.line) for fact in row.facts]
     assert found == ([("spawn-in-notebook", 2, 1)] if own else [])

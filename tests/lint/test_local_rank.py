@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.source.gather import read_sources
+from tests.lint.judging import RULES
 
 OPTIONS = """\
 import argparse
@@ -41,7 +42,7 @@ def find(folder: Path, files: dict[str, str]) -> list[bool]:
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    rows = read_sources([str(folder)])
+    rows = read_sources([str(folder)], RULES)
     return [fact.certain for row in rows for fact in row.facts if fact.rule == "local-rank-option"]
 
 

@@ -11,7 +11,7 @@ import torch
 
 from ddpdoctor.source.gather import judge_scripts, read_sources
 from ddpdoctor.source.reading import find_files, parse_script, read_script
-from tests.lint.judging import EXAMPLES
+from tests.lint.judging import EXAMPLES, RULES
 
 HEAD = "import torch\nimport torch.distributed as dist\n"
 GUARDED = "if dist.get_rank() == 0:\n    dist.barrier()\n"
@@ -41,7 +41,7 @@ READ = {
 
 @pytest.mark.parametrize("name", READ)
 def test_odd_file_is_read(name: str) -> None:
-    (row,) = judge_scripts([parse_script(READ[name], "train.py")])
+    (row,) = judge_scripts([parse_script(READ[name], "train.py")], RULES)
     assert row.problem is None
     (found,) = row.uneven
     assert found.call.text == "dist.barrier()"
@@ -64,7 +64,7 @@ PASSED_OVER = {
 @pytest.mark.parametrize("name", PASSED_OVER)
 def test_file_that_cannot_be_read_has_a_reason_and_hides_no_other(name: str) -> None:
     scripts = [parse_script(PASSED_OVER[name], "odd.py"), parse_script((HEAD + GUARDED).encode(), "train.py")]
-    odd, train = judge_scripts(scripts)
+    odd, train = judge_scripts(scripts, RULES)
     assert odd.problem or name == "deep sums that can be parsed"
     assert "None" not in (odd.problem or "")
     assert odd.uneven == ()
@@ -75,7 +75,7 @@ def test_file_that_cannot_be_read_has_a_reason_and_hides_no_other(name: str) -> 
     "text", ["", "{", "[]", '{"cells": 1}', "[" * 100_000, '{"cells": [5, {"source": 1}]}']
 )
 def test_broken_notebook_is_no_error_of_ours(text: str) -> None:
-    (row,) = judge_scripts([parse_script(f"{text}torch".encode(), "a.ipynb", notebook=True)])
+    (row,) = judge_scripts([parse_script(f"{text}torch".encode(), "a.ipynb", notebook=True)], RULES)
     assert row.uneven == ()
 
 
@@ -85,7 +85,7 @@ def test_what_is_no_file_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "gone.py").symlink_to(tmp_path / "nowhere")
     (tmp_path / "big.py").write_bytes(b"import torch\n" * 1_000_000)
     (tmp_path / "train.py").write_text(HEAD + GUARDED)
-    rows = {Path(row.name).name: row for row in read_sources([str(tmp_path)])}
+    rows = {Path(row.name).name: row for row in read_sources([str(tmp_path)], RULES)}
     assert set(rows) == {"big.py", "train.py"}
     assert rows["big.py"].problem == "larger than 4 MiB"
     assert len(rows["train.py"].uneven) == 1
@@ -97,7 +97,7 @@ def test_sample_of_the_standard_library_and_torch_gives_no_alarm() -> None:
     files = [path for path in sorted(library.glob("*.py")) if path.stat().st_size < 60_000]
     files += [path for name in ("distributed", "nn", "optim") for path in find_files(package / name)]
     sample = random.Random(6).sample(files, SAMPLED)
-    rows = judge_scripts([read_script(path, str(path), whatever=True) for path in sample])
+    rows = judge_scripts([read_script(path, str(path), whatever=True) for path in sample], RULES)
     assert [(row.name, row.problem) for row in rows if row.problem] == []
     assert [(row.name, row.uneven, row.facts) for row in rows if row.uneven or row.facts] == []
 
@@ -116,7 +116,7 @@ def test_cut_and_shuffled_programs_raise_nothing() -> None:
             )
             lines = lines or ["import torch"]
         text = "\n".join(lines)[: None if number % 3 else choose.randrange(1, 400)]
-        (row,) = judge_scripts([parse_script(text.encode(), "train.py")])
+        (row,) = judge_scripts([parse_script(text.encode(), "train.py")], RULES)
         read += row.problem is None
     assert read > 50
 
@@ -143,5 +143,5 @@ REBOUND = {
 @pytest.mark.parametrize("name", REBOUND)
 def test_value_with_more_ways_than_can_be_gone_is_followed_once(name: str) -> None:
     """Each value of a variable that is bound again and again leads to all of them: way by way it would take hours."""
-    (row,) = judge_scripts([parse_script((HEAD + REBOUND[name]).encode(), "train.py")])
+    (row,) = judge_scripts([parse_script((HEAD + REBOUND[name]).encode(), "train.py")], RULES)
     assert [fact.rule for fact in row.facts] == (["loader-unsharded"] if name == "a table" else [])

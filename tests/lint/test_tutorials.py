@@ -12,7 +12,7 @@ from ddpdoctor.evidence.facts import Launch
 from ddpdoctor.judge import Finding
 from ddpdoctor.judge.runner import run_checks
 from ddpdoctor.source.gather import read_sources
-from tests.lint.judging import REGISTRY
+from tests.lint.judging import REGISTRY, RULES
 
 FOLDER = Path(__file__).resolve().parent / "tutorials"
 PROGRAMS = sorted(each.name for each in FOLDER.iterdir() if each.suffix == ".py" or each.is_dir())
@@ -20,7 +20,7 @@ PROGRAMS = sorted(each.name for each in FOLDER.iterdir() if each.suffix == ".py"
 
 def judge(path: Path) -> list[Finding]:
     """Return the findings of a program that are more than a hint."""
-    sources = read_sources([str(path)])
+    sources = read_sources([str(path)], RULES)
     assert not any(file.problem for file in sources)
     _, findings = run_checks(
         REGISTRY.checks_of("lint"),

@@ -13,6 +13,7 @@ from ddpdoctor.gather.aftermath import logs
 from ddpdoctor.gather.aftermath.logs import LogReader
 from ddpdoctor.source import budget
 from ddpdoctor.source.gather import read_sources
+from tests.lint.judging import RULES
 from tests.patterns.counting import count_events
 
 HEAD = "import torch\nimport torch.distributed as dist\ndist.init_process_group('gloo')\nrank = dist.get_rank()\n"
@@ -47,7 +48,7 @@ def test_lint_is_bounded(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(budget, "STEPS_PER_LINE", 10)
     script = tmp_path / "train.py"
     script.write_text(HEAD + SCRIPTS[name])
-    assert count_events(lambda: read_sources([str(script)]), EVENTS) > 100
+    assert count_events(lambda: read_sources([str(script)], RULES), EVENTS) > 100
 
 
 def test_lint_says_where_its_budget_bit(

@@ -11,6 +11,7 @@ import pytest
 from ddpdoctor.source.enclosing import MOST_BYTES
 from ddpdoctor.source.gather import read_sources
 from ddpdoctor.source.reading import find_files
+from tests.lint.judging import RULES
 
 
 def put(folder: Path, *names: str, text: str = "import torch\n") -> None:
@@ -44,7 +45,7 @@ def test_directory_is_read_as_git_sees_it(tmp_path: Path) -> None:
 def test_column_counts_characters_and_not_bytes(tmp_path: Path, before: str) -> None:
     line = f'if dist.get_rank(): s="{before}"; dist.barrier()'
     (tmp_path / "t.py").write_text(f"import torch.distributed as dist\n{line}\n", encoding="utf-8")
-    (file,) = read_sources([str(tmp_path / "t.py")])
+    (file,) = read_sources([str(tmp_path / "t.py")], RULES)
     (uneven,) = file.uneven
     assert uneven.call.column == line.index("dist.barrier") + 1
 
@@ -59,7 +60,7 @@ def test_notebook_says_cell_and_line(tmp_path: Path) -> None:
     ]
     path = tmp_path / "train.ipynb"
     path.write_text(json.dumps({"cells": cells}))
-    (file,) = read_sources([str(path)])
+    (file,) = read_sources([str(path)], RULES)
     assert file.problem is None
     (uneven,) = file.uneven
     assert (uneven.call.cell, uneven.call.line, uneven.call.column) == (5, 3, 5)
@@ -81,7 +82,7 @@ def test_notebook_says_cell_and_line(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_file_that_cannot_be_read_says_why(tmp_path: Path, name: str, data: bytes, words: str) -> None:
     (tmp_path / name).write_bytes(data)
-    (file,) = read_sources([str(tmp_path / name)])
+    (file,) = read_sources([str(tmp_path / name)], RULES)
     assert file.problem is not None
     assert words in file.problem
     assert file.uneven == ()
@@ -90,7 +91,7 @@ def test_file_that_cannot_be_read_says_why(tmp_path: Path, name: str, data: byte
 def test_standard_library_gives_nothing() -> None:
     folder = Path(ast.__file__).parent
     files = read_sources(
-        [str(folder / name) for name in ("asyncio", "concurrent", "multiprocessing", "ast.py")]
+        [str(folder / name) for name in ("asyncio", "concurrent", "multiprocessing", "ast.py")], RULES
     )
     assert len(files) > 50
     assert [each for each in files if each.problem or each.uneven] == []

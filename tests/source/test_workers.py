@@ -12,6 +12,7 @@ import pytest
 from ddpdoctor.source.gather import judge_scripts
 from ddpdoctor.source.reading import parse_script
 from ddpdoctor.source.workers import count_workers, no_collection, share_work
+from tests.lint.judging import RULES
 
 HELPER = b"import torch.distributed as dist\ndef total(x):\n    dist.all_reduce(x)\n"
 WRONG = (
@@ -22,7 +23,7 @@ WRONG = (
 def test_parts_that_are_judged_apart_are_judged_alike() -> None:
     scripts = [parse_script(HELPER, "helper.py"), parse_script(b"if torch\n", "broken.py")]
     scripts += [parse_script(b"\n" * number + WRONG, f"train{number}.py") for number in range(9)]
-    alone, together = judge_scripts(scripts), judge_scripts(scripts, workers=2)
+    alone, together = judge_scripts(scripts, RULES), judge_scripts(scripts, RULES, workers=2)
     assert alone == together
     assert [len(row.uneven) for row in together] == [0, 0, *[1] * 9]
 

@@ -5,6 +5,19 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
+SET_DEVICE = 'local_rank = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(local_rank)'
+"""Lets a rank use the GPU that is its own."""
+_SEEDED = {
+    "random.shuffle": "random.Random({seed}).shuffle({given})",
+    "random.sample": "random.Random({seed}).sample({given})",
+    "numpy.random.shuffle": "np.random.default_rng({seed}).shuffle({given})",
+    "numpy.random.permutation": "np.random.default_rng({seed}).permutation({given})",
+    "torch.randperm": "torch.randperm({given}, generator=torch.Generator().manual_seed({seed}))",
+    "random_split": "generator = torch.Generator().manual_seed({seed})\nrandom_split({given}, generator=generator)",
+    "train_test_split": "train_test_split({given}, random_state={seed})",
+}
+"""The same draw by one seed on all ranks, by the function; of those with several dotted names by the last part."""
+
 
 def read_line(text: str) -> ast.stmt | None:
     """Return the statement that a line is, or the head of one; None where it goes on, or is a part of one."""
@@ -62,3 +75,27 @@ def set_keyword(call: ast.Call, name: str, value: str | None) -> None:
     call.keywords = [each for each in call.keywords if each.arg != name]
     if value is not None:
         call.keywords.append(ast.keyword(name, ast.parse(value, mode="eval").body))
+
+
+def tell_seeds(way: str) -> str:
+    """Return words on why random numbers differ over ranks."""
+    return "ranks are seeded by their number" if way == "seeded" else "nothing seeds the random numbers"
+
+
+def seed_draw(function: str, given: str, seed: str = "0") -> str:
+    """Return the code by which all ranks make a draw by one seed.
+
+    Args:
+        function: that draws, as a dotted name.
+        given: its arguments as they stand.
+        seed: an expression that is the same on all ranks.
+    """
+    code = _SEEDED.get(function) or _SEEDED[function.rpartition(".")[2]]
+    call = f"f({given})"
+    node = ast.parse(call, mode="eval").body
+    devices = [each for each in node.keywords if each.arg == "device"] if isinstance(node, ast.Call) else []
+    if isinstance(node, ast.Call) and devices:  # a generator is of one device
+        node.keywords.remove(devices[0])
+        given = ast.unparse(node)[2:-1]
+    moved = f".to({ast.unparse(devices[0].value)})" if devices else ""
+    return code.format(given=given, seed=seed) + moved

@@ -1,0 +1,89 @@
+"""DDP013: BatchNorm in a wrapped model whose loader gives few samples."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
+from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.kinds import Kinds, Value, kinds_of
+from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.norms import has_norms
+from ddpdoctor.source.steps import loaders_of, training_loops
+from ddpdoctor.source.walking import find_keyword, names_in
+from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
+from ddpdoctor_checks.training import buffers
+from ddpdoctor_checks.wording import count_of
+
+FEW_SAMPLES = 8
+"""A batch of fewer on each rank is small for BatchNorm; the same number as in a live run."""
+
+
+@lint_rule("batch-norm-small", reads="files")
+def find_small_batches(files: Files) -> Iterator[SourceFact]:
+    """Yield wrapped models with BatchNorm that are trained on few samples on each rank (``batch-norm-small``).
+
+    size: of the batch.
+    """
+    kinds = kinds_of(files)
+    told: set[ast.AST] = set()
+    for loop in training_loops(kinds):
+        if not isinstance(loop.node, (ast.For, ast.AsyncFor)) or not loop.wrapped:
+            continue
+        module = loop.scope.module
+        sizes = [_batch_size(each) for each in loaders_of(loop.node.iter, loop.scope, kinds)]
+        small = [size for size in sizes if size is not None and size < FEW_SAMPLES]
+        if not small or len(small) != len(sizes) or _speaks_of_sync(module, kinds):
+            continue
+        for value in (each for forward in loop.wrapped for each in forward.values):
+            if (
+                value.call in told
+                or value.scope is None
+                or not value.inner
+                or not all(map(has_norms, value.inner))
+            ):
+                continue
+            told.add(value.call)
+            noticed = RelatedPlace("noticed", loop.scope.place(loop.node))
+            place = value.scope.place(value.call)
+            yield SourceFact("batch-norm-small", place, (noticed,), {"size": str(max(small))})
+
+
+def _batch_size(loader: Value) -> int | None:
+    """Return the batch size of a loader where the script spells it out."""
+    size = find_keyword(loader.call, "batch_size", 1)
+    if isinstance(size, ast.Name) and loader.scope is not None:
+        found = loader.scope.lookup(size.id)
+        size = found[1][0] if found is not None and len(found[1]) == 1 else None
+    return size.value if isinstance(size, ast.Constant) and type(size.value) is int else None
+
+
+def _speaks_of_sync(module: Scope, kinds: Kinds) -> bool:
+    words = ("syncbatchnorm", "sync_batchnorm", "syncbn", "sync_bn", "eval_bn", "freeze_bn")
+    return any(
+        word in name.lower()
+        for member in kinds.programs.members(module)
+        for name in names_in(member.node)
+        for word in words
+    )
+
+
+@check("DDP013", family="source", needs=("sources",), id="lint.batch_norm", commands=LINT)
+def tell_small_batches(evidence: Evidence) -> Iterable[Finding]:
+    """BatchNorm in a wrapped model whose loader gives few samples."""
+    for fact in facts_of(evidence, "batch-norm-small"):
+        size = int(fact.details["size"])
+        yield tell_fact(
+            fact,
+            f"The model that is wrapped at {name_line(fact.place)} has BatchNorm, which counts over the "
+            f"{count_of(size, 'sample')} of each rank and not over those of all.",
+            Fix(
+                "on GPUs count over all ranks",
+                code="model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)   # before the wrap",
+            ),
+            why="the loader's batch size is spelled out, and nothing in the program mentions SyncBatchNorm",
+            severity=None if size < buffers.VERY_FEW else "info",
+            role="advice",
+        )

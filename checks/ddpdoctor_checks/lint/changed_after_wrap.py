@@ -1,0 +1,309 @@
+"""DDP006: parameters are changed between the wrap and the training."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
+from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.kinds import Kinds, kinds_of
+from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.steps import TrainingLoop, training_loops
+from ddpdoctor.source.walking import names_in
+from ddpdoctor.source.wraps import Wrap, goes_through_module, is_certain, wraps_of
+from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
+
+WITHOUT = re.compile(
+    r"(Dropout|AlphaDropout|FeatureAlphaDropout|Identity$|ReLU|LeakyReLU|ELU|SELU|CELU|GELU|SiLU|Mish|Sigmoid|Tanh|Softmax"
+    r"|LogSoftmax|Softplus|Hard|Flatten|Unflatten|Upsample|(Adaptive)?(Max|Avg)Pool|ZeroPad|ReflectionPad|.*Loss$)"
+)
+"""Modules of torch.nn that have no parameters."""
+
+
+@lint_rule("changed-after-wrap", reads="files")
+def find_changed(files: Files) -> Iterator[SourceFact]:
+    """Yield changes of parameters between the wrap and the training (``changed-after-wrap``).
+
+    way: ``replaced``, ``unfrozen`` or ``moved``. what: the text of what is changed.
+    """
+    kinds = kinds_of(files)
+    loops = training_loops(kinds)
+    told: set[ast.AST] = set()
+    for wrap in wraps_of(kinds):
+        if any("params_and_buffers_to_ignore" in name for name in names_in(wrap.scope.node)):
+            continue  # it is told of parameters that it shall not reduce
+        trained = [loop for loop in loops if _trains(loop, wrap)]
+        again = [other for other in wraps_of(kinds) if other is not wrap and _wraps_same(other, wrap)]
+        for scope in _scopes_after(wrap):
+            for statement, spot in kinds.flow(scope).statements:
+                if not spot.is_on or not (
+                    wrap.before(statement, scope, kinds) or _is_through_module(statement, scope, kinds)
+                ):
+                    continue
+                if not any(_comes_later(loop, statement, scope, kinds) for loop in trained):
+                    continue
+                if any(_stands_behind(other, statement, scope, kinds) for other in again):
+                    continue  # wrapped anew after the change
+                change = _read_change(statement, scope, wrap, kinds)
+                if change is not None and statement not in told:
+                    told.add(statement)
+                    noticed = RelatedPlace("noticed", wrap.scope.place(wrap.value.call))
+                    place = scope.place(statement)
+                    certain = is_certain(statement, scope, kinds)
+                    details = dict(zip(("way", "what"), change, strict=True))
+                    yield SourceFact("changed-after-wrap", place, (noticed,), details, certain=certain)
+
+
+def _wraps_same(one: Wrap, other: Wrap) -> bool:
+    return bool({each.identity for each in one.value.inner} & {each.identity for each in other.value.inner})
+
+
+def _stands_behind(wrap: Wrap, statement: ast.stmt, scope: Scope, kinds: Kinds) -> bool:
+    """Whether a wrap comes after a statement, or may: in another function, or in the next round of a loop."""
+    own, other = kinds.flow(scope).spot(statement), kinds.flow(scope).spot(wrap.value.call)
+    return (
+        own is None or other is None or other.number > own.number or bool(set(own.loops) & set(other.loops))
+    )
+
+
+def _is_through_module(statement: ast.stmt, scope: Scope, kinds: Kinds) -> bool:
+    return isinstance(statement, (ast.Assign, ast.Expr)) and goes_through_module(statement, scope, kinds)
+
+
+def _trains(loop: TrainingLoop, wrap: Wrap) -> bool:
+    return any(value.identity == wrap.value.identity for forward in loop.wrapped for value in forward.values)
+
+
+def _scopes_after(wrap: Wrap) -> Iterable[Scope]:
+    owner = wrap.scope.find_class()
+    if owner is not None and wrap.scope.name is not None and wrap.scope.name.endswith("__init__"):
+        return owner.functions.values()
+    return (wrap.scope,)
+
+
+def _comes_later(loop: TrainingLoop, statement: ast.stmt, scope: Scope, kinds: Kinds) -> bool:
+    flow = kinds.flow(scope)
+    own = flow.spot(statement)
+    if own is None:
+        return False
+    if loop.scope is scope:
+        other = flow.spot(loop.node)
+        inside = any(each is statement for each in ast.walk(loop.node))
+        return inside or (other is not None and own.number < other.number)
+    spots = [flow.spot(call) for call, home in kinds.callers(loop.scope) if home is scope]
+    if not spots:
+        return loop.scope.find_class() is not None and loop.scope.find_class() is scope.find_class()
+    return any(spot is not None and own.number < spot.number for spot in spots)
+
+
+def _read_change(statement: ast.stmt, scope: Scope, wrap: Wrap, kinds: Kinds) -> tuple[str, str] | None:
+    if isinstance(statement, ast.Assign):
+        for target in statement.targets:
+            if not isinstance(target, ast.Attribute):
+                continue
+            if (
+                _belongs(target.value, scope, wrap, kinds)
+                and kinds.all_of(statement.value, scope, "model", "parameter")
+                and _has_parameters(statement.value, scope, kinds)
+            ):
+                return "replaced", ast.unparse(target)
+            if (
+                target.attr == "requires_grad"
+                and isinstance(statement.value, ast.Constant)
+                and statement.value.value
+            ):
+                path = _path_of_loop(target.value, statement, scope, kinds)
+                if path is not None and _was_frozen(path, scope, wrap, kinds):
+                    return "unfrozen", ast.unparse(path)
+        return None
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return _read_call(call, scope, wrap, kinds) if isinstance(call, ast.Call) else None
+
+
+def _has_parameters(node: ast.expr, scope: Scope, kinds: Kinds) -> bool:
+    """Whether a new part may have parameters that are trained: no dropout or the like, and not frozen as it is made."""
+    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+    if any(_freezes(each) for each in calls):
+        return False
+    name = kinds.files.dotted(calls[0].func, scope) if calls and calls[0] is node else None
+    return name is None or not (name.startswith("torch.nn.") and WITHOUT.match(name.rpartition(".")[2]))
+
+
+def _freezes(call: ast.Call) -> bool:
+    """Whether it is ``part.requires_grad_(False)``."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "requires_grad_":
+        return False
+    return bool(call.args) and isinstance(call.args[0], ast.Constant) and call.args[0].value is False
+
+
+def _read_call(call: ast.Call, scope: Scope, wrap: Wrap, kinds: Kinds) -> tuple[str, str] | None:
+    name = kinds.files.dotted(call.func, scope)
+    if name == "setattr" and len(call.args) == 3 and _belongs(call.args[0], scope, wrap, kinds):
+        made = kinds.all_of(call.args[2], scope, "model", "parameter")
+        return ("replaced", ast.unparse(call.args[0])) if made else None
+    if not isinstance(call.func, ast.Attribute):
+        return None
+    owner, method = call.func.value, call.func.attr
+    if not _belongs(owner, scope, wrap, kinds):
+        return None
+    if method in ("add_module", "register_parameter", "register_module"):
+        return "replaced", ast.unparse(owner)
+    if method == "requires_grad_":
+        frees = not call.args or (isinstance(call.args[0], ast.Constant) and call.args[0].value is True)
+        return ("unfrozen", ast.unparse(owner)) if frees and _was_frozen(owner, scope, wrap, kinds) else None
+    if method in ("half", "double", "bfloat16"):
+        return "moved", ast.unparse(owner)
+    for inner in wrap.value.inner:
+        own = inner.owner.functions.get(method) if inner.owner is not None else None
+        whole = any(each.identity == inner.identity for each in kinds.find(owner, scope))
+        if own is not None and whole and method not in ("__init__", "forward") and _sets_layers(own, kinds):
+            return "replaced", f"{ast.unparse(owner)}.{method}"
+    return None
+
+
+def _sets_layers(method: Scope, kinds: Kinds) -> bool:
+    """Whether a method gives its module new layers, whatever the way that it takes."""
+    return any(
+        isinstance(statement, ast.Assign)
+        and not spot.blocks
+        and any(
+            isinstance(t, ast.Attribute) and isinstance(t.value, ast.Name) and t.value.id == "self"
+            for t in statement.targets
+        )
+        and bool(kinds.all_of(statement.value, method, "model", "parameter"))
+        for statement, spot in kinds.flow(method).statements
+    )
+
+
+def _root(node: ast.expr) -> tuple[ast.expr, tuple[str, ...]]:
+    """Take ``model.module.encoder.fc`` apart into its root, with ``.module``, and the path below."""
+    path: list[str] = []
+    while True:
+        if isinstance(node, ast.Attribute) and node.attr != "module":
+            if isinstance(node.value, ast.Name) and node.value.id == "self":
+                break
+            path.append(node.attr)
+            node = node.value
+        elif isinstance(node, ast.Subscript):
+            path.append(ast.unparse(node.slice))
+            node = node.value
+        else:
+            break
+    return node, tuple(reversed(path))
+
+
+def _belongs(node: ast.expr, scope: Scope, wrap: Wrap, kinds: Kinds) -> bool:
+    """Whether an expression is the wrapped model, the wrapper, or a part of it."""
+    root, _ = _root(node)
+    found = kinds.all_of(root, scope, "model", "wrapped")
+    made = {wrap.value.identity, *(each.identity for each in wrap.value.inner)}
+    return bool(found) and all(each.identity in made for each in found)
+
+
+def _path_of_loop(node: ast.expr, statement: ast.stmt, scope: Scope, kinds: Kinds) -> ast.expr | None:
+    """Return ``model.encoder`` for the ``p`` of ``for p in model.encoder.parameters()``."""
+    if isinstance(node, ast.Attribute) and node.attr in ("weight", "bias"):
+        return node.value
+    if not isinstance(node, ast.Name):
+        return None
+    flow = kinds.flow(scope)
+    spot = flow.spot(statement)
+    for each in flow.holding(node.id, spot) or () if spot is not None else ():
+        call = each.value if each.kind == "loop" else None
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+            return call.func.value if call.func.attr in ("parameters", "named_parameters") else None
+    return None
+
+
+def _was_frozen(node: ast.expr, scope: Scope, wrap: Wrap, kinds: Kinds) -> bool:
+    """Whether the same part was frozen before the wrap, in the function that wraps."""
+    if not _belongs(node, scope, wrap, kinds):
+        return False
+    _, path = _root(node)
+    flow = kinds.flow(wrap.scope)
+    own = flow.spot(wrap.value.call)
+    for statement, spot in flow.statements:
+        frozen = _read_freeze(statement, wrap.scope, kinds)
+        if frozen is None or own is None or spot.number >= own.number or not spot.is_on:
+            continue
+        root, other = _root(frozen)
+        made = {each.identity for each in wrap.value.inner}
+        found = kinds.all_of(root, wrap.scope, "model")
+        if found and all(each.identity in made for each in found):
+            short = min(len(path), len(other))
+            if path[:short] == other[:short]:
+                return not _is_freed_again(path, statement, wrap, kinds)
+    return False
+
+
+def _is_freed_again(path: tuple[str, ...], freeze: ast.stmt, wrap: Wrap, kinds: Kinds) -> bool:
+    """Whether that part was unfrozen again between the freeze and the wrap."""
+    flow = kinds.flow(wrap.scope)
+    frozen, own = flow.spot(freeze), flow.spot(wrap.value.call)
+    for statement, spot in flow.statements:
+        if frozen is None or own is None or not frozen.number < spot.number < own.number:
+            continue
+        freed = _read_freeing(statement, wrap.scope, kinds)
+        if freed is not None and _root(freed)[1] == path[: len(_root(freed)[1])]:
+            return True
+    return False
+
+
+def _read_freeing(statement: ast.stmt, scope: Scope, kinds: Kinds) -> ast.expr | None:
+    """Return what a statement makes trainable."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "requires_grad_"
+    ):
+        return None if _freezes(call) else call.func.value
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Attribute):
+        target = statement.targets[0]
+        if target.attr == "requires_grad" and not (
+            isinstance(statement.value, ast.Constant) and statement.value.value is False
+        ):
+            return _path_of_loop(target.value, statement, scope, kinds)
+    return None
+
+
+def _read_freeze(statement: ast.stmt, scope: Scope, kinds: Kinds) -> ast.expr | None:
+    """Return what a statement freezes."""
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Attribute):
+        target = statement.targets[0]
+        false = isinstance(statement.value, ast.Constant) and statement.value.value is False
+        return (
+            _path_of_loop(target.value, statement, scope, kinds)
+            if false and target.attr == "requires_grad"
+            else None
+        )
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and _freezes(call):
+        return call.func.value
+    return None
+
+
+@check("DDP006", family="source", needs=("sources",), id="lint.changed", commands=LINT)
+def tell_changed(evidence: Evidence) -> Iterable[Finding]:
+    """Parameters are changed between the wrap and the training."""
+    for fact in facts_of(evidence, "changed-after-wrap"):
+        way, what = fact.details["way"], fact.details["what"]
+        wrap = name_line(fact.related[0].place)
+        words = {
+            "replaced": f"gives {what} new parameters",
+            "unfrozen": f"unfreezes {what}",
+            "moved": f"gives the parameters of {what} another type",
+        }
+        yield tell_fact(
+            fact,
+            f"{name_line(fact.place)} {words[way]} after DistributedDataParallel was made at {wrap}: it does not "
+            "reduce their gradients.",
+            Fix(
+                "change the model first and wrap it last",
+                code=f"{fact.place.text}\n{fact.related[0].place.text}",
+            ),
+            why="the model is trained by the same wrapper afterwards",
+        )

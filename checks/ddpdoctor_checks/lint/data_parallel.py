@@ -1,0 +1,57 @@
+"""DDP012: nn.DataParallel in a process that is one rank of several."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.sources import SourceFact
+from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.calls import JOINS
+from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.walking import find_calls
+from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
+
+DATA_PARALLEL = ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel")
+
+
+@lint_rule("data-parallel", reads="module")
+def find_data_parallel(module: Scope, files: Files) -> Iterator[SourceFact]:
+    """Yield where nn.DataParallel is made in a function that also makes its process a rank (``data-parallel``).
+
+    A script that has one way with ranks and one without, as functions or as sides of a test, is right.
+    """
+    for scope in module.walk():
+        calls = list(find_calls(scope))
+        joins = [call for call in calls if files.dotted(call.func, scope) in JOINS]
+        if not any(_in_body(call, scope) for call in joins):
+            continue
+        for call in calls:
+            if files.dotted(call.func, scope) in DATA_PARALLEL and _in_body(call, scope):
+                yield SourceFact("data-parallel", scope.place(call))
+
+
+def _in_body(call: ast.Call, scope: Scope) -> bool:
+    """Whether a call stands in the body of a scope itself, below no test or loop."""
+    return any(
+        call in ast.walk(statement)
+        for statement in scope.node.body
+        if isinstance(statement, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Return))
+    )
+
+
+@check("DDP012", family="source", needs=("sources",), id="lint.data_parallel", commands=LINT)
+def tell_data_parallel(evidence: Evidence) -> Iterable[Finding]:
+    """nn.DataParallel is made where the process has just become a rank."""
+    for fact in facts_of(evidence, "data-parallel"):
+        yield tell_fact(
+            fact,
+            f"nn.DataParallel at {name_line(fact.place)} is made in a process that is one rank of several.",
+            Fix(
+                "wrap the model in DistributedDataParallel instead",
+                code="model = DistributedDataParallel(model, device_ids=[local_rank])",
+            ),
+            why="the same function calls init_process_group",
+            role="advice",
+        )

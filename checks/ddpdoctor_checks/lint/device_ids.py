@@ -1,0 +1,109 @@
+"""DDP016: device_ids that DistributedDataParallel refuses."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.sources import SourceFact
+from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.kinds import Kinds, kinds_of
+from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.walking import find_keyword
+from ddpdoctor.source.wraps import wraps_of
+from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
+from ddpdoctor_checks.lint.rewriting import rewrite, set_keyword
+
+DEVICES = ("cuda", "gpu", "xpu", "npu", "hpu", "mps", "device", "accelerator", "to_empty")
+"""Parts of names and texts by which a program speaks of what is not the CPU."""
+
+
+@lint_rule("device-ids", reads="files")
+def find_device_ids(files: Files) -> Iterator[SourceFact]:
+    """Yield wrappers whose ``device_ids`` cannot be (``device-ids``).
+
+    way: ``several``, or ``nowhere`` where the program moves nothing to a device.
+    """
+    kinds = kinds_of(files)
+    for wrap in wraps_of(kinds):
+        call, scope = wrap.value.call, wrap.scope
+        devices = find_keyword(call, "device_ids", 1)
+        if not isinstance(devices, ast.List) or any(isinstance(each, ast.Starred) for each in devices.elts):
+            continue
+        module = scope.module
+        if len(devices.elts) > 1:
+            way = "several"
+        elif (
+            devices.elts
+            and all(each.kind == "model" for each in wrap.value.inner)
+            and not _moves(module, kinds)
+        ):
+            way = "nowhere"
+        else:
+            continue
+        yield SourceFact("device-ids", scope.place(call), details={"way": way})
+
+
+def _moves(module: Scope, kinds: Kinds) -> bool:
+    """Whether a program speaks of any device but the CPU."""
+    for member in kinds.programs.members(module):
+        for node in ast.walk(member.node):
+            if isinstance(node, ast.Name):
+                words = [node.id]
+            elif isinstance(node, ast.Attribute):
+                if node.attr == "to":
+                    return True
+                words = [node.attr]
+            elif isinstance(node, ast.keyword):
+                words = [node.arg or ""] if node.arg != "device_ids" else []
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                words = [node.value]
+            else:
+                continue
+            if any(part in word.lower() for word in words for part in DEVICES):
+                return True
+        if any(name.startswith(".") for scope in member.walk() for name in scope.imports.values()):
+            return True  # of files that may not have been given
+    return False
+
+
+def _wrap(text: str, devices: str | None) -> str:
+    """Return a line that wraps a model with other device_ids, or with none."""
+
+    def change(call: ast.Call) -> None:
+        del call.args[1:]
+        set_keyword(call, "device_ids", devices)
+
+    more = f", device_ids={devices}" if devices is not None else ""
+    example = f"model = DistributedDataParallel(model{more})"
+    return rewrite(text, ("DistributedDataParallel", "DDP"), change, example)
+
+
+@check("DDP016", family="source", needs=("sources",), id="lint.device_ids", commands=LINT)
+def tell_device_ids(evidence: Evidence) -> Iterable[Finding]:
+    """device_ids that DistributedDataParallel refuses."""
+    for fact in facts_of(evidence, "device-ids"):
+        several = fact.details["way"] == "several"
+        reason = (
+            "names several devices: one process drives one"
+            if several
+            else "names a device, and nothing in the program moves the model from the CPU"
+        )
+        fix = (
+            Fix(
+                "give the one device of this rank",
+                code=_wrap(fact.place.text, "[local_rank]"),
+            )
+            if several
+            else Fix("leave device_ids out on the CPU", code=_wrap(fact.place.text, None))
+        )
+        yield tell_fact(
+            fact,
+            f"device_ids at {name_line(fact.place)} {reason}.",
+            fix,
+            why="DistributedDataParallel refuses it"
+            if several
+            else "no name and no text in it speaks of a device",
+            severity=None if several else "warning",
+        )

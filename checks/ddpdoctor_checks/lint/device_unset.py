@@ -1,0 +1,91 @@
+"""BKD009: the current device is taken before a rank has set its own."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.sources import SourceFact
+from ddpdoctor.facts.collectives import COLLECTIVES
+from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.apart import Ways
+from ddpdoctor.source.calls import name_collective
+from ddpdoctor.source.cuda import SETS, is_of_nccl
+from ddpdoctor.source.names import Files
+from ddpdoctor.source.texts import find_settings, fold
+from ddpdoctor.source.traces import OTHER_JOINS, Step, Trace
+from ddpdoctor.source.walking import find_keyword
+from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
+from ddpdoctor_checks.lint.rewriting import SET_DEVICE
+
+BY_CURRENT = frozenset({"barrier", *(row.name for row in COLLECTIVES.values() if row.objects)})
+"""Collectives that take the current device, whatever they are given."""
+
+
+@lint_rule("device-unset", "device-shared", reads="program")
+def find_unset_devices(trace: Trace, files: Files) -> Iterator[SourceFact]:
+    """Yield what needs the device before it is set (``device-unset``), or where all take GPU 0 (``device-shared``).
+
+    function: what is called. Nothing behind a call of a function that was not given: it may set the device.
+    """
+    if not is_of_nccl(trace, files):
+        return
+    ways = Ways(files, trace)
+    later = any(step.name in SETS for step in trace.steps)
+    for step in trace.steps:
+        call = step.call
+        names = [name for name, _ in find_settings(step.node, step.scope, files)]
+        if "CUDA_VISIBLE_DEVICES" in names or step.name in SETS | OTHER_JOINS or ways.is_foreign(step):
+            return
+        if call is None:
+            continue
+        operation = step.name.removeprefix("torch.distributed.")
+        given = find_keyword(call, "device_ids") is not None or find_keyword(call, "device") is not None
+        if operation in BY_CURRENT and not given and name_collective(call, step.scope, files):
+            yield ways.tell("device-unset", step, function=operation)
+            return
+        if not later and _takes_first_gpu(call, step, files) and not ways.may_differ(step):
+            yield ways.tell("device-shared", step, function=ast.unparse(call.func).rpartition(".")[2])
+            return
+
+
+def _takes_first_gpu(call: ast.Call, step: Step, files: Files) -> bool:
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    if call.func.attr == "cuda":
+        return not call.args and not call.keywords and not step.name.startswith("torch.")
+    if call.func.attr != "to":
+        return False
+    device = find_keyword(call, "device", 0)
+    if isinstance(device, ast.Name):
+        found = step.scope.lookup(device.id)
+        made = found[1][0] if found and len(found[1]) == 1 else None
+        if isinstance(made, ast.Call) and found and files.dotted(made.func, found[0]) == "torch.device":
+            return len(made.args) == 1 and fold(made.args[0], found[0], files) == "cuda"
+    return fold(device, step.scope, files) == "cuda"
+
+
+@check("BKD009", family="source", needs=NEEDS, id="lint.device_set", commands=LINT)
+def tell_device_unset(evidence: Evidence) -> Iterable[Finding]:
+    """A collective takes the current device before one is set, or all ranks compute on the first GPU."""
+    for fact in facts_of(evidence, "device-unset"):
+        function = fact.details["function"]
+        yield tell_fact(
+            fact,
+            f"{function} at {name_line(fact.place)} takes the current device, and no rank has set its own: all "
+            "may use GPU 0.",
+            Fix("set the rank's device first", code=f"{SET_DEVICE}\n{fact.place.text}"),
+            why="the group is NCCL's, and nothing before sets the device",
+            severity="warning",
+        )
+    for fact in facts_of(evidence, "device-shared"):
+        function = fact.details["function"]
+        yield tell_fact(
+            fact,
+            f"{function} at {name_line(fact.place)} takes the current device, which no rank sets: all use "
+            "GPU 0.",
+            Fix("set the rank's device first", code=f"{SET_DEVICE}\n{fact.place.text}"),
+            why="the group is NCCL's, and nothing in the program sets the device",
+            severity="warning",
+        )

@@ -1,0 +1,77 @@
+"""CKP005: all ranks make or delete one directory."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.sources import SourceFact
+from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.apart import Ways
+from ddpdoctor.source.names import Files
+from ddpdoctor.source.traces import Step, Trace
+from ddpdoctor.source.walking import find_keyword, is_true
+from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
+
+MAKES = frozenset({"os.makedirs", "os.mkdir"})
+
+
+@lint_rule("directory-raced", reads="program")
+def find_raced_directories(trace: Trace, files: Files) -> Iterator[SourceFact]:
+    """Yield directories that each rank makes or deletes, and fails where another was first (``directory-raced``).
+
+    way: made or deleted. path: how it is written.
+    """
+    if not trace.has_peers or any(step.name == "os.chdir" for step in trace.steps):
+        return
+    ways = Ways(files, trace)
+    for step in trace.steps:
+        found = _find_directory(step)
+        if found is None or any(each.kind == "try" for each in step.guards):
+            continue
+        if not ways.may_differ(step) and ways.is_alike(found[0], step):
+            yield ways.tell("directory-raced", step, way=found[1], path=ast.unparse(found[0]))
+
+
+def _find_directory(step: Step) -> tuple[ast.expr, str] | None:
+    call = step.call
+    if call is None:
+        return None
+    if step.name == "shutil.rmtree":
+        path = find_keyword(call, "path", 0)
+        ignored = is_true(find_keyword(call, "ignore_errors", 1)) or find_keyword(call, "onerror") is not None
+        return (path, "deleted") if path is not None and not ignored else None
+    exists = find_keyword(call, "exist_ok")
+    fails = exists is None or (isinstance(exists, ast.Constant) and not exists.value)
+    if step.name in MAKES and fails and len(call.args) < 3:
+        path = find_keyword(call, "name" if step.name == "os.makedirs" else "path", 0)
+        return (path, "made") if path is not None else None
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "mkdir" and fails and len(call.args) < 3:
+        return (call.func.value, "made") if step.name != "os.mkdir" else None
+    return None
+
+
+@check("CKP005", family="source", needs=NEEDS, id="lint.directories", commands=LINT)
+def tell_directory_raced(evidence: Evidence) -> Iterable[Finding]:
+    """Each rank makes or deletes one directory."""
+    for fact in facts_of(evidence, "directory-raced"):
+        path = fact.details["path"]
+        if fact.details["way"] == "made":
+            wrong = f"All ranks make {path} at {name_line(fact.place)}: who comes second fails with FileExistsError."
+            fix = Fix("let it exist already", code=f"os.makedirs({path}, exist_ok=True)")
+        else:
+            wrong = (
+                f"All ranks delete {path} at {name_line(fact.place)}: some fail as it vanishes under them."
+            )
+            fix = Fix(
+                "delete it on rank 0 and let the others wait",
+                code=f"if dist.get_rank() == 0:\n    shutil.rmtree({path}, ignore_errors=True)\ndist.barrier()",
+            )
+        yield tell_fact(
+            fact,
+            wrong,
+            fix,
+            why="no test on the rank stands above it, and the path is the same on all ranks",
+            severity="warning",
+        )

@@ -1,0 +1,90 @@
+"""DAT008: all ranks fetch or unpack the same files."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.sources import SourceFact
+from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.apart import Ways
+from ddpdoctor.source.names import Files
+from ddpdoctor.source.traces import Step, Trace
+from ddpdoctor.source.walking import find_keyword, is_true
+from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
+
+FETCHES = {
+    "urllib.request.urlretrieve": ("filename", 1),
+    "wget.download": ("out", 1),
+    "gdown.download": ("output", 1),
+}
+DATASETS = ("torchvision.datasets.", "torchaudio.datasets.", "torchtext.datasets.")
+BARRIERS = frozenset({"torch.distributed.barrier", "torch.distributed.monitored_barrier"})
+
+
+@lint_rule("download-raced", reads="program")
+def find_raced_downloads(trace: Trace, files: Files) -> Iterator[SourceFact]:
+    """Yield what each rank fetches or unpacks to one place (``download-raced``).
+
+    function: what does it. Nothing after a barrier that some ranks reach first, or after a call of the same function
+    below a test on the rank: then one rank has fetched it already.
+    """
+    if not trace.has_peers or any(step.name == "os.chdir" for step in trace.steps):
+        return
+    ways = Ways(files, trace)
+    before: set[str] = set()
+    for step in trace.steps:
+        call = step.call
+        if call is None:
+            continue
+        apart = ways.may_differ(step)
+        if step.name in BARRIERS and apart:
+            return
+        place = _find_fetched(step)
+        if place is None:
+            continue
+        name = step.name or ast.unparse(call.func)
+        if apart:
+            before.add(name)
+        elif name not in before and all(ways.is_alike(each, step) for each in place):
+            yield ways.tell("download-raced", step, function=name.rpartition(".")[2])
+
+
+def _find_fetched(step: Step) -> list[ast.expr] | None:
+    """Return where a step fetches or unpacks to, as far as that is said; None for other steps."""
+    call = step.call
+    if call is None:
+        return None
+    path: ast.expr | None
+    if step.name.startswith(DATASETS):
+        if not is_true(find_keyword(call, "download")):
+            return None
+        path = find_keyword(call, "root", 0)
+    elif step.name in FETCHES:
+        path = find_keyword(call, *FETCHES[step.name])
+        if path is None:
+            return None  # to a temporary file
+    elif isinstance(call.func, ast.Attribute) and call.func.attr == "extractall":
+        path = find_keyword(call, "path", 0)
+    else:
+        return None
+    return [path] if path is not None else []
+
+
+@check("DAT008", family="source", needs=NEEDS, id="lint.downloads", commands=LINT)
+def tell_download_raced(evidence: Evidence) -> Iterable[Finding]:
+    """Each rank fetches or unpacks the same files."""
+    for fact in facts_of(evidence, "download-raced"):
+        function = fact.details["function"]
+        yield tell_fact(
+            fact,
+            f"All ranks fetch or unpack with {function} at {name_line(fact.place)}: who is done early reads "
+            "what another writes once more.",
+            Fix(
+                "fetch on one rank of each node, then let the others go on",
+                code=f'if int(os.environ["LOCAL_RANK"]) == 0:\n    {fact.place.text}\ndist.barrier()',
+            ),
+            why="no test on the rank stands above it, and no rank has fetched it before",
+            severity="warning",
+        )

@@ -1,0 +1,244 @@
+"""DAT002: a sampler that shuffles is not told the epoch, or takes no notice of it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.sources import SourceFact
+from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.calls import SAMPLERS
+from ddpdoctor.source.flow import name_of
+from ddpdoctor.source.kinds import Kinds, Value, kinds_of
+from ddpdoctor.source.makers import find_class_kind
+from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.steps import (
+    TrainingLoop,
+    enclosing_loops,
+    loaders_of,
+    note_loader,
+    runs_again,
+    samplers_of,
+    training_loops,
+)
+from ddpdoctor.source.walking import find_keyword, is_spelled_out, names_in, own_nodes
+from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
+from ddpdoctor_checks.lint.rewriting import find_call, name_target, read_line
+
+FEW_RANKS = 4
+"""A rank of so many may have its whole share in one batch, whose order does not matter."""
+
+
+@lint_rule("epoch-unset", reads="files")
+def find_epoch_unset(files: Files) -> Iterator[SourceFact]:
+    """Yield samplers whose ``set_epoch`` nobody calls in the loop over epochs (``epoch-unset``).
+
+    way: ``never``, ``once`` (outside of all loops) or ``other`` (that of another sampler is called).
+    """
+    kinds = kinds_of(files)
+    told: set[ast.AST] = set()
+    for loop in training_loops(kinds):
+        if not isinstance(loop.node, (ast.For, ast.AsyncFor)) or not runs_again(loop.node, loop.scope, kinds):
+            continue
+        loaders = loaders_of(loop.node.iter, loop.scope, kinds)
+        by_loader = [(loader, samplers_of(loader, kinds)) for loader in loaders]
+        if any(each.name not in SAMPLERS for _, own in by_loader for each in own):
+            continue
+        # those that keep their order are for an evaluation in the same loop
+        by_loader = [(loader, own) for loader, own in by_loader if own and all(map(_is_shuffling, own))]
+        samplers = [each for _, own in by_loader for each in own]
+        if not samplers or any(_is_one_batch(loader) for loader, _ in by_loader):
+            continue
+        around = enclosing_loops(loop.node, loop.scope, kinds)
+        if any(_stands_in(loader.call, around) for loader in loaders):
+            continue  # made anew in each epoch
+        if not around and any(v.scope is loop.scope for each in loop.forwards for v in each.values):
+            continue  # a training of its own each time
+        way = _find_way(samplers, loop, kinds)
+        for each in samplers if way else ():
+            if each.call not in told:
+                told.add(each.call)
+                yield note_loader(each, "epoch-unset", loop, way=way or "")
+
+
+def _is_shuffling(sampler: Value) -> bool:
+    if sampler.kind != "sampler" or sampler.name not in SAMPLERS or not is_spelled_out(sampler.call):
+        return False
+    seed = find_keyword(sampler.call, "seed", 4)
+    if seed is not None and any("epoch" in name.lower() for name in names_in(seed)):
+        return False
+    shuffle = find_keyword(sampler.call, "shuffle", 3)
+    return shuffle is None or (isinstance(shuffle, ast.Constant) and shuffle.value is True)
+
+
+def _is_one_batch(loader: Value) -> bool:
+    """Whether a batch may be all that a rank has: sizes that the script spells out, on up to `FEW_RANKS` ranks."""
+    data, batch = find_keyword(loader.call, "dataset", 0), find_keyword(loader.call, "batch_size", 1)
+    if (
+        not isinstance(batch, ast.Constant)
+        or not isinstance(batch.value, int)
+        or data is None
+        or not loader.scope
+    ):
+        return False
+    found = [data, *(loader.scope.lookup(data.id) or (None, []))[1]] if isinstance(data, ast.Name) else [data]
+    for each in found:
+        while isinstance(each, (ast.Call, ast.Name)):
+            if isinstance(each, ast.Name):
+                known = loader.scope.lookup(each.id)
+                each = known[1][0] if known is not None and len(known[1]) == 1 else ast.Constant(None)
+            else:
+                each = each.args[0] if each.args else ast.Constant(None)
+        if (
+            isinstance(each, ast.Constant)
+            and isinstance(each.value, int)
+            and each.value <= FEW_RANKS * batch.value
+        ):
+            return True
+    return False
+
+
+def _stands_in(node: ast.AST, loops: list[ast.stmt]) -> bool:
+    return any(each is node for loop in loops for each in ast.walk(loop))
+
+
+def _find_way(samplers: list[Value], loop: TrainingLoop, kinds: Kinds) -> str | None:
+    """Return how ``set_epoch`` is missed; None where it is called, or that cannot be told."""
+    module = loop.scope.module
+    made = {each.identity for each in samplers}
+    if any(map(_sets_otherwise, kinds.programs.members(module))):
+        return None
+    way = "never"
+    for call, scope, _ in kinds.programs.calls(module):
+        if not isinstance(call.func, ast.Attribute) or call.func.attr != "set_epoch":
+            continue
+        owner = call.func.value
+        if isinstance(owner, ast.Attribute) and owner.attr == "sampler" and name_of(owner) is None:
+            values = [
+                v
+                for loader in kinds.find(owner.value, scope)
+                for v in samplers_of(loader, kinds) or (loader,)
+            ]
+        else:
+            values = list(kinds.find(owner, scope))
+        if any(each.kind not in ("sampler", "dataset", "none") for each in values):
+            return None
+        if made.isdisjoint(each.identity for each in values):
+            way = "other" if way == "never" and any(v.kind == "sampler" for v in values) else way
+        elif runs_again(call, scope, kinds) or _is_called_elsewhere(scope, kinds):
+            return None
+        else:
+            way = "once"
+    return way
+
+
+def _sets_otherwise(module: Scope) -> bool:
+    """Whether a file sets an attribute ``epoch`` of something, or takes ``set_epoch`` by its name."""
+    return any(
+        (isinstance(each, ast.Constant) and each.value == "set_epoch")
+        or (
+            isinstance(each, ast.Attribute)
+            and each.attr == "epoch"
+            and isinstance(each.ctx, ast.Store)
+            and not (isinstance(each.value, ast.Name) and each.value.id == "self")
+        )
+        for each in ast.walk(module.node)
+    )
+
+
+def _is_called_elsewhere(scope: Scope, kinds: Kinds) -> bool:
+    """Whether a function is a method whose calls are not known, such as that of a hook."""
+    return scope.find_class() is not None and not kinds.callers(scope)
+
+
+@lint_rule("epoch-ignored", reads="module")
+def find_epoch_ignored(module: Scope, files: Files) -> Iterator[SourceFact]:
+    """Yield samplers of the files that shuffle by a seed and do not use the epoch they are told (``epoch-ignored``).
+
+    sampler: the class.
+    """
+    for scope in module.walk():
+        if not isinstance(scope.node, ast.ClassDef) or find_class_kind(scope, files) != "sampler":
+            continue
+        order, setter = scope.functions.get("__iter__"), scope.functions.get("set_epoch")
+        inherits = setter is None and any(
+            (files.dotted(base, scope) or "") in SAMPLERS for base in scope.node.bases
+        )
+        if order is None or not (inherits or setter is not None) or not _shuffles_by_seed(scope, order):
+            continue
+        kept = {"epoch"} if setter is None else _attributes_kept(setter)
+        if kept is not None and kept.isdisjoint(_attributes_read(scope)) and not _calls_super(order):
+            told = setter or order
+            yield SourceFact("epoch-ignored", told.place(told.node), details={"sampler": scope.node.name})
+
+
+def _shuffles_by_seed(owner: Scope, order: Scope) -> bool:
+    names = set(names_in(order.node))
+    shuffles = bool(names & {"randperm", "shuffle", "permutation", "sample"})
+    return shuffles and bool(names & {"manual_seed", "Random", "RandomState", "default_rng"})
+
+
+def _attributes_kept(setter: Scope) -> set[str] | None:
+    """Return the attributes that a ``set_epoch`` sets; None where it does more than that."""
+    kept = set()
+    for node in own_nodes(setter.node):
+        if isinstance(node, ast.Call):
+            return None
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            kept.add(node.attr)
+    return kept
+
+
+def _attributes_read(owner: Scope) -> set[str]:
+    return {
+        node.attr
+        for name, method in owner.functions.items()
+        if name != "set_epoch"
+        for node in ast.walk(method.node)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+
+
+def _calls_super(function: Scope) -> bool:
+    return "super" in set(names_in(function.node))
+
+
+@check("DAT002", family="source", needs=("sources",), id="lint.epoch", commands=LINT)
+def tell_epoch_unset(evidence: Evidence) -> Iterable[Finding]:
+    """A sampler that shuffles is not told the epoch, or takes no notice of it."""
+    ways = {
+        "never": "nobody calls its set_epoch",
+        "once": "its set_epoch is called outside of the loop over epochs",
+        "other": "set_epoch of another sampler is called",
+    }
+    for fact in facts_of(evidence, "epoch-unset"):
+        yield tell_fact(
+            fact,
+            f"The DistributedSampler at {name_line(fact.place)} shuffles each epoch in the same way: "
+            f"{ways[fact.details['way']]}.",
+            Fix("tell it the epoch before each pass", code=_tell_epoch(fact)),
+            why="its order hangs on its seed and the epoch alone, and the loop goes through it more than once",
+        )
+    for fact in facts_of(evidence, "epoch-ignored"):
+        yield tell_fact(
+            fact,
+            f"{fact.details['sampler']} shuffles by its seed and does not use the epoch that set_epoch gives "
+            f"({name_line(fact.place)}): every epoch has the same order.",
+            Fix(
+                "let the seed of the order hang on the epoch",
+                code="generator.manual_seed(self.seed + self.epoch)",
+            ),
+            why="no method of the class reads what set_epoch keeps",
+        )
+
+
+def _tell_epoch(fact: SourceFact) -> str:
+    """Return the loop over epochs with the sampler and the loop of the place."""
+    statement = read_line(fact.place.text)
+    sampler = name_target(statement) or "sampler"
+    if sampler != "sampler" and find_call(statement, "DataLoader") is not None:
+        sampler += ".sampler"
+    texts = (each.place.text for each in fact.related)
+    loop = next((text for text in texts if isinstance(read_line(text), ast.For)), "for batch in loader:")
+    return f"for epoch in range(epochs):\n    {sampler}.set_epoch(epoch)\n    {loop}"

@@ -1,0 +1,76 @@
+"""COL012: a process group of NCCL is never destroyed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.sources import SourceFact
+from ddpdoctor.judge import Finding, check, lint_rule
+from ddpdoctor.source.kinds import kinds_of
+from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.programs import ALL_JOINS
+from ddpdoctor.source.steps import training_loops
+from ddpdoctor.source.walking import find_calls, find_keyword, is_spelled_out, names_in
+from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
+from ddpdoctor_checks.silent import teardown
+
+
+@lint_rule("group-left", reads="files")
+def find_undestroyed(files: Files) -> Iterator[SourceFact]:
+    """Yield groups of NCCL in scripts that never destroy them (``group-left``).
+
+    Only scripts are looked at that are seen to train a wrapped model: others may be a part of more.
+    """
+    kinds = kinds_of(files)
+    training = {loop.scope.script.name for loop in training_loops(kinds) if loop.wrapped}
+    for module in files.modules:
+        joins = [
+            (call, scope)
+            for scope in module.walk()
+            for call in find_calls(scope)
+            if _is_nccl(call, scope, files)
+        ]
+        if not joins or not _is_script(module):
+            continue
+        members = kinds.programs.members(module)
+        if not any(each.script.name in training for each in members):
+            continue
+        words = {name for member in members for name in names_in(member.node)}
+        if not any("destroy" in word or "cleanup" in word or "shutdown" in word for word in words):
+            yield from (SourceFact("group-left", scope.place(call)) for call, scope in joins)
+
+
+def _is_nccl(call: ast.Call, scope: Scope, files: Files) -> bool:
+    """Whether a call makes a group that is spelled out to be NCCL's."""
+    if files.dotted(call.func, scope) not in ALL_JOINS or not is_spelled_out(call):
+        return False
+    backend = find_keyword(call, "backend", 0)
+    return isinstance(backend, ast.Constant) and backend.value == "nccl"
+
+
+def _is_script(module: Scope) -> bool:
+    """Whether a module does something when it is run: calls of its own functions at its end, or a main guard."""
+    for statement in getattr(module.node, "body", ()):
+        if isinstance(statement, ast.If) and "__name__" in set(names_in(statement.test)):
+            return True
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            func = statement.value.func
+            if isinstance(func, ast.Name) and func.id in module.functions:
+                return True
+    return False
+
+
+@check("COL012", family="source", needs=("sources",), id="lint.teardown", commands=LINT)
+def tell_undestroyed(evidence: Evidence) -> Iterable[Finding]:
+    """A script makes a process group of NCCL and never destroys it."""
+    for fact in facts_of(evidence, "group-left"):
+        yield tell_fact(
+            fact,
+            f"The process group of NCCL that is made at {name_line(fact.place)} is never destroyed.",
+            teardown.EVERYWHERE,
+            why="nothing in the program is called destroy, cleanup or shutdown; torch warns of it at the exit",
+            severity="info",
+            role="advice",
+        )

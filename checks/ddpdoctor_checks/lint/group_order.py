@@ -1,0 +1,102 @@
+"""ENV019: the process group is needed before it is made, or made twice."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
+from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.apart import Ways
+from ddpdoctor.source.calls import JOINS, SAMPLERS, is_any_collective, is_wrapper
+from ddpdoctor.source.names import Files
+from ddpdoctor.source.traces import OTHER_JOINS, Step, Trace
+from ddpdoctor.source.walking import find_keyword, is_spelled_out, own_nodes
+from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
+
+ASKS = frozenset({"torch.distributed.get_rank", "torch.distributed.get_world_size"})
+DESTROYS = "torch.distributed.destroy_process_group"
+
+
+@lint_rule("group-not-made", "group-twice", reads="program")
+def find_group_order(trace: Trace, files: Files) -> Iterator[SourceFact]:
+    """Yield what needs the process group before it is made (``group-not-made``), or a second one (``group-twice``).
+
+    function: what is called, for the first. Told only of what is reached without any test, and only up to the first
+    call of a function that was not given, which may make the group.
+    """
+    if not trace.joins or not any(step.name in JOINS for step in trace.steps):
+        return
+    ways = Ways(files, trace)
+    made: Step | None = None
+    early = False
+    for step in trace.steps:
+        call = step.call
+        if call is None:
+            continue
+        if step.name in JOINS:
+            if not ways.is_straight(step):
+                return
+            if made is not None and not _same_loop(made, step):
+                related = (RelatedPlace("noticed", made.scope.place(made.node)),)
+                yield SourceFact("group-twice", step.scope.place(call), related=related)
+                return
+            made = step
+        elif step.name == DESTROYS or step.name in OTHER_JOINS or ways.is_foreign(step):
+            return
+        elif made is None and not early and _runs_at_once(step, ways) and _needs_group(step, files):
+            early = True
+            what = step.name.rpartition(".")[2]
+            yield SourceFact("group-not-made", step.scope.place(call), details={"function": what})
+
+
+def _runs_at_once(step: Step, ways: Ways) -> bool:
+    """Whether no test stands before a step, and no generator, which runs when it is gone through."""
+    later = (
+        each.callee for each in step.frames if not isinstance(each.callee.node, (ast.Module, ast.ClassDef))
+    )
+    lazy = any(
+        isinstance(node, (ast.Yield, ast.YieldFrom)) for each in later for node in own_nodes(each.node)
+    )
+    return ways.is_straight(step) and not lazy
+
+
+def _same_loop(made: Step, step: Step) -> bool:
+    return made.node is step.node
+
+
+def _needs_group(step: Step, files: Files) -> bool:
+    call = step.call
+    if call is None:
+        return False
+    if step.name in SAMPLERS:
+        told = find_keyword(call, "num_replicas", 1), find_keyword(call, "rank", 2)
+        return is_spelled_out(call) and None in told
+    if step.name in ASKS or is_wrapper(call, step.scope, files):
+        return True
+    return is_any_collective(call, step.scope, files)
+
+
+@check("ENV019", family="source", needs=NEEDS, id="lint.initialisation", commands=LINT)
+def tell_group_order(evidence: Evidence) -> Iterable[Finding]:
+    """Something needs the process group before it is made, or it is made twice."""
+    for fact in facts_of(evidence, "group-not-made"):
+        function = fact.details["function"]
+        yield tell_fact(
+            fact,
+            f"{function} at {name_line(fact.place)} needs the process group, which is made only later.",
+            Fix(
+                "call init_process_group first",
+                code=f"dist.init_process_group(backend)\n{fact.place.text}",
+            ),
+            why="no test stands before it, and nothing before it makes the group",
+        )
+    for fact in facts_of(evidence, "group-twice"):
+        yield tell_fact(
+            fact,
+            f"init_process_group at {name_line(fact.place)} makes the process group a second time: the first is at "
+            f"{name_line(fact.related[0].place)}.",
+            Fix("make it once", code=f"if not dist.is_initialized():\n    {fact.place.text}"),
+            why="no test stands before either, and nothing destroys the group in between",
+        )

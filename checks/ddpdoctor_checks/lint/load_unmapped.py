@@ -1,0 +1,80 @@
+"""CKP003: each rank loads onto the device from which a checkpoint was saved."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.sources import SourceFact
+from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.apart import Ways
+from ddpdoctor.source.cuda import uses_gpu
+from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.texts import find_settings
+from ddpdoctor.source.traces import Trace
+from ddpdoctor.source.walking import find_calls, find_keyword, is_true
+from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
+from ddpdoctor_checks.lint.rewriting import rewrite, set_keyword
+
+PUBLISHED = re.compile("pretrain|backbone|imagenet", re.IGNORECASE)
+"""Checkpoints that others have published, whose tensors mostly are on the CPU."""
+
+
+@lint_rule("load-unmapped", reads="program")
+def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]:
+    """Yield where each rank loads a checkpoint onto the device from which it was saved (``load-unmapped``).
+
+    Only what is given to ``load_state_dict``, in programs that use GPUs.
+    """
+    if not trace.has_peers or not uses_gpu(trace, files):
+        return
+    settings = (name for s in trace.steps for name, _ in find_settings(s.node, s.scope, files))
+    if "CUDA_VISIBLE_DEVICES" in settings:
+        return
+    ways = Ways(files, trace)
+    for step in trace.steps:
+        call = step.call
+        if call is None or step.name != "torch.load" or any(each.arg is None for each in call.keywords):
+            continue
+        if find_keyword(call, "map_location", 1) is not None or is_true(find_keyword(call, "mmap")):
+            continue
+        path = find_keyword(call, "f", 0)
+        if path is None or PUBLISHED.search(ways.spell(path, step)):
+            continue
+        if not ways.may_differ(step) and _is_restored(call, step.scope):
+            yield ways.tell("load-unmapped", step)
+
+
+def _is_restored(load: ast.Call, scope: Scope) -> bool:
+    """Whether what is loaded is given to ``load_state_dict`` in the same function."""
+    names = {name for name, values in scope.bound.items() if load in values}
+    for call in find_calls(scope):
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "load_state_dict":
+            inside = [each for value in call.args for each in ast.walk(value)]
+            if load in inside or any(isinstance(each, ast.Name) and each.id in names for each in inside):
+                return True
+    return False
+
+
+@check("CKP003", family="source", needs=NEEDS, id="lint.map_location", commands=LINT)
+def tell_load_unmapped(evidence: Evidence) -> Iterable[Finding]:
+    """A checkpoint is loaded by all ranks without ``map_location``."""
+    for fact in facts_of(evidence, "load-unmapped"):
+        yield tell_fact(
+            fact,
+            f"torch.load at {name_line(fact.place)} has no map_location: each rank loads onto the device from which "
+            "the file was saved, mostly GPU 0.",
+            Fix(
+                "load onto the CPU, or the rank's own device",
+                code=rewrite(
+                    fact.place.text,
+                    ("load",),
+                    lambda call: set_keyword(call, "map_location", "'cpu'"),
+                    'torch.load(path, map_location="cpu")',
+                ),
+            ),
+            why="the program uses GPUs, and what is loaded goes to load_state_dict",
+            severity="warning",
+        )

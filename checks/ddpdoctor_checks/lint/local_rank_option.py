@@ -1,0 +1,126 @@
+"""ENV007: a parser takes one spelling of the local rank alone."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterable, Iterator
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.sources import SourceFact
+from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.calls import JOINS
+from ddpdoctor.source.known import KNOWN_ROOTS
+from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.traces import SPAWNS
+from ddpdoctor.source.walking import find_keyword, name_calls, name_last
+from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
+
+SPELLINGS = ("--local_rank", "--local-rank")
+FROM_LAUNCHER = re.compile(r"LOCAL_RANK|SLURM_LOCALID|OMPI_COMM")
+RANKS = re.compile(r"torch\.distributed|DistributedDataParallel|init_process_group")
+LAUNCHERS = frozenset({"accelerate", "transformers", "lightning", "pytorch_lightning", "deepspeed", "megatron",
+                       "horovod",
+                       "mmcv", "mmengine", "mmdet", "detectron2", "colossalai", "composer", "ignite", "fairscale",
+                       "subprocess"})  # fmt: skip
+"""Packages that pass or take the local rank in a way of their own."""
+DYNAMIC = frozenset({"importlib.import_module", "__import__", "exec", "runpy.run_path", "runpy.run_module"})
+"""Calls that bring in code that is not seen."""
+
+
+@lint_rule("local-rank-option", reads="module")
+def find_local_rank_options(module: Scope, files: Files) -> Iterator[SourceFact]:
+    """Yield an option of argparse that has one spelling of the local rank alone (``local-rank-option``).
+
+    has, lacks: the spellings. Nothing where this file, or one that it belongs
+    to by imports, reads the environment's.
+    """
+    if not any(each in line for line in module.script.lines for each in SPELLINGS):
+        return
+    options: dict[str, tuple[ast.Call, Scope]] = {}
+    others = False
+    for scope in module.walk():
+        for call, _ in name_calls(scope, files):
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument":
+                for each in call.args:
+                    if isinstance(each, ast.Constant) and each.value in SPELLINGS:
+                        options.setdefault(str(each.value), (call, scope))
+            elif isinstance(call.func, ast.Attribute) and call.func.attr == "parse_known_args":
+                others = True  # what it does not know is no error
+    if len(options) != 1 or others or _takes_otherwise(module, files):
+        return
+    ((spelling, (call, scope)),) = options.items()
+    lacking = SPELLINGS[1 - SPELLINGS.index(spelling)]
+    related = files.find_related(module)
+    yield SourceFact(
+        "local-rank-option",
+        scope.place(call),
+        details={"has": spelling, "lacks": lacking},
+        certain=all(_is_read_whole(each, files) for each in related) and _is_used(scope, related, files),
+    )
+
+
+def _is_read_whole(module: Scope, files: Files) -> bool:
+    """Whether a module imports nothing of which the source was not read, and could read the environment."""
+    given = {part for each in files.modules for part in each.script.name.removesuffix(".py").split("/")}
+    roots = {
+        name.lstrip(".").split(".")[0] for each in module.walk() for name in each.imports.values() if name
+    }
+    calls = {name for scope in module.walk() for _, name in name_calls(scope, files)}
+    return roots - {""} <= KNOWN_ROOTS | given and not calls & DYNAMIC
+
+
+def _is_used(scope: Scope, related: Collection[Scope], files: Files) -> bool:
+    """Whether what declares an option is part of a program that was read: else who uses it may know better."""
+    inside = next(
+        (each for each in scope.outwards() if isinstance(each.outer and each.outer.node, ast.Module)), None
+    )
+    if inside is None:
+        return True  # in the module itself
+    name = getattr(inside.node, "name", "")
+    for module in related:
+        nodes = [node for statement in module.node.body for node in ast.walk(statement)]
+        if any(name_last(node) == name for node in nodes if isinstance(node, (ast.Name, ast.Attribute))):
+            return True
+    return any(name in JOINS for module in related for _, name in name_calls(module, files))
+
+
+def _takes_otherwise(module: Scope, files: Files) -> bool:
+    """Whether the local rank may come from elsewhere, or the option from a launcher of their own."""
+    related = files.find_related(module)
+    texts = ["\n".join(each.script.lines) for each in related]
+    if any(FROM_LAUNCHER.search(text) for text in texts) or not any(RANKS.search(text) for text in texts):
+        return True
+    for scope in (inner for each in related for inner in each.walk()):
+        if LAUNCHERS & {name.split(".")[0] for name in scope.imports.values()}:
+            return True
+        if any(name in SPAWNS for _, name in name_calls(scope, files)):
+            return True
+        for call, name in name_calls(scope, files):
+            if name in JOINS and None not in (find_keyword(call, "rank"), find_keyword(call, "world_size")):
+                return True  # whoever starts it tells the ranks
+    return False
+
+
+@check("ENV007", family="source", needs=NEEDS, id="lint.local_rank", commands=LINT)
+def tell_local_rank_option(evidence: Evidence) -> Iterable[Finding]:
+    """A parser takes one spelling of the local rank, and nothing reads LOCAL_RANK."""
+    for fact in facts_of(evidence, "local-rank-option"):
+        has, lacks = fact.details["has"], fact.details["lacks"]
+        refused = (
+            "torch.distributed.launch of torch 2.0 and later passes --local-rank, which argparse refuses"
+            if has == "--local_rank"
+            else "torch.distributed.launch before torch 2.0 passes --local_rank, which argparse refuses"
+        )
+        yield tell_fact(
+            fact,
+            f"The parser at {name_line(fact.place)} takes {has} but not {lacks}: {refused}; torchrun passes neither, "
+            "and nothing here reads LOCAL_RANK.",
+            Fix(
+                "take both spellings, with what torchrun sets as the default",
+                code='parser.add_argument("--local-rank", "--local_rank", type=int, '
+                'default=int(os.environ.get("LOCAL_RANK", 0)))',
+            ),
+            why=f"add_argument has {has} alone, and LOCAL_RANK stands in none of the files",
+            severity=None if has == "--local_rank" else "warning",
+        )

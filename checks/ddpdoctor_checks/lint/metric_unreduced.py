@@ -1,0 +1,232 @@
+"""NUM005: a result of one rank's part of the data stands for all."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
+from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.kinds import Kinds, kinds_of
+from ddpdoctor.source.known import KNOWN_ROOTS
+from ddpdoctor.source.losses import ORDERS
+from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.passes import find_mentioned, find_passes, joins_results
+from ddpdoctor.source.walking import find_argument, name_last
+from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
+
+REPORTS = frozenset({"print", "info", "log", "add_scalar", "add_scalars", "warning", "write", "set_postfix"})
+PLATEAUS = frozenset({"torch.optim.lr_scheduler.ReduceLROnPlateau"})
+"""Schedulers that are given a result and change the learning rate by it."""
+DEEPEST = 2
+"""Functions over which a result is followed."""
+
+
+@lint_rule("metric-unreduced", reads="files")
+def find_results(files: Files) -> Iterator[SourceFact]:
+    """Yield results of one rank's part of the data in programs that reduce nothing (``metric-unreduced``).
+
+    way: ``decides`` or ``told``. name: the variable. Of the loss of a training only what it decides: each rank may
+    print its own.
+    """
+    kinds = kinds_of(files)
+    for each in find_passes(kinds):
+        if joins_results(each.scope.module, kinds):
+            continue
+        used = _UseFinder(kinds).find(each.counted, each.scope, each.node)
+        if used is not None and (used.way == "decides" or not each.trains):
+            noticed = (RelatedPlace("noticed", each.scope.place(each.node)),)
+            place = used.scope.place(used.node)
+            yield SourceFact("metric-unreduced", place, noticed, {"way": used.way, "name": used.name})
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What is done with a result."""
+
+    way: str
+    """decides or told."""
+    name: str
+    node: ast.AST
+    scope: Scope
+
+
+class _UseFinder:
+    """Follows a result to what it decides, or else to where it is told."""
+
+    def __init__(self, kinds: Kinds) -> None:
+        self._kinds = kinds
+        self._depth = 0
+
+    def find(self, counted: frozenset[str], scope: Scope, after: ast.stmt) -> _Use | None:
+        """Return how variables are used after a statement, also by who calls the function that returns them."""
+        used, returned = self._follow(set(counted), scope, after)
+        if (used is not None and used.way == "decides") or not returned or self._depth >= DEEPEST:
+            return used
+        self._depth += 1
+        above = (self._find_result(call, home, returned) for call, home in self._kinds.callers(scope))
+        found = next((each for each in above if each and (each.way == "decides" or used is None)), used)
+        self._depth -= 1
+        return found
+
+    def _find_result(self, call: ast.Call, scope: Scope, places: set[int | None]) -> _Use | None:
+        for statement, _ in self._kinds.flow(scope).statements:
+            if isinstance(statement, ast.Assign) and statement.value is call:
+                bound = {name for target in statement.targets for name in _bind(target, places)}
+                return self.find(frozenset(bound), scope, statement)
+        return None
+
+    def _follow(
+        self, names: set[str], scope: Scope, after: ast.stmt | None
+    ) -> tuple[_Use | None, set[int | None]]:
+        """Return the use within a function, and at which places of what it returns the variables are."""
+        flow = self._kinds.flow(scope)
+        start = flow.spot(after) if after is not None else None
+        inside = {id(each) for each in ast.walk(after)} if after is not None else set()
+        told: _Use | None = None
+        returned: set[int | None] = set()
+        for statement, spot in flow.statements:
+            if id(statement) in inside or (start is not None and spot.number <= start.number):
+                continue
+            value = _asked(statement)
+            name = find_mentioned(value, names) if value is not None else None
+            if value is None or name is None:
+                if isinstance(statement, ast.Assign):  # bound to something else from here on
+                    names.difference_update(
+                        name for target in statement.targets for name in _bind(target, {None})
+                    )
+                continue
+            if isinstance(statement, ast.If) and _only_tells(statement):
+                continue
+            if isinstance(statement, ast.Assign) and self._may_join(value, names, scope):
+                names.difference_update(
+                    name for target in statement.targets for name in _bind(target, {None})
+                )
+                continue
+            if _compares(value, names) or self._hands_over(value, names, scope):
+                return _Use("decides", name, statement, scope), returned
+            if isinstance(statement, ast.Assign):
+                places = _places(value, names)
+                names.update(name for target in statement.targets for name in _bind(target, places))
+            elif isinstance(statement, ast.Return):
+                returned |= _places(value, names)
+            elif told is None and isinstance(value, ast.Call) and name_last(value.func) in REPORTS:
+                told = _Use("told", name, statement, scope)
+        return told, returned
+
+    def _may_join(self, value: ast.expr, names: set[str], scope: Scope) -> bool:
+        """Whether a function that was not given has a variable and returns something: it may reduce over ranks."""
+        files = self._kinds.files
+        for call in ast.walk(value):
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+                continue
+            given = [*call.args, *(each.value for each in call.keywords)]
+            imported = any(call.func.id in each.imports for each in scope.outwards())
+            root = (files.dotted(call.func, scope) or "").split(".")[0]
+            unknown = imported and root not in KNOWN_ROOTS and files.function(call.func, scope) is None
+            if unknown and any(find_mentioned(each, names) is not None for each in given):
+                return True
+        return False
+
+    def _hands_over(self, value: ast.expr, names: set[str], scope: Scope) -> bool:
+        """Whether a variable is given to what decides by it: a function or object of the files, or a scheduler."""
+        files = self._kinds.files
+        for call in ast.walk(value):
+            if not isinstance(call, ast.Call) or find_mentioned(call, names) is None:
+                continue
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "step":
+                maker = files.find_maker(call.func.value, scope)
+                if maker is not None and files.dotted(maker[0].func, maker[1]) in PLATEAUS:
+                    return True
+            called = self._kinds.called(call, scope) or self._find_method(call, scope)
+            if called is None or self._depth >= DEEPEST:
+                continue
+            given = {each: find_argument(call, called, each) for each in called.bound}
+            below = {
+                each
+                for each, node in given.items()
+                if node is not None and find_mentioned(node, names) is not None
+            }
+            self._depth += 1
+            used = self._follow(below, called, None)[0] if below else None
+            self._depth -= 1
+            if used is not None and used.way == "decides":
+                return True
+        return False
+
+    def _find_method(self, call: ast.Call, scope: Scope) -> Scope | None:
+        """Return the method of an object whose class stands in the files: of one that is called, ``__call__``."""
+        files = self._kinds.files
+        made, name = files.find_made(call.func, scope), "__call__"
+        if made is None and isinstance(call.func, ast.Attribute):
+            made, name = files.find_made(call.func.value, scope), call.func.attr
+        return made.functions.get(name) if made is not None else None
+
+
+def _only_tells(statement: ast.If) -> bool:
+    """Whether all that hangs on a test is what is printed."""
+    body = [*statement.body, *statement.orelse]
+    return all(
+        isinstance(each, ast.Expr)
+        and isinstance(each.value, ast.Call)
+        and name_last(each.value.func) in REPORTS
+        for each in body
+    )
+
+
+def _asked(statement: ast.stmt) -> ast.expr | None:
+    """Return the test of a statement, or its value."""
+    if isinstance(statement, (ast.If, ast.While)):
+        return statement.test
+    return statement.value if isinstance(statement, (ast.Assign, ast.Return, ast.Expr)) else None
+
+
+def _places(value: ast.expr, names: set[str]) -> set[int | None]:
+    """Return which elements of a value mention a name; None where it is not taken apart."""
+    if not isinstance(value, (ast.Tuple, ast.List)):
+        return {None}
+    return {place for place, each in enumerate(value.elts) if find_mentioned(each, names) is not None}
+
+
+def _bind(target: ast.expr, places: set[int | None]) -> Iterator[str]:
+    """Yield the variables to which these elements of a value go."""
+    apart = isinstance(target, (ast.Tuple, ast.List)) and None not in places
+    for place, each in enumerate(target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]):
+        if not apart or place in places:
+            yield from (node.id for node in ast.walk(each) if isinstance(node, ast.Name))
+
+
+def _compares(node: ast.expr, names: set[str]) -> bool:
+    """Whether a value asks which of two is larger: whether a count is 0 at all decides nothing."""
+    return any(
+        isinstance(each, ast.Compare)
+        and isinstance(each.ops[0], ORDERS)
+        and find_mentioned(each, names) is not None
+        and not any(
+            isinstance(side, ast.Constant) and side.value == 0 for side in (each.left, *each.comparators)
+        )
+        for each in ast.walk(node)
+    )
+
+
+@check("NUM005", family="source", needs=("sources",), id="lint.metrics", commands=LINT)
+def tell_unreduced(evidence: Evidence) -> Iterable[Finding]:
+    """A rank counts over the part of the data that it is given, and nothing joins the counts."""
+    for fact in facts_of(evidence, "metric-unreduced"):
+        way, name = fact.details["way"], fact.details["name"]
+        verb = "decides" if way == "decides" else "is told"
+        yield tell_fact(
+            fact,
+            f"{name} {verb} at {name_line(fact.place)} and is that of one rank's part of the data: the loop at "
+            f"{name_line(fact.related[0].place)} goes over what a DistributedSampler gives, and nothing is reduced.",
+            Fix(
+                "reduce the sums and counts first",
+                code="sums = torch.tensor([correct, count], dtype=torch.float64, device=device)\n"
+                "dist.all_reduce(sums)\naccuracy = (sums[0] / sums[1]).item()",
+            ),
+            why="no name in the program speaks of reducing, gathering or metrics",
+            severity=None if way == "decides" else "info",
+            role="cause" if way == "decides" else "advice",
+        )

@@ -1,0 +1,151 @@
+"""DDP015: several ranks train a model, and nothing reduces gradients."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
+from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.kinds import Kinds, kinds_of
+from ddpdoctor.source.known import KNOWN_ROOTS
+from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.programs import ALL_JOINS
+from ddpdoctor.source.steps import TrainingLoop, is_step, training_loops
+from ddpdoctor.source.walking import names_in
+from ddpdoctor.source.wraps import reduces_by_hand, wraps_of
+from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
+
+QUIET = frozenset({"init_process_group", "destroy_process_group", "get_rank", "get_world_size", "barrier",
+                   "is_initialized", "is_available", "is_nccl_available", "is_gloo_available", "get_backend",
+                   "is_torchelastic_launched", "get_node_local_rank", "monitored_barrier",
+                   "get_default_backend_for_device"})  # fmt: skip
+"""Functions of torch.distributed that reduce nothing."""
+MANAGERS = ("distributeddataparallel", "ddp", "fsdp", "fully", "sharded", "deepspeed", "horovod", "apex", "accelerate",
+            "lightning", "fabric", "fairscale", "megatron", "parallelize", "replicate", "distribute_",
+            "tensor.parallel", "ignite", "composer", "colossal", "averaging", "averager", "rpc", "pipelin",
+            "dataparallel")  # fmt: skip
+"""Parts of the names of what else trains a model over several ranks."""
+OF_GRADIENTS = frozenset(
+    {"grad", "grads", "gradients", "parameters", "named_parameters", "param_groups", "params"}
+)
+"""Names by which a model's gradients or parameters are given."""
+
+
+@lint_rule("unwrapped", reads="files")
+def find_unwrapped(files: Files) -> Iterator[SourceFact]:
+    """Yield steps of an optimizer in a program of several ranks in which nothing reduces gradients (``unwrapped``).
+
+    way: ``never`` or ``thrown away`` (a wrapper is made and not kept). model: its class. Only programs
+    whose training data a DistributedSampler cuts up: others may train a model on each rank on purpose.
+    """
+    kinds = kinds_of(files)
+    told: set[ast.AST] = set()
+    for loop in training_loops(kinds):
+        module = loop.scope.module
+        values = {v.identity: v for forward in loop.forwards for v in forward.values}
+        if not values or any(each.kind != "model" for each in values.values()):
+            continue
+        steps = [(call, home) for call, home in loop.calls if is_step(call, home, kinds)]
+        if not steps or steps[0][0] in told or not _is_one_training(loop, module, kinds):
+            continue
+        thrown = _find_thrown_away(kinds.programs.members(module), kinds)
+        if any(
+            not _is_harmless(call, home, name, kinds, thrown)
+            for call, home, name in kinds.programs.calls(module)
+        ):
+            continue
+        if reduces_by_hand(loop.scope, kinds) or _imports_managers(module, kinds, bool(thrown)):
+            continue
+        call, home = steps[0]
+        told.add(call)
+        model = next(iter(values.values()))
+        name = model.owner.name if model.owner is not None else model.name.rpartition(".")[2]
+        way = "thrown away" if thrown else "never"
+        places = [RelatedPlace("noticed", s.place(one)) for one, s in thrown]
+        details = {"way": way, "model": name or ""}
+        yield SourceFact("unwrapped", home.place(call), tuple(places), details)
+
+
+def _find_thrown_away(members: Iterable[Scope], kinds: Kinds) -> list[tuple[ast.Call, Scope]]:
+    """Return the calls of a program that wrap a model and keep no wrapper."""
+    scripts = [each.script for each in members]
+    return [
+        (wrap.value.call, wrap.scope)
+        for wrap in wraps_of(kinds)
+        if wrap.scope.script in scripts
+        for each, _ in kinds.flow(wrap.scope).statements
+        if isinstance(each, ast.Expr) and each.value is wrap.value.call
+    ]
+
+
+def _is_one_training(loop: TrainingLoop, module: Scope, kinds: Kinds) -> bool:
+    """Whether ranks are seen to train one model: they join a group, and a DistributedSampler cuts up their data."""
+    names = {name for _, _, name in kinds.programs.calls(module)}
+    samples = any(name.endswith(".DistributedSampler") for name in names)
+    return samples and not ALL_JOINS.isdisjoint(names) and kinds.programs.is_distributed(module)
+
+
+def _is_harmless(
+    call: ast.Call, scope: Scope, name: str, kinds: Kinds, thrown: Iterable[tuple[ast.Call, Scope]]
+) -> bool:
+    """Whether a call can have no part in making gradients or parameters equal."""
+    if any(call is each for each, _ in thrown):
+        return True
+    if kinds.files.function(call.func, scope) is not None:
+        return True
+    last = name.rpartition(".")[2]
+    method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    if method.startswith("register_") and "hook" in method:
+        return all(kinds.files.function(each, scope) is not None for each in call.args)
+    if name.startswith("torch.distributed."):
+        return last in QUIET
+    if any(word in name.lower() for word in MANAGERS):
+        return False
+    if name.split(".")[0] in KNOWN_ROOTS:
+        return True
+    given = [*call.args, *(each.value for each in call.keywords)]
+    if kinds.files.find_class(call.func, scope) is not None or not given:
+        return True
+    if isinstance(call.func, ast.Attribute) and any(
+        each.kind in ("model", "optimizer", "loss", "scaler", "scheduler")
+        for each in kinds.find(call.func.value, scope)
+    ):
+        return True
+    if any(not OF_GRADIENTS.isdisjoint(names_in(each)) for each in given):
+        return False  # a function that was not given may reduce them
+    return not any(each.kind in ("model", "optimizer") for node in given for each in kinds.find(node, scope))
+
+
+def _imports_managers(module: Scope, kinds: Kinds, wraps: bool) -> bool:
+    """Whether a program imports what else trains over ranks; a wrapper may be imported where one is thrown away."""
+    for member in kinds.programs.members(module):
+        for scope in member.walk():
+            for name in scope.imports.values():
+                if wraps and name.endswith("DistributedDataParallel"):
+                    continue
+                if any(word in name.lower() for word in MANAGERS):
+                    return True
+    return False
+
+
+@check("DDP015", family="source", needs=("sources",), id="lint.model_wrapped", commands=LINT)
+def tell_unwrapped(evidence: Evidence) -> Iterable[Finding]:
+    """A program of several ranks trains a model, and nothing in it reduces gradients."""
+    for fact in facts_of(evidence, "unwrapped"):
+        way, model = fact.details["way"], fact.details["model"]
+        kept = (
+            f"the DistributedDataParallel at {name_line(fact.related[0].place)} is not kept"
+            if way == "thrown away"
+            else "no DistributedDataParallel wraps it"
+        )
+        yield tell_fact(
+            fact,
+            f"The optimizer steps at {name_line(fact.place)} with the gradients of one rank: {kept} ({model}).",
+            Fix(
+                "wrap the model before the loop and call the wrapper",
+                code="model = DistributedDataParallel(model)",
+            ),
+            why="the program joins a process group, cuts its data up with a DistributedSampler and reduces nothing",
+        )

@@ -1,0 +1,99 @@
+"""CKP002: ranks read what rank 0 writes, and nothing makes them wait."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
+from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.apart import Ways
+from ddpdoctor.source.calls import is_any_collective, is_wrapper
+from ddpdoctor.source.names import Files
+from ddpdoctor.source.traces import SIDES, Step, Trace
+from ddpdoctor.source.walking import find_keyword
+from ddpdoctor.source.writes import find_written
+from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
+
+LOADS = frozenset({"torch.load", "safetensors.torch.load_file"})
+MEETS = frozenset({"backward", "wait_for_everyone", "barrier", "gather", "reduce", "step", "wait", "recv", "irecv",
+                   "recv_object_list"})  # fmt: skip
+"""Methods in which ranks wait for each other, or may."""
+
+
+@lint_rule("read-early", reads="program")
+def find_early_reads(trace: Trace, files: Files) -> Iterator[SourceFact]:
+    """Yield where other ranks read what rank 0 writes, with nothing in between that makes them wait (``read-early``).
+
+    path: how it is written. The line that writes is beside it.
+    """
+    if not trace.has_peers:
+        return
+    ways = Ways(files, trace)
+    written: dict[str, Step] = {}
+    for step in trace.steps:
+        call = step.call
+        if call is None:
+            continue
+        if step.name in LOADS:
+            path = find_keyword(call, "f", 0) or find_keyword(call, "filename")
+            writer = written.get(ways.spell(path, step)) if path is not None else None
+            if (
+                writer is not None
+                and path is not None
+                and ways.only_first(step) is None
+                and not _excludes(writer, step, ways)
+            ):
+                beside = writer.scope.place(writer.node)
+                yield SourceFact(
+                    "read-early",
+                    step.scope.place(call),
+                    related=(RelatedPlace("noticed", beside),),
+                    details={"path": ast.unparse(path)},
+                    certain=_only_about_rank(writer, ways)
+                    and (ways.without_first(step) or ways.is_sure(step)),
+                )
+            continue
+        found = find_written(step, files)
+        if found is not None and found[1] != "text" and ways.only_first(step) is not None:
+            written[ways.spell(found[0], step)] = step
+        elif written and _makes_wait(step, call, ways, files):
+            written.clear()
+
+
+def _only_about_rank(step: Step, ways: Ways) -> bool:
+    first = ways.only_first(step)
+    return all(each is first or each.kind in ("main", "for", "with") for each in step.guards)
+
+
+def _excludes(writer: Step, reader: Step, ways: Ways) -> bool:
+    """Whether two steps are on different sides of one test that is not about the rank: no run comes to both."""
+    sides = {each.test: each.positive for each in writer.guards if each is not ways.only_first(writer)}
+    return any(
+        sides.get(each.test, each.positive) != each.positive for each in reader.guards if each.kind in SIDES
+    )
+
+
+def _makes_wait(step: Step, call: ast.Call, ways: Ways, files: Files) -> bool:
+    if isinstance(call.func, ast.Attribute) and call.func.attr in MEETS:
+        return True
+    return (
+        is_any_collective(call, step.scope, files)
+        or is_wrapper(call, step.scope, files)
+        or ways.is_foreign(step)
+    )
+
+
+@check("CKP002", family="source", needs=NEEDS, id="lint.checkpoint_order", commands=LINT)
+def tell_read_early(evidence: Evidence) -> Iterable[Finding]:
+    """Ranks read what rank 0 writes, and nothing makes them wait."""
+    for fact in facts_of(evidence, "read-early"):
+        path = fact.details["path"]
+        yield tell_fact(
+            fact,
+            f"{path} is read at {name_line(fact.place)} by ranks that do not wait until rank 0 has "
+            f"written it at {name_line(fact.related[0].place)}.",
+            Fix("let all ranks wait between writing and reading", code=f"dist.barrier()\n{fact.place.text}"),
+            why="no collective stands between the two lines",
+        )

@@ -1,0 +1,88 @@
+"""DAT004: a split at random that each rank draws for itself."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.sources import SourceFact
+from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.flow import LOOP, OFF
+from ddpdoctor.source.kinds import Kinds, kinds_of
+from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.seeding import find_seeding
+from ddpdoctor.source.steps import DEEPEST, about_shards, distributed_modules, speaks_of
+from ddpdoctor.source.walking import find_calls, find_keyword, is_spelled_out, show_arguments
+from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
+from ddpdoctor_checks.lint.rewriting import seed_draw, tell_seeds
+
+SPLITS = {
+    "torch.utils.data.random_split": ("generator", 2, "torch"),
+    "torch.utils.data.dataset.random_split": ("generator", 2, "torch"),
+    "sklearn.model_selection.train_test_split": ("random_state", None, "numpy"),
+}
+"""Functions that split at random, the argument that says how, and whose random numbers they draw otherwise."""
+
+
+@lint_rule("split-by-rank", reads="files")
+def find_splits(files: Files) -> Iterator[SourceFact]:
+    """Yield splits at random that differ over ranks (``split-by-rank``).
+
+    way: ``seeded`` (by rank) or ``unseeded``. function: that draws. given: its arguments as they stand.
+    """
+    kinds = kinds_of(files)
+    for module in distributed_modules(kinds):
+        for scope in module.walk():
+            if not any(files.dotted(each.func, scope) in SPLITS for each in find_calls(scope)):
+                continue
+            for call in _calls_on(scope, kinds):
+                name = files.dotted(call.func, scope) or ""
+                if name not in SPLITS or not is_spelled_out(call):
+                    continue
+                keyword, position, library = SPLITS[name]
+                if find_keyword(call, keyword, position) is not None or is_guarded(scope, kinds):
+                    continue
+                if any(speaks_of(each, about_shards, scope, kinds) for each in call.args):
+                    continue  # the rank splits what is its own
+                way = find_seeding(module, kinds, library)
+                if way is not None:
+                    place = scope.place(call)
+                    details = {"way": way, "function": name, "given": show_arguments(call)}
+                    yield SourceFact("split-by-rank", place, details=details)
+
+
+def _calls_on(scope: Scope, kinds: Kinds) -> Iterator[ast.Call]:
+    """Yield the calls of a scope that each distributed run makes, but for those of which one part is taken at once."""
+    for statement, spot in kinds.flow(scope).statements:
+        if spot.blocks or not isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr, ast.Return)):
+            continue
+        nodes = list(ast.walk(statement))
+        taken = {id(node.value) for node in nodes if isinstance(node, ast.Subscript)}
+        yield from (node for node in nodes if isinstance(node, ast.Call) and id(node) not in taken)
+
+
+def is_guarded(scope: Scope, kinds: Kinds, depth: int = 0) -> bool:
+    """Whether a function is called below a test, so that some ranks may not run it."""
+    for call, home in kinds.callers(scope) if depth < DEEPEST else ():
+        spot = kinds.flow(home).spot(call)
+        if spot is None or any(side not in (LOOP, OFF) for _, side in spot.blocks):
+            return True
+        if is_guarded(home, kinds, depth + 1):
+            return True
+    return False
+
+
+@check("DAT004", family="source", needs=("sources",), id="lint.splits", commands=LINT)
+def tell_splits(evidence: Evidence) -> Iterable[Finding]:
+    """A split at random that each rank draws for itself."""
+    for fact in facts_of(evidence, "split-by-rank"):
+        way, function, given = (fact.details[name] for name in ("way", "function", "given"))
+        yield tell_fact(
+            fact,
+            f"{function.rpartition('.')[2]} at {name_line(fact.place)} gives each rank another split, for "
+            f"{tell_seeds(way)}: what one validates on another trains on.",
+            Fix("let all ranks draw the split by one seed", code=seed_draw(function, given)),
+            why="a DistributedDataParallel model is trained in this program, and the call names no generator",
+            severity=None if way == "seeded" else "warning",
+        )

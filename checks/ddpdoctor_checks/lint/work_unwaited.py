@@ -1,0 +1,159 @@
+"""COL007: asynchronous work is begun, and nothing waits for it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.sources import SourceFact
+from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.calls import DIST, GROUP_AT
+from ddpdoctor.source.names import UNKNOWN, Files, Scope
+from ddpdoctor.source.walking import find_keyword, is_true, name_calls, own_nodes
+from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
+from ddpdoctor_checks.lint.rewriting import read_line
+
+SETTLES = frozenset({"torch.distributed.barrier", "torch.distributed.monitored_barrier", "torch.cuda.synchronize",
+                     "torch.accelerator.synchronize"})  # fmt: skip
+_LOST = {
+    "dropped": "and its Work is dropped",
+    "kept": "into a variable that nobody reads",
+    "collected": "into a list that nobody reads",
+}
+
+
+@lint_rule("work-unwaited", reads="module")
+def find_unwaited(module: Scope, files: Files) -> Iterator[SourceFact]:
+    """Yield asynchronous work that is dropped or kept and never looked at (``work-unwaited``).
+
+    operation: the collective. way: ``dropped``, ``kept`` or ``collected``. Nothing where the function meets a barrier
+    or synchronises the device afterwards.
+    """
+    for scope in module.walk():
+        works = {call: name for call, name in name_calls(scope, files) if _is_work(call, name)}
+        if not works:
+            continue
+        if any(_synchronises(each, files) for each in files.find_related(module)):
+            return
+        settled = max((c.lineno for c, name in name_calls(scope, files) if name in SETTLES), default=0)
+        for node in own_nodes(scope.node):
+            if isinstance(node, (ast.With, ast.AsyncWith)) and "coalescing" in ast.unparse(
+                node.items[0].context_expr
+            ):
+                settled = max(settled, node.end_lineno or 0)  # its manager has the work
+        for node in own_nodes(scope.node):
+            for call, how in _find_lost(node, scope, module, files):
+                if call in works and call.lineno > settled and _is_result_used(call, works[call], scope):
+                    operation = works[call].removeprefix(DIST)
+                    details = {"operation": operation, "way": how}
+                    yield SourceFact("work-unwaited", scope.place(call), details=details)
+
+
+def _synchronises(module: Scope, files: Files) -> bool:
+    """Whether a file waits for a device somewhere: then what was begun is done."""
+    return any(
+        name.endswith(".synchronize") for scope in module.walk() for _, name in name_calls(scope, files)
+    )
+
+
+def _is_work(call: ast.Call, name: str) -> bool:
+    operation = name.removeprefix(DIST)
+    if operation == name:
+        return False
+    return operation in ("isend", "irecv") or (
+        operation in GROUP_AT and is_true(find_keyword(call, "async_op"))
+    )
+
+
+def _is_result_used(call: ast.Call, name: str, scope: Scope) -> bool:
+    """Whether anybody else may look at the tensor: one that a function makes for the call alone is nobody's loss."""
+    if name.endswith(("isend", "irecv")):
+        return True
+    for value in (
+        *call.args,
+        *(each.value for each in call.keywords if each.arg in ("tensor", "tensor_list")),
+    ):
+        if not isinstance(value, ast.Name):
+            continue
+        own = [each for each in scope.bound.get(value.id, []) if each is not UNKNOWN]
+        loads = [each for each in ast.walk(scope.node) if isinstance(each, ast.Name) and each.id == value.id]
+        uses = [each for each in loads if isinstance(each.ctx, ast.Load)]
+        if not own or len(uses) > 1:
+            return True
+    return not any(isinstance(each, ast.Name) for each in call.args[:2])
+
+
+def _find_lost(node: ast.AST, scope: Scope, module: Scope, files: Files) -> Iterator[tuple[ast.Call, str]]:
+    """Yield calls whose result a statement loses, and how."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        call = node.value
+        yield call, "dropped"
+        added = call.args[0] if len(call.args) == 1 else None
+        if isinstance(added, ast.Call) and _is_forgotten(call.func, module, files):
+            yield added, "collected"
+    elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+        value = node.value
+        if isinstance(value, ast.ListComp):
+            value = value.elt
+        name = node.targets[0].id  # with an underscore: dropped on purpose
+        if isinstance(value, ast.Call) and not name.startswith("_") and not _is_loaded(name, scope):
+            yield value, "kept"
+
+
+def _is_loaded(name: str, scope: Scope) -> bool:
+    """Whether a function, or one inside of it, reads a variable; one of a module may be read elsewhere."""
+    if any(
+        isinstance(each, (ast.Global, ast.Nonlocal)) and name in each.names for each in ast.walk(scope.node)
+    ):
+        return True
+    return any(
+        isinstance(each, ast.Name) and each.id == name and not isinstance(each.ctx, ast.Store)
+        for each in ast.walk(scope.node)
+    )
+
+
+def _is_forgotten(function: ast.expr, module: Scope, files: Files) -> bool:
+    """Whether it is ``append`` of a list with which the files do nothing but make it and add to it."""
+    if not isinstance(function, ast.Attribute) or function.attr != "append":
+        return False
+    name = _name_list(function.value)
+    nodes = [node for each in files.find_related(module) for node in ast.walk(each.node)]
+    added = {id(each.value) for each in nodes if isinstance(each, ast.Attribute) and each.attr == "append"}
+    return name is not None and not any(
+        isinstance(each, (ast.Name, ast.Attribute))
+        and isinstance(each.ctx, ast.Load)
+        and id(each) not in added
+        and (_name_list(each) == name or getattr(each, "attr", "") == name.rpartition(".")[2])
+        for each in nodes
+    )
+
+
+def _name_list(node: ast.expr) -> str | None:
+    """Return ``works`` or ``self.works``."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+        return f"self.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else None
+
+
+@check("COL007", family="source", needs=NEEDS, id="lint.work", commands=LINT)
+def tell_unwaited(evidence: Evidence) -> Iterable[Finding]:
+    """Asynchronous work is begun, and nothing waits for it."""
+    for fact in facts_of(evidence, "work-unwaited"):
+        operation, how = fact.details["operation"], fact.details["way"]
+        yield tell_fact(
+            fact,
+            f"{operation} is begun at {name_line(fact.place)} {_LOST[how]}: nothing waits until it is done.",
+            Fix(
+                "keep the Work and wait before the tensor is used",
+                code=_keep(fact.place.text, how),
+            ),
+            why="no wait, barrier or synchronisation follows in the function",
+        )
+
+
+def _keep(text: str, how: str) -> str:
+    """Return the line with its work kept, where it is a whole statement that begins one."""
+    if how == "dropped" and isinstance(read_line(text), ast.Expr):
+        return f"work = {text}\nwork.wait()"
+    return "for work in works:\n    work.wait()" if how == "collected" else "work.wait()"

@@ -1,0 +1,154 @@
+"""DDP005: a loss is made by the model inside of the wrapper."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
+from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.graphs import Slice, loss_of, slice_of
+from ddpdoctor.source.kinds import Kinds, kinds_of
+from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.steps import find_backwards, is_backward
+from ddpdoctor.source.walking import find_calls, names_in
+from ddpdoctor.source.wraps import goes_through_module, is_certain, reduces_by_hand, wraps_of
+from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
+from ddpdoctor_checks.lint.rewriting import read_line
+
+PASSIVE = frozenset({"parameters", "named_parameters", "buffers", "state_dict", "load_state_dict", "train", "eval",
+                     "to", "zero_grad", "modules", "named_modules", "children", "requires_grad_", "cuda"})  # fmt: skip
+"""Methods of a module that compute nothing of it."""
+
+
+@lint_rule("bypassed", reads="files")
+def find_bypassed(files: Files) -> Iterator[SourceFact]:
+    """Yield where a loss is made by the model inside of a wrapper, and the wrapper has no part in it (``bypassed``).
+
+    way: ``module`` (through ``.module``) or ``bare`` (through the variable that was wrapped).
+    """
+    kinds = kinds_of(files)
+    told: set[ast.AST] = set()
+    for call, scope in find_backwards(kinds).items():
+        loss = loss_of(call)
+        if loss is None:
+            continue
+        behind = slice_of(loss, scope, kinds)
+        if not behind.complete or _goes_through_wrapper(behind, kinds):
+            continue
+        if _is_cleared(call, scope, kinds) or _is_joined(call, scope, kinds):
+            continue
+        for inner, home in behind.calls:
+            way = _find_way(inner, home, kinds)
+            if way is not None and inner not in told and not reduces_by_hand(home, kinds):
+                told.add(inner)
+                noticed = RelatedPlace("noticed", scope.place(call))
+                place = home.place(inner)
+                certain = is_certain(inner, home, kinds) and is_certain(call, scope, kinds)
+                yield SourceFact("bypassed", place, (noticed,), {"way": way}, certain=certain)
+
+
+def _is_cleared(backward: ast.Call, scope: Scope, kinds: Kinds) -> bool:
+    """Whether gradients are cleared after a backward before any step: it is for those of its inputs."""
+    flow = kinds.flow(scope)
+    own = flow.spot(backward)
+    for call in find_calls(scope):
+        spot = flow.spot(call)
+        if (
+            own is None
+            or spot is None
+            or spot.number <= own.number
+            or not isinstance(call.func, ast.Attribute)
+        ):
+            continue
+        if call.func.attr == "zero_grad":
+            return spot.blocks == own.blocks
+        if call.func.attr == "step":
+            return False
+    return False
+
+
+def _is_joined(backward: ast.Call, scope: Scope, kinds: Kinds) -> bool:
+    """Whether another backward of the same round goes through a wrapper: it reduces what was added up before."""
+    flow = kinds.flow(scope)
+    own = flow.spot(backward)
+    for call in find_calls(scope):
+        spot = flow.spot(call)
+        loss = loss_of(call) if is_backward(call) and call is not backward else None
+        if loss is None or own is None or spot is None or own.loops != spot.loops:
+            continue
+        between = range(min(own.number, spot.number), max(own.number, spot.number))
+        if any(
+            _steps(each) for each in find_calls(scope) if (at := flow.spot(each)) and at.number in between
+        ):
+            continue
+        if _goes_through_wrapper(slice_of(loss, scope, kinds), kinds):
+            return True
+    return False
+
+
+def _steps(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr == "step"
+
+
+def _goes_through_wrapper(behind: Slice, kinds: Kinds) -> bool:
+    """Whether a wrapped model is called behind a loss, or may be: given to what is not among the files."""
+    for call, scope in behind.calls:
+        if isinstance(call.func, (ast.Name, ast.Attribute)):
+            found = kinds.find(call.func, scope)
+            if any(each.kind in ("wrapped", "prepared model") for each in found):
+                return True
+        if kinds.files.function(call.func, scope) is None:
+            given = [*call.args, *(each.value for each in call.keywords)]
+            if any(
+                v.kind in ("wrapped", "prepared model") for each in given for v in kinds.find(each, scope)
+            ):
+                return True
+    return False
+
+
+def _find_way(call: ast.Call, scope: Scope, kinds: Kinds) -> str | None:
+    """Return how a call goes around a wrapper; None where it does not."""
+    if not isinstance(call.func, (ast.Name, ast.Attribute)):
+        return None
+    models = kinds.all_of(call.func, scope, "model")
+    if not models and isinstance(call.func, ast.Attribute) and call.func.attr not in PASSIVE:
+        models = kinds.all_of(call.func.value, scope, "model")
+    made = {each.identity for each in models}
+    wraps = [wrap for wrap in wraps_of(kinds) if made & {each.identity for each in wrap.value.inner}]
+    wraps = [wrap for wrap in wraps if all(each.kind == "model" for each in wrap.value.inner)]
+    if not made or not wraps:
+        return None
+    if not goes_through_module(call.func, scope, kinds) and not all(
+        w.before(call, scope, kinds) for w in wraps
+    ):
+        return None
+    return "module" if any(name in ("module", "unwrap") for name in names_in(call.func)) else "bare"
+
+
+@check("DDP005", family="source", needs=("sources",), id="lint.wrapper_used", commands=LINT)
+def tell_bypassed(evidence: Evidence) -> Iterable[Finding]:
+    """A loss is made by the model inside of the wrapper."""
+    ways = {
+        "module": "The model is called through .module",
+        "bare": "The model is called, and not the DistributedDataParallel that wraps it,",
+    }
+    for fact in facts_of(evidence, "bypassed"):
+        backward = name_line(fact.related[0].place)
+        yield tell_fact(
+            fact,
+            f"{ways[fact.details['way']]} at {name_line(fact.place)}, and the backward at {backward} "
+            "trains it: gradients are never reduced.",
+            Fix(
+                "call the wrapper in training; what else the step needs goes into the model's forward",
+                code=_call_wrapper(fact.place.text),
+            ),
+            why="no forward of the wrapper is behind that loss, and nothing else in the program reduces gradients",
+        )
+
+
+def _call_wrapper(text: str) -> str:
+    if ".module(" in text and read_line(text) is not None:
+        return text.replace(".module(", "(")
+    return "output = model(inputs)          # the DistributedDataParallel, not model.module"

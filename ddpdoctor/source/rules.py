@@ -1,0 +1,102 @@
+"""Applying the rules of `lint`: what each sees in files that are read together, within what that may cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import inf
+
+from ddpdoctor.evidence.sources import SourceFact
+from ddpdoctor.judge.rules import LintRule
+from ddpdoctor.source.budget import OverBudgetError, describe_cut, limit_steps
+from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.reading import TOO_DEEP
+from ddpdoctor.source.traces import trace_programs
+
+FAILED = "failed"
+"""Said of a rule in whose code something was raised."""
+
+
+class FactFinder:
+    """Finds what rules see.
+
+    Args:
+        files: all that are read together.
+        rules: which to apply.
+    """
+
+    def __init__(self, files: Files, rules: Sequence[LintRule]) -> None:
+        self._files = files
+        self._of_modules = [each for each in rules if each.reads == "module"]
+        self._of_programs = [each for each in rules if each.reads == "program"]
+        self._of_files = [each for each in rules if each.reads == "files"]
+        self._whole: list[SourceFact] = []
+
+    def prepare(self, budget: float = inf) -> list[str]:
+        """Apply the rules of all files: once, before processes are forked that look at one file after the other.
+
+        Args:
+            budget: steps that each rule may take.
+
+        Returns:
+            Words on the rules that were stopped, or failed.
+        """
+        cut: list[str] = []
+        for rule in self._of_files:
+            try:
+                self._whole += _limit(_run(rule, cut, self._files), rule.name, budget, cut)
+            except RecursionError:  # one file must not cost the others
+                cut.append(f"{rule.name}: {TOO_DEEP}")
+        return cut
+
+    def find(self, module: Scope, budget: float, cut: list[str]) -> tuple[SourceFact, ...]:
+        """Return what all rules see in one module, in order of the lines; `prepare` comes first.
+
+        Args:
+            module: the module.
+            budget: steps that each rule may take.
+            cut: takes words on the rules that were stopped, or failed.
+        """
+        found: list[SourceFact] = []
+        for rule in self._of_modules:
+            found += _limit(_run(rule, cut, module, self._files), rule.name, budget, cut)
+        found += _limit(self._judge_programs(module, cut), "programs", budget, cut)
+        found += [fact for fact in self._whole if fact.place.file == module.script.name]
+        return tuple(
+            sorted(found, key=lambda each: (each.place.cell or 0, each.place.line, each.place.column))
+        )
+
+    def _judge_programs(self, module: Scope, cut: list[str]) -> Iterator[SourceFact]:
+        """Yield what the rules of programs see, of each program each line once."""
+        for trace in trace_programs(module, self._files):
+            known = set()
+            for rule in self._of_programs:
+                for fact in _run(rule, cut, trace, self._files):
+                    if (fact.rule, fact.place) not in known:
+                        known.add((fact.rule, fact.place))
+                        yield fact
+
+
+def _run(rule: LintRule, cut: list[str], *given: object) -> Iterator[SourceFact]:
+    """Yield what a rule sees, until something is raised in it: that costs neither the file nor the other rules."""
+    try:
+        for fact in rule.detect(*given):
+            if fact.rule not in rule.facts:
+                raise ValueError(f"{fact.rule} is none of {', '.join(rule.facts)}")
+            yield fact
+    except (OverBudgetError, RecursionError):
+        raise
+    except Exception as problem:
+        words = f"{rule.name}: {FAILED} ({type(problem).__name__}: {problem})"
+        if words not in cut:
+            cut.append(words)
+
+
+def _limit(facts: Iterable[SourceFact], name: str, budget: float, cut: list[str]) -> list[SourceFact]:
+    """Return what is seen before a budget is spent."""
+    found: list[SourceFact] = []
+    try:
+        with limit_steps(budget):
+            found.extend(facts)
+    except OverBudgetError:
+        cut.append(describe_cut(name, budget))
+    return found
