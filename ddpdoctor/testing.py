@@ -49,9 +49,12 @@ from ddpdoctor.evidence.gatherers import GathererRegistry, run_gatherers
 from ddpdoctor.judge.catalogue import PAGE_SECTIONS
 from ddpdoctor.judge.finding import Finding
 from ddpdoctor.judge.registry import Check, Function, Registry
+from ddpdoctor.judge.rules import LintRule
 from ddpdoctor.judge.runner import CheckRow, run_checks
 from ddpdoctor.report.build import build_report
 from ddpdoctor.report.model import Report
+from ddpdoctor.source.gather import judge_scripts
+from ddpdoctor.source.reading import parse_script
 
 OPERATIONS = tuple(
     "send_recv isend_irecv batch_isend_irecv broadcast scatter gather reduce all_reduce all_gather "
@@ -265,6 +268,23 @@ def _make_bandwidth(size: int, ranks: int) -> BandwidthRow:
         busbw_max=busbw * 1.1,
         correct=True,
     )
+
+
+def read_source(text: str, *rules: LintRule, name: str = "train.py") -> Evidence:
+    """Return the evidence that `lint` has of one script, read with some rules.
+
+    Args:
+        text: the script.
+        rules: declared with ``@lint_rule``.
+        name: of the script.
+
+    Raises:
+        AssertionError: the script cannot be read, or a rule failed.
+    """
+    (file,) = judge_scripts([parse_script(text.encode(), name)], rules)
+    if file.problem or file.skipped:
+        raise AssertionError(f"{name} was not read: {file.problem or ', '.join(file.skipped)}")
+    return Evidence(launch=Launch("lint", nproc=0, world_size=0, backend="none"), sources=(file,))
 
 
 def collect_checks(function: Function, *, source: str = "ddpdoctor") -> tuple[Check, ...]:

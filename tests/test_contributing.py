@@ -1,4 +1,4 @@
-"""The example check of CONTRIBUTING.md is real: declared, judged and tested here as it is printed there."""
+"""The examples of CONTRIBUTING.md are real: declared, judged and tested here as they are printed there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ TESTS = (
     "test_small_memory_names_node_and_ranks",
     "test_enough_memory_is_fine",
     "test_unknown_memory_is_not_shown_as_fine",
+    "test_number_of_a_rank_in_the_script_is_told_with_its_line",
 )
+RIGHT = "test_rank_from_elsewhere_or_of_one_process_is_right"
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +48,13 @@ def test_printed_test_passes(example: dict[str, Any], name: str) -> None:
     test()
 
 
+@pytest.mark.parametrize(("rank", "size"), [("rank", 2), (0, 1), (-1, -1)])
+def test_printed_rule_is_silent_on_what_is_right(example: dict[str, Any], rank: object, size: int) -> None:
+    example[RIGHT](rank, size)
+
+
 def test_all_printed_tests_are_run(example: dict[str, Any]) -> None:
-    assert {name for name in example if name.startswith("test_")} == set(TESTS)
+    assert {name for name in example if name.startswith("test_")} == {*TESTS, RIGHT}
 
 
 def test_printed_page_is_complete(example: dict[str, Any]) -> None:
@@ -63,3 +70,13 @@ def test_printed_check_is_judged_like_any_other(example: dict[str, Any]) -> None
     rows, findings = run_checks(registry.checks, example["world"](memory=1 << 30, ranks=2))
     assert [row.status for row in rows] == ["fail"]
     assert [(finding.code, finding.severity) for finding in findings] == [("ENV900", "warning")]
+
+
+def test_printed_rule_is_applied_like_any_other(example: dict[str, Any]) -> None:
+    registry = Registry()
+    registry.add_lint_rules(example["find_rank_literals"])
+    registry.add(example["tell_rank_literals"])
+    evidence = example["read_source"](example["JOIN"].format(3, 8), *registry.lint_rules)
+    rows, findings = run_checks(registry.checks_of("lint"), evidence)
+    assert [(row.id, row.status) for row in rows] == [("lint.rank_literal", "fail")]
+    assert [(each.code, each.severity, each.where[0].line) for each in findings] == [("ENV901", "error", 2)]

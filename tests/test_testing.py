@@ -6,7 +6,8 @@ import pytest
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.gatherers import GathererRegistry
-from ddpdoctor.judge import CannotLook, Finding, Fix, check, reach_verdict, run_checks
+from ddpdoctor.evidence.sources import SourceFact
+from ddpdoctor.judge import CannotLook, Finding, Fix, check, lint_rule, reach_verdict, run_checks
 from ddpdoctor.plugins import load_plugins
 from ddpdoctor.testing import (
     assert_finds,
@@ -19,6 +20,7 @@ from ddpdoctor.testing import (
     make_node,
     make_report,
     make_world,
+    read_source,
 )
 
 
@@ -147,3 +149,14 @@ def test_report_for_trying_renderers() -> None:
     report = make_report(make_world(1, 2), find_odd, invocation=("ddpdoctor", "check", "--nproc", "2"))
     assert report.verdict.code == "X-a-001"
     assert report.invocation[-1] == "2"
+
+
+def test_script_in_which_a_rule_fails_is_no_evidence() -> None:
+    @lint_rule("anything", reads="files")
+    def fail(files: object) -> tuple[SourceFact, ...]:
+        raise KeyError("a mistake of the rule")
+
+    with pytest.raises(AssertionError, match="a mistake of the rule"):
+        read_source("import torch.distributed\n", fail)
+    with pytest.raises(AssertionError, match="syntax"):
+        read_source("import torch.distributed\nif\n")
