@@ -1,0 +1,103 @@
+"""DDP014: an attribute of the model is asked of the wrapper, which has none of that name."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from typing import TypeGuard
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
+from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.kinds import Kinds, Value, kinds_of
+from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.walking import own_nodes
+from ddpdoctor.source.wraps import is_certain
+from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
+
+OF_WRAPPER = frozenset("""
+    T_destination add_module apply bfloat16 broadcast_bucket_size broadcast_buffers bucket_bytes_cap buffer_hook
+    buffers call_super_init children compile cpu cuda device device_ids device_mesh device_type dim double
+    dump_patches eval extra_repr find_unused_parameters float forward gather get_buffer get_extra_state
+    get_parameter get_submodule gradient_as_bucket_view half ipu is_multi_device_module join join_device
+    join_hook join_process_group load_state_dict logger mixed_precision module modules modules_buffers mtia
+    named_buffers named_children named_module_buffers named_modules named_parameters no_sync output_device
+    parameters parameters_to_ignore process_group reducer register_module register_parameter register_buffer
+    require_backward_grad_sync require_forward_param_sync requires_grad_ scatter set_extra_state set_submodule
+    share_memory skip_all_reduce_unused_params state_dict static_graph to to_empty to_kwargs train training type
+    use_side_stream_for_tensor_copies will_sync_module_buffers xpu zero_grad
+    """.split())  # fmt: skip
+"""What DistributedDataParallel of torch 2.4 to 2.13 has of its own; hooks are told by their names."""
+
+
+@lint_rule("attribute-on-wrapper", reads="files")
+def find_attributes_on_wrappers(files: Files) -> Iterator[SourceFact]:
+    """Yield where an attribute is asked of a wrapper that only the model in it has (``attribute-on-wrapper``).
+
+    owner: the expression. attribute: its name. model: the class. Nothing below a test or in a choice, which may ask
+    what it is; nothing where any file sets an attribute of that name on an object.
+    """
+    kinds = kinds_of(files)
+    given = {each.attr for module in files.modules for each in ast.walk(module.node) if _is_given(each)}
+    for module in files.modules:
+        for scope in module.walk():
+            choices = {id(each) for node in own_nodes(scope.node) if isinstance(node, (ast.IfExp, ast.BoolOp))
+                       for each in ast.walk(node)}  # fmt: skip
+            for node in own_nodes(scope.node):
+                if not isinstance(node, ast.Attribute) or id(node) in choices or node.attr in given:
+                    continue
+                wrapper = _find_wrapper(node, scope, kinds)
+                if wrapper is not None and wrapper.scope is not None and is_certain(node, scope, kinds):
+                    noticed = RelatedPlace("noticed", wrapper.scope.place(wrapper.call))
+                    details = {
+                        "owner": ast.unparse(node.value),
+                        "attribute": node.attr,
+                        "model": (wrapper.inner[0].owner or scope).name or "",
+                    }
+                    yield SourceFact("attribute-on-wrapper", scope.place(node), (noticed,), details)
+
+
+def _is_given(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    """Whether a statement sets an attribute of something else than ``self``."""
+    return (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and not (isinstance(node.value, ast.Name) and node.value.id == "self")
+    )
+
+
+def _find_wrapper(node: ast.Attribute, scope: Scope, kinds: Kinds) -> Value | None:
+    """Return the wrapper that has no such attribute, where that of the model in it is surely meant."""
+    if (
+        not isinstance(node.ctx, ast.Load)
+        or not isinstance(node.value, (ast.Name, ast.Attribute))
+        or node.attr in OF_WRAPPER
+        or node.attr.startswith(("_", "register_"))
+    ):
+        return None
+    wrappers = kinds.all_of(node.value, scope, "wrapped")
+    models = [inner for each in wrappers for inner in each.inner]
+    plain = all(each.name.endswith("DistributedDataParallel") for each in wrappers)
+    own = [each.owner for each in models if each.owner is not None]
+    if not plain or not own or len(own) != len(models):
+        return None
+    return wrappers[0] if all(node.attr in {*one.attributes, *one.functions} for one in own) else None
+
+
+@check("DDP014", family="source", needs=NEEDS, id="lint.attributes", commands=LINT)
+def tell_attribute_on_wrapper(evidence: Evidence) -> Iterable[Finding]:
+    """An attribute of the model is asked of the wrapper."""
+    for fact in facts_of(evidence, "attribute-on-wrapper"):
+        owner, attribute, model = (fact.details[name] for name in ("owner", "attribute", "model"))
+        line = fact.place.text
+        whole = f"{owner}.{attribute}"
+        yield tell_fact(
+            fact,
+            f"{whole} at {name_line(fact.place)} is an attribute of {model}, and {owner} is the "
+            f"DistributedDataParallel that wraps it ({name_line(fact.related[0].place)}): it has none of that name.",
+            Fix(
+                "ask the model inside of the wrapper",
+                code=line.replace(whole, f"{owner}.module.{attribute}"),
+            ),
+            why="the wrapper was followed to the call that made it, and the class of the model to its definition",
+        )
