@@ -1,7 +1,8 @@
 """Knowing texts again: which entries of the table match a line, a whole message, or a stretch of a log.
 
 Pure: text in, matches out. A log is read in three steps, each cheap against the next: one search for gate words
-over raw bytes, a literal of each entry in the lines that pass, and only then the entry's pattern.
+over raw bytes, a literal of each entry in the lines that pass, and only then the entry's pattern. What NCCL prints behind
+its prefix is looked up by its rarest word (`ddpdoctor.evidence.text_templates`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
-from ddpdoctor.evidence.text_entries import CAUSE, CONSEQUENCE, ENTRIES, NOISE, TextEntry
+from ddpdoctor.evidence.text_entries import CAUSE, CONSEQUENCE, ENTRIES, NCCL_WARNS, NOISE, TextEntry
+from ddpdoctor.evidence.text_templates import TemplateIndex
 
 __all__ = [
     "CAUSE",
@@ -43,6 +45,14 @@ skips from one to the next. On two cores 170 MB/s; with gates that begin with an
 _GATE_LENGTH = 4
 """Least characters of a gate: enough that hardly any ordinary word passes."""
 
+_LAST_ERROR = "Last error:"
+"""torch's words before what ncclGetLastError returns, which stands on the next line without NCCL's prefix
+(torch/csrc/distributed/c10d/NCCLUtils.cpp, getNcclErrorDetailStr)."""
+_WARN_GATE = "L WARN"
+"""Gate of `NCCL_WARNS`: "WARN" alone stands in half of all logs."""
+_NEXT_PREFIX = re.compile(r"(?<![\w.-])[\w.-]{1,64}:\d{1,10}:\d{1,10} \[")
+"""NCCL's prefix on a line of another process, where two wrote into one line."""
+
 _QUOTED = re.compile(
     r"^\s{0,200}(?:\[[^\]]{1,40}\]:?\s{0,80})?(?:raise\b|assert\b|print\(|log(?:ger|ging)?\.\w{1,20}\(|warnings\.warn\(|#|if\b|elif\b"
     r"|return\b|self\.|except\b|pytest\.|[\w.]{1,80} = )"
@@ -66,12 +76,23 @@ def _choose_gate(literal: str) -> str:
 @functools.cache
 def _gate_pattern() -> re.Pattern[bytes]:
     """Return the search for gates over raw bytes; gates that begin alike share a branch."""
-    gates = sorted({_choose_gate(text) for entry in ENTRIES for text in entry.gates or (entry.anchor,)})
+    known = [_choose_gate(text) for entry in _patterned() for text in entry.gates or (entry.anchor,)]
+    gates = sorted({*known, _WARN_GATE, _choose_gate(_LAST_ERROR)})
     by_first: dict[str, list[str]] = {}
     for gate in gates:
         by_first.setdefault(gate[0], []).append(re.escape(gate[1:]))
     branches = (re.escape(first) + "(?:" + "|".join(rests) + ")" for first, rests in by_first.items())
     return re.compile("|".join(branches).encode())
+
+
+@functools.cache
+def _patterned() -> tuple[TextEntry, ...]:
+    return tuple(entry for entry in ENTRIES if entry.pattern)
+
+
+@functools.cache
+def _index() -> TemplateIndex:
+    return TemplateIndex({entry.id: entry.templates for entry in ENTRIES if entry.templates})
 
 
 @functools.cache
@@ -106,23 +127,56 @@ def match_line(text: str) -> list[TextHit]:
             tracebacks quote it, matches nothing.
     """
     line = text[:LINE_LIMIT]
-    near = [entry for entry in ENTRIES if entry.anchor in line]
-    if not near or _QUOTED.match(line):
+    near = [entry for entry in _patterned() if entry.anchor in line]
+    warned = NCCL_WARNS in line
+    if not (near or warned) or _QUOTED.match(line):
         return []
     found: list[TextHit] = []
     for entry in near:
         match = _compile(entry.pattern).search(line)
         if match is not None and not (entry.unless and _compile(entry.unless).search(line)):
             found.append((entry.id, {k: v for k, v in match.groupdict().items() if v is not None}))
+    if warned:
+        found += _match_warnings(line)
+        found.sort(key=lambda hit: _order()[hit[0]])
+    return found
+
+
+def match_nccl(text: str) -> TextHit | None:
+    """Return the entry of what NCCL said, without its prefix; None where it is not known."""
+    found = _index().find(text[:LINE_LIMIT])
+    return (found[0], found[2]) if found is not None else None
+
+
+def _match_warnings(line: str) -> list[TextHit]:
+    """Return the entries of all that NCCL says in a line; two processes may have written into one."""
+    found: dict[str, dict[str, str]] = {}
+    for part in line.split(NCCL_WARNS)[1:]:
+        other = _NEXT_PREFIX.search(part)
+        hit = match_nccl(part[: other.start()] if other else part)
+        if hit is not None:
+            found.setdefault(*hit)
+    return list(found.items())
+
+
+def _match_after(line: str, before: str) -> list[TextHit]:
+    """Return the entries of a line; behind "Last error:" NCCL's prefix is missing."""
+    found = match_line(line)
+    if before.rstrip().endswith(_LAST_ERROR) and NCCL_WARNS not in line:
+        hit = match_nccl(line)
+        if hit is not None and hit not in found:
+            found = sorted([*found, hit], key=lambda each: _order()[each[0]])
     return found
 
 
 @functools.lru_cache(maxsize=32768)
 def _match_cached(text: str) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
     found: dict[str, tuple[tuple[str, str], ...]] = {}
+    before = ""
     for line in text.splitlines()[:TEXT_LINES]:
-        for id, groups in match_line(line):
+        for id, groups in _match_after(line, before):
             found.setdefault(id, tuple(groups.items()))
+        before = line
     order = _order()
     return tuple(sorted(found.items(), key=lambda item: order[item[0]]))
 
@@ -175,3 +229,14 @@ def scan_chunk(
         if matches:
             yield start, line[:LINE_LIMIT], matches
         position = end + 1
+        if line.rstrip().endswith(_LAST_ERROR):
+            yield from _scan_last_error(chunk, position)
+
+
+def _scan_last_error(chunk: bytes, start: int) -> Iterator[tuple[int, str, list[TextHit]]]:
+    """Yield the line behind "Last error:", which may hold no gate; what has one is found anyway."""
+    end = chunk.find(b"\n", start, start + LINE_LIMIT)
+    line = chunk[start : end if end >= 0 else start + LINE_LIMIT].decode("utf-8", "replace").rstrip("\r")
+    hit = match_nccl(line) if NCCL_WARNS not in line and not _QUOTED.match(line) else None
+    if hit is not None and hit not in match_line(line):
+        yield start, line, [hit]

@@ -25,13 +25,13 @@ from ddpdoctor.evidence.texts import (
 IDS = [entry.id for entry in ENTRIES]
 
 REQUIRED = {
-    *(f"NET{n:03}" for n in (1, 2, 3, 4, 5, 6, 7, 9, 11, 12, 15)),
+    *(f"NET{n:03}" for n in (1, 2, 3, 4, 5, 6, 7, 9, 12, 15, 16)),
     *("ENV001", "ENV007", "ENV008", "ENV009", "ENV012", "ENV017", "ENV019"),
-    *(f"BKD{n:03}" for n in range(1, 10)),
+    *(f"BKD{n:03}" for n in (*range(1, 11), 12, 13)),
     *("COL003", "COL005"),
     *("DDP001", "DDP003", "DDP004", "DDP009", "DDP010", "DDP014", "DDP016", "DDP017"),
     *("CKP002", "CKP004", "CKP005"),
-    *("ERR002", "ERR004", "ERR007", "ERR008", "ERR009", "ERR010"),
+    *("ERR002", "ERR004", "ERR007", "ERR008", "ERR009", "ERR010", "ERR011"),
 }
 """Codes that a text alone can speak for."""
 
