@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ddpdoctor.evidence.texts import match_nccl
 
-SOURCES = (".cc", ".h", ".cpp", ".cu", ".c", ".hpp", ".cuh", ".cuh", ".in")
+SOURCES = (".cc", ".h", ".cpp", ".cu", ".c", ".hpp", ".cuh")
 FOLDERS = ("src/", "plugins/", "ext-", "include/")
 """Where the libraries stand; tests, examples and bindings print for developers."""
 SKIPPED = re.compile(r"(^|/)(tests?|examples?|bindings|docs)/")
@@ -30,7 +30,7 @@ _LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _COMMENT = re.compile(r'//[^\n]*|/\*.*?\*/|("(?:[^"\\\n]|\\.)*")', re.DOTALL)
 _NUMBER_FORMAT = re.compile(r"PRI[a-zA-Z0-9]+$")
 _CONVERSION = re.compile(r"%[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|h|ll|l|z|j|t)?([a-zA-Z%])")
-_VALUES = {"d": "7", "i": "7", "u": "7", "x": "7f", "X": "7F", "p": "0x7f00", "f": "1.5", "g": "1.5", "c": "x", "m": "Bad"}
+_VALUES = dict.fromkeys("diu", "7") | dict.fromkeys("xX", "7f") | {"p": "0x7f00", "f": "1.5", "c": "x"}
 _ESCAPES = {r"\n": "\n", r"\"": '"', r"\t": "\t", r"\\": "\\"}
 
 
@@ -43,7 +43,9 @@ def read_tree(root: Path, tag: str | None) -> Iterator[tuple[str, str]]:
                 yield name, path.read_text(encoding="utf-8", errors="replace")
         return
     git = ["git", "-C", str(root)]
-    listed = subprocess.run([*git, "ls-tree", "-r", "--name-only", tag], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        [*git, "ls-tree", "-r", "--name-only", tag], capture_output=True, text=True, check=True
+    )
     for name in filter(_wanted, listed.stdout.splitlines()):
         shown = subprocess.run([*git, "show", f"{tag}:{name}"], capture_output=True, check=True)
         yield name, shown.stdout.decode("utf-8", "replace")
@@ -103,7 +105,9 @@ def fill_in(form: str) -> str:
 
 def main() -> int:
     """Report the coverage; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("root", type=Path, help="source tree, or with --tag a repository")
     parser.add_argument("--tag", help="release, branch or commit; else the files as they lie there")
     parser.add_argument("--macro", default="WARN", help="name of the macro that prints (WARN)")

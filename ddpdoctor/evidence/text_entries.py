@@ -32,7 +32,7 @@ FILES = (
 )  # fmt: skip
 """Files of the table, in order of precedence: narrow before wide."""
 KEYS = frozenset({
-    "role", "code", "rows", "anchor", "pattern", "gates", "unless", "condition", "example", "templates", "fix",
+    "role", "code", "rows", "anchor", "pattern", "gates", "unless", "condition", "example", "templates", "place", "fix",
 })  # fmt: skip
 
 
@@ -61,6 +61,8 @@ class TextEntry:
     """Under which other evidence the text must not be taken for its code; the judge sees to it."""
     templates: tuple[Template, ...] = ()
     """What NCCL prints behind `NCCL_WARNS`, each with the releases in which it stands."""
+    place: str | None = None
+    """Source file that NCCL names before the text; templates of other places do not belong to the entry."""
     fix: str | None = None
     """What to do about it, where the page of its code is too wide."""
 
@@ -103,6 +105,7 @@ def read_table(text: str) -> Iterator[TextEntry]:
             unless=section.get("unless"),
             condition=section.get("condition"),
             templates=templates,
+            place=section.get("place"),
             fix=section.get("fix"),
         )
 

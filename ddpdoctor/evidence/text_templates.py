@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 FIELD_LIMIT = 400
@@ -79,7 +79,8 @@ def compile_template(text: str, versions: str = "") -> Template:
     Raises:
         ValueError: a brace is not closed, a field has a conversion, two fields touch, or no whole word is left.
     """
-    literals, fields = [""], []
+    literals = [""]
+    fields: list[str] = []
     for literal, field, spec, conversion in string.Formatter().parse(text):
         literals[-1] += literal
         if field is None:
@@ -120,8 +121,13 @@ class TemplateIndex:
             rarest = min(list_words(template), key=lambda word: (counts[word], -len(word), word))
             self._by_word.setdefault(rarest, []).append((id, template))
 
-    def find(self, text: str) -> tuple[str, Template, dict[str, str]] | None:
-        """Return id, template and fields of the template that says most of a text; None where none matches."""
+    def find(self, text: str, refuse: Container[str] = ()) -> tuple[str, Template, dict[str, str]] | None:
+        """Return id, template and fields of the template that says most of a text; None where none matches.
+
+        Args:
+            text: without its prefix.
+            refuse: ids that do not count.
+        """
         best: tuple[str, Template, dict[str, str]] | None = None
         seen: set[str] = set()
         for number, word in enumerate(_WORD.finditer(text)):
@@ -131,7 +137,7 @@ class TemplateIndex:
                 continue
             seen.add(word[0])
             for id, template in self._by_word.get(word[0], ()):
-                if best is not None and template.weight <= best[1].weight:
+                if id in refuse or (best is not None and template.weight <= best[1].weight):
                     continue
                 fields = template.match(text)
                 if fields is not None:

@@ -1,13 +1,14 @@
 """Knowing texts again: which entries of the table match a line, a whole message, or a stretch of a log.
 
 Pure: text in, matches out. A log is read in three steps, each cheap against the next: one search for gate words
-over raw bytes, a literal of each entry in the lines that pass, and only then the entry's pattern. What NCCL prints behind
-its prefix is looked up by its rarest word (`ddpdoctor.evidence.text_templates`).
+over raw bytes, a literal of each entry in the lines that pass, and only then the entry's pattern. What NCCL prints
+behind its prefix is looked up by its rarest word (`ddpdoctor.evidence.text_templates`).
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
@@ -44,6 +45,7 @@ _RARE = "QZJXzqjKYWVHUOFBLxGNMDPCSRTAEI<"
 skips from one to the next. On two cores 170 MB/s; with gates that begin with any letter it was 29."""
 _GATE_LENGTH = 4
 """Least characters of a gate: enough that hardly any ordinary word passes."""
+_RARE_START = re.compile(rf"[{_RARE}].{{{_GATE_LENGTH - 1}}}")
 
 _LAST_ERROR = "Last error:"
 """torch's words before what ncclGetLastError returns, which stands on the next line without NCCL's prefix
@@ -54,7 +56,8 @@ _NEXT_PREFIX = re.compile(r"(?<![\w.-])[\w.-]{1,64}:\d{1,10}:\d{1,10} \[")
 """NCCL's prefix on a line of another process, where two wrote into one line."""
 
 _QUOTED = re.compile(
-    r"^\s{0,200}(?:\[[^\]]{1,40}\]:?\s{0,80})?(?:raise\b|assert\b|print\(|log(?:ger|ging)?\.\w{1,20}\(|warnings\.warn\(|#|if\b|elif\b"
+    r"^\s{0,200}(?:\[[^\]]{1,40}\]:?\s{0,80})?(?:raise\b|assert\b|print\(|log(?:ger|ging)?\.\w{1,20}\("
+    r"|warnings\.warn\(|#(?! Out of bounds values| Avg bus bandwidth|  Rank )|if\b|elif\b"
     r"|return\b|self\.|except\b|pytest\.|[\w.]{1,80} = )"
 )
 """A line of Python, as a traceback shows it or a log quotes it, with a launcher's prefix or without: a text in it
@@ -74,9 +77,17 @@ def _choose_gate(literal: str) -> str:
 
 
 @functools.cache
+def _plain_gates() -> tuple[bytes, ...]:
+    """Return the gates without a rare character, each of which costs a search of its own: there must be few."""
+    literals = {text for entry in _patterned() for text in entry.gates or (entry.anchor,)}
+    return tuple(sorted(text.encode() for text in literals if not _RARE_START.search(text)))
+
+
+@functools.cache
 def _gate_pattern() -> re.Pattern[bytes]:
     """Return the search for gates over raw bytes; gates that begin alike share a branch."""
-    known = [_choose_gate(text) for entry in _patterned() for text in entry.gates or (entry.anchor,)]
+    literals = [text for entry in _patterned() for text in entry.gates or (entry.anchor,)]
+    known = [_choose_gate(text) for text in literals if text.encode() not in _plain_gates()]
     gates = sorted({*known, _WARN_GATE, _choose_gate(_LAST_ERROR)})
     by_first: dict[str, list[str]] = {}
     for gate in gates:
@@ -142,18 +153,38 @@ def match_line(text: str) -> list[TextHit]:
     return found
 
 
-def match_nccl(text: str) -> TextHit | None:
-    """Return the entry of what NCCL said, without its prefix; None where it is not known."""
-    found = _index().find(text[:LINE_LIMIT])
-    return (found[0], found[2]) if found is not None else None
+def match_nccl(text: str, before: str = "") -> TextHit | None:
+    """Return the entry of what NCCL said; None where it is not known.
+
+    Args:
+        text: without its prefix.
+        before: the prefix, which names the source file.
+    """
+    line = text[:LINE_LIMIT]
+    elsewhere = {id for id, place in _placed().items() if place not in before}
+    found = _index().find(line, elsewhere)
+    if found is None:
+        return None
+    for id in _placed().keys() - elsewhere:
+        # Of two templates that say as much, the one of this place says more.
+        here = _index().find(line, _order().keys() - {id})
+        if here is not None and here[1].weight >= found[1].weight:
+            found = here
+    return found[0], found[2]
+
+
+@functools.cache
+def _placed() -> dict[str, str]:
+    return {entry.id: entry.place for entry in ENTRIES if entry.place}
 
 
 def _match_warnings(line: str) -> list[TextHit]:
     """Return the entries of all that NCCL says in a line; two processes may have written into one."""
     found: dict[str, dict[str, str]] = {}
-    for part in line.split(NCCL_WARNS)[1:]:
+    parts = line.split(NCCL_WARNS)
+    for before, part in itertools.pairwise(parts):
         other = _NEXT_PREFIX.search(part)
-        hit = match_nccl(part[: other.start()] if other else part)
+        hit = match_nccl(part[: other.start()] if other else part, before[-80:])
         if hit is not None:
             found.setdefault(*hit)
     return list(found.items())
@@ -196,6 +227,25 @@ def choose_entry(matches: Sequence[TextHit]) -> TextEntry | None:
     return next((entry for id in known if (entry := find_entry(id)).role != NOISE), None)
 
 
+class _GateSearch:
+    """Finds the next gate of a stretch."""
+
+    def __init__(self, chunk: bytes) -> None:
+        self._chunk = chunk
+        self._plain = {gate: -2 for gate in _plain_gates()}
+
+    def next(self, position: int) -> tuple[int, int] | None:
+        """Return where the next gate from a position on begins and ends; None where there is none."""
+        found = _gate_pattern().search(self._chunk, position)
+        best = found.span() if found else None
+        for gate, known in self._plain.items():
+            if known != -1 and known < position:
+                known = self._plain[gate] = self._chunk.find(gate, position)
+            if known >= 0 and (best is None or known < best[0]):
+                best = (known, known + len(gate))
+        return best
+
+
 def scan_chunk(
     chunk: bytes, note: Callable[[int], None] = lambda size: None
 ) -> Iterator[tuple[int, str, list[TextHit]]]:
@@ -208,20 +258,19 @@ def scan_chunk(
     The stretch should begin and end at a line's end; a line that is cut is looked at as it is. Bytes that are no
     UTF-8 are replaced. A carriage return ends a line too, as progress bars use it.
     """
-    search = _gate_pattern().search
+    search = _GateSearch(chunk)
     position, size = 0, len(chunk)
     while position < size:
-        hit = search(chunk, position)
+        hit = search.next(position)
         if hit is None:
             return
-        floor = max(position, hit.start() - LINE_LIMIT)
-        start = (
-            max(chunk.rfind(b"\n", floor, hit.start()), chunk.rfind(b"\r", floor, hit.start())) + 1 or floor
-        )
-        end = chunk.find(b"\n", hit.end())
+        first, last = hit
+        floor = max(position, first - LINE_LIMIT)
+        start = max(chunk.rfind(b"\n", floor, first), chunk.rfind(b"\r", floor, first)) + 1 or floor
+        end = chunk.find(b"\n", last)
         end = size if end < 0 else end
         # A progress bar's carriage return, but not the one of a Windows line end.
-        turn = chunk.find(b"\r", hit.end(), min(end - 1, start + LINE_LIMIT)) if end > hit.end() else -1
+        turn = chunk.find(b"\r", last, min(end - 1, start + LINE_LIMIT)) if end > last else -1
         end = turn if turn >= 0 else end
         line = chunk[start : min(end, start + 4 * LINE_LIMIT)].decode("utf-8", "replace").rstrip("\r")
         note(min(len(line), LINE_LIMIT))

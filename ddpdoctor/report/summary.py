@@ -20,7 +20,7 @@ from ddpdoctor.text.shell import quote_word
 
 PROGRESS = "hangs.progress"
 """The row that says whether a job gets on."""
-NOTABLE_SHOWN = 5
+NOTABLE_SHOWN = 10
 """Lines of logs worth reading that are shown."""
 EXPERIMENT_WORDS = {
     "gradient-mean": "gradients exact",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -131,6 +132,29 @@ def nodes_time_out() -> Job:
     return timed_out(4, nproc=2, silent=())
 
 
+LINES = (
+    # Name, entry that rank 1 prints before everyone loses it, words of the message.
+    ("BKD010", "xid-device-faulty", 'a device is faulty: "'),
+    ("BKD012", "nccl-fabric-not-ready", "the NVLink fabric is not ready"),
+    ("BKD012 cuda", "fabric-not-initialised", "system not yet initialized"),
+    ("BKD013", "ofi-transfer-failed", "the network plugin of NCCL failed"),
+    ("NET016 connect", "rdma-connect-failed", "the RDMA path does not carry data"),
+    ("NET004 nccl", "nccl-no-interface", "NCCL finds no usable network interface"),
+    ("ENV005", "nccl-versions-differ", "different versions of NCCL"),
+    ("ENV008 nccl text", "nccl-shared-memory-small", "/dev/shm is too small for NCCL"),
+    ("ENV010 ofi", "ofi-memory-not-locked", "could not lock memory"),
+    ("COL009", "ras-process-dead", "does not answer"),
+    ("COL011", "nccl-point-to-point-alone", "no counterpart"),
+    ("COL001", "nccl-tests-wrong", "wrong values"),
+    ("ENV013", "nccl-file-missing", "cannot be followed"),
+    ("BKD012 nvls", "nccl-nvls-failed", "the NVLink fabric is not ready"),
+    ("BKD007 iommu", "dma-blocked", "cannot reach each other's memory"),
+    ("ERR004 ucx", "signal-caught", "crashed in native code"),
+    ("NET011 firewall", "nccl-peer-silent", "went silent"),
+    ("COL003 nccl line", "nccl-collective-mismatch", "do not fit"),
+)
+
+
 CASES: dict[str, tuple[Callable[[], Job | Evidence], str, str]] = {
     # Name -> job, ranks at fault, words that the message must have.
     "ERR001 loader": (
@@ -212,7 +236,12 @@ CASES: dict[str, tuple[Callable[[], Job | Evidence], str, str]] = {
     "NET010 loopback": (lambda: file_rendezvous("loopback-dialled"), "0-1", "named addresses of an earlier run"),
     "NET010 time-out": (lambda: file_rendezvous("gloo-mesh-timed-out"), "0-1", "named addresses of an earlier run"),
     "NET011": (nodes_time_out, "", "between node-a and node-b was lost"),
-    "NET011 fabric": (lambda: _fabric(), "", "10.4.16.8"),
+    "ERR011": (lambda: _blocked_watchdog(), "", "was blocked for 480 s"),
+    "NET016": (lambda: _fabric(), "0-3", "10.4.16.8"),
+    **{
+        name: (functools.partial(lambda each: _line(each), entry), "0-1" if name.startswith("COL003") else "1", words)
+        for name, entry, words in LINES
+    },
     "NET015": (lost_node, "2-3", "The node node-b with ranks 2-3 is gone"),
     "BKD001": (lambda: everyone_raises("backend-not-built"), "0-1", "nccl is not built into this torch"),
     "BKD001 unknown": (lambda: everyone_raises("backend-unknown"), "0-1", "no backend 'foo'"),
@@ -308,6 +337,19 @@ def _few_came() -> Job:
     job = Job(2, launch={"world_size": 3, "nproc": 3})
     for rank in range(2):
         job.raises(rank, *said("clients-missing"), seconds=61)
+    return job
+
+
+def _line(entry: str) -> Job:
+    """A rank that says what a line of NCCL's or of the kernel's says, and another one that lost it."""
+    job = Job(2).says(1, find_entry(entry).example).dies(1, 6, 31)
+    return job.raises(0, *said("nccl-remote-error"), seconds=30)
+
+
+def _blocked_watchdog() -> Job:
+    job = Job(2)
+    for rank in range(2):
+        job.says(rank, find_entry("watchdog-stuck").example, 480).dies(rank, 6, 481 + rank)
     return job
 
 

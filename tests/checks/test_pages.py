@@ -49,6 +49,8 @@ BKD006 communication-library-conflict warning
 BKD007 peer-to-peer-broken error
 BKD010 device-faulty error
 BKD011 stage-timed-out error
+BKD012 fabric-not-ready error
+BKD013 network-plugin-failed error
 COL001 result-wrong error
 DDP001 parameters-unused error
 DDP019 gradient-wrong error
@@ -67,6 +69,7 @@ ERR007 device-error-asynchronous error
 ERR008 device-out-of-memory error
 ERR009 script-not-started error
 ERR010 aborted-at-exit warning
+ERR011 watchdog-blocked error
 ENV007 local-rank-argument error
 ENV012 hangup-unprotected warning
 ENV017 spawn-unguarded error
@@ -75,6 +78,7 @@ ENV019 process-group-uninitialised error
 NET011 link-lost error
 NET012 address-family-noise info
 NET015 node-lost error
+NET016 rdma-path-broken error
 BKD008 backend-device-mismatch error
 BKD009 device-unset warning
 COL002 collective-missing error

@@ -267,6 +267,10 @@ def test_streaming_takes_nothing_like_a_pattern_per_line() -> None:
     assert len(chunk) / (time.process_time() - started) > 5e6
 
 
+def test_few_gates_have_no_rare_character() -> None:
+    assert len(texts._plain_gates()) <= 4
+
+
 def test_gate_needs_something_rare() -> None:
     with pytest.raises(ValueError, match="nothing rare"):
         texts._choose_gate("in the deep")

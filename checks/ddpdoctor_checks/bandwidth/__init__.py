@@ -2,5 +2,6 @@
 
 from ddpdoctor_checks.bandwidth.level import find_bandwidth_low, find_contents_wrong
 from ddpdoctor_checks.bandwidth.links import find_link_slow
+from ddpdoctor_checks.bandwidth.reported import find_node_slow
 
-__all__ = ["find_bandwidth_low", "find_contents_wrong", "find_link_slow"]
+__all__ = ["find_bandwidth_low", "find_contents_wrong", "find_link_slow", "find_node_slow"]

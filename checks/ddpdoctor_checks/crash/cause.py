@@ -12,6 +12,7 @@ from ddpdoctor_checks.crash import (
     devices,
     environment,
     errors,
+    fabrics,
     files,
     network,
     signals,
@@ -24,7 +25,8 @@ from ddpdoctor_checks.crash.telling import JOB, Describe, require_job, tell
 CLAUSES: dict[str, Describe] = {
     code: describe
     for module in (
-        errors, signals, device_errors, wrapper, wrapping, collectives, devices, network, environment, sizes, files,
+        errors, signals, device_errors, wrapper, wrapping, collectives, devices, fabrics, network, environment, sizes,
+        files,
     )
     for code, describe in module.CLAUSES.items()
 }  # fmt: skip

@@ -71,8 +71,7 @@ def _describe_lag(group: Group, lag: Lag) -> Clause:
     for rank in lag.ranks:
         counts.setdefault(lag.enqueued[rank], []).append(rank)
     late = join_words(
-        f"{name_set(RankSet(ranks))} never called it: {choose_form(len(ranks), 'its', 'their')} last call was #{count}"
-        for count, ranks in sorted(counts.items())
+        f"{name_set(RankSet(ranks))} had enqueued #{count} last" for count, ranks in sorted(counts.items())
     )
     who, verb = name_set(waiting), choose_form(len(waiting), "waits", "wait")
     op = group.first.groups.get("op", "a collective").lower()
@@ -85,18 +84,22 @@ def _describe_lag(group: Group, lag: Lag) -> Clause:
         for count in sorted(set(known.values()))[:8]
     ]
     return Clause(
-        f"{capitalise(who)} {verb} in {op} #{lag.number}{_at(group)}{_limit(group)}; {late}.",
+        f"{capitalise(who)} {verb} in {op} #{lag.number}{_at(group)}{_limit(group)}; {late}: "
+        f"{choose_form(len(lag.ranks), 'it', 'they')} never issued the call, or "
+        f"{choose_form(len(lag.ranks), 'is', 'are')} blocked inside it.",
         (
             Fix(f"look what {name_set(lag.ranks)} did at that time: a branch on the rank, fewer batches, a slow or "
                 "stuck loader"),
-            Fix("let torch write down who called what, with lines: ddpdoctor analyze reads it",
+            Fix("let torch record who called what, with lines: ddpdoctor analyze reads it",
                 f"{' '.join(_FLIGHT)} torchrun … train.py"),
+            Fix("where all ranks run the same code, suspect the transport: try once without a network plugin",
+                "NCCL_NET_PLUGIN=none NCCL_DEBUG=INFO torchrun … train.py"),
         ),
         {"sequence": lag.number, "enqueued": {str(rank): count for rank, count in list(lag.enqueued.items())[:256]}},
         whole=True,
         ranks=lag.ranks,
         seen=seen,
-        confidence="high",
+        confidence="medium",
     )  # fmt: skip
 
 

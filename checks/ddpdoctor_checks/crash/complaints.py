@@ -17,7 +17,13 @@ from ddpdoctor_checks.stage_evidence import name_signal
 NOTICED_S = 5.0
 """How late an end may be noticed: torchrun looks at its ranks at an interval, 5 s by default in older releases
 (torch/distributed/run.py, --monitor-interval)."""
-TIMED_OUT = ("nccl-timed-out", "gloo-timed-out", "gloo-closed-on-timeout", "barrier-names-ranks")
+TIMED_OUT = (
+    "nccl-timed-out",
+    "nccl-id-timed-out",
+    "gloo-timed-out",
+    "gloo-closed-on-timeout",
+    "barrier-names-ranks",
+)
 """Entries of ranks that waited to the end of a limit."""
 UNJOINED = ("store-timed-out", "client-timed-out", "store-socket-timed-out", "clients-missing")
 """Entries of ranks that waited for others to join."""
@@ -69,6 +75,9 @@ def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
         return
     late = [each for each in waiting if each.entry is not None and each.entry.id in TIMED_OUT]
     lag = find_lag(diagnosis) if late else None
+    if lag is not None and lag.inside:
+        _blame(diagnosis, "COL005", late, lag.ranks)
+        return
     if lag is not None:
         _blame(diagnosis, "COL002", [each for each in late if each.rank not in lag.ranks] or late, lag.ranks)
         return
@@ -83,6 +92,10 @@ def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
                 diagnosis.reason = f"only victims were seen ({late[0].words}); {describe_unheard(diagnosis)}"
                 return
             _blame(diagnosis, "COL005", late, silent.minus(unheard_ranks(diagnosis)))
+        return
+    stuck = [each for each in waiting if each.code == "ERR011"]
+    if stuck:
+        _blame(diagnosis, "ERR011", stuck, RankSet())
         return
     unreached = [each for each in waiting if each.entry is not None and each.entry.id == "client-timed-out"]
     seen = RankSet(view.rank for view in diagnosis.views.ranks if view.rank is not None)

@@ -211,10 +211,6 @@ def _loader_killed(view: View, groups: dict[str, str], context: Context) -> str 
     return "ERR002" if proof else "ERR005"
 
 
-def _fabric(view: View, groups: dict[str, str], context: Context) -> str | None:
-    return "NET011" if context.nodes > 1 else None
-
-
 def _loader_gone(view: View, groups: dict[str, str], context: Context) -> str | None:
     """A worker that said why counts instead; one of which nothing is known is the rank's own loss."""
     signals = {worker.process.signal for worker in view.workers if worker.process is not None}
@@ -227,7 +223,17 @@ def _loader_gone(view: View, groups: dict[str, str], context: Context) -> str | 
     return None if any(worker.exceptions for worker in view.workers) else "ERR001"
 
 
+def _ended_by(view: View, groups: dict[str, str], context: Context) -> str | None:
+    """mpirun says by which signal a rank ended; requests to end are what it passes on."""
+    return {SEGV: "ERR004", BUS: "ERR003", ABRT: "ERR005", KILL: "ERR005"}.get(int(groups["signal"]))
+
+
 _RULES: dict[str, Rule] = {
+    "mpirun-saw-signal": _ended_by,
+    "signal-caught": _ended_by,
+    "mpi-process-received-signal": _ended_by,
+    "nccl-loopback-dialled": _only_over_nodes("NET003", None),
+    "nccl-loopback-chosen": _only_over_nodes("NET003", None),
     "name-unresolvable": _name,
     "loopback-dialled": _loopback,
     "loopback-fallback": _only_over_nodes("NET003", None),
@@ -235,7 +241,6 @@ _RULES: dict[str, Rule] = {
     "nccl-connect-timed-out": _unconnected,
     "rendezvous-timed-out": _before_ranks("NET006"),
     "rendezvous-unreachable": _before_ranks("NET007"),
-    "fabric-error": _fabric,
     "modified-in-place": _in_place,
     "gloo-mesh-refused": _refused_mesh,
     "loader-killed": _loader_killed,

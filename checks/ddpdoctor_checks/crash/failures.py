@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.job import CrashRecord, ExceptionRecord
+from ddpdoctor.evidence.text_entries import NCCL_WARNS
 from ddpdoctor.evidence.texts import TextEntry
 from ddpdoctor_checks.crash.frames import user_line
 from ddpdoctor_checks.crash.views import View
 
-SOFT = frozenset({"BKD002", "NET005", "NET007"})
+SOFT = frozenset({"BKD002", "BKD013", "NET005", "NET007", "NET016"})
 """Codes of texts that a lost peer can bring about too: any failure of its own kind goes before them."""
-WAITING = frozenset({"NET006", "NET011", "NET015", "COL002", "COL005"})
+WAITING = frozenset({"NET006", "NET011", "NET015", "COL002", "COL005", "ERR011"})
 """Codes of texts that those say who waited for somebody else."""
 
 MESSAGE_LIMIT = 240
@@ -131,5 +132,6 @@ def describe_exception(kind: str, message: str) -> str:
 
 def quote_line(text: str) -> str:
     """Return a line of a log for a sentence: without a launcher's prefix, cut."""
+    text = text.rpartition(NCCL_WARNS)[2]
     bare = re.sub(r"^\s*(?:\[[\w:. -]{1,40}\]:?\s*){0,3}(?:what\(\):\s*)?", "", text).strip()
     return bare if len(bare) <= MESSAGE_LIMIT else bare[: MESSAGE_LIMIT - 1] + "…"

@@ -18,6 +18,7 @@ from ddpdoctor_checks.crash.conditions import Context
 from ddpdoctor_checks.crash.diagnosis import NUMBERS, Diagnosis, Group, fingerprint, was_asked
 from ddpdoctor_checks.crash.ends import judge_view
 from ddpdoctor_checks.crash.failures import OWN, Failure, Level
+from ddpdoctor_checks.crash.said import judge_hardware, judge_said
 from ddpdoctor_checks.crash.views import Clock, Views
 
 SOME_ONLY = {"CKP002": "ERR001", "CKP005": "ERR001"}
@@ -151,6 +152,8 @@ def _choose(diagnosis: Diagnosis, own: Sequence[Failure]) -> None:
     threads = [each.before for each in seen if each.before is not None and each.before.level == Level.SOFT]
     silent = [each for each in diagnosis.failures if each.level == Level.SILENT]
     for pool in (own, soft, silent):
+        if judge_hardware(diagnosis):
+            break
         if pool is silent and (killed_by_scheduler(diagnosis) or lost_node(diagnosis)):
             break
         if pool:
@@ -159,6 +162,7 @@ def _choose(diagnosis: Diagnosis, own: Sequence[Failure]) -> None:
     if diagnosis.cause is None:
         judge_complaints(diagnosis)
         _judge_threads(diagnosis, threads)
+    judge_said(diagnosis)
     judge_claims(diagnosis)
     if diagnosis.cause is not None:
         refine_unused(diagnosis, diagnosis.cause)

@@ -14,6 +14,7 @@ from ddpdoctor_checks.crash.diagnosis import Diagnosis, Group, interrupted_by_us
 from ddpdoctor_checks.crash.failures import Failure, Level, describe_exception
 from ddpdoctor_checks.crash.frames import MOST_PLACES, user_frames
 from ddpdoctor_checks.crash.judging import diagnose
+from ddpdoctor_checks.crash.launching import rerun
 from ddpdoctor_checks.places import in_frame
 from ddpdoctor_checks.wording import count_of, join_words, name_set
 
@@ -112,14 +113,60 @@ def tell(diagnosis: Diagnosis, clauses: Mapping[str, Describe]) -> Iterator[Find
         seen = _find_in_look(evidence) if cause.code in UNHEARD else None
         told = seen is not None and seen.code in NETWORK and not _has_closed(diagnosis)
         if not told or cause.code not in NETWORK:
-            finding = make_finding(diagnosis, cause, clauses[cause.code or ""])
+            finding = make_finding(diagnosis, cause, choose_words(cause, clauses[cause.code or ""]))
             unsent = cause.code == EARLY and _left_unsent(evidence, finding)
             if told or unsent or (cause.code == TIMEOUT and seen is not None and seen.ranks):
                 finding = replace(finding, role="consequence", decisive=False)
             yield finding
     for group in diagnosis.others[:MOST_LATER]:
         if is_told(group):
-            yield make_finding(diagnosis, group, clauses[group.code or ""])
+            yield make_finding(diagnosis, group, choose_words(group, clauses[group.code or ""]))
+
+
+LEADS = {
+    "BKD001": "NCCL finds no GPU", "BKD002": "NCCL failed", "BKD004": "the GPU number is out of range",
+    "BKD005": "the GPU, the driver and this build of CUDA do not match",
+    "BKD006": "two NCCL libraries conflict", "BKD007": "GPUs cannot reach each other's memory",
+    "BKD009": "tensors and communicator are on different GPUs", "BKD010": "a device is faulty",
+    "BKD012": "the NVLink fabric is not ready", "BKD013": "the network plugin of NCCL failed",
+    "COL001": "a collective returned wrong values", "COL009": "a process does not answer any more",
+    "COL003": "ranks issued collectives that do not match", "COL011": "a send or receive has no counterpart",
+    "ENV002": "two processes have one rank", "ENV003": "ranks disagree about the world size",
+    "ENV005": "ranks use different versions of NCCL", "ENV008": "/dev/shm is too small for NCCL",
+    "ENV009": "the limit of open files was reached", "ENV010": "NCCL could not lock memory for RDMA",
+    "ERR003": "a process got a bus error", "ERR004": "a process crashed in native code",
+    "ERR005": "a process was killed", "ERR007": "a CUDA kernel failed earlier", "ERR008": "the GPU's memory ran out",
+    "NET002": "a host name does not resolve", "NET003": "a loopback address was advertised",
+    "ENV013": "a setting of NCCL cannot be followed",
+    "NET004": "NCCL finds no usable network interface", "NET005": "another node's port cannot be reached",
+    "NET011": "the connection to a peer went silent", "NET016": "the RDMA path does not carry data",
+}  # fmt: skip
+"""What a line settles, in words; the line itself follows."""
+
+
+def choose_words(group: Group, describe: Describe) -> Describe:
+    """Return what describes a group: where a line of NCCL's or of the kernel's decided, its code and the line."""
+    entry = group.first.entry
+    by_line = entry is not None and (entry.templates or entry.fix) and group.first.exception is None
+    return describe_line if by_line and group.code in LEADS and group.code not in OWN_WORDS else describe
+
+
+OWN_WORDS = ("BKD003", "COL009")
+"""Codes whose words put together what several lines say."""
+NAMED = ("device", "peer", "bus", "xid", "status", "path")
+"""Parts of a line that its finding keeps as details."""
+
+
+def describe_line(diagnosis: Diagnosis, group: Group) -> Clause:
+    """Return the words of a line that decided: what it means, and the line itself."""
+    first = group.first
+    fix = first.entry.fix if first.entry is not None else None
+    more = Fix("let NCCL log more", rerun(diagnosis, environment=("NCCL_DEBUG=INFO",)))
+    return Clause(
+        f'{LEADS[group.code or ""]}: "{first.words}"',
+        (Fix(fix),) if fix else (more,),
+        {name: value for name, value in first.groups.items() if name in NAMED},
+    )
 
 
 def _find_in_look(evidence: Evidence) -> Finding | None:
@@ -203,9 +250,7 @@ def _subject(diagnosis: Diagnosis, group: Group) -> str:
     many = len(ranks) > 1
     first = group.first
     who = (
-        name_set(ranks)
-        if ranks
-        else {"launcher": "the launcher"}.get(first.view.role, "a process of the job")
+        name_set(ranks) if ranks else {"launcher": "the launcher"}.get(first.view.role, _name_process(first))
     )
     if many and ranks == diagnosis.world:
         who = "both ranks" if len(ranks) == 2 else f"all {len(ranks):,} ranks"
@@ -225,6 +270,14 @@ def _subject(diagnosis: Diagnosis, group: Group) -> str:
         return f"{who} failed first, {lead} before anyone else" + (f",{place}" if place else "")
     alone = len(diagnosis.world) == 1 or not (diagnosis.victims or diagnosis.others)
     return f"{who} failed{place}" if alone else f"{who} failed first{place}"
+
+
+def _name_process(failure: Failure) -> str:
+    """Return how a process is called of which no rank is known; a line of the kernel is its node's."""
+    view = failure.view
+    if view.pid is not None and view.host:
+        return f"process {view.pid} on {view.host}"
+    return f"node {view.host}" if view.host and view.role == "other" else "a process of the job"
 
 
 def lead_of(diagnosis: Diagnosis) -> str:

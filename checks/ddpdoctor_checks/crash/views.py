@@ -129,6 +129,10 @@ class Views:
                 known = View(text.node, text.pid, text.rank, text.attempt, text.host)
                 self._by_rank[(text.attempt, text.rank)] = known
                 self._by_key[(text.node, text.pid or -1 - len(self._by_key))] = known
+        if known is None and text.pid is not None and text.host:
+            # NCCL names host and process; which rank that is, nothing says.
+            known = View(text.node, text.pid, None, text.attempt, text.host)
+            self._by_key[(text.node, text.pid)] = known
         if known is None:
             self.loose.append(text)
         else:

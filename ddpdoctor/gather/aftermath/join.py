@@ -21,8 +21,10 @@ from ddpdoctor.evidence.job import (
 )
 from ddpdoctor.evidence.texts import CAUSE, find_entry
 from ddpdoctor.gather.aftermath.agent import Failure
+from ddpdoctor.gather.aftermath.hosts import Hosts
 from ddpdoctor.gather.aftermath.logs import LogFacts
 from ddpdoctor.gather.aftermath.nodes import separate_hosts
+from ddpdoctor.gather.aftermath.notable import mask_numbers
 from ddpdoctor.gather.aftermath.parts import Error, Log, name_hosts
 from ddpdoctor.gather.aftermath.tracebacks import Told
 from ddpdoctor.gather.aftermath.whose import (
@@ -42,7 +44,7 @@ FROM_LOGS = ("processes", "exceptions", "crashes", "texts", "job")
 """Kinds that logs can hold; the others are absent."""
 _ENDED = {"agent-ends-rank": signal.SIGTERM.value, "agent-passes-hangup": signal.SIGHUP.value}
 """Entries of the table in which an agent says that it ends a worker, and the signal that it sends."""
-MOST_NOTABLE = 20
+MOST_NOTABLE = 10
 """Lines worth reading that are kept of all logs."""
 _GOT = "got signal: "
 
@@ -72,11 +74,12 @@ def join_logs(
     exceptions = set_times([*exceptions, *given], processes, changed_s)
     exceptions += _add_launchers(sorted_, processes, shorten)
     crashes, unplaced = _make_crashes(logs, processes, ranks, shorten)
-    texts = _make_texts(logs, ranks, processes, exceptions)
+    finder = Hosts(logs, hosts)
+    texts = _make_texts(logs, ranks, finder, processes, exceptions)
     notes += unplaced + _tell_lost(logs, sorted_)
     end = _make_end(logs, sorted_, processes, exceptions, [*lost, *notes])
     return Evidence(
-        launch=_describe(processes, exceptions, texts, ranks, end),
+        launch=_describe(processes, exceptions, texts, ranks, end, _count_members(logs), finder.count),
         processes=tuple(processes),
         exceptions=tuple(exceptions),
         crashes=tuple(crashes),
@@ -89,7 +92,13 @@ def join_logs(
 def _recognises(logs: Sequence[Log], exceptions: Sequence[ExceptionRecord]) -> bool:
     """Whether anything shows that these are the words of a job at all."""
     return bool(exceptions) or any(
-        log.facts.agent_seen or log.facts.agent.succeeded or log.facts.texts or log.facts.dumps or log.place
+        log.facts.agent_seen
+        or log.facts.agent.succeeded
+        or log.facts.texts
+        or log.facts.dumps
+        or log.facts.members
+        or log.place
+        or any("NCCL WARN" in line.text for line in log.facts.notable)
         for log in logs
     )
 
@@ -301,6 +310,7 @@ def _all_alike(log: Log) -> bool:
 def _make_texts(
     logs: Sequence[Log],
     ranks: Ranks,
+    finder: Hosts,
     processes: Sequence[ProcessRecord],
     exceptions: Sequence[ExceptionRecord],
 ) -> list[TextMatch]:
@@ -310,13 +320,16 @@ def _make_texts(
     for log in logs:
         quoted = [(told.line.number, told.last) for told in log.facts.told]
         for text in log.facts.texts:
-            match = dataclasses.replace(text.match, node=log.node)
+            match = text.match
             line = match.line or 0
+            node, host = finder.place(log, match)
+            rank = finder.find_rank(match)
             match = dataclasses.replace(
                 match,
+                node=node,
                 attempt=log.attempt_at(line),
-                rank=ranks.find(log, match.rank, text.local_rank, text.label),
-                host=log.hosts[0] if log.hosts else "",
+                rank=rank if rank is not None else ranks.find(log, match.rank, text.local_rank, text.label),
+                host=host,
             )
             inside = any(start <= line <= end for start, end in quoted)
             owners = [] if match.rank is not None or inside else _owners(match, processes, spoken)
@@ -370,10 +383,19 @@ def _make_end(
 
 
 def _choose_notable(logs: Sequence[Log]) -> tuple[NotableLine, ...]:
-    """Return the lines worth reading, those that report trouble before last lines; a few of each log."""
+    """Return the lines worth reading: those that report trouble, and first those that stand in one log only."""
     lines = [line for log in logs for line in log.facts.notable]
     chosen = [line for line in lines if line.trouble] or lines
-    return tuple(chosen[:MOST_NOTABLE])
+    logs_of: dict[str, set[str]] = {}
+    for line in chosen:
+        logs_of.setdefault(mask_numbers(line.text), set()).add(line.file)
+    ordered = sorted(
+        enumerate(chosen), key=lambda item: (len(logs_of[mask_numbers(item[1].text)]) > 1, item[0])
+    )
+    first: dict[str, tuple[int, NotableLine]] = {}
+    for place, line in ordered:
+        first.setdefault(mask_numbers(line.text), (place, line))
+    return tuple(line for _, line in sorted(list(first.values())[:MOST_NOTABLE], key=lambda item: item[0]))
 
 
 def _interrupted(passed_on: Sequence[Told]) -> str | None:
@@ -382,12 +404,19 @@ def _interrupted(passed_on: Sequence[Told]) -> str | None:
     return "SIGINT" if any(text[text.find(_GOT) :].strip() == _GOT + "2" for text in words) else None
 
 
+def _count_members(logs: Sequence[Log]) -> int:
+    """Return the ranks of the largest communicator of NCCL; 0 where none was set up."""
+    return max((member.size for log in logs for member in log.facts.members.values()), default=0)
+
+
 def _describe(
     processes: Sequence[ProcessRecord],
     exceptions: Sequence[ExceptionRecord],
     texts: Sequence[TextMatch],
     ranks: Ranks,
     end: JobEnd,
+    members: int,
+    nodes: int,
 ) -> Launch:
     said = [*(p.rank for p in processes), *(e.rank for e in exceptions), *(t.rank for t in texts)]
     seen = [*(rank for rank in said if rank is not None), *ranks.known.values()]
@@ -395,11 +424,11 @@ def _describe(
         p.local_rank for p in processes if p.local_rank is not None
     ]
     counts = Counter(process.attempt for process in processes if process.role == "rank")
-    world = max(max(seen, default=0) + 1, *counts.values(), 1)
+    world = max(max(seen, default=0) + 1, *counts.values(), 1, members)
     return Launch(
         command="analyze",
         launcher=end.launcher,
-        nnodes=ranks.nodes,
+        nnodes=max(ranks.nodes, nodes),
         nproc=max(locals_, default=world - 1 if ranks.nodes == 1 else 0) + 1,
         world_size=world,
         backend="none",

@@ -24,6 +24,12 @@ _TEE = re.compile(r"^\[[A-Za-z_][\w.-]{0,40}?(\d{1,5})\]:")
 """torchrun --tee and --redirects: the role's name and the local rank (torch/distributed/elastic/agent/server)."""
 _MPI = re.compile(r"^\[\d{1,9},(\d{1,7})\]<std(?:err|out|diag)>: ?")
 """mpirun --tag-output."""
+_RAY = re.compile(r"^\((?:[\w.<>-]{1,80} )?pid=(\d{1,10})(?:, ip=([\w.:-]{1,64}))?\) ?")
+"""Ray's driver before each line of a worker: actor, process, node."""
+_SERVICE = re.compile(
+    r"^(?:\[[\w.-]{1,80}/[\w.-]{1,120}(?:/[\w.-]{1,80})?\] |[a-z][\w.-]{0,80}\d {1,20}\| {0,2}(?=\S))"
+)
+"""docker compose (``worker-0  | ``) and ``kubectl logs --prefix`` (``[pod/worker-0/main] ``)."""
 _LABEL = re.compile(r"^ {0,6}(\d{1,7}): ?")
 """srun --label."""
 _GLUED = re.compile(
@@ -78,6 +84,8 @@ def read_prefix(text: str, number: int = 0, *, labelled: bool = False) -> Line:
             rank = int(found[1])
         elif found := _TEE.match(text):
             local = int(found[1])
+        elif (found := _RAY.match(text)) or (found := _SERVICE.match(text)):
+            pass
         elif labelled and label is None and (found := _LABEL.match(text)):
             label = int(found[1])
         else:

@@ -30,6 +30,8 @@ LONGEST_LINE = 8 << 20
 MATCHES = 2000
 """Different texts that are kept of one log: the table has some 150, times ranks that speak with a prefix."""
 TEXT_LIMIT = 4000
+MEMBERS = 65536
+"""Processes whose rank NCCL names that are kept of one log."""
 TRIGGERS = (
     b"Traceback (most recent call last)",
     b"Fatal Python error",
@@ -53,8 +55,18 @@ PIECES_HELD = 4
 """Pieces at the end of a log that are read although no work is left."""
 KEPT = 2000
 """Tracebacks that are kept of one log, the last ones: what ended a job comes late."""
-_NCCL = re.compile(r"^[\w.-]{1,255}:(\d{1,10}):\d{1,10} \[")
-"""NCCL's prefix: host, process id, thread id, device."""
+_NCCL = re.compile(
+    r"(?<![\w.-])(?P<host>[\w.-]{1,255}):(?P<pid>\d{1,10}):\d{1,10} \[(?P<device>\d{1,5})\] (?=NCCL |\S{1,80}:\d)"
+)
+"""NCCL's prefix: host, process id, thread id, device; a time, or the rest of another line, may stand before."""
+_RANK_SAID = re.compile(r"\[(?:PG (?:ID )?\d[^\[\]]{0,160} )?Rank (\d{1,7})\]")
+"""c10d's own prefix, which older releases put on lines without ``[rank3]:``."""
+_KERNEL = re.compile(r"^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d )?(?P<host>[\w.-]{1,64}) kernel: ")
+"""syslog's prefix of the kernel's lines, without a time in front that was taken off."""
+NAMING = ("pid", "pids", "local_rank", "bus", "xid", "node", "process", "bandwidth")
+"""Parts of a text that say something else for each process, device or run."""
+MEMBER = "nccl-member"
+"""Entry of the table in which NCCL says which rank a process is."""
 
 
 @dataclass(slots=True)
@@ -64,6 +76,17 @@ class Text:
     match: TextMatch
     local_rank: int | None = None
     label: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A process as NCCL names it when a communicator has been set up."""
+
+    rank: int
+    size: int
+    """Ranks of the communicator; the largest one of a process is taken for the world."""
+    device: int
+    bus: str = ""
 
 
 @dataclass(slots=True)
@@ -84,6 +107,8 @@ class LogFacts:
     """Bytes in the middle that were not read closely, because so much before them had to be."""
     dropped: int = 0
     """Texts and tracebacks beyond what is kept."""
+    members: dict[tuple[str, int], Member] = field(default_factory=dict)
+    """Host and process id -> which rank it is, as NCCL says."""
 
     def attempt_at(self, line: int) -> int:
         """Return the agent's attempt to which a line belongs: each ends where the agent names who failed."""
@@ -193,28 +218,47 @@ class LogReader:
 
     def _keep(self, entry: str, line: Line, groups: dict[str, str]) -> None:
         attempt = self.facts.attempt_at(line.number)
-        # What names a process says something else for each process.
-        named = tuple(groups.get(name) for name in ("pid", "pids", "local_rank"))
-        key = (entry, line.key, attempt, named)
+        own = _NCCL.search(line.text)
+        if entry == MEMBER:
+            self._keep_member(own, groups)
+            return
+        kernel = _KERNEL.match(line.text)
+        said = _RANK_SAID.search(line.text) if line.rank is None else None
+        rank = int(said[1]) if said else line.rank
+        # What names a process or a device says something else for each.
+        named = tuple(groups.get(name) for name in NAMING)
+        host = own["host"] if own else kernel["host"] if kernel else ""
+        key = (entry, line.key, rank, attempt, host, own["pid"] if own else None, named)
         known = self._kept.get(key)
         if known is not None:
             known.match = _count(known.match)
         elif len(self._kept) >= MATCHES:
             self.facts.dropped += 1
         else:
-            own = _NCCL.match(line.text)
             match = TextMatch(
                 entry=entry,
                 text=scrub(line.text)[:TEXT_LIMIT],
                 groups={name: scrub(value) for name, value in groups.items()},
-                pid=int(own[1]) if own else None,
-                rank=line.rank,
+                host=host,
+                pid=int(own["pid"]) if own else None,
+                rank=rank,
                 attempt=attempt,
                 stream="log",
                 file=self.facts.name,
                 line=line.number,
             )
             self._kept[key] = Text(match, line.local_rank, line.label)
+
+    def _keep_member(self, own: re.Match[str] | None, groups: dict[str, str]) -> None:
+        if own is None or len(self.facts.members) >= MEMBERS:
+            return
+        place = (own["host"], int(own["pid"]))
+        member = Member(
+            int(groups["rank"]), int(groups["nranks"]), int(groups["device"]), groups.get("bus", "").lower()
+        )
+        known = self.facts.members.get(place)
+        if known is None or member.size > known.size:
+            self.facts.members[place] = member
 
 
 def _count(match: TextMatch) -> TextMatch:

@@ -1,0 +1,66 @@
+"""Which node and rank a line of NCCL or of the kernel is of, by the host and the process that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpdoctor.evidence.job import TextMatch
+from ddpdoctor.gather.aftermath.nodes import name_by_paths
+from ddpdoctor.gather.aftermath.parts import Log
+
+KERNELS = ("xid-", "device-", "switch-", "fabric-", "amdgpu-", "bus-", "adapter-", "kernel-", "driver-")
+"""How entries begin that come from a node's own logs, which often name no host."""
+
+
+class Hosts:
+    """Nodes by their names, and ranks by host and process, as all logs together tell."""
+
+    def __init__(self, logs: Sequence[Log], hosts: Sequence[str]) -> None:
+        self._nodes = {_short(host): number for number, host in enumerate(hosts)}
+        self._names = {_short(host): host for host in hosts}
+        self._members = {
+            (_short(host), pid): member.rank
+            for log in logs
+            for (host, pid), member in log.facts.members.items()
+        }
+        said = [text.match.host for log in logs for text in log.facts.texts if text.match.host]
+        named = {_short(host) for host in said} | {_short(host) for host, _ in self._members}
+        paths = name_by_paths([log.name for log in logs]) if len(logs) > 1 else [""]
+        self._paths = {id(log): path for log, path in zip(logs, paths, strict=True)}
+        for name in dict.fromkeys([*said, *(host for log in logs for host, _ in log.facts.members)]):
+            if len(named) > 1 or hosts:
+                self._add(name)
+
+    def _add(self, host: str) -> int:
+        self._names.setdefault(_short(host), host)
+        return self._nodes.setdefault(_short(host), len(self._nodes))
+
+    def place(self, log: Log, match: TextMatch) -> tuple[int, str]:
+        """Return the node and the host of a text."""
+        if match.host and _short(match.host) in self._nodes:
+            return self._nodes[_short(match.host)], self._names[_short(match.host)]
+        if match.host:
+            return log.node, match.host
+        if match.entry.startswith(KERNELS) and not log.hosts and self._paths[id(log)]:
+            part = _short(self._paths[id(log)])
+            named = next((host for host in self._nodes if host and host in part), None)
+            if named is not None:
+                return self._nodes[named], self._names[named]
+        return log.node, log.hosts[0] if log.hosts else ""
+
+    @property
+    def count(self) -> int:
+        """Nodes that are known by name."""
+        return len(self._nodes)
+
+    def find_rank(self, match: TextMatch) -> int | None:
+        """Return the rank that NCCL gave to the process of a text; None where it said none."""
+        if match.rank is not None or match.pid is None:
+            return match.rank
+        return self._members.get((_short(match.host), match.pid))
+
+
+def _short(host: str) -> str:
+    """Return a host's name without its domain, as NCCL shortens it."""
+    first = host.partition(".")[0]
+    return (host if first.isdigit() else first).lower()
