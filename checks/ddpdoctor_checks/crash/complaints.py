@@ -133,7 +133,7 @@ def _may_be_cut(diagnosis: Diagnosis, late: Sequence[Failure]) -> bool:
     }
     if seen:
         return bool(seen & {"silent", "cut"})
-    return len({(line.file, line.line) for each in late if (line := each.line) is not None}) < 2
+    return len({(line.file, line.line) for each in late if (line := each.line) is not None}) == 1
 
 
 def _missing(diagnosis: Diagnosis, code: str, coded: Sequence[Failure]) -> RankSet:

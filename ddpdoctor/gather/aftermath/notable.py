@@ -95,6 +95,12 @@ def mask_numbers(text: str) -> str:
     return _VARYING.sub("#", _SPEAKER.sub("", text))
 
 
+def _find_start(data: bytes, hit: int) -> int:
+    """Return where the line of a place begins, or what a progress bar's carriage return left of it."""
+    start = data.rfind(b"\n", 0, hit) + 1
+    return max(data.rfind(b"\r", start, hit) + 1, start)
+
+
 class NotableReader:
     """Collects such lines; memory and time are bounded by the words and a budget, not by how often they stand there."""
 
@@ -129,7 +135,7 @@ class NotableReader:
                     return
                 break
             self._left -= 1
-            start = max(data.rfind(b"\n", 0, hit), data.rfind(b"\r", 0, hit)) + 1
+            start = _find_start(data, hit)
             number += data.count(b"\n", counted, start)
             counted = start
             yield number, start
@@ -142,7 +148,7 @@ class NotableReader:
             hit = data.rfind(word, position, end)
             if hit < 0:
                 break
-            start = max(data.rfind(b"\n", 0, hit), data.rfind(b"\r", 0, hit)) + 1
+            start = _find_start(data, hit)
             yield first + data.count(b"\n", 0, start), start
             end = start
 
