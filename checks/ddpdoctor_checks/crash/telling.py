@@ -249,13 +249,15 @@ def _subject(diagnosis: Diagnosis, group: Group) -> str:
     ranks = group.ranks
     many = len(ranks) > 1
     first = group.first
-    who = (
-        name_set(ranks) if ranks else {"launcher": "the launcher"}.get(first.view.role, _name_process(first))
-    )
-    if many and ranks == diagnosis.world:
-        who = "both ranks" if len(ranks) == 2 else f"all {len(ranks):,} ranks"
     hosts = tuple(dict.fromkeys(diagnosis.host(each.view) for each in group.failures))
     where = f" on {hosts[0]}" if diagnosis.context.nodes > 1 and len(hosts) == 1 else ""
+    if not ranks:
+        who = {"launcher": "the launcher"}.get(first.view.role, _name_process(first))
+        where = "" if who.endswith(first.view.host) and first.view.host else where
+    else:
+        who = name_set(ranks)
+    if many and ranks == diagnosis.world:
+        who = "both ranks" if len(ranks) == 2 else f"all {len(ranks):,} ranks"
     who = who[0].upper() + who[1:] + where
     if group is not diagnosis.cause:
         lag = _lag(diagnosis, group)

@@ -25,7 +25,7 @@ class Hosts:
         }
         said = [text.match.host for log in logs for text in log.facts.texts if text.match.host]
         named = {_short(host) for host in said} | {_short(host) for host, _ in self._members}
-        paths = name_by_paths([log.name for log in logs]) if len(logs) > 1 else [""]
+        paths = name_by_paths([log.name for log in logs]) if len(logs) > 1 else [""] * len(logs)
         self._paths = {id(log): path for log, path in zip(logs, paths, strict=True)}
         for name in dict.fromkeys([*said, *(host for log in logs for host, _ in log.facts.members)]):
             if len(named) > 1 or hosts:
