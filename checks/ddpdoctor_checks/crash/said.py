@@ -104,6 +104,8 @@ def _settle(diagnosis: Diagnosis) -> Iterator[tuple[TextMatch, str, View]]:
         view = by_text.get(id(text)) or View(
             text.node, text.pid, text.rank, text.attempt, text.host or text.groups.get("node", ""), "other"
         )
+        if view.role == "launcher":
+            continue  # a rank's words on its launcher's stream: which rank's is judged with the ends of ranks
         code = settle_text(view, entry, text.groups, diagnosis.context)
         if code is not None:
             yield text, code, view
