@@ -58,6 +58,10 @@ class _Told:
         )
 
 
+OF_OTHERS = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError", "DistError"})
+"""Exceptions of torch.distributed: where their text is not known, they may speak of another rank."""
+
+
 def _read(record: ExceptionRecord) -> _Told:
     kind, message, frames = record.type, record.message, record.frames
     if "Traceback (most recent call last)" in message:
@@ -194,7 +198,8 @@ def _judge_exception(view: View, record: ExceptionRecord, context: Context) -> F
         failure.at = context.clock.seconds(view.node, record.at)
         failure.coarse = record.at.is_coarse
     _add_crash(failure, top)
-    if level == Level.SOFT and shown is not top:
+    unknown = code == "ERR001" and short_type(origin.type) in OF_OTHERS
+    if unknown or (level == Level.SOFT and shown is not top):
         failure.sure = "medium"
     return failure
 
