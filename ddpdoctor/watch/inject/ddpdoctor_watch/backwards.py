@@ -33,11 +33,18 @@ class _Losses:
 
 
 _losses = _Losses()
+_tensor: Any = None
+"""Torch's class of plain tensors."""
 
 
 def install() -> None:
     """See backwards begin."""
-    hooks.wrap(sys.modules.get("torch.autograd"), "_tensor_or_tensors_to_tuple", before=_note_backward)
+    global _tensor
+    _tensor = sys.modules["torch"].Tensor
+    syncs.install()
+    hooks.wrap(
+        sys.modules.get("torch.autograd"), "_tensor_or_tensors_to_tuple", before=_note_backward, plain=True
+    )
 
 
 def count() -> int:
@@ -77,34 +84,40 @@ def _note_backward(_: Any, frame: FrameType, args: Any) -> None:
         return
     clocks.begin_backward()
     state = _losses
-    state.count += 1
-    began = time.monotonic_ns() if not state.count % _EACH else 0
+    state.count = number = state.count + 1
+    began = time.monotonic_ns() if not number % _EACH else 0
     place = loaders.current()
     if place != state.place:
         state.place, state.index = place, 0
     state.index += 1
-    state.numbers.read()
+    numbers = state.numbers
+    if numbers.under_way:
+        numbers.read()
     syncs.note_backward(frame)
     busy = prints.explain_busy() is not None
     gradients.note_backward(busy)
-    given = frame.f_locals.get("tensors")
-    if type(given) is tuple and len(given) == 1 and not busy:
-        _look(state, given[0], frame)
-        gathers.note_backward(given[0])
+    if not busy:
+        given = frame.f_locals.get("tensors")
+        if type(given) is tuple and len(given) == 1:
+            _look(state, given[0], frame)
+            gathers.note_backward(given[0])
     if began:
         budget.spend(time.monotonic_ns() - _EACH * (time.monotonic_ns() - began))
 
 
 def _look(state: _Losses, loss: Any, frame: FrameType) -> None:
-    torch: Any = sys.modules["torch"]
-    if type(loss) is not torch.Tensor or loss.numel() != 1 or not loss.is_floating_point():
+    if type(loss) is not _tensor or loss.numel() != 1:
         return
-    kind, numbers = loss.device.type, state.numbers
-    if kind == "cpu":
+    numbers = state.numbers
+    if loss.is_cpu:
         value = loss.item()
+        if type(value) is not float:
+            return
         if numbers.since or value - value != 0:
             numbers.judge(state.count, value, describe(), frame)
         else:
             numbers.checked += 1
-    elif kind == "cuda" and loss.dtype is not torch.float64:
-        numbers.send(state.count, loss, describe(), torch)
+    elif loss.is_cuda and loss.is_floating_point():
+        torch: Any = sys.modules["torch"]
+        if loss.dtype is not torch.float64:
+            numbers.send(state.count, loss, describe(), torch)

@@ -17,7 +17,7 @@ from . import budget, clocks, describe, frames, groups, journal
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
+    from types import CodeType, FrameType
     from typing import Any
 
     from ddpdoctor.facts import wire
@@ -54,10 +54,16 @@ class _Ring:
         self.exchanged = 0
         self.signatures: dict[object, int] = {}
         self.sites: dict[object, int] = {}
+        self.paths: dict[tuple[int, int], tuple[int, tuple[tuple[CodeType, int], ...], bool]] = {}
+        """Where a call comes from -> the number of its site, code and line of the frames that made it that one, and
+        whether the last of them was the outermost: to compare frames costs less than to tell whose they are."""
         self.groups = groups.Groups()
         self.ordinals: dict[object, int] = {}
         self.reductions: dict[int, tuple[object, str]] = {}
-        self.unseen = sys.modules["torch._C"].DisableTorchFunction
+        core: Any = sys.modules["torch._C"]
+        self.tensor = sys.modules["torch"].Tensor
+        self.count_modes = getattr(core, "_len_torch_function_stack", _give_one)
+        self.unseen = core.DisableTorchFunction
         """Turns off what modes and subclasses see of attributes; nothing is computed there."""
 
 
@@ -191,19 +197,16 @@ def _write(
         return _write_maker(ring, spec.name, given, frame)
     get = given.get
     tensor, reduction = get(spec.tensor), get("op")
-    with ring.unseen():
-        shape = getattr(tensor, "shape", None)
-        if spec.two_sided:
-            ring.exchanged += _count(tensor)
-        else:
-            ring.elements += _count(tensor)
-        key = (
-            spec.name,
-            tuple(shape) if shape is not None and spec.compared else None,
-            getattr(tensor, "dtype", None),
-            getattr(tensor, "device", None),
-            _name_reduction(ring, reduction) if reduction is not None else None,
-        )
+    reduction = _name_reduction(ring, reduction) if reduction is not None else None
+    if type(tensor) is ring.tensor and not ring.count_modes():
+        elements = tensor.numel()
+        key = (spec.name, tensor.shape if spec.compared else None, tensor.dtype, tensor.device, reduction)
+    else:
+        elements, key = _describe_given(ring, spec, tensor, reduction)
+    if spec.two_sided:
+        ring.exchanged += elements
+    else:
+        ring.elements += elements
     signature = ring.signatures.get(key)
     if signature is None:
         signature = _intern_signature(ring, key, _describe_signature(key))
@@ -240,6 +243,21 @@ def _write(
     return token
 
 
+def _describe_given(
+    ring: _Ring, spec: Spec, tensor: Any, reduction: str | None
+) -> tuple[int, tuple[Any, ...]]:
+    """Return the elements of what a call is given, whatever that is, and the key of its signature."""
+    with ring.unseen():
+        shape = getattr(tensor, "shape", None)
+        return _count(tensor), (
+            spec.name,
+            tuple(shape) if shape is not None and spec.compared else None,
+            getattr(tensor, "dtype", None),
+            getattr(tensor, "device", None),
+            reduction,
+        )
+
+
 def count() -> int:
     """Return how many calls have been written down."""
     return _ring.count if _ring is not None else 0
@@ -265,6 +283,11 @@ def describe_signature(number: int) -> tuple[str, str | None]:
 def name_group(number: int) -> str | None:
     """Return torch's name of a group."""
     return _ring.groups.name(number) if _ring is not None else None
+
+
+def _give_one() -> int:
+    """Stand in for what this torch cannot count."""
+    return 1
 
 
 def _count(given: Any) -> int:
@@ -398,6 +421,22 @@ def count_elements() -> tuple[int, int]:
 
 def _find_site(ring: _Ring, frame: FrameType | None) -> int:
     """Return the number of the user's own lines that a call comes from; 0 where there are none."""
+    if frame is None:
+        return 0
+    known = ring.paths.get((id(frame.f_code), frame.f_lasti))
+    if known is None:
+        return _learn_site(ring, frame, True)
+    number, path, outermost = known
+    each: FrameType | None = frame
+    for code, at in path:
+        if each is None or each.f_code is not code or (at >= 0 and each.f_lasti != at):
+            return _learn_site(ring, frame, False)
+        each = each.f_back
+    return _learn_site(ring, frame, False) if outermost and each is not None else number
+
+
+def _learn_site(ring: _Ring, frame: FrameType, first_time: bool) -> int:
+    """Find it frame by frame, and remember the way where none is remembered yet."""
     first, place = frames.find_place(frame)
     most, foreign = SITE_FRAMES, first is None
     if foreign:
@@ -412,6 +451,10 @@ def _find_site(ring: _Ring, frame: FrameType | None) -> int:
         number = ring.sites[place] = len(ring.sites) + 1
         site = {"number": number, "frames": describe.list_stack(first)[:most]}
         journal.write("site", {**site, "foreign": True} if foreign else site)
+    if first_time and not foreign and len(ring.paths) < INTERNED:
+        path, outermost = frames.list_path(frame)
+        if path:
+            ring.paths[id(frame.f_code), frame.f_lasti] = number, path, outermost
     return number
 
 

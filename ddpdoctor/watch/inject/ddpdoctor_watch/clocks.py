@@ -50,6 +50,11 @@ class _State:
         self.phase = OTHER
         self.since = 0
         self.spent = [0] * PHASES
+        """Of the column that is being filled, the step that is being made included."""
+        self.whole = [0] * PHASES
+        """The same as its last step ended."""
+        self.marking = True
+        """The meetings of this step may be those that its column keeps."""
         self.marks: list[int] = []
         self.met = 0
         self.reduced = 0
@@ -61,6 +66,8 @@ class _State:
         self.steps = -WARM_UP
         self.width = 1
         self.columns: list[_Column] = []
+        self.column: _Column | None = None
+        """The one that is being filled; None where the next step begins one."""
         self.loaders: dict[int, int] = {}
         """Number of a place -> time that was spent waiting for its batches."""
         self.looks: list[list[int]] = []
@@ -78,11 +85,11 @@ class _State:
 class _Column:
     """Steps in a row."""
 
-    def __init__(self, first: int, width: int) -> None:
+    def __init__(self, first: int, width: int, spent: list[int]) -> None:
         self.first = first
         self.count = 0
         self.reduced = 0
-        self.spent = [0] * PHASES
+        self.spent = spent
         self.sampled = choose(first, width)
         self.marks: list[int] = []
         self.met = 0
@@ -142,7 +149,7 @@ def skip() -> None:
 def meet() -> None:
     """Note that a phase has just begun in which this rank may wait for others."""
     state = _state
-    if state.thread != get_ident():
+    if not state.marking or state.thread != get_ident():
         return
     state.met += 1
     marks = state.marks
@@ -162,7 +169,8 @@ def begin_call(waits: bool) -> None:
     if state.thread != get_ident():
         return
     before = enter(CALL if waits else state.phase)
-    meet()
+    if state.marking:
+        meet()
     if waits:
         state.calling = OTHER if before == BACKWARD else before
 
@@ -185,7 +193,8 @@ def begin_backward() -> None:
     if ddp.reducing:
         ddp.reducing = False
         state.reduced += 1
-        meet()
+        if state.marking:
+            meet()
 
 
 def end_step(optimizer: int) -> None:
@@ -207,32 +216,35 @@ def end_step(optimizer: int) -> None:
     elif state.thread != get_ident():
         return
     enter(OPTIMIZER)
-    state.steps += 1
-    if state.steps > 0:
-        _keep(state, state.steps)
-        if state.steps >= state.next_write or state.since - state.written > _LATEST_NS:
+    state.steps = step = state.steps + 1
+    if step <= 0:
+        state.spent = [0] * PHASES
+    else:
+        column = state.column or _begin_column(state, step)
+        column.count = count = column.count + 1
+        column.reduced += state.reduced
+        if step == column.sampled:
+            column.marks, column.met = state.marks, state.met
+        state.whole = state.spent[:]
+        if count >= state.width:
+            state.column = column = None
+            state.spent = [0] * PHASES
+        state.marking = column is None or step + 1 == column.sampled
+        if step >= state.next_write or state.since - state.written > _LATEST_NS:
             write()
-    state.spent = [0] * PHASES
-    state.marks = []
-    state.met = state.reduced = 0
+    if state.met:
+        state.marks = []
+        state.met = 0
+    state.reduced = 0
 
 
-def _keep(state: _State, step: int) -> None:
-    columns, width = state.columns, state.width
-    if not columns or columns[-1].count >= width:
-        if len(columns) >= COLUMNS:
-            _halve(state)
-            width = state.width
-        if not columns or columns[-1].count >= width:
-            columns.append(_Column(step, width))
-    column = columns[-1]
-    column.count += 1
-    column.reduced += state.reduced
-    spent = column.spent
-    for phase, took in enumerate(state.spent):
-        spent[phase] += took
-    if step == column.sampled:
-        column.marks, column.met = state.marks, state.met
+def _begin_column(state: _State, step: int) -> _Column:
+    """Begin a column with a step that has just ended."""
+    if len(state.columns) >= COLUMNS:
+        _halve(state)
+    column = state.column = _Column(step, state.width, state.spent)
+    state.columns.append(column)
+    return column
 
 
 def _halve(state: _State) -> None:
@@ -309,6 +321,9 @@ def write() -> None:
     if state.steps <= 0 or not state.columns:
         return
     state.written = state.since
+    columns = [(each, each.spent) for each in state.columns]
+    if state.column is not None:
+        columns[-1] = state.column, state.whole  # without the step that is being made
     while state.next_write <= state.steps:
         state.next_write *= 2
     if not budget.has_room():
@@ -326,10 +341,10 @@ def write() -> None:
             # In microseconds.
             "columns": [
                 [
-                    each.first, each.count, each.reduced, *(took // 1000 for took in each.spent),
+                    each.first, each.count, each.reduced, *(took // 1000 for took in spent),
                     each.sampled, each.met, *(mark // 1000 for mark in each.marks),
                 ]
-                for each in state.columns
+                for each, spent in columns
             ],
             "looks": [[look[0], *(took // 1000 if took >= 0 else -1 for took in look[1:])] for look in state.looks],
         },

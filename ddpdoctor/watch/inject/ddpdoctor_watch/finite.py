@@ -38,7 +38,7 @@ class Finite:
         self.since = 0
         self.runs = 0
         self._slots: Any = None
-        self._under_way: list[tuple[int, int, dict[str, object]]] = []
+        self.under_way: list[tuple[int, int, dict[str, object]]] = []
         self._unwritten: dict[str, object] | None = None
 
     def judge(self, number: int, value: float, told: dict[str, object], frame: FrameType | None) -> None:
@@ -77,24 +77,24 @@ class Finite:
 
     def send(self, number: int, value: Any, told: dict[str, object], torch: Any) -> None:
         """Let a number on a GPU be copied to the host, after what is queued before it."""
-        if len(self._under_way) >= SLOTS:
+        if len(self.under_way) >= SLOTS:
             return
         if self._slots is None:
             self._slots = torch.full((SLOTS,), _MARK, dtype=torch.float32, pin_memory=True)
-        used = {slot for slot, _, _ in self._under_way}
+        used = {slot for slot, _, _ in self.under_way}
         slot = next(each for each in range(SLOTS) if each not in used)
         self._slots[slot] = _MARK
         self._slots[slot].copy_(value.detach().reshape(()), non_blocking=True)
-        self._under_way.append((slot, number, told))
+        self.under_way.append((slot, number, told))
 
     def read(self) -> None:
         """Judge the numbers that have arrived, in their order."""
-        while self._under_way:
-            slot, number, told = self._under_way[0]
+        while self.under_way:
+            slot, number, told = self.under_way[0]
             value = self._slots[slot].item()
             if value == _MARK:
                 return
-            del self._under_way[0]
+            del self.under_way[0]
             self.judge(number, value, told, None)
 
     def note_end(self, count: int) -> None:

@@ -99,8 +99,12 @@ def note_call(name: str, given: Any, outputs: Any, frame: FrameType | None) -> N
 
 def note_backward(loss: Any) -> None:
     """Look for what was gathered among what the backward of a loss needs, as it begins."""
-    if not _state.pending:
-        return
+    if _state.pending:
+        _look_through(loss)
+
+
+@unseen.behind
+def _look_through(loss: Any) -> None:
     pending, _state.pending = _state.pending, []
     if type(loss) is not sys.modules["torch"].Tensor or loss.grad_fn is None:
         return

@@ -16,7 +16,6 @@ from . import backwards, budget, ddp, finite, journal, prints, tree, unseen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import FrameType
     from typing import Any
 
 SMALL = 1 << 14
@@ -45,6 +44,8 @@ class _Probe:
     def __init__(self, number: int, name: str) -> None:
         self.numbers = finite.Finite(what="gradient", model=number, name=name)
         self.handle: Any = None
+        self.exact = False
+        """A sum of finite gradients is taken as it is: autograd gives them the type of the parameter."""
 
     def put(self, parameter: Any) -> bool:
         """Look at the gradient of a parameter from now on; False where that cannot be."""
@@ -53,6 +54,7 @@ class _Probe:
             node = parameter.view_as(parameter).grad_fn.next_functions[0][0]
         register = getattr(node, "register_prehook", None)
         if register is not None:
+            self.exact = parameter.element_size() >= _EXACT
             self.handle = register(self._look)
         return register is not None
 
@@ -65,31 +67,31 @@ class _Probe:
     def _look(self, gradients: Any) -> None:
         try:
             gradient = gradients[0]
-            if not _busy and type(gradient) is sys.modules["torch"].Tensor:
-                self._take(gradient, sys._getframe())
+            if not _busy and type(gradient) is _tensor:
+                self._take(gradient)
         except Exception as error:
             journal.failed("gradients", error)
 
-    @unseen.behind
-    def _take(self, gradient: Any, frame: FrameType) -> None:
-        torch: Any = sys.modules["torch"]
-        kind = gradient.device.type
-        if kind not in ("cpu", "cuda") or gradient.layout is not torch.strided:
+    @unseen.behind_plain
+    def _take(self, gradient: Any) -> None:
+        if gradient.layout is not _strided:
             return
         numbers = self.numbers
         # Not the first one, which starts what later ones find there.
         began = time.monotonic_ns() if numbers.checked % _EACH == _EACH - 1 else 0
-        plain = gradient.detach()
-        total = plain.sum() if plain.element_size() >= _EXACT else plain.sum(dtype=torch.float32)
-        if kind == "cpu":
-            value = total.item()
+        if gradient.requires_grad:  # a graph of the backward is being made
+            gradient = gradient.detach()
+        if gradient.is_cpu:
+            value = (gradient.sum() if self.exact else gradient.sum(dtype=_wide)).item()
             if numbers.since or value - value != 0:
-                numbers.judge(backwards.count(), value, backwards.describe(), frame)
+                numbers.judge(backwards.count(), value, backwards.describe(), sys._getframe())
             else:
                 numbers.checked += 1
-        else:
-            numbers.read()
-            numbers.send(backwards.count(), total, backwards.describe(), torch)
+        elif gradient.is_cuda:
+            if numbers.under_way:
+                numbers.read()
+            total = gradient.sum() if self.exact else gradient.sum(dtype=_wide)
+            numbers.send(backwards.count(), total, backwards.describe(), sys.modules["torch"])
         if began:
             budget.spend(time.monotonic_ns() - _EACH * (time.monotonic_ns() - began))
 
@@ -104,6 +106,7 @@ class _Watched:
         self.probes: dict[int, _Probe] = {}
         """Place of a parameter among those that the wrapper reduces -> its probe."""
 
+    @unseen.behind
     def choose(self, order: list[int]) -> None:
         """Look at gradients that are spread over the order in which they come, the last one among them."""
         entry = next((each for each in ddp.list_entries() if each.number == self.number), None)
@@ -128,6 +131,10 @@ _pending: list[_Watched] = []
 """Those of which the order of the gradients is not known yet."""
 _busy = False
 """Nothing may be computed in this backward."""
+_tensor: Any = None
+_strided: Any = None
+_wide: Any = None
+"""Of torch's: the class of plain tensors, their layout, and the type in which what may overflow is summed."""
 
 
 def watch(wrapper: Any) -> None:
@@ -138,6 +145,9 @@ def watch(wrapper: Any) -> None:
         return
     if entry is None or ddp.is_compiling():
         return
+    global _tensor, _strided, _wide
+    torch: Any = sys.modules["torch"]
+    _tensor, _strided, _wide = torch.Tensor, torch.strided, torch.float32
     watched = _Watched(wrapper, entry.number)
     watched.choose(list(range(len(entry.parameters)))[::-1])  # those of the first layer come last, mostly
     _watched.append(watched)
@@ -152,7 +162,7 @@ def note_backward(busy: bool) -> None:
     """
     global _busy
     _busy = busy
-    for watched in list(_pending):
+    for watched in tuple(_pending) if _pending else ():
         watched.tries += 1
         wrapper = watched.wrapper()
         order = _read_order(wrapper)

@@ -103,7 +103,7 @@ def guard(function: Callable[..., Any], otherwise: Any = None, lost: Any = None)
     return guarded
 
 
-def wrap(owner: Any, name: str, before: Any = None, after: Any = None) -> None:
+def wrap(owner: Any, name: str, before: Any = None, after: Any = None, plain: bool = False) -> None:
     """Call functions of ours when one of torch's is called, best one that does not raise: ours is in its traceback.
 
     Args:
@@ -111,6 +111,7 @@ def wrap(owner: Any, name: str, before: Any = None, after: Any = None) -> None:
         name: Of it.
         before: Called before it with None, the caller's frame and the arguments by position.
         after: Called after it, with its result instead of None.
+        plain: They ask nothing of subclasses of tensors, and are called in each step.
     """
     real = getattr(owner, name, None)
     if real is None:
@@ -119,8 +120,9 @@ def wrap(owner: Any, name: str, before: Any = None, after: Any = None) -> None:
 
     from . import unseen
 
-    see_before = unseen.behind(before) if before is not None else None
-    see_after = unseen.behind(after) if after is not None else None
+    hide = unseen.behind_plain if plain else unseen.behind
+    see_before = hide(before) if before is not None else None
+    see_after = hide(after) if after is not None else None
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         nonlocal see_before, see_after

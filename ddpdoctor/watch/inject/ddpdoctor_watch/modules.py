@@ -57,6 +57,11 @@ def open_window(number: int) -> None:
         budget.abstain("modules can no longer be seen to run")
 
 
+def is_open() -> bool:
+    """Whether anybody wants to see modules."""
+    return bool(_state.wanted)
+
+
 def close_window(number: int) -> None:
     """Look at modules no longer, where nobody else wants to."""
     _state.wanted.discard(number)

@@ -80,6 +80,8 @@ class _Optimizer:
         self.last_seen: dict[int, tuple[int, int, int]] = {}
         self.sites: dict[tuple[int, int], list[Any]] = {}
         """Line that steps it -> how often, its frames, and its code, so that the id stays its own."""
+        self.latest: tuple[Any, Any, int, list[Any]] = (None, None, 0, [])
+        """Code that called us, code of its caller and where in it, and that line's entry among the sites."""
         self.wrappers: set[int] = set()
         """Numbers of those whose parameters it steps."""
         self.shadows = 0
@@ -162,7 +164,11 @@ def _begin_step(optimizer: Any, frame: FrameType) -> None:
             rate = group.get("lr")
             if type(rate) is float:  # a tensor may lie on a device, which would be waited for
                 entry.rated += rate
-        _note_site(entry, frames.find_near(frame, _NEAR))
+        caller, (code, line, at, site) = frame.f_back, entry.latest
+        if caller is not None and caller.f_code is line and caller.f_lasti == at and frame.f_code is code:
+            site[0] += 1
+        else:
+            _note_site(entry, frame)
         entry.shadows += joins.leaving
         entry.before = None  # the step before may have raised
         ddp.inside = 0  # also where a forward raised
@@ -189,6 +195,8 @@ def _end_step(optimizer: Any) -> None:
             modules.open_window(entry.number)
         elif looked:
             modules.close_window(entry.number)
+        elif not modules.is_open():
+            return
         modules.close_window(modules.EVALUATION)
         clocks.skip()
     except Exception as error:
@@ -256,16 +264,20 @@ def _meet(optimizer: Any) -> _Optimizer | None:
     return entry
 
 
-def _note_site(entry: _Optimizer, frame: FrameType | None) -> None:
+def _note_site(entry: _Optimizer, frame: FrameType) -> None:
     """Count a step at the line that makes it."""
-    if frame is None:
+    own = frames.find_near(frame, _NEAR)
+    if own is None:
         return
-    key = id(frame.f_code), frame.f_lasti
+    key = id(own.f_code), own.f_lasti
     site = entry.sites.get(key)
-    if site is not None:
-        site[0] += 1
-    elif len(entry.sites) < _SITES:
-        entry.sites[key] = [1, frames.list_own(frame, _SITE_FRAMES), frame.f_code]
+    if site is None:
+        if len(entry.sites) >= _SITES:
+            return
+        site = entry.sites[key] = [0, frames.list_own(own, _SITE_FRAMES), own.f_code]
+    site[0] += 1
+    if own is frame.f_back:
+        entry.latest = frame.f_code, own.f_code, own.f_lasti, site
 
 
 @unseen.behind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from . import ddp, describe, frames, journal
+from . import ddp, describe, frames, journal, unseen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,6 +43,15 @@ class _Cost:
 
 
 _state = _State()
+_plain: tuple[Any, ...] = ()
+"""Torch's classes of tensors that are not subclasses of anybody's."""
+
+
+def install() -> None:
+    """Know the classes of torch's own; called when a group of several ranks has been made."""
+    global _plain
+    torch: Any = sys.modules["torch"]
+    _plain = torch.Tensor, torch.nn.Parameter
 
 
 def after_fork() -> None:
@@ -60,8 +69,15 @@ def note_backward(frame: FrameType) -> None:
         if not getattr(wrapper, "require_backward_grad_sync", True):
             _note_unenclosed(entry.number, frame)
         first = entry.parameters[0]() if entry.parameters else None
-        if first is not None and first.is_leaf and first.grad is not None:
+        if first is not None and (_has_gradient if type(first) in _plain else _ask_unseen)(first):
             _state.kept += 1
+
+
+def _has_gradient(parameter: Any) -> bool:
+    return parameter.is_leaf and parameter.grad is not None
+
+
+_ask_unseen = unseen.behind(_has_gradient)
 
 
 def begin_search(number: int) -> None:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 _inside: Any = _local()
 _tools: tuple[Any, ...] = ()
-"""Of torch's: what counts modes, what turns them off, what turns recording off, and the compiler's callback."""
+"""Of torch's: what turns functions of modes off, what turns modes off, what counts modes, what turns recording off, what
+reads and sets the compiler's callback, and what counts modes of functions."""
 
 
 def behind(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -29,7 +30,7 @@ def behind(function: Callable[..., Any]) -> Callable[..., Any]:
         tools = _tools or _find_tools()
         if not tools or getattr(_inside, "value", False):
             return function(*args)
-        functions_off, modes_off, count_modes, record, read_callback, set_callback = tools
+        functions_off, modes_off, count_modes, record, read_callback, set_callback, _ = tools
         callback = read_callback()
         if callback is not None:
             set_callback(None)  # else the compiler takes each function that runs below a compiled one
@@ -46,6 +47,27 @@ def behind(function: Callable[..., Any]) -> Callable[..., Any]:
             record(True)
             if callback is not None:
                 set_callback(callback)
+
+    return wrapper
+
+
+def behind_plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Do as `behind` does, for less, of a function that asks nothing of subclasses of tensors.
+
+    Where no mode and no compiler is at work, recording is all that is to be turned off.
+    """
+    hidden = behind(function)
+
+    def wrapper(*args: Any) -> Any:
+        tools = _tools
+        if not tools or tools[2]() or tools[6]() or tools[4]() is not None:
+            return hidden(*args)
+        record = tools[3]
+        record(False)
+        try:
+            return function(*args)
+        finally:
+            record(True)
 
     return wrapper
 
@@ -71,9 +93,15 @@ def _find_tools() -> tuple[Any, ...]:
         getattr(getattr(core, "_autograd", None), "_enable_record_function", _give_none),
         getattr(compiler, "get_eval_frame_callback", _give_none) if set_callback is not None else _give_none,
         set_callback,
+        getattr(core, "_len_torch_function_stack", _give_true),
     )
     return _tools
 
 
 def _give_none(*args: Any) -> None:
     """Stand in for what this torch does not have."""
+
+
+def _give_true() -> bool:
+    """Stand in for what this torch cannot tell."""
+    return True
