@@ -80,8 +80,9 @@ def after_fork() -> None:
 
 
 def _note_backward(_: Any, frame: FrameType, args: Any) -> None:
-    if frame.f_code.co_name != "backward":
-        return
+    seen = frame.f_locals
+    if "grad_tensors" not in seen:
+        return  # not torch.autograd.backward
     clocks.begin_backward()
     state = _losses
     state.count = number = state.count + 1
@@ -97,7 +98,7 @@ def _note_backward(_: Any, frame: FrameType, args: Any) -> None:
     busy = prints.explain_busy() is not None
     gradients.note_backward(busy)
     if not busy:
-        given = frame.f_locals.get("tensors")
+        given = seen.get("tensors")
         if type(given) is tuple and len(given) == 1:
             _look(state, given[0], frame)
             gathers.note_backward(given[0])

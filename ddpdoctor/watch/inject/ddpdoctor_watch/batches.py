@@ -24,19 +24,34 @@ _FRAMES = 6
 
 _counts: dict[tuple[int, int, int], int] = {}
 """Model, place of the loader and epoch -> batches seen."""
+_done: dict[int, tuple[int, int]] = {}
+"""Model -> place and epoch of which it has seen enough."""
 _MOST = 1000
 
 
+def is_due(model: int) -> bool:
+    """Whether it is time to look at what a wrapper's forward is given; counts it where it is.
+
+    Args:
+        model: The wrapper's number.
+    """
+    reading = loaders.current()
+    if _done.get(model) == reading:
+        return False
+    due = _is_due(model, *reading)
+    if not due:
+        _done[model] = reading
+    return due
+
+
 def take_forward(model: int, frame: FrameType) -> None:
-    """Look at what a wrapper's forward is given, where it is time for it.
+    """Look at what a wrapper's forward is given, once it is due.
 
     Args:
         model: The wrapper's number.
         frame: Of DistributedDataParallel._pre_forward.
     """
     place, epoch = loaders.current()
-    if not _is_due(model, place, epoch):
-        return
     seen = frame.f_locals
     joining = getattr(getattr(seen.get("self"), "_join_config", None), "enable", False) is True
     _take(model, place, epoch, (seen.get("inputs"), seen.get("kwargs")), frame, joining)
@@ -52,6 +67,7 @@ def take_call(model: int, frame: FrameType) -> None:
 def after_fork() -> None:
     """A forked child starts anew."""
     _counts.clear()
+    _done.clear()
 
 
 def _is_due(model: int, place: int, epoch: int) -> bool:

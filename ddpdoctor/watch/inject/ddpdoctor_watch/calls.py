@@ -12,12 +12,12 @@ import sys
 import time
 from _thread import _local, get_ident
 
-from . import budget, clocks, describe, frames, groups, journal
+from . import budget, clocks, frames, groups, journal, sites
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType, FrameType
+    from types import FrameType
     from typing import Any
 
     from ddpdoctor.facts import wire
@@ -29,13 +29,11 @@ else:
 CAPACITY = 4096
 """Records; the oldest is overwritten. 260 kB a rank."""
 INTERNED = 4000
-"""Signatures, and call sites, that get a number; later ones are number 0: a program that makes shapes anew at each step
-shall not fill the memory of the job."""
+"""Signatures that get a number; later ones are number 0: a program that makes shapes anew at each step must not fill
+the memory of the job."""
+FORWARD = "DistributedDataParallel.forward"
 REDUCTIONS = 64
 """Reductions whose names are remembered; those with a factor (PREMUL_SUM) are made anew for each call."""
-SITE_FRAMES = 12
-THREAD_FRAMES = 32
-"""The same of a call in a library's thread: out to where the thread was started."""
 
 _WORD = 0xFFFFFFFFFFFFFFFF
 
@@ -53,13 +51,12 @@ class _Ring:
         self.elements = 0
         self.exchanged = 0
         self.signatures: dict[object, int] = {}
-        self.sites: dict[object, int] = {}
-        self.paths: dict[tuple[int, int], tuple[int, tuple[tuple[CodeType, int], ...], bool]] = {}
-        """Where a call comes from -> the number of its site, code and line of the frames that made it that one, and
-        whether the last of them was the outermost: to compare frames costs less than to tell whose they are."""
+        self.sites = sites.Sites()
         self.groups = groups.Groups()
         self.ordinals: dict[object, int] = {}
         self.reductions: dict[int, tuple[object, str]] = {}
+        self.reduction: tuple[object, str] = (None, "")
+        """The one that was named last."""
         core: Any = sys.modules["torch._C"]
         self.tensor = sys.modules["torch"].Tensor
         self.count_modes = getattr(core, "_len_torch_function_stack", _give_one)
@@ -87,6 +84,14 @@ def note_beginning(spec: Spec, frame: FrameType) -> None:
     except Exception as error:
         give_up()
         journal.failed("calls", error)
+
+
+def is_inside() -> bool:
+    """Whether this thread makes a call that is written down already: what is called in it is a part of that."""
+    if not getattr(_depth, "value", 0):
+        return False
+    _depth.token = 0
+    return True
 
 
 def take_token() -> int:
@@ -142,7 +147,7 @@ def begin_other(op: str, index: int, frame: FrameType | None, **more: object) ->
     """Write down that something begins that is no public collective but may wait for other ranks.
 
     Args:
-        op: What, e.g. ``DistributedDataParallel.forward``.
+        op: What, e.g. ``DistributedDataParallel``.
         index: Which of several.
         frame: Where.
         more: What else makes it another signature.
@@ -150,15 +155,25 @@ def begin_other(op: str, index: int, frame: FrameType | None, **more: object) ->
     Returns:
         What `end_other` wants.
     """
+    return _begin_other((op, index, *more.values()), frame, more)
+
+
+def begin_forward(index: int, syncs: bool, reduces: bool, frame: FrameType | None) -> int:
+    """Do the same for a forward of DistributedDataParallel: it broadcasts buffers; its backward reduces."""
+    return _begin_other((FORWARD, index, syncs, reduces), frame, None)
+
+
+def _begin_other(key: tuple[object, ...], frame: FrameType | None, more: dict[str, object] | None) -> int:
     ring = _ring or _open()
     if ring is None:
         return 0
-    key = (op, index, *more.values())
     signature = ring.signatures.get(key)
     if signature is None:
-        signature = _intern_signature(ring, key, {"op": op, "index": index, **more})
-    ordinal = ring.ordinals[(op, index)] = ring.ordinals.get((op, index), 0) + 1
-    return _append(ring, ordinal, signature, _find_site(ring, frame), 0, -1, 0, wire.OTHER)
+        fields = dict(zip(("syncs", "reduces"), key[2:])) if more is None else more
+        signature = _intern_signature(ring, key, {"op": key[0], "index": key[1], **fields})
+    place = key[:2]
+    ordinal = ring.ordinals[place] = ring.ordinals.get(place, 0) + 1
+    return _append(ring, ordinal, signature, ring.sites.find(frame), 0, -1, 0, wire.OTHER)
 
 
 def end_other(token: int) -> None:
@@ -196,7 +211,8 @@ def _write(
     if spec.makes:
         return _write_maker(ring, spec.name, given, frame)
     get = given.get
-    tensor, reduction = get(spec.tensor), get("op")
+    tensor: Any = get(spec.tensor)
+    reduction = get("op")
     reduction = _name_reduction(ring, reduction) if reduction is not None else None
     if type(tensor) is ring.tensor and not ring.count_modes():
         elements = tensor.numel()
@@ -233,7 +249,7 @@ def _write(
     if get("async_op"):
         flags |= wire.ASYNC
     ordinal = ring.ordinals[kind] = ring.ordinals.get(kind, 0) + 1
-    token = _append(ring, ordinal, signature, _find_site(ring, frame), group, peer, tag, flags)
+    token = _append(ring, ordinal, signature, ring.sites.find(frame), group, peer, tag, flags)
     if spec.gathered is not None and gathers is not None:
         gathers(spec.name, tensor, get(spec.gathered), frame)
     if not spec.two_sided and ring.groups.count_members(group) >= budget.ranks:
@@ -310,17 +326,21 @@ def _write_maker(ring: _Ring, name: str, given: dict[Any, Any], frame: FrameType
     named = name == "new_group" and not given.get("use_local_synchronization")
     # The place of a tag, which such a call has none of: one more than the number that becomes the group's name.
     tag = groups.count_made() + 1 if named else 0
-    return _append(ring, ordinal, signature, _find_site(ring, frame), 0, -1, tag, 0)
+    return _append(ring, ordinal, signature, ring.sites.find(frame), 0, -1, tag, 0)
 
 
 def _name_reduction(ring: _Ring, reduction: Any) -> str:
     """Return its name; torch itself takes longer for that than we do for all the rest."""
-    known = ring.reductions.get(id(reduction))
-    if known is None or known[0] is not reduction:
+    known = ring.reduction
+    if known[0] is reduction:
+        return known[1]
+    found = ring.reductions.get(id(reduction))
+    if found is None or found[0] is not reduction:
         if len(ring.reductions) >= REDUCTIONS:
             ring.reductions.clear()
-        known = ring.reductions[id(reduction)] = (reduction, str(reduction))
-    return known[1]
+        found = ring.reductions[id(reduction)] = (reduction, str(reduction))
+    ring.reduction = found
+    return found[1]
 
 
 def _append(
@@ -417,51 +437,3 @@ def made_count(ops: frozenset[str]) -> int:
 def count_elements() -> tuple[int, int]:
     """Return how many elements of tensors they were given: collectives, and sends and receives."""
     return (_ring.elements, _ring.exchanged) if _ring is not None else (0, 0)
-
-
-def _find_site(ring: _Ring, frame: FrameType | None) -> int:
-    """Return the number of the user's own lines that a call comes from; 0 where there are none."""
-    if frame is None:
-        return 0
-    known = ring.paths.get((id(frame.f_code), frame.f_lasti))
-    if known is None:
-        return _learn_site(ring, frame, True)
-    number, path, outermost = known
-    each: FrameType | None = frame
-    for code, at in path:
-        if each is None or each.f_code is not code or (at >= 0 and each.f_lasti != at):
-            return _learn_site(ring, frame, False)
-        each = each.f_back
-    return _learn_site(ring, frame, False) if outermost and each is not None else number
-
-
-def _learn_site(ring: _Ring, frame: FrameType, first_time: bool) -> int:
-    """Find it frame by frame, and remember the way where none is remembered yet."""
-    first, place = frames.find_place(frame)
-    most, foreign = SITE_FRAMES, first is None
-    if foreign:
-        first, place = _find_thread(frame)
-        most = THREAD_FRAMES
-    if first is None:
-        return 0
-    number = ring.sites.get(place)
-    if number is None:
-        if len(ring.sites) >= INTERNED:
-            return 0
-        number = ring.sites[place] = len(ring.sites) + 1
-        site = {"number": number, "frames": describe.list_stack(first)[:most]}
-        journal.write("site", {**site, "foreign": True} if foreign else site)
-    if first_time and not foreign and len(ring.paths) < INTERNED:
-        path, outermost = frames.list_path(frame)
-        if path:
-            ring.paths[id(frame.f_code), frame.f_lasti] = number, path, outermost
-    return number
-
-
-def _find_thread(frame: FrameType | None) -> tuple[FrameType | None, tuple[object, ...]]:
-    """Return the frame of a call in a thread that a library has started, where no line is the user's, and its key."""
-    from . import hooks
-
-    if frame is None or get_ident() == hooks.main_thread:
-        return None, ()
-    return frame, (id(frame.f_code), frame.f_lasti, get_ident())

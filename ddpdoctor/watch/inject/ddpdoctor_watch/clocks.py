@@ -227,9 +227,9 @@ def end_step(optimizer: int) -> None:
             column.marks, column.met = state.marks, state.met
         state.whole = state.spent[:]
         if count >= state.width:
-            state.column = column = None
+            state.column = None
             state.spent = [0] * PHASES
-        state.marking = column is None or step + 1 == column.sampled
+        state.marking = count >= state.width or step + 1 == column.sampled
         if step >= state.next_write or state.since - state.written > _LATEST_NS:
             write()
     if state.met:

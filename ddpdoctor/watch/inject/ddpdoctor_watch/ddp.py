@@ -41,6 +41,8 @@ class _Wrapped:
 
 _wrapped: list[_Wrapped] = []
 _by_id: dict[int, _Wrapped] = {}
+_latest: _Wrapped | None = None
+"""The one that was asked for last."""
 _count = 0
 forwards: dict[int, tuple[int, int, int]] = {}
 """Number of a wrapper -> its forwards in training whose backward reduces, those whose backward does not, and of
@@ -143,8 +145,15 @@ def is_compiling() -> bool:
 
 def number(wrapper: Any) -> int:
     """Return the how-manyth of this process's wrappers it is, from 1; 0 where it is not known."""
+    global _latest
+    entry = _latest
+    if entry is not None and entry.wrapper() is wrapper:
+        return entry.number
     entry = _by_id.get(id(wrapper))
-    return entry.number if entry is not None and entry.wrapper() is wrapper else 0
+    if entry is None or entry.wrapper() is not wrapper:
+        return 0
+    _latest = entry
+    return entry.number
 
 
 def watch_forwards(wrapper: Any) -> None:

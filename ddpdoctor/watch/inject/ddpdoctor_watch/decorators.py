@@ -213,8 +213,11 @@ def watch_undecorated(module: ModuleType) -> None:
     frame_of = sys._getframe
     find = specs.get
     note = hooks.guard(calls.note_beginning, None, calls.give_up)
+    is_inside = hooks.guard(calls.is_inside, False)
 
     def _rank_not_in_group(group: Any) -> Any:
+        if is_inside():
+            return real(group)
         spec = find(frame_of(1).f_code)
         if spec is not None:
             note(spec, frame_of(1))

@@ -108,22 +108,22 @@ def find_place(frame: FrameType | None) -> tuple[FrameType | None, tuple[object,
     return first, tuple(key)
 
 
-def list_path(frame: FrameType | None) -> tuple[tuple[tuple[CodeType, int], ...], bool]:
+def list_way(frame: FrameType | None) -> tuple[tuple[tuple[CodeType, int], ...], bool]:
     """Return what a place's key was made of: code of each frame, and where in it, -1 for one that is not the user's.
 
     Returns:
         The frames, none where there are too many; and whether the last one is the outermost.
     """
-    path: list[tuple[CodeType, int]] = []
+    way: list[tuple[CodeType, int]] = []
     own = 0
     while frame is not None and own < CALLERS:
-        if len(path) >= DEPTH:
+        if len(way) >= DEPTH:
             return (), False
         mine = is_own(frame)
         own += mine
-        path.append((frame.f_code, frame.f_lasti if mine else -1))
+        way.append((frame.f_code, frame.f_lasti if mine else -1))
         frame = frame.f_back
-    return tuple(path), own < CALLERS
+    return tuple(way), own < CALLERS
 
 
 def _learn(code: CodeType) -> tuple[CodeType, bool]:

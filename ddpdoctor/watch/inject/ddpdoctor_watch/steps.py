@@ -81,7 +81,7 @@ class _Optimizer:
         self.sites: dict[tuple[int, int], list[Any]] = {}
         """Line that steps it -> how often, its frames, and its code, so that the id stays its own."""
         self.latest: tuple[Any, Any, int, list[Any]] = (None, None, 0, [])
-        """Code that called us, code of its caller and where in it, and that line's entry among the sites."""
+        """Names of the module that called us, code of its caller and where in it, and the entry of that line."""
         self.wrappers: set[int] = set()
         """Numbers of those whose parameters it steps."""
         self.shadows = 0
@@ -95,6 +95,8 @@ class _State:
 
     def __init__(self) -> None:
         self.known: dict[int, _Optimizer] = {}
+        self.latest: _Optimizer | None = None
+        """The one that stepped last."""
         self.count = 0
         self.looks = self.steps = 0
         self.finished = False
@@ -152,11 +154,14 @@ TRACED: tuple[Any, ...] = (before_step, after_step)
 def _begin_step(optimizer: Any, frame: FrameType) -> None:
     """Take fingerprints of the parameters where it is time for it."""
     try:
-        entry = _state.known.get(id(optimizer))
+        entry = _state.latest
         if entry is None or entry.ref() is not optimizer:
-            entry = _meet(optimizer)
-            if entry is None:
-                return
+            entry = _state.known.get(id(optimizer))
+            if entry is None or entry.ref() is not optimizer:
+                entry = _meet(optimizer)
+                if entry is None:
+                    return
+            _state.latest = entry
         clocks.end_step(entry.number)
         entry.steps = step = entry.steps + 1
         _state.steps += 1
@@ -164,8 +169,8 @@ def _begin_step(optimizer: Any, frame: FrameType) -> None:
             rate = group.get("lr")
             if type(rate) is float:  # a tensor may lie on a device, which would be waited for
                 entry.rated += rate
-        caller, (code, line, at, site) = frame.f_back, entry.latest
-        if caller is not None and caller.f_code is line and caller.f_lasti == at and frame.f_code is code:
+        caller, (names, code, at, site) = frame.f_back, entry.latest
+        if frame.f_globals is names and caller is not None and caller.f_lasti == at and caller.f_code is code:
             site[0] += 1
         else:
             _note_site(entry, frame)
@@ -185,9 +190,11 @@ def _end_step(optimizer: Any) -> None:
     """Take fingerprints of the gradients that the step has used, and write down what was seen of it."""
     try:
         clocks.enter(clocks.OTHER)
-        entry = _state.known.get(id(optimizer))
-        if entry is None:
-            return
+        entry = _state.latest
+        if entry is None or entry.ref() is not optimizer:
+            entry = _state.known.get(id(optimizer))
+            if entry is None:
+                return
         looked = entry.before is not None
         if looked:
             _take_after(entry)
@@ -277,7 +284,7 @@ def _note_site(entry: _Optimizer, frame: FrameType) -> None:
         site = entry.sites[key] = [0, frames.list_own(own, _SITE_FRAMES), own.f_code]
     site[0] += 1
     if own is frame.f_back:
-        entry.latest = frame.f_code, own.f_code, own.f_lasti, site
+        entry.latest = frame.f_globals, own.f_code, own.f_lasti, site
 
 
 @unseen.behind

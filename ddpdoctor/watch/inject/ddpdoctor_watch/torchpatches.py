@@ -50,7 +50,6 @@ _FRAMES = 12
 """Of the stack at a milestone: enough to come out of torch into the user's code."""
 
 _DDP = "DistributedDataParallel"
-_FORWARD = f"{_DDP}.forward"
 _begun: dict[tuple[str, int], int] = {}
 """What has begun and not ended: what `calls.end_other` wants."""
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -276,30 +275,30 @@ def _see_forwards(owner: Any) -> None:
         journal.trouble("patch", f"{owner.__name__} has no _check_sync_bufs_pre_fwd and _post_fwd")
         return
     begun: dict[int, int] = {}
-    number_of, begin, end, frame_of = ddp.number, calls.begin_other, calls.end_other, sys._getframe
-    is_training, note, take_batch = (
-        sys.modules["torch"].is_grad_enabled,
-        ddp.note_forward,
-        batches.take_forward,
-    )
-
+    number_of, begin, end, frame_of = ddp.number, calls.begin_forward, calls.end_other, sys._getframe
+    is_training, note, is_due = sys.modules["torch"].is_grad_enabled, ddp.note_forward, batches.is_due
     looks, enter = budget.level != budget.OFF, clocks.enter
     begin_search = syncs.begin_search
+    kind = getattr(sys.modules.get("torch.nn.modules.module"), "Module", None)
+    door = getattr(getattr(kind, "_wrapped_call_impl", None), "__code__", None)
 
     def _check_sync_bufs_pre_fwd(self: Any) -> Any:
         syncs = real_pre(self)
         try:
             number = number_of(self)
             reduces = bool(getattr(self, "require_backward_grad_sync", True))  # not within no_sync
-            begun[id(self)] = begin(_FORWARD, number, frame_of(1), syncs=bool(syncs), reduces=reduces)
+            begun[number] = begin(number, bool(syncs), reduces, _find_caller(door))
             ddp.inside += 1
             if looks:
                 enter(clocks.FORWARD)
                 if syncs:
                     clocks.meet()
             if looks and self.training and is_training():
-                clocks.note_forward(self, note(number, reduces))
-                take_batch(number, frame_of(1))
+                count = note(number, reduces)
+                if count <= clocks.EARLY or not count % clocks.EACH:
+                    clocks.note_forward(self, count)
+                if is_due(number):
+                    batches.take_forward(number, frame_of(1))
             elif not self.training:
                 evaluations.take_forward(number, self, bool(syncs), frame_of(1))
         except Exception as error:
@@ -308,10 +307,11 @@ def _see_forwards(owner: Any) -> None:
 
     def _check_sync_bufs_post_fwd(self: Any) -> Any:
         try:
-            end(begun.pop(id(self), 0))
+            number = number_of(self)
+            end(begun.pop(number, 0))
             ddp.inside = max(0, ddp.inside - 1)
             if looks and self.find_unused_parameters and not self.static_graph:
-                begin_search(number_of(self))
+                begin_search(number)
             enter(clocks.OTHER)
         except Exception as error:
             journal.failed("forward", error)
@@ -320,6 +320,20 @@ def _see_forwards(owner: Any) -> None:
     for wrapper in (_check_sync_bufs_pre_fwd, _check_sync_bufs_post_fwd):
         hooks.skip_code(wrapper.__code__)
         hooks.replace(owner, wrapper.__name__, wrapper)
+
+
+def _find_caller(door: Any) -> FrameType | None:
+    """Return the frame that calls a wrapper, or one on the way to it, from the beginning of a forward.
+
+    Args:
+        door: Code of ``Module._wrapped_call_impl``; behind it are _call_impl, forward and _pre_forward, whose frames
+            Python would have to make for us alone.
+    """
+    try:
+        frame = sys._getframe(5)
+    except ValueError:  # forward was called itself
+        return sys._getframe(2)
+    return frame.f_back if frame.f_code is door else sys._getframe(2)
 
 
 def _note_anomaly(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:

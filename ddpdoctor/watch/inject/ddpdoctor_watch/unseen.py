@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 _inside: Any = _local()
 _tools: tuple[Any, ...] = ()
-"""Of torch's: what turns functions of modes off, what turns modes off, what counts modes, what turns recording off, what
-reads and sets the compiler's callback, and what counts modes of functions."""
+"""Of torch's: what turns modes of functions off, and those below; what counts the latter; what turns recording off;
+what reads and sets the compiler's callback; what counts modes of functions."""
 
 
 def behind(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from _weakref import ref
 
-from . import calls, describe, frames, groups, journal, returns
+from . import calls, describe, frames, groups, journal, returns, sites
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,9 +86,10 @@ class _Asking:
         if work is None:
             _note_taken(sys._getframe(1))
             return self._real
-        found = _live.pop(id(work), None)
-        if found is not None:
-            found.state = ASKED
+        if _live:
+            found = _live.pop(id(work), None)
+            if found is not None:
+                found.state = ASKED
         return self._get(self._real, work, owner)
 
 
@@ -147,7 +148,7 @@ def _remember(token: int, work: Any, frame: FrameType | None) -> None:
             if len(_sites) >= SITES:
                 return
             op, device = calls.describe_signature(signature)
-            lines = describe.list_stack(frame)[: calls.SITE_FRAMES]
+            lines = describe.list_stack(frame)[: sites.FRAMES]
             site = _sites[key] = _Site(op, device, calls.name_group(group), lines)
         site.begun += 1
         found = _Reference(work, _note_dropped)
