@@ -44,7 +44,7 @@ def behind(function: Callable[..., Any]) -> Callable[..., Any]:
                     return function(*args)
         finally:
             _inside.value = False
-            record(True)
+            record(not getattr(_inside, "plain", False))
             if callback is not None:
                 set_callback(callback)
 
@@ -65,8 +65,10 @@ def behind_plain(function: Callable[..., Any]) -> Callable[..., Any]:
         record = tools[3]
         record(False)
         try:
+            _inside.plain = True  # what is `behind` in it does not turn recording on
             return function(*args)
         finally:
+            _inside.plain = False
             record(True)
 
     return wrapper
