@@ -59,10 +59,9 @@ def behind_plain(function: Callable[..., Any]) -> Callable[..., Any]:
     hidden = behind(function)
 
     def wrapper(*args: Any) -> Any:
-        tools = _tools
-        if not tools or tools[2]() or tools[6]() or tools[4]() is not None:
+        record = find_record()
+        if record is None:
             return hidden(*args)
-        record = tools[3]
         record(False)
         try:
             _inside.plain = True  # what is `behind` in it does not turn recording on
@@ -72,6 +71,14 @@ def behind_plain(function: Callable[..., Any]) -> Callable[..., Any]:
             record(True)
 
     return wrapper
+
+
+def find_record() -> Any:
+    """Return what turns recording off and on, where that is all there is to hide from; None where it is not."""
+    tools = _tools
+    if not tools or tools[2]() or tools[6]() or tools[4]() is not None:
+        return None
+    return tools[3]
 
 
 def is_compiled() -> bool:
