@@ -1,7 +1,12 @@
 """What `ddpdoctor run` costs each step, measured between whole runs of a job that knows nothing of it.
 
 `steps` switches hooks inside one process, which shows small differences, and misses what only a process that was
-watched from its start pays: caches, adaptive bytecode, threads. Here runs under torchrun and `run` take turns.
+watched from its start pays. Both of its states share one set of caches, so what ours push out of them is paid for in
+the steps without hooks as well; and the audit hook (`files`) cannot be taken out: it calls Python for each ``id()``,
+``sys._getframe()`` and look at ``f_code``, whoever does that. Here runs under torchrun and `run` take turns.
+
+On a busy machine neither says much. Counting instructions does (valgrind's callgrind on one rank, from after the first
+steps on), and so does tests/watch/test_inject_cost.py, which counts those audit events.
 """
 
 from __future__ import annotations
