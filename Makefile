@@ -1,6 +1,6 @@
 # Every target is one call of scripts/dev.sh, which does the same where there is no make.
 .DEFAULT_GOAL := help
-.PHONY: accuracy bench check evidence help lint matrix setup test
+.PHONY: accuracy bench check evidence help lint matrix mutants setup test
 
 check: ## examine this machine with a world of four ranks; writes ddpdoctor-report.html
 	@sh scripts/dev.sh check $(ARGS)
@@ -19,6 +19,9 @@ accuracy: ## run the broken scripts of tests/faults under `run`, and the evidenc
 
 evidence: ## analyze what NCCL jobs left behind in tests/evidence/nccl (ARGS="--half seen --verbose"; --markdown docs/accuracy.md)
 	@sh scripts/dev.sh evidence $(ARGS)
+
+mutants: ## put mistakes into code that others wrote, write the section of docs/accuracy.md (ARGS="--store DIR" has clones)
+	@sh scripts/dev.sh mutants $(ARGS)
 
 matrix: ## try every torch and Python in fresh environments, write docs/compatibility.md (ARGS="--only 2.4.1")
 	@sh scripts/dev.sh matrix $(ARGS)

@@ -7,6 +7,7 @@
 #   sh scripts/dev.sh bench [options of benchmarks]          measure what benchmarks/README.md describes
 #   sh scripts/dev.sh accuracy [--only TEXT]                 run the broken scripts of tests/faults, write docs/accuracy.md
 #   sh scripts/dev.sh evidence [--only TEXT]                 analyze the incidents of tests/evidence/nccl, print the scores
+#   sh scripts/dev.sh mutants [--store DIR]                  put mistakes into code that others wrote, write a section of docs/accuracy.md
 #   sh scripts/dev.sh matrix [--only VERSION]                try every torch and Python, write docs/compatibility.md
 #   sh scripts/dev.sh setup                                  only make .venv
 #
@@ -169,6 +170,12 @@ case $command in
     evidence)
         setup
         "$VENV/bin/python" -m tests.evidence.score "$@"
+        ;;
+    mutants)
+        setup
+        # A part of them is no page.
+        case " $* " in *" --only "* | *" --source "* | *" --operator "*) ;; *) set -- "$@" --markdown docs/accuracy.md ;; esac
+        "$VENV/bin/python" -m tests.mutants "$@"
         ;;
     matrix)
         setup

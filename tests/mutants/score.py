@@ -1,0 +1,139 @@
+"""Counts what was found, and writes it down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from tests.mutants.operators import OPERATORS
+from tests.mutants.trial import Mutant, Result
+
+HEADING = "## Mistakes put into code that others wrote"
+AFTER = "## As read by `lint`"
+"""The part before which the section stands, where the page has one: that part ends the page."""
+JUDGED = Path(__file__).resolve().parent / "judgements.json"
+HALVES = ("seen", "unseen")
+WORDS = """\
+Correct training code, into which one mistake at a time is put by an operator: the reverse of a correction that people make. A mutant counts as found where `lint` says
+one of the operator's codes and had not said it of the correct code; *place*: it names a line where that is right. Repositories are halved by a hash of their names: rules
+may be written against what is missed in the *seen* half, never against the *unseen* one. Mutants that the files given do not decide are made and not counted. *Precision*: of the
+warnings and errors on the correct code, those that are true by a judgement of each one by hand (`tests/mutants/judgements.json`); what nobody could decide counts as false.
+
+`make mutants ARGS="--store DIR"` makes this section; `tests/mutants/repositories.json` has the repositories with their commits, none of whose code is here."""
+
+
+def summarize(results: Sequence[Result]) -> list[str]:
+    """Return the counts, one text each."""
+    mutants = [mutant for result in results for mutant in result.mutants]
+    rows = [
+        f"{len(results)} sources, {sum(result.files for result in results)} files, {len(mutants)} mutants of "
+        f"{len({mutant.operator for mutant in mutants})} operators",
+    ]
+    for half in HALVES:
+        part = [result for result in results if result.half == half]
+        rows.append(f"{half}: {len(part)} sources; {_recall(part)}; {_precision(part)}")
+    rows += ["", *_rank_missed(mutants)]
+    return rows
+
+
+def make_section(results: Sequence[Result]) -> str:
+    """Return the part of the page on accuracy."""
+    counted = [mutant for result in results for mutant in result.mutants if not mutant.undecided]
+    rows = [
+        f"{half}: {sum(result.half == half for result in results)} sources; "
+        f"{_recall([result for result in results if result.half == half])}; "
+        f"{_precision([result for result in results if result.half == half])}"
+        for half in HALVES
+    ]
+    parts = [HEADING, WORDS, "\n".join(f"* {row}" for row in rows)]
+    parts.append(_table("code", counted, lambda mutant: mutant.codes[0]))
+    parts.append(_table("operator", counted, lambda mutant: mutant.operator))
+    left = sorted({mutant.operator for result in results for mutant in result.mutants if mutant.undecided})
+    reasons = {
+        mutant.operator: mutant.undecided
+        for result in results
+        for mutant in result.mutants
+        if mutant.undecided
+    }
+    if left:
+        parts.append("Not counted:\n\n" + "\n".join(f"* {name}: {reasons[name]}" for name in left))
+    return "\n\n".join(parts) + "\n"
+
+
+def replace_section(page: str, section: str, named: str = HEADING) -> str:
+    """Return a page with this part in the place of an older one, and all others as they were.
+
+    Args:
+        page: as it is.
+        section: the part.
+        named: its heading.
+    """
+    before, found, rest = page.partition(named)
+    if found:
+        _, heading, rest = rest.partition("\n## ")
+        rest = f"## {rest}" if heading else ""
+    else:
+        before, heading, rest = page.partition(AFTER)
+        rest = heading + rest
+    return f"{before.rstrip()}\n\n{section}" + (f"\n{rest}" if rest else "")
+
+
+def judge(results: Iterable[Result]) -> Iterator[tuple[Result, str, str]]:
+    """Yield each finding on correct code with its place and what it was judged to be, "" where nobody has yet."""
+    judged: dict[str, dict[str, str]] = json.loads(JUDGED.read_text()) if JUDGED.exists() else {}
+    for result in results:
+        for said in result.findings:
+            place = f"{said.code} {said.file}:{said.line}"
+            yield result, place, judged.get(result.name, {}).get(place, "").partition(":")[0]
+
+
+def _precision(results: Sequence[Result]) -> str:
+    said = [verdict for _, _, verdict in judge(results)]
+    true = said.count("true")
+    judged = sum(bool(verdict) for verdict in said)
+    open_ = f", {len(said) - judged} not judged yet" if judged < len(said) else ""
+    return f"precision {_share(true, judged)}{open_}"
+
+
+def _recall(results: Sequence[Result]) -> str:
+    counted = [mutant for result in results for mutant in result.mutants if not mutant.undecided]
+    found = sum(mutant.found for mutant in counted)
+    placed = sum(mutant.placed for mutant in counted)
+    return f"recall {_share(found, len(counted))}, at a right line {_share(placed, len(counted))}"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} of {whole}" + (f" ({100 * part / whole:.0f} %)" if whole else "")
+
+
+def _table(title: str, mutants: Sequence[Mutant], key: Callable[[Mutant], str]) -> str:
+    names = sorted({key(mutant) for mutant in mutants})
+    head = [title, *(["what it does"] if title == "operator" else []), *HALVES, "place"]
+    rows = [head, ["---"] * len(head)]
+    for name in names:
+        own = [mutant for mutant in mutants if key(mutant) == name]
+        halves = [[mutant for mutant in own if mutant.half == half] for half in HALVES]
+        cells = [f"{sum(mutant.found for mutant in half)} of {len(half)}" if half else "-" for half in halves]
+        words = [OPERATORS[name].words] if title == "operator" else []
+        found = sum(mutant.found for mutant in own)
+        rows.append(
+            [name, *words, *cells, f"{sum(mutant.placed for mutant in own)} of {found}" if found else "-"]
+        )
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _rank_missed(mutants: Sequence[Mutant]) -> list[str]:
+    rows = []
+    for name in OPERATORS:
+        own = [mutant for mutant in mutants if mutant.operator == name and not mutant.undecided]
+        missed = [sum(not mutant.found for mutant in own if mutant.half == half) for half in HALVES]
+        found = sum(mutant.found for mutant in own)
+        if own:
+            rows.append(
+                (
+                    -sum(missed),
+                    f"{name} ({'/'.join(OPERATORS[name].codes)}): found {found} of {len(own)}, missed {missed[0]} seen + {missed[1]} unseen",
+                )
+            )
+    return [text for _, text in sorted(rows)]

@@ -1,0 +1,133 @@
+"""Corrections that public projects made: is the mistake found in what was before, and not in what came after?
+
+``python -m tests.mutants.upstream --store DIR``
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutants.programs import close_over
+from tests.mutants.reading import Said, read
+from tests.mutants.score import replace_section
+from tests.mutants.sources import export, find_clone, half_of
+
+LISTED = Path(__file__).resolve().parent / "upstream.json"
+HEADING = "## Mistakes that public projects corrected"
+WORDS = """\
+Commits that corrected a mistake of a distributed job, each read as it was before and after. *Before*: `lint` names the mistake in the file that was corrected.
+*After*: it does not any more. `python -m tests.mutants.upstream --store DIR --markdown docs/accuracy.md` makes this section from clones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """One correction."""
+
+    name: str
+    commit: str
+    path: str
+    code: str
+    words: str
+    """What was wrong."""
+
+    @property
+    def link(self) -> str:
+        """Return the commit as Markdown."""
+        return f"[{self.name} {self.commit[:7]}](https://github.com/{self.name}/commit/{self.commit})"
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What was said of one correction."""
+
+    fix: Fix
+    before: int
+    """Findings of the code in the file."""
+    after: int
+    others: tuple[str, ...]
+    """Codes of what else was said of the file before, and not after."""
+
+    @property
+    def found(self) -> bool:
+        """Whether the correction made a finding of the code go away."""
+        return self.before > self.after
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Try all corrections and print one line for each."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants.upstream", description=main.__doc__)
+    parser.add_argument("--store", type=Path, required=True, metavar="DIR", help="clones of the repositories")
+    parser.add_argument("--only", default="", metavar="TEXT", help="part of a name or a code")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="replace the section of this page")
+    options = parser.parse_args(arguments)
+    tried = []
+    for fix in read_fixes():
+        if options.only in f"{fix.name} {fix.code} {fix.commit}":
+            one = try_fix(fix, options.store)
+            if one is None:
+                print(f"not here: {fix.name} {fix.commit[:12]}", file=sys.stderr)
+                continue
+            tried.append(one)
+            others = f"; others: {', '.join(one.others)}" if one.others else ""
+            print(
+                f"{_mark(one):<7} {half_of(fix.name):<6} {fix.code} {fix.name} {fix.path}: {fix.words}{others}",
+                flush=True,
+            )
+    found = sum(one.found for one in tried)
+    silent = sum(one.found and not one.after for one in tried)
+    print(f"found before {found} of {len(tried)}, silent after {silent} of these")
+    if options.markdown is not None:
+        page = options.markdown.read_text()
+        options.markdown.write_text(replace_section(page, make_section(tried), HEADING))
+    return 0
+
+
+def read_fixes() -> list[Fix]:
+    """Return what is listed."""
+    return [Fix(**entry) for entry in json.loads(LISTED.read_text())]
+
+
+def try_fix(fix: Fix, store: Path) -> Tried | None:
+    """Lint a file with what it imports and what imports it, before and after; None where it cannot be had."""
+    directory = find_clone(store, fix.name)
+    if directory is None:
+        return None
+    said: list[list[Said]] = []
+    with tempfile.TemporaryDirectory(prefix="ddr-upstream-") as place:
+        for commit in (f"{fix.commit}^", fix.commit):
+            root = Path(place, str(len(said)))
+            if not export(directory, commit, root) or not (root / fix.path).exists():
+                return None
+            found = read(root, close_over(root, fix.path))
+            said.append([each for each in found if each.severity != "info" and each.file == fix.path])
+    before, after = said
+    counts = [sum(each.code == fix.code for each in part) for part in said]
+    others = {each.code for each in before} - {each.code for each in after} - {fix.code}
+    return Tried(fix, counts[0], counts[1], tuple(sorted(others)))
+
+
+def make_section(tried: Sequence[Tried]) -> str:
+    """Return the part of the page on accuracy."""
+    found = sum(one.found for one in tried)
+    rows = [f"* found before {found} of {len(tried)}"]
+    rows.append(f"* silent after {sum(one.found and not one.after for one in tried)} of these {found}")
+    table = ["| correction | code | what was wrong | before | after |", "| --- | --- | --- | --- | --- |"]
+    for one in tried:
+        after = ("silent" if not one.after else "fewer") if one.found else "-"
+        before = "found" if one.found else "**missed**"
+        table.append(f"| {one.fix.link} | {one.fix.code} | {one.fix.words} | {before} | {after} |")
+    return "\n\n".join([HEADING, WORDS, "\n".join(rows), "\n".join(table)]) + "\n"
+
+
+def _mark(one: Tried) -> str:
+    return "found" if one.found else "missed"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
