@@ -13,9 +13,10 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from tests.mutants.score import make_section, replace_section, summarize
+from tests.mutants.score import make_section, summarize
 from tests.mutants.sources import Source, unpack_own, unpack_packages, unpack_repositories
-from tests.mutants.trial import MOST_MUTANTS, Result, try_source
+from tests.mutants.trial import MOST_MUTANTS, Result, read_results, try_source
+from tests.parts import replace_part
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,8 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="ddr-mutants-") as place:
         folder = options.cache or Path(place)
         folder.mkdir(parents=True, exist_ok=True)
-        results: list[Result] = []
-        for result in _measure(options, folder, Path(place)):
+        results = read_results(options.read) if options.read is not None else []
+        for result in _measure(options, folder, Path(place)) if options.read is None else ():
             results = sorted([*results, result], key=lambda each: each.name)
             if options.json is not None:  # each time: a run that is cut leaves what it has seen
                 options.json.write_text(json.dumps([each.to_dict() for each in results], indent=1))
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("\n".join(summarize(results)))
     if options.markdown is not None:
         page = options.markdown.read_text()
-        options.markdown.write_text(replace_section(page, make_section(results)))
+        options.markdown.write_text(replace_part(page, make_section(results)))
     return 0
 
 
@@ -103,6 +104,7 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--most", type=int, default=MOST_MUTANTS, metavar="N", help="mutants of a source")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="so many sources at once (2)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
+    parser.add_argument("--read", type=Path, metavar="FILE", help="measure nothing: what --json wrote before")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="replace the section of this page")
     return parser
 

@@ -10,8 +10,6 @@ from tests.mutants.operators import OPERATORS
 from tests.mutants.trial import Mutant, Result
 
 HEADING = "## Mistakes put into code that others wrote"
-AFTER = "## As read by `lint`"
-"""The part before which the section stands, where the page has one: that part ends the page."""
 JUDGED = Path(__file__).resolve().parent / "judgements.json"
 HALVES = ("seen", "unseen")
 WORDS = """\
@@ -59,24 +57,6 @@ def make_section(results: Sequence[Result]) -> str:
     if left:
         parts.append("Not counted:\n\n" + "\n".join(f"* {name}: {reasons[name]}" for name in left))
     return "\n\n".join(parts) + "\n"
-
-
-def replace_section(page: str, section: str, named: str = HEADING) -> str:
-    """Return a page with this part in the place of an older one, and all others as they were.
-
-    Args:
-        page: as it is.
-        section: the part.
-        named: its heading.
-    """
-    before, found, rest = page.partition(named)
-    if found:
-        _, heading, rest = rest.partition("\n## ")
-        rest = f"## {rest}" if heading else ""
-    else:
-        before, heading, rest = page.partition(AFTER)
-        rest = heading + rest
-    return f"{before.rstrip()}\n\n{section}" + (f"\n{rest}" if rest else "")
 
 
 def judge(results: Iterable[Result]) -> Iterator[tuple[Result, str, str]]:

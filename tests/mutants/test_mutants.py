@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants import upstream
 from tests.mutants.operators import OPERATORS
 from tests.mutants.programs import find_programs
-from tests.mutants.score import HEADING, make_section, replace_section, summarize
+from tests.mutants.score import make_section, summarize
 from tests.mutants.sources import Source, half_of, read_list, unpack_own
 from tests.mutants.syntax import File, apply, places
-from tests.mutants.trial import Result, try_source
-from tests.mutants.upstream import read_fixes
+from tests.mutants.trial import Result, read_results, try_source
+from tests.parts import replace_part
 
 SAMPLE = Path(__file__).resolve().parent / "sample"
 NAMES = ("helpers.py", "train.py")
@@ -126,19 +127,25 @@ def test_healthy_jobs_have_no_findings(tmp_path: Path) -> None:
         assert try_source(source, most=0).findings == []
 
 
-def test_a_section_replaces_only_itself() -> None:
-    page = "# Accuracy\n\ntable\n\n## What was not right\n\nrow\n\n## As read by `lint`\n\nend\n"
-    once = replace_section(page, f"{HEADING}\n\nfirst\n")
-    assert once.startswith("# Accuracy\n\ntable\n\n## What was not right\n\nrow\n")
-    assert once.endswith("\n## As read by `lint`\n\nend\n")
-    twice = replace_section(once, f"{HEADING}\n\nsecond\n")
-    assert twice == once.replace("first", "second")
-    last = replace_section("# Accuracy\n", f"{HEADING}\n\nfirst\n")
-    assert replace_section(last, f"{HEADING}\n\nsecond\n") == last.replace("first", "second")
+def test_the_sections_are_parts_of_the_page() -> None:
+    result = Result("own/nothing", half_of("own/nothing"), "here")
+    page = "# Accuracy\n\ntable\n\n## As read by `lint`\n\nend\n"
+    once = replace_part(page, make_section([result]))
+    assert once.startswith(page)
+    twice = replace_part(once, upstream.make_section([]))
+    assert twice.startswith(once)
+    assert replace_part(twice, make_section([result])) == twice
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "job", "")
+    result = try_source(Source("own/sample", tmp_path / "job", "here"), ["collective-under-rank"])
+    (tmp_path / "told.json").write_text(json.dumps([result.to_dict()]))
+    assert read_results(tmp_path / "told.json") == [result]
 
 
 def test_corrections_are_listed_once() -> None:
-    fixes = read_fixes()
+    fixes = upstream.read_fixes()
     assert len(fixes) >= 40
     assert len({(fix.commit, fix.path) for fix in fixes}) == len(fixes)
     assert all(len(fix.commit) == 40 for fix in fixes)

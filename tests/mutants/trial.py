@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -67,6 +68,25 @@ class Result:
     def to_dict(self) -> dict[str, object]:
         """Return the form for JSON."""
         return asdict(self)
+
+
+def read_results(path: Path) -> list[Result]:
+    """Read what was written as JSON.
+
+    Args:
+        path: of the file.
+    """
+    results = []
+    for entry in json.loads(path.read_text()):
+        findings = [
+            Said(**{**said, "lines": tuple(map(tuple, said["lines"]))}) for said in entry.pop("findings")
+        ]
+        mutants = [
+            Mutant(**{**mutant, "codes": tuple(mutant["codes"]), "others": tuple(mutant["others"])})
+            for mutant in entry.pop("mutants")
+        ]
+        results.append(Result(**entry, findings=findings, mutants=mutants))
+    return results
 
 
 def try_source(source: Source, only: Sequence[str] = (), most: int = MOST_MUTANTS) -> Result:

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from tests.mutants.programs import close_over
 from tests.mutants.reading import Said, read
-from tests.mutants.score import replace_section
 from tests.mutants.sources import export, find_clone, half_of
+from tests.parts import replace_part
 
-LISTED = Path(__file__).resolve().parent / "upstream.json"
 HEADING = "## Mistakes that public projects corrected"
+LISTED = Path(__file__).resolve().parent / "upstream.json"
 WORDS = """\
 Commits that corrected a mistake of a distributed job, each read as it was before and after. *Before*: `lint` names the mistake in the file that was corrected.
 *After*: it does not any more. `python -m tests.mutants.upstream --store DIR --markdown docs/accuracy.md` makes this section from clones."""
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"found before {found} of {len(tried)}, silent after {silent} of these")
     if options.markdown is not None:
         page = options.markdown.read_text()
-        options.markdown.write_text(replace_section(page, make_section(tried), HEADING))
+        options.markdown.write_text(replace_part(page, make_section(tried)))
     return 0
 
 

@@ -110,7 +110,7 @@ def drop_set_epoch(file: File) -> Iterator[Edit]:
     found = [line for line in _epochs(file) if "sampler" in file.code(line).lower()]
     found = [line for line in found if not HELD_OUT.search(file.code(line))]
     scopes = {id(file.scope(line)) for line in found}
-    if not found or SAMPLER not in file.program or len(scopes) > 1:
+    if not found or not re.search(rf"(?<!\w){SAMPLER}\(", file.program) or len(scopes) > 1:
         return
     anchors: list[cst.CSTNode] = list(_samplers(file).values())
     anchors += [loop for line in found for loop in [file.nearest(line, cst.For)] if loop is not None]
