@@ -31,11 +31,13 @@ class Source:
     root: Path
     version: str
     """A commit, or a version of a package."""
+    project: str = ""
+    """The repository that a package is made from: both are of one half."""
 
     @property
     def half(self) -> str:
         """Whether rules may be written against it."""
-        return half_of(self.name)
+        return half_of(self.project or self.name)
 
 
 def half_of(name: str) -> str:
@@ -129,7 +131,7 @@ def unpack_packages(folder: Path, only: str = "") -> Iterator[Source]:
         if not root.exists() and not _download(name, version, root, folder):
             print(f"not here: {name} {version}", file=sys.stderr)
             continue
-        yield Source(name, root, version)
+        yield Source(name, root, version, entry["project"])
 
 
 def _clone(name: str, folder: Path) -> Path | None:
@@ -162,7 +164,7 @@ def _download(name: str, version: str, root: Path, folder: Path) -> bool:
             "-d",
             place,
         ]
-        for form in (["--no-binary", ":all:"], ["--only-binary", ":all:"]):
+        for form in (["--only-binary", ":all:"], ["--no-binary", ":all:"]):
             done = subprocess.run([*command, *form, f"{name}=={version}"], capture_output=True, check=False)
             found = list(Path(place).iterdir())
             if done.returncode == 0 and found:

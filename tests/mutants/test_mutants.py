@@ -92,6 +92,8 @@ def test_lines_are_followed_through_a_change() -> None:
 def test_halves_stay() -> None:
     assert half_of("pytorch/examples") == "unseen"
     assert half_of("karpathy/nanoGPT") == "seen"
+    packages = {entry["project"] for entry in read_list()["packages"]}
+    assert packages <= {entry["name"] for entry in read_list()["repositories"]}
     halves = [half_of(entry["name"]) for entry in read_list()["repositories"]]
     assert min(halves.count("seen"), halves.count("unseen")) > len(halves) // 4
 
