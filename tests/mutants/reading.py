@@ -36,7 +36,7 @@ def read(root: Path, files: Iterable[str]) -> list[Said]:
     """
     registry = Registry()
     ddpdoctor_checks.register(registry)
-    sources = read_sources([str(root / name) for name in files])
+    sources = read_sources([str(root / name) for name in files], registry.lint_rules)
     evidence = Evidence(launch=Launch("lint", nproc=0, world_size=0, backend="none"), sources=sources)
     _, findings = run_checks(registry.checks_of("lint"), evidence)
     found = []
