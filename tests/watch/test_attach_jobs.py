@@ -190,6 +190,23 @@ def test_a_first_rank_that_starts_the_others_is_one_of_them() -> None:
     assert [(rank.rank, rank.pid) for rank in job.ranks] == [(0, 100), (1, 111), (2, 112)]
 
 
+@pytest.mark.parametrize(
+    ("typed", "started"),
+    [
+        (("python", "-u", "train.py", "--lr", "1"), (PYTHON, "/home/me/train.py", "--lr", "1")),
+        (("python", "-X", "dev", "-m", "pkg.train"), (PYTHON, "-m", "pkg.train")),
+    ],
+)
+def test_a_first_rank_may_start_the_others_by_full_paths(
+    typed: Sequence[str], started: Sequence[str]
+) -> None:
+    first = make(100, command=typed, threads=GROUP)
+    rank = make(101, 100, started, environ={"LOCAL_RANK": "1", "WORLD_SIZE": "2"}, threads=GROUP)
+    (job,) = find(first, rank)
+    assert [(each.rank, each.pid) for each in job.ranks] == [(0, 100), (1, 101)]
+    assert not find(make(100, command=(PYTHON, "other.py"), threads=GROUP), rank)
+
+
 def test_ranks_whose_environment_may_not_be_read_are_found_by_their_threads() -> None:
     ranks = [make(110 + n, 100, threads=GROUP, readable=False) for n in range(2)]
     (job,) = find(AGENT, *ranks)

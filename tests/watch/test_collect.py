@@ -365,6 +365,14 @@ def test_a_signal_for_an_earlier_process_of_the_same_number_is_not_its_end(run: 
     assert found[7].signal_sender == UNSEEN
 
 
+def test_a_process_that_killed_itself_needs_no_parent_that_says_so(run: Path) -> None:
+    write(run, 7, start(7, 0), kill(3, 9, pid=7, frames=[["/x/a.py", 4, "stop"]]))
+    write(run, 8, start(8, 1), kill(3, 15, pid=8))
+    write(run, 9, start(9, 2), kill(3, 9, pid=9), event("end", 4))
+    ends = [(p.signal, p.signal_sender, len(p.exit_call)) for p in collect(run).processes]
+    assert ends == [(9, "itself", 1), (None, None, 0), (None, None, 0)], "SIGTERM may be handled"
+
+
 def test_a_fault_is_dated_by_its_file_unless_that_cannot_be(run: Path) -> None:
     write(run, 7, start(7, 3))
     write(run, 8, start(8, 4))

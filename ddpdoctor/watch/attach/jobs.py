@@ -241,8 +241,19 @@ def _is_first(head: Seen, members: Sequence[Seen]) -> bool:
     return (
         head.has_group
         and not head.is_launcher
-        and all(each.command == head.command and each.local_rank for each in members)
+        and all(each.local_rank and _list_words(each) == _list_words(head) for each in members)
     )
+
+
+def _list_words(each: Seen) -> list[str]:
+    """Return what a Python process runs, and with which arguments.
+
+    Who starts itself anew (Lightning) gives full paths for the interpreter and the script, and drops ``-u``.
+    """
+    words = list(each.command[1:])
+    while words and words[0].startswith("-") and words[0] not in ("-m", "-c"):
+        del words[: 2 if words[0] in ("-W", "-X") else 1]
+    return [os.path.basename(words[0]), *words[1:]] if words else []
 
 
 def _make_unmarked(members: Sequence[Seen], head: Seen) -> FoundJob:
