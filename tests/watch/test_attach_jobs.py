@@ -190,6 +190,16 @@ def test_a_first_rank_that_starts_the_others_is_one_of_them() -> None:
     assert [(rank.rank, rank.pid) for rank in job.ranks] == [(0, 100), (1, 111), (2, 112)]
 
 
+@pytest.mark.parametrize(("above", "found"), [("raylet", True), ("bash", False), ("-zsh", False)])
+def test_the_workers_of_a_daemon_are_ranks_by_what_they_hold(above: str, found: bool) -> None:
+    """Ray's workers get their variables after their start, and their command line is a name that Ray gives them."""
+    parent = make(90, command=(f"/opt/{above}" if found else above,), python=False)
+    workers = [make(101 + n, 90, ("ray::RayTrainWorker",), threads=GROUP) for n in range(2)]
+    others = [make(111 + n, 90, ("ray::IDLE",)) for n in range(3)]
+    jobs = find(parent, *workers, *others)
+    assert [[each.pid for each in job.ranks] for job in jobs] == ([[101, 102]] if found else [])
+
+
 @pytest.mark.parametrize(
     ("typed", "started"),
     [

@@ -18,6 +18,12 @@ _STARTS = ("torch/multiprocessing/spawn.py", "torch/distributed/", "torch/nn/par
 """Files that stand in the stacks of ranks only."""
 
 
+SHELLS = frozenset(
+    "sh bash dash zsh fish ksh tmux screen sshd systemd init tini dumb-init docker-init containerd-shim".split()
+)
+"""Programs whose children have nothing in common but that they were started from one place."""
+
+
 @dataclass(frozen=True, slots=True)
 class FoundRank:
     """A process that is a rank."""
@@ -95,7 +101,8 @@ def find_jobs(processes: Mapping[int, Seen], take_stacks: TakeStacks) -> list[Fo
 
     A rank is a Python process whose environment says so (torchrun, srun, mpirun, or RANK and WORLD_SIZE), the topmost
     of several with the same; or one of several that one Python process has started, where they have threads of a
-    process group or stand in mp.spawn or torch.distributed.
+    process group or stand in mp.spawn or torch.distributed; or one of several with such threads that one daemon has
+    started (Ray's raylet), which sets their variables only later, where /proc does not show them.
 
     Args:
         processes: of `read_processes`.
@@ -199,7 +206,9 @@ def _group_unmarked(
     families: dict[int, list[Seen]] = {}
     for each in processes.values():
         parent = processes.get(each.parent)
-        if _may_be_rank(each, taken) and parent is not None and parent.python and each.parent not in taken:
+        if not _may_be_rank(each, taken) or parent is None or each.parent in taken:
+            continue
+        if parent.python or (each.has_group and not _is_shell(parent)):
             families.setdefault(each.parent, []).append(each)
     unsure = [
         each.pid
@@ -224,6 +233,11 @@ def _group_unmarked(
     return [
         job for job in jobs if job.head is None or job.head.pid not in inner or job.head is job.ranks[0].seen
     ]
+
+
+def _is_shell(parent: Seen) -> bool:
+    """Whether a process that is not Python starts whatever is typed: what it started need not be one job."""
+    return parent.pid == 1 or os.path.basename(parent.command[0]).lstrip("-") in SHELLS
 
 
 def _may_be_rank(each: Seen, taken: set[int]) -> bool:
