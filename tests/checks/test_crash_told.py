@@ -120,6 +120,16 @@ def test_child_of_a_rank_and_an_earlier_attempt_are_no_second_rank() -> None:
     assert "ENV002" not in [each.code for each in judge(job)[0]]
 
 
+@pytest.mark.parametrize("given", [("--max-restarts", "2"), ("--max_restarts=2",)])
+def test_restart_loop_is_mended_by_an_option_that_counts(given: tuple[str, ...]) -> None:
+    """Of an option that is there twice the last counts: what the job was started with would win."""
+    command = ("/venv/bin/torchrun", "--nproc-per-node", "2", *given, "train.py")
+    agent = ProcessRecord(7, role="launcher", command=command, exit_code=1)
+    evidence = restarts_of(3)
+    (job,) = (found for found in judge(replace(evidence, processes=(*evidence.processes, agent)))[0][1:])
+    assert job.fix[0].command == "ddpdoctor run --max-restarts 0 --nproc-per-node 2 train.py"
+
+
 def test_restart_loop_is_told_beside_its_cause() -> None:
     findings, _, _ = judge(restarts_of(3))
     assert [each.code for each in findings] == ["ERR001", "ENV018"]

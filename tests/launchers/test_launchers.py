@@ -18,7 +18,12 @@ from tests.marks import mostly_long
 from tests.watch.launching import LIMIT_S, doctor, environ, finish, start, wait_for
 
 pytestmark = pytest.mark.slow
-CRASHES = [(launcher, mode) for launcher in COMMANDS for mode in ("raise", "kill")]
+PLAIN = ("lightning", "kill")
+CRASHES = [
+    pytest.param(launcher, mode, marks=[] if (launcher, mode) == PLAIN else pytest.mark.long)
+    for launcher in COMMANDS
+    for mode in ("raise", "kill")
+]
 TOGETHER = [launcher for launcher in COMMANDS if launcher != "lightning"]
 
 
@@ -43,7 +48,7 @@ def test_healthy_job_is_healthy(tmp_path: Path, launcher: str) -> None:
     assert (code, report["verdict"]["status"], report["world"]["size"]) == (0, "healthy", 2), said
 
 
-@pytest.mark.parametrize(("launcher", "mode"), mostly_long(CRASHES, ("lightning", "kill")))
+@pytest.mark.parametrize(("launcher", "mode"), CRASHES)
 def test_crash_of_one_rank_has_its_rank_and_line(tmp_path: Path, launcher: str, mode: str) -> None:
     code, report, said = watch(tmp_path, launcher, mode)
     assert code != 0

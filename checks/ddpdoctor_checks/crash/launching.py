@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import PurePosixPath
 
 from ddpdoctor.evidence.job import ProcessRecord
@@ -84,6 +85,7 @@ def rerun(
         return _join(environment, words)
     asked = _torchrun_words(diagnosis)
     if asked is not None:
+        asked = _without(asked, _list_valued(options))  # of an option that is there twice the last counts
         if nproc is not None:
             asked = ["--nproc", str(nproc), *_without(asked, _COUNTS)]
         if port is not None:
@@ -129,6 +131,13 @@ def _without(words: Sequence[str], names: Sequence[str]) -> list[str]:
         elif not word.startswith(tuple(f"{name}=" for name in names)):
             kept.append(word)
     return kept
+
+
+def _list_valued(options: Sequence[str]) -> list[str]:
+    """Return the names of options that take a value, in both spellings."""
+    pairs = pairwise(options)
+    names = [name for name, value in pairs if name.startswith("--") and not value.startswith("--")]
+    return [*names, *(f"--{name[2:].replace('-', '_')}" for name in names)]
 
 
 def _node_options(diagnosis: Diagnosis, port: int | None) -> list[str]:
