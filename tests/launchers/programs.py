@@ -40,20 +40,6 @@ def work(mode, **how):
 if __name__ == "__main__":
     work(sys.argv[1])
 """
-SPAWN = """\
-import sys
-
-import torch.multiprocessing as mp
-import train
-
-
-def enter(rank, mode, store):
-    train.work(mode, init_method=f"file://{store}", rank=rank, world_size=2)
-
-
-if __name__ == "__main__":
-    mp.spawn(enter, (sys.argv[1], sys.argv[2]), nprocs=2)
-"""
 LIGHTNING = """\
 import os
 import sys
@@ -95,36 +81,29 @@ if __name__ == "__main__":
 ACCELERATE = "accelerate launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no"
 PYTHON = sys.executable
 COMMANDS: dict[str, tuple[str | None, str]] = {
-    "torch.distributed.launch": (
-        None,
-        "{python} -m torch.distributed.launch --nproc-per-node 2 train.py {mode}",
-    ),
-    "spawn": (None, "{python} spawn.py {mode} {folder}/store"),
     "lightning": ("lightning", "{python} -u light.py {mode}"),
     "accelerate": ("accelerate", f"{ACCELERATE} --dynamo_backend no train.py {{mode}}"),
-    "deepspeed": ("deepspeed", "deepspeed --num_accelerators 2 --no_local_rank train.py {mode}"),
-    "torchx": ("torchx", "torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- {mode}"),
 }
 """Launcher -> the package that it needs, and what a user types."""
 
 
 def write_programs(folder: Path) -> Path:
     """Write all programs into a folder and return it."""
-    for name, text in (("train.py", TRAIN), ("spawn.py", SPAWN), ("light.py", LIGHTNING)):
+    for name, text in (("train.py", TRAIN), ("light.py", LIGHTNING)):
         (folder / name).write_text(text)
     return folder
 
 
-def make_command(launcher: str, mode: str, folder: Path) -> list[str]:
+def make_command(launcher: str, mode: str) -> list[str]:
     """Return a command line; skips the test where its package is not installed."""
     package, line = COMMANDS[launcher]
     if package is not None and importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
-    return [word.format(python=PYTHON, mode=mode, folder=folder) for word in line.split()]
+    return [word.format(python=PYTHON, mode=mode) for word in line.split()]
 
 
 def make_path() -> str:
-    """Return a PATH on which launchers are found, and find each other: torchx looks for torchrun there."""
+    """Return a PATH on which launchers are found."""
     return os.pathsep.join((os.path.dirname(PYTHON), os.environ.get("PATH", os.defpath)))
 
 

@@ -1,4 +1,4 @@
-"""Launchers other than torchrun, with the real packages: who failed, of how many ranks, at which line."""
+"""Accelerate's and Lightning's own launchers, with the real packages: who failed, of how many ranks, at which line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ddpdoctor.watch.stacks import find_py_spy
+from ddpdoctor.watch.live.stacks import find_py_spy
 from tests.launchers.programs import COMMANDS, line_of, make_command, make_path, write_programs
 from tests.marks import mostly_long
 from tests.watch.launching import LIMIT_S, doctor, environ, finish, start, wait_for
@@ -28,13 +28,13 @@ TOGETHER = [launcher for launcher in COMMANDS if launcher != "lightning"]
 
 
 def variables(folder: Path) -> dict[str, str]:
-    return environ(folder, PATH=make_path(), DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1")
+    return environ(folder, PATH=make_path(), OMP_NUM_THREADS="1")
 
 
 def watch(tmp_path: Path, launcher: str, mode: str) -> tuple[int, dict[str, Any], str]:
     """Run two ranks under ``ddpdoctor run -- LAUNCHER``."""
-    out = tmp_path / "out"
-    command = doctor(out, "--", *make_command(launcher, mode, write_programs(tmp_path)))
+    out = write_programs(tmp_path) / "out"
+    command = doctor(out, "--", *make_command(launcher, mode))
     ended = finish(start(command, out, tmp_path, env=variables(out)), out)
     said = ended.stderr.decode(errors="replace")
     report = out / "run" / "report.json"
@@ -72,10 +72,8 @@ def test_mismatch_is_named_while_the_job_lives(tmp_path: Path, launcher: str) ->
 @pytest.mark.long
 @pytest.mark.skipif(find_py_spy() is None, reason="no py-spy")
 def test_attach_finds_a_first_rank_that_started_the_others(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    job = start(
-        make_command("lightning", "sleep", write_programs(tmp_path)), out, tmp_path, env=variables(out)
-    )
+    out = write_programs(tmp_path) / "out"
+    job = start(make_command("lightning", "sleep"), out, tmp_path, env=variables(out))
     try:
         wait_for(lambda: (tmp_path / "sleeping").exists() or job.poll() is not None, "rank 1 sleeps")
         report = tmp_path / "attached.json"
