@@ -40,7 +40,7 @@ TRAIN = """
         optimizer.step()
         dist.all_reduce(loss.detach())
     counting = False
-    os.write(1, f"events {len(events) / 10} {sorted(set(events))}\n".encode())  # in one piece: ranks share it
+    os.write(1, f"events {len(events) / 10} {sorted(set(events))}\\n".encode())  # in one piece: ranks share it
     dist.destroy_process_group()
 """
 
