@@ -27,11 +27,11 @@ FAMILIES = (
     "collectives",
     "ddp",
     "bandwidth",
-    "hangs",
-    "recorder",
+    "job.hangs",
+    "job.recorder",
     "training",
-    "crash",
-    "silent",
+    "job.ends",
+    "job.silent",
     "lint",
 )
-"""Modules of this package in report order."""
+"""Modules of this package that hold checks, in report order."""

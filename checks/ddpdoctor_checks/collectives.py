@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import CollectiveCase, Evidence, InitResult, RankMessage, RankSet, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.stage_evidence import (
+from ddpdoctor_checks.common.stage_evidence import (
     assign_blame,
     explain_missing,
     gather_ranks,
@@ -19,7 +19,7 @@ from ddpdoctor_checks.stage_evidence import (
     shorten_error,
     stage_records,
 )
-from ddpdoctor_checks.wording import count_of, format_bytes, join_words, name_set
+from ddpdoctor_checks.common.wording import count_of, format_bytes, join_words, name_set
 
 OPERATIONS: dict[str, tuple[str, ...]] = {
     "send_recv": ("send", "recv", "send_recv"),

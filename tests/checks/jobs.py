@@ -23,7 +23,7 @@ from ddpdoctor.judge import Finding, Registry, Verdict
 from ddpdoctor.judge.runner import CheckRow
 from ddpdoctor.report.build import build_report
 from ddpdoctor.testing import STARTED
-from ddpdoctor_checks import crash
+from ddpdoctor_checks.job import ends
 
 START_NS = 1_700_000_000_000_000_000
 CLOSED = (
@@ -211,7 +211,7 @@ def join_attempts(*jobs: Job) -> Evidence:
 def judge(evidence: Evidence | Job) -> tuple[list[Finding], Verdict, dict[str, CheckRow]]:
     """All checks of the family over a job: findings in order, the verdict, and rows by id."""
     registry = Registry()
-    registry.add_module(crash)
+    registry.add_module(ends)
     seen = evidence.evidence() if isinstance(evidence, Job) else evidence
     report = build_report(seen, registry=registry, started_at=STARTED, duration_s=1.0)
     rows = {row.id: row for row in report.checks}

@@ -10,7 +10,7 @@ from ddpdoctor.evidence import Evidence, Frame, Launch, RankSet
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Call, Stand, Standstill
 from ddpdoctor.judge import Finding, NotApplicable
-from ddpdoctor_checks.hangs.findings import judge_look
+from ddpdoctor_checks.job.hangs.progress import judge_look
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/"
 ENGINE = Frame(f"{TORCH}autograd/graph.py", 869, "_engine_run_backward")

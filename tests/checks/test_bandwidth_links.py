@@ -21,7 +21,7 @@ from ddpdoctor.testing import (
     make_world,
 )
 from ddpdoctor_checks import bandwidth
-from ddpdoctor_checks.bandwidth.links import SLOW_TCP, find_slowness
+from ddpdoctor_checks.bandwidth.slow_links import SLOW_TCP, find_slowness
 from tests.checks.sweeps import make_cpu_world, make_gpu_world, make_sweep
 
 

@@ -21,8 +21,8 @@ from ddpdoctor.evidence.job import (
 from ddpdoctor.evidence.texts import find_entry, match_line
 from ddpdoctor.judge.once import keeping
 from ddpdoctor.testing import make_node
-from ddpdoctor_checks.crash.frames import read_traceback, stands_in, user_frames, user_line
-from ddpdoctor_checks.crash.judging import diagnose
+from ddpdoctor_checks.common.frames import read_traceback, stands_in, user_frames, user_line
+from ddpdoctor_checks.job.blame.judging import diagnose
 from tests.checks.jobs import LOOP, SITE, TIMED_OUT, Job, at, cause_of, judge
 
 CULPRITS: dict[str, Callable[[Job, float], object]] = {

@@ -380,7 +380,7 @@ def test_code_is_told_with_its_ranks_and_words(name: str) -> None:
 
 
 def test_every_code_of_the_family_has_a_case_or_a_test_of_its_own() -> None:
-    import ddpdoctor_checks.crash as family
+    import ddpdoctor_checks.job.ends as family
     from ddpdoctor.judge import Registry
 
     registry = Registry()
@@ -390,7 +390,7 @@ def test_every_code_of_the_family_has_a_case_or_a_test_of_its_own() -> None:
 
 
 def test_world_without_a_job_is_not_judged() -> None:
-    import ddpdoctor_checks.crash as family
+    import ddpdoctor_checks.job.ends as family
     from ddpdoctor.judge import Registry, run_checks
 
     registry = Registry()

@@ -13,7 +13,7 @@ from ddpdoctor.judge import Finding
 from ddpdoctor.watch.commandline import Split
 from ddpdoctor.watch.launch.evidence import make_unstarted
 from ddpdoctor.watch.launch.script import ScriptProblem
-from ddpdoctor_checks.crash.failures import describe_exception
+from ddpdoctor_checks.job.blame.failures import describe_exception
 from tests.checks.jobs import CLOSED, START_NS, TIMED_OUT, Job, cause_of, judge
 
 UNSEEN = "a process that was not watched"

@@ -18,8 +18,8 @@ from ddpdoctor.evidence.job import (
 from ddpdoctor.evidence.numbers import Numbers
 from ddpdoctor.evidence.texts import find_entry
 from ddpdoctor.testing import assert_status
-from ddpdoctor_checks.crash import find_cause
-from ddpdoctor_checks.crash.frames import user_frames
+from ddpdoctor_checks.common.frames import user_frames
+from ddpdoctor_checks.job.ends import find_cause
 from tests.checks.crashed import all_raise, everyone_raises, one_raises, restarts_of, said, segfault, unused
 from tests.checks.jobs import LOOP, TIMED_OUT, Job, at, cause_of, join_attempts, judge
 

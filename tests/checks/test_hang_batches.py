@@ -10,7 +10,7 @@ from ddpdoctor.evidence import Evidence, Frame, Launch, RankSet
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Call, LoaderStand, Stand, Standstill
 from ddpdoctor.judge import Finding
-from ddpdoctor_checks.hangs.findings import judge_look
+from ddpdoctor_checks.job.hangs.progress import judge_look
 
 LOOP = Frame("train.py", 10, "main", "for x in loader:")
 WORLD = RankSet.span(3)

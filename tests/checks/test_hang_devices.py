@@ -9,7 +9,7 @@ from ddpdoctor.evidence import Evidence, Frame, Launch
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Call, Stand, Standstill
 from ddpdoctor.judge import Finding
-from ddpdoctor_checks.hangs.findings import judge_look
+from ddpdoctor_checks.job.hangs.progress import judge_look
 
 from .standing import TORCH, at, collective
 

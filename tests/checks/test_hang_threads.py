@@ -9,7 +9,7 @@ import pytest
 from ddpdoctor.evidence import Evidence, Launch
 from ddpdoctor.evidence.job import ExceptionRecord, Moment, ProcessRecord
 from ddpdoctor.evidence.standstill import Standstill
-from ddpdoctor_checks.hangs.findings import judge_look
+from ddpdoctor_checks.job.hangs.progress import judge_look
 
 from .standing import at, collective, stand
 

@@ -8,7 +8,7 @@ import pytest
 
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.standstill import Call, Stand
-from ddpdoctor_checks.hangs.reading import INIT
+from ddpdoctor_checks.job.hangs.reading import INIT
 from tests.checks.standing import GUARD, at, collective, judge, proved, stand
 
 PAIRS = (RankSet([0, 1]), RankSet([2, 3]))

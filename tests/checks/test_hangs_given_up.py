@@ -11,7 +11,7 @@ from ddpdoctor.evidence.collectives import RING, CallTable, RankCalls, RecordedC
 from ddpdoctor.evidence.job import JobEnd, Moment, TextMatch
 from ddpdoctor.evidence.numbers import Numbers
 from ddpdoctor.evidence.standstill import Standstill
-from ddpdoctor_checks.hangs.findings import judge_look
+from ddpdoctor_checks.job.hangs.progress import judge_look
 
 from .test_hang_devices import FETCH, queued, stand
 

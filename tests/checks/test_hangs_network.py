@@ -12,7 +12,7 @@ from ddpdoctor.evidence.members import JobNode
 from ddpdoctor.evidence.sockets import Connection, LinkState, NodeNetwork, RasAnswer
 from ddpdoctor.evidence.standstill import Stand
 from ddpdoctor.judge import Finding
-from ddpdoctor_checks.hangs.findings import judge_look
+from ddpdoctor_checks.job.hangs.progress import judge_look
 from tests.checks.standing import collective, judge, look, stand
 
 STORE = 29500

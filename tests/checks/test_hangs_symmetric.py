@@ -10,7 +10,7 @@ import pytest
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.standstill import Call, Stand
 from ddpdoctor.judge import Finding
-from ddpdoctor_checks.hangs.reading import INIT
+from ddpdoctor_checks.job.hangs.reading import INIT
 from tests.checks.standing import TORCH, at, backward, collective, forward, judge, stand
 
 

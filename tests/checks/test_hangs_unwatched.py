@@ -13,7 +13,7 @@ from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.native import NativeFrame
 from ddpdoctor.evidence.standstill import Call, Stand, Standstill
 from ddpdoctor.judge import CannotLook, Finding, NotApplicable
-from ddpdoctor_checks.hangs.findings import find_hang, judge_look
+from ddpdoctor_checks.job.hangs.progress import find_hang, judge_look
 
 C10D = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 

@@ -17,7 +17,7 @@ from ddpdoctor.evidence.collectives import (
     RecordedCall,
 )
 from ddpdoctor.evidence.job import ProcessRecord
-from ddpdoctor_checks.calls.matching import match_calls
+from ddpdoctor_checks.job.calls.matching import match_calls
 from tests.checks.jobs import Job
 from tests.checks.recorded import Made, first, judge, lines, nothing_found, with_job
 

@@ -20,8 +20,8 @@ from ddpdoctor.evidence.job import (
 )
 from ddpdoctor.evidence.texts import match_text
 from ddpdoctor.judge import CannotLook, Finding, NotApplicable
-from ddpdoctor_checks.silent.teardown import find_teardown
-from ddpdoctor_checks.silent.work import find_unwaited, left_unsent
+from ddpdoctor_checks.job.silent.teardown import find_teardown
+from ddpdoctor_checks.job.silent.unwaited import find_unwaited, left_unsent
 
 AT, LATER = Moment(1_700_000_000_000_000_000, 5), Moment(1_700_000_001_000_000_000, 1_000_000_005)
 LINE = (Frame("train.py", 12, "step", "dist.all_reduce(x, async_op=True)"), Frame("train.py", 40, "<module>"))

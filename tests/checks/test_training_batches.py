@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from ddpdoctor.evidence import RankSet
-from ddpdoctor_checks.training.data import STREAM
+from ddpdoctor_checks.training.batches import STREAM
 from tests.checks.training import LOOP, Made, judge, only
 
 SAMPLER = "torch.utils.data.sampler.RandomSampler"

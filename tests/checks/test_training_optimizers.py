@@ -12,7 +12,7 @@ from ddpdoctor.evidence.training import OptimizerSetup, StateLook, StepLook, Tra
 from ddpdoctor.watch.inject.ddpdoctor_watch import journal
 from ddpdoctor.watch.readers.records import Shortener
 from ddpdoctor.watch.readers.steps import RankSteps, fold_steps
-from ddpdoctor_checks.training.parting import judge_replicas
+from ddpdoctor_checks.training.divergence import judge_replicas
 from tests.checks.training import Made, judge, only, shares
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from ddpdoctor.evidence import Interface, Launch, RankSet
 from ddpdoctor.testing import make_node, make_world
-from ddpdoctor_checks.commands import examine_again, repeat_launch, start_torchrun
-from ddpdoctor_checks.places import (
+from ddpdoctor_checks.common.commands import examine_again, repeat_launch, start_torchrun
+from ddpdoctor_checks.common.places import (
     Places,
     choose_interface,
     is_loopback,
@@ -19,7 +19,7 @@ from ddpdoctor_checks.places import (
     routable_addresses,
     split_endpoint,
 )
-from ddpdoctor_checks.wording import (
+from ddpdoctor_checks.common.wording import (
     count_of,
     find_minority,
     fold_values,

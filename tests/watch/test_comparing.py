@@ -17,8 +17,8 @@ from ddpdoctor.judge import CannotLook, Finding, NotApplicable
 from ddpdoctor.watch.live import comparing
 from ddpdoctor.watch.live.comparing import CallComparer
 from ddpdoctor.watch.readers.rings import HEAD, RECORD
-from ddpdoctor_checks.calls.last import find_last_mismatch
-from ddpdoctor_checks.silent.order import find_order_in_job
+from ddpdoctor_checks.job.calls.last import find_last_mismatch
+from ddpdoctor_checks.job.silent.order import find_order_in_job
 
 CAPACITY = 512
 LINES = {"a": 10, "b": 20, "c": 30, "d": 40}

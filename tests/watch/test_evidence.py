@@ -14,7 +14,8 @@ from ddpdoctor.testing import STARTED
 from ddpdoctor.watch.commandline import Split
 from ddpdoctor.watch.launch.evidence import _describe_launch, _describe_ranks
 from ddpdoctor.watch.readers.collect import Collected
-from ddpdoctor_checks import crash, environment
+from ddpdoctor_checks import environment
+from ddpdoctor_checks.job import ends
 
 
 def rank(number: int, pid: int, parent: int = 5, **changes: Any) -> ProcessRecord:
@@ -30,7 +31,7 @@ def rank(number: int, pid: int, parent: int = 5, **changes: Any) -> ProcessRecor
 
 def judge(*processes: ProcessRecord, **launch: Any) -> Report:
     registry = Registry()
-    for family in (crash, environment):
+    for family in (ends, environment):
         registry.add_module(family)
     values = {"command": "run", "launcher": "torchrun", "nproc": 2, "world_size": 2, **launch}
     evidence = Evidence(

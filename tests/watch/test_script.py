@@ -17,7 +17,7 @@ from ddpdoctor.testing import STARTED
 from ddpdoctor.watch.commandline import Split
 from ddpdoctor.watch.launch.evidence import make_unstarted
 from ddpdoctor.watch.launch.script import ScriptProblem, check_script, describe_start_failure, refuse_notebook
-from ddpdoctor_checks import crash
+from ddpdoctor_checks.job import ends
 
 
 def look(path: Path | str) -> ScriptProblem | None:
@@ -105,7 +105,7 @@ def test_bytes_that_are_no_python_are_said_so(tmp_path: Path, data: bytes) -> No
 
 def _crash_checks() -> Registry:
     registry = Registry()
-    registry.add_module(crash)
+    registry.add_module(ends)
     return registry
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ddpdoctor.evidence import BackendResult, Evidence, RankMessage, RankSet, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.stage_evidence import (
+from ddpdoctor_checks.common.stage_evidence import (
     assign_blame,
     explain_missing,
     gather_ranks,
@@ -15,7 +15,7 @@ from ddpdoctor_checks.stage_evidence import (
     quote_messages,
     shorten_error,
 )
-from ddpdoctor_checks.wording import join_words, name_set
+from ddpdoctor_checks.common.wording import join_words, name_set
 
 DEVICE_OF = {"gloo": "cpu", "mpi": "cpu", "ucc": "cpu", "nccl": "cuda", "xccl": "xpu"}
 """Device type that a backend is for (torch.distributed's table of backends); mpi and ucc can do more when

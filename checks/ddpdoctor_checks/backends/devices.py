@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from ddpdoctor.evidence import Device, Evidence, NodeFacts, RankFacts, RankSet, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.stage_evidence import fold_alike
-from ddpdoctor_checks.wording import choose_form, join_words, name_set
+from ddpdoctor_checks.common.stage_evidence import fold_alike
+from ddpdoctor_checks.common.wording import choose_form, join_words, name_set
 
 GPU_BACKENDS = ("nccl", "xccl")
 """Backends whose tensors live on an accelerator."""

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from ddpdoctor.evidence import STAGES, Evidence, Launch, RankError, RankExit, RankMessage, RankSet, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, Where, check
 from ddpdoctor_checks.backends.stages import KILLED, MOST_STACKS
-from ddpdoctor_checks.commands import examine_again
-from ddpdoctor_checks.places import Places
-from ddpdoctor_checks.stage_evidence import (
+from ddpdoctor_checks.common.commands import examine_again
+from ddpdoctor_checks.common.places import Places
+from ddpdoctor_checks.common.stage_evidence import (
     FROM_OUTSIDE,
     assign_blame,
     describe_deaths,
@@ -22,7 +22,7 @@ from ddpdoctor_checks.stage_evidence import (
     stage_records,
     unclean_exits,
 )
-from ddpdoctor_checks.wording import capitalise, join_words, name_set
+from ddpdoctor_checks.common.wording import capitalise, join_words, name_set
 
 GROUP_STAGES = ("rendezvous", "backends", "collectives", "ddp", "bandwidth")
 """Stages in which ranks exist and talk to each other."""

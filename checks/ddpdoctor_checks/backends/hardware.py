@@ -9,9 +9,9 @@ from ddpdoctor.evidence import Device, Evidence, NodeFacts, RankFacts, RankSet, 
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.backends.devices import find_device
 from ddpdoctor_checks.backends.support import UNSUPPORTED
-from ddpdoctor_checks.places import Places
-from ddpdoctor_checks.stage_evidence import explain_missing, fold_alike
-from ddpdoctor_checks.wording import join_words, name_set
+from ddpdoctor_checks.common.places import Places
+from ddpdoctor_checks.common.stage_evidence import explain_missing, fold_alike
+from ddpdoctor_checks.common.wording import join_words, name_set
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """Xids that a program's own error raises, so they say nothing of the device: the list that NVIDIA's

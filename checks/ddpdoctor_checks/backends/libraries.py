@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from ddpdoctor.evidence import Evidence, Library, NodeFacts, RankSet, encode
 from ddpdoctor.facts.ownership import is_installed
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.wording import join_words
+from ddpdoctor_checks.common.wording import join_words
 
 LIBRARIES = re.compile(r"(?:lib|nvidia-)?(?:nccl|rccl)(?:-cu\d+)?", re.IGNORECASE)
 """Names of the libraries and of the wheels that carry them; plug-ins such as libnccl-net are others."""

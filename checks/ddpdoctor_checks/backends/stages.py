@@ -15,9 +15,9 @@ from ddpdoctor.evidence import (
     encode,
 )
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.commands import examine_again
-from ddpdoctor_checks.places import Places
-from ddpdoctor_checks.stage_evidence import (
+from ddpdoctor_checks.common.commands import examine_again
+from ddpdoctor_checks.common.places import Places
+from ddpdoctor_checks.common.stage_evidence import (
     describe_deaths,
     describe_exit,
     describe_stack,
@@ -29,7 +29,7 @@ from ddpdoctor_checks.stage_evidence import (
     stage_records,
     unclean_exits,
 )
-from ddpdoctor_checks.wording import count_of, format_number, join_words, name_set
+from ddpdoctor_checks.common.wording import count_of, format_number, join_words, name_set
 
 STOPPED = ("T", "t", "D")
 """States of /proc/PID/stat in which a process cannot go on by itself: stopped, traced, uninterruptible

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from ddpdoctor.evidence import Device, Evidence, NodeFacts, RankFacts, RankSet, SmokeResult, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.backends.devices import explain_no_gpu, find_device, on_gpu
-from ddpdoctor_checks.wording import join_words, name_set
+from ddpdoctor_checks.common.wording import join_words, name_set
 
 MINIMUM_DRIVER = {10: (440, 33), 11: (450, 80, 2), 12: (525, 60, 13), 13: (580,)}
 """CUDA major version of the runtime -> oldest Linux driver (CUDA Toolkit release notes, "minimum required

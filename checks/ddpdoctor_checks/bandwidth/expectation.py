@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from ddpdoctor.evidence import Device, Evidence, NodeFacts
 from ddpdoctor.judge import CannotLook
 from ddpdoctor_checks.backends.devices import find_device, on_gpu
-from ddpdoctor_checks.places import Places
-from ddpdoctor_checks.stage_evidence import count_cores, ranks_per_node
-from ddpdoctor_checks.wording import count_of, format_number
+from ddpdoctor_checks.common.places import Places
+from ddpdoctor_checks.common.stage_evidence import count_cores, ranks_per_node
+from ddpdoctor_checks.common.wording import count_of, format_number
 
 NVLINK_GBS = {6: 18.0, 7: 20.0, 8: 20.0, 9: 20.6, 10: 40.1, 12: 40.1}
 """Major compute capability -> GB/s of one NVLink in one direction, as NCCL plans with it (NVIDIA/nccl,

@@ -8,8 +8,8 @@ from ddpdoctor.evidence import BandwidthRow, Evidence, RankSet, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.backends.devices import GPU_BACKENDS
 from ddpdoctor_checks.bandwidth.expectation import Expectation, expect_bandwidth
-from ddpdoctor_checks.stage_evidence import explain_missing
-from ddpdoctor_checks.wording import format_bytes, join_words
+from ddpdoctor_checks.common.stage_evidence import explain_missing
+from ddpdoctor_checks.common.wording import format_bytes, join_words
 
 ALARM = 0.5
 """Only below half of what is expected at least is it reported: the expectations themselves are within a

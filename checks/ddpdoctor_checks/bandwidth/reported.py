@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.job import TextMatch
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.wording import choose_form, join_words
+from ddpdoctor_checks.common.wording import choose_form, join_words
 
 SLOW = 0.7
 """Share of the others' bandwidth below which a run is slow: averages of nccl-tests over the same sizes repeat within

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, Experiment, RankMessage, RankSet, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.stage_evidence import (
+from ddpdoctor_checks.common.stage_evidence import (
     assign_blame,
     explain_missing,
     gather_ranks,
@@ -16,7 +16,7 @@ from ddpdoctor_checks.stage_evidence import (
     quote_messages,
     shorten_error,
 )
-from ddpdoctor_checks.wording import join_words, name_set
+from ddpdoctor_checks.common.wording import join_words, name_set
 
 _AGAIN = "ddpdoctor check --only facts,rendezvous,collectives,ddp -v"
 

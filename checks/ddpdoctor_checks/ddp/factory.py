@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import Evidence, Frame, ModelResult, RankExit, RankSet, UserError, encode
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
-from ddpdoctor_checks.places import in_frame
-from ddpdoctor_checks.stage_evidence import (
+from ddpdoctor_checks.common.places import in_frame
+from ddpdoctor_checks.common.stage_evidence import (
     FROM_OUTSIDE,
     describe_deaths,
     describe_exit,
@@ -18,7 +18,7 @@ from ddpdoctor_checks.stage_evidence import (
     stage_records,
     unclean_exits,
 )
-from ddpdoctor_checks.wording import name_set
+from ddpdoctor_checks.common.wording import name_set
 
 _FACTORY = '''# pkg/mod.py, for `ddpdoctor check --model pkg.mod:factory`
 def factory():

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from ddpdoctor.evidence import Evidence, ModelResult, RankSet, UnusedParameter, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check, diagnosis
+from ddpdoctor_checks.common.stage_evidence import gather_ranks, hosts_of_ranks
+from ddpdoctor_checks.common.wording import choose_form, count_of, join_words, name_set
 from ddpdoctor_checks.ddp.experiments import take_experiment
 from ddpdoctor_checks.ddp.factory import require_model
-from ddpdoctor_checks.stage_evidence import gather_ranks, hosts_of_ranks
-from ddpdoctor_checks.wording import choose_form, count_of, join_words, name_set
 
 MOST_NAMES = 200
 """Parameters listed in the details; more are counted. A model has thousands, a report is read by people."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.variables import NODE, WORLD, agreement
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.places import Places, is_loopback, require
-from ddpdoctor_checks.wording import (
+from ddpdoctor_checks.common.places import Places, is_loopback, require
+from ddpdoctor_checks.common.wording import (
     ValueGroup,
     choose_form,
     describe_groups,

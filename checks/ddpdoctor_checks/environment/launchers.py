@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Evidence, Launch
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
-from ddpdoctor_checks.commands import repeat_launch
+from ddpdoctor_checks.common.commands import repeat_launch
+from ddpdoctor_checks.common.places import Places, is_loopback, on_one_machine, require, split_endpoint
+from ddpdoctor_checks.common.wording import count_of, join_words, quote
 from ddpdoctor_checks.environment.ranks import find_environments
 from ddpdoctor_checks.environment.worlds import list_impossible
-from ddpdoctor_checks.places import Places, is_loopback, on_one_machine, require, split_endpoint
-from ddpdoctor_checks.wording import count_of, join_words, quote
 
 FIRST_SPECIAL_STEP = 0xFFFFFFF0
 """Slurm numbers the steps that are no tasks of srun (batch script, interactive shell) from the top

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, NodeFacts
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.places import Places
-from ddpdoctor_checks.wording import count_of, format_bytes, join_words
+from ddpdoctor_checks.common.places import Places
+from ddpdoctor_checks.common.wording import count_of, format_bytes, join_words
 
 MIB = 1 << 20
 

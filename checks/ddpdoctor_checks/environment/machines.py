@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from ddpdoctor.evidence import Evidence, Leftover, NodeFacts
 from ddpdoctor.evidence.members import JobNode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.places import Places, require, require_several_nodes
-from ddpdoctor_checks.wording import choose_form, count_of, format_age, join_words
+from ddpdoctor_checks.common.places import Places, require, require_several_nodes
+from ddpdoctor_checks.common.wording import choose_form, count_of, format_age, join_words
 
 TOLERATED_S = 1.0
 """torchelastic writes the times of failures in whole seconds (ProcessFailure.timestamp), and calls the

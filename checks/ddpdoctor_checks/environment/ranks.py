@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.commands import DEFAULT_PORT, repeat_launch
-from ddpdoctor_checks.places import Places, require
-from ddpdoctor_checks.wording import (
+from ddpdoctor_checks.common.commands import DEFAULT_PORT, repeat_launch
+from ddpdoctor_checks.common.places import Places, require
+from ddpdoctor_checks.common.wording import (
     choose_form,
     join_words,
     name_set,

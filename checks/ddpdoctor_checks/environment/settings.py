@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from ddpdoctor.evidence import Evidence, NodeFacts, RankSet
 from ddpdoctor.evidence.job import describe_ranks
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
+from ddpdoctor_checks.common.places import Places, require
+from ddpdoctor_checks.common.wording import join_words, quote
 from ddpdoctor_checks.environment.changes import Made, find_anomaly, find_late, find_ranks, read_changes
-from ddpdoctor_checks.places import Places, require
-from ddpdoctor_checks.wording import join_words, quote
 
 Test = Callable[[str], bool]
 

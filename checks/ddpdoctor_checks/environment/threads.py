@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Cpus, Evidence, NodeFacts, RankFacts
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check
-from ddpdoctor_checks.commands import repeat_launch
-from ddpdoctor_checks.places import Places
-from ddpdoctor_checks.stage_evidence import count_cores, explain_missing
-from ddpdoctor_checks.wording import choose_form, count_of, format_number, join_words
+from ddpdoctor_checks.common.commands import repeat_launch
+from ddpdoctor_checks.common.places import Places
+from ddpdoctor_checks.common.stage_evidence import count_cores, explain_missing
+from ddpdoctor_checks.common.wording import choose_form, count_of, format_number, join_words
 
 FAR_ABOVE = 2.0
 """Threads per core from which it is reported: up to 2 a core with hyper-threading (two logical cores each)

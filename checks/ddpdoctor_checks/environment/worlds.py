@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.commands import repeat_launch
-from ddpdoctor_checks.environment.ranks import find_environments
-from ddpdoctor_checks.places import Places, require
-from ddpdoctor_checks.wording import (
+from ddpdoctor_checks.common.commands import repeat_launch
+from ddpdoctor_checks.common.places import Places, require
+from ddpdoctor_checks.common.wording import (
     describe_groups,
     find_minority,
     fold_values,
@@ -19,6 +18,7 @@ from ddpdoctor_checks.wording import (
     quote,
     tabulate,
 )
+from ddpdoctor_checks.environment.ranks import find_environments
 
 BELOW = (
     ("RANK", "WORLD_SIZE"),

@@ -13,9 +13,9 @@ from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.norms import has_norms
 from ddpdoctor.source.steps import loaders_of, training_loops
 from ddpdoctor.source.walking import find_keyword, names_in
+from ddpdoctor_checks.common.wording import count_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 from ddpdoctor_checks.training import buffers
-from ddpdoctor_checks.wording import count_of
 
 FEW_SAMPLES = 8
 """A batch of fewer on each rank is small for BatchNorm; the same number as in a live run."""

@@ -8,9 +8,9 @@ from dataclasses import replace
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFile, SourcePlace, UnevenCall
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, diagnosis
+from ddpdoctor_checks.common.places import in_source
+from ddpdoctor_checks.common.wording import count_of
 from ddpdoctor_checks.lint.common import LINT, name_line
-from ddpdoctor_checks.places import in_source
-from ddpdoctor_checks.wording import count_of
 
 GROUPS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration")
 FORWARD = "forward"

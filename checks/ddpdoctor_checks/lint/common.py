@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact, SourcePlace
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable
-from ddpdoctor_checks.places import in_source
+from ddpdoctor_checks.common.places import in_source
 
 LINT = ("lint",)
 NEEDS = ("sources",)

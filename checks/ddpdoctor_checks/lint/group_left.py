@@ -13,8 +13,8 @@ from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.programs import ALL_JOINS
 from ddpdoctor.source.steps import training_loops
 from ddpdoctor.source.walking import find_calls, find_keyword, is_spelled_out, names_in
+from ddpdoctor_checks.job.silent import teardown
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
-from ddpdoctor_checks.silent import teardown
 
 
 @lint_rule("group-left", reads="files")

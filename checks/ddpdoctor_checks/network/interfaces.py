@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from ddpdoctor.evidence import Evidence, Interface, NodeFacts, RankSet
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.places import (
+from ddpdoctor_checks.common.places import (
     Places,
     choose_interface,
     is_loopback,
     on_one_machine,
     require_several_nodes,
 )
-from ddpdoctor_checks.wording import choose_form, join_words, quote
+from ddpdoctor_checks.common.wording import choose_form, join_words, quote
 
 
 @check("NET003", family="network", needs=("nodes",), id="net.address.routable")

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from ddpdoctor.evidence import Evidence, RankSet, Rendezvous
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check
-from ddpdoctor_checks.commands import FIXED, meeting_point, repeat_launch
-from ddpdoctor_checks.places import Places, join_endpoint, require
-from ddpdoctor_checks.wording import FEW, choose_form, count_of, format_age, join_words, name_set
+from ddpdoctor_checks.common.commands import FIXED, meeting_point, repeat_launch
+from ddpdoctor_checks.common.places import Places, join_endpoint, require
+from ddpdoctor_checks.common.wording import FEW, choose_form, count_of, format_age, join_words, name_set
 
 
 @check("NET006", family="network", needs=("rendezvous",), id="net.rendezvous.complete")

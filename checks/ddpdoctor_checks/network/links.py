@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from ddpdoctor.evidence import Evidence, Link
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check
-from ddpdoctor_checks.places import Places, choose_interface, require_several_nodes
-from ddpdoctor_checks.wording import count_of, format_bytes, join_words
+from ddpdoctor_checks.common.places import Places, choose_interface, require_several_nodes
+from ddpdoctor_checks.common.wording import count_of, format_bytes, join_words
 
 LINUX_EPHEMERAL = (32768, 60999)
 """Default of net.ipv4.ip_local_port_range (kernel documentation, ip-sysctl)."""

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import Evidence, HostMatch, Launch, Resolution
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.commands import FIXED, meeting_point, repeat_launch, start_torchrun
-from ddpdoctor_checks.places import (
+from ddpdoctor_checks.common.commands import FIXED, meeting_point, repeat_launch, start_torchrun
+from ddpdoctor_checks.common.places import (
     Places,
     choose_interface,
     require_several_nodes,
     routable_addresses,
     split_endpoint,
 )
-from ddpdoctor_checks.wording import choose_form, count_of, join_words
+from ddpdoctor_checks.common.wording import choose_form, count_of, join_words
 
 
 @check("NET002", family="network", needs=("resolutions",), id="net.master.resolves")

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, PortProbe, RankSet
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.commands import DEFAULT_PORT, FIXED, repeat_launch
-from ddpdoctor_checks.places import Places, require
-from ddpdoctor_checks.wording import format_age, join_words, quote
+from ddpdoctor_checks.common.commands import DEFAULT_PORT, FIXED, repeat_launch
+from ddpdoctor_checks.common.places import Places, require
+from ddpdoctor_checks.common.wording import format_age, join_words, quote
 
 PRIVILEGED = 1024
 """First port that needs no privilege (Linux: net.ipv4.ip_unprivileged_port_start, default 1024)."""

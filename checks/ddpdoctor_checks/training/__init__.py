@@ -5,11 +5,16 @@ error means that the wrong was seen: parameters that differ, batches that are eq
 says why.
 """
 
+# In the order in which reports show the rows.
 from ddpdoctor_checks.training.buffers import find_batch_norm, find_buffers
 from ddpdoctor_checks.training.counts import find_skipped
 from ddpdoctor_checks.training.draws import find_draws_repeated
-from ddpdoctor_checks.training.findings import find_parted
-from ddpdoctor_checks.training.gathers import find_gathered
+from ddpdoctor_checks.training.parted_replicas import find_parted
+
+# isort: split
+from ddpdoctor_checks.training.lost_gradients import find_gathered
+
+# isort: split
 from ddpdoctor_checks.training.loads import find_empty_loads
 from ddpdoctor_checks.training.numerics import find_nonfinite, find_scalers
 from ddpdoctor_checks.training.races import (
@@ -19,7 +24,9 @@ from ddpdoctor_checks.training.races import (
     find_download_raced,
 )
 from ddpdoctor_checks.training.repeats import find_epoch_unset, find_unsharded
-from ddpdoctor_checks.training.sampling import (
+
+# isort: split
+from ddpdoctor_checks.training.data_shares import (
     find_evaluation_padded,
     find_sampler_differs,
     find_split_differs,

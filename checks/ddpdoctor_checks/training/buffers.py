@@ -10,13 +10,13 @@ from ddpdoctor.evidence.numerics import BufferLook
 from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.training import WrapperSetup
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.crash.frames import tell_line, user_line
-from ddpdoctor_checks.crash.telling import JOB
-from ddpdoctor_checks.places import in_line
-from ddpdoctor_checks.training.findings import NEEDS
-from ddpdoctor_checks.training.parting import differ_slightly
+from ddpdoctor_checks.common.frames import tell_line, user_line
+from ddpdoctor_checks.common.places import in_line
+from ddpdoctor_checks.common.wording import capitalise, choose_form, count_of, join_words, name_set
+from ddpdoctor_checks.job.ends.clauses import JOB
+from ddpdoctor_checks.training.divergence import differ_slightly
+from ddpdoctor_checks.training.parted_replicas import NEEDS
 from ddpdoctor_checks.training.wrappers import find_wrapper, list_groups, list_wrappers, name_model
-from ddpdoctor_checks.wording import capitalise, choose_form, count_of, join_words, name_set
 
 FEW_SAMPLES = 8
 """Samples of a rank below which the mean and variance of a batch are too noisy: the error of BatchNorm rises steeply

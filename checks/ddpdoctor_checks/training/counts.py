@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training import OptimizerSetup, StepSite
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.crash.frames import tell_line, user_line
-from ddpdoctor_checks.crash.telling import JOB
-from ddpdoctor_checks.places import in_line
-from ddpdoctor_checks.training.findings import NEEDS
-from ddpdoctor_checks.training.parting import Parting, judge_replicas
-from ddpdoctor_checks.wording import capitalise, describe_counts, name_set
+from ddpdoctor_checks.common.frames import tell_line, user_line
+from ddpdoctor_checks.common.places import in_line
+from ddpdoctor_checks.common.wording import capitalise, describe_counts, name_set
+from ddpdoctor_checks.job.ends.clauses import JOB
+from ddpdoctor_checks.training.divergence import Parting, judge_replicas
+from ddpdoctor_checks.training.parted_replicas import NEEDS
 
 
 @check("DDP018", family="training", needs=NEEDS, id="training.counts", required=False, commands=JOB)

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.loads import EmptyLoad
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.crash.frames import tell_line, user_line
-from ddpdoctor_checks.crash.telling import JOB
-from ddpdoctor_checks.places import in_line
-from ddpdoctor_checks.training.findings import NEEDS
-from ddpdoctor_checks.wording import capitalise, choose_form, name_set
+from ddpdoctor_checks.common.frames import tell_line, user_line
+from ddpdoctor_checks.common.places import in_line
+from ddpdoctor_checks.common.wording import capitalise, choose_form, name_set
+from ddpdoctor_checks.job.ends.clauses import JOB
+from ddpdoctor_checks.training.parted_replicas import NEEDS
 
 
 @check(

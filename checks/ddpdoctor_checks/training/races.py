@@ -7,19 +7,19 @@ from collections.abc import Iterable
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training import FileUse
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
-from ddpdoctor_checks.crash.frames import tell_line, user_line
-from ddpdoctor_checks.crash.judging import has_failed
-from ddpdoctor_checks.crash.telling import JOB
-from ddpdoctor_checks.places import in_frame
-from ddpdoctor_checks.training.files import (
+from ddpdoctor_checks.common.frames import tell_line, user_line
+from ddpdoctor_checks.common.places import in_frame
+from ddpdoctor_checks.common.wording import capitalise, count_of, join_words, name_set
+from ddpdoctor_checks.job.blame.judging import has_failed
+from ddpdoctor_checks.job.ends.clauses import JOB
+from ddpdoctor_checks.training.file_order import (
     Race,
     find_overwritten,
     find_read_early,
     find_removed,
     find_replaced,
 )
-from ddpdoctor_checks.training.findings import NEEDS
-from ddpdoctor_checks.wording import capitalise, count_of, join_words, name_set
+from ddpdoctor_checks.training.parted_replicas import NEEDS
 
 _PATHS = 3
 """Paths that are named."""

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.crash.frames import tell_line, user_line
-from ddpdoctor_checks.crash.telling import JOB
-from ddpdoctor_checks.places import in_line
-from ddpdoctor_checks.training.data import (
+from ddpdoctor_checks.common.frames import tell_line, user_line
+from ddpdoctor_checks.common.places import in_line
+from ddpdoctor_checks.common.wording import capitalise, count_of, name_set
+from ddpdoctor_checks.job.ends.clauses import JOB
+from ddpdoctor_checks.training.batches import (
     Repeated,
     SameOrder,
     Whole,
@@ -17,8 +18,7 @@ from ddpdoctor_checks.training.data import (
     find_same_order,
     find_whole,
 )
-from ddpdoctor_checks.training.findings import NEEDS
-from ddpdoctor_checks.wording import capitalise, count_of, name_set
+from ddpdoctor_checks.training.parted_replicas import NEEDS
 
 
 @check("DAT001", family="training", needs=NEEDS, id="training.data_sharded", required=False, commands=JOB)

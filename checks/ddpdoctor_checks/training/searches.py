@@ -8,13 +8,13 @@ from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.syncs import SearchLook
 from ddpdoctor.evidence.training import WrapperSetup
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.crash.frames import user_line
-from ddpdoctor_checks.crash.telling import JOB
+from ddpdoctor_checks.common.frames import user_line
+from ddpdoctor_checks.common.places import in_line
+from ddpdoctor_checks.common.wording import choose_form, count_of
 from ddpdoctor_checks.ddp import unused
-from ddpdoctor_checks.places import in_line
-from ddpdoctor_checks.training.findings import NEEDS
+from ddpdoctor_checks.job.ends.clauses import JOB
+from ddpdoctor_checks.training.parted_replicas import NEEDS
 from ddpdoctor_checks.training.wrappers import find_wrapper, name_model
-from ddpdoctor_checks.wording import choose_form, count_of
 
 FEWEST_SEARCHES = 4
 """Iterations in which nothing was unused."""

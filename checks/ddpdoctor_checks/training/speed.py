@@ -8,10 +8,10 @@ from statistics import median
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.timing import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, RankTimes
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.crash.frames import tell_line, user_line
-from ddpdoctor_checks.crash.telling import JOB
-from ddpdoctor_checks.places import in_line
-from ddpdoctor_checks.training.findings import NEEDS
+from ddpdoctor_checks.common.frames import tell_line, user_line
+from ddpdoctor_checks.common.places import in_line
+from ddpdoctor_checks.common.wording import capitalise, choose_form, count_of, format_bytes, name_set
+from ddpdoctor_checks.job.ends.clauses import JOB
 from ddpdoctor_checks.training.lateness import (
     AFTER,
     BUCKET,
@@ -22,8 +22,8 @@ from ddpdoctor_checks.training.lateness import (
     find_step,
     list_times,
 )
+from ddpdoctor_checks.training.parted_replicas import NEEDS
 from ddpdoctor_checks.training.wrappers import list_wrappers
-from ddpdoctor_checks.wording import capitalise, choose_form, count_of, format_bytes, name_set
 
 LOADER_SHARE, LOADER_SHARE_GPU, LOADER_S = 0.4, 0.8, 0.005
 """Of a step that waits for data, and its length at least. A GPU computes while its program waits for a batch, until

@@ -1,0 +1,134 @@
+"""What lines of a log settle: hardware before everything, and a cause where ranks only lost each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.evidence.job import TextMatch
+from ddpdoctor.evidence.texts import CAUSE, CONSEQUENCE, find_entry
+from ddpdoctor_checks.job.blame.conditions import ABRT, settle_text
+from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
+from ddpdoctor_checks.job.blame.failures import SOFT, WAITING, Failure, Level, quote_line
+from ddpdoctor_checks.job.blame.views import View
+
+DECISIVE = ("BKD010", "BKD012")
+"""Codes of hardware and of what drives it: a line that speaks for one decides, whatever else a log says."""
+LINK = "NET011"
+"""Code of a peer that became silent, which NCCL reports by itself."""
+DOUBTED = frozenset({"nccl-fabric-stale", "device-handle-unknown", "fabric-manager-failed"})
+"""Entries that have other reasons too: they are a cause only where nothing narrower is one."""
+EMPTY = frozenset({None, "COL005", "ERR011"})
+"""Codes of ranks that waited or stopped, and do not say for what."""
+RULED = frozenset(
+    {
+        "fabric-error",
+        "mpi-process-received-signal",
+        "mpirun-saw-signal",
+        "nccl-loopback-chosen",
+        "ray-worker-died",
+        "signal-caught",
+    }
+)
+"""Entries with a condition that their rule or the order of blame sees to."""
+QUIET = frozenset({"fabric-manager-failed", "nccl-loopback-chosen", "plugin-not-loaded"})
+"""Entries of lines that a job may print which runs well: they explain a failure, and are none."""
+LAST = frozenset({"ray-worker-died"})
+"""Entries that only say that a process is gone."""
+GENERIC = frozenset({"BKD002"})
+"""Codes that only say that a backend failed: any narrower one goes before."""
+
+
+def judge_hardware(diagnosis: Diagnosis) -> bool:
+    """Make a line on faulty hardware the cause; return whether there is one."""
+    if diagnosis.job is not None and diagnosis.job.exit_code == 0:
+        return False
+    rows = [row for row in _settled(diagnosis) if row[1] in DECISIVE and row[0].entry not in DOUBTED]
+    return _blame(diagnosis, rows, Level.EXCEPTION)
+
+
+def judge_said(diagnosis: Diagnosis) -> None:
+    """Make a line that names a cause the job's, where only victims spoke or what was found says less."""
+    if diagnosis.job is not None and diagnosis.job.exit_code == 0:
+        return
+    rows = [row for row in _settled(diagnosis) if row[1] == LINK or row[1] not in WAITING]
+    if diagnosis.cause is None and not _complains(diagnosis):
+        rows = [row for row in rows if row[0].entry not in QUIET]
+    late = DOUBTED | LAST
+    narrow = [row for row in rows if row[1] not in SOFT and row[1] != LINK and row[0].entry not in late]
+    soft = [row for row in rows if row[1] in SOFT | {LINK} and row[1] not in GENERIC]
+    soft = soft or [row for row in rows if row[0].entry in late]
+    weight = _weigh(diagnosis.cause)
+    for chosen, least, level in ((narrow, 3, Level.EXCEPTION), (soft, 2, Level.SOFT), (rows, 1, Level.SOFT)):
+        if weight < least and _blame(diagnosis, chosen, level):
+            return
+
+
+def _complains(diagnosis: Diagnosis) -> bool:
+    """Whether anything says that something failed."""
+    return bool(diagnosis.failures) or any(
+        find_entry(text.entry).role == CONSEQUENCE for text in diagnosis.evidence.texts
+    )
+
+
+def _weigh(cause: Group | None) -> int:
+    """Return how much a cause says: 0 nothing, 1 that a backend failed, 2 where, 3 that no line says more."""
+    if cause is None or cause.code in EMPTY:
+        return 0
+    if cause.code in GENERIC:
+        return 1
+    process = cause.first.view.process
+    aborted = cause.code == "ERR005" and process is not None and process.signal == ABRT
+    if cause.code == "ERR006" or aborted or cause.level == Level.AT_EXIT:
+        return 0
+    if cause.code in SOFT or cause.level == Level.SILENT:
+        return 2
+    if cause.level == Level.COMPLAINT:
+        return 2
+    return 3
+
+
+def _settled(diagnosis: Diagnosis) -> list[tuple[TextMatch, str, View]]:
+    """Return the lines of the attempt that settle a code, in the order in which they stand, and whose they are."""
+    return sorted(_settle(diagnosis), key=lambda row: (row[0].file or "", row[0].line or 0))
+
+
+def _settle(diagnosis: Diagnosis) -> Iterator[tuple[TextMatch, str, View]]:
+    views = diagnosis.views
+    by_text = {id(text): view for view in views.all for text in view.texts}
+    for text in diagnosis.evidence.texts:
+        entry = find_entry(text.entry)
+        conditional = entry.condition is not None and entry.id not in RULED
+        earlier = text.rank is not None and text.attempt != diagnosis.attempt
+        if entry.role != CAUSE or conditional or earlier:
+            continue
+        view = by_text.get(id(text)) or View(
+            text.node, text.pid, text.rank, text.attempt, text.host or text.groups.get("node", ""), "other"
+        )
+        if view.role == "launcher":
+            continue  # a rank's words on its launcher's stream: which rank's is judged with the ends of ranks
+        code = settle_text(view, entry, text.groups, diagnosis.context)
+        if code is not None:
+            yield text, code, view
+
+
+def _blame(diagnosis: Diagnosis, rows: list[tuple[TextMatch, str, View]], level: Level) -> bool:
+    """Make the code of the first line the cause, with all lines that speak for it."""
+    if not rows:
+        return False
+    code = rows[0][1]
+    failures = []
+    for text, own, view in rows:
+        if own == code:
+            entry = find_entry(text.entry)
+            failure = Failure(
+                view, level, code, quote_line(text.text), entry=entry, groups=text.groups, sure="medium"
+            )
+            if text.at is not None:
+                failure.at = diagnosis.clock.seconds(view.node, text.at)
+            failures.append(failure)
+    doubted = failures[0].entry is not None and failures[0].entry.id in DOUBTED | LAST
+    failures[0].sure = "medium" if code in SOFT or doubted else "high"
+    diagnosis.cause = Group(code, level, failures, failures[0])
+    diagnosis.others = []
+    diagnosis.reason = None
+    return True

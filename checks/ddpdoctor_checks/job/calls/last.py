@@ -1,0 +1,98 @@
+"""The last collective that all ranks of a watched job began, where they did not give it the same arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddpdoctor.evidence import Evidence, Frame, RankSet
+from ddpdoctor.evidence.collectives import RecordedCall
+from ddpdoctor_checks.job.calls.sequences import UNEVEN, Essences, GroupCalls, is_ring, read_groups
+
+SHAPES = 3
+"""Shapes of one call that a sentence holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastSide:
+    """Ranks that gave a call the same arguments."""
+
+    ranks: RankSet
+    call: RecordedCall
+    site: Frame | None
+
+
+@dataclass(frozen=True, slots=True)
+class LastCall:
+    """A call that ranks began with arguments that do not match."""
+
+    number: int
+    group: GroupCalls
+    sides: tuple[LastSide, ...]
+    """The most ranks first."""
+
+    @property
+    def odd(self) -> tuple[LastSide, ...]:
+        """The sides that differ from that of more than half of the ranks; none where there is no such side."""
+        most = len(self.sides[0].ranks)
+        return self.sides[1:] if 2 * most > sum(len(side.ranks) for side in self.sides) else ()
+
+
+def find_last_mismatch(evidence: Evidence) -> LastCall | None:
+    """Return the last call that ranks have begun, where its arguments differ; None where they agree, or are not known.
+
+    Args:
+        evidence: of a watched job, whose ranks wrote each call down before they issued it.
+    """
+    for log in evidence.calls:
+        if not is_ring(log):
+            continue
+        essences = Essences(log)
+        for group in read_groups(log):
+            lines = [line for line in group.lines.values() if line.numbers]
+            number = min((line.last for line in lines), default=0)
+            sides: dict[object, list[tuple[int, int]]] = {}
+            for line in lines:
+                at = line.at(number)
+                if len(at) == 1:
+                    sides.setdefault(_describe(log.calls[at[0]]), []).append((line.rank, at[0]))
+            if len(sides) > 1:
+                made = [
+                    LastSide(
+                        RankSet(rank for rank, _ in side), log.calls[side[0][1]], essences.site((side[0][1],))
+                    )
+                    for side in sides.values()
+                ]
+                made.sort(key=lambda side: (-len(side.ranks), side.ranks.ranges[:1]))
+                return LastCall(number, group, tuple(made))
+    return None
+
+
+def _describe(call: RecordedCall) -> object:
+    """Return what gloo and NCCL compare: nothing else is checked before the data is sent."""
+    if call.op in UNEVEN or not call.inputs:
+        return call.op, call.root
+    sizes = tuple(_count(shape) for shape in call.inputs)
+    return call.op, sizes, call.input_types, call.root, call.reduction
+
+
+def _count(shape: Sequence[int]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def describe_call(call: RecordedCall) -> str:
+    """Return a call with what must agree: ``all_reduce of [4] float32``."""
+    words = [
+        each for each in (call.reduction, f"root {call.root}" if call.root is not None else None) if each
+    ]
+    text = call.op + (f"({', '.join(words)})" if words else "")
+    shapes = call.inputs if call.inputs else call.outputs
+    if not shapes:
+        return text
+    types = call.input_types or call.output_types
+    same = set(types[: len(shapes)])
+    shown = ", ".join(str(list(shape)) for shape in shapes[:SHAPES]) + (", …" if len(shapes) > SHAPES else "")
+    return f"{text} of {shown}" + (f" {next(iter(same))}" if len(same) == 1 else "")

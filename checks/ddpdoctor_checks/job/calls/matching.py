@@ -1,0 +1,415 @@
+"""Calls matched over ranks: the first difference of each process group, and who of the ranks is the odd one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence.collectives import RETIRED, SCHEDULED, STARTED, CallLog, RecordedCall
+from ddpdoctor_checks.job.calls.sequences import MEETING, Essences, GroupCalls, Line, read_groups
+
+AHEAD = 64
+"""Calls behind a difference that are looked at to see whether a rank left one out, made one more, or swapped two."""
+SHIFTS = 8
+"""Calls that a rank may have left out or made more in one place."""
+LEAST = 2
+"""Calls that must fit again behind a shift: one may fit by chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What some ranks did at one sequence number."""
+
+    ranks: RankSet
+    call: int | None
+    """Place in `CallLog.calls`; None: they made none."""
+    site: Frame | None = None
+    last: int | None = None
+    """Of ranks that made none: their call before."""
+    last_number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first place at which the ranks of a group are not in step."""
+
+    kind: str
+    """mismatch, apart (different calls of the program, one of which some ranks pass by), skipped, extra, swapped,
+    missing (some never called it), absent (some left no dump), unstarted (the
+    devices of some have not come to it) or together (all are in the same call)."""
+    group: GroupCalls
+    number: int
+    """Sequence number."""
+    sides: tuple[Side, ...]
+    """The largest first."""
+    culprits: RankSet = field(default_factory=RankSet)
+    """The smaller part; empty where it cannot be told."""
+    sure: str = "high"
+    behind: RankSet = field(default_factory=RankSet)
+    """Ranks that never came to the call."""
+    waiting: RankSet = field(default_factory=RankSet)
+    """Ranks that are in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """All groups of a log matched."""
+
+    log: CallLog
+    essences: Essences
+    groups: tuple[GroupCalls, ...]
+    differences: tuple[Difference, ...]
+    """At most one for each group; the one that explains the others first."""
+    stale: RankSet = field(default_factory=RankSet)
+    """Ranks whose dumps are older than what they did: others have ended a call that these have not even begun."""
+
+
+def match_calls(log: CallLog) -> Matching:
+    """Match the calls of all ranks, group by group."""
+    essences = Essences(log)
+    groups = read_groups(log)
+    found: list[Difference] = []
+    stale: set[int] = set()
+    for group in groups:
+        difference = find_difference(group, essences, stale)
+        if difference is not None:
+            found.append(difference)
+    return Matching(log, essences, tuple(groups), tuple(_order(found, groups)), RankSet(stale))
+
+
+def find_difference(group: GroupCalls, essences: Essences, stale: set[int]) -> Difference | None:
+    """Return where the ranks of a group first differ; None where they do not, or nobody waits.
+
+    Args:
+        group: with the calls of each rank.
+        essences: of its log.
+        stale: gets the ranks whose dumps are too old to say anything of the end.
+    """
+    lines = [line for _, line in sorted(group.lines.items())]
+    called = [line for line in lines if line.numbers]
+    if len(group.members) < 2 or not called:
+        return None
+    if len(called) > 1:
+        start = max(line.first for line in called)
+        stop = min(line.last for line in called) + 1
+        difference = _compare(group, called, start, stop, essences)
+        if difference is not None:
+            return difference
+    return _find_missing(group, lines, essences, stale)
+
+
+def _compare(
+    group: GroupCalls, lines: Sequence[Line], start: int, stop: int, essences: Essences
+) -> Difference | None:
+    """Compare what all ranks have in common; ranks that made equal calls are compared once."""
+    classes: dict[bytes, list[Line]] = {}
+    for line in lines:
+        classes.setdefault(line.part(start, stop), []).append(line)
+    if len(classes) < 2:
+        return None
+    samples = [members[0] for members in classes.values()]
+    for number in range(start, stop):
+        seen = {essences.of(calls) for sample in samples if (calls := sample.at(number))}
+        if len(seen) > 1:
+            return _tell_mismatch(group, lines, number, essences)
+    return _find_swap(group, list(classes.values()), start, stop, essences)
+
+
+def find_swap(group: GroupCalls, essences: Essences) -> Difference | None:
+    """Return the first place at which two calls of a group have changed places on some ranks; None where none have.
+
+    Args:
+        group: with the calls of each rank.
+        essences: of its log.
+    """
+    lines = [line for _, line in sorted(group.lines.items()) if line.numbers]
+    if len(lines) < 2:
+        return None
+    start, stop = max(line.first for line in lines), min(line.last for line in lines) + 1
+    classes: dict[bytes, list[Line]] = {}
+    for line in lines:
+        classes.setdefault(line.part(start, stop), []).append(line)
+    return _find_swap(group, list(classes.values()), start, stop, essences) if len(classes) > 1 else None
+
+
+def _vote(
+    lines: Sequence[Line], number: int, key: Callable[[tuple[int, ...]], Hashable], essences: Essences
+) -> list[tuple[Side, list[Line]]]:
+    """Return who made which call at a number, the most ranks first."""
+    parts: dict[Hashable, list[Line]] = {}
+    for line in lines:
+        calls = line.at(number)
+        if calls:
+            parts.setdefault(key(calls), []).append(line)
+    ordered = sorted(parts.values(), key=lambda members: (-len(members), members[0].rank))
+    found = []
+    for members in ordered:
+        calls = members[0].at(number)
+        ranks = RankSet(line.rank for line in members)
+        found.append((Side(ranks, calls[0], essences.site(calls)), members))
+    return found
+
+
+def _minority(sides: Sequence[Side], group: GroupCalls) -> RankSet:
+    """Return the ranks outside of the largest side, where that is more than half of the group; else nobody."""
+    if 2 * len(sides[0].ranks) <= len(group.members):
+        return RankSet()
+    return RankSet().union(*(side.ranks for side in sides[1:]))
+
+
+def _tell_mismatch(group: GroupCalls, lines: Sequence[Line], number: int, essences: Essences) -> Difference:
+    voted = _vote(lines, number, essences.of, essences)
+    sides = tuple(side for side, _ in voted)
+    culprits = _minority(sides, group)
+    kind = "mismatch"
+    if len(voted) == 2:
+        one, other = voted[0][1][0], voted[1][1][0]
+        kind = (culprits and _find_shift(one, other, number, essences)) or (
+            "apart" if _are_apart(one, other, number, essences) else kind
+        )
+    return Difference(kind, group, number, sides, culprits, "high" if culprits else "medium")
+
+
+def _find_shift(usual: Line, odd: Line, number: int, essences: Essences) -> str | None:
+    """Say whether the odd rank left calls out or made more of them: behind that its calls fit again."""
+
+    def fits(one: Line, first: int, other: Line, second: int) -> bool:
+        count = min(one.last - first, other.last - second, AHEAD) + 1
+        return count >= LEAST and all(
+            essences.of(one.at(first + n)) == essences.of(other.at(second + n)) for n in range(count)
+        )
+
+    for shift in range(1, SHIFTS + 1):
+        if fits(odd, number, usual, number + shift):
+            return "skipped"
+        if fits(odd, number + shift, usual, number):
+            return "extra"
+    return None
+
+
+def _are_apart(one: Line, other: Line, number: int, essences: Essences) -> bool:
+    """Whether two ranks are at different places of the program, rather than in one call with other arguments.
+
+    They are where one call is the wrapper's own and the other is not, and where a line in which one side stands was
+    called by the other side before: it belongs to both, and the ways through the program part here.
+    """
+    first, second = one.at(number), other.at(number)
+    if bool(essences.origin(first)) != bool(essences.origin(second)):
+        return True
+    here, there = _place(essences.site(first)), _place(essences.site(second))
+    if here is None or there is None or here == there:
+        return False
+    return here in _places_before(other, number, essences) or there in _places_before(one, number, essences)
+
+
+def _places_before(line: Line, number: int, essences: Essences) -> set[tuple[str, int] | None]:
+    calls = {call for n, call in zip(line.numbers, line.calls, strict=True) if n < number}
+    return {_place(essences.site((call,))) for call in calls}
+
+
+def _find_swap(
+    group: GroupCalls, classes: Sequence[Sequence[Line]], start: int, stop: int, essences: Essences
+) -> Difference | None:
+    """Find ranks that made equal calls from other lines in another order.
+
+    Other lines alone are no fault: branches on the rank make the same call from two lines. It is one where two lines
+    have changed places, one soon after the other. Where the root of a call is not known, such branches may change
+    places themselves (each rank broadcasts in turn), so only calls without a root count.
+    """
+    usual = max(classes, key=len)
+    lines = [line for each in classes for line in each]
+
+    def vote(number: int) -> tuple[Side, ...]:
+        voted = _vote(lines, number, lambda calls: _way(essences.path(calls)), essences)
+        paths = [essences.path(members[0].at(number)) for _, members in voted]
+        depth = next(
+            (n for n, frames in enumerate(zip(*paths, strict=False)) if len(set(map(_place, frames))) > 1), 0
+        )
+        return tuple(
+            replace(side, site=path[depth] if path else side.site)
+            for (side, _), path in zip(voted, paths, strict=True)
+        )
+
+    for members in classes:
+        places = _swapped_at(usual[0], members[0], start, stop, essences) if members is not usual else None
+        if places is None:
+            continue
+        sides = vote(places[0])
+        culprits = _minority(sides, group)
+        # Ranks that take turns (one gives a value, the others zeros) are another one's minority at each call.
+        if len(group.members) > 2 and (not culprits or culprits != _minority(vote(places[1]), group)):
+            continue
+        return Difference("swapped", group, places[0], sides, culprits, "high" if culprits else "medium")
+    return None
+
+
+def _place(site: Frame | None) -> tuple[str, int] | None:
+    return (site.file, site.line) if site is not None else None
+
+
+def _way(path: Sequence[Frame]) -> tuple[tuple[str, int] | None, ...]:
+    return tuple(_place(frame) for frame in path)
+
+
+def _are_exclusive(one: RecordedCall, other: RecordedCall) -> bool:
+    """Whether two calls stand on the two sides of one test: then a rank makes the one or the other, never both."""
+    kinds = {(frame.file, frame.line): frame.function for frame in one.conditions}
+    pairs = ({kinds.get((frame.file, frame.line)), frame.function} for frame in other.conditions)
+    return any(pair in ({"if", "else"}, {"if", "unless"}) for pair in pairs)
+
+
+def _swapped_at(usual: Line, odd: Line, start: int, stop: int, essences: Essences) -> tuple[int, int] | None:
+    """Return the two sequence numbers at which two lines have changed places."""
+    for number in range(start, stop):
+        one, other = usual.at(number), odd.at(number)
+        first, second = _way(essences.path(one)), _way(essences.path(other))
+        if first == second or not first or not second:
+            continue
+        call = essences.log.calls[one[0]]
+        if (call.op not in MEETING and call.root is None) or call.op == "barrier":
+            continue
+        if _are_exclusive(call, essences.log.calls[other[0]]):
+            continue
+        for later in range(number + 1, min(stop, number + 1 + AHEAD)):
+            back = _way(essences.path(usual.at(later))), _way(essences.path(odd.at(later)))
+            if back == (second, first) and essences.of(usual.at(later)) == essences.of(one):
+                return number, later
+            if back[0] == first or back[1] == second:
+                break  # the next round of the same loop
+    return None
+
+
+def _find_missing(
+    group: GroupCalls, lines: Sequence[Line], essences: Essences, stale: set[int]
+) -> Difference | None:
+    """Find ranks that never came to a call in which others wait."""
+    rest = [line for line in lines if line.whole or line.numbers]
+    while len(rest) > 1:
+        least = min(line.last for line in rest)
+        behind = [line for line in rest if line.last == least]
+        ahead = [line for line in rest if line.last > least and line.at(least + 1)]
+        if not ahead or len(behind) == len(rest):
+            break
+        number = least + 1
+        open_, doubtful = _who_waits(ahead, number, essences)
+        if open_ or (doubtful and group.certain):
+            return _tell_missing(group, number, behind, ahead, bool(open_), essences)
+        stale.update(line.rank for line in behind)
+        rest = [line for line in rest if line.last > least]
+    return _find_together(group, rest, essences)
+
+
+def _who_waits(ahead: Sequence[Line], number: int, essences: Essences) -> tuple[list[Line], list[Line]]:
+    """Return who is in a call for sure, and who may be: gloo forgets a call also where it failed."""
+    open_, doubtful = [], []
+    for line in ahead:
+        over = line.is_over(number)
+        if over is False:
+            open_.append(line)
+        elif over is None and essences.log.calls[line.at(number)[0]].op in MEETING:
+            doubtful.append(line)
+    if len(open_) + len(doubtful) < len(ahead) and any(
+        line.is_over(number) and essences.log.calls[line.at(number)[0]].op in MEETING for line in ahead
+    ):
+        return [], []  # it ended on a rank, so all have made it
+    return open_, doubtful
+
+
+def _tell_missing(
+    group: GroupCalls, number: int, behind: Sequence[Line], ahead: Sequence[Line], sure: bool, essences: Essences
+) -> Difference:  # fmt: skip
+    sides = [side for side, _ in _vote(ahead, number, essences.of, essences)]
+    parts: dict[tuple[int, ...], list[int]] = {}
+    for line in behind:
+        parts.setdefault(line.at(line.last) if line.numbers else (), []).append(line.rank)
+    for calls, ranks in parts.items():
+        last = calls[0] if calls else None
+        sides.append(Side(RankSet(ranks), None, essences.site(calls), last, number - 1))
+    late, here = RankSet(line.rank for line in behind), RankSet(line.rank for line in ahead)
+    culprits = RankSet()
+    if len(late) != len(here):
+        culprits = late if len(late) < len(here) else here
+    confidence = "high" if sure and culprits else "medium"
+    return Difference("missing", group, number, tuple(sides), culprits, confidence, late, here)
+
+
+def _find_together(group: GroupCalls, lines: Sequence[Line], essences: Essences) -> Difference | None:
+    """All of whom there is a dump are in one call: is somebody else missing, or is it the network?"""
+    called = [line for line in lines if line.numbers]
+    if not called or len({line.last for line in called}) > 1:
+        return None
+    number = called[0].last
+    if not all(line.is_over(number) is False for line in called):
+        return None
+    sides = tuple(side for side, _ in _vote(called, number, essences.of, essences))
+    here = RankSet(line.rank for line in called)
+    absent = group.absent
+    if absent:
+        return Difference("absent", group, number, sides, absent, "medium", absent, here)
+    # On a device a call is started once the work before it is done; gloo never says so.
+    states = {line.rank: (line.state(number) or 0) & ~RETIRED for line in called}
+    idle = RankSet(rank for rank, state in states.items() if state == SCHEDULED)
+    if idle and STARTED in states.values() and 2 * len(idle) < len(called):
+        return Difference("unstarted", group, number, sides, idle, "medium", idle, here.minus(idle))
+    return Difference("together", group, number, sides, RankSet(), "low", RankSet(), here)
+
+
+_WEIGHT = {
+    "mismatch": 0, "apart": 0, "skipped": 0, "extra": 0, "missing": 1, "swapped": 2, "absent": 3, "unstarted": 4,
+    "together": 5,
+}  # fmt: skip
+
+
+def _order(found: Sequence[Difference], groups: Sequence[GroupCalls]) -> list[Difference]:
+    """Put first what explains the others: a rank that is late in one group waits in another one, or it does not."""
+    held = {
+        id(each): sum(_waits_elsewhere(rank, each, groups) for rank in each.behind)
+        for each in found
+        if each.kind == "missing"
+    }
+
+    def weigh(each: Difference) -> tuple[int, bool, int, str]:
+        victims = held.get(id(each), 0)
+        return (_WEIGHT[each.kind], victims > 0, -len(each.waiting), each.group.name)
+
+    return sorted(found, key=weigh)
+
+
+def _waits_elsewhere(rank: int, difference: Difference, groups: Sequence[GroupCalls]) -> bool:
+    for group in groups:
+        line = group.lines.get(rank)
+        if group is difference.group or line is None or not line.numbers:
+            continue
+        if line.is_over(line.last) is False:
+            return True
+    return False
+
+
+def find_unexplained(matching: Matching) -> str | None:
+    """Return words on a call in which a rank waits while nothing tells whom it waits for; None where there is none."""
+    for group in matching.groups:
+        if group.certain or len(group.members) > 1:
+            continue
+        for rank, line in group.lines.items():
+            if line.numbers and line.is_over(line.last) is False:
+                call = matching.log.calls[line.at(line.last)[0]]
+                where = f"{call.op} #{line.last}{group.title}"
+                return f"rank {rank} waits in {where}, and nothing tells who is a member of it"
+    return None
+
+
+def waiting_elsewhere(matching: Matching, difference: Difference) -> Mapping[str, RankSet]:
+    """Return group -> ranks that are late in one group because they wait in that other one."""
+    found: dict[str, list[int]] = {}
+    for rank in difference.behind:
+        for group in matching.groups:
+            line = group.lines.get(rank)
+            if (
+                group is not difference.group
+                and line is not None
+                and line.numbers
+                and line.is_over(line.last) is False
+            ):
+                found.setdefault(group.name, []).append(rank)
+    return {name: RankSet(ranks) for name, ranks in found.items()}

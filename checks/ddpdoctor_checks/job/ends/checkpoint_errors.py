@@ -1,0 +1,88 @@
+"""CKP: checkpoints and directories over which ranks raced."""
+
+from __future__ import annotations
+
+import re
+
+from ddpdoctor.judge import Fix
+from ddpdoctor_checks.common.wording import choose_form, name_set
+from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
+from ddpdoctor_checks.job.ends.clauses import Clause, Describe
+
+_PATH = re.compile(r"'(?P<path>[^'\n]{1,400})'")
+
+
+def _path(group: Group) -> str | None:
+    found = group.first.groups.get("path")
+    if found is None:
+        match = _PATH.search(group.first.message)
+        found = match["path"] if match is not None else None
+    return found
+
+
+def _describe_early(diagnosis: Diagnosis, group: Group) -> Clause:
+    path = _path(group)
+    named = f" {path}" if path else " a checkpoint"
+    fine = diagnosis.world.minus(group.ranks)
+    others = f", {name_set(fine)} did not" if fine else ""
+    they = choose_form(len(group.failures), "it", "they")
+    return Clause(
+        f"{they} found{named} missing or unfinished{others}: another rank had not written it yet ({group.first.words})",
+        (
+            Fix("write on rank 0, whole and under another name first, and let all ranks wait",
+                code='if rank == 0:\n    torch.save(state, path + ".tmp")\n    os.replace(path + ".tmp", path)\n'
+                'dist.barrier()\nstate = torch.load(path, map_location="cpu")'),
+        ),
+        {"path": path},
+    )  # fmt: skip
+
+
+def _describe_prefix(diagnosis: Diagnosis, group: Group) -> Clause:
+    saved_wrapped = "Unexpected key(s)" in group.first.message and re.search(
+        r'Unexpected key\(s\) in state_dict: "module\.', group.first.message
+    )
+    key = group.first.groups.get("key")
+    example = f' ("module.{key}")' if key else ""
+    if saved_wrapped:
+        what = f"the checkpoint was saved from the wrapper and is loaded into the bare model{example}"
+        fixes = (
+            Fix("take the prefix off while loading",
+                code='state = {k.removeprefix("module."): v for k, v in state.items()}\nmodel.load_state_dict(state)'),
+            Fix("and save the model, not the wrapper", code="torch.save(model.module.state_dict(), path)"),
+        )  # fmt: skip
+    else:
+        what = f"the checkpoint was saved from the bare model and is loaded into the wrapper{example}"
+        fixes = (
+            Fix("load into the model inside the wrapper", code="model.module.load_state_dict(state)"),
+            Fix(
+                "or load before the wrap",
+                code="model.load_state_dict(state)\nmodel = DistributedDataParallel(model)",
+            ),
+        )
+    return Clause(what, fixes, {"key": key})
+
+
+def _describe_directory(diagnosis: Diagnosis, group: Group) -> Clause:
+    path = _path(group)
+    exists = group.first.entry is not None
+    did = "made" if exists else "deleted"
+    return Clause(
+        f"another rank had {did} {path or 'the directory'} a moment before",
+        (
+            Fix("let it be there already", code="os.makedirs(path, exist_ok=True)")
+            if exists
+            else Fix("let it be gone already", code="shutil.rmtree(path, ignore_errors=True)"),
+            Fix(
+                "or let one rank do it",
+                code="if rank == 0:\n    os.makedirs(path, exist_ok=True)\ndist.barrier()",
+            ),
+        ),
+        {"path": path},
+    )
+
+
+CLAUSES: dict[str, Describe] = {
+    "CKP005": _describe_directory,
+    "CKP004": _describe_prefix,
+    "CKP002": _describe_early,
+}

@@ -1,0 +1,337 @@
+"""COL: collectives that ended a job, as far as texts and ends tell without a recorder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ddpdoctor.evidence import RankSet
+from ddpdoctor.judge import EvidenceItem, Fix
+from ddpdoctor_checks.common.frames import tell_line
+from ddpdoctor_checks.common.places import in_frame
+from ddpdoctor_checks.common.wording import capitalise, choose_form, join_words, name_set
+from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
+from ddpdoctor_checks.job.blame.exits import list_exits
+from ddpdoctor_checks.job.blame.lagging import Lag, find_lag
+from ddpdoctor_checks.job.calls.last import LastCall, describe_call, find_last_mismatch
+from ddpdoctor_checks.job.ends.clauses import Clause, Describe
+from ddpdoctor_checks.job.ends.rerun import rerun
+from ddpdoctor_checks.job.ends.second_run import Again, look_again, place_failures
+
+_FLIGHT = ("TORCH_FR_BUFFER_SIZE=2000", "TORCH_NCCL_DUMP_ON_TIMEOUT=1")
+"""Torch's recorder of collectives and its dump (docs.pytorch.org, tutorials/unstable/flight_recorder_tutorial)."""
+
+
+MOST_SIDES = 4
+"""Sides of a mismatch that a sentence names."""
+
+
+def _limit(group: Group) -> str:
+    text = group.first.groups.get("ms", "")
+    return f" after {int(text) / 1000:g} s" if text.isdigit() else ""
+
+
+def _at(group: Group) -> str:
+    line = group.first.line
+    if line is None:
+        return ""
+    return f" at {line.file}:{line.line}" + (f" in {line.function}" if line.function != "<module>" else "")
+
+
+def _call(group: Group) -> str:
+    op, sequence = group.first.groups.get("op"), group.first.groups.get("sequence")
+    return f"{op.lower()}{f' #{sequence}' if sequence else ''}" if op else "a collective"
+
+
+def _describe_missing(diagnosis: Diagnosis, group: Group) -> Clause:
+    missing = diagnosis.suspects
+    who = name_set(missing) if missing else "others"
+    name = capitalise(who)
+    lag = find_lag(diagnosis)
+    if lag is not None and group.first.entry is not None and group.first.entry.id == "nccl-timed-out":
+        return _describe_lag(group, lag)
+    return Clause(
+        f"{name} never came to the barrier in which {name_set(group.ranks)} waited{_at(group)}{_limit(group)}.",
+        (
+            Fix(f"look what {who} did at that time: a branch on the rank, a loop that ended earlier, an exception that "
+                "was caught"),
+            Fix("call the barrier on every rank, outside of any test of the rank"),
+        ),
+        {"missing": list(missing)},
+        whole=True,
+        ranks=missing,
+    )  # fmt: skip
+
+
+def _describe_lag(group: Group, lag: Lag) -> Clause:
+    waiting = group.ranks
+    known = lag.enqueued
+    counts: dict[int, list[int]] = {}
+    for rank in lag.ranks:
+        counts.setdefault(lag.enqueued[rank], []).append(rank)
+    late = join_words(
+        f"{name_set(RankSet(ranks))} had enqueued #{count} last" for count, ranks in sorted(counts.items())
+    )
+    who, verb = name_set(waiting), choose_form(len(waiting), "waits", "wait")
+    op = group.first.groups.get("op", "a collective").lower()
+    seen = [
+        EvidenceItem(
+            "text",
+            f"last call asked for: #{count}",
+            RankSet(r for r, n in known.items() if n == count),
+        )
+        for count in sorted(set(known.values()))[:8]
+    ]
+    return Clause(
+        f"{capitalise(who)} {verb} in {op} #{lag.number}{_at(group)}{_limit(group)}; {late}: "
+        f"{choose_form(len(lag.ranks), 'it', 'they')} never issued the call, or "
+        f"{choose_form(len(lag.ranks), 'is', 'are')} blocked inside it.",
+        (
+            Fix(f"look what {name_set(lag.ranks)} did at that time: a branch on the rank, fewer batches, a slow or "
+                "stuck loader"),
+            Fix("let torch record who called what, with lines: ddpdoctor analyze reads it",
+                f"{' '.join(_FLIGHT)} torchrun … train.py"),
+            Fix("where all ranks run the same code, suspect the transport: try once without a network plugin",
+                "NCCL_NET_PLUGIN=none NCCL_DEBUG=INFO torchrun … train.py"),
+        ),
+        {"sequence": lag.number, "enqueued": {str(rank): count for rank, count in list(lag.enqueued.items())[:256]}},
+        whole=True,
+        ranks=lag.ranks,
+        seen=seen,
+        confidence="medium",
+    )  # fmt: skip
+
+
+def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
+    last = find_last_mismatch(diagnosis.evidence) if "own" not in group.first.groups else None
+    if last is not None:
+        return _describe_last(diagnosis, group, last)
+    groups = group.first.groups
+    ranks = group.ranks
+    if groups.get("rank", "").isdigit() and groups.get("other", "").isdigit():
+        ranks = ranks.union(RankSet([int(groups["rank"]), int(groups["other"])]))
+    again = None if "own" in groups else look_again(diagnosis, group, "detail", ("COL003",))
+    fixes = [
+        Fix("call the same collectives in the same order with the same shapes and types on every rank; sort what "
+            "is iterated over", code="for name in sorted(metrics):\n    dist.all_reduce(metrics[name])"),
+    ]  # fmt: skip
+    if "own" in groups and "others" in groups:
+        what = _compare(groups)
+    elif "got" in groups:
+        what = f"a peer sent {int(groups['got']):,} bytes where {int(groups['expected']):,} were expected"
+    else:
+        what = "data of another size or type came than this call expects"
+    both = len(diagnosis.world) == 2
+    told = "; of two ranks it cannot be told which is wrong" if both else ""
+    details: dict[str, Any] = {
+        key: groups[key] for key in ("own", "others", "got", "expected") if key in groups
+    }
+    if again is not None:
+        told = f"; {_describe_again(again)}{told}"
+        details.update(again.details)
+    compared = group if "own" in groups else again.group if again is not None else None
+    odd = _find_odd(compared, diagnosis) if compared is not None else RankSet()
+    places = again.places if again is not None else ()
+    if odd and compared is not None:
+        told += f"; {name_set(odd)} {choose_form(len(odd), 'differs', 'differ')} from most"
+        details["odd"] = list(odd)
+        places, ranks = place_failures(compared, odd), odd
+    guessed = (
+        not both and not odd and "own" not in groups
+    )  # gloo's ring brings data from a neighbour of the odd rank
+    if guessed:
+        told += "; who notices it need not be the one that differs"
+    untold = "own" not in groups and (again is None or again.details["rerun"] == "skipped")
+    if untold and not _detail_crashes(diagnosis):
+        fixes.insert(
+            0,
+            Fix(
+                "run it with torch's own comparison of calls: it names both",
+                rerun(diagnosis, "--debug", "detail"),
+            ),
+        )
+    return Clause(
+        f"ranks called collectives that do not fit: {what}{told}",
+        [*(again.fix if again is not None else ()), *fixes],
+        details,
+        ranks=diagnosis.world if both else ranks if ranks != group.ranks else None,
+        seen=again.seen if again is not None else (),
+        confidence="medium" if guessed else None,
+        # Ranks whose calls are not known may be those that differ, whoever noticed it first.
+        victims=diagnosis.world.minus(odd) if odd else RankSet(),
+        places=places,
+    )
+
+
+def _describe_last(diagnosis: Diagnosis, group: Group, last: LastCall) -> Clause:
+    """Describe a mismatch by what each rank wrote down before it issued the call."""
+    odd = RankSet().union(*(side.ranks for side in last.odd))
+    named = odd or RankSet().union(*(side.ranks for side in last.sides))
+    sides = sorted(last.sides, key=lambda side: side.ranks.minus(named) == side.ranks)
+    told = join_words(
+        f"{name_set(side.ranks)} {choose_form(len(side.ranks), 'calls', 'call')} {describe_call(side.call)}"
+        f"{tell_line(side.site)}"
+        for side in sides[:MOST_SIDES]
+    )
+    doubt = "" if odd else "; the evidence does not show which side is wrong"
+    where = [
+        in_frame(side.site, side.ranks, "culprit")
+        for side in sides
+        if side.site and side.ranks.minus(named) != side.ranks
+    ]
+    return Clause(
+        f"At call #{last.number}{last.group.title} {told}{doubt}.",
+        (
+            Fix(
+                "the same calls, in the same order, with the same shapes and types on every rank; sort what is "
+                "iterated over",
+                code="for name in sorted(metrics):\n    dist.all_reduce(metrics[name])",
+            ),
+        ),
+        {"number": last.number, "odd": list(odd)},
+        whole=True,
+        ranks=named,
+        victims=RankSet().union(*(side.ranks for side in last.sides)).minus(named),
+        seen=tuple(
+            EvidenceItem("calls", f"call #{last.number}: {describe_call(side.call)}", side.ranks)
+            for side in last.sides[:8]
+        ),
+        confidence="high",
+        places=tuple(where),
+    )
+
+
+def _detail_crashes(diagnosis: Diagnosis) -> bool:
+    """Whether a rank wraps a model and uses gloo, where ``DDP()`` was seen to crash with the level DETAIL."""
+    processes = [view.process for view in diagnosis.views.ranks if view.process is not None]
+    return any(
+        "gloo" in (each.backend or "") and any(milestone.name == "wrap" for milestone in each.milestones)
+        for each in processes
+    )
+
+
+def _find_odd(group: Group, diagnosis: Diagnosis) -> RankSet:
+    """Return the ranks whose call differs from that of more than half of the world; none where nobody knows."""
+    calls: dict[str, set[int]] = {}
+    for failure in group.failures:
+        groups = failure.groups
+        for rank, call in (("rank", "own"), ("other", "others")):
+            if groups.get(rank, "").isdigit() and call in groups:
+                calls.setdefault(_name(groups[call]), set()).add(int(groups[rank]))
+    most = max(calls.values(), key=len, default=set())
+    if 2 * len(most) <= len(diagnosis.world):
+        return RankSet()
+    return RankSet(rank for ranks in calls.values() if ranks is not most for rank in ranks - most)
+
+
+_FINGERPRINT = re.compile(
+    r"CollectiveFingerPrint\((?:SequenceNumber=(?P<number>\d{1,12}), )?OpType=(?P<op>\w{1,40})"
+    r"(?:, TensorShape=(?P<shape>\[[\d, ]{0,200}\]))?(?:, TensorDtypes=(?P<type>\w{1,40}))?"
+)
+
+
+def _compare(groups: Mapping[str, str]) -> str:
+    """Return ``rank 1 runs ALLREDUCE #3 of [10] Float, rank 2 runs BROADCAST #3 of [10] Float``."""
+    return f"rank {groups['rank']} runs {_name(groups['own'])}, rank {groups['other']} runs {_name(groups['others'])}"
+
+
+def _name(call: str) -> str:
+    """Return a call of torch's comparison without what hardly ever differs; as it is where its form is another."""
+    found = _FINGERPRINT.search(call)
+    if found is None:
+        return call
+    number, shape, kind = found["number"], found["shape"], found["type"]
+    tensor = " ".join(part for part in (shape, kind) if part)
+    return f"{found['op']}{f' #{number}' if number else ''}{f' of {tensor}' if tensor else ''}"
+
+
+def _describe_again(again: Again) -> str:
+    """Return what a second run with torch's own comparison of calls showed."""
+    groups = again.group.first.groups if again.group is not None else {}
+    named = f": there {_compare(groups)}" if "own" in groups and "others" in groups else ""
+    return f"{again.what}{named}"
+
+
+def _fixes_timeout(diagnosis: Diagnosis) -> list[Fix]:
+    """What names the rank that does not come: there is another way for each backend, and for a job nobody watched."""
+    backends = {view.process.backend for view in diagnosis.views.ranks if view.process is not None} - {None}
+    fixes = []
+    if diagnosis.evidence.launch.command == "analyze":
+        fixes.append(Fix("run it again and let ddpdoctor watch", rerun(diagnosis)))
+    if any("nccl" in (backend or "") for backend in backends) or not backends:
+        fixes.append(Fix("let torch write down who called what", rerun(diagnosis, environment=_FLIGHT)))
+    if "gloo" in backends or any("cpu:gloo" in (backend or "") for backend in backends):
+        fixes.append(
+            Fix(
+                "let every rank pass here before the call: rank 0 then names those that do not come",
+                code="dist.monitored_barrier(timeout=datetime.timedelta(seconds=60), wait_all_ranks=True)",
+            )
+        )
+    return fixes
+
+
+def _describe_timeout(diagnosis: Diagnosis, group: Group) -> Clause:
+    waiting = group.ranks
+    suspects = diagnosis.suspects
+    again = look_again(diagnosis, group, "detail", ("COL003", "COL002"))
+    who = name_set(waiting) if waiting else "Ranks"
+    where = _at(group)
+    if suspects:
+        rest = f"{name_set(suspects)} said nothing of it: look there first"
+    else:
+        rest = "nothing shows which rank is at fault"
+    if again is not None:
+        rest += f"; {_describe_again(again)}"
+    return Clause(
+        f"{capitalise(who)} waited in {_call(group)}{where} and gave up{_limit(group)}; {rest}.",
+        (
+            *(again.fix if again is not None else ()),
+            *_fixes_timeout(diagnosis),
+            Fix("a longer limit helps only where a rank is slow on purpose (evaluation, preprocessing on rank 0)",
+                code="dist.init_process_group(backend, timeout=datetime.timedelta(hours=1))"),
+        ),
+        {
+            "op": group.first.groups.get("op"),
+            "sequence": group.first.groups.get("sequence"),
+            "waiting": list(waiting)[:64],
+            **(again.details if again is not None else {}),
+        },
+        whole=True,
+        ranks=suspects,
+        victims=RankSet(),
+        confidence="medium" if suspects else "low",
+        seen=again.seen if again is not None else (),
+        places=again.places if again is not None else (),
+    )  # fmt: skip
+
+
+def _describe_early(diagnosis: Diagnosis, group: Group) -> Clause:
+    early = diagnosis.suspects
+    who = name_set(early) if early else "a rank"
+    return Clause(
+        f"{capitalise(who)} left the program while {name_set(group.ranks)} still waited{_at(group)}: the "
+        "process group went with it.",
+        (
+            Fix(
+                f"look why {who} had less to do: fewer batches, a loop that broke off, a return on a test of the rank"
+            ),
+            Fix(
+                "where the numbers of batches differ",
+                code="with Join([model]):\n    for batch in loader:\n        ...",
+            ),
+            Fix("end together", code="dist.barrier()\ndist.destroy_process_group()"),
+        ),
+        whole=True,
+        ranks=early,
+        seen=(EvidenceItem("exit", "ended well, with status 0", early),),
+        places=list_exits(diagnosis.views.ranks, early),
+    )
+
+
+CLAUSES: dict[str, Describe] = {
+    "COL002": _describe_missing,
+    "COL008": _describe_early,
+    "COL003": _describe_mismatch,
+    "COL005": _describe_timeout,
+}

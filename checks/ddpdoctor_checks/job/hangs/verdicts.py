@@ -1,0 +1,384 @@
+"""What is wrong with ranks that can never go on: who is at fault, what to say of it and what to do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence.standstill import Stand, name_points
+from ddpdoctor.judge import EvidenceItem, Fix
+from ddpdoctor_checks.common.frames import user_line
+from ddpdoctor_checks.common.wording import capitalise, choose_form, count_of, join_words, name_set
+from ddpdoctor_checks.job.hangs.reading import (
+    BACKWARD,
+    FORWARD,
+    INIT,
+    MAKERS,
+    WRAP,
+    Reading,
+    largest,
+    lines_called,
+    name_call,
+    name_group,
+    ranks_of,
+)
+from ddpdoctor_checks.job.hangs.sides import (
+    MOST_SIDES,
+    called_at,
+    count_forwards,
+    forwards,
+    guard_of,
+    name_ranks,
+    op_of,
+    part_by_line,
+    say_call,
+    say_gone,
+    say_members,
+    say_place,
+    say_sides,
+    say_wait,
+    spot_of,
+)
+from ddpdoctor_checks.job.hangs.standing import Place
+
+
+@dataclass(slots=True)
+class Deadlock:
+    """What is wrong with ranks that are stuck."""
+
+    code: str
+    message: str
+    culprits: RankSet
+    victims: RankSet
+    sides: Sequence[Sequence[Place]]
+    """Ranks by where they stand, those at fault first."""
+    blamed: int = 1
+    """Sides at fault, from the first on."""
+    fix: list[Fix] = field(default_factory=list)
+    seen: list[EvidenceItem] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)
+    confidence: str = "high"
+    role: str = "cause"
+    proof: bool = True
+    """It can never go on; else it may, as far as the calls tell."""
+    loop: Frame | None = None
+    """What those at fault have left and the others are in."""
+
+
+def judge_points(reading: Reading, points: Sequence[Place]) -> Deadlock:
+    """Sends and receives wait whose other side is never made."""
+    first = points[0]
+    assert first.call is not None
+    waiting = {place.rank for place in points}
+    peers = {rank for place in points for rank in reading.need(place).ranks}
+    others = [place for place in reading.places if place.rank in peers and place.rank not in waiting]
+    told = capitalise(join_words(say_place(place) for place in points[:MOST_SIDES]))
+    fix = [
+        Fix(
+            "every send needs its receive on the other rank: same tag and group, and an order in which one side sends "
+            "while the other receives",
+            code="if rank % 2 == 0:\n    dist.send(out, peer); dist.recv(inp, peer)\nelse:\n"
+            "    dist.recv(inp, peer); dist.send(out, peer)",
+        ),
+        Fix("or post both at once", code="for work in dist.batch_isend_irecv(ops):\n    work.wait()"),
+    ]
+    if not others:
+        both = f"{told}: each waits for the other's side, and nobody is left to make it"
+        return Deadlock("COL011", f"{both}.", ranks_of(points), RankSet(), [points], fix=fix)
+    message = f"{told}, but {say_sides(others)}: the other side of it is never made."
+    return Deadlock(
+        "COL011",
+        message,
+        ranks_of(others),
+        ranks_of(points),
+        [*part_by_line(others), points],
+        blamed=len(part_by_line(others)),
+        fix=fix,
+        seen=_count_points(reading, points),
+    )
+
+
+_SIDES = {True: ("send", "to", "receive", "from"), False: ("receive", "from", "send", "to")}
+
+
+def _count_points(reading: Reading, points: Sequence[Place]) -> list[EvidenceItem]:
+    """Return how many messages each side has begun of those that wait."""
+    items = []
+    for place in points[:MOST_SIDES]:
+        call = place.call
+        if call is None or call.peer is None or not call.ordinal:
+            continue
+        other = reading.get(call.peer)
+        sends = "send" in call.op
+        series = name_points(not sends, place.rank, call.tag or 0, call.group)
+        made = other.stand.counts.get(series, 0) if other is not None else 0
+        mine, side, theirs, back = _SIDES[sends]
+        items.append(
+            EvidenceItem(
+                "count",
+                f"rank {place.rank} has begun {count_of(call.ordinal, mine)} {side} rank "
+                f"{call.peer}, and rank {call.peer} {count_of(made, theirs)} {back} it",
+            )
+        )
+    return items
+
+
+def judge_gone(main: Sequence[Place], gone: Sequence[Place]) -> Deadlock:
+    """Ranks wait for some that have left the program."""
+    ranks = ranks_of(gone)
+    failed = [place for place in gone if _has_failed(place.stand)]
+    how = say_gone(gone)
+    one = len(ranks) == 1
+    message = f"{name_ranks(main)} {say_wait(main)}; {how}: {'it' if one else 'they'} will never come."
+    fix = [
+        Fix(
+            "all ranks have to leave the loop together: let them agree on it",
+            code="stop = torch.tensor([int(done)], device=device)\ndist.all_reduce(stop, op=dist.ReduceOp.MAX)\n"
+            "if stop.item():\n    break",
+        ),
+        Fix(
+            "where a rank runs out of data earlier, give all the same number of batches, or let the others go on",
+            code="sampler = DistributedSampler(dataset, drop_last=True)   # or: with Join([model]): …",
+        ),
+    ]
+    if op_of(main[0]) in (INIT, WRAP, *MAKERS):
+        fix = [
+            Fix(
+                "every rank has to come here, also one that has nothing to do: let it take part with nothing, or let "
+                "all decide alike",
+                code="files = names[rank::world_size]   # may be empty\ndist.init_process_group(backend)",
+            )
+        ]
+    return Deadlock(
+        "COL008",
+        message,
+        ranks,
+        ranks_of(main),
+        [gone, main],
+        fix=fix,
+        seen=count_forwards([*main, *gone]),
+        details={"waiting_in": name_call(main[0].call)},
+        role="consequence" if failed else "cause",
+    )
+
+
+def _has_failed(stand: Stand) -> bool:
+    """Whether a rank that is gone has ended badly, or without a word."""
+    return bool(stand.exit_code or stand.signal) or (stand.exit_code is None and not stand.ended)
+
+
+def judge_makers(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
+    """Some ranks make a process group, and others do not take part."""
+    places = [*main, *waiting]
+    makers = largest(place for place in places if op_of(place) in MAKERS)
+    making = {place.rank for place in makers}
+    rest = [place for place in places if place.rank not in making]
+    call, line = makers[0].call, makers[0].line
+    sides = [side for side in (makers, rest) if side]
+    if guard_of(makers[0]) is None:
+        sides.sort(key=len)  # the fewer are at fault; of as many as the others nobody can tell
+    tied = len(sides) == 1 or (guard_of(makers[0]) is None and len(makers) == len(rest))
+    odd = sides if tied else sides[:1]
+    culprits = ranks_of(place for side in odd for place in side)
+    others = [place.call for place in rest if op_of(place) in MAKERS]
+    told = say_sides(rest) if rest else ""
+    if call is not None and others and others[0] is not None:
+        told = f"{told}, of {say_members(others[0])}"
+    made = f"{name_ranks(makers)} {say_wait(makers)}" + (
+        f", of {say_members(call)}" if call is not None else ""
+    )
+    return Deadlock(
+        "COL006",
+        f"{made}; {told}: every rank has to make the same groups, of the same ranks and in the same order.",
+        culprits,
+        ranks_of(places).minus(culprits),
+        sides,
+        blamed=len(odd),
+        fix=[
+            Fix(
+                "call it on all ranks of the job, with the same ranks, outside of any test of the rank",
+                code=f"{line.source}   # on every rank" if line is not None and line.source else None,
+            ),
+        ],
+        details={"calls": [name_call(place.call) for place in (makers[0], *rest[:1])]},
+    )
+
+
+def judge_mismatch(main: Sequence[Place], others: Sequence[Place]) -> Deadlock:
+    """At one number ranks make calls that do not fit."""
+    # At the call, also where a rank waits for it on another line.
+    once = {each.rank: replace(each, kind="collective") for each in (*main, *others)}
+    sides = part_by_line(once.values())
+    votes = Counter(place.key for place in once.values())  # one call may be made from several lines
+    most = max(votes.values())
+    sides.sort(key=lambda side: (votes[side[0].key], len(side)))
+    tied = list(votes.values()).count(most) > 1
+    odd = sides if tied else [side for side in sides if votes[side[0].key] < most]
+    call = main[0].call
+    assert call is not None
+    told = join_words(say_call(side) for side in sides[:MOST_SIDES])
+    culprits = ranks_of(place for side in odd for place in side)
+    group = name_group(call)
+    doubt = "; the evidence does not show which side is wrong" if tied else ""
+    return Deadlock(
+        "COL003",
+        f"At call #{call.ordinal}{group} {told}{doubt}.",
+        culprits,
+        RankSet(once).minus(culprits),
+        sides,
+        blamed=len(odd),
+        fix=[
+            Fix(
+                "the same calls, in the same order, with the same shapes and types on every rank; sort what is "
+                "iterated over",
+                code="for name in sorted(metrics):\n    dist.all_reduce(metrics[name])",
+            ),
+        ],
+        details={"group": call.group, "ordinal": call.ordinal, "differs": _differences(sides)},
+    )
+
+
+def _differences(sides: Sequence[Sequence[Place]]) -> list[str]:
+    calls = [side[0].call for side in sides if side[0].call is not None]
+    return [
+        name
+        for name in ("op", "shape", "dtype", "reduction", "peer")
+        if len({getattr(call, name) for call in calls}) > 1
+    ]
+
+
+def judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
+    """Some ranks wait in a call that others never make, for these wait elsewhere."""
+    sides = part_by_line([*main, *waiting])
+    odd = _odd_sides(sides)
+    rest = [side for side in sides if side not in odd] if odd else []
+    culprits = [place for side in (odd or sides) for place in side]
+    guard = next((found for place in culprits if (found := guard_of(place)) is not None), None)
+    # Two ranks of which one left a loop: it may have had too little to do, or the other one too much.
+    proven = guard is not None or 2 * len(culprits) < sum(map(len, sides))
+    passed = next((side for side in rest if guard is None and guard_of(side[0]) is not None), None)
+    loop = _find_left_loop(culprits, rest) if rest and guard is None and passed is None else None
+    told = say_sides([place for side in (rest or sides) for place in side])
+    if rest:
+        first = rest[0][0].call
+        never = "never called it" if first is not None and first.op != BACKWARD else "is not in it"
+        where = say_sides(culprits, bare=True)
+        message = f"{capitalise(told)}; {name_set(ranks_of(culprits))} {never}: {where}."
+        if loop is not None:
+            left = f"{choose_form(len(culprits), 'has', 'have')} left the loop ({loop.file}:{loop.line})"
+            message = f"{capitalise(told)}; {name_set(ranks_of(culprits))} {left}: {where}."
+        if guard is not None and not _covers(guard, rest):
+            message = f"{say_sides(culprits, first=True)}, which the others never call; they wait elsewhere: {told}."
+    else:
+        none = (
+            "neither comes to the other's call" if len(sides) == 2 else "none of them comes to another's call"
+        )
+        message = f"{capitalise(told)}: {none}; the evidence does not show which side is wrong."
+    return Deadlock(
+        "COL002",
+        message,
+        ranks_of(culprits),
+        ranks_of(place for side in rest for place in side) if proven else RankSet(),
+        [*(odd or sides), *rest],
+        blamed=len(odd) or len(sides),
+        fix=_advise(culprits, guard, [place for side in rest for place in side])
+        if passed is None
+        else _advise(passed, guard_of(passed[0]), culprits),
+        seen=count_forwards([*main, *waiting]),
+        details={"calls": [name_call(side[0].call) for side in sides[:16]]},
+        loop=loop,
+    )
+
+
+def _find_left_loop(culprits: Sequence[Place], rest: Sequence[Sequence[Place]]) -> Frame | None:
+    """Return the innermost loop that the others are in and that all of some ranks have left; None where there is none.
+
+    They were in it where they have made the others' call before, or have run the wrapped model less often.
+    """
+    inside = rest[0][0]
+    for condition in inside.stand.conditions:
+        if condition.function not in ("for", "while"):
+            continue
+        for place in culprits:
+            if any(spot_of(condition) == spot_of(each) for each in place.stand.conditions):
+                return None
+            mine, theirs = forwards(place), forwards(inside)
+            fewer = mine is not None and theirs is not None and 0 < mine < theirs
+            if not fewer and called_at(inside) not in lines_called(place.stand):
+                return None
+        return condition
+    return None
+
+
+def _covers(guard: Frame, sides: Sequence[Sequence[Place]]) -> bool:
+    """Whether other sides stand under the same test, on its other side."""
+    return any(
+        (found := guard_of(side[0])) is not None and spot_of(found) == spot_of(guard)
+        for side in sides
+        if side
+    )
+
+
+def _odd_sides(sides: Sequence[Sequence[Place]]) -> list[Sequence[Place]]:
+    """Return the sides at fault: the fewer; of two equal ones the one under a test on the rank, or on a new line."""
+    votes = Counter(place.key for side in sides for place in side)  # one call may be made from several lines
+    most = max(votes.values())
+    fewer = [side for side in sides if votes[side[0].key] < most]
+    if fewer and list(votes.values()).count(most) == 1:
+        return fewer
+    guarded = [side for side in sides if guard_of(side[0]) is not None]
+    if len(guarded) == 1:
+        return guarded
+    fresh = [side for side in sides if not _was_here_before(side[0])]
+    return fresh if len(fresh) == 1 and len(sides) == 2 else []
+
+
+def _was_here_before(place: Place) -> bool:
+    """Whether a rank has made a call from its line before: a loop that it is still in."""
+    if place.call is None:
+        return False
+    if place.call.op in (BACKWARD, FORWARD):
+        return place.call.ordinal > 1
+    times = sum(
+        (frame := user_line(call.frames)) is not None and spot_of(frame) == called_at(place)
+        for call in place.stand.recent
+    )
+    return times > 1
+
+
+def _advise(culprits: Sequence[Place], guard: Frame | None, rest: Sequence[Place]) -> list[Fix]:
+    call = culprits[0].call
+    op = call.op if call is not None else ""
+    line = culprits[0].line
+    if op in (FORWARD, BACKWARD) and guard is not None:
+        return [
+            Fix(
+                "evaluate the bare model on one rank: it takes part in no collective",
+                code="model.module.eval()\nwith torch.no_grad():\n    loss = criterion(model.module(x), y)",
+            ),
+            Fix("or evaluate on every rank"),
+        ]
+    if guard is not None:
+        source = f"{line.source}   # on every rank" if line is not None and line.source else None
+        return [
+            Fix(
+                f"take the call out of the test ({guard.file}:{guard.line}), so that every rank makes it",
+                code=source,
+            )
+        ]
+    counts = {place.rank: forwards(place) for place in (*culprits, *rest)}
+    if len({count for count in counts.values() if count is not None}) > 1:
+        return [
+            Fix(
+                "give every rank the same number of batches, or let those that have more go on without the others",
+                code="sampler = DistributedSampler(dataset, drop_last=True)   # or: with Join([model]): …",
+            ),
+            Fix(
+                "a loop that one rank leaves on a value of its own has to be left by all",
+                code="stop = torch.tensor([int(done)], device=device)\ndist.all_reduce(stop, op=dist.ReduceOp.MAX)",
+            ),
+        ]
+    return [Fix("make the same calls in the same order on every rank: both lines are above")]

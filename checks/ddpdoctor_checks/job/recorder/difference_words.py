@@ -1,0 +1,367 @@
+"""From a difference between ranks to words: the sentence, both lines, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence.collectives import RETIRED, STATES, RecordedCall
+from ddpdoctor.judge import EvidenceItem, Fix, Where
+from ddpdoctor_checks.common.frames import user_frames
+from ddpdoctor_checks.common.places import in_frame
+from ddpdoctor_checks.common.wording import capitalise, choose_form, count_of, join_words, name_set
+from ddpdoctor_checks.job.calls.last import describe_call
+from ddpdoctor_checks.job.calls.matching import Difference, Matching, Side, waiting_elsewhere
+from ddpdoctor_checks.job.calls.sequences import MEETING
+
+MOST_SIDES = 4
+"""Sides that a sentence names; ``details`` has up to `MOST_ROWS`."""
+MOST_ROWS = 32
+MOST_CALLERS = 2
+
+SORTED = Fix(
+    "make the calls in one order on every rank: sort what is iterated over",
+    code="for name in sorted(metrics):\n    dist.all_reduce(metrics[name])",
+)
+SAME = Fix("call the same collectives in the same order with the same shapes and types on every rank")
+OUTSIDE = Fix(
+    "take the call out of tests on the rank or on local values, so that every rank makes it or none"
+)
+UNEVEN = Fix(
+    "where a rank has fewer batches, give all the same number, or let the others go on",
+    code="with Join([model]):\n    for batch in loader:\n        ...",
+)
+
+
+@dataclass(slots=True)
+class Told:
+    """What a check says of a difference."""
+
+    code: str
+    message: str
+    fix: tuple[Fix, ...]
+    ranks: RankSet
+    victims: RankSet
+    confidence: str
+    where: tuple[Where, ...] = ()
+    seen: tuple[EvidenceItem, ...] = ()
+    details: dict[str, Any] = field(default_factory=dict)
+    severity: str | None = None
+
+
+def tell(matching: Matching, difference: Difference) -> Told:
+    """Return the words for a difference."""
+    code, message, fix = _WORDS[difference.kind](matching, difference)
+    return Told(
+        code,
+        message,
+        fix,
+        difference.culprits,
+        _victims(difference),
+        difference.sure,
+        _places(matching, difference),
+        tuple(_seen(matching, difference)),
+        _details(matching, difference),
+    )
+
+
+def tell_early(matching: Matching, difference: Difference, early: RankSet) -> Told:
+    """Return the words for ranks that left the program while others wait for them."""
+    told = tell(matching, difference)
+    waits = _say_waiting(matching, difference)
+    told.code, told.ranks, told.victims, told.confidence = "COL008", early, difference.waiting, "high"
+    told.message = f"{capitalise(name_set(early))} left the program while {waits}."
+    told.fix = (Fix("let all ranks leave the loop together: agree on it with an all_reduce"), UNEVEN)
+    told.where = _places(matching, difference, early)
+    return told
+
+
+def _victims(difference: Difference) -> RankSet:
+    if not difference.culprits:
+        return RankSet()
+    return RankSet().union(*(side.ranks for side in difference.sides)).minus(difference.culprits)
+
+
+def name_call(call: RecordedCall, number: int) -> str:
+    """Return ``all_reduce #128``."""
+    return f"{call.op} #{number}"
+
+
+def name_site(site: Frame | None) -> str:
+    """Return `` (train.py:88)``, or nothing."""
+    return f" ({site.file}:{site.line})" if site is not None else ""
+
+
+def _sides(difference: Difference, *, called: bool) -> list[Side]:
+    return [side for side in difference.sides if (side.call is not None) is called]
+
+
+def _say_waiting(matching: Matching, difference: Difference) -> str:
+    parts = []
+    for side in _sides(difference, called=True)[:MOST_SIDES]:
+        call = matching.log.calls[side.call or 0]
+        verb = choose_form(len(side.ranks), "waits", "wait")
+        where = f"{name_call(call, difference.number)}{difference.group.title}{name_site(side.site)}"
+        parts.append(f"{name_set(side.ranks)} {verb} in {where}")
+    return join_words(parts)
+
+
+def _say_last(matching: Matching, side: Side) -> str:
+    if side.last is None:
+        return "made no call on the group at all"
+    call = name_call(matching.log.calls[side.last], side.last_number)
+    return f"{choose_form(len(side.ranks), 'its', 'their')} last call was {call}{name_site(side.site)}"
+
+
+def _tell_missing(matching: Matching, difference: Difference) -> tuple[str, str, tuple[Fix, ...]]:
+    late = _sides(difference, called=False)
+    never = join_words(
+        f"{name_set(side.ranks)} had not called it: {_say_last(matching, side)}" for side in late[:MOST_SIDES]
+    )
+    message = f"{capitalise(_say_waiting(matching, difference))}; {never}"
+    elsewhere = waiting_elsewhere(matching, difference)
+    if elsewhere:
+        told = join_words(
+            f"{name_set(ranks)} {choose_form(len(ranks), 'waits', 'wait')} in a call of group {name}"
+            for name, ranks in elsewhere.items()
+        )
+        message += f"; meanwhile {told}"
+    if not difference.culprits:
+        message += "; the evidence does not show which side is wrong"
+    return "COL002", f"{message}.", (OUTSIDE, UNEVEN)
+
+
+def _say_calls(matching: Matching, difference: Difference) -> str:
+    parts = []
+    for side in difference.sides[:MOST_SIDES]:
+        call = matching.log.calls[side.call or 0]
+        verb = choose_form(len(side.ranks), "calls", "call")
+        parts.append(f"{name_set(side.ranks)} {verb} {describe_call(call)}{name_site(side.site)}")
+    more = len(difference.sides) - MOST_SIDES
+    return join_words([*parts, f"{more} others other calls"] if more > 0 else parts)
+
+
+def _tell_mismatch(matching: Matching, difference: Difference) -> tuple[str, str, tuple[Fix, ...]]:
+    doubt = "" if difference.culprits else "; the evidence does not show which side is wrong"
+    at = f"At call #{difference.number}{difference.group.title}"
+    return "COL003", f"{at} {_say_calls(matching, difference)}{doubt}.", (SAME, SORTED)
+
+
+_ORIGINS = {
+    "forward": " by the forward of DistributedDataParallel",
+    "backward": " in backward",
+    "wrap": " by the constructor of DistributedDataParallel",
+}
+BARE = Fix(
+    "evaluate the bare model on one rank: it takes part in no collective",
+    code="model.module.eval()\nwith torch.no_grad():\n    loss = criterion(model.module(x), y)",
+)
+
+
+def _say_place(matching: Matching, difference: Difference, side: Side) -> str:
+    call = matching.log.calls[side.call or 0]
+    origin = _ORIGINS.get(matching.essences.origin((side.call or 0,)), "")
+    return f"{name_call(call, difference.number)}{origin}{difference.group.title}{name_site(side.site)}"
+
+
+def _tell_apart(matching: Matching, difference: Difference) -> tuple[str, str, tuple[Fix, ...]]:
+    usual, odd = difference.sides[0], difference.sides[1]
+    here = f"{name_set(usual.ranks)} {choose_form(len(usual.ranks), 'is', 'are')} in"
+    there = f"{choose_form(len(odd.ranks), 'it is', 'they are')} in {_say_place(matching, difference, odd)}"
+    message = f"{capitalise(here)} {_say_place(matching, difference, usual)}; {name_set(odd.ranks)} "
+    message += f"never called it: {there}"
+    if not difference.culprits:
+        message += "; the evidence does not show which side is wrong"
+    alone = len(odd.ranks) == 1 and matching.essences.origin((odd.call or 0,)) == "forward"
+    return "COL002", f"{message}.", (BARE, OUTSIDE) if alone else (OUTSIDE, UNEVEN)
+
+
+def _tell_shift(matching: Matching, difference: Difference) -> tuple[str, str, tuple[Fix, ...]]:
+    usual, odd = difference.sides[0], difference.sides[1]
+    who = name_set(odd.ranks)
+    if difference.kind == "skipped":
+        call = matching.log.calls[usual.call or 0]
+        left = f"{name_call(call, difference.number)}{difference.group.title}{name_site(usual.site)}"
+        message = f"{capitalise(who)} left out {left}, which {name_set(usual.ranks)} made"
+    else:
+        call = matching.log.calls[odd.call or 0]
+        more = f"{name_call(call, difference.number)}{difference.group.title}{name_site(odd.site)}"
+        verb = choose_form(len(odd.ranks), "makes", "make")
+        message = f"{capitalise(who)} {verb} one more call, {more}, which {name_set(usual.ranks)} never make"
+    return "COL002", f"{message}: from there on all calls are out of step.", (OUTSIDE, UNEVEN)
+
+
+def _tell_swap(matching: Matching, difference: Difference) -> tuple[str, str, tuple[Fix, ...]]:
+    call = matching.log.calls[difference.sides[0].call or 0]
+    parts = [
+        f"{name_set(side.ranks)} {choose_form(len(side.ranks), 'comes', 'come')} from {side.site.file}:{side.site.line}"
+        for side in difference.sides[:MOST_SIDES]
+        if side.site is not None
+    ]
+    doubt = "" if difference.culprits else "; the evidence does not show which order is wrong"
+    what = f"{describe_call(call)} #{difference.number}{difference.group.title}"
+    mixed = f"into {what} {join_words(parts)}{doubt}: their values were mixed, silently"
+    message = f"Two calls have changed places: {mixed}."
+    return "COL004", message, (SORTED,)
+
+
+def _tell_absent(matching: Matching, difference: Difference) -> tuple[str, str, tuple[Fix, ...]]:
+    who = name_set(difference.behind)
+    message = f"{capitalise(_say_waiting(matching, difference))}; {who} left no dump: look there first."
+    return (
+        "COL005",
+        message,
+        (
+            Fix(f"look at the log and the stack of {who}: it died, or stood where no dump could be written"),
+            Fix(
+                "run it again and let ddpdoctor watch: it sees every rank", "ddpdoctor run --nproc N train.py"
+            ),
+        ),
+    )
+
+
+def _tell_unstarted(matching: Matching, difference: Difference) -> tuple[str, str, tuple[Fix, ...]]:
+    late = difference.behind
+    call = matching.log.calls[difference.sides[0].call or 0]
+    where = (
+        f"{name_call(call, difference.number)}{difference.group.title}{name_site(difference.sides[0].site)}"
+    )
+    who, verb = name_set(difference.waiting), choose_form(len(difference.waiting), "runs", "run")
+    asked = choose_form(
+        len(late), "has asked for it, but its device has", "have asked for it, but their devices have"
+    )
+    busy = f"{name_set(late)} {asked} not come to it: earlier work is still busy there"
+    return "COL005", f"{capitalise(who)} {verb} {where}; {busy}.", (
+        Fix(f"look what the device of {name_set(late)} does: a kernel that does not end, a slow or faulty device",
+            "nvidia-smi"),
+        Fix("take stacks of the rank, and dumps again, to see whether it moves", "py-spy dump --pid PID"),
+    )  # fmt: skip
+
+
+def _tell_together(matching: Matching, difference: Difference) -> tuple[str, str, tuple[Fix, ...]]:
+    side = difference.sides[0]
+    call = matching.log.calls[side.call or 0]
+    who = (
+        "All ranks" if len(side.ranks) == len(difference.group.members) else capitalise(name_set(side.ranks))
+    )
+    where = f"{name_call(call, difference.number)}{difference.group.title}{name_site(side.site)}"
+    message = f"{who} wait in {where}, and all calls before it agree: the network or the library, not a rank."
+    if call.op not in MEETING and call.root is None:
+        message = (
+            f"{who} wait in {where}, and all calls before it agree: the network, the library, or ranks that take "
+            "different roots, which the recorder does not keep."
+        )
+    return (
+        "COL005",
+        message,
+        (
+            Fix("test the network between the hosts", "ddpdoctor check --nproc N --nnodes N …"),
+            Fix(
+                "with NCCL, let it say what it waits for",
+                "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET torchrun … train.py",
+            ),
+        ),
+    )
+
+
+_WORDS = {
+    "missing": _tell_missing,
+    "mismatch": _tell_mismatch,
+    "apart": _tell_apart,
+    "skipped": _tell_shift,
+    "extra": _tell_shift,
+    "swapped": _tell_swap,
+    "absent": _tell_absent,
+    "unstarted": _tell_unstarted,
+    "together": _tell_together,
+}
+
+
+def _places(matching: Matching, difference: Difference, culprits: RankSet | None = None) -> tuple[Where, ...]:
+    """Return both lines, those at fault first with their callers; where nobody is, all sides weigh the same."""
+    blamed = set(difference.culprits if culprits is None else culprits)
+    guilty: list[Where] = []
+    others: list[Where] = []
+    for side in difference.sides[:MOST_ROWS]:
+        number = side.call if side.call is not None else side.last
+        stack = matching.log.frames_of(matching.log.calls[number]) if number is not None else ()
+        own = user_frames(stack)
+        if not own:
+            continue
+        if blamed and not blamed.issuperset(side.ranks):
+            others.append(in_frame(own[0], side.ranks, "victim"))
+            continue
+        guilty.append(in_frame(own[0], side.ranks, "culprit"))
+        guilty += [in_frame(frame, side.ranks, "caller") for frame in own[1 : 1 + MOST_CALLERS]]
+    return (*guilty, *others)
+
+
+def _seen(matching: Matching, difference: Difference) -> list[EvidenceItem]:
+    log = matching.log
+    rows = sum(len(rank.calls) for rank in log.ranks)
+    dumps = f"{count_of(len(log.ranks), 'dump')} with {count_of(rows, 'call')}"
+    seen = [EvidenceItem("recorder", dumps, RankSet(rank.rank for rank in log.ranks))]
+    for side in difference.sides[:MOST_SIDES]:
+        number = side.call if side.call is not None else side.last
+        if number is None:
+            continue
+        at = difference.number if side.call is not None else side.last_number
+        text = f"{'call' if side.call is not None else 'last call'} #{at}: {describe_call(log.calls[number])}"
+        state = _state_of(difference, side, at)
+        seen.append(EvidenceItem("recorder", f"{text}{state}", side.ranks, _file_of(matching, side)))
+    if difference.group.absent:
+        seen.append(EvidenceItem("recorder", "left no dump", difference.group.absent))
+    if matching.stale:
+        seen.append(
+            EvidenceItem("recorder", "dumped before the others, and say nothing of the end", matching.stale)
+        )
+    if not any(call.stack >= 0 for call in log.calls):
+        seen.append(EvidenceItem("recorder", "JSON dumps have no call sites: the pickled ones have"))
+    return seen
+
+
+def _state_of(difference: Difference, side: Side, number: int) -> str:
+    rank = next(iter(side.ranks))
+    line = difference.group.lines.get(rank)
+    state = line.state(number) if line is not None else None
+    if state is None:
+        return ""
+    return f", {STATES[state & ~RETIRED]}" + (" and retired" if state & RETIRED else "")
+
+
+def _file_of(matching: Matching, side: Side) -> tuple[str, int | None] | None:
+    first = next(iter(side.ranks))
+    file = next((rank.file for rank in matching.log.ranks if rank.rank == first), None)
+    return (file, None) if file else None
+
+
+def _details(matching: Matching, difference: Difference) -> dict[str, Any]:
+    rows: list[dict[str, Any]] = []
+    for side in difference.sides[:MOST_ROWS]:
+        number = side.call if side.call is not None else side.last
+        rows.append(
+            {
+                "ranks": str(side.ranks),
+                "called": side.call is not None,
+                "call": describe_call(matching.log.calls[number]) if number is not None else None,
+                "number": difference.number if side.call is not None else side.last_number,
+                "where": f"{side.site.file}:{side.site.line}" if side.site is not None else None,
+            }
+        )
+    return {
+        "kind": difference.kind,
+        "group": difference.group.name,
+        "sequence": difference.number,
+        "sides": rows,
+        "others": _tell_others(matching.differences[1:]),
+    }
+
+
+def _tell_others(others: Sequence[Difference]) -> list[dict[str, Any]]:
+    """Return the first differences of further groups, which mostly follow from the first."""
+    return [
+        {"kind": each.kind, "group": each.group.name, "sequence": each.number, "ranks": str(each.culprits)}
+        for each in others[:MOST_ROWS]
+    ]

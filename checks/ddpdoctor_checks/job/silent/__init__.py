@@ -1,0 +1,7 @@
+"""Checks of what a job does wrong without anybody complaining: it may end with exit code 0 all the same."""
+
+from ddpdoctor_checks.job.silent.order import find_order_in_job
+from ddpdoctor_checks.job.silent.teardown import find_teardown
+from ddpdoctor_checks.job.silent.unwaited import find_unwaited
+
+__all__ = ["find_order_in_job", "find_teardown", "find_unwaited"]

@@ -1,7 +1,0 @@
-"""Checks of what a job does wrong without anybody complaining: it may end with exit code 0 all the same."""
-
-from ddpdoctor_checks.silent.order import find_order_in_job
-from ddpdoctor_checks.silent.teardown import find_teardown
-from ddpdoctor_checks.silent.work import find_unwaited
-
-__all__ = ["find_order_in_job", "find_teardown", "find_unwaited"]

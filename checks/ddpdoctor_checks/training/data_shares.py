@@ -1,0 +1,215 @@
+"""DAT004, DAT005 and DAT007: samplers that do not fit each other, splits that differ, evaluation that counts twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence.sampling import Sampling
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
+from ddpdoctor_checks.common.frames import tell_line, user_line
+from ddpdoctor_checks.common.places import in_line
+from ddpdoctor_checks.common.wording import capitalise, count_of, describe_counts, join_words, name_set
+from ddpdoctor_checks.job.blame.judging import has_failed
+from ddpdoctor_checks.job.ends.clauses import JOB
+from ddpdoctor_checks.job.hangs.loaders import EVEN, list_batches
+from ddpdoctor_checks.training.parted_replicas import NEEDS
+from ddpdoctor_checks.training.samplers import (
+    Differing,
+    Leak,
+    Overlap,
+    Padded,
+    find_differing,
+    find_leaks,
+    find_overlaps,
+    find_padded,
+    find_uneven,
+)
+
+LITTLE = 0.05
+"""Share of samples that count twice, below which that is an advice."""
+PLAIN = 0.05
+"""Share of a validation set that another rank trains on, from which on an estimate by sketches is sure of it."""
+
+
+@check("DAT004", family="training", needs=NEEDS, id="training.splits", required=False, commands=JOB)
+def find_split_differs(evidence: Evidence) -> Iterable[Finding]:
+    """What one rank validates on is in the training set of another."""
+    if not any(sampling.split for node in evidence.training for sampling in node.samplings):
+        raise NotApplicable("no loader was seen that reads an explicit part of a data set")
+    for leak in find_leaks(evidence):
+        yield _tell_leak(leak)
+
+
+def _tell_leak(leak: Leak) -> Finding:
+    validation, training = leak.validation, leak.training
+    share = f"{leak.share:.0%}" if leak.share >= 0.01 else "some"
+    return Finding(
+        message=f"{capitalise(name_set(leak.ranks))} have split the data set differently: about {share} of what rank "
+        f"{leak.reader} validates on{_place(validation)} is in the part that rank {leak.trainer} trains on"
+        f"{_place(training)}.",
+        ranks=leak.ranks,
+        where=_wheres((validation, "culprit"), (training, "caller")),
+        evidence=(
+            EvidenceItem("validation", f"reads {count_of(validation.split_size or 0, 'sample')} of a "
+                         f"{validation.dataset}", validation.ranks),
+            EvidenceItem("training", f"reads {count_of(training.split_size or 0, 'sample')} of it", training.ranks),
+        ),
+        fix=(
+            Fix("let all ranks draw the split by one seed",
+                code="generator = torch.Generator().manual_seed(0)\n"
+                "train, validation = random_split(dataset, lengths, generator=generator)"),
+        ),
+        details={"share": round(leak.share, 3), "reader": leak.reader, "trainer": leak.trainer},
+        confidence="high" if leak.share >= PLAIN else "medium",
+    )  # fmt: skip
+
+
+@check("DAT005", family="training", needs=NEEDS, id="training.samplers", required=False, commands=JOB)
+def find_sampler_differs(evidence: Evidence) -> Iterable[Finding]:
+    """Samplers that share a data set were told different seeds, epochs, lengths or sizes, or the same number."""
+    samplings = [sampling for node in evidence.training for sampling in node.samplings]
+    if not any(sampling.replicas or sampling.split_reach for sampling in samplings):
+        raise NotApplicable("no sampler was seen that takes a part of the data for each rank")
+    for differing in find_differing(evidence):
+        yield _tell_differing(differing)
+    for overlap in find_overlaps(evidence):
+        yield _tell_overlap(overlap)
+
+
+def _tell_overlap(overlap: Overlap) -> Finding:
+    sampling = overlap.sampling
+    return Finding(
+        message=f"{capitalise(name_set(overlap.ranks))} train on parts of one {_name_data(sampling)} that overlap"
+        f"{_place(sampling)}: about {overlap.share:.0%} of what a rank reads others read too, so some samples "
+        "are read several times and some never.",
+        ranks=overlap.ranks,
+        where=_wheres((sampling, "culprit")),
+        evidence=(
+            EvidenceItem(
+                "parts",
+                f"have {count_of(overlap.samples, 'index', 'indices')} together, as many as the {_name_data(sampling)}",
+                overlap.ranks,
+            ),
+        ),
+        fix=(
+            Fix("let all ranks draw the order by one seed before they take their parts",
+                code="generator = torch.Generator().manual_seed(epoch)\n"
+                "order = torch.randperm(len(dataset), generator=generator)\npart = order[rank::world_size]"),
+            Fix("or let torch share the data out", code="sampler = DistributedSampler(dataset, shuffle=True)"),
+        ),
+        details={"what": "parts", "share": round(overlap.share, 3), "samples": overlap.samples},
+        severity="warning",
+        confidence="medium",
+    )  # fmt: skip
+
+
+def _name_data(sampling: Sampling) -> str:
+    return (sampling.dataset or "").rpartition(".")[2] or "data set"
+
+
+def _tell_differing(differing: Differing) -> Finding:
+    sampling = differing.sampling
+    values = join_words(f"{value} on {name_set(ranks)}" for value, ranks in differing.values)
+    name = (sampling.sampler or "the sampler").rpartition(".")[2]
+    first = differing.values[0][1]
+    ranks = first.union(*(ranks for _, ranks in differing.values))
+    said = {
+        "seed": f"shuffles by another seed on each rank ({values}): there is no common order to take parts of",
+        "epoch": f"shuffles by another epoch on some ranks ({values}): set_epoch is not called on all of them",
+        "total_size": f"shares out another number of samples ({values}): the data sets differ in length",
+        "num_replicas": f"was told different sizes of the group ({values})",
+        "rank": f"was told the same rank several times (rank {values}): these ranks read the same part",
+        "missing": f"was told of {differing.values[0][0]} replicas, and there are {len(ranks)} ranks: the other parts "
+        "are never read",
+    }[differing.what]
+    place = _place(sampling)
+    return Finding(
+        message=f"The {name}{' of the loader' + place if place else ''} {said}.",
+        ranks=ranks,
+        where=_wheres((sampling, "culprit")),
+        evidence=tuple(
+            EvidenceItem("sampler", f"{differing.what} {value} in iteration {sampling.number}", who)
+            for value, who in differing.values
+            if differing.what != "missing"
+        ),
+        fix=(
+            Fix("let torch take rank and size from the group, and give all ranks one seed",
+                code="sampler = DistributedSampler(dataset, shuffle=True, seed=0)\n"
+                "for epoch in range(epochs):\n    sampler.set_epoch(epoch)"),
+        ),
+        details={"what": differing.what, "values": {value: str(who) for value, who in differing.values}},
+        severity=None if differing.certain else "warning",
+        confidence="high" if differing.certain else "medium",
+    )  # fmt: skip
+
+
+@check("DAT007", family="training", needs=NEEDS, id="training.evaluation", required=False, commands=JOB)
+def find_evaluation_padded(evidence: Evidence) -> Iterable[Finding]:
+    """A sampler gives samples once more in an evaluation, so that all ranks have equally many."""
+    if not any(sampling.padded is not None for node in evidence.training for sampling in node.samplings):
+        raise NotApplicable("no evaluation was seen whose sampler shares out its data in order")
+    for padded in find_padded(evidence):
+        yield _tell_padded(padded)
+
+
+def _tell_padded(padded: Padded) -> Finding:
+    sampling = padded.sampling
+    length = padded.samples - padded.padded
+    few = padded.padded < LITTLE * padded.samples
+    return Finding(
+        message=f"Evaluation with the loader{_place(sampling)} reads {count_of(padded.padded, 'sample')} of {length} "
+        f"twice: the sampler fills up, so that {name_set(padded.ranks)} have equally many.",
+        ranks=padded.ranks,
+        where=_wheres((sampling, "culprit")),
+        evidence=(
+            EvidenceItem("indices", f"{count_of(padded.samples, 'index', 'indices')} given, {padded.padded} of them "
+                         "once more", padded.ranks),
+        ),
+        fix=(
+            Fix("cut what was gathered to the length of the data set",
+                code="results = torch.cat(gathered)[: len(dataset)]  # after putting them in order again"),
+            Fix("or let each rank evaluate its own part, without padding",
+                code="part = Subset(dataset, range(rank, len(dataset), world_size))"),
+        ),
+        details={"samples": padded.samples, "padded": padded.padded},
+        severity="info" if few else None,
+        role="advice" if few else "cause",
+        confidence="medium",
+    )  # fmt: skip
+
+
+@check("DAT003", family="training", needs=NEEDS, id="training.batches", required=False, commands=JOB)
+def find_uneven_loaders(evidence: Evidence) -> Iterable[Finding]:
+    """Ranks of one wrapper have different numbers of batches, and did not come to wait for each other yet."""
+    if not any(sampling.trained for node in evidence.training for sampling in node.samplings):
+        raise NotApplicable("no loader was seen whose batches a model was trained with")
+    if evidence.standstills:
+        raise NotApplicable("the job stood still: that is judged by where its ranks stood")
+    for sampling, counts in find_uneven(evidence):
+        told = describe_counts(counts, "batch", "batches")
+        luck = "W" if has_failed(evidence) else "Nobody waited for ever this time; w"
+        yield Finding(
+            message=f"The loader{_place(sampling)} gives {told}. {luck}here the loop runs to its end, those with more "
+            "wait for the others.",
+            ranks=RankSet(counts),
+            where=_wheres((sampling, "culprit")),
+            evidence=(EvidenceItem("loader", f"length of the loader: {told}"),),
+            fix=EVEN,
+            details={"batches": list_batches(counts)},
+            severity="info",
+            role="advice",
+            confidence="medium",
+        )  # fmt: skip
+
+
+def _place(sampling: Sampling) -> str:
+    return tell_line(user_line(sampling.frames))
+
+
+def _wheres(*named: tuple[Sampling, str]) -> tuple[Where, ...]:
+    return tuple(
+        place
+        for sampling, role in named
+        for place in in_line(user_line(sampling.frames), sampling.ranks, role)
+    )

@@ -1,0 +1,36 @@
+"""DDP and NUM: replicas that parted, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.judge import Finding, NotApplicable, diagnosis
+from ddpdoctor_checks.job.blame.judging import has_failed
+from ddpdoctor_checks.job.ends.clauses import JOB
+from ddpdoctor_checks.training.divergence import judge_replicas
+from ddpdoctor_checks.training.divergence_words import tell_parting
+
+NEEDS = ("training",)
+
+
+@diagnosis(
+    "training.replicas",
+    codes=("DDP005", "DDP006", "NUM001", "NUM006", "DDP008", "DDP001", "DDP002", "DDP015"),
+    family="training",
+    needs=NEEDS,
+    required=False,
+    commands=JOB,
+)
+def find_parted(evidence: Evidence) -> Iterable[Finding]:
+    """Parameters of one model differ over ranks; in a job that failed of something else, that stands beside it."""
+    if not any(node.steps for node in evidence.training):
+        raise NotApplicable("no step of an optimizer was seen on several ranks")
+    failed = has_failed(evidence)
+    for parting in judge_replicas(evidence):
+        if failed and parting.code in ("DDP001", "DDP002"):
+            continue
+        doubtful = parting.confidence == "low" or parting.slight
+        found = tell_parting(parting, "info" if parting.advice else "warning" if doubtful else None)
+        yield replace(found, role="advice" if failed else "cause")
