@@ -11,9 +11,9 @@ from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.training import WrapperSetup
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
+from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, choose_form, count_of, join_words, name_set
-from ddpdoctor_checks.job.ends.clauses import JOB
 from ddpdoctor_checks.training.divergence import differ_slightly
 from ddpdoctor_checks.training.parted_replicas import NEEDS
 from ddpdoctor_checks.training.wrappers import find_wrapper, list_groups, list_wrappers, name_model

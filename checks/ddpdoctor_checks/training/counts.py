@@ -8,9 +8,9 @@ from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training import OptimizerSetup, StepSite
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
+from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, describe_counts, name_set
-from ddpdoctor_checks.job.ends.clauses import JOB
 from ddpdoctor_checks.training.divergence import Parting, judge_replicas
 from ddpdoctor_checks.training.parted_replicas import NEEDS
 

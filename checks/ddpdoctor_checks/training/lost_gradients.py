@@ -8,9 +8,9 @@ from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.syncs import Gathered
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
+from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, choose_form, name_set
-from ddpdoctor_checks.job.ends.clauses import JOB
 from ddpdoctor_checks.training.parted_replicas import NEEDS
 
 UNSAID = "gathered tensors: "

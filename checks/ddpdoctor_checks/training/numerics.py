@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import user_line
+from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import choose_form, find_odd, format_number, join_words, name_set
-from ddpdoctor_checks.job.ends.clauses import JOB
 from ddpdoctor_checks.training.parted_replicas import NEEDS
 from ddpdoctor_checks.training.spoilers import Origin, Scales, find_origin, find_scales
 

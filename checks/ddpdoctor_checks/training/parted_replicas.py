@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.judge import Finding, NotApplicable, diagnosis
+from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.job.blame.judging import has_failed
-from ddpdoctor_checks.job.ends.clauses import JOB
 from ddpdoctor_checks.training.divergence import judge_replicas
 from ddpdoctor_checks.training.divergence_words import tell_parting
 

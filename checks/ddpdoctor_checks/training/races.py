@@ -8,10 +8,10 @@ from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training import FileUse
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
+from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_frame
 from ddpdoctor_checks.common.wording import capitalise, count_of, join_words, name_set
 from ddpdoctor_checks.job.blame.judging import has_failed
-from ddpdoctor_checks.job.ends.clauses import JOB
 from ddpdoctor_checks.training.file_order import (
     Race,
     find_overwritten,

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
+from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, count_of, name_set
-from ddpdoctor_checks.job.ends.clauses import JOB
 from ddpdoctor_checks.training.batches import (
     Repeated,
     SameOrder,

@@ -9,10 +9,10 @@ from ddpdoctor.evidence.syncs import SearchLook
 from ddpdoctor.evidence.training import WrapperSetup
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import user_line
+from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import choose_form, count_of
 from ddpdoctor_checks.ddp import unused
-from ddpdoctor_checks.job.ends.clauses import JOB
 from ddpdoctor_checks.training.parted_replicas import NEEDS
 from ddpdoctor_checks.training.wrappers import find_wrapper, name_model
 

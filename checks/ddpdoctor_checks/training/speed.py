@@ -9,9 +9,9 @@ from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.timing import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, RankTimes
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
+from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, choose_form, count_of, format_bytes, name_set
-from ddpdoctor_checks.job.ends.clauses import JOB
 from ddpdoctor_checks.training.lateness import (
     AFTER,
     BUCKET,

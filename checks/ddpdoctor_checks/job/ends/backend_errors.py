@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
+from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.wording import choose_form, count_of, name_set
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
-from ddpdoctor_checks.job.ends.clauses import JOB, Clause, Describe, require_job
+from ddpdoctor_checks.job.ends.clauses import Clause, Describe, require_job
 from ddpdoctor_checks.job.ends.rerun import rerun
 
 _SET_DEVICE = 'local_rank = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(local_rank)'

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.judge import CannotLook, Finding, diagnosis
+from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.job.ends import (
     backend_errors,
     checkpoint_errors,
@@ -20,16 +21,27 @@ from ddpdoctor_checks.job.ends import (
     world_sizes,
     wrap_errors,
 )
-from ddpdoctor_checks.job.ends.clauses import JOB, Describe, require_job, tell
+from ddpdoctor_checks.job.ends.clauses import Describe, require_job
+from ddpdoctor_checks.job.ends.findings import tell
 
 CLAUSES: dict[str, Describe] = {
     code: describe
     for module in (
-        process_errors, signals, gpu_errors, gradient_errors, wrap_errors, collective_errors, backend_errors, fabrics, network_errors, launch_errors, world_sizes,
+        process_errors,
+        signals,
+        gpu_errors,
+        gradient_errors,
+        wrap_errors,
+        collective_errors,
+        backend_errors,
+        fabrics,
+        network_errors,
+        launch_errors,
+        world_sizes,
         checkpoint_errors,
     )
     for code, describe in module.CLAUSES.items()
-}  # fmt: skip
+}
 """Code -> words, fixes and details, in the order in which reports show them."""
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
 from ddpdoctor.text.shell import quote_words
+from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.wording import count_of, format_bytes, join_words, name_set
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
-from ddpdoctor_checks.job.ends.clauses import JOB, Clause, Describe, require_job
+from ddpdoctor_checks.job.ends.clauses import Clause, Describe, require_job
 from ddpdoctor_checks.job.ends.rerun import launcher_of, rerun, script_words
 
 LOADER_FILES = ("loader-files-exhausted", "ancillary-data-lost")

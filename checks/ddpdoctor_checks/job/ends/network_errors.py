@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
 from ddpdoctor_checks.common.commands import DEFAULT_PORT
+from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.wording import choose_form, count_of, name_set, quote
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.job.blame.members import describe_loss, find_lost
-from ddpdoctor_checks.job.ends.clauses import JOB, Clause, Describe, name_hosts, require_job
+from ddpdoctor_checks.job.ends.clauses import Clause, Describe, name_hosts, require_job
 from ddpdoctor_checks.job.ends.rerun import ELASTIC, launcher_of, rerun
 
 LAST_PORT = 65535

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, diagnosis, once
+from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.job.blame.failures import OWN
 from ddpdoctor_checks.job.blame.judging import diagnose
-from ddpdoctor_checks.job.ends.clauses import JOB
 from ddpdoctor_checks.job.hangs.beside import find_beside
 from ddpdoctor_checks.job.hangs.broken_links import find_network
 from ddpdoctor_checks.job.hangs.creations import find_crossed

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check, diagnosis
+from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.wording import join_words, name_set
 from ddpdoctor_checks.job.calls.first_difference import first_difference, match_evidence
 from ddpdoctor_checks.job.calls.matching import find_unexplained
 from ddpdoctor_checks.job.calls.sequences import conflicting_groups, is_ring
-from ddpdoctor_checks.job.ends.clauses import JOB
 from ddpdoctor_checks.job.recorder.difference_words import Told, tell, tell_early
 from ddpdoctor_checks.job.recorder.moment import judge_moment, weaken
 from ddpdoctor_checks.job.recorder.own_ends import diagnose_ends, ended_well, failed_itself

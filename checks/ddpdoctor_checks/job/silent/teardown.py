@@ -8,9 +8,9 @@ from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.job import ProcessRecord
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import user_line
+from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_frame
 from ddpdoctor_checks.common.wording import capitalise, choose_form, name_set
-from ddpdoctor_checks.job.ends.clauses import JOB
 from ddpdoctor_checks.job.silent.well_ended import ended_well, find_ranks, job_ended_well, ranks_of
 
 EVERYWHERE = Fix(

@@ -9,10 +9,10 @@ from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.job import ProcessRecord, UnwaitedWork
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check
 from ddpdoctor_checks.common.frames import user_frames
+from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_frame
 from ddpdoctor_checks.common.wording import capitalise, choose_form, count_of, name_set
 from ddpdoctor_checks.job.blame.judging import diagnose
-from ddpdoctor_checks.job.ends.clauses import JOB
 from ddpdoctor_checks.job.silent.well_ended import ended_well, find_ranks, job_ended_well
 
 MOST_LINES = 8
