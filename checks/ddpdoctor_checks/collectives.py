@@ -15,6 +15,7 @@ from ddpdoctor_checks.common.stage_evidence import (
     is_complaint,
     is_exception,
     list_cases,
+    list_wrong,
     quote_messages,
     shorten_error,
     stage_records,
@@ -72,7 +73,7 @@ def find_result_wrong(evidence: Evidence, *, variant: str) -> Iterable[Finding]:
         if evidence.launch.world_size < 2 and evidence.collectives:
             raise NotApplicable("not tried in a world of one rank")
         raise explain_missing(evidence, "collectives", variant)
-    wrong = [(case, said) for case in cases if (said := _wrong_values(case))]
+    wrong = [(case, said) for case in cases if (said := list_wrong(case.failures))]
     if wrong:
         yield _wrong_result(evidence, variant, wrong, len(cases))
         return
@@ -89,10 +90,6 @@ def _choose_cases(cases: Sequence[CollectiveCase], row: str) -> list[CollectiveC
         return [case for case in cases if case.group != "world"]
     world = [case for case in cases if case.group == "world"]
     return [case for case in world if normalise_operation(case.op) in OPERATIONS[row]]
-
-
-def _wrong_values(case: CollectiveCase) -> list[RankMessage]:
-    return [each for each in case.failures if not is_exception(each.text)]
 
 
 def _require_results(evidence: Evidence, cases: Sequence[CollectiveCase]) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.testing import make_world
-from ddpdoctor_checks.common.stage_evidence import find_last_words, hosts_of_ranks, read_fatal_frames
+from ddpdoctor_checks.common.frames import read_fatal_frames
+from ddpdoctor_checks.common.stage_evidence import find_last_words, hosts_of_ranks
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from ddpdoctor.evidence import STAGES, Evidence, Launch, RankError, RankExit, Ra
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, Where, check
 from ddpdoctor_checks.backends.stages import KILLED, MOST_STACKS
 from ddpdoctor_checks.common.commands import examine_again
+from ddpdoctor_checks.common.frames import find_line
 from ddpdoctor_checks.common.places import Places
 from ddpdoctor_checks.common.stage_evidence import (
     FROM_OUTSIDE,
@@ -15,7 +16,6 @@ from ddpdoctor_checks.common.stage_evidence import (
     describe_deaths,
     describe_exit,
     explain_missing,
-    find_line,
     gather_ranks,
     hosts_of_ranks,
     shorten_error,

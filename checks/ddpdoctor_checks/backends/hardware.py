@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ddpdoctor.evidence import Device, Evidence, NodeFacts, RankFacts, RankSet, SmokeResult, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.backends.devices import find_device
 from ddpdoctor_checks.backends.support import UNSUPPORTED
 from ddpdoctor_checks.common.places import Places
+from ddpdoctor_checks.common.rank_devices import find_device
 from ddpdoctor_checks.common.stage_evidence import explain_missing, fold_alike
 from ddpdoctor_checks.common.wording import join_words, name_set
 
@@ -17,10 +17,6 @@ APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """Xids that a program's own error raises, so they say nothing of the device: the list that NVIDIA's
 Kubernetes device plug-in ignores (NVIDIA/k8s-device-plugin, internal/rm/health.go, "Application errors: the
 GPU should still be healthy")."""
-
-LESSER_XIDS = frozenset({63, 92, 94})
-"""Row remapping recorded, high single-bit rate, contained ECC error: the device works until its next reset
-(NVIDIA Xid catalogue, docs.nvidia.com/deploy/xid-errors). Reported as warnings."""
 
 FAULTY = re.compile(
     r"uncorrectable ecc|fallen off the bus|gpu is lost|requires reset|hardware error|illegal instruction"
@@ -197,7 +193,9 @@ def _read_signs(device: Device) -> tuple[list[str], str | None]:
 
 HARDWARE_XIDS = frozenset({48, 64, 74, 79, 95, 119, 120, 140, 143, 151, 154})
 """Double-bit ECC, row remapping failed, NVLink, fallen off the bus, uncontained ECC, GSP time-out and error,
-unrecovered ECC, GPU initialisation, key rotation, recovery action wanted (NVIDIA Xid catalogue)."""
+unrecovered ECC, GPU initialisation, key rotation, recovery action wanted (NVIDIA Xid catalogue,
+docs.nvidia.com/deploy/xid-errors). With others, as 63, 92 and 94 (row remapping recorded, high single-bit rate,
+contained ECC error), the device works until its next reset: a warning."""
 
 
 def _xid_number(text: str) -> int | None:

@@ -16,16 +16,13 @@ from ddpdoctor.evidence import (
 )
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.commands import examine_again
+from ddpdoctor_checks.common.frames import describe_stack, fold_frames, is_waiting, place_stacks
 from ddpdoctor_checks.common.places import Places
 from ddpdoctor_checks.common.stage_evidence import (
     describe_deaths,
     describe_exit,
-    describe_stack,
     explain_missing,
-    fold_frames,
     hosts_of_ranks,
-    is_waiting,
-    place_stacks,
     stage_records,
     unclean_exits,
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import Device, Evidence, NodeFacts, RankFacts, RankSet, SmokeResult, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.backends.devices import explain_no_gpu, find_device, on_gpu
+from ddpdoctor_checks.common.rank_devices import explain_no_gpu, find_device, on_gpu
 from ddpdoctor_checks.common.wording import join_words, name_set
 
 MINIMUM_DRIVER = {10: (440, 33), 11: (450, 80, 2), 12: (525, 60, 13), 13: (580,)}

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from ddpdoctor.evidence import Device, Evidence, NodeFacts
 from ddpdoctor.judge import CannotLook
-from ddpdoctor_checks.backends.devices import find_device, on_gpu
-from ddpdoctor_checks.common.places import Places
-from ddpdoctor_checks.common.stage_evidence import count_cores, ranks_per_node
+from ddpdoctor_checks.common.places import Places, count_cores, ranks_per_node
+from ddpdoctor_checks.common.rank_devices import find_device, on_gpu
 from ddpdoctor_checks.common.wording import count_of, format_number
 
 NVLINK_GBS = {6: 18.0, 7: 20.0, 8: 20.0, 9: 20.6, 10: 40.1, 12: 40.1}

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import BandwidthRow, Evidence, RankSet, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.backends.devices import GPU_BACKENDS
 from ddpdoctor_checks.bandwidth.expectation import Expectation, expect_bandwidth
+from ddpdoctor_checks.common.rank_devices import GPU_BACKENDS
 from ddpdoctor_checks.common.stage_evidence import explain_missing
 from ddpdoctor_checks.common.wording import format_bytes, join_words
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from ddpdoctor.evidence import Evidence, PairRow, RankSet
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.backends.devices import GPU_BACKENDS, find_device, on_gpu
-from ddpdoctor_checks.common.places import Places
-from ddpdoctor_checks.common.stage_evidence import count_cores, explain_missing, ranks_per_node
+from ddpdoctor_checks.common.places import Places, count_cores, ranks_per_node
+from ddpdoctor_checks.common.rank_devices import GPU_BACKENDS, find_device, on_gpu
+from ddpdoctor_checks.common.stage_evidence import explain_missing
 from ddpdoctor_checks.common.wording import choose_form, count_of, format_bytes, join_words
 
 SLOW = 0.5

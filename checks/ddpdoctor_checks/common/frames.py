@@ -1,12 +1,14 @@
-"""Stacks of jobs: the user's lines in them, and stacks that came as text inside a message."""
+"""Stacks: the user's lines in them, how they are shown, and stacks that came as text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from ddpdoctor.evidence import Frame
-from ddpdoctor_checks.common.stage_evidence import find_user_lines
+from ddpdoctor.evidence import Frame, RankSet, StackClass
+from ddpdoctor.facts.ownership import OURS, TORCH, USER, trim
+from ddpdoctor.judge import Where
+from ddpdoctor_checks.common.wording import name_set
 
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 """Have a frame of their own before Python 3.12."""
@@ -15,8 +17,29 @@ _FRAME = re.compile(
 )
 _LAST = re.compile(r"^(?P<type>[A-Za-z_][\w.]{0,200}?)(?:: (?P<message>.*))?$")
 
+_FATAL_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)', re.MULTILINE)
+"""What faulthandler writes (docs.python.org, faulthandler, "Example")."""
+_COMMUNICATION = re.compile(r"(^|/)torch/(distributed|nn/parallel|autograd)/")
+"""autograd: DDP's reducer waits for its all-reduces inside the C++ engine, below torch/autograd/graph.py."""
+
 MOST_PLACES = 12
 """Frames of the user's own that a finding holds: deeper stacks are recursions or frameworks."""
+
+
+def find_user_line(frames: Sequence[Frame]) -> Frame | None:
+    """Return the innermost frame of the user's own code; None where there is none."""
+    return next(iter(find_user_lines(frames)), None)
+
+
+def find_user_lines(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """Return the frames of the user's own code, in the order given."""
+    return tuple(frame for frame in frames if frame.is_user)
+
+
+def find_line(frames: Sequence[Frame]) -> Frame | None:
+    """Return the innermost frame of the user's own code; else of ddpdoctor's probe; else the innermost."""
+    shown, _ = fold_frames(frames)
+    return find_user_line(frames) or next(iter(shown or frames), None)
 
 
 def user_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
@@ -91,3 +114,66 @@ def cut_at_start(frames: Sequence[Frame]) -> tuple[Frame, ...]:
         if frame.function == "_bootstrap" and frame.file.endswith("multiprocessing/process.py"):
             return tuple(frames[:number])
     return tuple(frames)
+
+
+def read_fatal_frames(text: str) -> tuple[Frame, ...]:
+    """Return the frames of the thread that crashed, innermost first, from what faulthandler wrote."""
+    current = text.partition("Current thread ")[2] or text.partition("Stack (most recent call first)")[2]
+    thread = current.split("\n\n")[0]
+    return tuple(Frame(m["file"], int(m["line"]), m["function"]) for m in _FATAL_FRAME.finditer(thread))
+
+
+def is_waiting(frames: Sequence[Frame]) -> bool:
+    """Whether a stack stands inside torch's communication code, and not in code that this code has called.
+
+    A probe of ddpdoctor that calls ``Work.wait`` is the innermost frame itself, since that is native code.
+    """
+    for frame in frames:
+        if frame.whose == OURS:
+            return True
+        if frame.is_user:
+            return False
+        if frame.whose == TORCH and _COMMUNICATION.search(frame.file):
+            return True
+    return False
+
+
+def fold_frames(frames: Sequence[Frame]) -> tuple[tuple[Frame, ...], int]:
+    """Split a stack into the frames worth showing and the number of library frames that were folded away."""
+    kept = tuple(frame for frame in frames if frame.whose in (USER, OURS))
+    return kept, len(frames) - len(kept)
+
+
+def describe_stack(stack: StackClass) -> str:
+    """Return where a class of ranks stands, e.g. ``ranks 0-2 in all_reduce (torch/…/c10d.py:2810)``."""
+    frame = stack.frames[0] if stack.frames else None
+    who = name_set(stack.ranks)
+    if frame is None:
+        return f"{who} could not be read (process state {stack.state or 'unknown'})"
+    line = find_line(stack.frames)
+    text = f"{who} in {frame.function} ({_shorten(frame.file)}:{frame.line})"
+    if line is not None and line is not frame:
+        text += f", from {line.function} ({_shorten(line.file)}:{line.line})"
+    return text
+
+
+def place_stacks(stacks: Sequence[StackClass], culprits: RankSet) -> tuple[Where, ...]:
+    """Return one place per line, culprits first; the role is victim for classes outside ``culprits``."""
+    blamed = set(culprits)
+    found: dict[tuple[str, str, int, str], RankSet] = {}
+    for stack in stacks:
+        frame = find_line(stack.frames)
+        if frame is not None:
+            role = "culprit" if any(rank in blamed for rank in stack.ranks) else "victim"
+            key = (role, frame.file, frame.line, frame.function)
+            found[key] = found.get(key, RankSet()).union(stack.ranks)
+    places = [Where(ranks, role, file, line, name) for (role, file, line, name), ranks in found.items()]
+    return tuple(sorted(places, key=lambda place: place.role))
+
+
+def _shorten(file: str) -> str:
+    """Drop the directories before the package, so that a library path fits a sentence."""
+    within = trim(file)
+    if within != file:
+        return within
+    return "/".join(file.split("/")[-3:]) if file.count("/") > 3 else file

@@ -97,6 +97,28 @@ def on_one_machine(evidence: Evidence) -> bool:
     return len(seen) >= evidence.launch.nnodes and None not in seen.values() and len(set(seen.values())) == 1
 
 
+def ranks_per_node(evidence: Evidence) -> dict[int, int]:
+    """Return node -> number of ranks; what was asked for where no rank left facts."""
+    counts: dict[int, int] = {}
+    for facts in evidence.ranks:
+        counts[facts.node] = counts.get(facts.node, 0) + 1
+    return counts or {node: evidence.launch.nproc for node in range(evidence.launch.nnodes)}
+
+
+def count_cores(evidence: Evidence, node: int) -> float | None:
+    """Return the cores that a node's ranks may use by affinity and cgroup quota; None when unknown.
+
+    A launcher may bind each rank to cores of its own: then the launching process, which is one of them, has only its
+    share, and the node's are those of all ranks together.
+    """
+    cpus = next((facts.cpus for facts in evidence.nodes if facts.node == node), None)
+    if cpus is None:
+        return None
+    bound = RankSet().union(*(rank.cores for rank in evidence.ranks if rank.node == node))
+    cores = float(max(cpus.affinity, len(bound)))
+    return cores if cpus.quota is None else min(cores, cpus.quota)
+
+
 def is_loopback(address: str) -> bool:
     """Whether an address or host name always means the machine itself: 127.0.0.0/8, ::1, localhost."""
     bare = address.strip("[]").split("%")[0].lower()

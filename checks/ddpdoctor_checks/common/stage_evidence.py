@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ddpdoctor.evidence import Evidence, Frame, RankExit, RankMessage, RankSet, StackClass, StageRecord
-from ddpdoctor.facts.ownership import OURS, TORCH, USER, trim
-from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, NotApplicable, Where
+from ddpdoctor.evidence import Evidence, RankExit, RankMessage, RankSet, StageRecord
+from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, NotApplicable
 from ddpdoctor_checks.common.wording import count_of, join_words, name_set
 
 _COMPLAINTS = re.compile(
@@ -31,9 +30,6 @@ _SIGNALS = {
 }
 _SIGNALS |= {10: "SIGUSR1", 11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM"}
 """Linux's numbers (signal(7)); written out because a report is also judged where the numbers are others."""
-
-_COMMUNICATION = re.compile(r"(^|/)torch/(distributed|nn/parallel|autograd)/")
-"""autograd: DDP's reducer waits for its all-reduces inside the C++ engine, below torch/autograd/graph.py."""
 
 
 def gather_ranks(messages: Iterable[RankMessage]) -> RankSet:
@@ -97,8 +93,6 @@ FROM_OUTSIDE = frozenset((9, 15))
 _NOISE = re.compile(r"^\s|^\[?(rank\d{1,7}\]:)?\[?W\d{4} |Warning: |^Traceback |^Extension modules: ")
 """Lines that say nothing of an end: indented ones (sources, frames), warnings of Python and of torch's log."""
 _FATAL = re.compile(r"^Fatal Python error: .*", re.MULTILINE)
-_FATAL_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)', re.MULTILINE)
-"""What faulthandler writes (docs.python.org, faulthandler, "Example")."""
 LAST_WORDS_LENGTH = 200
 """Characters of a last line that a sentence bears."""
 
@@ -109,13 +103,6 @@ def find_last_words(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip() and not _NOISE.search(line)]
     said = fatal[0] if fatal else (lines[-1] if lines else "")
     return said if len(said) <= LAST_WORDS_LENGTH else said[:LAST_WORDS_LENGTH] + " …"
-
-
-def read_fatal_frames(text: str) -> tuple[Frame, ...]:
-    """Return the frames of the thread that crashed, innermost first, from what faulthandler wrote."""
-    current = text.partition("Current thread ")[2] or text.partition("Stack (most recent call first)")[2]
-    thread = current.split("\n\n")[0]
-    return tuple(Frame(m["file"], int(m["line"]), m["function"]) for m in _FATAL_FRAME.finditer(thread))
 
 
 def describe_deaths(dead: Sequence[RankExit]) -> str:
@@ -163,100 +150,6 @@ def explain_missing(evidence: Evidence, stage: str, what: str) -> CannotLook | N
             text = "was cut" if record.limit_option else text
             return CannotLook(f"stage {stage} {text}{reason} before {what} had a result")
     return CannotLook(f"stage {stage} ended, but left no result of {what}")
-
-
-def is_waiting(frames: Sequence[Frame]) -> bool:
-    """Whether a stack stands inside torch's communication code, and not in code that this code has called.
-
-    A probe of ddpdoctor that calls ``Work.wait`` is the innermost frame itself, since that is native code.
-    """
-    for frame in frames:
-        if frame.whose == OURS:
-            return True
-        if frame.is_user:
-            return False
-        if frame.whose == TORCH and _COMMUNICATION.search(frame.file):
-            return True
-    return False
-
-
-def fold_frames(frames: Sequence[Frame]) -> tuple[tuple[Frame, ...], int]:
-    """Split a stack into the frames worth showing and the number of library frames that were folded away."""
-    kept = tuple(frame for frame in frames if frame.whose in (USER, OURS))
-    return kept, len(frames) - len(kept)
-
-
-def find_user_line(frames: Sequence[Frame]) -> Frame | None:
-    """Return the innermost frame of the user's own code; None where there is none."""
-    return next(iter(find_user_lines(frames)), None)
-
-
-def find_user_lines(frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """Return the frames of the user's own code, in the order given."""
-    return tuple(frame for frame in frames if frame.is_user)
-
-
-def find_line(frames: Sequence[Frame]) -> Frame | None:
-    """Return the innermost frame of the user's own code; else of ddpdoctor's probe; else the innermost."""
-    shown, _ = fold_frames(frames)
-    return find_user_line(frames) or next(iter(shown or frames), None)
-
-
-def describe_stack(stack: StackClass) -> str:
-    """Return where a class of ranks stands, e.g. ``ranks 0-2 in all_reduce (torch/…/c10d.py:2810)``."""
-    frame = stack.frames[0] if stack.frames else None
-    who = name_set(stack.ranks)
-    if frame is None:
-        return f"{who} could not be read (process state {stack.state or 'unknown'})"
-    line = find_line(stack.frames)
-    text = f"{who} in {frame.function} ({_shorten(frame.file)}:{frame.line})"
-    if line is not None and line is not frame:
-        text += f", from {line.function} ({_shorten(line.file)}:{line.line})"
-    return text
-
-
-def place_stacks(stacks: Sequence[StackClass], culprits: RankSet) -> tuple[Where, ...]:
-    """Return one place per line, culprits first; the role is victim for classes outside ``culprits``."""
-    blamed = set(culprits)
-    found: dict[tuple[str, str, int, str], RankSet] = {}
-    for stack in stacks:
-        frame = find_line(stack.frames)
-        if frame is not None:
-            role = "culprit" if any(rank in blamed for rank in stack.ranks) else "victim"
-            key = (role, frame.file, frame.line, frame.function)
-            found[key] = found.get(key, RankSet()).union(stack.ranks)
-    places = [Where(ranks, role, file, line, name) for (role, file, line, name), ranks in found.items()]
-    return tuple(sorted(places, key=lambda place: place.role))
-
-
-def _shorten(file: str) -> str:
-    """Drop the directories before the package, so that a library path fits a sentence."""
-    within = trim(file)
-    if within != file:
-        return within
-    return "/".join(file.split("/")[-3:]) if file.count("/") > 3 else file
-
-
-def count_cores(evidence: Evidence, node: int) -> float | None:
-    """Return the cores that a node's ranks may use by affinity and cgroup quota; None when unknown.
-
-    A launcher may bind each rank to cores of its own: then the launching process, which is one of them, has only its
-    share, and the node's are those of all ranks together.
-    """
-    cpus = next((facts.cpus for facts in evidence.nodes if facts.node == node), None)
-    if cpus is None:
-        return None
-    bound = RankSet().union(*(rank.cores for rank in evidence.ranks if rank.node == node))
-    cores = float(max(cpus.affinity, len(bound)))
-    return cores if cpus.quota is None else min(cores, cpus.quota)
-
-
-def ranks_per_node(evidence: Evidence) -> dict[int, int]:
-    """Return node -> number of ranks; what was asked for where no rank left facts."""
-    counts: dict[int, int] = {}
-    for facts in evidence.ranks:
-        counts[facts.node] = counts.get(facts.node, 0) + 1
-    return counts or {node: evidence.launch.nproc for node in range(evidence.launch.nnodes)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +206,11 @@ _RAISED = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Timeout|Interrupt|Failed
 def is_exception(text: str) -> bool:
     """Whether a rank's text speaks of an exception and not of wrong values."""
     return bool(_RAISED.match(text))
+
+
+def list_wrong(failures: Iterable[RankMessage]) -> list[RankMessage]:
+    """Return the failures that are wrong values, not exceptions."""
+    return [each for each in failures if not is_exception(each.text)]
 
 
 MOST_ALIKE = 8

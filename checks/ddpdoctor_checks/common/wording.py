@@ -148,3 +148,8 @@ def name_set(numbers: RankSet, noun: str = "rank", few: int = 12) -> str:
 def tabulate(groups: Sequence[ValueGroup]) -> list[dict[str, str | None]]:
     """Return a table for ``details``: rows of ``value`` (None: not set) and ``who``, e.g. ``0-2,4``."""
     return [{"value": group.value, "who": str(group.who)} for group in groups]
+
+
+def format_milliseconds(seconds: float) -> str:
+    """Return a time in milliseconds, to three figures where it is short."""
+    return f"{seconds * 1e3:,.0f}" if seconds >= 0.1 else f"{seconds * 1e3:.3g}"

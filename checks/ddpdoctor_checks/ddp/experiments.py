@@ -13,6 +13,7 @@ from ddpdoctor_checks.common.stage_evidence import (
     hosts_of_ranks,
     is_complaint,
     is_exception,
+    list_wrong,
     quote_messages,
     shorten_error,
 )
@@ -40,10 +41,6 @@ def take_experiment(evidence: Evidence, name: str) -> Experiment:
     if silent and not found.failures:
         raise CannotLook(f"{name_set(silent)} left no result")
     return found
-
-
-def _wrong(found: Experiment) -> list[RankMessage]:
-    return [each for each in found.failures if not is_exception(each.text)]
 
 
 def _evidence(found: Experiment) -> tuple[EvidenceItem, ...]:
@@ -76,7 +73,7 @@ def find_gradient_wrong(evidence: Evidence, *, variant: tuple[str, str]) -> Iter
     """DistributedDataParallel gives other gradients than it must."""
     name, words = variant
     found = take_experiment(evidence, name)
-    wrong = _wrong(found)
+    wrong = list_wrong(found.failures)
     if not wrong:
         return
     ranks = gather_ranks(wrong)
@@ -111,7 +108,7 @@ def find_gradient_wrong(evidence: Evidence, *, variant: tuple[str, str]) -> Iter
 def find_replicas_diverged(evidence: Evidence) -> Iterable[Finding]:
     """The ranks' models are no longer the same."""
     found = take_experiment(evidence, "replicas-equal")
-    wrong = _wrong(found)
+    wrong = list_wrong(found.failures)
     if not wrong:
         return
     ranks, told = _minority(found, wrong)
@@ -171,7 +168,7 @@ def _minority(found: Experiment, wrong: list[RankMessage]) -> tuple[RankSet, boo
 def find_checkpoint_not_restored(evidence: Evidence) -> Iterable[Finding]:
     """A checkpoint written by rank 0 comes back different."""
     found = take_experiment(evidence, "checkpoint")
-    wrong = _wrong(found)
+    wrong = list_wrong(found.failures)
     if not wrong:
         return
     ranks = gather_ranks(wrong)

@@ -6,15 +6,14 @@ from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import Evidence, Frame, ModelResult, RankExit, RankSet, UserError, encode
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
+from ddpdoctor_checks.common.frames import find_user_line, read_fatal_frames
 from ddpdoctor_checks.common.places import in_frame
 from ddpdoctor_checks.common.stage_evidence import (
     FROM_OUTSIDE,
     describe_deaths,
     describe_exit,
     explain_missing,
-    find_user_line,
     hosts_of_ranks,
-    read_fatal_frames,
     stage_records,
     unclean_exits,
 )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ddpdoctor.evidence import Evidence, ModelResult, RankSet, UnusedParameter, encode
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check, diagnosis
 from ddpdoctor_checks.common.stage_evidence import gather_ranks, hosts_of_ranks
-from ddpdoctor_checks.common.wording import choose_form, count_of, join_words, name_set
+from ddpdoctor_checks.common.wording import choose_form, count_of, format_milliseconds, join_words, name_set
 from ddpdoctor_checks.ddp.experiments import take_experiment
 from ddpdoctor_checks.ddp.factory import require_model
 
@@ -124,11 +124,6 @@ def _cost(result: ModelResult) -> str:
         return " (its cost was within the noise of these steps)"
     with_search, without = format_milliseconds(result.step_s_with_search), format_milliseconds(result.step_s)
     return f" ({with_search} ms a step with the search, {without} ms without)"
-
-
-def format_milliseconds(seconds: float) -> str:
-    """Return a time in milliseconds, to three figures where it is short."""
-    return f"{seconds * 1e3:,.0f}" if seconds >= 0.1 else f"{seconds * 1e3:.3g}"
 
 
 @check("DDP011", family="ddp", needs=("model",), id="ddp.model.search", required=False)

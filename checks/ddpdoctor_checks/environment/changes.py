@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.job import ProcessRecord, SettingChange
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
-from ddpdoctor_checks.common.stage_evidence import find_user_line
+from ddpdoctor_checks.common.frames import find_user_line
 from ddpdoctor_checks.common.wording import name_set, quote
 
 ANOMALY = "anomaly mode"

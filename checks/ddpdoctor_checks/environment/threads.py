@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from ddpdoctor.evidence import Cpus, Evidence, NodeFacts, RankFacts
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, check
 from ddpdoctor_checks.common.commands import repeat_launch
-from ddpdoctor_checks.common.places import Places
-from ddpdoctor_checks.common.stage_evidence import count_cores, explain_missing
+from ddpdoctor_checks.common.places import Places, count_cores
+from ddpdoctor_checks.common.stage_evidence import explain_missing
 from ddpdoctor_checks.common.wording import choose_form, count_of, format_number, join_words
 
 FAR_ABOVE = 2.0

@@ -11,8 +11,7 @@ from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import user_line
 from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
-from ddpdoctor_checks.common.wording import choose_form, count_of
-from ddpdoctor_checks.ddp import unused
+from ddpdoctor_checks.common.wording import choose_form, count_of, format_milliseconds
 from ddpdoctor_checks.training.parted_replicas import NEEDS
 from ddpdoctor_checks.training.wrappers import find_wrapper, name_model
 
@@ -68,7 +67,7 @@ def _tell_cost(looks: Sequence[SearchLook]) -> str:
     slowest = _find_slowest(looks)
     if slowest is None:
         return ""
-    search, apart = (unused.format_milliseconds(each) for each in slowest)
+    search, apart = (format_milliseconds(each) for each in slowest)
     share = f"{_measure_share(looks):.1%}"
     return (
         f" A search takes {search} ms of the {apart} ms from one to the next ({share}); the reduction of what it found "

@@ -10,7 +10,7 @@ from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.collectives import COMPLETED, RETIRED, RING, CallLog, RankCalls, RecordedCall, Shapes
 from ddpdoctor.evidence.numbers import Numbers
 from ddpdoctor.facts.collectives import COLLECTIVES, NONE, OWN, ROOT, names_with
-from ddpdoctor_checks.common.stage_evidence import find_user_line, find_user_lines
+from ddpdoctor_checks.common.frames import find_user_line, find_user_lines
 
 UNEVEN = names_with(OWN, ROOT, NONE)
 """Collectives whose tensors may differ over ranks: uneven splits, and roots that alone hold the list."""
