@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.judge import once
-from ddpdoctor_checks.job.calls.matching import Difference, Matching, match_calls
+from ddpdoctor_checks.job.calls.matching import Matching, match_calls
 from ddpdoctor_checks.job.calls.sequences import is_ring
+from ddpdoctor_checks.job.calls.votes import Difference
 
 WAITED = frozenset({"COL002", "COL003", "COL005", "COL008", "NET011"})
 """Codes of jobs in which ranks waited for others, as far as texts tell: recorded calls tell more."""

@@ -2,54 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.collectives import RETIRED, SCHEDULED, STARTED, CallLog, RecordedCall
+from ddpdoctor.evidence import RankSet
+from ddpdoctor.evidence.collectives import RETIRED, SCHEDULED, STARTED, CallLog
 from ddpdoctor_checks.job.calls.sequences import MEETING, Essences, GroupCalls, Line, read_groups
+from ddpdoctor_checks.job.calls.swaps import find_swap_among
+from ddpdoctor_checks.job.calls.votes import AHEAD, Difference, Side, minority, place_of, vote
 
-AHEAD = 64
-"""Calls behind a difference that are looked at to see whether a rank left one out, made one more, or swapped two."""
 SHIFTS = 8
 """Calls that a rank may have left out or made more in one place."""
 LEAST = 2
 """Calls that must fit again behind a shift: one may fit by chance."""
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """What some ranks did at one sequence number."""
-
-    ranks: RankSet
-    call: int | None
-    """Place in `CallLog.calls`; None: they made none."""
-    site: Frame | None = None
-    last: int | None = None
-    """Of ranks that made none: their call before."""
-    last_number: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The first place at which the ranks of a group are not in step."""
-
-    kind: str
-    """mismatch, apart (different calls of the program, one of which some ranks pass by), skipped, extra, swapped,
-    missing (some never called it), absent (some left no dump), unstarted (the
-    devices of some have not come to it) or together (all are in the same call)."""
-    group: GroupCalls
-    number: int
-    """Sequence number."""
-    sides: tuple[Side, ...]
-    """The largest first."""
-    culprits: RankSet = field(default_factory=RankSet)
-    """The smaller part; empty where it cannot be told."""
-    sure: str = "high"
-    behind: RankSet = field(default_factory=RankSet)
-    """Ranks that never came to the call."""
-    waiting: RankSet = field(default_factory=RankSet)
-    """Ranks that are in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,55 +78,13 @@ def _compare(
         seen = {essences.of(calls) for sample in samples if (calls := sample.at(number))}
         if len(seen) > 1:
             return _tell_mismatch(group, lines, number, essences)
-    return _find_swap(group, list(classes.values()), start, stop, essences)
-
-
-def find_swap(group: GroupCalls, essences: Essences) -> Difference | None:
-    """Return the first place at which two calls of a group have changed places on some ranks; None where none have.
-
-    Args:
-        group: with the calls of each rank.
-        essences: of its log.
-    """
-    lines = [line for _, line in sorted(group.lines.items()) if line.numbers]
-    if len(lines) < 2:
-        return None
-    start, stop = max(line.first for line in lines), min(line.last for line in lines) + 1
-    classes: dict[bytes, list[Line]] = {}
-    for line in lines:
-        classes.setdefault(line.part(start, stop), []).append(line)
-    return _find_swap(group, list(classes.values()), start, stop, essences) if len(classes) > 1 else None
-
-
-def _vote(
-    lines: Sequence[Line], number: int, key: Callable[[tuple[int, ...]], Hashable], essences: Essences
-) -> list[tuple[Side, list[Line]]]:
-    """Return who made which call at a number, the most ranks first."""
-    parts: dict[Hashable, list[Line]] = {}
-    for line in lines:
-        calls = line.at(number)
-        if calls:
-            parts.setdefault(key(calls), []).append(line)
-    ordered = sorted(parts.values(), key=lambda members: (-len(members), members[0].rank))
-    found = []
-    for members in ordered:
-        calls = members[0].at(number)
-        ranks = RankSet(line.rank for line in members)
-        found.append((Side(ranks, calls[0], essences.site(calls)), members))
-    return found
-
-
-def _minority(sides: Sequence[Side], group: GroupCalls) -> RankSet:
-    """Return the ranks outside of the largest side, where that is more than half of the group; else nobody."""
-    if 2 * len(sides[0].ranks) <= len(group.members):
-        return RankSet()
-    return RankSet().union(*(side.ranks for side in sides[1:]))
+    return find_swap_among(group, list(classes.values()), start, stop, essences)
 
 
 def _tell_mismatch(group: GroupCalls, lines: Sequence[Line], number: int, essences: Essences) -> Difference:
-    voted = _vote(lines, number, essences.of, essences)
+    voted = vote(lines, number, essences.of, essences)
     sides = tuple(side for side, _ in voted)
-    culprits = _minority(sides, group)
+    culprits = minority(sides, group)
     kind = "mismatch"
     if len(voted) == 2:
         one, other = voted[0][1][0], voted[1][1][0]
@@ -197,7 +120,7 @@ def _are_apart(one: Line, other: Line, number: int, essences: Essences) -> bool:
     first, second = one.at(number), other.at(number)
     if bool(essences.origin(first)) != bool(essences.origin(second)):
         return True
-    here, there = _place(essences.site(first)), _place(essences.site(second))
+    here, there = place_of(essences.site(first)), place_of(essences.site(second))
     if here is None or there is None or here == there:
         return False
     return here in _places_before(other, number, essences) or there in _places_before(one, number, essences)
@@ -205,79 +128,7 @@ def _are_apart(one: Line, other: Line, number: int, essences: Essences) -> bool:
 
 def _places_before(line: Line, number: int, essences: Essences) -> set[tuple[str, int] | None]:
     calls = {call for n, call in zip(line.numbers, line.calls, strict=True) if n < number}
-    return {_place(essences.site((call,))) for call in calls}
-
-
-def _find_swap(
-    group: GroupCalls, classes: Sequence[Sequence[Line]], start: int, stop: int, essences: Essences
-) -> Difference | None:
-    """Find ranks that made equal calls from other lines in another order.
-
-    Other lines alone are no fault: branches on the rank make the same call from two lines. It is one where two lines
-    have changed places, one soon after the other. Where the root of a call is not known, such branches may change
-    places themselves (each rank broadcasts in turn), so only calls without a root count.
-    """
-    usual = max(classes, key=len)
-    lines = [line for each in classes for line in each]
-
-    def vote(number: int) -> tuple[Side, ...]:
-        voted = _vote(lines, number, lambda calls: _way(essences.path(calls)), essences)
-        paths = [essences.path(members[0].at(number)) for _, members in voted]
-        depth = next(
-            (n for n, frames in enumerate(zip(*paths, strict=False)) if len(set(map(_place, frames))) > 1), 0
-        )
-        return tuple(
-            replace(side, site=path[depth] if path else side.site)
-            for (side, _), path in zip(voted, paths, strict=True)
-        )
-
-    for members in classes:
-        places = _swapped_at(usual[0], members[0], start, stop, essences) if members is not usual else None
-        if places is None:
-            continue
-        sides = vote(places[0])
-        culprits = _minority(sides, group)
-        # Ranks that take turns (one gives a value, the others zeros) are another one's minority at each call.
-        if len(group.members) > 2 and (not culprits or culprits != _minority(vote(places[1]), group)):
-            continue
-        return Difference("swapped", group, places[0], sides, culprits, "high" if culprits else "medium")
-    return None
-
-
-def _place(site: Frame | None) -> tuple[str, int] | None:
-    return (site.file, site.line) if site is not None else None
-
-
-def _way(path: Sequence[Frame]) -> tuple[tuple[str, int] | None, ...]:
-    return tuple(_place(frame) for frame in path)
-
-
-def _are_exclusive(one: RecordedCall, other: RecordedCall) -> bool:
-    """Whether two calls stand on the two sides of one test: then a rank makes the one or the other, never both."""
-    kinds = {(frame.file, frame.line): frame.function for frame in one.conditions}
-    pairs = ({kinds.get((frame.file, frame.line)), frame.function} for frame in other.conditions)
-    return any(pair in ({"if", "else"}, {"if", "unless"}) for pair in pairs)
-
-
-def _swapped_at(usual: Line, odd: Line, start: int, stop: int, essences: Essences) -> tuple[int, int] | None:
-    """Return the two sequence numbers at which two lines have changed places."""
-    for number in range(start, stop):
-        one, other = usual.at(number), odd.at(number)
-        first, second = _way(essences.path(one)), _way(essences.path(other))
-        if first == second or not first or not second:
-            continue
-        call = essences.log.calls[one[0]]
-        if (call.op not in MEETING and call.root is None) or call.op == "barrier":
-            continue
-        if _are_exclusive(call, essences.log.calls[other[0]]):
-            continue
-        for later in range(number + 1, min(stop, number + 1 + AHEAD)):
-            back = _way(essences.path(usual.at(later))), _way(essences.path(odd.at(later)))
-            if back == (second, first) and essences.of(usual.at(later)) == essences.of(one):
-                return number, later
-            if back[0] == first or back[1] == second:
-                break  # the next round of the same loop
-    return None
+    return {place_of(essences.site((call,))) for call in calls}
 
 
 def _find_missing(
@@ -319,7 +170,7 @@ def _who_waits(ahead: Sequence[Line], number: int, essences: Essences) -> tuple[
 def _tell_missing(
     group: GroupCalls, number: int, behind: Sequence[Line], ahead: Sequence[Line], sure: bool, essences: Essences
 ) -> Difference:  # fmt: skip
-    sides = [side for side, _ in _vote(ahead, number, essences.of, essences)]
+    sides = [side for side, _ in vote(ahead, number, essences.of, essences)]
     parts: dict[tuple[int, ...], list[int]] = {}
     for line in behind:
         parts.setdefault(line.at(line.last) if line.numbers else (), []).append(line.rank)
@@ -342,7 +193,7 @@ def _find_together(group: GroupCalls, lines: Sequence[Line], essences: Essences)
     number = called[0].last
     if not all(line.is_over(number) is False for line in called):
         return None
-    sides = tuple(side for side, _ in _vote(called, number, essences.of, essences))
+    sides = tuple(side for side, _ in vote(called, number, essences.of, essences))
     here = RankSet(line.rank for line in called)
     absent = group.absent
     if absent:

@@ -13,8 +13,9 @@ from ddpdoctor_checks.common.frames import user_frames
 from ddpdoctor_checks.common.places import in_frame
 from ddpdoctor_checks.common.wording import capitalise, choose_form, count_of, join_words, name_set
 from ddpdoctor_checks.job.calls.last import describe_call
-from ddpdoctor_checks.job.calls.matching import Difference, Matching, Side, waiting_elsewhere
+from ddpdoctor_checks.job.calls.matching import Matching, waiting_elsewhere
 from ddpdoctor_checks.job.calls.sequences import MEETING
+from ddpdoctor_checks.job.calls.votes import Difference, Side
 
 MOST_SIDES = 4
 """Sides that a sentence names; ``details`` has up to `MOST_ROWS`."""

@@ -10,8 +10,9 @@ from ddpdoctor.evidence.collectives import RETIRED, CallLog, RankCalls
 from ddpdoctor.judge import EvidenceItem, Fix
 from ddpdoctor_checks.common.wording import choose_form, format_age, name_set
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, interrupted_by_user
-from ddpdoctor_checks.job.calls.matching import Difference, Matching
+from ddpdoctor_checks.job.calls.matching import Matching
 from ddpdoctor_checks.job.calls.sequences import MEETING
+from ddpdoctor_checks.job.calls.votes import Difference
 from ddpdoctor_checks.job.recorder.difference_words import Told
 from ddpdoctor_checks.job.recorder.own_ends import ended_well
 

@@ -9,8 +9,10 @@ from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, NotApplicable, ch
 from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_frame
 from ddpdoctor_checks.job.calls.last import describe_call
-from ddpdoctor_checks.job.calls.matching import Difference, Matching, find_swap
+from ddpdoctor_checks.job.calls.matching import Matching
 from ddpdoctor_checks.job.calls.sequences import Essences, is_ring, read_groups
+from ddpdoctor_checks.job.calls.swaps import find_swap
+from ddpdoctor_checks.job.calls.votes import Difference
 from ddpdoctor_checks.job.recorder.difference_words import tell
 from ddpdoctor_checks.job.recorder.own_ends import diagnose_ends, failed_itself
 
