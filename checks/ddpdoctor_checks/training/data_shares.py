@@ -12,7 +12,7 @@ from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, count_of, describe_counts, join_words, name_set
 from ddpdoctor_checks.job.blame.judging import has_failed
-from ddpdoctor_checks.job.hangs.loaders import EVEN, list_batches
+from ddpdoctor_checks.job.hangs.uneven_batches import EVEN, list_batches
 from ddpdoctor_checks.training.parted_replicas import NEEDS
 from ddpdoctor_checks.training.samplers import (
     Differing,

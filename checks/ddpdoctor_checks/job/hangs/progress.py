@@ -13,10 +13,10 @@ from ddpdoctor_checks.job.blame.judging import diagnose
 from ddpdoctor_checks.job.hangs.beside import find_beside
 from ddpdoctor_checks.job.hangs.broken_links import find_network
 from ddpdoctor_checks.job.hangs.creations import find_crossed
-from ddpdoctor_checks.job.hangs.loaders import explain_by_batches
 from ddpdoctor_checks.job.hangs.reading import INIT, Reading, last_look, ranks_of, read_look
 from ddpdoctor_checks.job.hangs.stalls import find_stall
 from ddpdoctor_checks.job.hangs.starting import find_starting
+from ddpdoctor_checks.job.hangs.uneven_batches import explain_by_batches
 from ddpdoctor_checks.job.hangs.unjoined import find_sizes
 from ddpdoctor_checks.job.hangs.unwatched import describe_standing, find_busy, judge_stacks
 from ddpdoctor_checks.job.hangs.waits import find_deadlock, to_finding
