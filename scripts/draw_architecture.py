@@ -186,9 +186,9 @@ def write_table(rooms: Mapping[str, Room]) -> str:
     rows = ["| room | what it holds |", "|---|---|"]
     for room in rooms.values():
         rows.append(f"| [`{room.folder}`](../{room.folder}) | {room.what} |")
-        for inner in sorted((ROOT / room.folder).iterdir()):
-            if (inner / "__init__.py").is_file():
-                rows.append(f"| &emsp;`{inner.name}` | {read_purpose(inner)} |")
+        folder = ROOT / room.folder
+        for inner in sorted(path.parent for path in folder.glob("*/**/__init__.py")):
+            rows.append(f"| &emsp;`{inner.relative_to(folder)}` | {read_purpose(inner)} |")
     return "\n".join(rows) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Checks of jobs that failed: who failed first, why, and who only followed.
+"""Checks of jobs that failed: what each code says of an end, in whose words, and what to do.
 
 One judgement over all processes (`ddpdoctor_checks.job.blame.judging.diagnose`) says which code it is; the modules
 here give each code its words.
