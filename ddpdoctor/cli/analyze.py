@@ -18,8 +18,8 @@ from ddpdoctor.cli.values import require_path
 from ddpdoctor.errors import EXIT_FINDINGS, DoctorError
 
 if TYPE_CHECKING:
+    from ddpdoctor.aftermath import Source, Sources
     from ddpdoctor.evidence import Evidence
-    from ddpdoctor.gather.aftermath import Source, Sources
     from ddpdoctor.judge.runner import CheckRow
     from ddpdoctor.judge.selection import Selection
     from ddpdoctor.plugins import Plugins
@@ -99,7 +99,7 @@ def sort_paths(paths: Sequence[str]) -> Sources:
     Raises:
         UsageError: a path does not exist.
     """
-    from ddpdoctor.gather.aftermath import Sources
+    from ddpdoctor.aftermath import Sources
 
     sources = Sources()
     for name in paths:
@@ -158,8 +158,8 @@ def _rows_of_cut(sources: Sources) -> list[CheckRow]:
 
 def gather(sources: Sources, *, stdin: bool = False) -> Evidence | None:
     """Read everything; None where nothing could be read."""
+    from ddpdoctor.aftermath import read_sources
     from ddpdoctor.evidence import merge_evidence
-    from ddpdoctor.gather.aftermath import read_sources
 
     lost = sources.skipped
     parts: list[Evidence] = []
@@ -197,12 +197,12 @@ def gather(sources: Sources, *, stdin: bool = False) -> Evidence | None:
 
 def read_stack_files(sources: Sources, lost: list[str]) -> Evidence | None:
     """Return where ranks stood by stacks in files; None where there are none whose rank is told."""
+    from ddpdoctor.aftermath.stackfiles import read_stacks
+    from ddpdoctor.aftermath.whose import make_shortener
     from ddpdoctor.evidence import Absent, Evidence, Launch
     from ddpdoctor.evidence.bundle import KINDS
     from ddpdoctor.evidence.job import Moment
     from ddpdoctor.evidence.standstill import Stand, Standstill
-    from ddpdoctor.gather.aftermath.stackfiles import read_stacks
-    from ddpdoctor.gather.aftermath.whose import make_shortener
     from ddpdoctor.gather.files import UNREADABLE
     from ddpdoctor.watch.attach.calls import find_call
 
@@ -267,9 +267,9 @@ def _join_known(parts: Sequence[Evidence], names: Sequence[str]) -> tuple[list[E
 
 def read_recorder(sources: Sources, lost: list[str]) -> Evidence | None:
     """Return the evidence of Flight Recorder dumps; None where there are none that can be read."""
+    from ddpdoctor.aftermath.whose import make_shortener
     from ddpdoctor.evidence import Absent, Evidence, Launch
     from ddpdoctor.evidence.bundle import KINDS
-    from ddpdoctor.gather.aftermath.whose import make_shortener
     from ddpdoctor.gather.recorder import read_dumps
 
     files = [(source.path, source.name) for source in sources.found if source.kind == "recorder"]
@@ -292,8 +292,8 @@ def _number_nodes(parts: Sequence[Evidence], names: Sequence[str]) -> list[Evide
     Hosts that are all called alike, as in containers, are told apart where one local rank is another rank in each;
     the names of the directories then name them.
     """
+    from ddpdoctor.aftermath.nodes import name_by_paths
     from ddpdoctor.evidence.bundle import renumber_node
-    from ddpdoctor.gather.aftermath.nodes import name_by_paths
 
     known: list[tuple[frozenset[str], dict[int, int]]] = []
     placed: list[int] = []
@@ -366,10 +366,10 @@ def _read_saved(path: Path, lost: list[str]) -> Evidence | None:
 
 def _collect(source: Source, lost: list[str]) -> Evidence | None:
     """Read what the processes of a run wrote down, where nobody was left to write its report."""
+    from ddpdoctor.aftermath.join import make_absent
     from ddpdoctor.evidence.bundle import Evidence
     from ddpdoctor.evidence.facts import Launch
     from ddpdoctor.evidence.job import JobEnd
-    from ddpdoctor.gather.aftermath.join import make_absent
     from ddpdoctor.watch.nodes.sums import add_nodes
     from ddpdoctor.watch.readers.collect import collect_run
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.gather.aftermath.logs import LogReader
-from ddpdoctor.gather.aftermath.tracebacks import read_traceback
+from ddpdoctor.aftermath.logs import LogReader
+from ddpdoctor.aftermath.tracebacks import read_traceback
 
 PROGRAM = """
 def load(n):

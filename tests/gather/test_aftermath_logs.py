@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from ddpdoctor.aftermath import Sources, read_sources
+from ddpdoctor.aftermath.logs import CHUNK, LogReader, read_stretches
+from ddpdoctor.aftermath.nodes import name_by_paths
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.job import ExceptionRecord
-from ddpdoctor.gather.aftermath import Sources, read_sources
-from ddpdoctor.gather.aftermath.logs import CHUNK, LogReader, read_stretches
-from ddpdoctor.gather.aftermath.nodes import name_by_paths
 from tests.cli.torchrun_output import ended, raised
 
 RECORDED = Path(__file__).parent / "aftermath"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddpdoctor.gather.aftermath.lines import split_line
-from ddpdoctor.gather.aftermath.tracebacks import Told, TracebackReader
+from ddpdoctor.aftermath.lines import split_line
+from ddpdoctor.aftermath.tracebacks import Told, TracebackReader
 
 SIMPLE = """Traceback (most recent call last):
   File "/job/train.py", line 9, in <module>

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.gather.aftermath import Sources
-from ddpdoctor.gather.aftermath.stackfiles import looks_like_stacks, read_stacks
+from ddpdoctor.aftermath import Sources
+from ddpdoctor.aftermath.stackfiles import looks_like_stacks, read_stacks
 
 RECORDED = Path(__file__).parent / "stacks"
 

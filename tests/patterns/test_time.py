@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor import cli
+from ddpdoctor.aftermath import logs
+from ddpdoctor.aftermath.logs import LogReader
 from ddpdoctor.evidence.text_entries import ENTRIES
-from ddpdoctor.gather.aftermath import logs
-from ddpdoctor.gather.aftermath.logs import LogReader
 from ddpdoctor.source import budget
 from ddpdoctor.source.gather import read_sources
 from tests.lint.judging import RULES

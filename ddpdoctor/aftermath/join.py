@@ -8,6 +8,24 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from ddpdoctor.aftermath.agent import Failure
+from ddpdoctor.aftermath.hosts import Hosts
+from ddpdoctor.aftermath.logs import LogFacts
+from ddpdoctor.aftermath.nodes import separate_hosts
+from ddpdoctor.aftermath.notable import mask_numbers
+from ddpdoctor.aftermath.parts import Error, Log, name_hosts
+from ddpdoctor.aftermath.tracebacks import Told
+from ddpdoctor.aftermath.whose import (
+    SECOND,
+    Ranks,
+    Shorten,
+    Sorted,
+    give_away,
+    make_exception,
+    make_shortener,
+    set_times,
+    sort_tracebacks,
+)
 from ddpdoctor.evidence import Absent, Evidence, Launch
 from ddpdoctor.evidence.bundle import KINDS
 from ddpdoctor.evidence.job import (
@@ -20,24 +38,6 @@ from ddpdoctor.evidence.job import (
     TextMatch,
 )
 from ddpdoctor.evidence.texts import CAUSE, find_entry
-from ddpdoctor.gather.aftermath.agent import Failure
-from ddpdoctor.gather.aftermath.hosts import Hosts
-from ddpdoctor.gather.aftermath.logs import LogFacts
-from ddpdoctor.gather.aftermath.nodes import separate_hosts
-from ddpdoctor.gather.aftermath.notable import mask_numbers
-from ddpdoctor.gather.aftermath.parts import Error, Log, name_hosts
-from ddpdoctor.gather.aftermath.tracebacks import Told
-from ddpdoctor.gather.aftermath.whose import (
-    SECOND,
-    Ranks,
-    Shorten,
-    Sorted,
-    give_away,
-    make_exception,
-    make_shortener,
-    set_times,
-    sort_tracebacks,
-)
 from ddpdoctor.gather.scrub import scrub
 
 FROM_LOGS = ("processes", "exceptions", "crashes", "texts", "job")

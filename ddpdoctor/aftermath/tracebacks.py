@@ -7,8 +7,8 @@ import itertools
 import re
 from dataclasses import dataclass, field
 
+from ddpdoctor.aftermath.lines import Line
 from ddpdoctor.evidence import Frame
-from ddpdoctor.gather.aftermath.lines import Line
 from ddpdoctor.gather.scrub import scrub
 
 HEADER = "Traceback (most recent call last)"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ddpdoctor.gather.aftermath.errorfiles import ErrorFile
-from ddpdoctor.gather.aftermath.logs import LogFacts
-from ddpdoctor.gather.aftermath.sources import Place
-from ddpdoctor.gather.aftermath.tracebacks import Told
+from ddpdoctor.aftermath.errorfiles import ErrorFile
+from ddpdoctor.aftermath.logs import LogFacts
+from ddpdoctor.aftermath.sources import Place
+from ddpdoctor.aftermath.tracebacks import Told
 
 LAUNCHERS = (
     "torch/distributed/run.py",

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ddpdoctor.gather.aftermath.lines import Line
-from ddpdoctor.gather.aftermath.tracebacks import Told, read_traceback
+from ddpdoctor.aftermath.lines import Line
+from ddpdoctor.aftermath.tracebacks import Told, read_traceback
 
 BLOCK_LINES = 20000
 """Lines after which a block that has no end is given up: 8 workers whose tracebacks have 1000 frames."""

@@ -8,10 +8,10 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ddpdoctor.aftermath.parts import Log, is_launchers, is_passed_on
+from ddpdoctor.aftermath.tracebacks import HEADER, Part, Told, read_traceback
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.job import ExceptionRecord, Moment, ProcessRecord
-from ddpdoctor.gather.aftermath.parts import Log, is_launchers, is_passed_on
-from ddpdoctor.gather.aftermath.tracebacks import HEADER, Part, Told, read_traceback
 from ddpdoctor.gather.scrub import scrub, scrub_paths
 
 MESSAGE_LIMIT = 8000

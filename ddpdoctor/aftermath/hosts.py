@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddpdoctor.aftermath.nodes import name_by_paths
+from ddpdoctor.aftermath.parts import Log
 from ddpdoctor.evidence.job import TextMatch
-from ddpdoctor.gather.aftermath.nodes import name_by_paths
-from ddpdoctor.gather.aftermath.parts import Log
 
 KERNELS = ("xid-", "device-", "switch-", "fabric-", "amdgpu-", "bus-", "adapter-", "kernel-", "driver-")
 """How entries begin that come from a node's own logs, which often name no host."""

@@ -8,10 +8,10 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ddpdoctor.aftermath.lines import plain
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.native import NativeFrame, shorten_name
 from ddpdoctor.facts.ownership import PACKAGE, PYTHON, TORCH
-from ddpdoctor.gather.aftermath.lines import plain
 from ddpdoctor.gather.files import open_log, read_some
 from ddpdoctor.gather.recorder.read import read_rank
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from ddpdoctor.aftermath.lines import Line
 from ddpdoctor.evidence import Frame
-from ddpdoctor.gather.aftermath.lines import Line
 
 SIGNALS = {
     "Segmentation fault": 11,

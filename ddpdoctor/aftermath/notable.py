@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ddpdoctor.aftermath.lines import plain, read_prefix
 from ddpdoctor.evidence.job import NotableLine
 from ddpdoctor.evidence.texts import CAUSE, CONSEQUENCE, NOISE, find_entry, match_line
-from ddpdoctor.gather.aftermath.lines import plain, read_prefix
 from ddpdoctor.gather.scrub import scrub
 
 WORDS = (

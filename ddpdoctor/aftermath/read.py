@@ -7,13 +7,13 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ddpdoctor.aftermath.errorfiles import read_error
+from ddpdoctor.aftermath.join import join_logs
+from ddpdoctor.aftermath.lines import looks_labelled
+from ddpdoctor.aftermath.logs import LogFacts, LogReader, read_stretches
+from ddpdoctor.aftermath.parts import Error, Log
+from ddpdoctor.aftermath.sources import HEAD, JSON_LIMIT, Source
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.gather.aftermath.errorfiles import read_error
-from ddpdoctor.gather.aftermath.join import join_logs
-from ddpdoctor.gather.aftermath.lines import looks_labelled
-from ddpdoctor.gather.aftermath.logs import LogFacts, LogReader, read_stretches
-from ddpdoctor.gather.aftermath.parts import Error, Log
-from ddpdoctor.gather.aftermath.sources import HEAD, JSON_LIMIT, Source
 from ddpdoctor.gather.files import UNREADABLE, open_log, read_some
 
 SIZE_LIMIT = 64 << 30

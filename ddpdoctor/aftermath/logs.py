@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ddpdoctor.aftermath.agent import AgentReader
+from ddpdoctor.aftermath.faults import Dump, FaultReader
+from ddpdoctor.aftermath.lines import SEGMENT_LIMIT, Line, plain, read_prefix, split_line
+from ddpdoctor.aftermath.notable import NotableReader
+from ddpdoctor.aftermath.tracebacks import Told, TracebackReader
 from ddpdoctor.evidence.job import NotableLine, TextMatch
 from ddpdoctor.evidence.texts import scan_chunk
-from ddpdoctor.gather.aftermath.agent import AgentReader
-from ddpdoctor.gather.aftermath.faults import Dump, FaultReader
-from ddpdoctor.gather.aftermath.lines import SEGMENT_LIMIT, Line, plain, read_prefix, split_line
-from ddpdoctor.gather.aftermath.notable import NotableReader
-from ddpdoctor.gather.aftermath.tracebacks import Told, TracebackReader
 from ddpdoctor.gather.files import read_some
 from ddpdoctor.gather.scrub import scrub
 

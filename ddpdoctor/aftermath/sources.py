@@ -9,8 +9,8 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ddpdoctor.gather.aftermath.errorfiles import looks_like_error
-from ddpdoctor.gather.aftermath.stackfiles import looks_like_stacks
+from ddpdoctor.aftermath.errorfiles import looks_like_error
+from ddpdoctor.aftermath.stackfiles import looks_like_stacks
 from ddpdoctor.gather.files import UNREADABLE, open_log, read_some
 from ddpdoctor.gather.recorder import is_dump, looks_like_dump
 from ddpdoctor.gather.regular import open_regular

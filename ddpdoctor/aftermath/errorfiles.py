@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ddpdoctor.gather.aftermath.tracebacks import Told, read_traceback
+from ddpdoctor.aftermath.tracebacks import Told, read_traceback
 
 TEXT_LIMIT = 1 << 20
 _NAMED = re.compile(r"^(?P<type>[A-Za-z_][\w.]{0,200}): ?(?P<message>.*)$", re.DOTALL)

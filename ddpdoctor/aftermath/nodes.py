@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from ddpdoctor.gather.aftermath.parts import Log
+from ddpdoctor.aftermath.parts import Log
 
 _ENDINGS = re.compile(r"(?:\.(?:log|txt|out|err|json|stdout|stderr|gz|bz2|xz|\d{1,4})){1,6}$")
 
