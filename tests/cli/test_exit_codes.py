@@ -146,7 +146,7 @@ CASES: dict[tuple[str, str], Make] = {
     ("report", "0"): lambda b: b.run("report", b.report()).code,
     ("report", "2"): lambda b: b.run("report", "nowhere.json").code,
     ("report", "3"): lambda b: b.run("report", b.report("{}")).code,
-    ("report", "130"): lambda b: b.interrupt("cli.report.read_report", "report", b.report()),
+    ("report", "130"): lambda b: b.interrupt("aftermath.saved.read_report", "report", b.report()),
     ("explain", "0"): lambda b: b.run("explain", "COL002").code,
     ("explain", "2"): lambda b: b.run("explain", "COL999").code,
     ("explain", "3"): lambda b: b.without_checks("explain", "COL002"),
