@@ -193,8 +193,8 @@ def _observe(job: FoundJob, tools: _Tools) -> Standstill | None:
 
 def _is_settled(look: Standstill, tools: _Tools) -> bool:
     """Whether the checks name somebody: by proof, or because the job has stood still for long."""
-    from ddpdoctor.cli.hanging import judge_look
     from ddpdoctor.watch.attach.sight import STILL_S
+    from ddpdoctor.watch.live.judging import judge_look
 
     ruling = judge_look(look, tools.plugins.checks)
     watched = all(stand.watched for stand in look.stands if stand.alive)
@@ -255,12 +255,12 @@ def _dump(target: str | None, tools: _Tools) -> int:
     """Let the supervisor of a live run look; judge what it saw as if we had looked ourselves."""
     from dataclasses import replace
 
-    from ddpdoctor.cli.hanging import judge_look
     from ddpdoctor.cli.targets import find_run, frames_of
     from ddpdoctor.watch.attach.jobs import find_jobs
     from ddpdoctor.watch.attach.processes import read_processes
     from ddpdoctor.watch.attach.sight import STILL_S
     from ddpdoctor.watch.live.asking import ask_for_look, read_look
+    from ddpdoctor.watch.live.judging import judge_look
 
     path = Path(target) if target is not None else None
     if path is None or not os.path.isdir(path / "processes"):

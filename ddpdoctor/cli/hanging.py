@@ -14,16 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ddpdoctor.cli.together import Together
-    from ddpdoctor.evidence import Evidence
     from ddpdoctor.evidence.collectives import CallLog
-    from ddpdoctor.evidence.standstill import Standstill
     from ddpdoctor.evidence.training import Training
-    from ddpdoctor.judge.finding import Finding
     from ddpdoctor.judge.registry import Registry
     from ddpdoctor.watch.live.asking import Reception
     from ddpdoctor.watch.live.comparing import CallWatch
     from ddpdoctor.watch.live.monitor import Monitor
-    from ddpdoctor.watch.live.policy import Ruling
     from ddpdoctor.watch.live.uneven import LoaderWatch
     from ddpdoctor.watch.rundir import RunDirectory
 
@@ -94,6 +90,7 @@ class Watching:
 
     def make_monitor(self) -> Monitor | None:
         """Return what sees that the job stands still."""
+        from ddpdoctor.watch.live.judging import judge_look
         from ddpdoctor.watch.live.monitor import Monitor
         from ddpdoctor.watch.live.pace import HANG_S
         from ddpdoctor.watch.live.policy import Policy
@@ -124,6 +121,7 @@ class Watching:
     def make_comparing(self) -> CallWatch | None:
         """Return what compares the calls of ranks."""
         from ddpdoctor.watch.live.comparing import CallComparer, CallWatch
+        from ddpdoctor.watch.live.judging import judge_calls
 
         if not self._wanted:
             return None
@@ -155,11 +153,15 @@ class Watching:
         return Reception(self._directory, Path.cwd(), _say, signum)
 
     def _tell_calls(self, log: CallLog) -> None:
+        from ddpdoctor.watch.live.judging import judge_calls
+
         first = judge_calls(log, self._checks())
         if first is not None:
             _say(f"{first.code}: {first.message} The job goes on.")
 
     def _tell_loaders(self, training: Training) -> bool:
+        from ddpdoctor.watch.live.judging import judge_loaders
+
         first = judge_loaders(training, self._checks())
         if first is None:
             return False
@@ -173,49 +175,3 @@ class Watching:
 
 def _say(text: str) -> None:
     complain(f"ddpdoctor: {text}")
-
-
-def judge_loaders(training: Training, registry: Registry) -> Finding | None:
-    """Return what the checks find in the numbers of batches of a job that still runs; None for nothing."""
-    from ddpdoctor.evidence import Evidence, Launch
-
-    evidence = Evidence(launch=Launch(command="run"), training=(training,))
-    return next(iter(_judge("training", evidence, registry, code="DAT003")), None)
-
-
-def judge_calls(log: CallLog, registry: Registry) -> Finding | None:
-    """Return what the checks of recorded calls find in those of a live job; None for nothing."""
-    from ddpdoctor.evidence import Evidence, Launch
-
-    evidence = Evidence(launch=Launch(command="run"), calls=(log,))
-    found = _judge("calls", evidence, registry)
-    return next((each for each in found if each.severity != "info"), None)
-
-
-def judge_look(look: Standstill, registry: Registry) -> Ruling:
-    """Return what the checks of hangs say of one look."""
-    from ddpdoctor.evidence import Evidence, Launch
-    from ddpdoctor.watch.live.policy import Ruling
-
-    evidence = Evidence(launch=Launch(command="run"), standstills=(look,))
-    active = _judge("standstills", evidence, registry)
-    if not active:
-        return Ruling()
-    first = active[0]
-    proved = bool(first.details.get("proof"))
-    unclear = tuple(first.details.get("unclear", ()))
-    return Ruling(proved, not proved, first.code, first.message, tuple(first.ranks), unclear)
-
-
-def _judge(kind: str, evidence: Evidence, registry: Registry, code: str | None = None) -> list[Finding]:
-    """Return what those checks find that need one kind of evidence alone, root cause first; all, or of one code."""
-    from ddpdoctor.judge.runner import run_checks
-    from ddpdoctor.judge.verdict import order_findings
-
-    checks = [
-        each
-        for each in registry.checks_of("run")
-        if each.needs == (kind,) and (code is None or code in each.codes)
-    ]
-    _, findings = run_checks(checks, evidence, wanted=lambda found: code in (None, found))
-    return [each for each in order_findings(findings, checks) if each.state == "active"]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ddpdoctor.cli.hanging import judge_loaders
 from ddpdoctor.evidence.training import Training
 from ddpdoctor.judge import Registry
 from ddpdoctor.watch.live import uneven
+from ddpdoctor.watch.live.judging import judge_loaders
 from ddpdoctor.watch.live.uneven import LoaderWatch
 from ddpdoctor_checks.training import find_uneven_loaders
 
