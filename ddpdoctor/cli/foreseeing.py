@@ -89,7 +89,9 @@ class Foresight:
                 return
             script, root = meant
             tools = self._load()
-            found = lint_program(script, root, tools.plugins)
+            found, failed = lint_program(script, root, tools.plugins)
+            for words in failed:
+                self._say(f"ddpdoctor: the script was not linted in full: {words}")
             self._found = [each for each in found if tools.selection.wants(each.code)]
             sure = [each for each in self._found if each.severity == "error"]
             if sure and not self._over.is_set() and not _has_one_rank(self._split):
@@ -98,20 +100,26 @@ class Foresight:
             self._say(f"ddpdoctor: the script was not linted: {type(problem).__name__}: {problem}")
 
 
-def lint_program(script: Path, root: Path, plugins: Plugins) -> list[Finding]:
-    """Return what `lint` finds in a script and in what it imports from its directory, without what comments hide."""
+def lint_program(script: Path, root: Path, plugins: Plugins) -> tuple[list[Finding], list[str]]:
+    """Read a script and what it imports from its directory.
+
+    Returns:
+        What `lint` finds there, without what comments hide, and the rules that failed.
+    """
     from ddpdoctor.evidence import Evidence, Launch
     from ddpdoctor.judge.runner import run_checks
     from ddpdoctor.judge.suppression import Suppressor
     from ddpdoctor.source.gather import judge_scripts
     from ddpdoctor.source.program import read_program
+    from ddpdoctor.source.rules import FAILED
 
     sources = judge_scripts(read_program(script, root), plugins.checks.lint_rules)
     evidence = Evidence(launch=Launch("lint", nproc=0, world_size=0, backend="none"), sources=sources)
     names = {code: page.name for code, page in plugins.checks.pages.items()}
     review = Suppressor(sources, names).review
     _, found = run_checks(plugins.checks.checks_of("lint"), evidence, review=review)
-    return [each for each in found if each.state == "active"]
+    failed = dict.fromkeys(words for source in sources for words in source.skipped if f": {FAILED} (" in words)
+    return [each for each in found if each.state == "active"], list(failed)
 
 
 def describe(sure: list[Finding], script: Path) -> str:

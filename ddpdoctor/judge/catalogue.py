@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import sys
 import textwrap
 from dataclasses import dataclass, field
@@ -84,7 +85,7 @@ def find_page(code: str, module: str) -> CodePage | None:
     package = sys.modules.get(module.partition(".")[0])
     for folder in getattr(package, "__path__", ()):
         file = Path(folder) / FOLDER / f"{code}.md"
-        if file.is_file():
+        if os.path.isfile(file):
             return read_page(file)
     return None
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from weakref import WeakKeyDictionary
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
+from ddpdoctor.source.calls import JOINS
 from ddpdoctor.source.known import HARMLESS, KNOWN_ROOTS
 from ddpdoctor.source.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.ranks import ZERO, RankReader
@@ -90,6 +91,14 @@ class Ways:
     def is_straight(step: Step) -> bool:
         """Whether no test at all stands before a step."""
         return all(each.kind in ("main", "for") for each in step.guards)
+
+    def is_on_ranks(self, step: Step) -> bool:
+        """Whether each run that becomes a rank comes to a step.
+
+        No test stands before it but those before the rank joins its group: ``if args.distributed`` before both.
+        """
+        tests = {each for each in step.guards if each.kind not in ("main", "for")}
+        return not tests or any(tests <= set(each.guards) for each in self.trace.steps if each.name in JOINS)
 
     def is_foreign(self, step: Step) -> bool:
         """Whether a step calls what may do anything: a function or method that was not given and is none of torch's."""

@@ -19,7 +19,39 @@ HEAD = "import torch\nimport torch.nn as nn\nimport torch.distributed as dist\nf
     ],
 )
 def test_data_parallel_in_a_rank(source: str) -> None:
-    assert rules_in(HEAD + source) == [("data-parallel", HEAD.count("\n") + source.count("\n"))]
+    assert {line for _, line in rules_in(HEAD + source)} == {HEAD.count("\n") + source.count("\n")}
+
+
+JOINS = """\
+def join(args):
+    if not args.many:
+        return
+    dist.init_process_group("nccl")
+
+
+def main(args):
+    join(args)
+    if args.many:
+        model = {many}
+    else:
+        model = {one}
+    return model
+
+
+main(parse())
+"""
+
+
+@pytest.mark.wrong
+def test_data_parallel_behind_the_test_of_the_ranks() -> None:
+    source = "def main(args):\n    if args.many:\n        dist.init_process_group()\n    model = nn.DataParallel(Net())\nmain(parse())\n"
+    assert [line for _, line in rules_in(HEAD + source)] == [HEAD.count("\n") + 4]
+
+
+@pytest.mark.right
+def test_data_parallel_on_the_way_without_ranks() -> None:
+    source = JOINS.format(many="nn.parallel.DistributedDataParallel(Net())", one="nn.DataParallel(Net())")
+    assert rules_in(HEAD + source) == []
 
 
 @pytest.mark.right

@@ -31,6 +31,7 @@ SILENT = (
         "os.rmdir",
         "os.unlink",
         "file.close",
+        "file.flush cli/__init__",
         "socket.close",
     ),
     *("watch/rundir.py", "watch/launch/waiting.py"),

@@ -27,7 +27,9 @@ OF_WRAPPER = frozenset("""
     share_memory skip_all_reduce_unused_params state_dict static_graph to to_empty to_kwargs train training type
     use_side_stream_for_tensor_copies will_sync_module_buffers xpu zero_grad
     """.split())  # fmt: skip
-"""What DistributedDataParallel of torch 2.4 to 2.13 has of its own; hooks are told by their names."""
+"""What DistributedDataParallel of torch 2.13 has of its own; hooks are told by their names."""
+WRAPPER = "DistributedDataParallel"
+"""Whatever it is imported as, some line says so."""
 
 
 @lint_rule("attribute-on-wrapper", reads="files")
@@ -37,6 +39,8 @@ def find_attributes_on_wrappers(files: Files) -> Iterator[SourceFact]:
     owner: the expression. attribute: its name. model: the class. Nothing below a test or in a choice, which may ask
     what it is; nothing where any file sets an attribute of that name on an object.
     """
+    if not any(WRAPPER in line for module in files.modules for line in module.script.lines):
+        return
     kinds = kinds_of(files)
     given = {each.attr for module in files.modules for each in ast.walk(module.node) if _is_given(each)}
     for module in files.modules:
@@ -77,7 +81,7 @@ def _find_wrapper(node: ast.Attribute, scope: Scope, kinds: Kinds) -> Value | No
         return None
     wrappers = kinds.all_of(node.value, scope, "wrapped")
     models = [inner for each in wrappers for inner in each.inner]
-    plain = all(each.name.endswith("DistributedDataParallel") for each in wrappers)
+    plain = all(each.name.endswith(WRAPPER) for each in wrappers)
     own = [each.owner for each in models if each.owner is not None]
     if not plain or not own or len(own) != len(models):
         return None

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.apart import Ways
 from ddpdoctor.source.calls import JOINS
 from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.traces import Trace
 from ddpdoctor.source.walking import find_calls
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
@@ -32,6 +34,17 @@ def find_data_parallel(module: Scope, files: Files) -> Iterator[SourceFact]:
                 yield SourceFact("data-parallel", scope.place(call))
 
 
+@lint_rule("data-parallel-on-ranks", reads="program")
+def find_in_program(trace: Trace, files: Files) -> Iterator[SourceFact]:
+    """Yield where a program that becomes a rank makes nn.DataParallel in any function (``data-parallel-on-ranks``)."""
+    if trace.alone or not any(step.name in JOINS for step in trace.steps):
+        return
+    ways = Ways(files, trace)
+    for step in trace.steps:
+        if step.name in DATA_PARALLEL and ways.is_on_ranks(step):
+            yield SourceFact("data-parallel-on-ranks", step.scope.place(step.node))
+
+
 def _in_body(call: ast.Call, scope: Scope) -> bool:
     """Whether a call stands in the body of a scope itself, below no test or loop."""
     return any(
@@ -44,7 +57,10 @@ def _in_body(call: ast.Call, scope: Scope) -> bool:
 @check("DDP012", family="source", needs=("sources",), id="lint.data_parallel", commands=LINT)
 def tell_data_parallel(evidence: Evidence) -> Iterable[Finding]:
     """nn.DataParallel is made where the process has just become a rank."""
-    for fact in facts_of(evidence, "data-parallel"):
+    here = list(facts_of(evidence, "data-parallel"))
+    places = {fact.place for fact in here}
+    there = [fact for fact in facts_of(evidence, "data-parallel-on-ranks") if fact.place not in places]
+    for fact in (*here, *there):
         yield tell_fact(
             fact,
             f"nn.DataParallel at {name_line(fact.place)} is made in a process that is one rank of several.",
@@ -52,6 +68,6 @@ def tell_data_parallel(evidence: Evidence) -> Iterable[Finding]:
                 "wrap the model in DistributedDataParallel instead",
                 code="model = DistributedDataParallel(model, device_ids=[local_rank])",
             ),
-            why="the same function calls init_process_group",
+            why="no test stands before it that does not stand before init_process_group too",
             role="advice",
         )

@@ -38,7 +38,7 @@ def find_switches(trace: Trace, files: Files) -> Iterator[SourceFact]:
     gpu = {"gpu": "used"} if uses_gpu(trace, files) else {}
     started: Step | None = None
     for step in trace.steps:
-        if not ways.is_straight(step):
+        if not ways.is_on_ranks(step):
             continue
         place = step.scope.place(step.node)
         for name, value in find_settings(step.node, step.scope, files):

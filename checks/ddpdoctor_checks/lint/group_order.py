@@ -23,32 +23,46 @@ DESTROYS = "torch.distributed.destroy_process_group"
 def find_group_order(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield what needs the process group before it is made (``group-not-made``), or a second one (``group-twice``).
 
-    function: what is called, for the first. Told only of what is reached without any test, and only up to the first
-    call of a function that was not given, which may make the group.
+    function: what is called, for the first. That is told only of what is reached without any test, and only up to the
+    first call of a function that was not given, which may make the group. A second group is told where each run that
+    makes the first comes there, and nothing in between may destroy it.
     """
     if not trace.joins or not any(step.name in JOINS for step in trace.steps):
         return
     ways = Ways(files, trace)
+    yield from _find_early(trace, ways, files)
     made: Step | None = None
-    early = False
+    for step in trace.steps:
+        if step.name in JOINS and step.call is not None:
+            if made is not None and made.node is not step.node and _follows(made, step):
+                related = (RelatedPlace("noticed", made.scope.place(made.node)),)
+                yield SourceFact("group-twice", step.scope.place(step.call), related=related)
+                return
+            made = step
+        elif step.name == DESTROYS or step.name in OTHER_JOINS or ways.is_foreign(step):
+            made = None
+
+
+def _follows(first: Step, second: Step) -> bool:
+    """Whether each run that comes past the first step comes to the second; what stands in a ``try`` may have failed."""
+    more = set(first.guards) - set(second.guards)
+    return set(second.guards) <= set(first.guards) and all(
+        each.kind not in ("try", "except") for each in more
+    )
+
+
+def _find_early(trace: Trace, ways: Ways, files: Files) -> Iterator[SourceFact]:
+    """Yield the first call that needs the group before it is made."""
     for step in trace.steps:
         call = step.call
         if call is None:
             continue
-        if step.name in JOINS:
-            if not ways.is_straight(step):
-                return
-            if made is not None and not _same_loop(made, step):
-                related = (RelatedPlace("noticed", made.scope.place(made.node)),)
-                yield SourceFact("group-twice", step.scope.place(call), related=related)
-                return
-            made = step
-        elif step.name == DESTROYS or step.name in OTHER_JOINS or ways.is_foreign(step):
+        if step.name in (*JOINS, DESTROYS) or step.name in OTHER_JOINS or ways.is_foreign(step):
             return
-        elif made is None and not early and _runs_at_once(step, ways) and _needs_group(step, files):
-            early = True
+        if _runs_at_once(step, ways) and _needs_group(step, files):
             what = step.name.rpartition(".")[2]
             yield SourceFact("group-not-made", step.scope.place(call), details={"function": what})
+            return
 
 
 def _runs_at_once(step: Step, ways: Ways) -> bool:
@@ -60,10 +74,6 @@ def _runs_at_once(step: Step, ways: Ways) -> bool:
         isinstance(node, (ast.Yield, ast.YieldFrom)) for each in later for node in own_nodes(each.node)
     )
     return ways.is_straight(step) and not lazy
-
-
-def _same_loop(made: Step, step: Step) -> bool:
-    return made.node is step.node
 
 
 def _needs_group(step: Step, files: Files) -> bool:
@@ -98,5 +108,5 @@ def tell_group_order(evidence: Evidence) -> Iterable[Finding]:
             f"init_process_group at {name_line(fact.place)} makes the process group a second time: the first is at "
             f"{name_line(fact.related[0].place)}.",
             Fix("make it once", code=f"if not dist.is_initialized():\n    {fact.place.text}"),
-            why="no test stands before either, and nothing destroys the group in between",
+            why="whenever the first is made, so is this one, and nothing destroys the group in between",
         )

@@ -48,8 +48,19 @@ def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]
 
 
 def _is_restored(load: ast.Call, scope: Scope) -> bool:
-    """Whether what is loaded is given to ``load_state_dict`` in the same function."""
-    names = {name for name, values in scope.bound.items() if load in values}
+    """Whether what is loaded, or what is made of it, is given to ``load_state_dict`` in the same function."""
+    names: set[str] = set()
+    grown = True
+    while grown:
+        made = {
+            name
+            for name, values in scope.bound.items()
+            for value in values
+            for each in ast.walk(value)
+            if each is load or (isinstance(each, ast.Name) and each.id in names)
+        }
+        grown = not made <= names
+        names |= made
     for call in find_calls(scope):
         if isinstance(call.func, ast.Attribute) and call.func.attr == "load_state_dict":
             inside = [each for value in call.args for each in ast.walk(value)]
