@@ -118,7 +118,9 @@ def lint_program(script: Path, root: Path, plugins: Plugins) -> tuple[list[Findi
     names = {code: page.name for code, page in plugins.checks.pages.items()}
     review = Suppressor(sources, names).review
     _, found = run_checks(plugins.checks.checks_of("lint"), evidence, review=review)
-    failed = dict.fromkeys(words for source in sources for words in source.skipped if f": {FAILED} (" in words)
+    failed = dict.fromkeys(
+        words for source in sources for words in source.skipped if f": {FAILED} (" in words
+    )
     return [each for each in found if each.state == "active"], list(failed)
 
 

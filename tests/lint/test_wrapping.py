@@ -61,6 +61,7 @@ def test_data_parallel_on_the_way_without_ranks() -> None:
         "model = nn.DataParallel(nn.Linear(2, 2))\n",
         "def a():\n    dist.init_process_group()\ndef b():\n    return nn.DataParallel(nn.Linear(2, 2))\n",
         "if args.ddp:\n    dist.init_process_group()\nelse:\n    m = nn.DataParallel(m)\n",
+        "m = nn.DataParallel(m)\ndist.init_process_group('gloo', rank=0, world_size=1)\n",
     ],
 )
 def test_data_parallel_without_ranks(source: str) -> None:

@@ -12,7 +12,7 @@ from ddpdoctor.source.apart import Ways
 from ddpdoctor.source.calls import JOINS
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.traces import Trace
-from ddpdoctor.source.walking import find_calls
+from ddpdoctor.source.walking import find_calls, find_keyword
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
 DATA_PARALLEL = ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel")
@@ -27,7 +27,7 @@ def find_data_parallel(module: Scope, files: Files) -> Iterator[SourceFact]:
     for scope in module.walk():
         calls = list(find_calls(scope))
         joins = [call for call in calls if files.dotted(call.func, scope) in JOINS]
-        if not any(_in_body(call, scope) for call in joins):
+        if not any(_in_body(call, scope) and not _is_alone(call) for call in joins):
             continue
         for call in calls:
             if files.dotted(call.func, scope) in DATA_PARALLEL and _in_body(call, scope):
@@ -43,6 +43,12 @@ def find_in_program(trace: Trace, files: Files) -> Iterator[SourceFact]:
     for step in trace.steps:
         if step.name in DATA_PARALLEL and ways.is_on_ranks(step):
             yield SourceFact("data-parallel-on-ranks", step.scope.place(step.node))
+
+
+def _is_alone(join: ast.Call) -> bool:
+    """Whether a group of one rank is made, as tests of a single process do."""
+    size = find_keyword(join, "world_size", 3)
+    return isinstance(size, ast.Constant) and size.value == 1
 
 
 def _in_body(call: ast.Call, scope: Scope) -> bool:
