@@ -11,7 +11,7 @@ import contextlib
 import contextvars
 import functools
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from ddpdoctor.evidence import Evidence
 
@@ -46,6 +46,6 @@ def once(judge: Callable[[Evidence], Judged]) -> Callable[[Evidence], Judged]:
         key = (judge, id(evidence))
         if key not in kept:
             kept[key] = (evidence, judge(evidence))
-        return kept[key][1]  # type: ignore[return-value]  # what this very function returned
+        return cast(Judged, kept[key][1])  # what this very function returned
 
     return judged

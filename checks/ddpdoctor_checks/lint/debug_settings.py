@@ -92,7 +92,7 @@ def tell_switches(evidence: Evidence) -> Iterable[Finding]:
                 fact,
                 f"{name}={value}, a debug setting, is made at {name_line(fact.place)}: {setting.effect}.",
                 Fix("take it out, and set it for a run that is to be examined", f"export {name}={value}"),
-                why="no test stands before it",
+                why="each run that becomes a rank comes there",
                 severity="warning",
                 role="advice",
             )
@@ -104,7 +104,7 @@ def tell_switches(evidence: Evidence) -> Iterable[Finding]:
                 "turn it on for a run that is to be examined",
                 code="torch.autograd.set_detect_anomaly(args.debug)",
             ),
-            why="no test stands before it",
+            why="each run that becomes a rank comes there",
             severity="warning",
             role="advice",
         )

@@ -27,7 +27,7 @@ from ddpdoctor_checks.training.samplers import (
 )
 
 LITTLE = 0.05
-"""Share of samples that count twice, below which that is an advice."""
+"""Share of samples that count twice, below which that is advice."""
 PLAIN = 0.05
 """Share of a validation set that another rank trains on, from which on an estimate by sketches is sure of it."""
 
