@@ -1,7 +1,8 @@
 """Where calls come from: the user's own lines, each place with a number that stands for it in the ring.
 
-To tell whose a frame is costs more than to compare it with the one that was there the last time, so the way outwards
-from each line is remembered: mostly it is the same again.
+To tell whose a frame is costs more than to compare it with the one that was there the last time, so the ways outwards
+from each line are remembered: mostly it is one of them again. Sharded models make all their calls from one line of
+torch's, for each layer in the forward and from hooks in the backward.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ FRAMES = 12
 THREAD_FRAMES = 32
 """The same of a call in a library's thread: out to where the thread was started."""
 MOST = 4000
-"""Sites that get a number, and ways that are remembered; later sites are number 0."""
+"""Sites that get a number, and first lines whose ways are remembered; later sites are number 0."""
+_WAYS = 8
+"""Ways that are remembered of one line, the latest first."""
 
 
 class Sites:
@@ -26,8 +29,8 @@ class Sites:
 
     def __init__(self) -> None:
         self._numbers: dict[object, int] = {}
-        self._ways: dict[int, tuple[int, tuple[tuple[CodeType, int], ...], bool]] = {}
-        """Place in the code of a first frame -> number of the site, what `frames.list_way` returns; the latest one."""
+        self._ways: dict[int, list[tuple[int, tuple[tuple[CodeType, int], ...], bool]]] = {}
+        """Place in the code of a first frame -> number of the site, what `frames.list_way` returns."""
 
     def find(self, frame: FrameType | None) -> int:
         """Return the number of the user's own lines that a call comes from; 0 where there are none.
@@ -37,17 +40,20 @@ class Sites:
         """
         if frame is None:
             return 0
-        known = self._ways.get(frame.f_lasti)
-        if known is None:
-            return self._learn(frame)
-        number, way, outermost = known
-        each: FrameType | None = frame
-        for code, at in way:
-            # Each look at f_code is an audit event.
-            if each is None or (at >= 0 and each.f_lasti != at) or each.f_code is not code:
-                return self._learn(frame)
-            each = each.f_back
-        return self._learn(frame) if outermost and each is not None else number
+        ways = self._ways.get(frame.f_lasti)
+        for place, (number, way, outermost) in enumerate(ways or ()):
+            each: FrameType | None = frame
+            for code, at in way:
+                # Each look at f_code is an audit event.
+                if each is None or (at >= 0 and each.f_lasti != at) or each.f_code is not code:
+                    break
+                each = each.f_back
+            else:
+                if not outermost or each is None:
+                    if place and ways is not None:
+                        ways.insert(0, ways.pop(place))
+                    return number
+        return self._learn(frame)
 
     def _learn(self, frame: FrameType) -> int:
         """Find the number frame by frame, and remember the way."""
@@ -68,7 +74,9 @@ class Sites:
         if not foreign:
             way, outermost = frames.list_way(frame)
             if way and (len(self._ways) < MOST or frame.f_lasti in self._ways):
-                self._ways[frame.f_lasti] = number, way, outermost
+                ways = self._ways.setdefault(frame.f_lasti, [])
+                ways.insert(0, (number, way, outermost))
+                del ways[_WAYS:]
         return number
 
 
