@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ddpdoctor.evidence.job import Moment
+from ddpdoctor.evidence.layout import Layout
 from ddpdoctor.evidence.loads import EmptyLoad
 from ddpdoctor.evidence.numerics import Numerics
 from ddpdoctor.evidence.ranks import RankSet
@@ -44,6 +45,8 @@ class TensorLook:
     """Ranks on which DistributedDataParallel was told to leave it alone."""
     idle: RankSet = field(default_factory=RankSet)
     """Ranks on which no forward of the module that has it was made; empty also where that was not looked at."""
+    peers: tuple[RankSet, ...] = ()
+    """Sets of ranks that hold the same piece of a sharded one; empty where each rank holds the whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +171,8 @@ class OptimizerSetup:
     """Where, of the same ranks; the first lines."""
     alongside: tuple[int, ...] = ()
     """Other optimizers that made steps between the first and the last one of this."""
+    peers: tuple[RankSet, ...] = ()
+    """Sets of ranks that hold the same pieces of all tensors, where some are sharded; empty where none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +289,7 @@ class Training:
     timing: Timing = field(default_factory=Timing)
     files: tuple[SharedFile, ...] = ()
     loads: tuple[EmptyLoad, ...] = ()
+    layout: Layout = field(default_factory=Layout)
     abstained: dict[str, RankSet] = field(default_factory=dict)
     """Why something was not looked at -> by which ranks."""
     share: float | None = None

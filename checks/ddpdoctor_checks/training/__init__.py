@@ -32,6 +32,7 @@ from ddpdoctor_checks.training.data_shares import (
     find_split_differs,
     find_uneven_loaders,
 )
+from ddpdoctor_checks.training.model_peers import find_model_peers_apart
 from ddpdoctor_checks.training.searches import find_search
 from ddpdoctor_checks.training.speed import find_communication_bound, find_loader_bound, find_straggling
 from ddpdoctor_checks.training.usage import find_data_parallel, find_redundant, find_unenclosed
@@ -51,6 +52,7 @@ __all__ = [
     "find_evaluation_padded",
     "find_gathered",
     "find_loader_bound",
+    "find_model_peers_apart",
     "find_nonfinite",
     "find_parted",
     "find_redundant",

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.sampling import Sampling
 from ddpdoctor.evidence.training import BatchLook, EpochLook, LoaderSetup
+from ddpdoctor.facts import strategies
 from ddpdoctor_checks.training.divergence import is_moved
 from ddpdoctor_checks.training.replicas import list_replicas
-from ddpdoctor_checks.training.wrappers import list_groups, list_wrappers
+from ddpdoctor_checks.training.wrappers import find_layout, list_groups, list_wrappers
 
 FEWEST_BATCHES = 2
 """Different batches in a row that two ranks must have alike."""
@@ -68,12 +69,15 @@ def find_repeated(evidence: Evidence) -> list[Repeated]:
                 look
             )
     found: dict[tuple[int, str, RankSet], Repeated] = {}
-    single = {model for model in {key[0] for key in groups} if model > 0 or _is_one(evidence, model)}
+    sharded = bool(find_layout(evidence).list_groups(strategies.DATA))
+    single = {
+        model for model in {key[0] for key in groups} if model > 0 or sharded or _is_one(evidence, model)
+    }
     for (model, loader, epoch), looks in sorted(groups.items()):
         if model not in single:
             continue
         for peers in list_groups(evidence, model):
-            setup = _find_loader(evidence, loader)
+            setup = find_loader(evidence, loader)
             copies = setup.workers if setup is not None and setup.sampler == STREAM else 1
             for ranks in _share_all(looks, peers, copies):
                 first = looks[min(looks)][0]
@@ -84,7 +88,7 @@ def find_repeated(evidence: Evidence) -> list[Repeated]:
                     Repeated(
                         ranks,
                         model,
-                        _find_loader(evidence, source),
+                        find_loader(evidence, source),
                         len(looks),
                         epoch,
                         first.shape,
@@ -177,7 +181,8 @@ def find_whole(evidence: Evidence) -> list[Whole]:
     return list(found.values())
 
 
-def _find_loader(evidence: Evidence, name: str) -> LoaderSetup | None:
+def find_loader(evidence: Evidence, name: str) -> LoaderSetup | None:
+    """Return how a loader was made, by its name."""
     loaders = (loader for node in evidence.training for loader in node.loaders)
     return next((loader for loader in loaders if loader.loader == name), None)
 
@@ -191,7 +196,7 @@ def find_same_order(evidence: Evidence) -> list[SameOrder]:
                 rows.setdefault(look.loader, {}).setdefault(rank, {})[look.number] = look
     found = []
     for name, ranks in sorted(rows.items()):
-        loader = _find_loader(evidence, name)
+        loader = find_loader(evidence, name)
         if loader is None:
             continue
         trained = {rank: _list_trained(epochs) for rank, epochs in ranks.items()}

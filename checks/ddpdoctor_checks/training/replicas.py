@@ -67,7 +67,9 @@ def list_replicas(evidence: Evidence) -> list[Replica]:
 
 
 def _split(setup: OptimizerSetup, looks: Sequence[StepLook]) -> list[Replica]:
-    """Return the models of one optimizer, each over the ranks of its group."""
+    """Return the models of one optimizer, each over the ranks of its group, or that hold the same pieces of it."""
+    if setup.peers:
+        return _split_pieces(setup, looks)
     models = {int(model): name for model, name in setup.models.items() if model.lstrip("-").isdigit()}
     others = {*models, *(each.model for look in looks for each in look.tensors)}
     wrapped = {each.number for each in setup.wrappers}
@@ -91,6 +93,29 @@ def _split(setup: OptimizerSetup, looks: Sequence[StepLook]) -> list[Replica]:
     ]
 
 
+def _split_pieces(setup: OptimizerSetup, looks: Sequence[StepLook]) -> list[Replica]:
+    """Return the models of an optimizer whose tensors are sharded: one for each set of ranks that hold the same."""
+    sets = dict.fromkeys(
+        [*setup.peers, *(peers for look in looks for tensor in look.tensors for peers in tensor.peers)]
+    )
+    wrappers = {str(each.number): each for each in setup.wrappers}
+    found = []
+    for ranks in sets:
+        for model, name in setup.models.items() if len(ranks) > 1 else ():
+            kept = [
+                replace(
+                    look,
+                    tensors=tuple(each for each in look.tensors if not each.peers or ranks in each.peers),
+                )
+                for look in looks
+            ]
+            restricted = _restrict(kept, ranks, int(model), alone=ranks in setup.peers)
+            found.append(
+                Replica(setup, int(model), name.rpartition(".")[2], ranks, restricted, wrappers.get(model))
+            )
+    return found
+
+
 def _join_setups(one: OptimizerSetup, other: OptimizerSetup) -> OptimizerSetup:
     return replace(
         one,
@@ -101,6 +126,7 @@ def _join_setups(one: OptimizerSetup, other: OptimizerSetup) -> OptimizerSetup:
         steps=_join_shares(one.steps, other.steps),
         sites=_join_sites(one.sites, other.sites),
         alongside=tuple(sorted({*one.alongside, *other.alongside})),
+        peers=tuple(dict.fromkeys((*one.peers, *other.peers))),
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence.layout import Layout, join_layouts
 from ddpdoctor.evidence.training import WrapperSetup
+from ddpdoctor.facts import strategies
 
 
 def list_wrappers(evidence: Evidence) -> list[WrapperSetup]:
@@ -17,8 +19,16 @@ def find_wrapper(evidence: Evidence, number: int) -> WrapperSetup | None:
     return next((each for each in list_wrappers(evidence) if each.number == number), None)
 
 
+def find_layout(evidence: Evidence) -> Layout:
+    """Return how the ranks of a training share out model and data, over all nodes."""
+    return join_layouts(node.layout for node in evidence.training)
+
+
 def list_groups(evidence: Evidence, model: int | None = None) -> list[RankSet]:
-    """Return the groups of ranks that train one model with different data: those of wrappers, else all.
+    """Return the groups of ranks that train one model with different data.
+
+    Those of wrappers; else those that the layout tells of; all ranks where none is smaller. None where ranks work in
+    smaller groups and what these are for is not known.
 
     Args:
         evidence: of a training.
@@ -29,8 +39,19 @@ def list_groups(evidence: Evidence, model: int | None = None) -> list[RankSet]:
         for wrapper in list_wrappers(evidence)
         if wrapper.group and model in (None, wrapper.number)
     }
+    if groups:
+        return list(groups)
     everyone = RankSet().union(*(node.ranks for node in evidence.training))
-    return list(groups) if groups else [everyone]
+    layout = find_layout(evidence)
+    if not layout.axes:
+        return [everyone]
+    if not layout.is_known(everyone):
+        return []
+    return layout.list_groups(strategies.DATA) or ([] if layout.list_groups(*NOT_DATA) else [everyone])
+
+
+NOT_DATA = (strategies.TENSOR, strategies.PIPELINE, strategies.EXPERT, strategies.CONTEXT)
+"""Roles of ranks that do not train the same part of one model with different data."""
 
 
 def name_model(wrapper: WrapperSetup | None) -> str:

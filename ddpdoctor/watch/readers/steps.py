@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.training import (
     OptimizerSetup,
     StateLook,
@@ -20,8 +21,15 @@ from ddpdoctor.evidence.training import (
     WrapperSetup,
 )
 from ddpdoctor.gather.regular import open_regular
-from ddpdoctor.watch.readers.agreement import Prints, fold_field, fold_texts, note_print, order_shares
+from ddpdoctor.watch.readers.agreement import (
+    Prints,
+    fold_field,
+    fold_texts,
+    note_print,
+    order_shares,
+)
 from ddpdoctor.watch.readers.events import LONGEST, read_events
+from ddpdoctor.watch.readers.layouts import list_peers, read_pieces, tell_apart
 from ddpdoctor.watch.readers.records import Shortener
 
 KINDS = frozenset({"tensors", "step"})
@@ -109,6 +117,7 @@ def fold_setup(number: int, ranks: Sequence[RankSteps], shorten: Shortener) -> O
         steps=fold_texts({rank: str(_count_step(event) - 1) for rank, event in looks if event.get("final")}),
         sites=_fold_sites(looks, shorten),
         alongside=tuple(sorted({other for rank in ranks for other in _find_alongside(number, rank)})),
+        peers=list_peers({rank: read_pieces(table) for rank, table in known.items()}),
     )
 
 
@@ -148,6 +157,9 @@ def fold_steps(number: int, ranks: Sequence[RankSteps], shorten: Shortener, *, a
         alone: no other node has ranks of the job.
     """
     by_rank = {rank.rank: _list_steps(rank, number) for rank in ranks}
+    peers = list_peers(
+        {rank.rank: read_pieces(tables[0]) for rank in ranks if (tables := rank.list_tables(number))}
+    )
     looks: dict[int, StepLook] = {}
     whole: set[int] = set()
     lacking: set[int] = set()
@@ -157,9 +169,9 @@ def fold_steps(number: int, ranks: Sequence[RankSteps], shorten: Shortener, *, a
             whole.add(step)
         if any(event.get("missing") for event in events.values()):
             lacking.add(step)
-        looks[step] = _fold_step(number, step, events, shorten)
+        looks[step] = _fold_step(number, step, events, shorten, peers)
     chosen = _choose(looks, whole, lacking)
-    if not alone:
+    if peers or not alone:  # pieces of single tensors are compared among others than those of all
         chosen += _choose_shared(looks, whole)
     for step in dict.fromkeys(chosen):
         looks[step] = _drill(looks[step], ranks, alone=alone)
@@ -177,7 +189,13 @@ def _list_steps(rank: RankSteps, number: int) -> dict[int, dict[str, Any]]:
     return {step: event for (optimizer, step), event in rank.steps.items() if optimizer == number}
 
 
-def _fold_step(number: int, step: int, events: dict[int, dict[str, Any]], shorten: Shortener) -> StepLook:
+def _fold_step(
+    number: int,
+    step: int,
+    events: dict[int, dict[str, Any]],
+    shorten: Shortener,
+    peers: Sequence[RankSet],
+) -> StepLook:
     finals = {bool(event.get("final")) for event in events.values()}
     if len(finals) > 1:  # some ranks were at their end, others went on
         events = {rank: event for rank, event in events.items() if not event.get("final")}
@@ -191,15 +209,25 @@ def _fold_step(number: int, step: int, events: dict[int, dict[str, Any]], shorte
         optimizer=number,
         step=step,
         final=finals == {True},
-        values=fold_field(events, "values"),
-        gradients=fold_field(events, "gradients"),
+        values=_fold_among(events, "values", peers),
+        gradients=_fold_among(events, "gradients", peers),
         rates=fold_texts(rates),
         rated=fold_texts(rated),
         wrappers=_fold_wrappers(events, shorten),
-        states=_fold_states(events),
+        states=tuple(each for each in _fold_states(events) if each.setting or not peers),
         carried=max(float(event.get("carried") or 0) for event in events.values()),
         exchanged=max(float(event.get("exchanged") or 0) for event in events.values()),
         joined=joined,
+    )
+
+
+def _fold_among(events: dict[int, dict[str, Any]], name: str, peers: Sequence[RankSet]) -> tuple[Share, ...]:
+    """Return which ranks have the same in a field, compared among those that hold the same pieces."""
+    shares = fold_field(events, name)
+    return (
+        order_shares(tell_apart({each.digest: (list(each.ranks), None) for each in shares}, peers))
+        if peers
+        else shares
     )
 
 
@@ -289,6 +317,8 @@ def _drill(look: StepLook, ranks: Sequence[RankSteps], *, alone: bool) -> StepLo
         _spread_states(
             rank.rank, event, table, [each.item for each in look.states if not each.setting], items
         )
+    for each in tensors.values():
+        each.compare()
     telling = [each.fold(key) for key, each in tensors.items() if each.tells(look.final)]
     if not alone:  # of another node's ranks nothing is known here
         agreed = [each.fold(key) for key, each in tensors.items() if not each.tells(look.final)]
@@ -336,6 +366,19 @@ class _Tensor:
     trainable: list[int] = field(default_factory=list)
     known: dict[int, list[int]] = field(default_factory=dict)
     idle: list[int] = field(default_factory=list)
+    pieces: dict[int, str] = field(default_factory=dict)
+    """Rank -> the piece that it holds, where that is not the whole."""
+
+    peers: tuple[RankSet, ...] = ()
+
+    def compare(self) -> None:
+        """Compare what ranks hold among those that hold the same piece, once that of all ranks is known."""
+        held = {rank: self.pieces.get(rank, "") for ranks, _ in self.values.values() for rank in ranks}
+        self.peers = list_peers(held)
+        self.values, self.gradients = (
+            tell_apart(self.values, self.peers),
+            tell_apart(self.gradients, self.peers),
+        )
 
     def tells(self, final: bool) -> bool:
         lacking = not final and self.kind == "parameter" and set(self.missing) & set(self.trainable)
@@ -354,6 +397,7 @@ class _Tensor:
             reduced=RankSet(self.known.get(1, ())),
             ignored=RankSet(self.known.get(2, ())),
             idle=RankSet(self.idle),
+            peers=self.peers,
         )
 
 
@@ -362,6 +406,7 @@ def _spread(rank: int, event: dict[str, Any], table: dict[str, Any], tensors: di
     values, gradients = event.get("each") or (), event.get("each_gradient")
     idle = set(event.get("idle") or ())
     missing = set(event.get("missing") or ())
+    pieces = read_pieces(table)
     for place, row in enumerate(table["rows"]):
         name, kind, model, shape, _, trainable, known, _ = row
         tensor = tensors.get((int(model), str(name)))
@@ -378,6 +423,8 @@ def _spread(rank: int, event: dict[str, Any], table: dict[str, Any], tensors: di
                 tensor.missing.append(rank)
         if place in idle:
             tensor.idle.append(rank)
+        if place in pieces:
+            tensor.pieces[rank] = pieces[place]
 
 
 def _pick(prints: Any, place: int) -> Any:

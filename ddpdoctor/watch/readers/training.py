@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ddpdoctor.evidence import RankSet
+from ddpdoctor.evidence.layout import Layout, make_layout
 from ddpdoctor.evidence.numerics import Numerics
 from ddpdoctor.evidence.syncs import Syncs
 from ddpdoctor.evidence.timing import Timing
 from ddpdoctor.evidence.training import OptimizerSetup, StepLook, Training
-from ddpdoctor.watch.readers import loaders, loads, numerics, sharing, steps, syncs, timing
+from ddpdoctor.watch.readers import layouts, loaders, loads, numerics, sharing, steps, syncs, timing
 from ddpdoctor.watch.readers.agreement import group_ranks
 from ddpdoctor.watch.readers.events import DAMAGED
 from ddpdoctor.watch.readers.matching import match_optimizers
@@ -144,6 +145,14 @@ class TrainingReader:
             )
             or Syncs(),
             timing=self._try(lambda: self._fold_times(ranks)) or Timing(),
+            layout=self._try(
+                lambda: make_layout(
+                    layouts.list_axes(
+                        table for rank in ranks.values() for table in rank.steps.tables.values()
+                    )
+                )
+            )
+            or Layout(),
             abstained={reason: RankSet(who) for reason, who in reasons.items()},
             share=max(shares, default=None),
         )
@@ -159,6 +168,11 @@ class TrainingReader:
                 setups.append(setup)
                 looks += self._try(partial(steps.fold_steps, number, ranks, self._shorten, alone=alone)) or []
         return setups, looks
+
+    @staticmethod
+    def _fold_layout(ranks: dict[int, _Rank]) -> Layout:
+        tables = (table for rank in ranks.values() for table in rank.steps.tables.values())
+        return make_layout(layouts.list_axes(tables))
 
     def _fold_times(self, ranks: dict[int, _Rank]) -> Timing:
         return timing.fold_timing(

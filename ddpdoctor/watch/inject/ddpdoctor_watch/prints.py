@@ -24,14 +24,22 @@ _CHUNK = 1 << 22
 """Elements of a tensor that are copied at once, where it cannot be read as it lies."""
 _WIDE = 8
 _SPREAD = 0x9E3779B97F4A7C15
+_PLAIN = ("Buffer", "FlatParameter")
+"""Kinds of tensors that are read as plain ones: named buffers, and what FullyShardedDataParallel holds."""
 _INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 """Bytes of an element -> the integers that its bits are read as."""
 
 
+def find_local(tensor: Any) -> Any:
+    """Return what this rank holds of a DTensor, and any other tensor as it is."""
+    return getattr(tensor, "_local_tensor", tensor) if type(tensor).__name__ == "DTensor" else tensor
+
+
 def explain_unreadable(tensor: Any) -> str | None:
-    """Return why a tensor has no fingerprint; None where it has one."""
+    """Return why a tensor has no fingerprint; None where it has one, if only of what this rank holds of it."""
     torch: Any = sys.modules["torch"]
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and type(tensor).__name__ != "Buffer":
+    tensor = find_local(tensor)
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and type(tensor).__name__ not in _PLAIN:
         return f"it is a {type(tensor).__name__}"
     if tensor.layout is not torch.strided:
         return f"its layout is {tensor.layout}"
@@ -106,7 +114,7 @@ def measure(tensors: list[Any]) -> list[list[object] | None]:
     """Return a fingerprint of each tensor.
 
     Args:
-        tensors: Any; one that has no fingerprint gives None.
+        tensors: Any; one that has no fingerprint gives None. Of a DTensor what this rank holds.
 
     Returns:
         For each a number of 32 bits made of the sum of its bits (hexadecimal), and its norm, None where it is
@@ -119,6 +127,7 @@ def measure(tensors: list[Any]) -> list[list[object] | None]:
         for place, tensor in enumerate(tensors):
             if tensor is None or explain_unreadable(tensor) is not None:
                 continue
+            tensor = find_local(tensor)
             plain = tensor.detach()
             if plain.is_complex():
                 plain = torch.view_as_real(plain)

@@ -23,6 +23,7 @@ from . import (
     frames,
     joins,
     journal,
+    layouts,
     modules,
     naming,
     prints,
@@ -388,6 +389,9 @@ def _look_at(entry: _Optimizer, optimizer: Any, frame: FrameType | None) -> None
                 0, sum(len(group["params"]) for group in optimizer.param_groups) - len(parameters)
             ),
             "wrappers": [ddp.describe_wrapper(number, wrapper) for number, wrapper in wrappers],
+            "layout": layouts.describe(
+                [tree.find_model(each) for _, each in wrappers] + modules.list_roots(), tensors
+            ),
             "frames": frames.list_own(frame, _SITE_FRAMES),
         },
     )
