@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from ddpdoctor.evidence import RankSet
+from ddpdoctor.evidence.layout import make_layout
 from ddpdoctor_checks.training.batches import STREAM
 from tests.checks.training import LOOP, Made, judge, only
 
@@ -112,3 +113,48 @@ def test_what_is_no_forgotten_epoch() -> None:
         Made(2).look(1).loader().epoch(1, two).epoch(2, two).epoch(3, {0: "e", 1: "f"}),
     ]
     assert [judge(made) for made in cases] == [[]] * len(cases)
+
+
+def mesh(world: int = 4) -> Made:
+    """Two data-parallel by two tensor-parallel ranks; ranks 0 and 1 compute one layer together."""
+    made = Made(world, wrapped=False).look(1).loader()
+    made.layout = make_layout(
+        [
+            ("fully_shard", "dp", [0, 2]),
+            ("fully_shard", "dp", [1, 3]),
+            ("parallelize_module", "tp", [0, 1]),
+            ("parallelize_module", "tp", [2, 3]),
+        ]
+    )
+    return made
+
+
+def test_tensor_parallel_ranks_read_the_same_batches() -> None:
+    made = mesh().batch(1, "0-1|2-3").batch(2, "0-1|2-3").batch(3, "0-1|2-3")
+    assert judge(made.epoch(1, {0: "a", 1: "a", 2: "b", 3: "b"})) == []
+
+
+def test_tensor_parallel_ranks_with_batches_of_their_own() -> None:
+    made = mesh().batch(1, "0|1|2|3").batch(2, "0|1|2|3").epoch(1, {0: "a", 1: "b", 2: "c", 3: "d"})
+    found = only(made)
+    assert (found.code, found.severity, found.ranks) == ("DAT009", "error", RankSet.span(4))
+    assert found.details["groups"] == ["0-1", "2-3"]
+
+
+def test_parts_of_the_same_samples_are_no_fault_of_the_loader() -> None:
+    made = mesh().batch(1, "0|1|2|3").batch(2, "0|1|2|3").epoch(1, {0: "a", 1: "a", 2: "b", 3: "b"})
+    assert judge(made) == []
+    stream = mesh().batch(1, "0|1|2|3").batch(2, "0|1|2|3")
+    assert [(each.code, each.severity) for each in judge(stream)] == [("DAT009", "warning")]
+
+
+def test_data_parallel_ranks_of_a_mesh_that_share_their_batches() -> None:
+    made = mesh().batch(1, "0-3").batch(2, "0-3").batch(3, "0-3").epoch(1, dict.fromkeys(range(4), "a"))
+    found = judge(made)
+    assert {(each.code, str(each.ranks)) for each in found} == {("DAT001", "0,2"), ("DAT001", "1,3")}
+
+
+def test_groups_of_unknown_purpose_are_not_compared() -> None:
+    made = mesh().batch(1, "0-3").batch(2, "0-3").batch(3, "0-3")
+    made.layout = make_layout([("group", "", [0, 1]), ("group", "", [2, 3])])
+    assert judge(made) == []

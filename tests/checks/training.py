@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import ddpdoctor_checks
 from ddpdoctor.evidence import Evidence, Frame, Launch, RankSet
+from ddpdoctor.evidence.layout import Layout
 from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.training import (
     BatchLook,
@@ -83,6 +84,7 @@ class Made:
         self.groups = [group or self.everyone]
         self.hooks = hooks
         self.models = {str(self.model): "__main__.Net"}
+        self.layout = Layout()
 
     def look(
         self, step: int, values: str = "", gradients: str = "", *tensors: TensorLook, synced: int = 1, alone: int = 0,
@@ -204,6 +206,7 @@ class Made:
             batches=tuple(self.batches),
             epochs=tuple(self.epochs),
             loaders=tuple(self.loaders),
+            layout=self.layout,
         )
 
     def evidence(self) -> Evidence:

@@ -84,7 +84,7 @@ def find_repeated(evidence: Evidence) -> list[Repeated]:
                 # Where it gave each rank its own, what is equal comes from somewhere else.
                 source = "" if _is_apart(evidence, loader, epoch, ranks) else loader
                 found.setdefault(
-                    (model, source, ranks),
+                    (max(model, 0), source, ranks),  # parts of a sharded model are given the same
                     Repeated(
                         ranks,
                         model,

@@ -38,7 +38,7 @@ def find_crossed(reading: Reading) -> Deadlock | None:
     places = [_go_to(place, created[place.rank][first]) for place in living if first in created[place.rank]]
     sides = part(places, lambda place: (place.call.members if place.call is not None else None, _spot(place)))
     guarded = [side for side in sides if guard_of(side[0]) is not None]
-    odd = guarded if len(guarded) == 1 else sides
+    odd = guarded if len(guarded) == 1 else _find_minority(sides)
     rest = [side for side in sides if side not in odd]
     told = join_words((_say(side) for side in (*odd, *rest)), few=MOST_SIDES)
     stuck = all(place.rank in reading.stuck for place in living)
@@ -64,6 +64,19 @@ def find_crossed(reading: Reading) -> Deadlock | None:
         ],
         details={"group": str(first), "members": [str(_members(side[0])) for side in (*odd, *rest)][:16]},
         proof=stuck,
+    )
+
+
+def _find_minority(sides: Sequence[Sequence[Place]]) -> list[Sequence[Place]]:
+    """Return the sides that differ from most ranks, where all are at one line; all sides where no line is common.
+
+    Ranks of different lines may each create groups of their own, of which none need be right for having more ranks.
+    """
+    if len({_spot(side[0]) for side in sides}) != 1 or _spot(sides[0][0]) is None:
+        return list(sides)
+    most = max(sides, key=len)
+    return (
+        [side for side in sides if side is not most] if 2 * len(most) > sum(map(len, sides)) else list(sides)
     )
 
 

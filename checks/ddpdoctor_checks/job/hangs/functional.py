@@ -10,6 +10,7 @@ from ddpdoctor.judge import Finding, Fix, Where
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, choose_form, join_words, name_set
 from ddpdoctor_checks.job.hangs.reading import Reading, name_line, ranks_of
+from ddpdoctor_checks.job.hangs.sides import guard_of
 from ddpdoctor_checks.job.hangs.standing import Place
 from ddpdoctor_checks.job.hangs.waits import what_was_seen
 
@@ -36,14 +37,30 @@ def find_apart(reading: Reading, stage: str) -> Finding | None:
     ordered = sorted(sides.items(), key=lambda side: (-len(side[1]), side[1][0].rank))
     usual = ordered[0][1]
     odd = [place for _, side in ordered[1:] for place in side] if 2 * len(usual) > len(living) else []
+    tested = [side for _, side in ordered if guard_of(side[0]) is not None]
+    if not odd and len(tested) == 1:  # a test of the rank lets these alone come to their call
+        odd = tested[0]
+        usual = [place for _, side in ordered for place in side if side is not odd]
+    guard = guard_of(odd[0]) if odd else None
     told = join_words((_say(op, first, side) for op, side in ordered), few=MOST_SIDES)
-    doubt = "" if odd else "; the evidence does not show which side is wrong"
+    if guard is not None:
+        doubt = f"; only {name_set(ranks_of(odd))} {choose_form(len(odd), 'passes', 'pass')} the test{name_line(guard)}"
+    else:
+        doubt = "" if odd else "; the evidence does not show which side is wrong"
+    shown = sorted((side for _, side in reversed(ordered)), key=lambda side: side[0] not in odd)
     return Finding(
         message=f"{capitalise(told)}: to torch these are one call{doubt}.",
         code="COL002",
         ranks=ranks_of(odd),
         victims=ranks_of(usual) if odd else RankSet(),
-        where=tuple(place for _, side in reversed(ordered) for place in _place(side, odd)),
+        where=(
+            *(place for side in shown for place in _place(side, odd)),
+            *(
+                (Where(ranks_of(odd), "condition", guard.file, guard.line, None, guard.source),)
+                if guard is not None
+                else ()
+            ),
+        ),
         evidence=tuple(what_was_seen(reading)),
         fix=(Fix("make the same calls in the same order on every rank: both lines are above"),),
         details={"proof": False, "stage": stage},
