@@ -115,6 +115,7 @@ NUM003 non-finite-origin error
 NUM004 scaler-diverged error
 CKP001 checkpoint-raced error
 DAT008 download-raced warning
+DAT009 model-parallel-data-differs error
 NUM002 buffers-diverged warning
 DDP013 batch-norm-unsynchronised warning
 DAT004 split-differs error
