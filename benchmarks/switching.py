@@ -27,10 +27,10 @@ class Switch:
     """
 
     def __init__(self) -> None:
-        hooks = sys.modules.get(f"{PACKAGE}.hooks")
-        if hooks is None:
+        replacing = sys.modules.get(f"{PACKAGE}.replacing")
+        if replacing is None:
             raise RuntimeError("this process is not watched")
-        replaced: list[Place] = hooks.replaced
+        replaced: list[Place] = replacing.replaced
         self._places = [place for place in replaced if getattr(place[0], place[1], None) is place[3]]
         plain = {id(wrapper): original for _, _, original, wrapper in replaced}
         self._places += _find_imported(plain, {name: original for _, name, original, _ in replaced})

@@ -1,7 +1,7 @@
 """Which names of torch our own code uses, and with which arguments, read from its source.
 
 A use is *guarded* where the code itself finds out whether the name is there: ``getattr`` with a default, ``hasattr``,
-an ``except ImportError`` or ``AttributeError``, ``hooks.wrap`` (which says what it misses), or a function of
+an ``except ImportError`` or ``AttributeError``, ``wrapping.wrap`` (which says what it misses), or a function of
 `ddpdoctor.facts.versions`. Objects of torch are followed through assignments, annotations, ``sys.modules[…]`` and
 arguments of our own functions; what patches a module (``finder.TARGETS``) is given that module.
 """

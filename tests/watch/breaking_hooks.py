@@ -24,7 +24,7 @@ ABORTED = "terminate called without an active exception"
 EDGES = frozenset(
     """
     decorators:_Counting.__enter__ decorators:_Counting.__exit__ decorators:_Counting.__init__ decorators:_note_end
-    finder:_Finder.find_spec hooks:guard hooks:guarded journal:write journal:trouble joins:Told.__get__ journal:failed loaders:_Epoch.take running:_Asked.__get__
+    finder:_Finder.find_spec wrapping:guard wrapping:guarded journal:write journal:trouble joins:Told.__get__ journal:failed loaders:_Epoch.take running:_Asked.__get__
     steps:after_step steps:before_step gradients:_Probe._look works:_Asking.__get__ works:_note_returned
     """.split()
 )

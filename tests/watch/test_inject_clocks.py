@@ -16,20 +16,21 @@ CLOCKS = """
     import ddpdoctor_watch.journal as journal
     from ddpdoctor_watch import ddp
     now = [0]
-    clocks._monotonic = lambda: now[0]
+    import ddpdoctor_watch.stopwatch as stopwatch
+    stopwatch.monotonic = lambda: now[0]
     state = clocks._state
 
     def step(late=0):
-        clocks.enter(clocks.DATA); now[0] += 2_000_000 + late
-        clocks.enter(clocks.FORWARD); now[0] += 3_000_000
-        clocks.enter(clocks.OTHER); now[0] += 1_000_000
+        stopwatch.enter(stopwatch.DATA); now[0] += 2_000_000 + late
+        stopwatch.enter(stopwatch.FORWARD); now[0] += 3_000_000
+        stopwatch.enter(stopwatch.OTHER); now[0] += 1_000_000
         ddp.reducing = True
         clocks.begin_backward(); now[0] += 5_000_000
-        clocks.begin_call(True); now[0] += 7_000_000
-        clocks.end_call(); now[0] += 1_000_000
+        stopwatch.begin_call(True); now[0] += 7_000_000
+        stopwatch.end_call(); now[0] += 1_000_000
         clocks.end_step(1); now[0] += 4_000_000
-        clocks.enter(clocks.OTHER)
-        now[0] += 500_000_000; clocks.skip()
+        stopwatch.enter(stopwatch.OTHER)
+        now[0] += 500_000_000; stopwatch.skip()
 """
 
 SUMS = (
@@ -66,10 +67,11 @@ CLOSERS = (
     assert state.closer == 2
     assert state.steps == 18 + 17, state.steps
     import threading
-    thread = threading.Thread(target=lambda: (clocks.enter(clocks.DATA), clocks.meet(), clocks.begin_backward()))
+    thread = threading.Thread(target=lambda: (stopwatch.enter(stopwatch.DATA), stopwatch.meet(), clocks.begin_backward()))
     thread.start()
     thread.join()
-    assert state.phase == clocks.OPTIMIZER and not state.marks
+    watch = stopwatch.state
+    assert watch.phase == stopwatch.OPTIMIZER and not watch.marks
     print("told")
 """
 )
@@ -77,6 +79,7 @@ CLOSERS = (
 LOADER = """
     import gc, weakref
     import ddpdoctor_watch.clocks as clocks
+    import ddpdoctor_watch.stopwatch as stopwatch
     begin()
     clocks.end_step(1)
 
@@ -103,7 +106,7 @@ LOADER = """
             iterator = iter(loader)
             assert [int(each) for each, in iterator] == list(range(5))
             assert next(iterator, None) is None
-            assert clocks._state.phase == clocks.OTHER
+            assert stopwatch.state.phase == stopwatch.OTHER
     class Stream(torch.utils.data.IterableDataset):
         def __iter__(self):
             yield from range(3)
@@ -112,11 +115,11 @@ LOADER = """
         loader = DataLoader(Stream(), num_workers=workers, persistent_workers=bool(workers))
         for epoch in range(2):
             assert [int(each) for each in loader] == [0, 1, 2]
-            assert clocks._state.phase == clocks.OTHER  # what follows is no waiting for data
+            assert stopwatch.state.phase == stopwatch.OTHER  # what follows is no waiting for data
     gone = weakref.ref(iter(DataLoader(data)))
     assert gone() is None  # not kept alive until the garbage is collected
     assert sum(clocks._state.loaders.values()) > 0
-    assert clocks._state.spent[clocks.STARTING] > 0
+    assert stopwatch.state.spent[stopwatch.STARTING] > 0
     print("told")
 """
 

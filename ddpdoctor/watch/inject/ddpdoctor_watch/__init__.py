@@ -56,7 +56,7 @@ def begin() -> None:
 
     if not journal.open_journal(run):
         return
-    from . import hooks, process
+    from . import finder, hooks, process
 
     _watching = True
     place = process.note_start()
@@ -79,6 +79,10 @@ def begin() -> None:
     if place["role"] == "other":
         journal.note_helper()
     hooks.install()
+    try:
+        finder.install()
+    except Exception as error:
+        journal.failed("finder", error)
 
 
 def settle() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 
-from . import budget, frames, loaders, prints, unseen
+from . import budget, frames, lifetime, loaders, prints, unseen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def take_call(model: int, frame: FrameType) -> None:
         _take(model, place, epoch, frame.f_locals.get("args", ()), frame, False)
 
 
+@lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """A forked child starts anew."""
     _counts.clear()

@@ -12,7 +12,7 @@ import sys
 import time
 from _thread import _local, get_ident
 
-from . import budget, clocks, frames, groups, journal, sites
+from . import budget, frames, groups, journal, lifetime, process, sites, stopwatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ FORWARD = "DistributedDataParallel.forward"
 REDUCTIONS = 64
 """Reductions whose names are remembered; those with a factor (PREMUL_SUM) are made anew for each call."""
 
+_MADE = (wire.INIT, wire.WRAP)
 _WORD = 0xFFFFFFFFFFFFFFFF
 
 
@@ -112,7 +113,7 @@ def begin(spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     if depth:
         return 0
     try:
-        return _write(spec, args, kwargs, 0, sys._getframe(3))  # behind `hooks.guard` and the decorator
+        return _write(spec, args, kwargs, 0, sys._getframe(3))  # behind `wrapping.guard` and the decorator
     except Exception as error:
         give_up()
         journal.failed("calls", error)
@@ -133,7 +134,7 @@ def end(token: int) -> None:
     ring = _ring
     if token and ring is not None:
         ring.pack_number(ring.view, token + wire.END_AT, time.monotonic_ns())
-        clocks.end_call()
+        stopwatch.end_call()
 
 
 def failed(token: int) -> None:
@@ -190,6 +191,7 @@ def forget_groups() -> None:
         ring.groups.forget()
 
 
+@lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """A forked child has a ring of its own, once it calls something."""
     global _ring, _failed
@@ -253,7 +255,7 @@ def _write(
     if spec.gathered is not None and gathers is not None:
         gathers(spec.name, tensor, get(spec.gathered), frame)
     if not spec.two_sided and ring.groups.count_members(group) >= budget.ranks:
-        clocks.begin_call(not flags & (wire.ASYNC | wire.END_UNKNOWN))
+        stopwatch.begin_call(not flags & (wire.ASYNC | wire.END_UNKNOWN))
     if spec.settles and settle is not None and not flags & wire.ASYNC:
         settle(ring.count, group)
     return token
@@ -376,9 +378,7 @@ def _open() -> _Ring | None:
             view = mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)
-        from . import hooks
-
-        thread = hooks.main_thread & _WORD
+        thread = process.main_thread & _WORD
         struct.pack_into(
             wire.HEAD_FORMAT, view, 0, wire.MAGIC, CAPACITY, wire.RECORD, os.getpid(), ticks, thread
         )
@@ -424,14 +424,13 @@ def public_count() -> int:
     return _ring.public if _ring is not None else 0
 
 
-def made_count(ops: frozenset[str]) -> int:
-    """Return how often something began that is no public collective, by its name."""
+def count_meetings() -> tuple[int, int]:
+    """Return how many synchronization points this rank has passed: public functions; groups and wrappers made."""
     ring = _ring
     if ring is None:
-        return 0
-    return sum(
-        count for key, count in list(ring.ordinals.items()) if isinstance(key, tuple) and key[0] in ops
-    )
+        return 0, 0
+    made = (count for key, count in list(ring.ordinals.items()) if isinstance(key, tuple) and key[0] in _MADE)
+    return ring.public, sum(made)
 
 
 def count_elements() -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """Where the time of steps goes, and when a rank comes to where it meets the others: clocks at hooks that are there.
 
-A step is what lies between two steps of one optimizer. Its time is parted into phases by whoever sees one begin. A
+A step is what lies between two steps of one optimizer. Its time is parted into phases (`stopwatch`). A
 *meeting* is where a rank may have to wait for others: a forward that broadcasts buffers, the first backward after a
 forward that reduces, a collective of the program's own. Ranks that meet come there equally often, so what they wrote
 down can be compared; how long a backward takes cannot, for who is early waits there for who is late.
@@ -12,24 +12,18 @@ from __future__ import annotations
 
 import sys
 import time
-from _thread import get_ident
 from itertools import repeat
 
-from . import budget, ddp, groups, hooks, journal, tree, unseen
+from . import budget, ddp, groups, journal, lifetime, stopwatch, tree, unseen, wrapping
+from .stopwatch import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, PHASES, STARTING, enter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-OTHER, DATA, STARTING, FORWARD, BACKWARD, OPTIMIZER, CALL = range(7)
-"""Phases: the program's own Python; waiting for a batch; for the first one of workers that start; a wrapper's
-forward; from the beginning of a backward on; a step of the optimizer; collectives of the program's own."""
-PHASES = 7
 WARM_UP = 3
 """Steps that are not counted: buckets are built anew after the first, allocators and caches fill."""
 COLUMNS = 64
-MEETINGS = 4
-"""Of one step that are kept: the first ones and the last."""
 LOOKS = 64
 """Iterations of which DistributedDataParallel's own times are kept."""
 EARLY, EACH = 10, 100
@@ -39,27 +33,15 @@ _LATEST_NS = 300_000_000_000
 """After which what is known is written at the latest, in a job whose steps are long."""
 _PATIENCE = 4
 """Steps of other optimizers in a row after which the one that has ended the steps so far does so no longer."""
-_monotonic = time.monotonic_ns
 
 
 class _State:
     """Of this process."""
 
     def __init__(self) -> None:
-        self.thread = 0
-        self.phase = OTHER
-        self.since = 0
-        self.spent = [0] * PHASES
-        """Of the column that is being filled, the step that is being made included."""
         self.whole = [0] * PHASES
-        """The same as its last step ended."""
-        self.marking = True
-        """The meetings of this step may be those that its column keeps."""
-        self.marks: list[int] = []
-        self.met = 0
+        """What phases took of the column that is being filled, as its last step ended."""
         self.reduced = 0
-        self.calling = -1
-        """Phase that a collective of the program interrupted; -1 where none is being made."""
         self.closer = 0
         """Number of the optimizer whose steps are counted."""
         self.others = 0
@@ -75,8 +57,6 @@ class _State:
         self.device = ""
         self.group: list[int] | None = None
         self.bytes = 0
-        self.left_backward = 0
-        """When the last backward was over, or whatever followed it had begun."""
         self.began_backward = 0
         self.written = 0
         self.next_write = _FIRST_WRITE
@@ -115,86 +95,26 @@ def choose(first: int, width: int) -> int:
     return first
 
 
+@lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """A forked child starts anew."""
     global _state
     _state = _State()
 
 
-def enter(phase: int) -> int:
-    """Note that a phase begins.
-
-    Returns:
-        The one that ends with it.
-    """
-    state = _state
-    if state.thread != get_ident():
-        return OTHER
-    now = _monotonic()
-    before = state.phase
-    state.spent[before] += now - state.since
-    state.since, state.phase = now, phase
-    if before == BACKWARD:
-        state.left_backward = now
-    return before
-
-
-def skip() -> None:
-    """Leave out what lies between the last change of phase and now: a look of ours."""
-    state = _state
-    if state.thread == get_ident():
-        state.since = _monotonic()
-
-
-def meet() -> None:
-    """Note that a phase has just begun in which this rank may wait for others."""
-    state = _state
-    if not state.marking or state.thread != get_ident():
-        return
-    state.met += 1
-    marks = state.marks
-    if len(marks) < MEETINGS:
-        marks.append(state.since)
-    else:
-        marks[-1] = state.since
-
-
-def begin_call(waits: bool) -> None:
-    """Note a collective of the program's own among all ranks.
-
-    Args:
-        waits: It does not come back before it is done.
-    """
-    state = _state
-    if state.thread != get_ident():
-        return
-    before = enter(CALL if waits else state.phase)
-    if state.marking:
-        meet()
-    if waits:
-        state.calling = OTHER if before == BACKWARD else before
-
-
-def end_call() -> None:
-    """Note that a collective has come back."""
-    state = _state
-    if state.calling >= 0 and state.thread == get_ident():
-        enter(state.calling)
-        state.calling = -1
-
-
 def begin_backward() -> None:
     """Note that a backward begins."""
-    state = _state
-    if state.thread != get_ident():
+    watch = stopwatch.state
+    if not stopwatch.is_watched():
         return
+    state = _state
     enter(BACKWARD)
-    state.began_backward = state.since
+    state.began_backward = watch.since
     if ddp.reducing:
         ddp.reducing = False
         state.reduced += 1
-        if state.marking:
-            meet()
+        if watch.marking:
+            stopwatch.meet()
 
 
 def end_step(optimizer: int) -> None:
@@ -203,7 +123,7 @@ def end_step(optimizer: int) -> None:
     Args:
         optimizer: Its number.
     """
-    state = _state
+    state, watch = _state, stopwatch.state
     if optimizer != state.closer:
         state.others += 1
         if state.closer and state.others < _PATIENCE:
@@ -211,30 +131,28 @@ def end_step(optimizer: int) -> None:
             return
         state.closer = optimizer
     state.others = 0
-    if not state.thread:
-        state.thread, state.since = get_ident(), _monotonic()
-    elif state.thread != get_ident():
+    if not stopwatch.begin():
         return
     enter(OPTIMIZER)
     state.steps = step = state.steps + 1
     if step <= 0:
-        state.spent = [0] * PHASES
+        watch.spent = [0] * PHASES
     else:
         column = state.column or _begin_column(state, step)
         column.count = count = column.count + 1
         column.reduced += state.reduced
         if step == column.sampled:
-            column.marks, column.met = state.marks, state.met
-        state.whole = state.spent[:]
+            column.marks, column.met = watch.marks, watch.met
+        state.whole = watch.spent[:]
         if count >= state.width:
             state.column = None
-            state.spent = [0] * PHASES
-        state.marking = count >= state.width or step + 1 == column.sampled
-        if step >= state.next_write or state.since - state.written > _LATEST_NS:
+            watch.spent = [0] * PHASES
+        watch.marking = count >= state.width or step + 1 == column.sampled
+        if step >= state.next_write or watch.since - state.written > _LATEST_NS:
             write()
-    if state.met:
-        state.marks = []
-        state.met = 0
+    if watch.met:
+        watch.marks = []
+        watch.met = 0
     state.reduced = 0
 
 
@@ -242,7 +160,7 @@ def _begin_column(state: _State, step: int) -> _Column:
     """Begin a column with a step that has just ended."""
     if len(state.columns) >= COLUMNS:
         _halve(state)
-    column = state.column = _Column(step, state.width, state.spent)
+    column = state.column = _Column(step, state.width, stopwatch.state.spent)
     state.columns.append(column)
     return column
 
@@ -264,7 +182,7 @@ def note_forward(wrapper: Any, count: int) -> None:
         count: Of its forwards with a reduction, without the one that begins.
     """
     state = _state
-    if count <= WARM_UP or (count > EARLY and count % EACH) or state.thread != get_ident():
+    if count <= WARM_UP or (count > EARLY and count % EACH) or not stopwatch.is_watched():
         return
     logged = getattr(getattr(wrapper, "logger", None), "_get_ddp_logging_data", None)
     if logged is None:
@@ -300,11 +218,13 @@ def _take_times(state: _State, iteration: int, numbers: Any, latest: bool) -> No
     ]
     if min(took) < 0 or took[1] < took[2]:
         return
-    after = -1
+    after, left = -1, stopwatch.state.left_backward
     if latest and state.device == "cpu" and state.began_backward and min(ends) > 0:
-        over = ends[3] - (time.time_ns() - _monotonic())  # by the clock that phases are measured with
-        if state.began_backward < over <= state.left_backward:
-            after = state.left_backward - over
+        over = ends[3] - (
+            time.time_ns() - stopwatch.monotonic()
+        )  # by the clock that phases are measured with
+        if state.began_backward < over <= left:
+            after = left - over
     first = ends[1] - ends[0] if min(ends) > 0 else -1
     if iteration <= EARLY or iteration // EACH % state.sparse == 0:
         state.looks.append([iteration, took[0], first, took[1] - took[2], took[1], after])
@@ -320,7 +240,7 @@ def write() -> None:
     state = _state
     if state.steps <= 0 or not state.columns:
         return
-    state.written = state.since
+    state.written = stopwatch.state.since
     columns = [(each, each.spent) for each in state.columns]
     if state.column is not None:
         columns[-1] = state.column, state.whole  # without the step that is being made
@@ -384,10 +304,9 @@ def time_batches(iterator: Any, place: int, workers: bool, length: int | None) -
 
     def end(batch: Any) -> Any:
         try:
-            state = _state
-            since = state.since
+            state, since = _state, stopwatch.state.since
             if before >= 0 and enter(before if before in (FORWARD, OPTIMIZER) else OTHER) == DATA:
-                state.loaders[place] = state.loaders.get(place, 0) + state.since - since
+                state.loaders[place] = state.loaders.get(place, 0) + stopwatch.state.since - since
         except Exception as error:
             journal.failed("clocks", error)
         return iter(
@@ -395,7 +314,7 @@ def time_batches(iterator: Any, place: int, workers: bool, length: int | None) -
         )  # of which the next is asked: none raises StopIteration
 
     for function in (begin, end):
-        hooks.skip_code(function.__code__)
+        wrapping.skip_code(function.__code__)
     batches = map(real, map(begin, repeat(None)))
     iterator._next_data = functools.partial(
         next, map(next, map(end, map(next, repeat(batches), repeat(gone))))

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import sys
 
-from . import calls, groups, hooks, journal, works
+from . import calls, groups, journal, works, wrapping
+from .replacing import replace
 from .specs import Spec, read_spec
 
 TYPE_CHECKING = False
@@ -37,16 +38,16 @@ def install(module: ModuleType) -> None:
                 "calls", f"torch.distributed.c10d_logger.{name} is of another form: its calls are not seen"
             )
             continue
-        hooks.replace(module, name, make)
+        replace(module, name, make)
 
 
 def _make_tools() -> dict[str, Any]:
     """Return what the texts below call, each taken out where it raises."""
     return {
-        "begin": hooks.guard(calls.begin, 0, calls.give_up),
-        "end": hooks.guard(calls.end, None, calls.give_up),
-        "failed": hooks.guard(calls.failed, None, calls.give_up),
-        "took": hooks.guard(works.took),
+        "begin": wrapping.guard(calls.begin, 0, calls.give_up),
+        "end": wrapping.guard(calls.end, None, calls.give_up),
+        "failed": wrapping.guard(calls.failed, None, calls.give_up),
+        "took": wrapping.guard(works.took),
         "Counting": _Counting,
         "C": _Seeing,
     }
@@ -212,8 +213,8 @@ def watch_undecorated(module: ModuleType) -> None:
         return
     frame_of = sys._getframe
     find = specs.get
-    note = hooks.guard(calls.note_beginning, None, calls.give_up)
-    is_inside = hooks.guard(calls.is_inside, False)
+    note = wrapping.guard(calls.note_beginning, None, calls.give_up)
+    is_inside = wrapping.guard(calls.is_inside, False)
 
     def _rank_not_in_group(group: Any) -> Any:
         if is_inside():
@@ -223,4 +224,4 @@ def watch_undecorated(module: ModuleType) -> None:
             note(spec, frame_of(1))
         return real(group)
 
-    hooks.replace(module, "_rank_not_in_group", _rank_not_in_group)
+    replace(module, "_rank_not_in_group", _rank_not_in_group)

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     Frames = list[list[object]]
 
-HEAD, TAIL = 12_000, 4_000
-"""Characters of a message that are kept: errors of C++ carry stacks of 10 kB, and end with the reason."""
 INNER, OUTER = 120, 40
 """Frames that are kept of a long stack; a recursion error has a thousand."""
 CHAIN = 8
@@ -27,18 +25,10 @@ REMOTE = ("RemoteTraceback", "_RemoteTraceback")
 """Of multiprocessing.pool, and of concurrent.futures and joblib: hold the traceback of another process as text."""
 
 
-def cut(text: str) -> str:
-    """Bound a text, keeping its beginning and its end."""
-    left_out = len(text) - HEAD - TAIL
-    if left_out <= 0:
-        return text
-    return f"{text[:HEAD]}\n[{left_out} characters left out]\n{text[-TAIL:]}"
-
-
 def read_message(value: BaseException) -> str:
     """Give what an exception says, also where its own ``__str__`` fails."""
     try:
-        return cut(str(value))
+        return journal.cut(str(value))
     except Exception as error:
         return f"<its __str__ raised {type(error).__name__}>"
 
@@ -117,7 +107,7 @@ def describe(value: BaseException, traceback: TracebackType | None = None) -> di
 
         sent = remote.parse(str(value))
         if sent is not None:
-            chain = sent.pop("chain")
+            chain = sent.pop("chain")[:CHAIN]
             told = {**sent, "parent": {"type": told["type"], "frames": told["frames"]}}
     seen = {id(value)}
     current = value
@@ -172,7 +162,7 @@ def _describe_one(
         told["syntax"] = True
     notes = getattr(value, "__notes__", None)
     if isinstance(notes, list) and notes:
-        told["notes"] = [cut(str(note)) for note in notes[:NOTES] if isinstance(note, str)]
+        told["notes"] = [journal.cut(str(note)) for note in notes[:NOTES] if isinstance(note, str)]
     members = getattr(value, "exceptions", None)
     if isinstance(members, tuple) and depth < 3:
         told["members"] = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 
-from . import budget, ddp, frames, modules, prints, steps, tree, unseen
+from . import budget, ddp, frames, lifetime, modules, prints, progress, tree, unseen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def take_module(number: int, frame: FrameType) -> None:
     modules.close_window(modules.EVALUATION)
 
 
+@lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """A forked child starts anew."""
     _counts.clear()
@@ -99,7 +100,7 @@ def _take(number: int, wrapper: Any, door: str, frame: FrameType) -> None:
         {
             "number": number,
             "index": index,
-            "step": steps.count_steps(),
+            "step": progress.steps,
             "door": door,
             "broadcasts": bool(getattr(wrapper, "broadcast_buffers", True)),
             "names": [name[:200] for name, _ in named],

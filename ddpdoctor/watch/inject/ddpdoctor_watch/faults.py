@@ -9,6 +9,7 @@ from . import describe, journal, process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType, TracebackType
 
 _DDP_TEXTS = (
@@ -26,6 +27,8 @@ _PARSERS = ("argparse", "optparse", "runpy", "click", "typer")
 """Modules that end a program for wrong arguments, inside the handler of an exception that is their way to say so."""
 _NO_DESCRIPTOR = "Too many open files"
 
+explain: Callable[[str, BaseException], object] | None = None
+"""Called with an error that names parameters, and its message; set once DistributedDataParallel is imported."""
 _noted: tuple[int, int] | None = None
 """The exception of the main thread that was written last: hooks call each other."""
 
@@ -123,7 +126,7 @@ def _write_exit(how: str, status: object, frames: list[list[object]], handled: B
         # Printed on stderr, and the status is 1.
         fields["status"] = 1
         try:
-            fields["text"] = describe.cut(str(status))
+            fields["text"] = journal.cut(str(status))
         except Exception as error:
             fields["text"] = f"<its __str__ raised {type(error).__name__}>"
     if handled is not None:
@@ -156,10 +159,10 @@ def _note_parameters(value: BaseException) -> None:
     message = describe.read_message(value)
     if not any(text in message for text in _DDP_TEXTS):
         return
+    if explain is None:
+        return
     try:
-        from . import ddp
-
-        ddp.note(message, value)
+        explain(message, value)
     except Exception as error:
         journal.trouble("ddp", error)
 
@@ -206,6 +209,6 @@ def _compose(value: BaseException) -> bytes:
     import traceback
 
     lines = traceback.format_exception(type(value), value, value.__traceback__)
-    extra = {"py_callstack": describe.cut("".join(lines)), "timestamp": str(int(time.time()))}
+    extra = {"py_callstack": journal.cut("".join(lines)), "timestamp": str(int(time.time()))}
     message = f"{type(value).__name__}: {describe.read_message(value)}"
     return json.dumps({"message": {"message": message, "extraInfo": extra}}).encode()

@@ -4,7 +4,7 @@ Seen by an audit hook: that stands on no stack while the program's call is made.
 so it is put in once, in ranks only, and looks at nothing but the name of most events. Even so each event costs half a
 microsecond, and ``id()``, ``sys._getframe()`` and a frame's ``f_code`` are events: what runs in each step uses few of
 them (tests/watch/test_inject_cost.py). What torch writes in C++
-comes from `patch_serialization`. With each use goes how often this rank has met the others by then: two uses on
+comes from `note_saving`. With each use goes how often this rank has met the others by then: two uses on
 two ranks between the same meetings are in no order.
 """
 
@@ -14,11 +14,12 @@ import os
 import stat
 import sys
 
-from . import budget, describe, frames, hooks, journal
+from . import budget, describe, frames, journal, lifetime, progress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import FrameType, ModuleType
+    from collections.abc import Callable
+    from types import FrameType
     from typing import Any
 
     from ddpdoctor.facts import ownership
@@ -53,8 +54,9 @@ _TOOLS = {
 """Packages through which a file is written -> how they are called in the report; the outermost counts."""
 _UNLOCK = 8
 """fcntl.LOCK_UN, for flock and lockf."""
-_MADE = frozenset({"init_process_group", "DistributedDataParallel"})
 
+count_meetings: Callable[[], tuple[int, int]] | None = None
+"""Returns how many synchronization points this rank has passed; set once torch is imported."""
 _installed = False
 _active = False
 _uses: dict[tuple[str, str], int] = {}
@@ -82,22 +84,31 @@ def install() -> None:
         sys.addaudithook(_make_hook())
 
 
+@lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """A child of a rank is no rank."""
     global _active
     _active = False
 
 
-def patch_serialization(module: ModuleType) -> None:
-    """See files that torch.save writes in C++, from a function that it asks first and that does not raise."""
-    hooks.wrap(module, "_is_path", after=_note_saving)
+def note_saving(is_path: Any, frame: FrameType, args: Any) -> None:
+    """See a file that torch.save writes in C++: from a function that it asks first and that does not raise."""
+    if is_path and _active and frame.f_code.co_name == "_open_zipfile_writer":
+        _note_write(args[0], frame, "torch.save")
 
 
-def patch_safetensors(module: ModuleType) -> None:
-    """See files that safetensors writes in Rust, in the same way."""
-    hooks.wrap(module, "_find_shared_tensors", before=_note_safetensors)
+def note_safetensors(_: Any, frame: FrameType | None, args: Any) -> None:
+    """See a file that safetensors writes in Rust, in the same way."""
+    for _depth in range(3):
+        if not _active or frame is None:
+            return
+        if frame.f_code.co_name == "save_file":
+            _note_write(frame.f_locals.get("filename"), frame, "safetensors")
+            return
+        frame = frame.f_back
 
 
+@lifetime.at(lifetime.ENDING)
 def note_end() -> None:
     """Write down how large what was written is in the end, and when that was written to last."""
     rows: list[list[object]] = []
@@ -136,21 +147,6 @@ def _make_hook() -> Any:
             failed("files", error)
 
     return hook
-
-
-def _note_saving(is_path: Any, frame: FrameType, args: Any) -> None:
-    if is_path and _active and frame.f_code.co_name == "_open_zipfile_writer":
-        _note_write(args[0], frame, "torch.save")
-
-
-def _note_safetensors(_: Any, frame: FrameType | None, args: Any) -> None:
-    for _depth in range(3):
-        if not _active or frame is None:
-            return
-        if frame.f_code.co_name == "save_file":
-            _note_write(frame.f_locals.get("filename"), frame, "safetensors")
-            return
-        frame = frame.f_back
 
 
 def _take_other(event: str, args: Any, frame: FrameType) -> None:
@@ -257,14 +253,6 @@ def _find_way(frame: FrameType | None) -> tuple[FrameType | None, bool, str | No
 
 
 def _read_phase() -> list[int]:
-    """Return how often this rank has met others: public collectives, groups and wrappers made, steps.
-
-    The modules that count are there once torch is: before, a rank has met nobody, and its modules are the program's.
-    """
-    calls: Any = sys.modules.get(f"{__package__}.calls")
-    steps: Any = sys.modules.get(f"{__package__}.steps")
-    return [
-        calls.public_count() if calls is not None else 0,
-        calls.made_count(_MADE) if calls is not None else 0,
-        steps.count_steps() if steps is not None else 0,
-    ]
+    """Return how often this rank has met others: public collectives, groups and wrappers made, steps."""
+    called, made = count_meetings() if count_meetings is not None else (0, 0)
+    return [called, made, progress.steps]

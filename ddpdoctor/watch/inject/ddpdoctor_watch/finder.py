@@ -33,11 +33,6 @@ TARGETS = {
     "torch.distributed.elastic.agent.server.local_elastic_agent": "patch_local_agent",
 }
 """Module, and the function of `patches` or `torchpatches` that patches it."""
-_FORKED = (
-    "calls", "works", "steps", "modules", "backwards", "gradients", "gathers", "evaluations", "scalers", "syncs",
-    "loaders", "batches", "files", "loads", "clocks", "running", "joins",
-)  # fmt: skip
-"""Parts that remember what this process did: a forked child did none of it."""
 
 
 class _Finder:
@@ -92,17 +87,6 @@ def install() -> None:
         module = sys.modules.get(name)
         if module is not None:
             _patch(name, module)
-
-
-def after_fork() -> None:
-    """Allow in a forked child what was allowed in its parent."""
-    patches = sys.modules.get(f"{__package__}.torchpatches")
-    if patches is not None:
-        patches.allow_tracing()
-    for name in _FORKED:
-        part = sys.modules.get(f"{__package__}.{name}")
-        if part is not None:
-            part.after_fork()
 
 
 def _arm(spec: ModuleSpec, name: str) -> None:

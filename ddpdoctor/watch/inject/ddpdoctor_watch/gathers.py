@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 
-from . import budget, calls, frames, joins, prints, unseen
+from . import budget, calls, frames, joins, lifetime, prints, unseen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def install() -> None:
                 setattr(kind, name, joins.Told(real, _note_packing))
 
 
+@lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """A forked child starts anew."""
     global _state

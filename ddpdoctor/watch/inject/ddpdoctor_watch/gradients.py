@@ -12,7 +12,7 @@ import sys
 import time
 import weakref
 
-from . import backwards, budget, ddp, finite, journal, prints, tree, unseen
+from . import budget, ddp, finite, journal, lifetime, places, prints, progress, tree, unseen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,14 +93,14 @@ class _Probe:
         if gradient.is_cpu:
             value = (gradient.sum() if self.exact else gradient.sum(dtype=_wide)).item()
             if numbers.since or value - value != 0:
-                numbers.judge(backwards.count(), value, backwards.describe(), sys._getframe())
+                numbers.judge(progress.backwards, value, places.describe(), sys._getframe())
             else:
                 numbers.checked += 1
         elif gradient.is_cuda:
             if numbers.under_way:
                 numbers.read()
             total = gradient.sum() if self.exact else gradient.sum(dtype=_wide)
-            numbers.send(backwards.count(), total, backwards.describe(), sys.modules["torch"])
+            numbers.send(progress.backwards, total, places.describe(), sys.modules["torch"])
         if began:
             budget.spend(time.monotonic_ns() - _EACH * (time.monotonic_ns() - began))
 
@@ -193,6 +193,7 @@ def note_end(count: int) -> None:
                 probe.numbers.note_end(count)
 
 
+@lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """A forked child starts anew; what hooks it has inherited see nothing there."""
     for watched in _watched:

@@ -7,31 +7,25 @@ import atexit
 import os
 import sys
 
-from . import describe, faults, finder, journal, process, settings
+from . import describe, faults, journal, lifetime, process, settings
+from .replacing import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType, TracebackType
+    from types import TracebackType
     from typing import Any, NoReturn
 
     Hook = Callable[[type[BaseException], Any, TracebackType | None], object]
 
-replaced: list[tuple[object, str, object, object]] = []
-"""Owner, name, original and wrapper of everything that was replaced, so that its cost can be measured in one process
-with it and without it (benchmarks/switching.py)."""
-
 _hooks: dict[int, Hook] = {}
-main_thread = 0
-"""Its ident."""
 
 
 def install() -> None:
     """Put the hooks in; each part on its own, so that one that fails costs no other."""
-    global main_thread
-    main_thread = _thread.get_ident()
+    process.main_thread = _thread.get_ident()
     atexit.register(_note_end)
-    for part in (_hook_forks, _hook_exits, _hook_waits, _hook_kills, _hook_settings, finder.install):
+    for part in (_hook_forks, _hook_exits, _hook_waits, _hook_kills, _hook_settings):
         try:
             part()
         except Exception as error:
@@ -49,116 +43,6 @@ def take_excepthooks() -> None:
         if id(hook) not in _hooks:
             _hooks[id(hook)] = _wrap_excepthook(hook)
         replace(sys, name, _hooks[id(hook)])
-
-
-def leave_uncompiled(function: Any) -> None:
-    """Mark a function as torch.compiler.disable does: else the compiler traces what is called below a compiled one."""
-    function._torchdynamo_disable = True
-
-
-def replace(owner: object, name: str, wrapper: Any) -> None:
-    """Put a wrapper in the place of a function, looking like it as far as Python lets it.
-
-    Args:
-        owner: Module or class.
-        name: The function's name in it.
-        wrapper: What takes its place; pickles by reference as the original would.
-    """
-    original = getattr(owner, name)
-    for attribute in ("__name__", "__qualname__", "__doc__"):
-        value = getattr(original, attribute, None)
-        if value is not None:
-            setattr(wrapper, attribute, value)
-    wrapper.__module__ = getattr(owner, "__name__", None) if not isinstance(owner, type) else owner.__module__
-    if str(wrapper.__module__).partition(".")[0] == "torch":
-        leave_uncompiled(wrapper)
-    setattr(owner, name, wrapper)
-    replaced.append((owner, name, original, wrapper))
-
-
-def guard(function: Callable[..., Any], otherwise: Any = None, lost: Any = None) -> Any:
-    """Return a function that does the same until it raises: that is said, and from then on it does nothing.
-
-    Args:
-        function: Of ours, called from a frame of torch's or the program's.
-        otherwise: What it returns where it does nothing.
-        lost: Called once, where it has raised.
-    """
-    held: Callable[..., Any] | None = function
-
-    def guarded(*args: Any) -> Any:
-        nonlocal held
-        if held is None:
-            return otherwise
-        try:
-            return held(*args)
-        except Exception as error:
-            journal.failed(function.__name__, error)
-            held = None
-            if lost is not None:
-                lost()
-            return otherwise
-
-    leave_uncompiled(guarded)
-    return guarded
-
-
-def wrap(owner: Any, name: str, before: Any = None, after: Any = None, plain: bool = False) -> None:
-    """Call functions of ours when one of torch's is called, best one that does not raise: ours is in its traceback.
-
-    Args:
-        owner: Its module or class.
-        name: Of it.
-        before: Called before it with None, the caller's frame and the arguments by position.
-        after: Called after it, with its result instead of None.
-        plain: They ask nothing of subclasses of tensors, and are called in each step.
-    """
-    real = getattr(owner, name, None)
-    if real is None:
-        journal.trouble("patch", f"{getattr(owner, '__name__', owner)} has no {name}")
-        return
-
-    from . import unseen
-
-    hide = unseen.behind_plain if plain else unseen.behind
-    see_before = hide(before) if before is not None else None
-    see_after = hide(after) if after is not None else None
-
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        nonlocal see_before, see_after
-        if see_before is not None:
-            try:
-                see_before(None, sys._getframe(1), args)
-            except Exception as error:
-                see_before = None  # it is taken out: what failed once would fail at each call
-                journal.failed(name, error)
-        result = real(*args, **kwargs)
-        if see_after is not None:
-            try:
-                see_after(result, sys._getframe(1), args)
-            except Exception as error:
-                see_after = None
-                journal.failed(name, error)
-        return result
-
-    skip_code(wrapper.__code__)
-    replace(owner, name, wrapper)
-
-
-def skip_code(code: CodeType) -> None:
-    """Tell torch's compiler to leave a function alone, and those defined in it."""
-    torch = sys.modules.get("torch._C")
-    compiler: Any = getattr(getattr(torch, "_dynamo", None), "eval_frame", None)
-    if hasattr(compiler, "skip_code"):
-        compiler.skip_code(code)
-    elif hasattr(compiler, "set_code_exec_strategy"):  # 2.7 and later
-        actions = compiler._FrameAction
-        compiler.set_code_exec_strategy(code, compiler._FrameExecStrategy(actions.SKIP, actions.DEFAULT))
-    else:
-        return
-    for constant in code.co_consts:
-        if hasattr(constant, "co_consts"):
-            skip_code(constant)
 
 
 def _wrap_excepthook(hook: Hook) -> Hook:
@@ -187,30 +71,20 @@ def _wrap_excepthook(hook: Hook) -> Hook:
 def _is_fatal(value: BaseException) -> bool:
     """Tell the interpreter's own call, which sets these first, from a program's that goes on living."""
     last = getattr(sys, "last_exc", None) is value or getattr(sys, "last_value", None) is value
-    return last and _thread.get_ident() == main_thread
-
-
-def _note_ends(*names: str) -> None:
-    """Let parts say their last, those that are there."""
-    for name in names:
-        part = sys.modules.get(f"{__package__}.{name}")
-        if part is not None:
-            part.note_end()
+    return last and _thread.get_ident() == process.main_thread
 
 
 def _note_end() -> None:
     try:
         faults.note_late()
         settings.note_end()
-        _note_ends("steps", "works", "files")
+        lifetime.reach(lifetime.ENDING)
     except Exception as error:
         journal.failed("atexit", error)
     finally:
         journal.write("end", {})
+    lifetime.reach(lifetime.ENDED)
     try:
-        recorder = sys.modules.get(f"{__package__}.recorder")
-        if recorder is not None:
-            recorder.close()
         journal.dispose("exit-call")
     except Exception as error:
         journal.failed("atexit", error)
@@ -221,12 +95,11 @@ def _hook_forks() -> None:
 
 
 def _note_fork() -> None:
-    global main_thread
-    main_thread = _thread.get_ident()
+    process.main_thread = _thread.get_ident()
     try:
         journal.reopen_after_fork()
         process.note_fork()
-        finder.after_fork()
+        lifetime.reach(lifetime.FORKED)
     except Exception as error:
         journal.failed("fork", error)
 
@@ -245,7 +118,7 @@ def _hook_exits() -> None:
         try:
             faults.note_late()
             faults.note_exit("os._exit", status, sys._getframe(1), sys.exc_info()[1])
-            _note_ends("works")
+            lifetime.reach(lifetime.LEAVING)
             if status == 0:
                 journal.dispose()
         except BaseException as error:  # Nothing comes between a program and its end.

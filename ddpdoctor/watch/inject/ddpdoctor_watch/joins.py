@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from . import ddp, journal
+from . import ddp, journal, lifetime
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def count(wrappers: Iterable[int]) -> int:
     return max((_shadowed.get(number, 0) for number in wrappers), default=0)
 
 
+@lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """A forked child has shadowed nothing."""
     global leaving

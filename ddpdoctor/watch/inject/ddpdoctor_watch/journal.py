@@ -62,6 +62,8 @@ LIMITS = {
 }
 """Events per process and kind: threads may die by the thousand; 50 MB of evidence an hour is the whole budget."""
 
+HEAD, TAIL = 12_000, 4_000
+"""Characters of a message that are kept: errors of C++ carry stacks of 10 kB, and end with the reason."""
 KEPT_FORKS = 100
 """Forked children of one process whose files stay: loaders fork anew each epoch, for days. Of the later ones only those
 stay that did not end well."""
@@ -260,6 +262,14 @@ def write(event: str, fields: dict[str, object]) -> int:
             raise
         return 0
     return len(line)
+
+
+def cut(text: str) -> str:
+    """Bound a text, keeping its beginning and its end."""
+    left_out = len(text) - HEAD - TAIL
+    if left_out <= 0:
+        return text
+    return f"{text[:HEAD]}\n[{left_out} characters left out]\n{text[-TAIL:]}"
 
 
 def trouble(where: str, error: object) -> None:

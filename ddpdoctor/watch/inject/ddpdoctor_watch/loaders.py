@@ -5,8 +5,19 @@ from __future__ import annotations
 import functools
 import sys
 
-from . import budget, calls, clocks, describe, evaluations, frames, hooks, journal, splits
-from .steps import count_steps
+from . import (
+    budget,
+    calls,
+    clocks,
+    describe,
+    evaluations,
+    frames,
+    journal,
+    lifetime,
+    progress,
+    splits,
+    wrapping,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +60,7 @@ class _Epoch:
         self.last = -1
         self.ascending = True
         self.readable = True
-        self.began = count_steps()
+        self.began = progress.steps
         self.written = 0
         self.latest: list[Any] = []
         self.ahead = True
@@ -112,7 +123,7 @@ class _Epoch:
                 "print": f"{self.print:x}",
                 "first": self.first,
                 "ascending": self.ascending,
-                "steps": count_steps() - self.began,
+                "steps": progress.steps - self.began,
                 "padded": self.padded if self.sorted else None,
             },
         )
@@ -138,7 +149,7 @@ class _Indices:
 
 def patch_dataloader(module: ModuleType) -> None:
     """See iterations begin, from a function that each of them asks at its beginning and that does not raise."""
-    hooks.wrap(module, "_get_distributed_settings", before=_note)
+    wrapping.wrap(module, "_get_distributed_settings", before=_note)
 
 
 def _note(_: Any, frame: FrameType, args: Any) -> None:
@@ -193,6 +204,7 @@ def latest() -> tuple[int, list[int]]:
     return epoch.batches, epoch.latest
 
 
+@lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """The epochs of its parent are not a forked child's."""
     _seen.clear()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import weakref
 
-from . import describe, frames, journal, tree
+from . import describe, frames, journal, lifetime, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def patch_module(module: ModuleType) -> None:
     result.__new__ = __new__
 
 
+@lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """A forked child starts anew."""
     global _count

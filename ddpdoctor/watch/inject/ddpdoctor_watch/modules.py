@@ -8,10 +8,11 @@ from __future__ import annotations
 import sys
 import weakref
 
-from . import budget, ddp, describe, frames, running, tree
+from . import budget, ddp, describe, frames, lifetime, running, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType, FrameType
     from typing import Any
 
@@ -20,6 +21,11 @@ START, EVALUATION = 0, -1
 ROOTS = 8
 """Models without a wrapper that are looked at."""
 _FRAMES = 8
+
+take_batch: Callable[[int, FrameType], object] | None = None
+"""Called for each training call of a model without a wrapper: with its number, below zero, and the frame."""
+take_evaluation: Callable[[int, FrameType], object] | None = None
+"""Called where a wrapped model in evaluation mode is called without its wrapper: with the number of the wrapper."""
 
 
 class _State:
@@ -70,6 +76,7 @@ def close_window(number: int) -> None:
         running.stop(_note_module)
 
 
+@lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """A forked child starts anew."""
     global _state
@@ -128,7 +135,8 @@ def _note_module(module: Any, frame: FrameType) -> None:
     elif number < 0:
         _take_batch(module, frame)
     elif not module.training:
-        _take_evaluation(number, frame)
+        if take_evaluation is not None:
+            take_evaluation(number, frame)
     elif sys.modules["torch"].is_grad_enabled():
         _note_bypass(number, module, frame)
 
@@ -155,16 +163,8 @@ def _take_batch(module: Any, frame: FrameType) -> None:
     if not (module.training and sys.modules["torch"].is_grad_enabled()):
         return
     for place, ref in enumerate(_state.roots):
-        if ref() is module:
-            from . import batches
-
-            batches.take_call(-1 - place, frame)
-
-
-def _take_evaluation(number: int, frame: FrameType) -> None:
-    from . import evaluations
-
-    evaluations.take_module(number, frame)
+        if ref() is module and take_batch is not None:
+            take_batch(-1 - place, frame)
 
 
 def _note_bypass(number: int, module: Any, frame: FrameType | None) -> None:

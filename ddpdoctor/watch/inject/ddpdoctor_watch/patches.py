@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from . import faults, hooks, journal
+from . import faults, journal
+from .replacing import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def patch_threading(module: ModuleType) -> None:
 
         return invoke_excepthook
 
-    hooks.replace(module, "_make_invoke_excepthook", make_invoke_excepthook)
+    replace(module, "_make_invoke_excepthook", make_invoke_excepthook)
 
 
 def patch_process(module: ModuleType) -> None:
@@ -51,7 +52,7 @@ def patch_process(module: ModuleType) -> None:
             journal.failed("role", error)
         return real_bootstrap(self, *args, **kwargs)
 
-    hooks.replace(module.BaseProcess, "_bootstrap", bootstrap)
+    replace(module.BaseProcess, "_bootstrap", bootstrap)
 
 
 def patch_util(module: ModuleType) -> None:
@@ -66,7 +67,7 @@ def patch_util(module: ModuleType) -> None:
         _note_end(sys._getframe(1).f_globals)
         return real_exit_function(*args, **kwargs)
 
-    hooks.replace(module, "_exit_function", exit_function)
+    replace(module, "_exit_function", exit_function)
 
 
 def patch_traceback(module: ModuleType) -> None:
@@ -77,7 +78,7 @@ def patch_traceback(module: ModuleType) -> None:
         _note_end(sys._getframe(1).f_globals)
         return real_print_exc(*args, **kwargs)
 
-    hooks.replace(module, "print_exc", print_exc)
+    replace(module, "print_exc", print_exc)
 
 
 def _note_end(caller: dict[str, Any]) -> None:

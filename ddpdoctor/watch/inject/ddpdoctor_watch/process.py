@@ -75,6 +75,8 @@ _RANKS = (
 
 directory = ""
 """Working directory at start; relative file names of code objects mean this one."""
+main_thread = 0
+"""Its ident."""
 inherited_error_file: str | None = None
 """Error file of an ancestor: not ours to write."""
 

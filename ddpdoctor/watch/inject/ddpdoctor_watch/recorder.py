@@ -13,7 +13,7 @@ import sys
 import time
 from _thread import allocate_lock, start_new_thread
 
-from . import journal
+from . import journal, lifetime
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def start() -> None:
         journal.write("recorder", {"problem": problem[:500]})
 
 
+@lifetime.at(lifetime.ENDED)
 def close() -> None:
     """Let nobody ask any more: the process ends."""
     global _path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from . import describe
+from . import journal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def parse_cause(text: str) -> tuple[list[list[object]], list[dict[str, Any]]] | 
 
 def _list_chain(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     names = ("link", "type", "message", "frames")
-    return [{name: block[name] for name in names} for block in blocks[: describe.CHAIN]]
+    return [{name: block[name] for name in names} for block in blocks]
 
 
 def parse_traceback(text: str) -> list[dict[str, Any]]:
@@ -121,4 +121,4 @@ def _read_block(lines: list[str]) -> dict[str, Any]:
     frames.reverse()
     # The first line without indentation names the exception; its message may go on over further lines.
     kind, _, text = "\n".join(message).rstrip("\n").partition(":")
-    return {"type": kind.strip(), "message": describe.cut(text.strip()), "frames": frames}
+    return {"type": kind.strip(), "message": journal.cut(text.strip()), "frames": frames}

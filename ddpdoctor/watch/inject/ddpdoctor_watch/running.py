@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from . import journal
+from . import journal, lifetime
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def stop(listener: Listener) -> None:
         setattr(kind, _NAME, None)
 
 
+@lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """Nobody in a forked child listens."""
     for listener in tuple(_listeners):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import weakref
 
-from . import frames, hooks, journal, prints
+from . import frames, journal, lifetime, prints, wrapping
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _count = 0
 
 def install() -> None:
     """See steps with a scaler begin."""
-    hooks.wrap(sys.modules.get("torch.amp.grad_scaler"), "_refresh_per_optimizer_state", before=_note_step)
+    wrapping.wrap(sys.modules.get("torch.amp.grad_scaler"), "_refresh_per_optimizer_state", before=_note_step)
 
 
 def note_end() -> None:
@@ -50,6 +50,7 @@ def note_end() -> None:
             _write(entry, entry.steps + 1, float(scale.item()), None, final=True)
 
 
+@lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """A forked child starts anew."""
     global _count

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from _thread import get_ident
 
-from . import describe, frames, journal
+from . import describe, frames, journal, process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,8 +82,6 @@ class Sites:
 
 def _find_thread(frame: FrameType) -> tuple[FrameType | None, tuple[object, ...]]:
     """Return the frame of a call in a thread that a library has started, where no line is the user's, and its key."""
-    from . import hooks
-
-    if get_ident() == hooks.main_thread:
+    if get_ident() == process.main_thread:
         return None, ()
     return frame, (id(frame.f_code), frame.f_lasti, get_ident())

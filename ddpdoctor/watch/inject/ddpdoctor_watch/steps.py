@@ -24,11 +24,15 @@ from . import (
     joins,
     journal,
     layouts,
+    lifetime,
     modules,
     naming,
     prints,
+    progress,
     rounds,
     states,
+    stopwatch,
+    syncs,
     tree,
     unseen,
 )
@@ -99,7 +103,7 @@ class _State:
         self.latest: _Optimizer | None = None
         """The one that stepped last."""
         self.count = 0
-        self.looks = self.steps = 0
+        self.looks = 0
         self.finished = False
 
 
@@ -165,7 +169,7 @@ def _begin_step(optimizer: Any, frame: FrameType) -> None:
             _state.latest = entry
         clocks.end_step(entry.number)
         entry.steps = step = entry.steps + 1
-        _state.steps += 1
+        progress.steps += 1
         for group in optimizer.param_groups:
             rate = group.get("lr")
             if type(rate) is float:  # a tensor may lie on a device, which would be waited for
@@ -182,7 +186,7 @@ def _begin_step(optimizer: Any, frame: FrameType) -> None:
             entry.next = step  # ranks may have averaged what they have just now
         if step == entry.next or (budget.level == budget.DEEP and _state.looks < LOOKS):
             _take_before(entry, optimizer, frame)
-            clocks.skip()
+            stopwatch.skip()
     except Exception as error:
         journal.failed("steps", error)
 
@@ -190,7 +194,7 @@ def _begin_step(optimizer: Any, frame: FrameType) -> None:
 def _end_step(optimizer: Any) -> None:
     """Take fingerprints of the gradients that the step has used, and write down what was seen of it."""
     try:
-        clocks.enter(clocks.OTHER)
+        stopwatch.enter(stopwatch.OTHER)
         entry = _state.latest
         if entry is None or entry.ref() is not optimizer:
             entry = _state.known.get(id(optimizer))
@@ -206,30 +210,23 @@ def _end_step(optimizer: Any) -> None:
         elif not modules.is_open():
             return
         modules.close_window(modules.EVALUATION)
-        clocks.skip()
+        stopwatch.skip()
     except Exception as error:
         journal.failed("steps", error)
 
 
-def count_steps() -> int:
-    """Return how many steps the optimizers of this process have made, those that are gone included."""
-    return _state.steps
-
-
-@unseen.behind
-def note_end() -> None:
-    """Write down how many steps were made and what this rank holds now: when groups are destroyed, or at the end."""
-    from . import backwards, loaders, scalers
-
-    loaders.note_end()
-    if _state.finished or not (_state.known or backwards.count()):
-        return
+def finish() -> bool:
+    """End the watching of steps, once; return whether there are last events to be written."""
+    if _state.finished or not (_state.known or progress.backwards):
+        return False
     _state.finished = True
     if not _state.known and "torch._dynamo.convert_frame" in sys.modules:
         budget.abstain("no step of an optimizer was seen: those that torch.compile has compiled are not")
-    backwards.note_end()
-    clocks.write()
-    scalers.note_end()
+    return True
+
+
+def note_end() -> None:
+    """Write down how many steps were made and what this rank holds now."""
     for entry in list(_state.known.values()):
         optimizer = entry.ref()
         if optimizer is None:
@@ -251,6 +248,7 @@ def note_end() -> None:
     )
 
 
+@lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """A forked child starts anew; what hooks it has inherited stay."""
     global _state
@@ -448,9 +446,7 @@ def _write_step(
     fields["carried"], fields["exchanged"] = entry.rounds.tell()
     budget.write("step", fields)
     if whole and not final:
-        from . import backwards, syncs
-
-        syncs.note_look(entry.number, _state.count, step, backwards.count())
+        syncs.note_look(entry.number, _state.count, step, progress.backwards)
 
 
 def _is_whole(entry: _Optimizer, step: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from . import ddp, describe, frames, journal, unseen
+from . import ddp, describe, frames, journal, lifetime, unseen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def install() -> None:
     _plain = torch.Tensor, torch.nn.Parameter
 
 
+@lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """A forked child starts anew."""
     global _state

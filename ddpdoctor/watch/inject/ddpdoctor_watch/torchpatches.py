@@ -10,7 +10,7 @@ import os
 import sys
 
 from . import (
-    backwards,
+    assembly,
     batches,
     budget,
     calls,
@@ -19,24 +19,27 @@ from . import (
     decorators,
     describe,
     evaluations,
+    faults,
     files,
-    gathers,
     gradients,
     groups,
-    hooks,
     joins,
     journal,
+    lifetime,
+    loaders,
     loads,
     modules,
     process,
     recorder,
-    scalers,
     settings,
     steps,
+    stopwatch,
     syncs,
     tree,
     works,
+    wrapping,
 )
+from .replacing import leave_uncompiled, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,19 +79,23 @@ def patch_c10d(module: ModuleType) -> None:
     journal.write("milestone", {"name": "import", "detail": None})
     _leave_uncompiled()
     allow_tracing()
-    hooks.wrap(module, "_check_valid_timeout", before=_note_init_begin)
-    hooks.wrap(module, "_update_default_pg", after=_note_group)
+    files.count_meetings = calls.count_meetings
+    wrapping.wrap(module, "_check_valid_timeout", before=_note_init_begin)
+    wrapping.wrap(module, "_update_default_pg", after=_note_group)
     works.install(module)  # which gives isend and irecv another code
     decorators.watch_undecorated(module)
 
 
 def patch_ddp(module: ModuleType) -> None:
     """See models wrapped and run for the first time."""
+    modules.take_batch = batches.take_call
+    modules.take_evaluation = evaluations.take_module
+    faults.explain = ddp.note
     wrapper = module.DistributedDataParallel
-    hooks.wrap(wrapper, "_build_params_for_reducer", after=_note_wrapping)
-    hooks.wrap(wrapper, "_ddp_init_helper", after=_note_wrapped)
-    hooks.wrap(wrapper, "_lazy_init", before=_note_first_forward)
-    hooks.wrap(module, "_tree_flatten_with_rref", before=syncs.end_search)
+    wrapping.wrap(wrapper, "_build_params_for_reducer", after=_note_wrapping)
+    wrapping.wrap(wrapper, "_ddp_init_helper", after=_note_wrapped)
+    wrapping.wrap(wrapper, "_lazy_init", before=_note_first_forward)
+    wrapping.wrap(module, "_tree_flatten_with_rref", before=syncs.end_search)
     joins.install(module)
     _see_forwards(wrapper)
 
@@ -100,7 +107,7 @@ def patch_module(module: ModuleType) -> None:
 
 def patch_data_parallel(module: ModuleType) -> None:
     """See models given to nn.DataParallel."""
-    hooks.wrap(module, "_get_available_device_type", after=syncs.note_data_parallel)
+    wrapping.wrap(module, "_get_available_device_type", after=syncs.note_data_parallel)
 
 
 def patch_worker_signals(module: ModuleType) -> None:
@@ -118,35 +125,33 @@ def patch_worker_signals(module: ModuleType) -> None:
             if ours:
                 journal.resume_faults()
 
-    hooks.replace(module, "_set_worker_signal_handlers", set_worker_signal_handlers)
+    replace(module, "_set_worker_signal_handlers", set_worker_signal_handlers)
 
 
 def patch_anomaly(module: ModuleType) -> None:
     """See autograd's anomaly mode turned on."""
-    hooks.wrap(module.detect_anomaly, "__enter__", after=_note_anomaly)
-    hooks.wrap(module.set_detect_anomaly, "__init__", after=_note_anomaly)
+    wrapping.wrap(module.detect_anomaly, "__enter__", after=_note_anomaly)
+    wrapping.wrap(module.set_detect_anomaly, "__init__", after=_note_anomaly)
 
 
 def patch_dataloader(module: ModuleType) -> None:
     """See loaders iterated."""
-    from . import loaders
-
     loaders.patch_dataloader(module)
 
 
 def patch_serialization(module: ModuleType) -> None:
     """See files that torch.save writes."""
-    files.patch_serialization(module)
+    wrapping.wrap(module, "_is_path", after=files.note_saving)
 
 
 def patch_safetensors(module: ModuleType) -> None:
     """See files that safetensors writes."""
-    files.patch_safetensors(module)
+    wrapping.wrap(module, "_find_shared_tensors", before=files.note_safetensors)
 
 
 def patch_spawn(module: ModuleType) -> None:
     """See a process start ranks by torch.multiprocessing."""
-    hooks.wrap(module.ProcessContext, "__init__", after=_note_children)
+    wrapping.wrap(module.ProcessContext, "__init__", after=_note_children)
 
 
 def patch_agent(module: ModuleType) -> None:
@@ -154,21 +159,22 @@ def patch_agent(module: ModuleType) -> None:
     from . import nodes
 
     agent = module.SimpleElasticAgent
-    hooks.wrap(agent, "__init__", after=_note_agent)
-    hooks.wrap(agent, "_exit_barrier", before=nodes.note_done)
+    wrapping.wrap(agent, "__init__", after=_note_agent)
+    wrapping.wrap(agent, "_exit_barrier", before=nodes.note_done)
     # Called when the agent has ended, well or with an exception, and its store is still there.
-    hooks.wrap(agent, "get_event_succeeded", before=nodes.leave)
-    hooks.wrap(agent, "get_event_failed", before=nodes.leave)
+    wrapping.wrap(agent, "get_event_succeeded", before=nodes.leave)
+    wrapping.wrap(agent, "get_event_failed", before=nodes.leave)
 
 
 def patch_local_agent(module: ModuleType) -> None:
     """See the agent that torchrun uses look after its ranks, and stop them."""
     from . import nodes
 
-    hooks.wrap(module.LocalElasticAgent, "_monitor_workers", before=nodes.look)
-    hooks.wrap(module.LocalElasticAgent, "_shutdown", before=nodes.note_stopping)
+    wrapping.wrap(module.LocalElasticAgent, "_monitor_workers", before=nodes.look)
+    wrapping.wrap(module.LocalElasticAgent, "_shutdown", before=nodes.note_stopping)
 
 
+@lifetime.at(lifetime.FORKED)
 def allow_tracing() -> None:
     """Let the supervisor look at this process's stacks, where Yama would forbid it (ptrace_scope 1)."""
     supervisor = os.environ.get("DDPDOCTOR_SUPERVISOR", "")
@@ -211,7 +217,7 @@ def _note_group(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     calls.forget_groups()
     calls.end_other(_begun.pop(("init", 0), 0))
     if group is None:
-        steps.note_end()
+        assembly.note_end()
         journal.write("milestone", {"name": "destroy", "frames": describe.list_stack(frame)[:_FRAMES]})
         return
     seen = frame.f_locals if frame.f_code.co_name == "init_process_group" else {}
@@ -231,10 +237,7 @@ def _note_group(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     recorder.start()
     if group.size() > 1:
         files.install()
-        if steps.install(group.size()):
-            backwards.install()
-            scalers.install()
-            gathers.install()
+        assembly.install(group.size())
 
 
 def _note_wrapping(result: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
@@ -269,7 +272,7 @@ def _note_first_forward(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None
 
 
 def _see_forwards(owner: Any) -> None:
-    """See each forward begin and end: as `hooks.wrap` does, with less of ours to run in each step."""
+    """See each forward begin and end: as `wrapping.wrap` does, with less of ours to run in each step."""
     real_pre, real_post = (getattr(owner, f"_check_sync_bufs_{name}_fwd", None) for name in ("pre", "post"))
     if real_pre is None or real_post is None:
         journal.trouble("patch", f"{owner.__name__} has no _check_sync_bufs_pre_fwd and _post_fwd")
@@ -277,7 +280,7 @@ def _see_forwards(owner: Any) -> None:
     begun: dict[int, int] = {}
     number_of, begin, end, frame_of = ddp.number, calls.begin_forward, calls.end_other, sys._getframe
     is_training, note, is_due = sys.modules["torch"].is_grad_enabled, ddp.note_forward, batches.is_due
-    looks, enter = budget.level != budget.OFF, clocks.enter
+    looks, enter = budget.level != budget.OFF, stopwatch.enter
     begin_search = syncs.begin_search
     kind = getattr(sys.modules.get("torch.nn.modules.module"), "Module", None)
     door = getattr(getattr(kind, "_wrapped_call_impl", None), "__code__", None)
@@ -290,9 +293,9 @@ def _see_forwards(owner: Any) -> None:
             begun[number] = begin(number, bool(syncs), reduces, _find_caller(door))
             ddp.inside += 1
             if looks:
-                enter(clocks.FORWARD)
+                enter(stopwatch.FORWARD)
                 if syncs:
-                    clocks.meet()
+                    stopwatch.meet()
             if looks and self.training and is_training():
                 count = note(number, reduces)
                 if count <= clocks.EARLY or not count % clocks.EACH:
@@ -312,14 +315,14 @@ def _see_forwards(owner: Any) -> None:
             ddp.inside = max(0, ddp.inside - 1)
             if looks and self.find_unused_parameters and not self.static_graph:
                 begin_search(number)
-            enter(clocks.OTHER)
+            enter(stopwatch.OTHER)
         except Exception as error:
             journal.failed("forward", error)
         return real_post(self)
 
     for wrapper in (_check_sync_bufs_pre_fwd, _check_sync_bufs_post_fwd):
-        hooks.skip_code(wrapper.__code__)
-        hooks.replace(owner, wrapper.__name__, wrapper)
+        wrapping.skip_code(wrapper.__code__)
+        replace(owner, wrapper.__name__, wrapper)
 
 
 def _find_caller(door: Any) -> FrameType | None:
@@ -360,7 +363,7 @@ def _leave_uncompiled() -> None:
             for each in list(vars(value).values()) if own else [value]:
                 code = getattr(each, "__code__", None)
                 if code is not None:
-                    hooks.skip_code(code)
-                    function = type(each) is type(hooks.skip_code) and each not in steps.TRACED
+                    wrapping.skip_code(code)
+                    function = type(each) is type(wrapping.skip_code) and each not in steps.TRACED
                     if function and each.__module__.startswith(f"{__package__}."):
-                        hooks.leave_uncompiled(each)
+                        leave_uncompiled(each)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from _weakref import ref
 
-from . import calls, describe, frames, groups, journal, returns, sites
+from . import calls, describe, frames, groups, journal, lifetime, returns, sites
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def took(token: int, work: Any) -> None:
         work: what the public function returns.
     """
     if token and type(work) is _work_type:
-        _remember(token, work, sys._getframe(3))  # behind `hooks.guard` and the decorator
+        _remember(token, work, sys._getframe(3))  # behind `wrapping.guard` and the decorator
 
 
 def _note_returned(work: Any) -> Any:
@@ -215,6 +215,7 @@ def _write(site: _Site, kept: int) -> None:
     journal.write("work", {**fields, "kept": kept, **more})
 
 
+@lifetime.at(lifetime.ENDING, lifetime.LEAVING)
 def note_end() -> None:
     """Write down what nobody has waited for."""
     kept: dict[int, int] = {}
@@ -228,6 +229,7 @@ def note_end() -> None:
             _write(site, kept.get(id(site), 0))
 
 
+@lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """What the parent has begun is not a forked child's to wait for."""
     for found in _live.values():
