@@ -47,7 +47,7 @@ def measure_folder(path: str | None) -> int:
 
 def read_looks() -> float:
     """Return the seconds that the looks at steps have taken, as the watcher itself measures them."""
-    budget = sys.modules.get("ddpdoctor_watch.budget")
+    budget = sys.modules.get("ddpdoctor_watch.core.budget")
     return getattr(budget, "spent_ns", 0) / 1e9
 
 

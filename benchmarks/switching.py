@@ -27,7 +27,7 @@ class Switch:
     """
 
     def __init__(self) -> None:
-        replacing = sys.modules.get(f"{PACKAGE}.replacing")
+        replacing = sys.modules.get(f"{PACKAGE}.core.replacing")
         if replacing is None:
             raise RuntimeError("this process is not watched")
         replaced: list[Place] = replacing.replaced
@@ -66,7 +66,7 @@ def _list_registries() -> list[dict[int, object]]:
     """Return where torch keeps what it calls around steps of optimizers, before forwards, and with a gradient."""
     optim, module = (sys.modules.get(f"torch.{name}") for name in ("optim.optimizer", "nn.modules.module"))
     kept = [getattr(optim, f"_global_optimizer_{name}_hooks", {}) for name in ("pre", "post")]
-    gradients: Any = sys.modules.get(f"{PACKAGE}.gradients")
+    gradients: Any = sys.modules.get(f"{PACKAGE}.training.gradients")
     handles = [
         probe.handle for watched in getattr(gradients, "_watched", ()) for probe in watched.probes.values()
     ]

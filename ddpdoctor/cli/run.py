@@ -56,7 +56,7 @@ EXAMPLES = (
     ),
 )
 WATCH_LEVELS = ("off", "light", "normal", "deep")
-"""As the start-up hook names them (``ddpdoctor_watch/budget.py``)."""
+"""As the start-up hook names them (``ddpdoctor_watch/core/budget.py``)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

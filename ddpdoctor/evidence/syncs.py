@@ -1,6 +1,6 @@
 """How ranks use DistributedDataParallel: what each step reduces, what no_sync encloses, what is searched for.
 
-Made by the watcher of a job from what each rank wrote down; see ``ddpdoctor_watch/syncs.py`` for when it does.
+Made by the watcher of a job from what each rank wrote down; see ``ddpdoctor_watch/training/syncs.py`` for when it does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where the time of steps goes on each rank, and how much later than the others a rank comes to where they meet.
 
-Made by the watcher of a job from what each rank wrote down; see ``ddpdoctor_watch/clocks.py`` for what a step, a
-column and a meeting are.
+Made by the watcher of a job from what each rank wrote down; see ``ddpdoctor_watch/training/clocks.py`` for what a step,
+a column and a meeting are.
 """
 
 from __future__ import annotations

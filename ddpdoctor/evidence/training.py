@@ -1,6 +1,6 @@
 """What ranks held and were given while they trained: fingerprints, folded to who agrees with whom.
 
-Made by the watcher of a job from what each rank wrote down; see ``ddpdoctor_watch/steps.py`` for when it does.
+Made by the watcher of a job from what each rank wrote down; see ``ddpdoctor_watch/training/steps.py`` for when it does.
 A digest means nothing by itself: equal digests are equal bits. Looks at one step, batch or epoch on several
 nodes are several entries, whose shares belong together.
 """

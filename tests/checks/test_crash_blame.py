@@ -443,7 +443,7 @@ def test_name_without_address_explains_only_those_who_dialled_it(host: str, expl
 
 
 def test_user_frames_leave_out_libraries_and_the_watcher() -> None:
-    watcher = Frame("/opt/ddpdoctor/watch/inject/ddpdoctor_watch/patches.py", 5, "call")
+    watcher = Frame("/opt/ddpdoctor/watch/inject/ddpdoctor_watch/interpreter/patches.py", 5, "call")
     frames = (
         watcher,
         Frame(SITE, 1, "forward"),

@@ -9,7 +9,7 @@ import pytest
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.training import OptimizerSetup, StateLook, StepLook, Training, WrapperSetup
-from ddpdoctor.watch.inject.ddpdoctor_watch import journal
+from ddpdoctor.watch.inject.ddpdoctor_watch.core import journal
 from ddpdoctor.watch.readers.records import Shortener
 from ddpdoctor.watch.readers.steps import RankSteps, fold_steps
 from ddpdoctor_checks.training.divergence import judge_replicas

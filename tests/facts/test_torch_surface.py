@@ -81,12 +81,12 @@ def test_the_counter_that_killed_jobs_under_torch_2_5_would_have_been_found(data
     add_module(
         program,
         f"{folder}/torchpatches.py",
-        "from . import decorators\ndef patch_logger(module):\n    decorators.install(module)\n",
+        "from .calls import decorators\ndef patch_logger(module):\n    decorators.install(module)\n",
     )
-    add_module(program, f"{folder}/decorators.py", textwrap.dedent(OLD_DECORATORS))
+    add_module(program, f"{folder}/calls/decorators.py", textwrap.dedent(OLD_DECORATORS))
     (fault,) = find_faults(read_program(program), data)
     assert fault.endswith("torch 2.4.1, 2.5.1 has no torch.distributed.c10d_logger._WaitCounter")
-    assert fault.startswith(f"{folder}/decorators.py:16:")
+    assert fault.startswith(f"{folder}/calls/decorators.py:16:")
 
 
 def test_the_argument_that_failed_check_under_torch_2_11_would_have_been_found(data: dict[str, Any]) -> None:

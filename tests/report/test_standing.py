@@ -106,7 +106,10 @@ def test_a_rank_in_backward_is_not_said_to_be_outside_of_every_call() -> None:
 
 def test_what_run_puts_into_a_process_is_no_line_of_the_users() -> None:
     ours = Frame(
-        "/opt/ddpdoctor/watch/inject/ddpdoctor_watch/patches.py", 52, "bootstrap", "return real(self)"
+        "/opt/ddpdoctor/watch/inject/ddpdoctor_watch/interpreter/patches.py",
+        52,
+        "bootstrap",
+        "return real(self)",
     )
     spawned = replace(reads(0), frames=(READ, MAIN, ours))
     assert [frame.function for frame in list_frames(spawned)] == ["<module>", "read"]

@@ -23,9 +23,11 @@ ATTEMPTS = 5
 ABORTED = "terminate called without an active exception"
 EDGES = frozenset(
     """
-    decorators:_Counting.__enter__ decorators:_Counting.__exit__ decorators:_Counting.__init__ decorators:_note_end
-    finder:_Finder.find_spec wrapping:guard wrapping:guarded journal:write journal:trouble joins:Told.__get__ journal:failed loaders:_Epoch.take running:_Asked.__get__
-    steps:after_step steps:before_step gradients:_Probe._look works:_Asking.__get__ works:_note_returned
+    calls.decorators:_Counting.__enter__ calls.decorators:_Counting.__exit__ calls.decorators:_Counting.__init__
+    calls.decorators:_note_end calls.works:_Asking.__get__ calls.works:_note_returned core.journal:write
+    core.journal:trouble core.journal:failed core.wrapping:guard core.wrapping:guarded finder:_Finder.find_spec
+    models.joins:Told.__get__ models.running:_Asked.__get__ training.loaders:_Epoch.take training.steps:after_step
+    training.steps:before_step training.gradients:_Probe._look
     """.split()
 )
 """What torch and Python call themselves: it holds the guard, or stands in torch's place; without it the call of the
@@ -90,7 +92,8 @@ if target == "list":
         code = frame.f_code
         if event == "call" and "ddpdoctor_watch" in code.co_filename and not code.co_freevars:
             name = getattr(code, "co_qualname", None)
-            seen.setdefault((os.path.basename(code.co_filename)[:-3], code.co_name, code.co_firstlineno))
+            module = code.co_filename.rpartition("ddpdoctor_watch/")[2][:-3].replace("/", ".")
+            seen.setdefault((module, code.co_name, code.co_firstlineno))
 
     def write():
         sys.setprofile(None)

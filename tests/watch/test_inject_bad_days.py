@@ -132,21 +132,23 @@ def test_a_run_directory_that_goes_away(tmp_path: Path) -> None:
 def test_a_package_of_ours_that_is_broken(tmp_path: Path) -> None:
     broken = tmp_path / "inject"
     shutil.copytree(INJECT, broken, ignore=shutil.ignore_patterns("__pycache__"))
-    for module in ("hooks.py", "journal.py", "__init__.py"):
+    for module in ("interpreter/hooks.py", "core/journal.py", "__init__.py"):
         (broken / "ddpdoctor_watch" / module).write_text("1 / 0\n")
         (tmp_path / "run").mkdir(exist_ok=True)
         done = run_with(tmp_path, tmp_path / "run", PYTHONPATH=str(broken))
         assert (done.returncode, done.stdout, done.stderr) == (3, "worked\n", "")
 
 
-@pytest.mark.parametrize("module", ["faults", "describe", "patches", "remote"])
+@pytest.mark.parametrize(
+    "module", ["interpreter.faults", "core.describe", "interpreter.patches", "core.remote"]
+)
 def test_a_part_of_ours_that_fails_later(tmp_path: Path, module: str) -> None:
     # Every function of it raises.
     source = f"""
         import sys, threading, types
-        ours = sys.modules["ddpdoctor_watch." + {module!r}] if {module!r} != "remote" else None
+        ours = sys.modules["ddpdoctor_watch." + {module!r}] if {module!r} != "core.remote" else None
         if ours is None:
-            sys.modules["ddpdoctor_watch.remote"] = None
+            sys.modules["ddpdoctor_watch.core.remote"] = None
         else:
             def fail(*_, **__):
                 raise ZeroDivisionError

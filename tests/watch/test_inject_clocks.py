@@ -12,11 +12,11 @@ from tests.watch.injecting import python, torchrun
 from tests.watch.test_inject_loaders import START
 
 CLOCKS = """
-    import ddpdoctor_watch.clocks as clocks
-    import ddpdoctor_watch.journal as journal
-    from ddpdoctor_watch import ddp
+    import ddpdoctor_watch.training.clocks as clocks
+    import ddpdoctor_watch.core.journal as journal
+    from ddpdoctor_watch.models import ddp
     now = [0]
-    import ddpdoctor_watch.stopwatch as stopwatch
+    import ddpdoctor_watch.core.stopwatch as stopwatch
     stopwatch.monotonic = lambda: now[0]
     state = clocks._state
 
@@ -78,8 +78,8 @@ CLOSERS = (
 
 LOADER = """
     import gc, weakref
-    import ddpdoctor_watch.clocks as clocks
-    import ddpdoctor_watch.stopwatch as stopwatch
+    import ddpdoctor_watch.training.clocks as clocks
+    import ddpdoctor_watch.core.stopwatch as stopwatch
     begin()
     clocks.end_step(1)
 

@@ -68,7 +68,7 @@ def _time_logger(func):
 @pytest.fixture
 def decorators(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(INJECT))
-    return importlib.import_module("ddpdoctor_watch.decorators")
+    return importlib.import_module("ddpdoctor_watch.calls.decorators")
 
 
 def make_logger(version: str, text: str) -> types.ModuleType:
@@ -104,9 +104,9 @@ def test_each_form_makes_the_same_call_with_the_same_traceback(
         seen.append(("begin", spec.name))
         return 5
 
-    monkeypatch.setattr(decorators.calls, "begin", begin)
-    monkeypatch.setattr(decorators.calls, "end", lambda token: seen.append(("end", token)))
-    monkeypatch.setattr(decorators.calls, "failed", lambda token: seen.append(("failed", token)))
+    monkeypatch.setattr(decorators.ring, "begin", begin)
+    monkeypatch.setattr(decorators.ring, "end", lambda token: seen.append(("end", token)))
+    monkeypatch.setattr(decorators.ring, "failed", lambda token: seen.append(("failed", token)))
     module = make_logger(version, FORMS[version])
     plain = module._time_logger(new_group)
     make = decorators._make_decorator(

@@ -169,7 +169,7 @@ def test_an_end_looks_the_same(tmp_path: Path, name: str) -> None:
 
 
 def test_without_the_run_directory_nothing_happens(tmp_path: Path) -> None:
-    script = write(tmp_path, "import sys; print('ddpdoctor_watch.journal' in sys.modules, sys.path[1])")
+    script = write(tmp_path, "import sys; print('ddpdoctor_watch.core.journal' in sys.modules, sys.path[1])")
     for more in ({}, {"DDPDOCTOR_RUN": str(tmp_path), "DDPDOCTOR_WATCH": "0"}):
         done = subprocess.run(
             [sys.executable, str(script)],

@@ -11,7 +11,8 @@ SCRIPT = """
     import torch.distributed, torch.nn.parallel
     from torch.utils.checkpoint import checkpoint
     sys.path.insert(0, sys.argv[1])
-    from ddpdoctor_watch import budget, gathers, journal
+    from ddpdoctor_watch.core import budget, journal
+    from ddpdoctor_watch.training import gathers
 
     events = []
     budget.write = lambda event, fields: events.append(fields["class"])

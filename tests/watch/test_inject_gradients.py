@@ -11,7 +11,9 @@ SCRIPT = """
     import copy, io, json, sys, torch
     import torch.distributed, torch.nn.parallel
     sys.path.insert(0, sys.argv[1])
-    from ddpdoctor_watch import ddp, gradients, journal, progress
+    from ddpdoctor_watch.models import ddp
+    from ddpdoctor_watch.training import gradients
+    from ddpdoctor_watch.core import journal, progress
 
     events = []
     journal.write = lambda event, fields: events.append([event, fields]) or 0

@@ -21,7 +21,8 @@ SCRIPT = """
     import copy, json, pickle, sys, traceback, torch
     from torch import nn
     sys.path.insert(0, sys.argv[1])
-    from ddpdoctor_watch import journal, loads
+    from ddpdoctor_watch.core import journal
+    from ddpdoctor_watch.models import loads
 
     events = []
     journal.write = lambda event, fields: events.append([event, fields]) or 0

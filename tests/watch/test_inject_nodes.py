@@ -76,8 +76,8 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.syspath_prepend(str(INJECT))
     (tmp_path / "processes").mkdir()
-    module = importlib.import_module("ddpdoctor_watch.nodes")
-    journal = importlib.import_module("ddpdoctor_watch.journal")
+    module = importlib.import_module("ddpdoctor_watch.nodes.agents")
+    journal = importlib.import_module("ddpdoctor_watch.core.journal")
     made = World(module, tmp_path)
     monkeypatch.setattr(
         journal, "write", lambda event, fields: made.events.append({"event": event, **fields})
@@ -326,7 +326,7 @@ def test_supervisor_that_is_gone_or_says_too_much_gives_nothing(
 
 @pytest.fixture
 def sockets(world: World) -> ModuleType:
-    return importlib.import_module("ddpdoctor_watch.sockets")
+    return importlib.import_module("ddpdoctor_watch.nodes.sockets")
 
 
 def test_connections_are_read_from_the_kernel(sockets: ModuleType) -> None:
@@ -367,7 +367,7 @@ def test_ends_are_named_alike_in_both_tables(sockets: ModuleType, text: str, end
 
 def test_what_is_long_is_told_in_small_pieces_that_make_the_same(world: World) -> None:
     """Where packets above some size vanish, small ones pass."""
-    stillness = importlib.import_module("ddpdoctor_watch.stillness")
+    stillness = importlib.import_module("ddpdoctor_watch.nodes.stillness")
     sizes: list[int] = []
 
     class Small(Store):
@@ -389,7 +389,7 @@ def test_what_is_long_is_told_in_small_pieces_that_make_the_same(world: World) -
 
 @pytest.mark.parametrize("value", ["pieces 0 5", "pieces 0 99999999", "pieces x 2", "pieces 1"])
 def test_pieces_that_are_not_there_are_nothing(world: World, value: str) -> None:
-    stillness = importlib.import_module("ddpdoctor_watch.stillness")
+    stillness = importlib.import_module("ddpdoctor_watch.nodes.stillness")
     store = Store()
     store.set("ddpdoctor/still/1", value)
     head = stillness.Stillness(store, 0, [1], True)

@@ -9,7 +9,7 @@ from tests.watch.injecting import INJECT, python
 START = """
     import resource, sys, torch
     sys.path.insert(0, sys.argv[1])
-    from ddpdoctor_watch import prints
+    from ddpdoctor_watch.models import prints
 
     def one(tensor):
         return prints.measure([tensor])[0][0]

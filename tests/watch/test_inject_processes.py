@@ -288,7 +288,7 @@ def test_what_raises_in_our_hands_is_ours_unless_python_called_it_by_itself(tmp_
         tmp_path,
         """
         import signal, sys
-        from ddpdoctor_watch import journal
+        from ddpdoctor_watch.core import journal
 
         def own():
             raise LookupError("of the program, called by us")

@@ -138,7 +138,7 @@ def test_the_program_sees_nothing_of_it(tmp_path: Path, private: Path) -> None:
 
 LATER = """
     import socket
-    from ddpdoctor_watch import recorder
+    from ddpdoctor_watch.calls import recorder
     with socket.socket(socket.AF_UNIX) as asking:  # until the first one has all its threads
         asking.connect(recorder._path)
         asking.sendall(b"POST /handler/ping HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: 0\\r\\nConnection: close\\r\\n\\r\\n")
@@ -227,7 +227,7 @@ def test_the_program_goes_on_when_the_server_has_its_threads(tmp_path: Path, pri
 @pytest.mark.long
 def test_threads_are_waited_for_until_they_have_their_name(tmp_path: Path, private: Path) -> None:
     late = """
-    from ddpdoctor_watch import recorder
+    from ddpdoctor_watch.calls import recorder
     recorder._NAME, recorder.SETTLING_S, named = "late", 60.0, []
 
     def name():
@@ -303,7 +303,7 @@ def test_a_forked_child_has_none_and_gets_its_own(tmp_path: Path, private: Path)
     source = (
         BEGIN
         + """
-    from ddpdoctor_watch import recorder
+    from ddpdoctor_watch.calls import recorder
     if os.fork() == 0:
         recorder.close()  # not its own
         recorder.start()

@@ -8,8 +8,8 @@ from tests.watch.injecting import python
 from tests.watch.test_inject_loaders import START
 
 ROUNDS = """
-    import ddpdoctor_watch.calls as calls
-    from ddpdoctor_watch.rounds import Rounds
+    import ddpdoctor_watch.calls.ring as calls
+    from ddpdoctor_watch.training.rounds import Rounds
     seen = [0, 0, 0]
     calls.public_count = lambda: seen[0]
     calls.count_elements = lambda: tuple(seen[1:])
@@ -57,7 +57,7 @@ SAMPLERS = """
         def __iter__(self):
             return iter(self.rows)
 
-    from ddpdoctor_watch.loaders import _shuffles
+    from ddpdoctor_watch.training.loaders import _shuffles
     kinds = (ByLength, SequentialSampler, BatchSampler), (Further, Helped, Begun, DistributedSampler, RandomSampler)
     assert [[_shuffles(kind) for kind in row] for row in kinds] == [[False] * 3, [True] * 5]
     print("told")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset, SubsetRandomSampler, TensorDataset
 
-from ddpdoctor.watch.inject.ddpdoctor_watch import splits
+from ddpdoctor.watch.inject.ddpdoctor_watch.training import splits
 
 
 class Counted(Dataset[int]):

@@ -235,7 +235,7 @@ def test_it_is_written_down_however_the_program_ends(tmp_path: Path, end: str) -
 
 def test_a_function_whose_source_is_not_what_runs_is_left_alone(tmp_path: Path) -> None:
     source = """
-        import ddpdoctor_watch.returns as returns
+        import ddpdoctor_watch.calls.returns as returns
 
         def build():
             return len("abc")

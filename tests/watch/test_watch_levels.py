@@ -91,7 +91,7 @@ def test_looks_at_a_large_model_stay_within_their_share_and_say_so(tmp_path: Pat
 
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = sys.modules["ddpdoctor_watch.budget"]
+    watch = sys.modules["ddpdoctor_watch.core.budget"]
     watch.GRACE_NS = 0
     for step in range(600):
         model(torch.ones(4)).sum().backward()

@@ -1,6 +1,6 @@
 """What nodes on which nothing moves tell each other, as files that their agents pass on.
 
-The other half is ``ddpdoctor_watch/stillness.py``, in the elastic agent.
+The other half is ``ddpdoctor_watch/nodes/stillness.py``, in the elastic agent.
 """
 
 from __future__ import annotations

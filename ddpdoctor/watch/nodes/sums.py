@@ -1,6 +1,6 @@
 """Several nodes in one verdict: what the head makes of the others' sums.
 
-The agents carry it (``inject/ddpdoctor_watch/nodes.py``, docs/adr/0006). Everything that comes from another node is
+The agents carry it (``ddpdoctor_watch/nodes/agents.py``, docs/adr/0006). Everything that comes from another node is
 data of somebody else: read with limits, never trusted to be whole.
 """
 

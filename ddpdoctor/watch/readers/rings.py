@@ -1,4 +1,4 @@
-"""Reading the rings of calls that the ranks of a job write (``ddpdoctor_watch/calls.py``), while they write them."""
+"""Reading the rings of calls that ranks write (``ddpdoctor_watch/calls/ring.py``), while they write them."""
 
 from __future__ import annotations
 

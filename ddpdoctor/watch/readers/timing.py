@@ -74,7 +74,7 @@ def _join(one: _Column, other: _Column, sampled: int) -> _Column:
 
 
 def choose(first: int, width: int) -> int:
-    """Return the step of a column whose meetings are kept, as ``ddpdoctor_watch/clocks.py`` does."""
+    """Return the step of a column whose meetings are kept, as ``ddpdoctor_watch/training/clocks.py`` does."""
     while width > 1:
         width //= 2
         first += width * ((first // width * 2654435761 >> 13) & 1)

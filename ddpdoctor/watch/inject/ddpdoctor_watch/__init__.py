@@ -1,10 +1,14 @@
 """What ``ddpdoctor run`` puts into every Python process of a job.
 
 Runs inside other people's programs, under whatever interpreter they use, so: the standard library only,
-syntax of Python 3.8, no thread of Python's (but for an elastic agent's, see `nodes`), no signal handler, nothing
+syntax of Python 3.8, no thread of Python's (but for an elastic agent's, see `nodes.agents`), no signal handler, nothing
 printed, nothing raised. What it sees goes as one JSON object per line to
 ``$DDPDOCTOR_RUN/processes/<pid>-<start ticks>.jsonl``. Beside it Python's fault handler writes to the ``.fault``
-file, and calls of torch.distributed go into the ``.ring`` file (`calls`).
+file, and calls of torch.distributed go into the ``.ring`` file (`calls.ring`).
+
+`finder` waits for modules to be imported; `torchpatches` hooks those of torch and connects the rooms, each of which
+knows only those below it: `training` and `nodes`, `models`, `calls` and `interpreter`, `core`
+(tests/watch/test_inject_rooms.py). A process without torch loads `core` and `interpreter` alone.
 
 Events (each with ``event``, ``wall_ns`` and ``mono_ns``):
 
@@ -30,7 +34,7 @@ Events (each with ``event``, ``wall_ns`` and ``mono_ns``):
 * ``load``, ``loaded``: a checkpoint of which nothing went into a model, and that something did afterwards.
 * ``gathered``: what was gathered without a gradient and is used in a loss.
 * ``work``: asynchronous work of one call site that nobody has waited for so far; the last one of a site counts.
-* ``node``, ``peer``, ``sent``: of an elastic agent, see `nodes`.
+* ``node``, ``peer``, ``sent``: of an elastic agent, see `nodes.agents`.
 * ``trouble``: a failure of ours.
 """
 
@@ -52,16 +56,18 @@ def begin() -> None:
     if _begun or not run or os.environ.get("DDPDOCTOR_WATCH") == "0":
         return
     _begun = True
-    from . import journal
+    from .core import journal
 
     if not journal.open_journal(run):
         return
-    from . import finder, hooks, process
+    from . import finder
+    from .core import process
+    from .interpreter import hooks
 
     _watching = True
     place = process.note_start()
     try:
-        from . import streams
+        from .interpreter import streams
 
         if place["role"] == "rank":
             streams.attach(place["rank"], place["attempt"])
@@ -71,7 +77,7 @@ def begin() -> None:
         journal.failed("streams", error)
     try:
         if place["role"] == "rank" and place["world_size"] != 1:
-            from . import files
+            from .interpreter import files
 
             files.install()
     except Exception as error:
@@ -88,7 +94,8 @@ def begin() -> None:
 def settle() -> None:
     """Take the exception hooks, now that the user's own sitecustomize may have set some."""
     if _watching:
-        from . import hooks, journal
+        from .core import journal
+        from .interpreter import hooks
 
         try:
             hooks.take_excepthooks()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from . import journal
+from .core import journal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _patch(name: str, module: ModuleType) -> None:
 
             getattr(torchpatches, TARGETS[name])(module)
         else:
-            from . import patches
+            from .interpreter import patches
 
             getattr(patches, TARGETS[name])(module)
     except Exception as error:

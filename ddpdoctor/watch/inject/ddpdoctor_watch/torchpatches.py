@@ -9,37 +9,12 @@ from __future__ import annotations
 import os
 import sys
 
-from . import (
-    assembly,
-    batches,
-    budget,
-    calls,
-    clocks,
-    ddp,
-    decorators,
-    describe,
-    evaluations,
-    faults,
-    files,
-    gradients,
-    groups,
-    joins,
-    journal,
-    lifetime,
-    loaders,
-    loads,
-    modules,
-    process,
-    recorder,
-    settings,
-    steps,
-    stopwatch,
-    syncs,
-    tree,
-    works,
-    wrapping,
-)
-from .replacing import leave_uncompiled, replace
+from .calls import decorators, groups, recorder, ring, works
+from .core import budget, describe, journal, lifetime, process, stopwatch, wrapping
+from .core.replacing import leave_uncompiled, replace
+from .interpreter import faults, files, settings
+from .models import ddp, joins, loads, modules, tree
+from .training import assembly, batches, clocks, evaluations, gradients, loaders, steps, syncs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +29,7 @@ _FRAMES = 12
 
 _DDP = "DistributedDataParallel"
 _begun: dict[tuple[str, int], int] = {}
-"""What has begun and not ended: what `calls.end_other` wants."""
+"""What has begun and not ended: what `ring.end_other` wants."""
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -79,7 +54,7 @@ def patch_c10d(module: ModuleType) -> None:
     journal.write("milestone", {"name": "import", "detail": None})
     _leave_uncompiled()
     allow_tracing()
-    files.count_meetings = calls.count_meetings
+    files.count_meetings = ring.count_meetings
     wrapping.wrap(module, "_check_valid_timeout", before=_note_init_begin)
     wrapping.wrap(module, "_update_default_pg", after=_note_group)
     works.install(module)  # which gives isend and irecv another code
@@ -156,22 +131,22 @@ def patch_spawn(module: ModuleType) -> None:
 
 def patch_agent(module: ModuleType) -> None:
     """See a process become an elastic agent."""
-    from . import nodes
+    from .nodes import agents
 
     agent = module.SimpleElasticAgent
     wrapping.wrap(agent, "__init__", after=_note_agent)
-    wrapping.wrap(agent, "_exit_barrier", before=nodes.note_done)
+    wrapping.wrap(agent, "_exit_barrier", before=agents.note_done)
     # Called when the agent has ended, well or with an exception, and its store is still there.
-    wrapping.wrap(agent, "get_event_succeeded", before=nodes.leave)
-    wrapping.wrap(agent, "get_event_failed", before=nodes.leave)
+    wrapping.wrap(agent, "get_event_succeeded", before=agents.leave)
+    wrapping.wrap(agent, "get_event_failed", before=agents.leave)
 
 
 def patch_local_agent(module: ModuleType) -> None:
     """See the agent that torchrun uses look after its ranks, and stop them."""
-    from . import nodes
+    from .nodes import agents
 
-    wrapping.wrap(module.LocalElasticAgent, "_monitor_workers", before=nodes.look)
-    wrapping.wrap(module.LocalElasticAgent, "_shutdown", before=nodes.note_stopping)
+    wrapping.wrap(module.LocalElasticAgent, "_monitor_workers", before=agents.look)
+    wrapping.wrap(module.LocalElasticAgent, "_shutdown", before=agents.note_stopping)
 
 
 @lifetime.at(lifetime.FORKED)
@@ -192,7 +167,7 @@ def _note_init_begin(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     if frame.f_code.co_name != "init_process_group":
         return
     seen = frame.f_locals
-    _begun["init", 0] = calls.begin_other("init_process_group", 0, frame)
+    _begun["init", 0] = ring.begin_other("init_process_group", 0, frame)
     journal.write(
         "milestone",
         {
@@ -214,8 +189,8 @@ def _note_init_begin(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
 
 def _note_group(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     group = args[0] if args else None
-    calls.forget_groups()
-    calls.end_other(_begun.pop(("init", 0), 0))
+    ring.forget_groups()
+    ring.end_other(_begun.pop(("init", 0), 0))
     if group is None:
         assembly.note_end()
         journal.write("milestone", {"name": "destroy", "frames": describe.list_stack(frame)[:_FRAMES]})
@@ -245,7 +220,7 @@ def _note_wrapping(result: Any, frame: FrameType, args: tuple[Any, ...]) -> None
     ddp.remember(args[0], result[0], frames)
     number = ddp.number(args[0])
     members = groups.list_members(getattr(args[0], "process_group", None))
-    _begun["wrap", number] = calls.begin_other(_DDP, number, frame, ranks=members)
+    _begun["wrap", number] = ring.begin_other(_DDP, number, frame, ranks=members)
     journal.write(
         "milestone",
         {
@@ -257,7 +232,7 @@ def _note_wrapping(result: Any, frame: FrameType, args: tuple[Any, ...]) -> None
 
 
 def _note_wrapped(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
-    calls.end_other(_begun.pop(("wrap", ddp.number(args[0])), 0))
+    ring.end_other(_begun.pop(("wrap", ddp.number(args[0])), 0))
     journal.write("milestone", {"name": "wrap", "detail": describe.name_type(type(tree.find_model(args[0])))})
 
 
@@ -278,7 +253,7 @@ def _see_forwards(owner: Any) -> None:
         journal.trouble("patch", f"{owner.__name__} has no _check_sync_bufs_pre_fwd and _post_fwd")
         return
     begun: dict[int, int] = {}
-    number_of, begin, end, frame_of = ddp.number, calls.begin_forward, calls.end_other, sys._getframe
+    number_of, begin, end, frame_of = ddp.number, ring.begin_forward, ring.end_other, sys._getframe
     is_training, note, is_due = sys.modules["torch"].is_grad_enabled, ddp.note_forward, batches.is_due
     looks, enter = budget.level != budget.OFF, stopwatch.enter
     begin_search = syncs.begin_search

@@ -1,0 +1,439 @@
+"""The ring of collective calls: what this process asks of torch.distributed, written down before it is asked.
+
+A file of fixed size, mapped into memory (its layout: ddpdoctor/facts/wire.py): a call costs no system call, and what
+was written is there whatever becomes of the process, also while it holds the interpreter's lock. What repeats (call
+sites, signatures, groups) goes into the journal once and is a number here. How the calls are seen is in `decorators`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from _thread import _local, get_ident
+
+from ..core import budget, frames, journal, lifetime, process, stopwatch
+from . import groups, sites
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any
+
+    from ddpdoctor.facts import wire
+
+    from .specs import Spec
+else:
+    from .. import wire
+
+CAPACITY = 4096
+"""Records; the oldest is overwritten. 260 kB a rank."""
+INTERNED = 4000
+"""Signatures that get a number; later ones are number 0: a program that makes shapes anew at each step must not fill
+the memory of the job."""
+FORWARD = "DistributedDataParallel.forward"
+REDUCTIONS = 64
+"""Reductions whose names are remembered; those with a factor (PREMUL_SUM) are made anew for each call."""
+
+_MADE = (wire.INIT, wire.WRAP)
+_WORD = 0xFFFFFFFFFFFFFFFF
+
+
+class _Ring:
+    """The mapped file of this process and what its numbers mean."""
+
+    def __init__(self, view: Any, pack: Any, pack_number: Any, unpack: Any) -> None:
+        self.view = view
+        self.unpack = unpack
+        self.pack = pack
+        self.pack_number = pack_number
+        self.count = 0
+        self.public = 0
+        self.elements = 0
+        self.exchanged = 0
+        self.signatures: dict[object, int] = {}
+        self.sites = sites.Sites()
+        self.groups = groups.Groups()
+        self.ordinals: dict[object, int] = {}
+        self.reductions: dict[int, tuple[object, str]] = {}
+        self.reduction: tuple[object, str] = (None, "")
+        """The one that was named last."""
+        core: Any = sys.modules["torch._C"]
+        self.tensor = sys.modules["torch"].Tensor
+        self.count_modes = getattr(core, "_len_torch_function_stack", _give_one)
+        self.unseen = core.DisableTorchFunction
+        """Turns off what modes and subclasses see of attributes; nothing is computed there."""
+
+
+_ring: _Ring | None = None
+_failed = False
+_depth: Any = _local()
+settle: Callable[[int, int], object] | None = None
+"""Told of each barrier that is waited for: its number and its group."""
+gathers: Callable[[str, Any, Any, FrameType | None], object] | None = None
+"""Told of each call that gathers: operation, input, output and the caller's frame."""
+
+
+def note_beginning(spec: Spec, frame: FrameType) -> None:
+    """Write down a call of a function of which only the beginning is seen, from its own frame."""
+    try:
+        _depth.token = 0
+        if getattr(_depth, "value", 0):
+            return  # Part of a call that is written down already.
+        seen = frame.f_locals
+        _depth.token = _write(spec, (), seen, wire.END_UNKNOWN, frame.f_back)
+    except Exception as error:
+        give_up()
+        journal.failed("calls", error)
+
+
+def is_inside() -> bool:
+    """Whether this thread makes a call that is written down already: what is called in it is a part of that."""
+    if not getattr(_depth, "value", 0):
+        return False
+    _depth.token = 0
+    return True
+
+
+def take_token() -> int:
+    """Return what `end` would want for the call whose beginning this thread saw last; 0 where there is none."""
+    token: int = getattr(_depth, "token", 0)
+    _depth.token = 0
+    return token
+
+
+def begin(spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Write down that a public function is about to be called.
+
+    Returns:
+        What `end` wants.
+    """
+    depth = getattr(_depth, "value", 0)
+    _depth.value = depth + 1
+    if depth:
+        return 0
+    try:
+        return _write(spec, args, kwargs, 0, sys._getframe(3))  # behind `wrapping.guard` and the decorator
+    except Exception as error:
+        give_up()
+        journal.failed("calls", error)
+        return 0
+
+
+def give_up() -> None:
+    """Write no more calls down, and say that these are not all: no reader may take what is missing for not made."""
+    global _ring, _failed
+    ring, _ring, _failed = _ring, None, True
+    if ring is not None:
+        ring.view[: len(wire.BLIND)] = wire.BLIND
+
+
+def end(token: int) -> None:
+    """Write down that the call that `begin` gave this for has returned or raised."""
+    _depth.value -= 1
+    ring = _ring
+    if token and ring is not None:
+        ring.pack_number(ring.view, token + wire.END_AT, time.monotonic_ns())
+        stopwatch.end_call()
+
+
+def failed(token: int) -> None:
+    """Write down that the call that `begin` gave this for has raised: whether it took part is not known."""
+    ring = _ring
+    if token and ring is not None:
+        ring.view[token + wire.FLAGS_AT] |= wire.RAISED
+
+
+def begin_other(op: str, index: int, frame: FrameType | None, **more: object) -> int:
+    """Write down that something begins that is no public collective but may wait for other ranks.
+
+    Args:
+        op: What, e.g. ``DistributedDataParallel``.
+        index: Which of several.
+        frame: Where.
+        more: What else makes it another signature.
+
+    Returns:
+        What `end_other` wants.
+    """
+    return _begin_other((op, index, *more.values()), frame, more)
+
+
+def begin_forward(index: int, syncs: bool, reduces: bool, frame: FrameType | None) -> int:
+    """Do the same for a forward of DistributedDataParallel: it broadcasts buffers; its backward reduces."""
+    return _begin_other((FORWARD, index, syncs, reduces), frame, None)
+
+
+def _begin_other(key: tuple[object, ...], frame: FrameType | None, more: dict[str, object] | None) -> int:
+    ring = _ring or _open()
+    if ring is None:
+        return 0
+    signature = ring.signatures.get(key)
+    if signature is None:
+        fields = dict(zip(("syncs", "reduces"), key[2:])) if more is None else more
+        signature = _intern_signature(ring, key, {"op": key[0], "index": key[1], **fields})
+    place = key[:2]
+    ordinal = ring.ordinals[place] = ring.ordinals.get(place, 0) + 1
+    return _append(ring, ordinal, signature, ring.sites.find(frame), 0, -1, 0, wire.OTHER)
+
+
+def end_other(token: int) -> None:
+    """Write down that it has ended."""
+    ring = _ring
+    if token and ring is not None:
+        ring.pack_number(ring.view, token + wire.END_AT, time.monotonic_ns())
+
+
+def forget_groups() -> None:
+    """The default group was made or destroyed: names of groups mean others from now on."""
+    ring = _ring
+    if ring is not None:
+        ring.groups.forget()
+
+
+@lifetime.at(lifetime.FORKED)
+def after_fork() -> None:
+    """A forked child has a ring of its own, once it calls something."""
+    global _ring, _failed
+    ring, _ring, _failed = _ring, None, False
+    frames.after_fork()
+    if ring is not None:
+        ring.view.close()  # The child's mapping only.
+
+
+def _write(
+    spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any], flags: int, frame: FrameType | None
+) -> int:
+    ring = _ring or _open()
+    if ring is None:
+        return 0
+    ring.public += 1
+    given: dict[Any, Any] = {**spec.defaults, **kwargs}
+    given.update(zip(spec.places, args))
+    if spec.makes:
+        return _write_maker(ring, spec.name, given, frame)
+    get = given.get
+    tensor: Any = get(spec.tensor)
+    reduction = get("op")
+    reduction = _name_reduction(ring, reduction) if reduction is not None else None
+    if type(tensor) is ring.tensor and not ring.count_modes():
+        elements = tensor.numel()
+        key = (spec.name, tensor.shape if spec.compared else None, tensor.dtype, tensor.device, reduction)
+    else:
+        elements, key = _describe_given(ring, spec, tensor, reduction)
+    if spec.two_sided:
+        ring.exchanged += elements
+    else:
+        ring.elements += elements
+    signature = ring.signatures.get(key)
+    if signature is None:
+        signature = _intern_signature(ring, key, _describe_signature(key))
+    group = ring.groups.find(get("group"))
+    peer = -1
+    for name in spec.peers:
+        value = get(name)
+        if value is not None:
+            peer = max(-1, min(int(value), 0x7FFFFFFF))
+            if name[0] == "g":  # group_src, group_dst
+                peer = ring.groups.find_member(group, peer)
+            break
+    else:
+        if spec.rooted:
+            # Where neither is given (torch.distributed, 2.6 and later).
+            peer = ring.groups.find_member(group, 0)
+    tag = get("tag")
+    tag = max(-0x80000000, min(tag, 0x7FFFFFFF)) if type(tag) is int else 0
+    if spec.two_sided:
+        flags |= wire.POINT_TO_POINT
+        kind: tuple[object, ...] = (group, spec.sends, peer, tag)
+    else:
+        kind = (group,)
+    if get("async_op"):
+        flags |= wire.ASYNC
+    ordinal = ring.ordinals[kind] = ring.ordinals.get(kind, 0) + 1
+    token = _append(ring, ordinal, signature, ring.sites.find(frame), group, peer, tag, flags)
+    if spec.gathered is not None and gathers is not None:
+        gathers(spec.name, tensor, get(spec.gathered), frame)
+    if not spec.two_sided and ring.groups.count_members(group) >= budget.ranks:
+        stopwatch.begin_call(not flags & (wire.ASYNC | wire.END_UNKNOWN))
+    if spec.settles and settle is not None and not flags & wire.ASYNC:
+        settle(ring.count, group)
+    return token
+
+
+def _describe_given(
+    ring: _Ring, spec: Spec, tensor: Any, reduction: str | None
+) -> tuple[int, tuple[Any, ...]]:
+    """Return the elements of what a call is given, whatever that is, and the key of its signature."""
+    with ring.unseen():
+        shape = getattr(tensor, "shape", None)
+        return _count(tensor), (
+            spec.name,
+            tuple(shape) if shape is not None and spec.compared else None,
+            getattr(tensor, "dtype", None),
+            getattr(tensor, "device", None),
+            reduction,
+        )
+
+
+def count() -> int:
+    """Return how many calls have been written down."""
+    return _ring.count if _ring is not None else 0
+
+
+def read_record(token: int) -> tuple[int, int, int, int]:
+    """Return number, signature, call site and group of a call that `begin` gave this for."""
+    ring = _ring
+    if ring is None:
+        return 0, 0, 0, 0
+    number, _, _, _, signature, site, group = ring.unpack(ring.view, token)
+    return number, signature, site, group
+
+
+def describe_signature(number: int) -> tuple[str, str | None]:
+    """Return operation and device of a signature; no words where it has no number."""
+    for key, known in _ring.signatures.items() if _ring is not None else ():
+        if known == number and isinstance(key, tuple) and len(key) > 3:
+            return str(key[0]), getattr(key[3], "type", None)
+    return "", None
+
+
+def name_group(number: int) -> str | None:
+    """Return torch's name of a group."""
+    return _ring.groups.name(number) if _ring is not None else None
+
+
+def _give_one() -> int:
+    """Stand in for what this torch cannot count."""
+    return 1
+
+
+def _count(given: Any) -> int:
+    """Return the elements of a tensor, or of a list of them."""
+    if isinstance(given, (list, tuple)):
+        return sum(map(_count, given))
+    count = getattr(given, "numel", None)
+    return int(count()) if count is not None else 0
+
+
+def _write_maker(ring: _Ring, name: str, given: dict[Any, Any], frame: FrameType | None) -> int:
+    """Write down that a group is about to be made."""
+    ranks = given.get("ranks")
+    key = (name, tuple(ranks) if isinstance(ranks, (list, tuple)) else None)
+    signature = ring.signatures.get(key)
+    if signature is None:
+        listed = [int(rank) for rank in key[1]] if key[1] is not None else None
+        signature = _intern_signature(ring, key, {"op": name, "ranks": listed})
+    ordinal = ring.ordinals[key] = ring.ordinals.get(key, 0) + 1
+    named = name == "new_group" and not given.get("use_local_synchronization")
+    # The place of a tag, which such a call has none of: one more than the number that becomes the group's name.
+    tag = groups.count_made() + 1 if named else 0
+    return _append(ring, ordinal, signature, ring.sites.find(frame), 0, -1, tag, 0)
+
+
+def _name_reduction(ring: _Ring, reduction: Any) -> str:
+    """Return its name; torch itself takes longer for that than we do for all the rest."""
+    known = ring.reduction
+    if known[0] is reduction:
+        return known[1]
+    found = ring.reductions.get(id(reduction))
+    if found is None or found[0] is not reduction:
+        if len(ring.reductions) >= REDUCTIONS:
+            ring.reductions.clear()
+        found = ring.reductions[id(reduction)] = (reduction, str(reduction))
+    ring.reduction = found
+    return found[1]
+
+
+def _append(
+    ring: _Ring, ordinal: int, signature: int, site: int, group: int, peer: int, tag: int, flags: int
+) -> int:
+    number = ring.count = ring.count + 1
+    place = wire.HEADER + (number - 1) % CAPACITY * wire.RECORD
+    ring.pack(
+        ring.view, place, number, time.monotonic_ns(), 0, ordinal, signature, site, group,
+        peer, tag, flags, get_ident() & _WORD,
+    )  # fmt: skip
+    ring.pack_number(ring.view, wire.COUNT_AT, number)
+    return place
+
+
+def _open() -> _Ring | None:
+    """Make the file, its space reserved: writing to a mapped page that the disk has no room for is a bus error."""
+    global _ring, _failed
+    folder = journal.folder()
+    if _failed or not folder:
+        return None
+    _failed = True  # Once; a thread that comes meanwhile goes without.
+    try:
+        import mmap
+        import struct
+
+        ticks, _ = journal.read_ticks("self")
+        path = os.path.join(folder, f"{os.getpid()}-{ticks}.ring")
+        size = wire.HEADER + CAPACITY * wire.RECORD
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+            view = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        thread = process.main_thread & _WORD
+        struct.pack_into(
+            wire.HEAD_FORMAT, view, 0, wire.MAGIC, CAPACITY, wire.RECORD, os.getpid(), ticks, thread
+        )
+        frames.begin()
+        _ring = _Ring(
+            view,
+            struct.Struct(wire.RECORD_FORMAT).pack_into,
+            struct.Struct("<Q").pack_into,
+            struct.Struct(wire.RECORD_FORMAT[:8]).unpack_from,
+        )
+    except (OSError, ValueError, ImportError, AttributeError) as error:
+        journal.trouble("calls", error)
+        return None
+    return _ring
+
+
+def _intern_signature(ring: _Ring, key: object, fields: dict[str, object]) -> int:
+    if len(ring.signatures) >= INTERNED:
+        return 0
+    number = ring.signatures[key] = len(ring.signatures) + 1
+    journal.write("signature", {"number": number, **fields})
+    return number
+
+
+def _describe_signature(key: tuple[Any, ...]) -> dict[str, object]:
+    name, shape, dtype, device, reduction = key
+    return {
+        "op": name,
+        "shape": [int(size) for size in shape] if shape is not None else None,
+        "dtype": str(dtype).rpartition(".")[2] if dtype is not None else None,
+        "device": getattr(device, "type", None),
+        "reduction": reduction.rpartition(".")[2].lower() if reduction is not None else None,
+    }
+
+
+def is_watching() -> bool:
+    """Whether this process has begun to make a process group."""
+    return _ring is not None
+
+
+def public_count() -> int:
+    """Return how many public functions of torch.distributed were called."""
+    return _ring.public if _ring is not None else 0
+
+
+def count_meetings() -> tuple[int, int]:
+    """Return how many synchronization points this rank has passed: public functions; groups and wrappers made."""
+    ring = _ring
+    if ring is None:
+        return 0, 0
+    made = (count for key, count in list(ring.ordinals.items()) if isinstance(key, tuple) and key[0] in _MADE)
+    return ring.public, sum(made)
+
+
+def count_elements() -> tuple[int, int]:
+    """Return how many elements of tensors they were given: collectives, and sends and receives."""
+    return (_ring.elements, _ring.exchanged) if _ring is not None else (0, 0)

@@ -1,0 +1,134 @@
+"""Which frames are the user's: a finding names lines of the program, not of torch, of a package or of ours."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from . import describe, process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
+    from ddpdoctor.facts import ownership
+else:
+    from .. import ownership
+
+DEPTH = 60
+"""Frames that are looked through for those that are the user's."""
+CALLERS = 3
+"""Of the user's frames that make a place."""
+_CODES = 20_000
+"""Code objects that are remembered."""
+
+_roots: ownership.Roots | None = None
+"""Folders whose files are not the user's; None as long as nothing can be told."""
+_own: dict[int, tuple[CodeType, bool]] = {}
+"""Whether a code object is the user's, by its id: the hash of one is made anew each time, from all of its names."""
+
+
+def begin() -> None:
+    """Tell frames apart from now on: torch is imported, and a process group about to be made."""
+    global _roots
+    _roots = find_roots()
+
+
+def find_roots() -> ownership.Roots:
+    """Tell which folders are Python's, torch's, as far as it is imported, and ours."""
+    torch = getattr(sys.modules.get("torch"), "__file__", None)
+    python = getattr(os, "__file__", None)
+    return ownership.Roots(
+        python=[os.path.dirname(python)] if python else [],
+        torch=[os.path.dirname(torch)] if torch else [],
+        ours=[os.path.dirname(os.path.dirname(ownership.__file__))],
+        scripts=[os.path.dirname(sys.executable)] if sys.executable else [],
+        command=process.is_command(),
+    )
+
+
+def after_fork() -> None:
+    """A forked child tells nothing of itself before it calls something."""
+    global _roots
+    _roots = None
+
+
+def is_own(frame: FrameType) -> bool:
+    """Whether a frame is the user's."""
+    return find_near(frame, 1) is not None
+
+
+def find_own(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame that is the user's, from one outwards; None where there is none."""
+    return find_near(frame, DEPTH)
+
+
+def find_near(frame: FrameType | None, most: int) -> FrameType | None:
+    """Return the innermost frame that is the user's among the next so many outwards; None where there is none."""
+    own = _own
+    while frame is not None and most > 0 and _roots is not None:
+        code = frame.f_code
+        known = own.get(id(code))
+        if known is None or known[0] is not code:
+            known = _learn(code)
+        if known[1]:
+            return frame
+        frame = frame.f_back
+        most -= 1
+    return None
+
+
+def list_own(frame: FrameType | None, most: int) -> list[list[object]]:
+    """Return the stack from the innermost frame that is the user's, so many frames of it; none where there is none."""
+    own = find_own(frame)
+    return describe.list_stack(own)[:most] if own is not None else []
+
+
+def find_place(frame: FrameType | None) -> tuple[FrameType | None, tuple[object, ...]]:
+    """Return the innermost frame that is the user's, and a key of the lines of his that lead there.
+
+    Up to `CALLERS` of them: a helper that is called from two lines is two places.
+    """
+    looked = 0
+    own = _own
+    key: list[object] = []
+    first = None
+    while frame is not None and looked < DEPTH and len(key) < 2 * CALLERS:
+        code = frame.f_code
+        known = own.get(id(code))
+        if known is None or known[0] is not code:
+            known = _learn(code)
+            if known[1] and own.get(id(code)) is not known:
+                return None, ()
+        if known[1]:
+            first = first or frame
+            key += (id(code), frame.f_lasti)
+        frame = frame.f_back
+        looked += 1
+    return first, tuple(key)
+
+
+def list_way(frame: FrameType | None) -> tuple[tuple[tuple[CodeType, int], ...], bool]:
+    """Return what a place's key was made of: code of each frame, and where in it, -1 for one that is not the user's.
+
+    Returns:
+        The frames, none where there are too many; and whether the last one is the outermost.
+    """
+    way: list[tuple[CodeType, int]] = []
+    own = 0
+    while frame is not None and own < CALLERS:
+        if len(way) >= DEPTH:
+            return (), False
+        mine = is_own(frame)
+        own += mine
+        way.append((frame.f_code, frame.f_lasti if mine else -1))
+        frame = frame.f_back
+    return tuple(way), own < CALLERS
+
+
+def _learn(code: CodeType) -> tuple[CodeType, bool]:
+    """Judge a code object, and remember it as long as there is room."""
+    known = code, ownership.find_owner(code.co_filename, _roots or ownership.UNKNOWN) == ownership.USER
+    if len(_own) < _CODES:
+        _own[id(code)] = known  # Which keeps the code, so that its id stays its own.
+    return known

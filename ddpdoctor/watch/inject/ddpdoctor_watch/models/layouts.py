@@ -1,0 +1,155 @@
+"""How a model is shared out over the ranks: meshes, sharded parameters, and the groups that there are.
+
+Read from the models and tensors that are looked at anyway (`steps`), by attribute: nothing is replaced, and nothing is
+asked of torch that would wait for other ranks.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ..calls import groups
+from ..core import journal
+from . import tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from ddpdoctor.facts import strategies
+else:
+    from .. import strategies
+
+_GROUPS = 256
+"""Process groups of this rank that are listed."""
+_MESH = "mesh_"
+"""What torch.distributed.device_mesh puts before the name of a dimension in the description of its group."""
+
+
+def describe(models: list[Any], tensors: list[Any]) -> dict[str, object] | None:
+    """Return how models are shared out; None where only DistributedDataParallel does, or nothing.
+
+    Args:
+        models: That tensors belong to.
+        tensors: Parameters and buffers that are looked at, DTensors as they are.
+
+    Returns:
+        ``axes``: strategy or "group", name, ranks, of each set of ranks that this one belongs to; ``pieces``: which
+        piece of a tensor this rank holds, as a text that is equal on the ranks that hold the same, and places of the
+        tensors.
+    """
+    axes: dict[tuple[str, str, tuple[int, ...]], None] = {}
+    pieces: dict[str, list[int]] = {}
+    try:
+        data, flat = _find_sharded(models, axes)
+        for place, tensor in enumerate(tensors):
+            piece = flat.get(id(tensor)) or (
+                _describe_piece(tensor, data, axes) if type(tensor).__name__ == "DTensor" else ""
+            )
+            if piece:
+                pieces.setdefault(piece, []).append(place)
+        for name, ranks in _list_groups():
+            axes[("group", name, ranks)] = None
+    except Exception as error:
+        journal.failed("layout", error)
+    if not axes and not pieces:
+        return None
+    return {
+        "axes": [[how, name, list(ranks)] for how, name, ranks in axes],
+        "pieces": [[piece, places] for piece, places in pieces.items()],
+    }
+
+
+def _find_sharded(
+    models: list[Any], axes: dict[tuple[str, str, tuple[int, ...]], None]
+) -> tuple[set[tuple[str, tuple[int, ...]]], dict[int, str]]:
+    """Find the modules that FSDP shards; note their axes.
+
+    Returns:
+        Name and ranks of the dimensions over which fully_shard shards, and the pieces of flat parameters by their id.
+    """
+    data: set[tuple[str, tuple[int, ...]]] = set()
+    flat: dict[int, str] = {}
+    for model in models:
+        for _, module in tree.list_modules(model):
+            kinds = {kind.__name__ for kind in type(module).__mro__}
+            if strategies.FSDP1.name in kinds:
+                flat.update(_describe_flat(module, axes))
+            elif "FSDPModule" in kinds:
+                for mesh in _list_meshes(module):
+                    for dimension in range(mesh.ndim):
+                        name, ranks = _read_dimension(mesh, dimension)
+                        if len(ranks) > 1:
+                            data.add((name, ranks))
+                            axes[(strategies.FSDP2.name, name, ranks)] = None
+    return data, flat
+
+
+def _list_meshes(module: Any) -> Iterator[Any]:
+    state = module._get_fsdp_state()
+    held = getattr(state, "_fsdp_param_groups", None)
+    if held is None:
+        one = getattr(state, "_fsdp_param_group", None)
+        held = [one] if one is not None else []
+    for each in held:
+        yield each.mesh_info.mesh
+
+
+def _describe_flat(module: Any, axes: dict[tuple[str, str, tuple[int, ...]], None]) -> dict[int, str]:
+    """Note the axes of one FullyShardedDataParallel; return the pieces of its own flat parameter."""
+    held = vars(module)
+    sharding = str(getattr(held.get("sharding_strategy"), "name", ""))
+    ranks = groups.list_members(held.get("process_group")) or ()
+    between = groups.list_members(held["_inter_node_pg"]) if held.get("_inter_node_pg") is not None else None
+    for members in (ranks, between or ()):
+        if len(members) > 1:
+            axes[(strategies.FSDP1.name, "", tuple(members))] = None
+    handle = held.get("_handle")
+    if handle is None or sharding == "NO_SHARD" or len(ranks) < 2:
+        return {}
+    rank = held["process_group"].rank()
+    piece = f"{rank}/{len(ranks)}"
+    found = {id(handle.flat_param): piece}
+    for each in getattr(handle.flat_param, "_params", None) or ():
+        found[id(each)] = piece
+    return found
+
+
+def _describe_piece(
+    tensor: Any, data: set[tuple[str, tuple[int, ...]]], axes: dict[tuple[str, str, tuple[int, ...]], None]
+) -> str:
+    """Return which piece of a DTensor this rank holds; empty where every rank of its mesh holds the whole."""
+    spec = tensor._spec
+    mesh, told = spec.mesh, []
+    coordinate = mesh.get_coordinate()
+    for dimension, placement in enumerate(spec.placements):
+        name, ranks = _read_dimension(mesh, dimension)
+        if len(ranks) < 2:
+            continue
+        if (name, ranks) not in data:
+            axes[(strategies.DTENSOR.name, name, ranks)] = None
+        if not placement.is_replicate() and coordinate is not None:
+            told.append(f"{name}{coordinate[dimension]}/{len(ranks)}")
+    return " ".join(told)
+
+
+def _read_dimension(mesh: Any, dimension: int) -> tuple[str, tuple[int, ...]]:
+    """Return the name of a mesh's dimension and the ranks along it that this one belongs to."""
+    names = mesh.mesh_dim_names
+    ranks = groups.list_members(mesh.get_group(dimension)) or ()
+    return (str(names[dimension]) if names else "", tuple(ranks))
+
+
+def _list_groups() -> list[tuple[str, tuple[int, ...]]]:
+    """Return the groups of this rank besides that of all ranks: names of mesh dimensions, and members."""
+    world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
+    held = list(getattr(world, "pg_group_ranks", None) or {})[:_GROUPS]
+    everyone = max((len(world.pg_group_ranks[group]) for group in held), default=0)
+    found = []
+    for group in held:
+        ranks = tuple(sorted(int(rank) for rank in world.pg_group_ranks[group]))
+        if 1 < len(ranks) < everyone:
+            told = str(getattr(group, "group_desc", "") or "")
+            found.append((told[len(_MESH) :] if told.startswith(_MESH) else "", ranks))
+    return list(dict.fromkeys(found))

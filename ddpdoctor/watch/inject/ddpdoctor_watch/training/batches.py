@@ -1,0 +1,120 @@
+"""What the model is given: fingerprints of the first batches of an epoch, taken at the door of its forward.
+
+There, and not at the loader's, because whatever makes batches ends there: loaders of any kind, generators,
+tensors made by hand.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from ..core import budget, frames, lifetime, unseen
+from ..models import prints
+from . import loaders
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
+
+FIRST = 3
+"""Batches of an epoch that are looked at."""
+EPOCHS = 3
+"""Epochs that are looked at, and those whose number is a power of two."""
+_FRAMES = 6
+
+_counts: dict[tuple[int, int, int], int] = {}
+"""Model, place of the loader and epoch -> batches seen."""
+_done: dict[int, tuple[int, int]] = {}
+"""Model -> place and epoch of which it has seen enough."""
+_MOST = 1000
+
+
+def is_due(model: int) -> bool:
+    """Whether it is time to look at what a wrapper's forward is given; counts it where it is.
+
+    Args:
+        model: The wrapper's number.
+    """
+    reading = loaders.current()
+    if _done.get(model) == reading:
+        return False
+    due = _is_due(model, *reading)
+    if not due:
+        _done[model] = reading
+    return due
+
+
+def take_forward(model: int, frame: FrameType) -> None:
+    """Look at what a wrapper's forward is given, once it is due.
+
+    Args:
+        model: The wrapper's number.
+        frame: Of DistributedDataParallel._pre_forward.
+    """
+    place, epoch = loaders.current()
+    seen = frame.f_locals
+    joining = getattr(getattr(seen.get("self"), "_join_config", None), "enable", False) is True
+    _take(model, place, epoch, (seen.get("inputs"), seen.get("kwargs")), frame, joining)
+
+
+def take_call(model: int, frame: FrameType) -> None:
+    """Look at what a model that is not wrapped is given, by position, in the frame of its call."""
+    place, epoch = loaders.current()
+    if _is_due(model, place, epoch):
+        _take(model, place, epoch, frame.f_locals.get("args", ()), frame, False)
+
+
+@lifetime.at(lifetime.FORKED)
+def after_fork() -> None:
+    """A forked child starts anew."""
+    _counts.clear()
+    _done.clear()
+
+
+def _is_due(model: int, place: int, epoch: int) -> bool:
+    if budget.level == budget.LIGHT:
+        return False
+    if epoch > EPOCHS and epoch & (epoch - 1):
+        return False
+    key = (model, place, epoch)
+    count = _counts.get(key, 0)
+    if count >= FIRST or (not count and len(_counts) >= _MOST):
+        return False
+    _counts[key] = count + 1
+    return True
+
+
+@unseen.behind
+def _take(model: int, place: int, epoch: int, given: Any, frame: FrameType, joining: bool) -> None:
+    if prints.explain_busy() is not None or not budget.affordable():
+        return
+    began = time.monotonic_ns()
+    tensors = prints.find_tensors(given)
+    shapes: list[object] = [[int(size) for size in each.shape] for each in tensors]
+    measured = prints.measure(tensors)
+    index = _counts[model, place, epoch]
+    fields: dict[str, object] = {
+        "model": model,
+        "loader": place,
+        "epoch": epoch,
+        "index": index,
+        "print": prints.fold(measured, shapes) if any(each is not None for each in measured) else None,
+        "shapes": shapes[:4],
+        "draws": _read_draws() if all(each.device.type == "cpu" for each in tensors) else None,
+        "joining": joining,
+    }
+    if index == 1:
+        fields["frames"] = frames.list_own(frame, _FRAMES)
+    budget.write("batch", fields)
+    budget.spend(began)
+
+
+def _read_draws() -> str:
+    """Return a digest of how far torch's own random numbers are: what dropout and augmentation here draw next."""
+    torch = sys.modules["torch"]
+    state = torch.random.default_generator.get_state().view(torch.int64)
+    # By place: of two counters in it one goes up as the other goes down.
+    weights = torch.arange(1, len(state) + 1, dtype=torch.int64, device="cpu")
+    return f"{int((state * weights).sum()) & (1 << 64) - 1:x}"

@@ -1,0 +1,51 @@
+"""What the program's own collectives carry between two steps: which steps come after an averaging of parameters.
+
+A loss that is reduced carries next to nothing; gradients or parameters that are averaged by hand carry all of them.
+Rounds of different weight are counted each for itself, so that the first parameters that are averaged are noticed
+among many losses that are reduced. What is carried is the same on every rank.
+"""
+
+from __future__ import annotations
+
+from ..calls import ring
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_PARTS = 2
+"""Of the parameters, that two rounds of one kind may differ by: half of them."""
+_KINDS = 16
+_MOST = 64
+"""Rounds of a kind after which the following step is no more looked at."""
+
+
+class Rounds:
+    """Of one optimizer.
+
+    Args:
+        parameters: That it steps.
+    """
+
+    def __init__(self, parameters: list[Any]) -> None:
+        self.elements = max(1, sum(int(each.numel()) for each in parameters))
+        self.calls = ring.public_count()
+        self.carried, _ = self.told = ring.count_elements()
+        self.kinds: dict[int, int] = {}
+
+    def is_telling(self) -> bool:
+        """Whether collectives were called since the last step of which there were 1, 2, 4, 8 … alike."""
+        count = ring.public_count()
+        if count == self.calls:
+            return False
+        carried, _ = ring.count_elements()
+        kind = min(_KINDS, _PARTS * (carried - self.carried) // self.elements)
+        self.calls, self.carried = count, carried
+        seen = self.kinds[kind] = self.kinds.get(kind, 0) + 1
+        return not seen & (seen - 1) and seen <= _MOST
+
+    def tell(self) -> tuple[float, float]:
+        """Return how often all parameters were carried, and sent or received, since this was asked last."""
+        before, self.told = self.told, ring.count_elements()
+        carried, exchanged = (now - then for now, then in zip(self.told, before))
+        return round(carried / self.elements, 3), round(exchanged / self.elements, 3)

@@ -1,0 +1,197 @@
+"""How a program uses its wrapper: reductions for each step, no_sync, the search for unused parameters, DataParallel."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from ..core import describe, frames, journal, lifetime, unseen
+from ..models import ddp
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
+
+_FRAMES = 8
+_WARM = 3
+"""Searches of a wrapper that are not timed: the first ones come with much else that is done once."""
+_UNENCLOSED = 8
+"""Of the backwards of one wrapper that no_sync alone encloses, the first, second, fourth … up to this one are written
+down."""
+
+
+class _State:
+    """Of this process."""
+
+    def __init__(self) -> None:
+        self.kept = 0
+        self.seen: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
+        self.unenclosed: dict[int, int] = {}
+        self.costs: dict[int, _Cost] = {}
+        self.searching = 0
+        """Number of the wrapper that searches now."""
+        self.began = 0
+
+
+class _Cost:
+    """What searches of one wrapper for unused parameters took, but for the first ones."""
+
+    def __init__(self) -> None:
+        self.searches = 0
+        self.spent_ns = 0
+        self.first_ns = self.last_ns = 0
+
+
+_state = _State()
+_plain: tuple[Any, ...] = ()
+"""Torch's classes of tensors that are not subclasses of anybody's."""
+
+
+def install() -> None:
+    """Know the classes of torch's own; called when a group of several ranks has been made."""
+    global _plain
+    torch: Any = sys.modules["torch"]
+    _plain = torch.Tensor, torch.nn.Parameter
+
+
+@lifetime.at(lifetime.FORKED)
+def after_fork() -> None:
+    """A forked child starts anew."""
+    global _state
+    _state = _State()
+
+
+def note_backward(frame: FrameType) -> None:
+    """Count a backward that adds to gradients that are there, and see one that no_sync encloses but not its forward."""
+    for entry in ddp.list_entries():
+        wrapper = entry.wrapper()
+        if wrapper is None:
+            continue
+        if not getattr(wrapper, "require_backward_grad_sync", True):
+            _note_unenclosed(entry.number, frame)
+        first = entry.parameters[0]() if entry.parameters else None
+        if first is not None and (_has_gradient if type(first) in _plain else _ask_unseen)(first):
+            _state.kept += 1
+
+
+def _has_gradient(parameter: Any) -> bool:
+    return parameter.is_leaf and parameter.grad is not None
+
+
+_ask_unseen = unseen.behind(_has_gradient)
+
+
+def begin_search(number: int) -> None:
+    """A wrapper that searches has made a forward: the search is next, where gradients are recorded."""
+    _state.searching, _state.began = number, time.monotonic_ns()
+
+
+def end_search(_: Any, frame: FrameType, args: Any) -> None:
+    """The search is over, if there was one."""
+    number, _state.searching = _state.searching, 0
+    wrapper = frame.f_locals.get("self")
+    torch: Any = sys.modules["torch"]
+    if not number or not torch.is_grad_enabled() or not getattr(wrapper, "require_backward_grad_sync", False):
+        return
+    cost = _state.costs.setdefault(number, _Cost())
+    now = time.monotonic_ns()
+    cost.searches += 1
+    if cost.searches <= _WARM:
+        cost.first_ns = now
+    else:
+        cost.spent_ns += now - _state.began
+        cost.last_ns = now
+
+
+def note_look(optimizer: int, optimizers: int, step: int, backwards: int) -> None:
+    """Write down how many backwards and reductions the steps since the last look took, after a step.
+
+    Args:
+        optimizer: Its number.
+        optimizers: How many there are.
+        step: From 1.
+        backwards: That were begun so far.
+    """
+    wrappers = ddp.list_wrappers()
+    if len(wrappers) == optimizers == 1:
+        synced, alone, _ = ddp.count_forwards(wrappers[0][0])
+        seen = (step, backwards, _state.kept, synced, alone)
+        counts = [now - before for now, before in zip(seen, _state.seen)]
+        _state.seen = seen
+        journal.write(
+            "pace",
+            {
+                "number": wrappers[0][0],
+                "step": step,
+                **dict(zip(("steps", "backwards", "kept", "synced", "alone"), counts)),
+            },
+        )
+    for number, wrapper in wrappers:
+        _note_search(number, wrapper, step)
+
+
+def note_data_parallel(device_type: Any, frame: FrameType, args: Any) -> None:
+    """Write down that a DataParallel is made."""
+    if frame.f_code.co_name != "__init__":
+        return
+    torch: Any = sys.modules["torch"]
+    seen = frame.f_locals
+    given = seen.get("device_ids")
+    count = len(given) if isinstance(given, (list, tuple)) else None
+    if device_type is None:
+        count = 0
+    elif count is None and device_type == "cuda":
+        count = torch.cuda.device_count()
+    journal.write(
+        "data-parallel",
+        {
+            "class": describe.name_type(type(seen.get("module"))),
+            "count": count,
+            "frames": frames.list_own(frame, _FRAMES),
+        },
+    )
+
+
+def _note_unenclosed(number: int, frame: FrameType) -> None:
+    if ddp.count_forwards(number)[2] != 1:
+        return  # its forward was under no_sync too
+    count = _state.unenclosed[number] = _state.unenclosed.get(number, 0) + 1
+    if count & (count - 1) or count > _UNENCLOSED:
+        return
+    journal.write(
+        "unenclosed",
+        {
+            "number": number,
+            "count": count,
+            "frames": frames.list_own(frame, _FRAMES),
+        },
+    )
+
+
+def _note_search(number: int, wrapper: Any, step: int) -> None:
+    """Write down what a wrapper that searches for unused parameters has found, by what it logs of itself.
+
+    It logs the first ten iterations and each hundredth (torch/csrc/distributed/c10d/logger.cpp).
+    """
+    if not getattr(wrapper, "find_unused_parameters", False) or getattr(wrapper, "static_graph", False):
+        return
+    logged = getattr(getattr(wrapper, "logger", None), "_get_ddp_logging_data", None)
+    if logged is None:
+        return
+    numbers = logged().ints_map
+    cost = _state.costs.get(number)
+    timed = max(0, cost.searches - _WARM) if cost is not None else 0
+    if numbers.get("iteration", 0) > 0:
+        journal.write(
+            "search",
+            {
+                "number": number,
+                "step": step,
+                "iteration": numbers["iteration"],
+                "unused": numbers.get("unused_parameter_size"),
+                "timed": timed,
+                "each_ns": cost.spent_ns // timed if cost is not None and timed else None,
+                "apart_ns": (cost.last_ns - cost.first_ns) // timed if cost is not None and timed else None,
+            },
+        )
