@@ -1,7 +1,7 @@
 """What is true of the ways in which ranks share out a model and its data, once: one row for each strategy.
 
 Another strategy is a row here and, where a look at its modules or tensors is needed, a function in
-``ddpdoctor_watch/layouts.py``. Processes of a job load this too: no imports.
+``ddpdoctor_watch/models/layouts.py``. Processes of a job load this too: no imports.
 """
 
 from __future__ import annotations

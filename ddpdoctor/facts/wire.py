@@ -1,7 +1,7 @@
 """The wire between a process of a job and its readers: the file of calls that it writes and others read meanwhile.
 
 The process maps the file, so that a call costs no system call and what was written stays whatever becomes of the
-process. The rest of what a process tells are events of its journal.
+process. The rest of what a process reports are events of its journal (`events`).
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ def test_scales_of_ranks_that_hold_other_models_are_not_compared() -> None:
     assert len(judge(find_scalers, Numerics(scales=sum(rows, ())))) == 1
 
 
-def fold(*events: dict[str, Any]) -> Numerics:
+def fold(*events: Any) -> Numerics:
     numbers = RankNumbers()
     for event in events:
         numbers.take(event)
@@ -331,11 +331,12 @@ def test_batch_norm_is_told_of_the_ranks_of_all_groups() -> None:
 
 
 def test_buffers_of_an_evaluation_are_folded_to_who_has_the_same() -> None:
-    event = {"event": "evaluation", "number": 1, "index": 2, "step": 8, "door": "module", "broadcasts": True,
+    event: Any = {"event": "evaluation", "number": 1, "index": 2, "step": 8, "door": "module", "broadcasts": True,
              "names": ["mean", "odd"], "each": [["a", 1.0], None]}  # fmt: skip
     ranks = {rank: RankNumbers() for rank in range(3)}
     for rank, numbers in ranks.items():
-        numbers.take({**event, "each": [["b" if rank == 1 else "a", 1.0], None]})
+        own: Any = {**event, "each": [["b" if rank == 1 else "a", 1.0], None]}
+        numbers.take(own)
     (look,) = fold_numbers(ranks, Shortener(Path.cwd()), lambda rank, place: "").evaluations
     assert look.ranks == RankSet(range(3))
     assert [share.ranks for share in look.buffers["mean"]] == [RankSet([0, 2]), RankSet([1])]

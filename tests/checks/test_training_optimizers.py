@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,7 +79,7 @@ def test_parts_of_a_state_are_folded_to_the_first_parameter_that_differs(tmp_pat
     ranks = []
     for rank in range(3):
         each = [[["1", 1.0], ["2" if rank == 1 else "3", 2.0]], [["7", 7.0], ["7", 7.0]]]
-        step = {"event": "step", "optimizer": 1, "table": 1, "step": 1, "count": 2, "wrappers": [], "values": "v",
+        step: Any = {"event": "step", "optimizer": 1, "table": 1, "step": 1, "count": 2, "wrappers": [], "values": "v",
                 "states": [["exp_avg", f"e{rank == 1}"], ["step", "7"]], "each_state": each,
                 "settings": [["betas", "(0.9, 0.999)"]]}  # fmt: skip
         if rank == 2:
@@ -87,7 +88,8 @@ def test_parts_of_a_state_are_folded_to_the_first_parameter_that_differs(tmp_pat
         path.write_text(journal.encode(step) + "\n")
         ranks.append(RankSteps(rank, path))
         ranks[-1].take({"event": "tensors", "optimizer": 1, "table": 1, "rows": rows})
-        ranks[-1].take({**step, "whole": True})
+        step["whole"] = True
+        ranks[-1].take(step)
     (look,) = fold_steps(1, ranks, Shortener(tmp_path), alone=True)
     setting, first, second = look.states
     assert (setting.item, setting.setting) == ("betas", True)

@@ -134,7 +134,7 @@ def test_searches_of_ranks_are_folded_with_the_slowest_rank() -> None:
         "timed": 20,
         "apart_ns": 9_000_000,
     }
-    events = {rank: [{**event, "each_ns": 1000 * (rank + 1)}] for rank in range(2)}
+    events: Any = {rank: [{**event, "each_ns": 1000 * (rank + 1)}] for rank in range(2)}
     (look,) = fold_syncs(events, Shortener(Path.cwd())).searches
     assert look == SearchLook(1, BOTH, 1, 1, 8, True, 20, 2e-6, 9e-3)
 
@@ -169,8 +169,9 @@ def test_gathered_constants_of_a_loss_are_named_once_for_a_line() -> None:
 
 
 def test_gathers_of_ranks_are_folded_by_line(tmp_path: Path) -> None:
-    event: dict[str, Any] = {"event": "gathered", "class": "all_gather", "shape": [8, 4], "frames": []}
-    folded = fold_syncs({0: [event], 1: [event, {**event, "class": "other"}]}, Shortener(tmp_path))
+    event: Any = {"event": "gathered", "class": "all_gather", "shape": [8, 4], "frames": []}
+    other: Any = {**event, "class": "other"}
+    folded = fold_syncs({0: [event], 1: [event, other]}, Shortener(tmp_path))
     assert folded.gathered == (
         Gathered(BOTH, "all_gather", (8, 4)),
         Gathered(RankSet([1]), "other", (8, 4)),
@@ -189,7 +190,7 @@ def test_events_of_ranks_are_folded() -> None:
         "alone": 0,
     }
     search = {"event": "search", "number": 1, "step": 2, "iteration": 1, "unused": 0}
-    events: dict[int, list[dict[str, Any]]] = {
+    events: Any = {
         0: [pace, search, {**search, "iteration": 4}],
         1: [
             pace,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ddpdoctor.facts.events import EVENTS
 from tests.unmeasured import unmeasured
 
 INJECT = Path(__file__).parents[2] / "ddpdoctor" / "watch" / "inject"
@@ -99,8 +100,15 @@ def read_journals(run: Path) -> tuple[Journal, ...]:
                 events.append(json.loads(line))
             except ValueError:
                 continue
+            check_event(events[-1])
         journals.append(Journal(path, tuple(events)))
     return tuple(journals)
+
+
+def check_event(event: Event) -> None:
+    """Assert that an event has only the fields that its type has, which readers go by."""
+    known = EVENTS[event["event"]].__annotations__
+    assert event.keys() <= known.keys(), (event["event"], event.keys() - known.keys())
 
 
 def write(folder: Path, source: str, name: str = "train.py") -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.watch.readers.timing import choose
+from ddpdoctor.facts.training_events import choose_sampled
 from tests.watch.injecting import python, torchrun
 from tests.watch.test_inject_loaders import START
 
@@ -152,7 +152,7 @@ def test_steps_are_summed_in_columns_that_grow_wider(tmp_path: Path) -> None:
     done = python(tmp_path, START + SUMS)
     assert not done.returncode, done.stderr
     told = json.loads(done.stdout)
-    assert told == [choose(first, 4) for first in range(1, 132, 4)]  # as who reads it takes it to be
+    assert told == [choose_sampled(first, 4) for first in range(1, 132, 4)]  # as who reads it takes it to be
     assert len({step % 4 for step in told}) > 2
 
 

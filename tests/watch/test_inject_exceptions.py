@@ -472,6 +472,7 @@ def test_what_a_member_of_a_group_came_from_is_kept(tmp_path: Path) -> None:
             raise ExceptionGroup("tasks", [error])
         """,
     )
-    chain = read_exception({**event, "wall_ns": 1}, ProcessRecord(1), Shortener(tmp_path)).chain
+    told: Any = {**event, "wall_ns": 1}
+    chain = read_exception(told, ProcessRecord(1), Shortener(tmp_path)).chain
     assert [(each.type, each.link) for each in chain] == [("ValueError", "member"), ("KeyError", "cause")]
     assert chain[1].frames[0].function == "load"

@@ -87,7 +87,7 @@ EVENT: dict[str, Any] = {
 
 def test_loads_that_were_made_good_are_left_out(tmp_path: Path) -> None:
     good = {"event": "loaded", "number": 1}
-    ranks = {0: [EVENT], 1: [EVENT, {**EVENT, "number": 2}], 2: [EVENT, good]}
+    ranks: Any = {0: [EVENT], 1: [EVENT, {**EVENT, "number": 2}], 2: [EVENT, good]}
     (found,) = fold_loads(ranks, Shortener(tmp_path))
     assert found == EmptyLoad(RankSet([0, 1]), "__main__.Net", "module.", True, "module.a", 4)
 

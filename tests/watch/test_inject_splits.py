@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ class Files(Counted):
         self.names = [f"{folder}/{n}.jpg" for n in range(40)]
 
 
-def describe(dataset: Dataset[object], sampler: RandomSampler | None = None) -> dict[str, object]:
+def describe(dataset: Dataset[object], sampler: RandomSampler | None = None) -> Mapping[str, object]:
     loader: DataLoader[object] = DataLoader(dataset, shuffle=sampler is None, sampler=sampler)
     return splits.describe_split(loader, loader.sampler, 1)
 

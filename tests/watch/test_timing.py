@@ -8,7 +8,8 @@ import pytest
 
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.timing import BACKWARD, DATA, RankTimes, Timing
-from ddpdoctor.watch.readers.timing import choose, fold_timing
+from ddpdoctor.facts.training_events import choose_sampled
+from ddpdoctor.watch.readers.timing import fold_timing
 
 LINE = (Frame("train.py", 9, "main"),)
 WALL_NS, MONO_NS = 1_700_000_000_000_000_000, 5_000_000_000_000
@@ -24,7 +25,7 @@ def event(
     """A rank whose steps take 100 ms and that comes to its backward 50 ms after their beginning, or later."""
     columns = []
     for first in range(1, steps + 1, width):
-        sampled = choose(first, width)
+        sampled = choose_sampled(first, width)
         came = 4_000_000 + 100_000 * sampled + 50_000 + late_us
         spent = [1000, late_us, 0, 20_000, 70_000 - late_us, 9000, 0]
         columns.append([first, width, width, *(each * width for each in spent), sampled, 1, came])
@@ -43,7 +44,7 @@ def event(
     }
 
 
-def fold(*events: dict[str, Any], world: int = 0) -> Timing:
+def fold(*events: Any, world: int = 0) -> Timing:
     return fold_timing(dict(enumerate(events)), world or len(events), lambda rank, place: LINE)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,5 +59,6 @@ def test_what_a_process_says_of_its_torch_goes_before_the_names_of_folders(tmp_p
 @pytest.mark.parametrize("said", [None, 7, "", "/", ["a"]])
 def test_what_a_process_says_wrongly_of_its_folders_changes_nothing(tmp_path: Path, said: object) -> None:
     shorten = Shortener(tmp_path)
-    shorten.learn({"event": "start", "library": said, "folder": said})
+    event: Any = {"event": "start", "library": said, "folder": said}
+    shorten.learn(event)
     assert shorten.frames([[str(tmp_path / "train.py"), 3, "f"]])[0].is_user

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpdoctor.evidence.training import Training
+from ddpdoctor.facts.events import AnyEvent
 from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.watch.companions import end_thread
 from ddpdoctor.watch.live.ranks import RankFinder
@@ -39,7 +40,7 @@ class _Rank:
 
     ring: Ring
     offset: int = 0
-    events: list[dict[str, Any]] = field(default_factory=list)
+    events: list[AnyEvent] = field(default_factory=list)
 
     def read(self) -> bool:
         """Read what is new; return whether that tells anything."""
@@ -57,7 +58,7 @@ class _Rank:
         self.events += self._pick(data[:end])
         return len(self.events) > before
 
-    def _pick(self, data: bytes) -> Iterator[dict[str, Any]]:
+    def _pick(self, data: bytes) -> Iterator[AnyEvent]:
         for line in data.split(b"\n"):
             if any(kind in line for kind in KINDS):
                 yield from read_events(line)

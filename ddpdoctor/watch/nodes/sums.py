@@ -20,6 +20,7 @@ from ddpdoctor.watch.nodes.parcels import UNPACKED_BYTES
 if TYPE_CHECKING:
     from ddpdoctor.evidence import Evidence, Launch
     from ddpdoctor.evidence.members import JobNode
+    from ddpdoctor.facts.events import AnyEvent
 
 FOLDER = "nodes"
 """Below the run directory of the head: what the other nodes told, one file for each."""
@@ -46,9 +47,12 @@ class Head:
 class _Told:
     """What the agent wrote down of the nodes."""
 
-    own: dict[str, Any] = field(default_factory=dict)
-    peers: dict[int, dict[str, Any]] = field(default_factory=dict)
-    sent: dict[str, Any] | None = None
+    own: Any = field(default_factory=dict)
+    """Event ``node``."""
+    peers: dict[int, Any] = field(default_factory=dict)
+    """Number of a node -> its events ``peer`` in one."""
+    sent: Any = None
+    """Event ``sent``."""
 
 
 def _read_told(path: Path, evidence: Evidence) -> _Told:
@@ -62,7 +66,7 @@ def _read_told(path: Path, evidence: Evidence) -> _Told:
     return told
 
 
-def _read_events(file: Path) -> Iterable[dict[str, Any]]:
+def _read_events(file: Path) -> Iterable[AnyEvent]:
     from ddpdoctor.watch.readers.events import read_events
 
     with open_regular(file) as stream:
@@ -71,13 +75,12 @@ def _read_events(file: Path) -> Iterable[dict[str, Any]]:
                 yield from read_events(line)
 
 
-def _take(told: _Told, event: dict[str, Any]) -> None:
-    kind = event["event"]
-    if kind == "node":
+def _take(told: _Told, event: AnyEvent) -> None:
+    if event["event"] == "node":
         told.own, told.peers, told.sent = event, {}, None  # a new meeting: nodes may have changed places
-    elif kind == "sent":
+    elif event["event"] == "sent":
         told.sent = event
-    elif _is_node(event.get("node")):
+    elif event["event"] == "peer" and _is_node(event.get("node")):
         told.peers.setdefault(event["node"], {}).update(event)
 
 

@@ -40,7 +40,7 @@ def fold_texts(texts: Mapping[int, str]) -> tuple[Share, ...]:
     return order_shares({text: (who, None) for text, who in groups.items()})
 
 
-def fold_field(events: Mapping[int, dict[str, Any]], name: str) -> tuple[Share, ...]:
+def fold_field(events: Mapping[int, Mapping[str, Any]], name: str) -> tuple[Share, ...]:
     """Return which ranks have the same in a field of their events, where they have it."""
     return fold_texts(
         {rank: str(event[name]) for rank, event in events.items() if event.get(name) is not None}

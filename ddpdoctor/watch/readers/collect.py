@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Any
+from typing import cast
 
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.codec import decode, mend
@@ -22,6 +22,8 @@ from ddpdoctor.evidence.job import (
 )
 from ddpdoctor.evidence.standstill import Stand, Standstill
 from ddpdoctor.evidence.training import Training
+from ddpdoctor.facts import training_events
+from ddpdoctor.facts.events import AnyEvent, ChildExit, ExceptionEvent, ExitCall, WrapperError
 from ddpdoctor.gather.logs import read_last_words
 from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.gather.scrub import scrub
@@ -69,12 +71,12 @@ class Collected:
 class _Seen:
     """What processes wrote of others, and what can be judged only when all have been read."""
 
-    ends: dict[int, dict[str, Any]] = field(default_factory=dict)
+    ends: dict[int, ChildExit] = field(default_factory=dict)
     kills: list[Kill] = field(default_factory=list)
     agents: list[int] = field(default_factory=list)
-    exits: dict[int, dict[str, Any]] = field(default_factory=dict)
+    exits: dict[int, ExitCall] = field(default_factory=dict)
     """The last call of an exit, where no exception came later."""
-    training: dict[Path, tuple[ProcessRecord, list[dict[str, Any]]]] = field(default_factory=dict)
+    training: dict[Path, tuple[ProcessRecord, list[training_events.AnyEvent]]] = field(default_factory=dict)
     """What processes wrote of the steps that they made."""
     slimmer: Slimmer = field(default_factory=Slimmer)
 
@@ -166,7 +168,7 @@ def _settle_stand(stand: Stand, node: int, process: ProcessRecord | None) -> Sta
     return dataclasses.replace(stand, exit_code=code, signal=process.signal or stand.signal)
 
 
-def _read_events(path: Path) -> Iterator[dict[str, Any]]:
+def _read_events(path: Path) -> Iterator[AnyEvent]:
     with open_regular(path) as file:
         data = file.read(EVENTS_LIMIT)
     return (event for event in read_events(data) if "wall_ns" in event)
@@ -174,29 +176,28 @@ def _read_events(path: Path) -> Iterator[dict[str, Any]]:
 
 def _read_process(path: Path, node: int, shorten: Shortener, found: Collected, seen: _Seen) -> None:
     record: ProcessRecord | None = None
-    told: list[dict[str, Any]] = []
-    trained: list[dict[str, Any]] = []
+    told: list[ExceptionEvent | WrapperError] = []
+    trained: list[training_events.AnyEvent] = []
     slim = seen.slimmer.open()
     damaged = 0
     try:
         for event in _read_events(path):
-            kind = event["event"]
             try:
-                if kind == "start":
+                if event["event"] == "start":
                     record = start_process(event, record, node, shorten)
                 elif record is not None:
                     record = advance_process(record, event, shorten)
                     _note(event, record, shorten, seen)
             except DAMAGED:
                 damaged += 1
-            if kind in ("exception", "ddp"):
+            if event["event"] == "exception" or event["event"] == "ddp":
                 told.append(event)
-            elif kind in TRAINING:
+            elif event["event"] in TRAINING:
                 try:
-                    trained.append(slim.take(event))
+                    trained.append(slim.take(cast(training_events.AnyEvent, event)))
                 except DAMAGED:
                     damaged += 1
-            elif kind == "trouble":
+            elif event["event"] == "trouble":
                 said = f"{event.get('where')}: {event.get('text')}"[:MESSAGE_LIMIT]
                 found.lost.append(f"watching process {path.stem}: {said}")
     except OSError as problem:
@@ -225,12 +226,11 @@ def _read_process(path: Path, node: int, shorten: Shortener, found: Collected, s
             found.lost.append(f"an event of {path.name} is damaged: {type(problem).__name__}: {problem}")
 
 
-def _note(event: dict[str, Any], record: ProcessRecord, shorten: Shortener, seen: _Seen) -> None:
+def _note(event: AnyEvent, record: ProcessRecord, shorten: Shortener, seen: _Seen) -> None:
     """Keep what an event says of other processes, or of the end that is still to come."""
-    kind = event["event"]
-    if kind == "child-exit":
+    if event["event"] == "child-exit":
         seen.ends[int(event["pid"])] = event
-    elif kind == "kill":
+    elif event["event"] == "kill":
         pid, pgid = event.get("pid"), event.get("pgid")
         seen.kills.append(
             Kill(
@@ -242,11 +242,11 @@ def _note(event: dict[str, Any], record: ProcessRecord, shorten: Shortener, seen
                 shorten.frames(event.get("frames")),
             )
         )
-    elif kind == "role" and event.get("how") == "elastic agent":
+    elif event["event"] == "role" and event.get("how") == "elastic agent":
         seen.agents.append(record.pid)
-    elif kind == "exit-call":
+    elif event["event"] == "exit-call":
         seen.exits[record.pid] = event
-    elif kind == "exception" and event.get("kind") == "uncaught":
+    elif event["event"] == "exception" and event.get("kind") == "uncaught":
         seen.exits.pop(record.pid, None)  # what that call raised was caught, and the process went on
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ddpdoctor.evidence.codec import LATEST_NS
 from ddpdoctor.evidence.ranks import LARGEST_RANK
+from ddpdoctor.facts.events import AnyEvent
 
 LONGEST = 8 << 20
 """Bytes of one event; the longest that the hook writes names the parameters of a model."""
@@ -49,7 +50,7 @@ _LISTS = (
 )
 
 
-def read_events(data: bytes) -> Iterator[dict[str, Any]]:
+def read_events(data: bytes) -> Iterator[AnyEvent]:
     """Yield what can be read, each an event with a name; lines that are damaged are passed over.
 
     Numbers out of all bounds, and values that are of another kind than the hook writes, are left out.
@@ -62,7 +63,8 @@ def read_events(data: bytes) -> Iterator[dict[str, Any]]:
         except (ValueError, RecursionError):
             continue
         if isinstance(event, dict) and isinstance(event.get("event"), str):
-            yield clean_event(event)
+            cleaned: Any = clean_event(event)
+            yield cleaned
 
 
 def clean_event(event: dict[str, Any]) -> dict[str, Any]:

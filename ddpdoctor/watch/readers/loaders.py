@@ -9,6 +9,7 @@ from typing import Any
 
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.training import BatchLook, EpochLook, LoaderSetup
+from ddpdoctor.facts.training_events import Batch, Epoch, Loader, LoaderEvent
 from ddpdoctor.watch.readers.agreement import fold_field
 from ddpdoctor.watch.readers.records import Shortener
 
@@ -21,18 +22,17 @@ class RankLoaders:
     """Events of one rank."""
 
     rank: int
-    loaders: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    loaders: dict[int, list[Loader]] = field(default_factory=dict)
     """Place -> its iterations."""
-    epochs: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
+    epochs: dict[tuple[int, int], Epoch] = field(default_factory=dict)
     """Place and iteration -> what its sampler gave."""
-    batches: list[dict[str, Any]] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
 
-    def take(self, event: dict[str, Any]) -> None:
+    def take(self, event: LoaderEvent) -> None:
         """Take one event of `KINDS`."""
-        kind = event["event"]
-        if kind == "batch":
+        if event["event"] == "batch":
             self.batches.append(event)
-        elif kind == "epoch":
+        elif event["event"] == "epoch":
             self.epochs[int(event["loader"]), int(event["number"])] = event
         else:
             self.loaders.setdefault(int(event.get("place") or 0), []).append(event)
@@ -53,7 +53,7 @@ def read_count(value: Any) -> int | None:
 
 def fold_batches(ranks: Iterable[RankLoaders], shorten: Shortener) -> list[BatchLook]:
     """Return who was given the same batches."""
-    groups: dict[tuple[int, str, int, int], dict[int, dict[str, Any]]] = defaultdict(dict)
+    groups: dict[tuple[int, str, int, int], dict[int, Batch]] = defaultdict(dict)
     for rank in ranks:
         for event in rank.batches:
             loader, _ = rank.locate(int(event["loader"]), shorten)

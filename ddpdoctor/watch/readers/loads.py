@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.loads import EmptyLoad
+from ddpdoctor.facts.training_events import LoadEvent
 from ddpdoctor.watch.readers.records import Shortener
 
 KINDS = frozenset({"load", "loaded"})
@@ -15,7 +15,7 @@ KEPT = 20
 """Calls that are kept."""
 
 
-def fold_loads(ranks: Mapping[int, list[dict[str, Any]]], shorten: Shortener) -> tuple[EmptyLoad, ...]:
+def fold_loads(ranks: Mapping[int, list[LoadEvent]], shorten: Shortener) -> tuple[EmptyLoad, ...]:
     """Return the calls that loaded nothing, and after which nothing was loaded into the same module.
 
     Args:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.numerics import BufferLook, LossCount, LossLook, Numerics, ScaleLook
+from ddpdoctor.facts.training_events import Evaluation, Losses, NonFinite, NumberEvent, Numbers, Scale
 from ddpdoctor.watch.readers.agreement import Prints, note_print, order_shares
 from ddpdoctor.watch.readers.records import Shortener
 
@@ -32,28 +32,27 @@ _LOSSES: _Kind = LOSS, 0, ""
 class RankNumbers:
     """Events of one rank."""
 
-    losses: list[dict[str, Any]] = field(default_factory=list)
+    losses: list[NonFinite] = field(default_factory=list)
     healed: list[tuple[_Kind, int]] = field(default_factory=list)
-    scales: list[dict[str, Any]] = field(default_factory=list)
-    evaluations: list[dict[str, Any]] = field(default_factory=list)
-    counts: dict[_Kind, dict[str, Any]] = field(default_factory=dict)
+    scales: list[Scale] = field(default_factory=list)
+    evaluations: list[Evaluation] = field(default_factory=list)
+    counts: dict[_Kind, Losses] = field(default_factory=dict)
 
-    def take(self, event: dict[str, Any]) -> None:
+    def take(self, event: NumberEvent) -> None:
         """Take one event of `KINDS`."""
-        kind = event["event"]
-        if kind == "nonfinite":
+        if event["event"] == "nonfinite":
             self.losses.append(event)
-        elif kind == "finite":
+        elif event["event"] == "finite":
             self.healed.append((_read_kind(event), int(event["number"])))
-        elif kind == "evaluation":
+        elif event["event"] == "evaluation":
             self.evaluations.append(event)
-        elif kind == "losses":
+        elif event["event"] == "losses":
             self.counts[_read_kind(event)] = event
         else:
             self.scales.append(event)
 
     @property
-    def count(self) -> dict[str, Any] | None:
+    def count(self) -> Losses | None:
         """What the rank wrote of its losses at its end."""
         return self.counts.get(_LOSSES)
 
@@ -105,7 +104,7 @@ def fold_numbers(
 
 
 def _fold_evaluations(ranks: dict[int, RankNumbers], shorten: Shortener) -> list[BufferLook]:
-    groups: dict[tuple[int, int, int, str], dict[int, dict[str, Any]]] = {}
+    groups: dict[tuple[int, int, int, str], dict[int, Evaluation]] = {}
     for rank, numbers in ranks.items():
         for event in numbers.evaluations:
             key = int(event["number"]), int(event["index"]), int(event["step"]), str(event["door"])
@@ -117,7 +116,7 @@ def _fold_evaluations(ranks: dict[int, RankNumbers], shorten: Shortener) -> list
 
 
 def _fold_evaluation(
-    key: tuple[int, int, int, str], events: dict[int, dict[str, Any]], shorten: Shortener
+    key: tuple[int, int, int, str], events: dict[int, Evaluation], shorten: Shortener
 ) -> BufferLook:
     buffers: dict[str, Prints] = {}
     for rank, event in events.items():
@@ -138,7 +137,7 @@ def _fold_evaluation(
 
 def _read_loss(
     rank: int,
-    event: dict[str, Any],
+    event: NonFinite,
     numbers: RankNumbers,
     shorten: Shortener,
     name_loader: Callable[[int, int], str],
@@ -162,7 +161,7 @@ def _read_loss(
     )
 
 
-def _read_kind(event: dict[str, Any]) -> _Kind:
+def _read_kind(event: Numbers) -> _Kind:
     if event.get("what") != GRADIENT:
         return _LOSSES
     return GRADIENT, int(event.get("model") or 0), str(event.get("name") or "")

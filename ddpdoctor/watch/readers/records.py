@@ -21,14 +21,26 @@ from ddpdoctor.evidence.job import (
     WrapperFacts,
 )
 from ddpdoctor.evidence.variables import find_rule
+from ddpdoctor.facts.events import (
+    AnyEvent,
+    ChildExit,
+    ExceptionEvent,
+    ExitCall,
+    Setting,
+    Start,
+    Torch,
+    Work,
+    WrapperError,
+)
+from ddpdoctor.facts.events import Milestone as Milestone_
 from ddpdoctor.facts.ownership import USER, Roots, find_owner
+from ddpdoctor.facts.training_events import Event
 from ddpdoctor.gather.scrub import scrub, scrub_argv, scrub_paths
 from ddpdoctor.gather.variables import allowed_variables
 from ddpdoctor.source import is_source
 
 ANOMALY = "anomaly mode"
 """Of autograd: a setting that is no variable."""
-_COUNTS = ("begun", "dropped", "kept", "first", "last", "calls")
 MESSAGE_LIMIT = 4000
 MOST_DEEP = 4
 """Groups of exceptions within groups that are looked into."""
@@ -52,7 +64,7 @@ class Shortener:
         self._known: dict[str, tuple[str, str | None, bool]] = {}
         """File -> its name, its owner where that is not as the name says, and whether it is the user's."""
 
-    def learn(self, event: dict[str, Any]) -> None:
+    def learn(self, event: Start | Torch) -> None:
         """Take what a process says of the folders of Python and torch: a ``start`` or a ``torch`` event."""
         library, torch, program = event.get("library"), event.get("folder"), event.get("executable")
         told = Roots(
@@ -95,15 +107,13 @@ def _read_source(file: str, line: int, files: str = "") -> str | None:
     return scrub(text)[:SOURCE_LIMIT] or None
 
 
-def read_moment(event: dict[str, Any]) -> Moment:
+def read_moment(event: Event) -> Moment:
     """Return when an event was written."""
     mono = event.get("mono_ns")
     return Moment(int(event["wall_ns"]), None if mono is None else int(mono))
 
 
-def start_process(
-    event: dict[str, Any], before: ProcessRecord | None, node: int, shorten: Shortener
-) -> ProcessRecord:
+def start_process(event: Start, before: ProcessRecord | None, node: int, shorten: Shortener) -> ProcessRecord:
     """Return the record of a process that begins; of a forked one its parent knows more."""
     shorten.learn(event)
     if event.get("forked") and before is None:
@@ -136,20 +146,19 @@ def start_process(
     )
 
 
-def advance_process(record: ProcessRecord, event: dict[str, Any], shorten: Shortener) -> ProcessRecord:
+def advance_process(record: ProcessRecord, event: AnyEvent, shorten: Shortener) -> ProcessRecord:
     """Take one event into the record of its process."""
-    kind = event["event"]
-    if kind == "role":
+    if event["event"] == "role":
         return dataclasses.replace(record, role=str(event["role"]))
-    if kind == "torch":
+    if event["event"] == "torch":
         shorten.learn(event)
         return dataclasses.replace(record, torch=str(event.get("version")))
-    if kind == "milestone":
+    if event["event"] == "milestone":
         frames = shorten.frames(event.get("frames")) if event["name"] == "destroy" else ()
         made = Milestone(str(event["name"]), read_moment(event), frames=frames)
         record = dataclasses.replace(record, milestones=(*record.milestones, made))
         return _begin_group(record, event) if made.name == "init-begin" else record
-    if kind == "init":
+    if event["event"] == "init":
         rank = event.get("rank")
         own = rank if isinstance(rank, int) and rank >= 0 else record.rank
         return dataclasses.replace(
@@ -160,16 +169,16 @@ def advance_process(record: ProcessRecord, event: dict[str, Any], shorten: Short
             backend=event.get("backend"),
             init_method=_read_method(event.get("init_method")) or record.init_method,
         )
-    if kind == "setting":
+    if event["event"] == "setting":
         made_by = _read_setting(event, shorten)
         return (
             record if made_by is None else dataclasses.replace(record, settings=(*record.settings, made_by))
         )
-    if kind == "work":
+    if event["event"] == "work":
         work = _read_work(event, shorten)
         others = (each for each in record.unwaited if (each.op, each.frames) != (work.op, work.frames))
         return dataclasses.replace(record, unwaited=(*others, work))
-    if kind == "exit-call":
+    if event["event"] == "exit-call":
         text = event.get("text")
         called = Milestone("exit-call", read_moment(event))
         return dataclasses.replace(
@@ -179,9 +188,9 @@ def advance_process(record: ProcessRecord, event: dict[str, Any], shorten: Short
             exit_how=str(event.get("how")),
             exit_text=scrub(str(text))[:MESSAGE_LIMIT] if text else None,
         )
-    if kind == "exception" and event.get("open_files"):
+    if event["event"] == "exception" and event.get("open_files"):
         return dataclasses.replace(record, open_files_limit=int(event["open_files"]))
-    if kind == "end":
+    if event["event"] == "end":
         done = Milestone("end", read_moment(event))
         return dataclasses.replace(
             record, clean_end=True, ended=done.at, milestones=(*record.milestones, done)
@@ -189,7 +198,7 @@ def advance_process(record: ProcessRecord, event: dict[str, Any], shorten: Short
     return record
 
 
-def _read_setting(event: dict[str, Any], shorten: Shortener) -> SettingChange | None:
+def _read_setting(event: Setting, shorten: Shortener) -> SettingChange | None:
     """Return a setting that a program made; None for a variable that may not be kept."""
     name = str(event.get("name"))
     if name != ANOMALY and find_rule(name) is None:
@@ -205,12 +214,17 @@ def _read_setting(event: dict[str, Any], shorten: Shortener) -> SettingChange | 
     )
 
 
-def _read_work(event: dict[str, Any], shorten: Shortener) -> UnwaitedWork:
+def _read_work(event: Work, shorten: Shortener) -> UnwaitedWork:
     """Return what is known of the asynchronous work of one line."""
     group, device = event.get("group"), event.get("device")
     return UnwaitedWork(
         op=str(event["op"])[:SOURCE_LIMIT],
-        **{name: min(max(0, int(event.get(name) or 0)), LATEST_NS) for name in _COUNTS},
+        begun=_count(event.get("begun")),
+        dropped=_count(event.get("dropped")),
+        kept=_count(event.get("kept")),
+        first=_count(event.get("first")),
+        last=_count(event.get("last")),
+        calls=_count(event.get("calls")),
         group=str(group)[:SOURCE_LIMIT] if group is not None else None,
         device=str(device)[:SOURCE_LIMIT] if device is not None else None,
         frames=shorten.frames(event.get("frames")),
@@ -218,11 +232,15 @@ def _read_work(event: dict[str, Any], shorten: Shortener) -> UnwaitedWork:
     )
 
 
+def _count(value: Any) -> int:
+    return min(max(0, int(value or 0)), LATEST_NS)
+
+
 _IDENTITY = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
 """Variables by which a launcher tells ranks who they are; what a script makes of them is in ``init``."""
 
 
-def _begin_group(record: ProcessRecord, event: dict[str, Any]) -> ProcessRecord:
+def _begin_group(record: ProcessRecord, event: Milestone_) -> ProcessRecord:
     """A process that wants to join a group is a rank, also where it never gets in."""
     detail = event.get("detail")
     if not isinstance(detail, dict):
@@ -262,7 +280,7 @@ def _read_method(value: object) -> str | None:
     return scrub_paths(scrub(str(value)))[:SOURCE_LIMIT] if value else None
 
 
-def end_process(record: ProcessRecord, end: dict[str, Any] | None) -> ProcessRecord:
+def end_process(record: ProcessRecord, end: ChildExit | None) -> ProcessRecord:
     """Take in what the parent saw of a process's end."""
     if end is not None:
         record = dataclasses.replace(
@@ -272,7 +290,7 @@ def end_process(record: ProcessRecord, end: dict[str, Any] | None) -> ProcessRec
 
 
 def read_exception(
-    event: dict[str, Any], record: ProcessRecord, shorten: Shortener, *, handled: bool = False
+    event: ExceptionEvent | ExitCall, record: ProcessRecord, shorten: Shortener, *, handled: bool = False
 ) -> ExceptionRecord:
     """Return an exception with its chain.
 
@@ -282,7 +300,8 @@ def read_exception(
         shorten: names files.
         handled: the exception in whose handler an exit was called.
     """
-    data = event["exception"] if handled else event
+    told: Any = event
+    data = told["exception"] if handled else told
 
     def make(data: dict[str, Any], link: str | None) -> ExceptionRecord:
         return ExceptionRecord(
@@ -317,7 +336,7 @@ def _list_chain(data: dict[str, Any], depth: int = 0) -> list[dict[str, Any]]:
     return [{**members[0], "link": "member"}, *_list_chain(members[0], depth + 1)]
 
 
-def read_wrapper(event: dict[str, Any], record: ProcessRecord) -> WrapperFacts:
+def read_wrapper(event: WrapperError, record: ProcessRecord) -> WrapperFacts:
     """Return what was written of a DistributedDataParallel object."""
     rows = tuple(
         WrappedParameter(

@@ -8,11 +8,11 @@ import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
-from typing import Any
 
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.ranks import LARGEST_RANK
 from ddpdoctor.evidence.standstill import Call, LoaderStand
+from ddpdoctor.facts.events import AnyEvent, End, ExitCall, Group, Milestone, Signature, Start
 from ddpdoctor.facts.wire import (
     ASYNC,
     BLIND,
@@ -81,11 +81,11 @@ class Ring:
     backend: str | None = None
     meeting: tuple[object, ...] = ()
     """Where the ranks of its job meet: equal for those of one job that are equally far."""
-    signatures: dict[int, dict[str, Any]] = field(default_factory=dict)
+    signatures: dict[int, Signature] = field(default_factory=dict)
     sites: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
     foreign: set[int] = field(default_factory=set)
     """Call sites in threads of libraries, of which no line is the user's."""
-    groups: dict[int, dict[str, Any]] = field(default_factory=dict)
+    groups: dict[int, Group] = field(default_factory=dict)
     loaders: dict[tuple[str, int], LoaderStand] = field(default_factory=dict)
     exit_frames: tuple[Frame, ...] = ()
     ended: bool = False
@@ -172,9 +172,8 @@ class Ring:
             except DAMAGED:
                 continue  # damaged; numbers without a meaning are shown as such
 
-    def _take(self, event: dict[str, Any], shorten: Shortener) -> None:
-        kind = event["event"]
-        if kind == "signature":
+    def _take(self, event: AnyEvent, shorten: Shortener) -> None:
+        if event["event"] == "signature":
             for name in ("op", "dtype", "device", "reduction"):
                 if not isinstance(event.get(name), (str, NoneType)):
                     raise TypeError(f"{name} is no text")
@@ -184,20 +183,20 @@ class Ring:
             if event.get("op") == WRAP and isinstance(event.get("ranks"), list):
                 alike = sum(ranks == event["ranks"] for _, ranks in self._wrappers.values())
                 self._wrappers.setdefault(int(event["index"]), (alike + 1, event["ranks"]))
-        elif kind == "site":
+        elif event["event"] == "site":
             self.sites[int(event["number"])] = shorten.frames(event["frames"])
             if event.get("foreign"):
                 self.foreign.add(int(event["number"]))
-        elif kind == "group":
+        elif event["event"] == "group":
             self.groups[int(event["number"])] = event
-        elif kind == "torch":
+        elif event["event"] == "torch":
             shorten.learn(event)
             self.accelerated = bool(event.get("cuda") or event.get("hip"))
-        elif kind == "recorder":
+        elif event["event"] == "recorder":
             self.no_recorder = str(event["problem"])[:500] if event.get("problem") else None
-        elif kind == "times":
+        elif event["event"] == "times":
             self.spent = read_newest(event)
-        elif kind == "start":
+        elif event["event"] == "start":
             shorten.learn(event)
             self.host = str(event.get("host") or self.host)
             self.attempt = int(event.get("attempt") or 0)
@@ -205,12 +204,12 @@ class Ring:
             if event.get("role") == "rank" and isinstance(event.get("rank"), int):
                 self.rank = event["rank"]
                 self.given_size = _read_number(event.get("world_size"))
-        elif kind == "init":
+        elif event["event"] == "init":
             if isinstance(event.get("rank"), int):
                 self.rank = event["rank"]
             self.world_size = event.get("world_size") or self.world_size
             self.backend = event.get("backend") or self.backend
-        elif kind == "milestone" and event.get("name") == "init-begin":
+        elif event["event"] == "milestone" and event.get("name") == "init-begin":
             detail, variables = event.get("detail") or {}, event.get("variables") or {}
             self.asked_size = _read_number(detail.get("world_size"), variables.get("WORLD_SIZE"))
             method = detail.get("init_method")
@@ -220,7 +219,7 @@ class Ring:
                 self.meeting = (*self.meeting[:1], *_read_place(event))
             if self.rank is None:
                 self.rank = _read_number(detail.get("rank"), variables.get("RANK"))
-        elif kind == "loader":
+        elif event["event"] == "loader":
             frames = shorten.frames(event.get("frames"))
             length, batch = event.get("length"), event.get("batch_size")
             place = (frames[0].file, frames[0].line) if frames else ("", 0)
@@ -233,12 +232,12 @@ class Ring:
                 sampler=event.get("sampler"),
                 frames=frames,
             )
-        elif kind == "exit-call":
+        elif event["event"] == "exit-call":
             self.exit_frames = shorten.frames(event.get("frames"))
             self.ended, self.status = True, _read_status(event)
-        elif kind == "exception" and event.get("kind") == "uncaught":
+        elif event["event"] == "exception" and event.get("kind") == "uncaught":
             self.status = 1
-        elif kind == "end":
+        elif event["event"] == "end":
             self.ended = True
             self.status = self.status if self.status is not None else _read_status(event)
 
@@ -306,13 +305,13 @@ def _read_number(*given: object) -> int | None:
     return None
 
 
-def _read_place(event: dict[str, Any]) -> tuple[str, str]:
+def _read_place(event: Start | Milestone) -> tuple[str, str]:
     """Return where ranks meet by their variables."""
     variables = event.get("variables") or {}
     return str(variables.get("MASTER_ADDR")), str(variables.get("MASTER_PORT"))
 
 
-def _read_status(event: dict[str, Any]) -> int | None:
+def _read_status(event: ExitCall | End) -> int | None:
     status = event.get("status")
     return status if isinstance(status, int) and not isinstance(status, bool) else None
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.sampling import Sampling
+from ddpdoctor.facts.training_events import Epoch, Loader
 from ddpdoctor.watch.readers.loaders import RankLoaders, read_count
 from ddpdoctor.watch.readers.records import Shortener
 
@@ -23,7 +24,7 @@ _Key = tuple[Any, ...]
 
 @dataclass(slots=True)
 class _Group:
-    event: dict[str, Any]
+    event: Loader
     ranks: list[int] = field(default_factory=list)
     shards: dict[str, int] = field(default_factory=dict)
     trained: bool = False
@@ -51,7 +52,7 @@ def fold_samplings(ranks: Iterable[RankLoaders], shorten: Shortener) -> tuple[Sa
     return tuple(_make(key, group, shorten) for key, group in chosen)
 
 
-def _read_key(event: dict[str, Any]) -> _Key:
+def _read_key(event: Loader) -> _Key:
     numbers = tuple(
         read_count(event.get(name))
         for name in (
@@ -79,8 +80,8 @@ def _read_key(event: dict[str, Any]) -> _Key:
 def _add(
     group: _Group,
     rank: RankLoaders,
-    event: dict[str, Any],
-    epoch: dict[str, Any] | None,
+    event: Loader,
+    epoch: Epoch | None,
     trained: bool | None,
 ) -> None:
     group.ranks.append(rank.rank)

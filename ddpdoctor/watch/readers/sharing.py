@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from ddpdoctor.evidence.training import FileUse, SharedFile
+from ddpdoctor.facts.events import File, FileEvent
 from ddpdoctor.watch.readers.records import Shortener, read_moment
 
 KINDS = frozenset({"file", "files"})
@@ -23,11 +23,11 @@ _OPERATIONS = _CHANGES | {"read"}
 class RankFiles:
     """What one rank did with files."""
 
-    uses: list[dict[str, Any]] = field(default_factory=list)
+    uses: list[File] = field(default_factory=list)
     ends: dict[str, tuple[int, int, tuple[int, int]]] = field(default_factory=dict)
     """Path -> bytes, time of the last write, and which file it is."""
 
-    def take(self, event: dict[str, Any]) -> None:
+    def take(self, event: FileEvent) -> None:
         """Take one event; raises one of `events.DAMAGED` where it is not as the hook writes it."""
         if event["event"] == "file":
             self.uses.append(event)
@@ -43,7 +43,7 @@ def fold_files(ranks: Mapping[int, RankFiles], shorten: Shortener) -> tuple[Shar
         ranks: by their number, of one node.
         shorten: names files and reads source lines.
     """
-    rows: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    rows: dict[str, list[tuple[int, File]]] = {}
     for rank, files in ranks.items():
         for event in files.uses:
             if event["op"] in _OPERATIONS:
@@ -60,7 +60,7 @@ def fold_files(ranks: Mapping[int, RankFiles], shorten: Shortener) -> tuple[Shar
     )
 
 
-def _is_shared(path: str, uses: list[tuple[int, dict[str, Any]]], removed: set[str]) -> bool:
+def _is_shared(path: str, uses: list[tuple[int, File]], removed: set[str]) -> bool:
     """Whether several ranks used a path, or it is in a directory that was deleted."""
     if len({rank for rank, _ in uses}) > 1:
         return True
@@ -68,7 +68,7 @@ def _is_shared(path: str, uses: list[tuple[int, dict[str, Any]]], removed: set[s
 
 
 def _fold_path(
-    path: str, uses: list[tuple[int, dict[str, Any]]], ranks: Mapping[int, RankFiles], shorten: Shortener
+    path: str, uses: list[tuple[int, File]], ranks: Mapping[int, RankFiles], shorten: Shortener
 ) -> SharedFile | None:
     ends = [files.ends[path] for files in ranks.values() if path in files.ends]
     if len({identity for _, _, identity in ends}) > 1:
@@ -82,7 +82,7 @@ def _fold_path(
     )
 
 
-def _choose(uses: list[tuple[int, dict[str, Any]]]) -> list[tuple[int, dict[str, Any]]]:
+def _choose(uses: list[tuple[int, File]]) -> list[tuple[int, File]]:
     """Return the first uses of each rank, in order of time."""
     per_rank = max(2, USES // max(1, len({rank for rank, _ in uses})))
     counts: dict[int, int] = {}
@@ -94,7 +94,7 @@ def _choose(uses: list[tuple[int, dict[str, Any]]]) -> list[tuple[int, dict[str,
     return sorted(chosen, key=lambda use: int(use[1]["wall_ns"]))
 
 
-def _read_use(rank: int, event: dict[str, Any], shorten: Shortener) -> FileUse:
+def _read_use(rank: int, event: File, shorten: Shortener) -> FileUse:
     size = event.get("size")
     return FileUse(
         rank=rank,

@@ -6,6 +6,8 @@ import json
 from collections import Counter
 from typing import Any
 
+from ddpdoctor.facts.training_events import AnyEvent, Step
+
 MOST = {
     "tensors": 60, "step": 4000, "batch": 1000, "epoch": 4000, "loader": 4000, "abstained": 100, "watching": 10,
 }  # fmt: skip
@@ -45,7 +47,7 @@ class Slim:
         self._share = share
         self._counts: Counter[str] = Counter()
 
-    def take(self, event: dict[str, Any]) -> dict[str, Any]:
+    def take(self, event: AnyEvent) -> AnyEvent:
         """Return an event without the numbers of each tensor: `whole` says whether it has them.
 
         Raises:
@@ -55,20 +57,20 @@ class Slim:
         self._counts[kind] += 1
         if self._counts[kind] > MOST.get(kind, 10_000):
             raise ValueError(f"more than {MOST.get(kind, 10_000)} events {kind}")
-        if kind == "tensors":
-            rows = event["rows"]
+        if event["event"] == "tensors":
+            rows: object = event["rows"]
             if not isinstance(rows, list) or len(rows) > ROWS:
                 raise ValueError("a list of tensors that the hook does not write")
             return {**event, "rows": self._share(rows)}
-        if kind != "step":
+        if event["event"] != "step":
             return event
-        if any(
-            len(event.get(name) or ()) > most for name, most in (("wrappers", WRAPPERS), ("missing", ROWS))
-        ):
+        if len(event.get("wrappers") or ()) > WRAPPERS or len(event.get("missing") or ()) > ROWS:
             raise ValueError("a step that the hook does not write")
-        kept = {
+        kept: Any = {
             name: value
             for name, value in event.items()
             if name not in ("each", "each_gradient", "each_state", "idle")
         }
-        return {**kept, "missing": bool(event.get("missing")), "whole": bool(event.get("each"))}
+        kept.update(missing=bool(event.get("missing")), whole=bool(event.get("each")))
+        small: Step = kept
+        return small

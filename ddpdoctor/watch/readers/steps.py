@@ -20,6 +20,7 @@ from ddpdoctor.evidence.training import (
     WrapperLook,
     WrapperSetup,
 )
+from ddpdoctor.facts.training_events import Step, StepEvent, TensorRow, Tensors, WrapperRow
 from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.watch.readers.agreement import (
     Prints,
@@ -60,12 +61,12 @@ class RankSteps:
 
     rank: int
     path: Path
-    tables: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
+    tables: dict[tuple[int, int], Tensors] = field(default_factory=dict)
     """Optimizer and number of the list -> its tensors."""
-    steps: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
+    steps: dict[tuple[int, int], Step] = field(default_factory=dict)
     """Optimizer and step, those included that it has shadowed under Join -> the look at it."""
 
-    def take(self, event: dict[str, Any]) -> None:
+    def take(self, event: StepEvent) -> None:
         """Take one event of `KINDS`."""
         if event["event"] == "tensors":
             self.tables[int(event["optimizer"]), int(event["table"])] = event
@@ -77,7 +78,7 @@ class RankSteps:
         self.tables = {(numbers[key], n): event for (key, n), event in self.tables.items() if key in numbers}
         self.steps = {(numbers[key], n): event for (key, n), event in self.steps.items() if key in numbers}
 
-    def list_tables(self, number: int) -> list[dict[str, Any]]:
+    def list_tables(self, number: int) -> list[Tensors]:
         """Return the tables of one optimizer as they changed; its models may be gone in the last one."""
         return [table for (optimizer, _), table in sorted(self.tables.items()) if optimizer == number]
 
@@ -95,7 +96,7 @@ def fold_setup(number: int, ranks: Sequence[RankSteps], shorten: Shortener) -> O
     every = [table for found in tables.values() for table in found]
     first = every[0]
     looks = [(rank.rank, event) for rank in ranks for event in _list_steps(rank, number).values()]
-    shapes = {tuple((row[0], tuple(row[3])) for row in table["rows"]) for table in known.values()}
+    shapes = {tuple((row.name, tuple(row.shape)) for row in _list_rows(table)) for table in known.values()}
     searched = known.values() if len(first["rows"]) < SMALL else [first]
     return OptimizerSetup(
         number=number,
@@ -112,7 +113,10 @@ def fold_setup(number: int, ranks: Sequence[RankSteps], shorten: Shortener) -> O
         uniform=len(shapes) == 1,
         unfrozen=tuple(_find_unfrozen(tables.values()))[:LISTED],
         unreadable={
-            str(row[0]): str(row[7]) for table in searched for row in table["rows"] if row[7] is not None
+            str(row.name): str(row.unreadable)
+            for table in searched
+            for row in _list_rows(table)
+            if row.unreadable is not None
         },
         steps=fold_texts({rank: str(_count_step(event) - 1) for rank, event in looks if event.get("final")}),
         sites=_fold_sites(looks, shorten),
@@ -121,7 +125,7 @@ def fold_setup(number: int, ranks: Sequence[RankSteps], shorten: Shortener) -> O
     )
 
 
-def _fold_sites(looks: Iterable[tuple[int, dict[str, Any]]], shorten: Shortener) -> tuple[StepSite, ...]:
+def _fold_sites(looks: Iterable[tuple[int, Step]], shorten: Shortener) -> tuple[StepSite, ...]:
     """Return how many steps each rank made at each line, from their last looks."""
     counts: dict[tuple[Frame, ...], dict[int, int]] = defaultdict(dict)
     for rank, event in looks:
@@ -180,19 +184,23 @@ def fold_steps(number: int, ranks: Sequence[RankSteps], shorten: Shortener, *, a
     return [looks[step] for step in sorted([*kept, *rest[: max(0, KEPT - len(kept))]])]
 
 
-def _count_step(event: dict[str, Any]) -> int:
+def _list_rows(table: Tensors) -> list[TensorRow]:
+    return [TensorRow._make(row) for row in table["rows"]]
+
+
+def _count_step(event: Step) -> int:
     """Return the number of a step among those of all ranks: under Join a rank goes along with steps of others."""
     return int(event["step"]) + int(event.get("shadowed") or 0)
 
 
-def _list_steps(rank: RankSteps, number: int) -> dict[int, dict[str, Any]]:
+def _list_steps(rank: RankSteps, number: int) -> dict[int, Step]:
     return {step: event for (optimizer, step), event in rank.steps.items() if optimizer == number}
 
 
 def _fold_step(
     number: int,
     step: int,
-    events: dict[int, dict[str, Any]],
+    events: dict[int, Step],
     shorten: Shortener,
     peers: Sequence[RankSet],
 ) -> StepLook:
@@ -221,7 +229,7 @@ def _fold_step(
     )
 
 
-def _fold_among(events: dict[int, dict[str, Any]], name: str, peers: Sequence[RankSet]) -> tuple[Share, ...]:
+def _fold_among(events: dict[int, Step], name: str, peers: Sequence[RankSet]) -> tuple[Share, ...]:
     """Return which ranks have the same in a field, compared among those that hold the same pieces."""
     shares = fold_field(events, name)
     return (
@@ -231,14 +239,14 @@ def _fold_among(events: dict[int, dict[str, Any]], name: str, peers: Sequence[Ra
     )
 
 
-def _fold_wrappers(events: Mapping[int, dict[str, Any]], shorten: Shortener) -> tuple[WrapperLook, ...]:
+def _fold_wrappers(events: Mapping[int, Step], shorten: Shortener) -> tuple[WrapperLook, ...]:
     rows: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
     ways: dict[int, dict[str, Any]] = {}
     for rank, event in events.items():
-        for number, synced, alone, last, bypassed in event.get("wrappers") or ():
-            rows[int(number), int(synced), int(alone), int(last)].append(rank)
-            if isinstance(bypassed, dict):
-                ways.setdefault(int(number), bypassed)
+        for row in map(WrapperRow._make, event.get("wrappers") or ()):
+            rows[int(row.number), int(row.synced), int(row.alone), int(row.last)].append(rank)
+            if isinstance(row.bypass, dict):
+                ways.setdefault(int(row.number), row.bypass)
     return tuple(
         WrapperLook(
             number=number,
@@ -253,7 +261,7 @@ def _fold_wrappers(events: Mapping[int, dict[str, Any]], shorten: Shortener) -> 
     )
 
 
-def _fold_states(events: Mapping[int, dict[str, Any]]) -> tuple[StateLook, ...]:
+def _fold_states(events: Mapping[int, Step]) -> tuple[StateLook, ...]:
     told = {
         rank: {str(name): str(digest) for name, digest in event["states"]}
         for rank, event in events.items()
@@ -330,8 +338,8 @@ def _drill(look: StepLook, ranks: Sequence[RankSteps], *, alone: bool) -> StepLo
 
 def _spread_states(
     rank: int,
-    event: dict[str, Any],
-    table: dict[str, Any],
+    event: Step,
+    table: Tensors,
     names: Sequence[str],
     items: dict[tuple[str, _Key], Prints],
 ) -> None:
@@ -339,11 +347,13 @@ def _spread_states(
     if event.get("each_state") is None:
         return
     own = {str(name): each for (name, _), each in zip(event["states"], event["each_state"], strict=True)}
-    rows = table["rows"][: int(event["count"])]
+    rows = _list_rows(table)[: int(event["count"])]
     for name in names:
         for place, row in enumerate(rows):
             found = _pick(own.get(name, ()), place)
-            note_print(items.setdefault((name, (int(row[2]), str(row[0]))), {}), found or ("", None), rank)
+            note_print(
+                items.setdefault((name, (int(row.model), str(row.name))), {}), found or ("", None), rank
+            )
 
 
 def _find_state(look: StateLook, items: Mapping[tuple[str, _Key], Prints]) -> StateLook:
@@ -401,21 +411,20 @@ class _Tensor:
         )
 
 
-def _spread(rank: int, event: dict[str, Any], table: dict[str, Any], tensors: dict[_Key, _Tensor]) -> None:
+def _spread(rank: int, event: Step, table: Tensors, tensors: dict[_Key, _Tensor]) -> None:
     """Put one rank's numbers of a step to their tensors."""
     values, gradients = event.get("each") or (), event.get("each_gradient")
     idle = set(event.get("idle") or ())
     missing = set(event.get("missing") or ())
     pieces = read_pieces(table)
-    for place, row in enumerate(table["rows"]):
-        name, kind, model, shape, _, trainable, known, _ = row
-        tensor = tensors.get((int(model), str(name)))
+    for place, row in enumerate(_list_rows(table)):
+        key = int(row.model), str(row.name)
+        tensor = tensors.get(key)
         if tensor is None:
-            sizes = tuple(int(size) for size in shape)
-            tensor = tensors[int(model), str(name)] = _Tensor(str(kind), sizes)
-        if trainable:
+            tensor = tensors[key] = _Tensor(str(row.kind), tuple(int(size) for size in row.shape))
+        if row.trainable:
             tensor.trainable.append(rank)
-        tensor.known.setdefault(int(known), []).append(rank)
+        tensor.known.setdefault(int(row.known), []).append(rank)
         note_print(tensor.values, _pick(values, place), rank)
         if gradients is not None and place < int(event["count"]):
             note_print(tensor.gradients, _pick(gradients, place), rank)
@@ -431,14 +440,16 @@ def _pick(prints: Any, place: int) -> Any:
     return prints[place] if place < len(prints) else None
 
 
-def _read_step(path: Path, optimizer: int, step: int) -> dict[str, Any] | None:
+def _read_step(path: Path, optimizer: int, step: int) -> Step | None:
     """Read one event of a step once more, with the numbers of each tensor."""
     try:
         with open_regular(path) as file:
             for line in _find_lines(file, b'"event":"step"', f'"optimizer":{optimizer},', f'"step":{step},'):
                 for event in read_events(line):
-                    told = event.get("event"), event.get("optimizer"), event.get("step")
-                    if told == ("step", optimizer, step):
+                    if event["event"] == "step" and (event.get("optimizer"), event.get("step")) == (
+                        optimizer,
+                        step,
+                    ):
                         return event
     except OSError:
         return None
@@ -455,13 +466,14 @@ def _find_lines(file: BinaryIO, kind: bytes, *marks: str) -> Iterator[bytes]:
             yield line
 
 
-def _find_unfrozen(tables: Iterable[list[dict[str, Any]]]) -> list[str]:
+def _find_unfrozen(tables: Iterable[list[Tensors]]) -> list[str]:
     """Return the parameters that required no gradient in the first table of a rank, and did in a later one."""
     found: dict[str, None] = {}
     for each in tables:
-        frozen = {row[0] for table in each[:1] for row in table["rows"] if not row[5]}
+        frozen = {row.name for table in each[:1] for row in _list_rows(table) if not row.trainable}
         for table in each[1:]:
-            found.update((str(row[0]), None) for row in table["rows"] if row[5] and row[0] in frozen)
+            thawed = (row.name for row in _list_rows(table) if row.trainable and row.name in frozen)
+            found.update((str(name), None) for name in thawed)
     return list(found)
 
 

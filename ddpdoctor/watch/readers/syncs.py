@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.syncs import Gathered, PaceLook, Replicated, SearchLook, Syncs, Unenclosed
+from ddpdoctor.facts.training_events import Search, SyncEvent
 from ddpdoctor.watch.readers.records import Shortener
 
 KINDS = frozenset({"pace", "search", "unenclosed", "data-parallel", "gathered"})
 """Events that tell of it."""
 KEPT = 40
 """Looks at the pace."""
-_PACE = ("number", "step", "steps", "backwards", "kept", "synced", "alone")
 
-Events = dict[int, list[dict[str, Any]]]
+Events = dict[int, list[SyncEvent]]
 """Rank -> its events of `KINDS`."""
 
 
@@ -39,7 +37,9 @@ def _fold_paces(ranks: Events) -> list[PaceLook]:
     for rank, events in ranks.items():
         for event in events:
             if event["event"] == "pace":
-                rows.setdefault(tuple(int(event[name]) for name in _PACE), []).append(rank)
+                row = (event["number"], event["step"], event["steps"], event["backwards"])
+                more = (event["kept"], event["synced"], event["alone"])
+                rows.setdefault(tuple(int(each) for each in (*row, *more)), []).append(rank)
     return [
         PaceLook(row[0], RankSet(who), *row[1:])
         for row, who in sorted(rows.items(), key=lambda each: (each[0][1], each[0]))
@@ -48,12 +48,13 @@ def _fold_paces(ranks: Events) -> list[PaceLook]:
 
 def _fold_searches(ranks: Events) -> list[SearchLook]:
     seen: dict[int, dict[int, set[int]]] = {}
-    last: dict[int, dict[int, dict[str, Any]]] = {}
+    last: dict[int, dict[int, Search]] = {}
     for rank, events in ranks.items():
         for event in events:
-            if event["event"] == "search" and event.get("unused") is not None:
+            unused = event.get("unused") if event["event"] == "search" else None
+            if event["event"] == "search" and unused is not None:
                 number, iteration = int(event["number"]), int(event["iteration"])
-                seen.setdefault(number, {}).setdefault(iteration, set()).add(int(event["unused"]))
+                seen.setdefault(number, {}).setdefault(iteration, set()).add(int(unused))
                 last.setdefault(number, {})[rank] = event
     return [
         SearchLook(
@@ -69,13 +70,17 @@ def _fold_searches(ranks: Events) -> list[SearchLook]:
     ]
 
 
-def _time_search(events: list[dict[str, Any]]) -> tuple[int, float | None, float | None]:
+def _time_search(events: list[Search]) -> tuple[int, float | None, float | None]:
     """Return how many searches were timed, what one took and how far apart they were, where it took longest."""
-    timed = [event for event in events if event.get("each_ns") and event.get("apart_ns")]
+    timed = [
+        (int(each), int(apart), int(event["timed"]))
+        for event in events
+        if (each := event.get("each_ns")) and (apart := event.get("apart_ns"))
+    ]
     if not timed:
         return 0, None, None
-    longest = max(timed, key=lambda event: int(event["each_ns"]))
-    return int(longest["timed"]), int(longest["each_ns"]) / 1e9, int(longest["apart_ns"]) / 1e9
+    each_ns, apart_ns, searches = max(timed, key=lambda search: search[0])
+    return searches, each_ns / 1e9, apart_ns / 1e9
 
 
 def _fold_unenclosed(ranks: Events, shorten: Shortener) -> list[Unenclosed]:

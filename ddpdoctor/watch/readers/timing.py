@@ -9,6 +9,7 @@ from typing import Any
 
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.timing import PHASES, RankTimes, Timing, compare
+from ddpdoctor.facts.training_events import Column, LookRow, Times, choose_sampled
 
 KINDS = frozenset({"times"})
 """Events that tell of it; the last one of a rank holds all."""
@@ -44,11 +45,11 @@ class _Rank:
     """What one rank wrote."""
 
     number: int
-    event: dict[str, Any]
+    event: Times
     width: int
     columns: list[_Column]
-    looks: dict[int, tuple[int, ...]]
-    """Iteration -> microseconds: computing, to the first bucket, exposed, reduction, after."""
+    looks: dict[int, LookRow]
+    """By their iteration."""
     offset_ns: int
     group: tuple[int, ...] | None
 
@@ -60,7 +61,9 @@ class _Rank:
             for each in self.columns:
                 first = (each.first - 1) // self.width * self.width + 1
                 known = joined.get(first)
-                joined[first] = each if known is None else _join(known, each, choose(first, self.width))
+                joined[first] = (
+                    each if known is None else _join(known, each, choose_sampled(first, self.width))
+                )
                 joined[first].first = first
             self.columns = list(joined.values())
 
@@ -73,14 +76,6 @@ def _join(one: _Column, other: _Column, sampled: int) -> _Column:
     )  # fmt: skip
 
 
-def choose(first: int, width: int) -> int:
-    """Return the step of a column whose meetings are kept, as ``ddpdoctor_watch/training/clocks.py`` does."""
-    while width > 1:
-        width //= 2
-        first += width * ((first // width * 2654435761 >> 13) & 1)
-    return first
-
-
 def _whole(value: Any) -> int:
     """Return a number of a row; what ranks wrote may be damaged, or made up."""
     number = int(value)
@@ -90,20 +85,15 @@ def _whole(value: Any) -> int:
 
 
 def _read_column(row: list[Any]) -> _Column:
-    numbers = [_whole(each) for each in row[: _PHASES + 10]]
-    first, count, reduced = numbers[:3]
-    spent = tuple(max(0, each) for each in numbers[3:_PHASES])
-    sampled, met, *marks = numbers[_PHASES:]
-    return _Column(first, max(1, count), reduced, spent, sampled, met, tuple(marks))
+    each = Column.from_row([_whole(number) for number in row[: _PHASES + 10]])
+    spent = tuple(max(0, took) for took in each.spent)
+    return _Column(each.first, max(1, each.steps), each.reduced, spent, each.sampled, each.met, each.marks)
 
 
-def _read(number: int, event: dict[str, Any]) -> _Rank:
+def _read(number: int, event: Times) -> _Rank:
     columns = [_read_column(row) for row in event["columns"][:LONGEST] if len(row) >= _PHASES + 2]
-    looks = {
-        _whole(row[0]): tuple(_whole(each) for each in row[1:6])
-        for row in event["looks"][:LONGEST]
-        if len(row) >= 6
-    }
+    rows = [LookRow(*map(_whole, row[:6])) for row in event["looks"][:LONGEST] if len(row) >= 6]
+    looks = {row.iteration: row for row in rows}
     width = _whole(event["width"])
     if not 0 < width < 1 << 40 or width & (width - 1):
         raise ValueError("a column's width is a power of two")
@@ -112,7 +102,7 @@ def _read(number: int, event: dict[str, Any]) -> _Rank:
     return _Rank(number, event, width, columns, looks, event["wall_ns"] - event["mono_ns"], group)
 
 
-def read_newest(event: dict[str, Any]) -> tuple[float, ...]:
+def read_newest(event: Times) -> tuple[float, ...]:
     """Return the seconds of a step by phase, of the newest steps that an event tells of.
 
     Raises:
@@ -125,7 +115,7 @@ def read_newest(event: dict[str, Any]) -> tuple[float, ...]:
     return tuple(sum(took) / count / 1e6 for took in zip(*(each.spent for each in columns), strict=True))
 
 
-def fold_timing(events: Mapping[int, dict[str, Any]], world: int, locate: Locate) -> Timing:
+def fold_timing(events: Mapping[int, Times], world: int, locate: Locate) -> Timing:
     """Return where the time of a node's ranks went.
 
     Args:
@@ -157,9 +147,9 @@ def fold_timing(events: Mapping[int, dict[str, Any]], world: int, locate: Locate
                 rank=rank.number,
                 seconds=_spend(rank),
                 lags=tuple(lags[rank.number]),
-                computing_s=_middle(rank, 0),
-                exposed_s=_middle(rank, 2),
-                after_s=_middle(rank, 4),
+                computing_s=_middle(look.computing for look in rank.looks.values()),
+                exposed_s=_middle(look.exposed for look in rank.looks.values()),
+                after_s=_middle(look.after for look in rank.looks.values()),
                 slower_s=slower.get(rank.number),
             )
             for rank in ranks
@@ -182,9 +172,9 @@ def _spend(rank: _Rank) -> tuple[float, ...]:
     )
 
 
-def _middle(rank: _Rank, place: int) -> float | None:
+def _middle(took: Iterable[int]) -> float | None:
     """Return the median over the iterations that were measured, in seconds."""
-    found = [look[place] for look in rank.looks.values() if look[place] >= 0]
+    found = [each for each in took if each >= 0]
     return round(median(found) / 1e6, 6) if found else None
 
 
@@ -229,7 +219,7 @@ def _find_slower(ranks: Sequence[_Rank]) -> dict[int, float]:
         if len(members) < 2:
             continue
         for iteration in _common(members):
-            took = [rank.looks[iteration][1] for rank in members]
+            took = [rank.looks[iteration].first_bucket for rank in members]
             if min(took) >= 0:
                 for rank, more in zip(members, compare(took), strict=True):
                     found.setdefault(rank.number, []).append(more)
@@ -247,9 +237,9 @@ def _find_least(ranks: Sequence[_Rank]) -> tuple[float | None, float | None, int
     for group in {rank.group for rank in ranks}:
         members = [rank for rank in ranks if rank.group == group]
         for iteration in _common(members):
-            least = min((rank.looks[iteration] for rank in members), key=lambda look: look[2])
-            exposed.append(least[2] / 1e6)
-            reduction.append(least[3] / 1e6)
+            least = min((rank.looks[iteration] for rank in members), key=lambda look: look.exposed)
+            exposed.append(least.exposed / 1e6)
+            reduction.append(least.reduction / 1e6)
     if not exposed:
         return None, None, 0
     return round(median(exposed), 6), round(median(reduction), 6), len(exposed)

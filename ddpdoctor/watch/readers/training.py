@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.layout import Layout, make_layout
@@ -14,6 +14,8 @@ from ddpdoctor.evidence.numerics import Numerics
 from ddpdoctor.evidence.syncs import Syncs
 from ddpdoctor.evidence.timing import Timing
 from ddpdoctor.evidence.training import OptimizerSetup, StepLook, Training
+from ddpdoctor.facts.events import AnyEvent, FileEvent
+from ddpdoctor.facts.training_events import LoaderEvent, LoadEvent, NumberEvent, StepEvent, SyncEvent, Times
 from ddpdoctor.watch.readers import layouts, loaders, loads, numerics, sharing, steps, syncs, timing
 from ddpdoctor.watch.readers.agreement import group_ranks
 from ddpdoctor.watch.readers.events import DAMAGED
@@ -43,32 +45,32 @@ class _Rank:
     steps: steps.RankSteps
     loaders: loaders.RankLoaders
     numbers: numerics.RankNumbers = field(default_factory=numerics.RankNumbers)
-    syncs: list[dict[str, Any]] = field(default_factory=list)
+    syncs: list[SyncEvent] = field(default_factory=list)
     files: sharing.RankFiles = field(default_factory=sharing.RankFiles)
-    times: dict[str, Any] | None = None
-    loads: list[dict[str, Any]] = field(default_factory=list)
+    times: Times | None = None
+    loads: list[LoadEvent] = field(default_factory=list)
     abstained: list[str] = field(default_factory=list)
     share: float | None = None
 
-    def take(self, event: dict[str, Any]) -> None:
+    def take(self, event: AnyEvent) -> None:
         kind = event["event"]
         if kind in steps.KINDS:
-            self.steps.take(event)
+            self.steps.take(cast(StepEvent, event))
         elif kind in loaders.KINDS:
-            self.loaders.take(event)
+            self.loaders.take(cast(LoaderEvent, event))
         elif kind in numerics.KINDS:
-            self.numbers.take(event)
+            self.numbers.take(cast(NumberEvent, event))
         elif kind in syncs.KINDS:
-            self.syncs.append(event)
+            self.syncs.append(cast(SyncEvent, event))
         elif kind in sharing.KINDS:
-            self.files.take(event)
+            self.files.take(cast(FileEvent, event))
         elif kind in timing.KINDS:
-            self.times = event
+            self.times = cast(Times, event)
         elif kind in loads.KINDS:
-            self.loads.append(event)
-        elif kind == "abstained":
+            self.loads.append(cast(LoadEvent, event))
+        elif event["event"] == "abstained":
             self.abstained.append(str(event["reason"]))
-        elif event["elapsed_ns"] > 0:
+        elif event["event"] == "watching" and event["elapsed_ns"] > 0:
             self.share = max(0.0, float(event["spent_ns"]) / float(event["elapsed_ns"]))
 
     def tells(self) -> bool:
@@ -99,7 +101,7 @@ class TrainingReader:
         self._world = 0
         self.damaged = 0
 
-    def add(self, rank: int, path: Path, events: Iterable[dict[str, Any]], world: int = 0) -> None:
+    def add(self, rank: int, path: Path, events: Iterable[AnyEvent], world: int = 0) -> None:
         """Take the events of one rank's process, of a job of so many ranks; 0 where that is not known."""
         self._world = max(self._world, world)
         found = _Rank(steps.RankSteps(rank, path), loaders.RankLoaders(rank))

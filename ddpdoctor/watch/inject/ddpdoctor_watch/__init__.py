@@ -10,32 +10,7 @@ file, and calls of torch.distributed go into the ``.ring`` file (`calls.ring`).
 knows only those below it: `training` and `nodes`, `models`, `calls` and `interpreter`, `core`
 (tests/watch/test_inject_rooms.py). A process without torch loads `core` and `interpreter` alone.
 
-Events (each with ``event``, ``wall_ns`` and ``mono_ns``):
-
-* ``start``: which process this is; written again after a fork (``forked``) and after an exec, so a file may
-  hold several: the last one counts.
-* ``role``: what became known later: a loader worker, another child of multiprocessing, a launcher.
-* ``torch``, ``init``, ``milestone``: how far it came.
-* ``exception``, ``exit-call``, ``end``: how it ended; ``child-exit`` and ``kill``: what it saw of, or did to, others.
-* ``setting``: a debug setting that the program made itself, or that torch goes by.
-* ``ddp``: the parameters behind an error of DistributedDataParallel.
-* ``signature``, ``site``, ``group``: what numbers in the ring mean.
-* ``loader``: a DataLoader begins to be iterated.
-* ``file``, ``files``: what a rank did with files, and how large those are in the end.
-* ``recorder``: where torch's Flight Recorder answers, or why it does not.
-* ``tensors``, ``step``, ``abstained``, ``watching``: what an optimizer steps, what was seen of a step, why no more was,
-  and what looking took.
-* ``epoch``, ``batch``: what a loader gave, and what a model was given.
-* ``losses``, ``nonfinite``, ``finite``, ``scale``: backwards, losses and gradients that are not finite, and scales of
-  GradScaler.
-* ``times``: where the time of steps went, and when a rank came to where it meets the others; the last one counts.
-* ``evaluation``: buffers where they are used outside of training.
-* ``pace``, ``search``, ``unenclosed``, ``data-parallel``: how the program uses its wrapper.
-* ``load``, ``loaded``: a checkpoint of which nothing went into a model, and that something did afterwards.
-* ``gathered``: what was gathered without a gradient and is used in a loss.
-* ``work``: asynchronous work of one call site that nobody has waited for so far; the last one of a site counts.
-* ``node``, ``peer``, ``sent``: of an elastic agent, see `nodes.agents`.
-* ``trouble``: a failure of ours.
+Events and their fields stand in ``ddpdoctor/facts/events.py``, the layout of the ring in ``ddpdoctor/facts/wire.py``.
 """
 
 from __future__ import annotations

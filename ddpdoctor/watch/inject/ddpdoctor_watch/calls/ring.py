@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    from ddpdoctor.facts import wire
+    from ddpdoctor.facts import events, wire
 
     from .specs import Spec
 else:
@@ -171,8 +171,9 @@ def _begin_other(key: tuple[object, ...], frame: FrameType | None, more: dict[st
         return 0
     signature = ring.signatures.get(key)
     if signature is None:
-        fields = dict(zip(("syncs", "reduces"), key[2:])) if more is None else more
-        signature = _intern_signature(ring, key, {"op": key[0], "index": key[1], **fields})
+        rest = dict(zip(("syncs", "reduces"), key[2:])) if more is None else more
+        fields: Any = {"op": key[0], "index": key[1], **rest}
+        signature = _intern_signature(ring, key, fields)
     place = key[:2]
     ordinal = ring.ordinals[place] = ring.ordinals.get(place, 0) + 1
     return _append(ring, ordinal, signature, ring.sites.find(frame), 0, -1, 0, wire.OTHER)
@@ -396,7 +397,7 @@ def _open() -> _Ring | None:
     return _ring
 
 
-def _intern_signature(ring: _Ring, key: object, fields: dict[str, object]) -> int:
+def _intern_signature(ring: _Ring, key: object, fields: events.Signature) -> int:
     if len(ring.signatures) >= INTERNED:
         return 0
     number = ring.signatures[key] = len(ring.signatures) + 1
@@ -404,7 +405,7 @@ def _intern_signature(ring: _Ring, key: object, fields: dict[str, object]) -> in
     return number
 
 
-def _describe_signature(key: tuple[Any, ...]) -> dict[str, object]:
+def _describe_signature(key: tuple[Any, ...]) -> events.Signature:
     name, shape, dtype, device, reduction = key
     return {
         "op": name,

@@ -15,6 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
+    from ddpdoctor.facts import events
+
 FRAMES = 12
 THREAD_FRAMES = 32
 """The same of a call in a library's thread: out to where the thread was started."""
@@ -69,8 +71,10 @@ class Sites:
             if len(self._numbers) >= MOST:
                 return 0
             number = self._numbers[place] = len(self._numbers) + 1
-            site = {"number": number, "frames": describe.list_stack(first)[:most]}
-            journal.write("site", {**site, "foreign": True} if foreign else site)
+            site: events.Site = {"number": number, "frames": describe.list_stack(first)[:most]}
+            if foreign:
+                site["foreign"] = True
+            journal.write("site", site)
         if not foreign:
             way, outermost = frames.list_way(frame)
             if way and (len(self._ways) < MOST or frame.f_lasti in self._ways):

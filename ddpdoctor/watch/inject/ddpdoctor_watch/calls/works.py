@@ -203,17 +203,22 @@ def _note_taken(frame: FrameType) -> None:
 
 def _write(site: _Site, kept: int) -> None:
     site.written = site.dropped
-    fields: dict[str, object] = {
-        name: getattr(site, name) for name in ("op", "device", "group", "begun", "dropped")
-    }
-    more = {
-        "first": site.first,
-        "last": site.last,
-        "calls": ring.count(),
-        "frames": site.frames,
-        "blind": _blind,
-    }
-    journal.write("work", {**fields, "kept": kept, **more})
+    journal.write(
+        "work",
+        {
+            "op": site.op,
+            "device": site.device,
+            "group": site.group,
+            "begun": site.begun,
+            "dropped": site.dropped,
+            "kept": kept,
+            "first": site.first,
+            "last": site.last,
+            "calls": ring.count(),
+            "frames": site.frames,
+            "blind": _blind,
+        },
+    )
 
 
 @lifetime.at(lifetime.ENDING, lifetime.LEAVING)

@@ -7,6 +7,12 @@ import time
 
 from . import journal
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from . import writer
+
 OFF, LIGHT, NORMAL, DEEP = "off", "light", "normal", "deep"
 LEVELS = (OFF, LIGHT, NORMAL, DEEP)
 """Nothing of steps and batches; no look at modules and batches; all at some steps; all at each step."""
@@ -76,10 +82,15 @@ def has_room(share: float = 0.7) -> bool:
     return written < share * hours * JOB_BYTES / min(max(ranks, FEWEST_RANKS), MOST_RANKS)
 
 
-def write(event: str, fields: dict[str, object]) -> None:
+def _write(event: Any, fields: Any) -> int:
     """Write down what a look has found, and count its bytes."""
     global written
-    written += journal.write(event, fields)
+    size = journal.write(event, fields)
+    written += size
+    return size
+
+
+write: writer.Write = _write
 
 
 def abstain(reason: str) -> None:

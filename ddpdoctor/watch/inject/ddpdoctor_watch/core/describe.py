@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Frames = list[list[object]]
+    from ddpdoctor.facts import events
 
 INNER, OUTER = 120, 40
 """Frames that are kept of a long stack; a recursion error has a thousand."""
@@ -87,7 +88,7 @@ def list_stack(frame: FrameType | None) -> Frames:
     return frames
 
 
-def describe(value: BaseException, traceback: TracebackType | None = None) -> dict[str, object]:
+def describe(value: BaseException, traceback: TracebackType | None = None) -> events.ExceptionParts:
     """Describe an exception with all that led to it.
 
     Args:
@@ -99,7 +100,7 @@ def describe(value: BaseException, traceback: TracebackType | None = None) -> di
         and where there are any: members of a group, notes, and worker with ``parent`` for an error that a
         loader worker sent.
     """
-    told = _describe_one(value, traceback)
+    told: Any = _describe_one(value, traceback)
     chain: list[dict[str, object]] = []
     if ORIGINAL in str(told["message"]):
         # Sent by a worker as text: what happened there, and the frames of ours that it came out of.
@@ -127,7 +128,8 @@ def describe(value: BaseException, traceback: TracebackType | None = None) -> di
         chain.append({"link": link, **_describe_one(following)})
         current = following
     told["chain"] = chain
-    return told
+    described: events.ExceptionParts = told
+    return described
 
 
 def _take_remote(told: dict[str, object], cause: BaseException, chain: list[dict[str, object]]) -> bool:

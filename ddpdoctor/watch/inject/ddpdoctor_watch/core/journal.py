@@ -13,7 +13,10 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import FrameType
+
+    from . import writer
 
 try:
     from _json import encode_basestring_ascii as _quote
@@ -230,7 +233,7 @@ def folder() -> str:
     return _journal.folder if _journal is not None else ""
 
 
-def write(event: str, fields: dict[str, object]) -> int:
+def _write(event: str, fields: Mapping[str, object]) -> int:
     """Append an event; what cannot be written is lost without a word.
 
     Args:
@@ -262,6 +265,9 @@ def write(event: str, fields: dict[str, object]) -> int:
             raise
         return 0
     return len(line)
+
+
+write: writer.Write = _write
 
 
 def cut(text: str) -> str:

@@ -7,6 +7,10 @@ import sys
 
 from . import journal
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ddpdoctor.facts import events
+
 _ARGUMENTS = 200
 _ARGUMENT = 4096
 """Of the command line that is kept: arguments, and characters of each (`python -c` takes whole programs)."""
@@ -81,7 +85,7 @@ inherited_error_file: str | None = None
 """Error file of an ancestor: not ours to write."""
 
 
-def note_start() -> dict[str, object]:
+def note_start() -> events.Start:
     """Write the ``start`` event of a process that begins; return its role and rank."""
     global directory, inherited_error_file
     environment = os.environ
@@ -133,7 +137,7 @@ def read_open_files() -> int:
     return os.sysconf("SC_OPEN_MAX")
 
 
-def _ids() -> dict[str, object]:
+def _ids() -> events.Start:
     ticks, _ = journal.read_ticks("self")
     return {"pid": os.getpid(), "ppid": os.getppid(), "start_ticks": ticks}
 
@@ -167,7 +171,7 @@ def is_command() -> bool:
     return _main()[0] == "-c"
 
 
-def _place(inherited: bool, script: str | None, module: str | None) -> dict[str, object]:
+def _place(inherited: bool, script: str | None, module: str | None) -> events.Start:
     environment = os.environ
     rank = _number("RANK")
     local_rank = _number("LOCAL_RANK")

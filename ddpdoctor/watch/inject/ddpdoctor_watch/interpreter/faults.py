@@ -11,6 +11,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType, TracebackType
+    from typing import Any
+
+    from ddpdoctor.facts import events
 
 _DDP_TEXTS = (
     "Expected to have finished reduction",
@@ -119,7 +122,7 @@ def note_exit(how: str, status: object, frame: FrameType, handled: BaseException
 
 
 def _write_exit(how: str, status: object, frames: list[list[object]], handled: BaseException | None) -> None:
-    fields: dict[str, object] = {"how": how, "frames": frames}
+    fields: events.ExitCall = {"how": how, "frames": frames}
     if status is None or isinstance(status, int):
         fields["status"] = int(status or 0)
     else:
@@ -136,9 +139,9 @@ def _write_exit(how: str, status: object, frames: list[list[object]], handled: B
         _note_parameters(handled)
 
 
-def _describe(value: BaseException, traceback: TracebackType | None = None) -> dict[str, object]:
+def _describe(value: BaseException, traceback: TracebackType | None = None) -> events.ExceptionEvent:
     try:
-        fields = describe.describe(value, traceback)
+        parts: Any = describe.describe(value, traceback)
     except Exception as error:
         # Of memory, most likely: the name is worth having.
         return {
@@ -148,6 +151,7 @@ def _describe(value: BaseException, traceback: TracebackType | None = None) -> d
             "chain": [],
             "lost": str(error),
         }
+    fields: events.ExceptionEvent = parts
     if "where" in fields:
         fields["kind"] = "worker"
     if _NO_DESCRIPTOR in str(fields["message"]):

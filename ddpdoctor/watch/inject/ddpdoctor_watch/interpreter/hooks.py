@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     Hook = Callable[[type[BaseException], Any, TracebackType | None], object]
+    from ddpdoctor.facts import events
 
 _hooks: dict[int, Hook] = {}
 
@@ -218,12 +219,12 @@ def _hook_kills() -> None:
 
     def kill(pid: int, signal: int, /) -> None:
         if signal:  # 0 only asks whether the process exists.
-            _note_kill("pid", pid, signal)
+            _note_kill(pid, signal, False)
         real_kill(pid, signal)
 
     def killpg(pgid: int, signal: int, /) -> None:
         if signal:
-            _note_kill("pgid", pgid, signal)
+            _note_kill(pgid, signal, True)
         real_killpg(pgid, signal)
 
     replace(os, "kill", kill)
@@ -239,10 +240,14 @@ def _hook_settings() -> None:
             setattr(os.environ, name, wrapper)
 
 
-def _note_kill(what: str, number: int, signal: int) -> None:
+def _note_kill(number: int, signal: int, group: bool) -> None:
     # Before the call: it may be our own end.
     try:
-        fields: dict[str, object] = {what: number, "signal": int(signal)}
+        fields: events.Kill = {"signal": int(signal)}
+        if group:
+            fields["pgid"] = number
+        else:
+            fields["pid"] = number
         if number == os.getpid():
             fields["frames"] = describe.list_stack(sys._getframe(2))
         journal.write("kill", fields)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+    from ddpdoctor.facts import events
+
 _outer: BaseException | None = None
 """The exception in whose handler a child was forked: part of its stack, and not its own."""
 
@@ -95,7 +97,7 @@ def _note_role(process: Any) -> None:
     target: Any = getattr(process, "_target", None)
     arguments: tuple[Any, ...] = getattr(process, "_args", ())
     where = str(getattr(target, "__module__", ""))
-    fields: dict[str, object] = {
+    fields: events.Role = {
         "role": "child",
         "name": str(process.name),
         "target": f"{where}.{getattr(target, '__qualname__', '')}" if target is not None else None,

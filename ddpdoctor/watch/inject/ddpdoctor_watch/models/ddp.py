@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
+    from ddpdoctor.facts import events
+
 FORWARDS = 5
 """Forwards of a wrapped model that are looked at module by module. A hook on every module costs each step of every
 healthy job, and the usual mistake (a layer that is never used) shows in the second forward."""
@@ -184,7 +186,7 @@ def note(message: str, value: BaseException) -> None:
             )
 
 
-def _describe(wrapper: Any, entry: _Wrapped, message: str) -> dict[str, object]:
+def _describe(wrapper: Any, entry: _Wrapped, message: str) -> events.WrapperError:
     owners: dict[int, tuple[str, str, Any]] = {}
     for module_name, module in tree.list_modules(tree.find_model(wrapper)):
         for name, parameter in tree.list_own(module):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from ddpdoctor.facts import strategies
+    from ddpdoctor.facts import strategies, training_events
 else:
     from .. import strategies
 
@@ -27,7 +27,7 @@ _MESH = "mesh_"
 """What torch.distributed.device_mesh puts before the name of a dimension in the description of its group."""
 
 
-def describe(models: list[Any], tensors: list[Any]) -> dict[str, object] | None:
+def describe(models: list[Any], tensors: list[Any]) -> training_events.LayoutParts | None:
     """Return how models are shared out; None where only DistributedDataParallel does, or nothing.
 
     Args:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
+    from ddpdoctor.facts import events
+
 BEAT_S = 1.0
 """Between two signs of life; a hundredth of a second more for each node, so that the head has 100 a second at most."""
 MEETING_S = 0.3
@@ -191,8 +193,8 @@ def _meet(meeting: _Meeting, again: bool) -> None:
     import json
     import socket
 
-    own: dict[str, Any] = {"host": socket.gethostname(), "ranks": meeting.ranks}
-    journal.write("node", dict(own, node=meeting.node, nodes=meeting.count, head=meeting.is_head))
+    own: events.Node = {"host": socket.gethostname(), "ranks": meeting.ranks}
+    journal.write("node", {**own, "node": meeting.node, "nodes": meeting.count, "head": meeting.is_head})
     hello = dict(own, run=os.environ.get("DDPDOCTOR_RUN", ""))
 
     def lead() -> None:
@@ -239,13 +241,13 @@ def _hear(meeting: _Meeting, node: int, began: int, now: int, again: bool) -> No
     """Take a hello; ``began`` and ``now`` enclose the moment in which it was written."""
     hello = _read_object(meeting.store.get(key_of("hello", node)))
     heard = hello.get("heard_ns")
-    known: dict[str, Any] = {"host": str(hello.get("host"))[:255], "ranks": _read_numbers(hello.get("ranks"))}
+    known: events.Peer = {"host": str(hello.get("host"))[:255], "ranks": _read_numbers(hello.get("ranks"))}
     # After a restart without a new rendezvous the hello of the first meeting still stands there.
     if began and isinstance(heard, int) and not again:
         known["offset_ns"] = heard - (began + now) // 2
         known["error_ns"] = (now - began) // 2
     meeting.peers[node] = dict(known, socket=hello.get("socket"))
-    journal.write("peer", dict(known, node=node))
+    journal.write("peer", {**known, "node": node})
 
 
 def _hear_late(meeting: _Meeting) -> None:

@@ -23,7 +23,7 @@ _EACH = 64
 """Of so many calls the time of one is taken."""
 
 
-_numbers = finite.Finite(what="loss")
+_numbers = finite.Finite({"what": "loss"})
 """Losses of this process."""
 _tensor: Any = None
 """Torch's class of plain tensors."""
@@ -50,7 +50,7 @@ def note_end() -> None:
 def after_fork() -> None:
     """A forked child counts anew."""
     global _numbers
-    _numbers = finite.Finite(what="loss")
+    _numbers = finite.Finite({"what": "loss"})
 
 
 def _note_backward(_: Any, frame: FrameType, args: Any) -> None:

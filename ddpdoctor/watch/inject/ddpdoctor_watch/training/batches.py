@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
+    from ddpdoctor.facts import training_events
+
 FIRST = 3
 """Batches of an epoch that are looked at."""
 EPOCHS = 3
@@ -95,7 +97,7 @@ def _take(model: int, place: int, epoch: int, given: Any, frame: FrameType, join
     shapes: list[object] = [[int(size) for size in each.shape] for each in tensors]
     measured = prints.measure(tensors)
     index = _counts[model, place, epoch]
-    fields: dict[str, object] = {
+    fields: training_events.Batch = {
         "model": model,
         "loader": place,
         "epoch": epoch,

@@ -23,6 +23,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ddpdoctor.facts.training_events import Column, LookRow, choose_sampled
+else:
+    from ..training_events import Column, LookRow, choose_sampled
+
 WARM_UP = 3
 """Steps that are not counted: buckets are built anew after the first, allocators and caches fill."""
 COLUMNS = 64
@@ -49,12 +53,13 @@ class _State:
         self.others = 0
         self.steps = -WARM_UP
         self.width = 1
-        self.columns: list[_Column] = []
-        self.column: _Column | None = None
+        self.columns: list[_Steps] = []
+        self.column: _Steps | None = None
         """The one that is being filled; None where the next step begins one."""
         self.loaders: dict[int, int] = {}
         """Number of a place -> time that was spent waiting for its batches."""
-        self.looks: list[list[int]] = []
+        self.looks: list[LookRow] = []
+        """In nanoseconds."""
         self.sparse = 1
         self.device = ""
         self.group: list[int] | None = None
@@ -64,7 +69,7 @@ class _State:
         self.next_write = _FIRST_WRITE
 
 
-class _Column:
+class _Steps:
     """Steps in a row."""
 
     def __init__(self, first: int, width: int, spent: list[int]) -> None:
@@ -72,11 +77,11 @@ class _Column:
         self.count = 0
         self.reduced = 0
         self.spent = spent
-        self.sampled = choose(first, width)
+        self.sampled = choose_sampled(first, width)
         self.marks: list[int] = []
         self.met = 0
 
-    def join(self, other: _Column, sampled: int) -> None:
+    def join(self, other: _Steps, sampled: int) -> None:
         """Take the column behind this one in."""
         self.count += other.count
         self.reduced += other.reduced
@@ -87,14 +92,6 @@ class _Column:
 
 
 _state = _State()
-
-
-def choose(first: int, width: int) -> int:
-    """Return the step of a column whose meetings are kept: the same on every rank, and none that comes evenly."""
-    while width > 1:
-        width //= 2
-        first += width * ((first // width * 2654435761 >> 13) & 1)
-    return first
 
 
 @lifetime.at(lifetime.FORKED)
@@ -158,11 +155,11 @@ def end_step(optimizer: int) -> None:
     state.reduced = 0
 
 
-def _begin_column(state: _State, step: int) -> _Column:
+def _begin_column(state: _State, step: int) -> _Steps:
     """Begin a column with a step that has just ended."""
     if len(state.columns) >= COLUMNS:
         _halve(state)
-    column = state.column = _Column(step, state.width, stopwatch.state.spent)
+    column = state.column = _Steps(step, state.width, stopwatch.state.spent)
     state.columns.append(column)
     return column
 
@@ -172,7 +169,7 @@ def _halve(state: _State) -> None:
     state.width *= 2
     columns = state.columns
     for one, other in zip(columns[::2], columns[1::2]):
-        one.join(other, choose(one.first, state.width))
+        one.join(other, choose_sampled(one.first, state.width))
     del columns[1::2]
 
 
@@ -197,7 +194,7 @@ def note_forward(wrapper: Any, count: int) -> None:
     if size > state.bytes:
         state.bytes, state.looks, state.sparse = size, [], 1
         _describe(state, wrapper)
-    if not state.looks or state.looks[-1][0] < iteration:
+    if not state.looks or state.looks[-1].iteration < iteration:
         _take_times(state, iteration, numbers, iteration == count)
 
 
@@ -229,11 +226,13 @@ def _take_times(state: _State, iteration: int, numbers: Any, latest: bool) -> No
             after = left - over
     first = ends[1] - ends[0] if min(ends) > 0 else -1
     if iteration <= EARLY or iteration // EACH % state.sparse == 0:
-        state.looks.append([iteration, took[0], first, took[1] - took[2], took[1], after])
+        state.looks.append(LookRow(iteration, took[0], first, took[1] - took[2], took[1], after))
     if len(state.looks) > LOOKS:
         state.sparse *= 2
         state.looks = [
-            look for look in state.looks if look[0] <= EARLY or look[0] // EACH % state.sparse == 0
+            look
+            for look in state.looks
+            if look.iteration <= EARLY or look.iteration // EACH % state.sparse == 0
         ]
 
 
@@ -262,13 +261,16 @@ def write() -> None:
             "loaders": [[place, took // 1000] for place, took in state.loaders.items()][:16],
             # In microseconds.
             "columns": [
-                [
-                    each.first, each.count, each.reduced, *(took // 1000 for took in spent),
-                    each.sampled, each.met, *(mark // 1000 for mark in each.marks),
-                ]
+                Column(
+                    each.first, each.count, each.reduced, tuple(took // 1000 for took in spent),
+                    each.sampled, each.met, tuple(mark // 1000 for mark in each.marks),
+                ).to_row()
                 for each, spent in columns
             ],
-            "looks": [[look[0], *(took // 1000 if took >= 0 else -1 for took in look[1:])] for look in state.looks],
+            "looks": [
+                LookRow(look.iteration, *(took // 1000 if took >= 0 else -1 for took in look[1:]))
+                for look in state.looks
+            ],
         },
     )  # fmt: skip
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
+    from ddpdoctor.facts import training_events
+
 RUNS = 20
 """Of one kind of number whose beginning is written down, besides the one that the program ends in."""
 SLOTS = 64
@@ -28,20 +30,20 @@ class Finite:
     """Numbers of one kind.
 
     Args:
-        fields: Of its events, that tell which numbers they are.
+        fields: Of its events: which numbers they are.
     """
 
-    def __init__(self, **fields: object) -> None:
+    def __init__(self, fields: training_events.Numbers) -> None:
         self.fields = fields
         self.checked = 0
         self.bad = 0
         self.since = 0
         self.runs = 0
         self._slots: Any = None
-        self.under_way: list[tuple[int, int, dict[str, object]]] = []
-        self._unwritten: dict[str, object] | None = None
+        self.under_way: list[tuple[int, int, training_events.Place]] = []
+        self._unwritten: training_events.NonFinite | None = None
 
-    def judge(self, number: int, value: float, told: dict[str, object], frame: FrameType | None) -> None:
+    def judge(self, number: int, value: float, told: training_events.Place, frame: FrameType | None) -> None:
         """Take the number of a backward.
 
         Args:
@@ -55,7 +57,8 @@ class Finite:
             if self.since:
                 self.since = 0
                 if self._unwritten is None:
-                    journal.write("finite", {**self.fields, "number": number})
+                    healed: Any = {**self.fields, "number": number}
+                    journal.write("finite", healed)
                 self._unwritten = None
             return
         self.bad += 1
@@ -63,7 +66,7 @@ class Finite:
             return
         self.since = number
         self.runs += 1
-        event = {
+        event: Any = {
             **self.fields,
             "number": number,
             "value": str(value),
@@ -75,7 +78,7 @@ class Finite:
         else:
             journal.write("nonfinite", event)
 
-    def send(self, number: int, value: Any, told: dict[str, object], torch: Any) -> None:
+    def send(self, number: int, value: Any, told: training_events.Place, torch: Any) -> None:
         """Let a number on a GPU be copied to the host, after what is queued before it."""
         if len(self.under_way) >= SLOTS:
             return
@@ -102,7 +105,11 @@ class Finite:
         self.read()
         if self._unwritten is not None:
             journal.write("nonfinite", self._unwritten)
-        journal.write(
-            "losses",
-            {**self.fields, "count": count, "checked": self.checked, "bad": self.bad, "since": self.since},
-        )
+        losses: Any = {
+            **self.fields,
+            "count": count,
+            "checked": self.checked,
+            "bad": self.bad,
+            "since": self.since,
+        }
+        journal.write("losses", losses)

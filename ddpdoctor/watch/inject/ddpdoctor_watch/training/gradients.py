@@ -45,7 +45,7 @@ class _Probe:
     """
 
     def __init__(self, number: int, name: str) -> None:
-        self.numbers = finite.Finite(what="gradient", model=number, name=name)
+        self.numbers = finite.Finite({"what": "gradient", "model": number, "name": name})
         self.handle: Any = None
         self.exact = False
         """A sum of finite gradients is taken as it is: autograd gives them the type of the parameter."""

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from types import FrameType, ModuleType
     from typing import Any
 
+    from ddpdoctor.facts import training_events
+
 EACH = 50
 """Iterations of one loader that are written down; after these only those of another length."""
 _FRAMES = 6
@@ -227,9 +229,9 @@ def _begin(place: int, number: int, iterator: Any, loader: Any, length: int | No
     iterator._index_sampler = _Indices(real, epoch)
 
 
-def _describe_sampler(*samplers: Any) -> dict[str, object]:
+def _describe_sampler(*samplers: Any) -> training_events.Loader:
     """Return what a sampler says of itself, by the attributes that torch's DistributedSampler has."""
-    told: dict[str, object] = {"sets_epoch": False, "shuffles": False}
+    told: Any = {"sets_epoch": False, "shuffles": False}
     for sampler in samplers:
         if sampler is None:
             continue
@@ -240,7 +242,8 @@ def _describe_sampler(*samplers: Any) -> dict[str, object]:
             value = held.get(name)
             if isinstance(value, (int, bool)):
                 told.setdefault("shard" if name == "rank" else name, value)
-    return told
+    fields: training_events.Loader = told
+    return fields
 
 
 def _shuffles(kind: type) -> bool:
@@ -267,7 +270,7 @@ def _shuffles(kind: type) -> bool:
     return False
 
 
-def _describe_split(loader: Any, sampler: Any, number: int) -> dict[str, object]:
+def _describe_split(loader: Any, sampler: Any, number: int) -> training_events.Loader:
     try:
         return splits.describe_split(loader, sampler, number)
     except Exception as error:

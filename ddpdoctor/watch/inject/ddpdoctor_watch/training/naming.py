@@ -9,6 +9,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ddpdoctor.facts import training_events
+else:
+    from .. import training_events
+
 
 def name_tensors(
     module: Any,
@@ -44,9 +48,9 @@ def name_tensors(
             extra.append((each, name, number))
 
 
-def make_row(tensor: Any, name: str, model: int, kind: str, known: int) -> list[object]:
+def make_row(tensor: Any, name: str, model: int, kind: str, known: int) -> training_events.TensorRow:
     """Return what is written down of a tensor itself."""
-    return [
+    return training_events.TensorRow(
         name[:200],
         kind,
         model,
@@ -55,4 +59,4 @@ def make_row(tensor: Any, name: str, model: int, kind: str, known: int) -> list[
         bool(tensor.requires_grad),
         known,
         prints.explain_unreadable(tensor),
-    ]
+    )

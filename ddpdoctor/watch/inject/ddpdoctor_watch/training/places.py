@@ -6,6 +6,10 @@ from ..core import lifetime, progress
 from ..models import ddp
 from . import loaders
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ddpdoctor.facts import training_events
+
 _SAMPLES = 16
 
 _place = (0, 0)
@@ -24,7 +28,7 @@ def note_backward() -> None:
     _index += 1
 
 
-def describe() -> dict[str, object]:
+def describe() -> training_events.Place:
     """Return the number of the step, and which batch the loader gave last."""
     place, epoch = _place
     batch, samples = loaders.latest()

@@ -14,6 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ddpdoctor.facts import training_events
+
 SKETCH = 128
 """Hashes of a sketch: the smallest ones. Two sets that share a tenth share about as much of them."""
 LARGEST = 1_000_000
@@ -30,7 +32,7 @@ _FACTOR = -7046029254386353131
 """2**64 divided by the golden ratio, as a signed number: Fibonacci hashing."""
 
 
-def describe_split(loader: Any, sampler: Any, number: int) -> dict[str, object]:
+def describe_split(loader: Any, sampler: Any, number: int) -> training_events.Loader:
     """Describe what a loader reads of its data set: an explicit part, or all of it in random order.
 
     Args:
@@ -91,7 +93,7 @@ def _permutes(data: Any, sampler: Any) -> bool:
     return type(sampler) is data.RandomSampler and plain
 
 
-def _describe_whole(data: Any, dataset: Any, sampler: Any) -> dict[str, object]:
+def _describe_whole(data: Any, dataset: Any, sampler: Any) -> training_events.Loader:
     """Describe a data set each sample of which torch's own sampler draws once; nothing where it does not."""
     if not _permutes(data, sampler) or isinstance(dataset, data.IterableDataset):
         return {}

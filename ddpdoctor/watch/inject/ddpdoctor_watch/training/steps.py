@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
+    from ddpdoctor.facts import training_events
+else:
+    from .. import training_events
+
 OPTIMIZERS = 8
 """Optimizers of a process that are looked at: some programs have one for each parameter."""
 TENSORS = 3000
@@ -324,7 +328,7 @@ def _look_at(entry: _Optimizer, optimizer: Any, frame: FrameType | None) -> None
     """Find the tensors of an optimizer and of the models that they belong to, and write down which they are."""
     parameters = [each for group in optimizer.param_groups for each in group["params"]][:TENSORS]
     wrappers = ddp.list_wrappers()
-    rows: list[list[object]] = []
+    rows: list[training_events.TensorRow] = []
     owners = {id(each): place for place, each in enumerate(parameters)}
     names: dict[int, tuple[str, int]] = {}
     extra: list[tuple[Any, str, int]] = []
@@ -387,7 +391,7 @@ def _write_step(
     """Write what was seen of one step; every number for the first few and powers of two, else one for all."""
     _state.looks += 1
     whole = entry.written == entry.table and budget.has_room(1.0) if final else _is_whole(entry, step)
-    fields: dict[str, object] = {
+    fields: training_events.Step = {
         "optimizer": entry.number,
         "table": entry.table,
         "step": step,
@@ -419,7 +423,8 @@ def _write_step(
         fields["rates"] = [_plain(group.get("lr")) for group in optimizer.param_groups[:64]]
         fields["rated"] = entry.rated
     fields["wrappers"] = [
-        [number, *counts, modules.explain_bypass(number)] for number, counts in _count_forwards(entry)
+        training_events.WrapperRow(number, synced, alone, last, modules.explain_bypass(number))
+        for number, (synced, alone, last) in _count_forwards(entry)
     ]
     if whole and modules.has_seen():
         fields["idle"] = modules.list_idle(entry.tensors[: entry.parameters])
@@ -440,12 +445,12 @@ def _plain(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def _count_forwards(entry: _Optimizer) -> list[tuple[int, list[int]]]:
+def _count_forwards(entry: _Optimizer) -> list[tuple[int, tuple[int, int, int]]]:
     """Return for each wrapper its forwards since the last look: reducing, not reducing, kind of the last one."""
     found = []
     for number, _ in ddp.list_wrappers():
         synced, alone, last = ddp.count_forwards(number)
         before = entry.last_seen.get(number, (0, 0, -1))
         entry.last_seen[number] = (synced, alone, last)
-        found.append((number, [synced - before[0], alone - before[1], last]))
+        found.append((number, (synced - before[0], alone - before[1], last)))
     return found

@@ -124,7 +124,11 @@ def note_look(optimizer: int, optimizers: int, step: int, backwards: int) -> Non
             {
                 "number": wrappers[0][0],
                 "step": step,
-                **dict(zip(("steps", "backwards", "kept", "synced", "alone"), counts)),
+                "steps": counts[0],
+                "backwards": counts[1],
+                "kept": counts[2],
+                "synced": counts[3],
+                "alone": counts[4],
             },
         )
     for number, wrapper in wrappers:

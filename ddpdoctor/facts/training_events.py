@@ -1,0 +1,408 @@
+"""Events of a process's journal about its training; `events` has the others and says how they are used."""
+
+from __future__ import annotations
+
+from typing import Any, List, Literal, Mapping, NamedTuple, Optional, Sequence, TypedDict, Union
+
+Frames = List[List[object]]
+"""Innermost first: file, line, function."""
+Print = Optional[List[object]]
+"""Fingerprint of a tensor: a digest of its bits and its norm; None where it cannot be read."""
+
+
+class Event(TypedDict, total=False):
+    """What all events have."""
+
+    wall_ns: int
+    mono_ns: int
+
+
+_Class = TypedDict("_Class", {"class": str}, total=False)
+
+
+class TensorRow(NamedTuple):
+    """One tensor of an optimizer or of its models, as a row of ``tensors``."""
+
+    name: str
+    kind: str
+    """parameter, or other: a buffer, or a parameter that the optimizer does not have."""
+    model: int
+    """Number of the wrapper, below zero of a model without one; 0 where it is not known."""
+    shape: Sequence[int]
+    dtype: str
+    trainable: bool
+    known: int
+    """Whether DistributedDataParallel knows it: 0 no, 1 it reduces its gradient, 2 it was told to ignore it."""
+    unreadable: str | None
+    """Why it has no fingerprint."""
+
+
+class WrapperRow(NamedTuple):
+    """Forward passes of one wrapper since the last look, as a row of ``step``."""
+
+    number: int
+    synced: int
+    alone: int
+    """With and without a reduction."""
+    last: int
+    """Kind of the last one: 1 with, 0 without, -1 there was none."""
+    bypass: Any
+    """Module and frames of a call around the wrapper."""
+
+
+class LookRow(NamedTuple):
+    """DistributedDataParallel's own times of one iteration in microseconds, as a row of ``times``; -1 is unknown."""
+
+    iteration: int
+    computing: int
+    first_bucket: int
+    exposed: int
+    reduction: int
+    after: int
+
+
+PHASES = 7
+"""In which the time of a step is spent; `core.stopwatch` of the hook names them."""
+
+
+class Column(NamedTuple):
+    """Steps in a row, as a row of ``times``: the times of the phases and the meetings stand in it one by one."""
+
+    first: int
+    steps: int
+    reduced: int
+    spent: tuple[int, ...]
+    """Microseconds by phase."""
+    sampled: int
+    """Step whose meetings are kept."""
+    met: int
+    marks: tuple[int, ...]
+    """When the rank reached the others, in microseconds of its monotonic clock."""
+
+    def to_row(self) -> list[int]:
+        """Return it as it is written."""
+        return [self.first, self.steps, self.reduced, *self.spent, self.sampled, self.met, *self.marks]
+
+    @classmethod
+    def from_row(cls, row: Sequence[int]) -> Column:
+        """Return what was written."""
+        spent = 3 + PHASES
+        first, steps, reduced, sampled, met = (*row[:3], *row[spent : spent + 2])
+        return cls(first, steps, reduced, tuple(row[3:spent]), sampled, met, tuple(row[spent + 2 :]))
+
+
+def choose_sampled(first: int, width: int) -> int:
+    """Return the step of a column whose meetings are kept: the same on every rank, and none that comes evenly."""
+    while width > 1:
+        width //= 2
+        first += width * ((first // width * 2654435761 >> 13) & 1)
+    return first
+
+
+class Loader(Event, total=False):
+    """A DataLoader begins to be iterated."""
+
+    event: Literal["loader"]
+    number: int
+    place: int
+    length: int | None
+    batch_size: int | None
+    drop_last: bool
+    workers: int
+    sampler: str | None
+    frames: Frames
+    sets_epoch: bool
+    """What the sampler says of itself, up to ``total_size``."""
+    shuffles: bool
+    shuffle: bool
+    epoch: int
+    seed: int
+    num_replicas: int
+    shard: int
+    total_size: int
+    dataset: str
+    """What is read of the data set: all (``whole``) or a part, as a sketch of its indices."""
+    origin: str
+    whole: int
+    split_size: int
+    split: list[int]
+    split_reach: int | None
+
+
+class Epoch(Event, total=False):
+    """What a loader's sampler gave in one iteration."""
+
+    event: Literal["epoch"]
+    loader: int
+    number: int
+    batches: int
+    samples: int
+    compared: int
+    print: str
+    first: list[int]
+    ascending: bool
+    steps: int
+    padded: int | None
+
+
+class Batch(Event, total=False):
+    """What a model was given."""
+
+    event: Literal["batch"]
+    model: int
+    loader: int
+    epoch: int
+    index: int
+    print: str | None
+    shapes: list[Any]
+    draws: str | None
+    joining: bool
+    frames: Frames
+
+
+class LayoutParts(TypedDict, total=False):
+    """How a model is sharded."""
+
+    axes: list[list[Any]]
+    """Strategy or "group", name and ranks of each set of ranks that this one belongs to."""
+    pieces: list[list[Any]]
+    """Which piece of a tensor this rank holds, and the places of those tensors."""
+
+
+class Tensors(Event, _Class, total=False):
+    """What an optimizer steps, ``class`` is its own."""
+
+    event: Literal["tensors"]
+    optimizer: int
+    table: int
+    step: int
+    models: dict[str, str]
+    rows: list[Any]
+    """Of `TensorRow`."""
+    left_out: int
+    wrappers: list[dict[str, Any]]
+    layout: LayoutParts | None
+    frames: Frames
+
+
+class Step(Event, total=False):
+    """What was seen of one step."""
+
+    event: Literal["step"]
+    optimizer: int
+    table: int
+    step: int
+    final: bool
+    count: int
+    """Parameters; the tensors behind them in the table are others."""
+    shadowed: int
+    values: str
+    others: str
+    each: list[Print]
+    states: list[list[str]]
+    settings: list[list[str]]
+    each_state: list[list[Print]]
+    gradients: str
+    each_gradient: list[Print]
+    missing: Any
+    """Places of parameters without a gradient; once read, whether there are any."""
+    whole: bool
+    """Only once read: whether it has the numbers of each tensor."""
+    rates: list[float | None]
+    rated: float
+    wrappers: list[Any]
+    """Of `WrapperRow`."""
+    idle: list[int]
+    sites: list[list[Any]]
+    """How often each line stepped it, and the frames."""
+    carried: float
+    exchanged: float
+
+
+class Abstained(Event, total=False):
+    """Why something was no longer looked at."""
+
+    event: Literal["abstained"]
+    what: str
+    reason: str
+
+
+class Watching(Event, total=False):
+    """What looking took."""
+
+    event: Literal["watching"]
+    spent_ns: int
+    elapsed_ns: int
+    level: str
+
+
+class Numbers(TypedDict, total=False):
+    """Which numbers were looked at in each backward pass: losses, or a gradient of a parameter of a wrapper."""
+
+    what: str
+    model: int
+    name: str
+
+
+class Losses(Event, Numbers, total=False):
+    """Of how many backward passes numbers were looked at."""
+
+    event: Literal["losses"]
+    count: int
+    checked: int
+    bad: int
+    since: int
+
+
+class Place(TypedDict, total=False):
+    """Where the program is."""
+
+    step: int
+    loader: int
+    epoch: int
+    index: int
+    indices: list[Any]
+    wrappers: list[int]
+
+
+class NonFinite(Event, Numbers, Place, total=False):
+    """A number is not finite from this backward pass on."""
+
+    event: Literal["nonfinite"]
+    number: int
+    value: str
+    frames: Frames
+
+
+class Finite(Event, Numbers, total=False):
+    """The number is finite again."""
+
+    event: Literal["finite"]
+    number: int
+
+
+class Scale(Event, total=False):
+    """The scale of a GradScaler."""
+
+    event: Literal["scale"]
+    number: int
+    step: int
+    value: float
+    final: bool
+    frames: Frames
+
+
+class Times(Event, total=False):
+    """Where the time of steps went, and when a rank reached the others; the last one counts."""
+
+    event: Literal["times"]
+    steps: int
+    optimizer: int
+    width: int
+    bytes: int
+    device: str
+    members: list[int] | None
+    loaders: list[list[int]]
+    columns: list[Any]
+    """Rows of `Column`."""
+    looks: list[Any]
+    """Of `LookRow`."""
+
+
+class Evaluation(Event, total=False):
+    """Buffers where they are used outside of training."""
+
+    event: Literal["evaluation"]
+    number: int
+    index: int
+    step: int
+    door: str
+    broadcasts: bool
+    names: list[str]
+    each: list[Print]
+    frames: Frames
+
+
+class Pace(Event, total=False):
+    """Backward passes and reductions of the steps since the last look."""
+
+    event: Literal["pace"]
+    number: int
+    step: int
+    steps: int
+    backwards: int
+    kept: int
+    synced: int
+    alone: int
+
+
+class Search(Event, total=False):
+    """What a search for unused parameters found and took."""
+
+    event: Literal["search"]
+    number: int
+    step: int
+    iteration: int
+    unused: int | None
+    timed: int
+    each_ns: int | None
+    apart_ns: int | None
+
+
+class Unenclosed(Event, total=False):
+    """A backward pass that no_sync encloses, but not its forward pass."""
+
+    event: Literal["unenclosed"]
+    number: int
+    count: int
+    frames: Frames
+
+
+class DataParallel(Event, _Class, total=False):
+    """A model was given to nn.DataParallel."""
+
+    event: Literal["data-parallel"]
+    count: int | None
+    frames: Frames
+
+
+class Load(Event, _Class, total=False):
+    """A checkpoint of which nothing went into a model."""
+
+    event: Literal["load"]
+    number: int
+    prefix: str
+    extra: bool
+    name: str
+    count: int
+    frames: Frames
+
+
+class Loaded(Event, total=False):
+    """Something went into that model afterwards."""
+
+    event: Literal["loaded"]
+    number: int
+
+
+class Gathered(Event, _Class, total=False):
+    """What was gathered without a gradient and is used in a loss."""
+
+    event: Literal["gathered"]
+    shape: list[int]
+    frames: Frames
+
+
+StepEvent = Union[Tensors, Step]
+LoaderEvent = Union[Loader, Epoch, Batch]
+NumberEvent = Union[NonFinite, Finite, Losses, Scale, Evaluation]
+SyncEvent = Union[Pace, Search, Unenclosed, DataParallel, Gathered]
+LoadEvent = Union[Load, Loaded]
+AnyEvent = Union[StepEvent, LoaderEvent, NumberEvent, SyncEvent, LoadEvent, Times, Abstained, Watching]
+
+EVENTS: Mapping[str, type] = {
+    "loader": Loader, "epoch": Epoch, "batch": Batch, "tensors": Tensors, "step": Step, "abstained": Abstained,
+    "watching": Watching, "losses": Losses, "nonfinite": NonFinite, "finite": Finite, "scale": Scale, "times": Times,
+    "evaluation": Evaluation, "pace": Pace, "search": Search, "unenclosed": Unenclosed, "data-parallel": DataParallel,
+    "load": Load, "loaded": Loaded, "gathered": Gathered,
+}  # fmt: skip
