@@ -84,6 +84,17 @@ class WrapperLook:
 
 
 @dataclass(frozen=True, slots=True)
+class LossWeights:
+    """What one token or sample counts for in the losses of a step, on one rank."""
+
+    rank: int
+    counts: tuple[float, ...]
+    """Tokens or samples of each loss, in order: one for each backward."""
+    weights: tuple[float, ...]
+    """Factor by which one of them enters the gradient."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepLook:
     """One step of one optimizer."""
 
@@ -113,6 +124,9 @@ class StepLook:
     joined: bool = False
     """A rank had run out of batches under Join before it, and had shadowed others since: what its optimizer remembers
     is its own, and replicas are only sure to be equal where a Join has ended."""
+    weights: tuple[LossWeights, ...] = ()
+    unsynced: RankSet = field(default_factory=RankSet)
+    """Ranks on which modules of fully_shard that hold its parameters were told not to reduce gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +187,8 @@ class OptimizerSetup:
     """Other optimizers that made steps between the first and the last one of this."""
     peers: tuple[RankSet, ...] = ()
     """Sets of ranks that hold the same pieces of all tensors, where some are sharded; empty where none is."""
+    weighed: tuple[Frame, ...] = ()
+    """Where the backward of `StepLook.weights` was called, innermost first."""
 
 
 @dataclass(frozen=True, slots=True)

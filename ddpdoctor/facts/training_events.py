@@ -217,6 +217,14 @@ class Step(Event, total=False):
     """How often each line stepped it, and the frames."""
     carried: float
     exchanged: float
+    weights: list[list[float]]
+    """Of each loss of the step that is a cross-entropy: over how many it is, and what one of them counts for."""
+    weighed: list[Any]
+    """Frames of the backward of the first of them."""
+    averaged: list[list[int]]
+    """Ranks of each group over which the program carried all gradients between the backward and this step."""
+    unsynced: int
+    """Modules of fully_shard that hold parameters of it and were told not to reduce gradients."""
 
 
 class Abstained(Event, total=False):

@@ -116,6 +116,8 @@ NUM004 scaler-diverged error
 CKP001 checkpoint-raced error
 DAT008 download-raced warning
 DAT009 model-parallel-data-differs error
+COL013 group-roles-wrong error
+NUM008 loss-mean-of-means warning
 NUM002 buffers-diverged warning
 DDP013 batch-norm-unsynchronised warning
 DAT004 split-differs error

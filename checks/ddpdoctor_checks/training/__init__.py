@@ -34,6 +34,7 @@ from ddpdoctor_checks.training.data_shares import (
 )
 from ddpdoctor_checks.training.model_peers import find_model_peers_apart
 from ddpdoctor_checks.training.searches import find_search
+from ddpdoctor_checks.training.sharded import find_loss_uneven, find_roles_wrong, find_sync_left_off
 from ddpdoctor_checks.training.speed import find_communication_bound, find_loader_bound, find_straggling
 from ddpdoctor_checks.training.usage import find_data_parallel, find_redundant, find_unenclosed
 
@@ -52,16 +53,19 @@ __all__ = [
     "find_evaluation_padded",
     "find_gathered",
     "find_loader_bound",
+    "find_loss_uneven",
     "find_model_peers_apart",
     "find_nonfinite",
     "find_parted",
     "find_redundant",
+    "find_roles_wrong",
     "find_sampler_differs",
     "find_scalers",
     "find_search",
     "find_skipped",
     "find_split_differs",
     "find_straggling",
+    "find_sync_left_off",
     "find_unenclosed",
     "find_uneven_loaders",
     "find_unsharded",

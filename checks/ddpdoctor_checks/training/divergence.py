@@ -78,6 +78,8 @@ def _judge(replica: Replica) -> Parting | None:
         ):
             return None  # gradients differ, and what was made of them does not
     at_start = first is not None and first.step == 1
+    if replica.wrapper is None and replica.kept:
+        return _judge_kept(replica, first, gradients, at_start)
     if replica.wrapper is None:
         return _judge_unwrapped(replica, first, gradients, at_start)
     confidence = "high" if first is not None else "medium"
@@ -172,6 +174,18 @@ def _find_state(replica: Replica, first: StepLook) -> tuple[int, StateLook] | No
                 (each for each in differing if each.parameter or each.setting), differing[0]
             )
     return None
+
+
+def _judge_kept(
+    replica: Replica, first: StepLook | None, gradients: StepLook | None, at_start: bool
+) -> Parting | None:
+    """Ranks that hold the same part of a model without a wrapper: their parameters are equal, or replicas parted."""
+    if first is None or not replica.setup.uniform:
+        return None
+    differing = tuple(each for each in first.tensors if len(each.values) > 1)
+    slight = _is_slight(replica, first, gradients)
+    ranks = _minority(first.values)
+    return Parting("NUM001", replica, first, gradients, differing, ranks, at_start=at_start, slight=slight)
 
 
 def _judge_unwrapped(

@@ -15,6 +15,8 @@ from ddpdoctor.evidence.training import (
     TensorLook,
     WrapperSetup,
 )
+from ddpdoctor.facts import strategies
+from ddpdoctor_checks.training.wrappers import find_layout, list_data_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,9 @@ class Replica:
     looks: tuple[StepLook, ...]
     """Of these ranks and this model alone, in order."""
     wrapper: WrapperSetup | None = None
+    kept: bool = False
+    """Without a wrapper they are still known to be replicas: fully_shard or DTensor holds the same piece on them, or
+    the program averages all gradients over them."""
 
     def agrees(self, look: StepLook) -> bool:
         """Whether all ranks have looked at a step and held the same: what one rank did not look at is not compared."""
@@ -61,12 +66,15 @@ def list_replicas(evidence: Evidence) -> list[Replica]:
             before = steps.get(look.step)
             steps[look.step] = look if before is None else _join_looks(before, look)
     replicas: list[Replica] = []
+    groups = list_data_groups(evidence)
+    layout = find_layout(evidence)
+    by_hand = {g for axis in layout.axes if axis.strategy == strategies.BY_HAND.name for g in axis.groups}
     for number, setup in sorted(setups.items()):
-        replicas += _split(setup, [look for _, look in sorted(looks.get(number, {}).items())])
-    return replicas
+        replicas += _split(setup, [look for _, look in sorted(looks.get(number, {}).items())], groups)
+    return [replace(each, kept=True) if each.ranks in by_hand else each for each in replicas]
 
 
-def _split(setup: OptimizerSetup, looks: Sequence[StepLook]) -> list[Replica]:
+def _split(setup: OptimizerSetup, looks: Sequence[StepLook], groups: Sequence[RankSet]) -> list[Replica]:
     """Return the models of one optimizer, each over the ranks of its group, or that hold the same pieces of it."""
     if setup.peers:
         return _split_pieces(setup, looks)
@@ -78,7 +86,9 @@ def _split(setup: OptimizerSetup, looks: Sequence[StepLook]) -> list[Replica]:
         if each.number in models:
             group = RankSet(rank for rank in each.group if rank in setup.ranks) if each.group else setup.ranks
             parts.append((each.number, each.model, group, each))
-    parts += [(model, name, setup.ranks, None) for model, name in models.items() if model not in wrapped]
+    for group in groups:
+        own = RankSet(rank for rank in group if rank in setup.ranks)
+        parts += [(model, name, own, None) for model, name in models.items() if model not in wrapped]
     return [
         Replica(
             setup,
@@ -111,7 +121,15 @@ def _split_pieces(setup: OptimizerSetup, looks: Sequence[StepLook]) -> list[Repl
             ]
             restricted = _restrict(kept, ranks, int(model), alone=ranks in setup.peers)
             found.append(
-                Replica(setup, int(model), name.rpartition(".")[2], ranks, restricted, wrappers.get(model))
+                Replica(
+                    setup,
+                    int(model),
+                    name.rpartition(".")[2],
+                    ranks,
+                    restricted,
+                    wrappers.get(model),
+                    kept=True,
+                )
             )
     return found
 

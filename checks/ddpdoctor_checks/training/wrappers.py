@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.layout import Layout, join_layouts
-from ddpdoctor.evidence.training import WrapperSetup
+from ddpdoctor.evidence.training import OptimizerSetup, WrapperSetup
 from ddpdoctor.facts import strategies
 
 
@@ -20,8 +22,44 @@ def find_wrapper(evidence: Evidence, number: int) -> WrapperSetup | None:
 
 
 def find_layout(evidence: Evidence) -> Layout:
-    """Return how the ranks of a training share out model and data, over all nodes."""
-    return join_layouts(node.layout for node in evidence.training)
+    """Return how the ranks of a training share out model and data, over all nodes.
+
+    Without groups that average gradients by hand where `find_mixed` says that these are not of one model's replicas.
+    """
+    layout = join_layouts(node.layout for node in evidence.training)
+    if find_mixed(evidence) is None:
+        return layout
+    return replace(layout, axes=tuple(a for a in layout.axes if a.strategy != strategies.BY_HAND.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """Gradients that are averaged over ranks which hold different parts of a model."""
+
+    groups: tuple[RankSet, ...]
+    """That average them."""
+    replicas: tuple[RankSet, ...]
+    """Sets of ranks that held the same before the first step, no two of them in one of these groups."""
+    setup: OptimizerSetup
+
+
+def find_mixed(evidence: Evidence) -> Mixed | None:
+    """Return the groups over which a program averages gradients although their ranks began with different parameters.
+
+    None where ranks outside of such a group did not begin with the same either: then all may have been made apart.
+    """
+    layout = join_layouts(node.layout for node in evidence.training)
+    groups = [g for axis in layout.axes if axis.strategy == strategies.BY_HAND.name for g in axis.groups]
+    setups = {setup.number: setup for node in evidence.training for setup in node.optimizers}
+    for look in (look for node in evidence.training for look in node.steps if look.step == 1 and groups):
+        setup = setups.get(look.optimizer)
+        if setup is None or setup.peers or not setup.uniform:
+            continue
+        replicas = [share.ranks for share in look.values if len(share.ranks) > 1]
+        apart = [not any(sum(rank in each for rank in group) > 1 for each in replicas) for group in groups]
+        if replicas and all(apart) and all(any(rank in r for r in replicas) for g in groups for rank in g):
+            return Mixed(tuple(groups), tuple(replicas), setup)
+    return None
 
 
 def list_groups(evidence: Evidence, model: int | None = None) -> list[RankSet]:
@@ -39,8 +77,11 @@ def list_groups(evidence: Evidence, model: int | None = None) -> list[RankSet]:
         for wrapper in list_wrappers(evidence)
         if wrapper.group and model in (None, wrapper.number)
     }
-    if groups:
-        return list(groups)
+    return list(groups) if groups else list_data_groups(evidence)
+
+
+def list_data_groups(evidence: Evidence) -> list[RankSet]:
+    """Return what `list_groups` does of a model that nothing wraps."""
     everyone = RankSet().union(*(node.ranks for node in evidence.training))
     layout = find_layout(evidence)
     if not layout.axes:

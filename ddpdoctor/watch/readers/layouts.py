@@ -13,14 +13,26 @@ _PIECES = "piece"
 """What stands for the digests of ranks that agree with all that hold the same piece."""
 
 
-def list_axes(tables: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, list[int]]]:
-    """Return strategy, name and ranks of each set of ranks that the tables tell of, those of wrappers included."""
+def list_axes(
+    tables: Iterable[Mapping[str, Any]], steps: Iterable[Mapping[str, Any]]
+) -> list[tuple[str, str, list[int]]]:
+    """Return strategy, name and ranks of each set of ranks that events tell of, those of wrappers included.
+
+    Args:
+        tables: of tensors.
+        steps: looks at steps.
+    """
     found: list[tuple[str, str, list[int]]] = []
     for table in tables:
         for each in table.get("wrappers") or ():
             found.append((strategies.DDP.name, "", [int(rank) for rank in each.get("ranks") or ()]))
         for how, name, members in (table.get("layout") or {}).get("axes") or ():
             found.append((str(how), str(name)[:80], [int(rank) for rank in members]))
+    for step in steps:
+        found += [
+            (strategies.BY_HAND.name, "", [int(rank) for rank in ranks])
+            for ranks in step.get("averaged") or ()
+        ]
     return [each for each in found if len(each[2]) > 1]
 
 

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.training import (
+    LossWeights,
     OptimizerSetup,
     StateLook,
     StepLook,
@@ -122,6 +123,7 @@ def fold_setup(number: int, ranks: Sequence[RankSteps], shorten: Shortener) -> O
         sites=_fold_sites(looks, shorten),
         alongside=tuple(sorted({other for rank in ranks for other in _find_alongside(number, rank)})),
         peers=list_peers({rank: read_pieces(table) for rank, table in known.items()}),
+        weighed=shorten.frames(next((event["weighed"] for _, event in looks if event.get("weighed")), None)),
     )
 
 
@@ -226,7 +228,14 @@ def _fold_step(
         carried=max(float(event.get("carried") or 0) for event in events.values()),
         exchanged=max(float(event.get("exchanged") or 0) for event in events.values()),
         joined=joined,
+        weights=tuple(_read_weights(rank, event) for rank, event in events.items() if event.get("weights")),
+        unsynced=RankSet(rank for rank, event in events.items() if event.get("unsynced")),
     )
+
+
+def _read_weights(rank: int, event: Step) -> LossWeights:
+    rows = [(float(count), float(weight)) for count, weight in event["weights"]]
+    return LossWeights(rank, tuple(count for count, _ in rows), tuple(weight for _, weight in rows))
 
 
 def _fold_among(events: dict[int, Step], name: str, peers: Sequence[RankSet]) -> tuple[Share, ...]:

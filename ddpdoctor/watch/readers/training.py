@@ -147,14 +147,7 @@ class TrainingReader:
             )
             or Syncs(),
             timing=self._try(lambda: self._fold_times(ranks)) or Timing(),
-            layout=self._try(
-                lambda: make_layout(
-                    layouts.list_axes(
-                        table for rank in ranks.values() for table in rank.steps.tables.values()
-                    )
-                )
-            )
-            or Layout(),
+            layout=self._try(lambda: self._fold_layout(ranks)) or Layout(),
             abstained={reason: RankSet(who) for reason, who in reasons.items()},
             share=max(shares, default=None),
         )
@@ -174,7 +167,8 @@ class TrainingReader:
     @staticmethod
     def _fold_layout(ranks: dict[int, _Rank]) -> Layout:
         tables = (table for rank in ranks.values() for table in rank.steps.tables.values())
-        return make_layout(layouts.list_axes(tables))
+        looks = (look for rank in ranks.values() for look in rank.steps.steps.values())
+        return make_layout(layouts.list_axes(tables, looks))
 
     def _fold_times(self, ranks: dict[int, _Rank]) -> Timing:
         return timing.fold_timing(

@@ -47,6 +47,10 @@ class Groups:
         """Return how many members a group has, by its number; 0 where that is not known."""
         return len(self._members.get(group, ()))
 
+    def members(self, number: int) -> tuple[int, ...]:
+        """Return the ranks of a group, by its number; none where they are not known."""
+        return self._members.get(number, ())
+
     def name(self, number: int) -> str | None:
         """Return torch's name of a group."""
         return next((str(name) for name, known in self._numbers.items() if known == number and name), None)

@@ -51,6 +51,8 @@ class _Ring:
         self.count = 0
         self.public = 0
         self.elements = 0
+        self.carried: dict[int, int] = {}
+        """Number of a group -> elements since a backward began, but for those that backwards themselves carry."""
         self.exchanged = 0
         self.signatures: dict[object, int] = {}
         self.sites = sites.Sites()
@@ -127,6 +129,27 @@ def give_up() -> None:
     ring, _ring, _failed = _ring, None, True
     if ring is not None:
         ring.view[: len(wire.BLIND)] = wire.BLIND
+
+
+def begin_round() -> None:
+    """A backward begins: what collectives carry from its end on is gradients, until the optimizer steps."""
+    global _in_backward
+    ring = _ring
+    if ring is not None:
+        ring.carried.clear()
+        if _in_backward is _give_less:
+            core: Any = sys.modules.get("torch._C")
+            _in_backward = getattr(core, "_current_graph_task_id", _give_zero)
+
+
+def list_carried() -> list[tuple[int, int]]:
+    """Return the groups whose collectives were called since a backward began, and the elements that they carried."""
+    return list(_ring.carried.items()) if _ring is not None else []
+
+
+def list_members(group: int) -> tuple[int, ...]:
+    """Return the ranks of a group, by its number; none where they are not known."""
+    return _ring.groups.members(group) if _ring is not None else ()
 
 
 def end(token: int) -> None:
@@ -256,6 +279,8 @@ def _write(
     token = _append(ring, ordinal, signature, ring.sites.find(frame), group, peer, tag, flags)
     if spec.gathered is not None and gathers is not None:
         gathers(spec.name, tensor, get(spec.gathered), frame)
+    if not spec.two_sided and _in_backward() < 0:
+        ring.carried[group] = ring.carried.get(group, 0) + elements
     if not spec.two_sided and ring.groups.count_members(group) >= budget.ranks:
         stopwatch.begin_call(not flags & (wire.ASYNC | wire.END_UNKNOWN))
     if spec.settles and settle is not None and not flags & wire.ASYNC:
@@ -303,6 +328,19 @@ def describe_signature(number: int) -> tuple[str, str | None]:
 def name_group(number: int) -> str | None:
     """Return torch's name of a group."""
     return _ring.groups.name(number) if _ring is not None else None
+
+
+def _give_less() -> int:
+    """Stand in for `torch._C._current_graph_task_id` until a backward was seen."""
+    return -1
+
+
+def _give_zero() -> int:
+    """Stand in for it where this torch has none: it cannot be told what a backward calls itself."""
+    return 0
+
+
+_in_backward: Any = _give_less
 
 
 def _give_one() -> int:

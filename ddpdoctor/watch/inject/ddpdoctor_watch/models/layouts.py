@@ -87,13 +87,37 @@ def _find_sharded(
 
 
 def _list_meshes(module: Any) -> Iterator[Any]:
+    for each in _list_parts(module):
+        yield each.mesh_info.mesh
+
+
+def _list_parts(module: Any) -> list[Any]:
+    """Return the groups of parameters that fully_shard shards together in a module."""
     state = module._get_fsdp_state()
     held = getattr(state, "_fsdp_param_groups", None)
     if held is None:
         one = getattr(state, "_fsdp_param_group", None)
         held = [one] if one is not None else []
-    for each in held:
-        yield each.mesh_info.mesh
+    return list(held)
+
+
+def count_unsynced(models: list[Any], tensors: list[Any]) -> int:
+    """Return how many modules of fully_shard hold parameters of a step, and were told not to reduce gradients."""
+    wanted = {id(each) for each in tensors if type(each).__name__ == "DTensor"}
+    if not wanted:
+        return 0
+    try:
+        return sum(
+            not getattr(part, "reduce_grads", True)
+            for model in models
+            for _, module in tree.list_modules(model)
+            if any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
+            for part in _list_parts(module)
+            if any(id(getattr(each, "sharded_param", None)) in wanted for each in part.fsdp_params)
+        )
+    except Exception as error:
+        journal.failed("layout", error)
+        return 0
 
 
 def _describe_flat(module: Any, axes: dict[tuple[str, str, tuple[int, ...]], None]) -> dict[int, str]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import sys
 import time
 
+from ..calls import ring
 from ..core import budget, lifetime, progress, wrapping
 from ..models import prints
-from . import clocks, finite, gathers, gradients, places, syncs
+from . import clocks, finite, gathers, gradients, losses, places, syncs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def _note_backward(_: Any, frame: FrameType, args: Any) -> None:
     if "grad_tensors" not in seen:
         return  # not torch.autograd.backward
     clocks.begin_backward()
+    ring.begin_round()
     places.note_backward()
     began = time.monotonic_ns() if not progress.backwards % _EACH else 0
     if _numbers.under_way:
@@ -70,6 +72,7 @@ def _note_backward(_: Any, frame: FrameType, args: Any) -> None:
         if type(given) is tuple and len(given) == 1:
             _look(given[0], frame)
             gathers.note_backward(given[0])
+            losses.note_backward(given[0], frame)
     if began:
         budget.spend(time.monotonic_ns() - _EACH * (time.monotonic_ns() - began))
 

@@ -162,7 +162,7 @@ def _list_saved(node: Any) -> list[Any]:
     queue = [node]
     for each in queue:  # it grows meanwhile
         for name in dir(each):
-            tensor = _read_saved(each, name) if name.startswith(_RAW) else None
+            tensor = read_saved(each, name) if name.startswith(_RAW) else None
             if type(tensor) is torch.Tensor and prints.explain_unreadable(tensor) is None:
                 saved.append(tensor)
         for following, _ in each.next_functions:
@@ -172,7 +172,7 @@ def _list_saved(node: Any) -> list[Any]:
     return saved
 
 
-def _read_saved(node: Any, name: str) -> Any:
+def read_saved(node: Any, name: str) -> Any:
     """Return what a function has saved; None where a hook has packed it, or where it was used and is gone."""
     try:
         raw = getattr(node, name)

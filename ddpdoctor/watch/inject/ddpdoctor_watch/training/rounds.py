@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _PARTS = 2
 """Of the parameters, that two rounds of one kind may differ by: half of them."""
+_ALL = 0.9
+"""Share of the parameters that is all of them: some may have no gradient."""
 _KINDS = 16
 _MOST = 64
 """Rounds of a kind after which the following step is no more looked at."""
@@ -43,6 +45,13 @@ class Rounds:
         self.calls, self.carried = count, carried
         seen = self.kinds[kind] = self.kinds.get(kind, 0) + 1
         return not seen & (seen - 1) and seen <= _MOST
+
+    def list_averaged(self) -> list[list[int]]:
+        """Return the groups over which nearly all gradients were carried between the backward and this step."""
+        told = [
+            ring.list_members(group) for group, count in ring.list_carried() if count >= _ALL * self.elements
+        ]
+        return [list(ranks) for ranks in told if len(ranks) > 1]
 
     def tell(self) -> tuple[float, float]:
         """Return how often all parameters were carried, and sent or received, since this was asked last."""

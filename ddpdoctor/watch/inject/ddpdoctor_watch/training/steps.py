@@ -17,7 +17,7 @@ import weakref
 
 from ..core import budget, describe, frames, journal, lifetime, progress, stopwatch, unseen
 from ..models import ddp, joins, layouts, modules, prints, tree
-from . import clocks, naming, rounds, states, syncs
+from . import clocks, losses, naming, rounds, states, syncs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ class _Optimizer:
         self.tensors: list[Any] = []
         self.parameters = 0
         self.before: list[list[object] | None] | None = None
+        self.averaged: list[list[int]] = []
+        """Groups over which gradients were averaged by hand before the step that is looked at."""
         self.states: list[tuple[str, list[list[object] | None]]] | None = None
         self.rounds = rounds.Rounds([each for group in optimizer.param_groups for each in group["params"]])
         self.last_seen: dict[int, tuple[int, int, int]] = {}
@@ -293,6 +295,7 @@ def _take_before(entry: _Optimizer, optimizer: Any, frame: FrameType) -> None:
     began = time.monotonic_ns()
     _look_at(entry, optimizer, frame)
     entry.before = prints.measure(entry.tensors)
+    entry.averaged = entry.rounds.list_averaged()
     entry.states = None
     if _is_whole(entry, step):
         entry.states = states.measure(optimizer, entry.tensors[: entry.parameters])
@@ -431,6 +434,10 @@ def _write_step(
     if final:
         fields["sites"] = [[count, stack] for count, stack, _ in entry.sites.values()]
     fields["carried"], fields["exchanged"] = entry.rounds.tell()
+    if not final:
+        fields["weights"], fields["weighed"] = losses.take()
+        fields["averaged"] = entry.averaged
+        fields["unsynced"] = layouts.count_unsynced(modules.list_roots(), entry.tensors)
     budget.write("step", fields)
     if whole and not final:
         syncs.note_look(entry.number, _state.count, step, progress.backwards)

@@ -1,0 +1,114 @@
+"""What a token or sample counts for in the loss of a step: read from autograd's graph as a backward begins.
+
+A loss that is a mean over what a rank has makes each token of a rank with few of them count for more. Which mean that
+is, over how many, and what the program divides or multiplies it by afterwards stands in the graph that leads to it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ..core import frames, lifetime, unseen
+from ..models import modules
+from . import gathers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
+
+NODES = 24
+"""Of a graph that are looked at, from the loss on."""
+MOST = 64
+"""Losses of one step that are written down."""
+_FRAMES = 8
+_MEAN = 1
+"""torch.nn._reduction.get_enum("mean")"""
+_LIKELIHOODS = ("NllLossBackward0", "NllLoss2DBackward0")
+_SCALES = ("MulBackward0", "DivBackward0")
+_KEEPING = (
+    "ViewBackward0",
+    "CloneBackward0",
+    "ToCopyBackward0",
+    "AddBackward0",
+    "SqueezeBackward0",
+    "UnsqueezeBackward0",
+)
+
+
+class _State:
+    """Of this process."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[float]] = []
+        self.frames: list[list[object]] = []
+
+
+_state = _State()
+
+
+@lifetime.at(lifetime.FORKED)
+def after_fork() -> None:
+    """A forked child starts anew."""
+    global _state
+    _state = _State()
+
+
+def note_backward(loss: Any, frame: FrameType) -> None:
+    """Look at a loss of a step that is looked at.
+
+    Args:
+        loss: Whose backward begins.
+        frame: Of torch.autograd.backward.
+    """
+    if modules.is_open() and len(_state.rows) < MOST:
+        _look_through(loss, frame)
+
+
+def take() -> tuple[list[list[float]], list[list[object]]]:
+    """Return what was seen since this was asked last: over how many each loss is, and what one of them counts for.
+
+    And the frames of the first backward.
+    """
+    rows, _state.rows = _state.rows, []
+    return rows, _state.frames if rows else []
+
+
+@unseen.behind
+def _look_through(loss: Any, frame: FrameType) -> None:
+    torch: Any = sys.modules["torch"]
+    if type(loss) is not torch.Tensor or loss.numel() != 1 or loss.grad_fn is None:
+        return
+    queue: list[tuple[Any, float]] = [(loss.grad_fn, 1.0)]
+    for node, scale in queue:  # it grows meanwhile
+        kind = type(node).__name__
+        if kind in _LIKELIHOODS:
+            _note(node, scale, frame)
+        elif kind in _SCALES or kind in _KEEPING:
+            factor = _read_factor(torch, node, kind) if kind in _SCALES else 1.0
+            if factor:
+                queue += [(each, scale * factor) for each, _ in node.next_functions if each is not None][
+                    : NODES - len(queue)
+                ]
+
+
+def _note(node: Any, scale: float, frame: FrameType) -> None:
+    total = gathers.read_saved(node, "_raw_saved_total_weight")
+    if total is None or total.numel() != 1:
+        return
+    count = float(total)
+    if count <= 0 or count != count:
+        return
+    mean = node._saved_reduction == _MEAN
+    _state.rows.append([count, float(f"{scale / count if mean else scale:.6g}")])
+    if not _state.frames:
+        _state.frames = frames.list_own(frame, _FRAMES)
+
+
+def _read_factor(torch: Any, node: Any, kind: str) -> float:
+    """Return by what a function multiplies the loss; 0 where that is no constant."""
+    other = gathers.read_saved(node, "_raw_saved_other")
+    if type(other) is not torch.Tensor or other.numel() != 1 or other.requires_grad:
+        return 0.0
+    value = float(other)
+    return 0.0 if not value or value != value else 1 / value if kind == "DivBackward0" else value
