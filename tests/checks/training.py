@@ -85,6 +85,7 @@ class Made:
         self.hooks = hooks
         self.models = {str(self.model): "__main__.Net"}
         self.layout = Layout()
+        self.peers: tuple[RankSet, ...] = ()
 
     def look(
         self, step: int, values: str = "", gradients: str = "", *tensors: TensorLook, synced: int = 1, alone: int = 0,
@@ -198,6 +199,7 @@ class Made:
             uniform=self.uniform,
             steps=shares(self.ended),
             unfrozen=self.unfrozen,
+            peers=self.peers,
         )
         return Training(
             ranks=RankSet.span(self.world),

@@ -84,10 +84,10 @@ def list_data_groups(evidence: Evidence) -> list[RankSet]:
     """Return what `list_groups` does of a model that nothing wraps."""
     everyone = RankSet().union(*(node.ranks for node in evidence.training))
     layout = find_layout(evidence)
+    if find_mixed(evidence) is not None or not layout.is_known(everyone):
+        return []
     if not layout.axes:
         return [everyone]
-    if not layout.is_known(everyone):
-        return []
     return layout.list_groups(strategies.DATA) or ([] if layout.list_groups(*NOT_DATA) else [everyone])
 
 

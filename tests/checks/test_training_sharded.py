@@ -1,0 +1,94 @@
+"""Gradients that are averaged over the wrong ranks, not at all, or with unequal weights."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from ddpdoctor.evidence import RankSet
+from ddpdoctor.evidence.layout import make_layout
+from ddpdoctor.evidence.training import LossWeights
+from ddpdoctor.facts import strategies
+from tests.checks.training import STEP, Made, judge, only
+
+
+def by_hand(*groups: list[int]) -> Made:
+    made = Made(4, wrapped=False)
+    made.layout = make_layout([(strategies.BY_HAND.name, "", ranks) for ranks in groups])
+    return made
+
+
+def test_gradients_averaged_over_shards() -> None:
+    made = by_hand([0, 1], [2, 3]).look(1, "0,2|1,3").look(2, "0|1|2|3", "0-1|2-3")
+    found = only(made)
+    assert (found.code, found.severity, found.ranks) == ("COL013", "error", RankSet.span(4))
+    assert (found.details["groups"], found.details["replicas"]) == (["0-1", "2-3"], ["0,2", "1,3"])
+
+
+def test_gradients_averaged_over_replicas() -> None:
+    assert judge(by_hand([0, 2], [1, 3]).look(1, "0,2|1,3").look(2, "0,2|1,3", "0,2|1,3")) == []
+
+
+def test_ranks_that_all_began_apart_have_no_known_replicas() -> None:
+    made = by_hand([0, 1], [2, 3]).look(1, "0|1|2|3").look(2, "0|1|2|3", "0-1|2-3")
+    assert "COL013" not in {each.code for each in judge(made)}
+
+
+def test_replicas_that_the_program_averages_and_that_differ() -> None:
+    made = by_hand([0, 2], [1, 3]).look(1, "0,2|1|3", "0,2|1,3").look(2, "0,2|1|3", "0,2|1,3")
+    found = only(made)
+    assert (found.code, found.severity, found.ranks) == ("NUM001", "error", RankSet([1, 3]))
+
+
+def unsynced(*steps: int) -> Made:
+    made = Made(2, wrapped=False)
+    for step in (1, 2, 3):
+        made.look(step)
+    ranks = RankSet([0, 1])
+    made.looks = [
+        dataclasses.replace(e, unsynced=ranks if e.step in steps else RankSet()) for e in made.looks
+    ]
+    made.peers = (RankSet([0]), RankSet([1]))
+    return made
+
+
+def test_steps_with_the_reduction_of_fully_shard_off() -> None:
+    found = only(unsynced(2, 3))
+    assert (found.code, found.where[0].line, found.details["steps"]) == ("DDP008", STEP.line, [2, 3])
+    assert judge(unsynced()) == []
+
+
+def weighed(*steps: tuple[tuple[float, ...], tuple[float, ...]]) -> Made:
+    """Return a job of two ranks: for each step what a token counts for in the losses of either."""
+    made = Made(2)
+    for number, both in enumerate(steps, 1):
+        made.look(number)
+        rows = tuple(LossWeights(rank, tuple(10.0 for _ in own), own) for rank, own in enumerate(both))
+        made.looks[-1] = dataclasses.replace(made.looks[-1], weights=rows)
+    return made
+
+
+def test_means_over_unequal_numbers_of_tokens() -> None:
+    found = only(weighed(((0.1,), (0.3,)), ((0.2,), (0.1,)), ((0.1,), (0.11,)), ((0.5,), (0.1,))))
+    assert (found.code, found.severity, found.details["ratio"]) == ("NUM008", "warning", 3.0)
+    assert "each rank's own" in found.message
+
+
+def test_means_of_micro_batches() -> None:
+    found = only(weighed(*[((0.1, 0.3), (0.2, 0.05))] * 3))
+    assert "each micro-batch's own" in found.message
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [((0.1,), (0.1,))] * 6,
+        [((0.1,), (0.3,))] * 2,
+        [((0.1,), (0.11,))] * 5 + [((0.1,), (0.5,))],
+        [((0.1, 0.1), (0.1, 0.1))] * 4,
+    ],
+    ids=["weighed by tokens", "too few steps", "a smaller last batch", "micro-batches alike"],
+)
+def test_weights_that_are_no_fault(steps: list[tuple[tuple[float, ...], tuple[float, ...]]]) -> None:
+    assert judge(weighed(*steps)) == []
