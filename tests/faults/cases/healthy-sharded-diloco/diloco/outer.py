@@ -12,13 +12,9 @@ class OuterOptimizer:
 
     @torch.no_grad()
     def step(self):
-        pending = []
         for anchor, p in zip(self.anchor, self.model.parameters()):
             anchor.grad = anchor - p
-            pending.append(dist.all_reduce(anchor.grad, async_op=True))
-        for work in pending:
-            work.wait()
-        for anchor in self.anchor:
+            dist.all_reduce(anchor.grad)
             anchor.grad /= dist.get_world_size()
         self.optimizer.step()
         for anchor, p in zip(self.anchor, self.model.parameters()):
