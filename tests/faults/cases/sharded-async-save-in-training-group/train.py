@@ -3,35 +3,39 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 SAVE_EVERY = 3
 
 
-class ResidualMLP(nn.Module):
-    def __init__(self, width, depth):
+class MLP(nn.Module):
+    def __init__(self, width):
         super().__init__()
-        self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
 
     def forward(self, x):
-        for block in self.blocks:
-            x = x + torch.tanh(block(x))
-        return x
+        return x + self.down(torch.tanh(self.up(x)))  # culprit
+
+
+def build(mesh, width=32, depth=3):
+    torch.manual_seed(0)
+    model = nn.Sequential(*[MLP(width) for _ in range(depth)])
+    for block in model:
+        parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    return model
 
 
 def main():
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
-    model = ResidualMLP(64, 4)
-    for block in model.blocks:
-        fully_shard(block)
-    fully_shard(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    generator = torch.Generator().manual_seed(dist.get_rank())
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    model = build(mesh["tp"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
+    generator = torch.Generator().manual_seed(0)
     future = None
     for step in range(1, 301):
-        x = torch.randn(4, 64, generator=generator)
-        loss = nn.functional.mse_loss(model(x), x.roll(1, 1))
+        x = torch.randn(4, 32, generator=generator)
+        loss = nn.functional.mse_loss(model(x), x.roll(1, 1))  # culprit
         optimizer.zero_grad()
         loss.backward()  # culprit
         optimizer.step()

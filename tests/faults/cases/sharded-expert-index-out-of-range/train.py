@@ -12,7 +12,7 @@ def read_batches(rank, steps):
     for step in range(steps):
         ids = torch.randint(0, VOCAB, (BATCH,), generator=generator)
         if rank == 2 and step == 6:
-            ids[3] = VOCAB + 2  # a special token that was added later
+            ids[3] = VOCAB + 2
         yield ids
 
 

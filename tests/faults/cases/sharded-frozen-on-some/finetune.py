@@ -25,7 +25,7 @@ def prepare(path):
     model = Classifier()
     if os.path.exists(path):
         model.encoder.load_state_dict(torch.load(path, weights_only=True))
-        model.encoder.requires_grad_(False)
+        model.encoder.requires_grad_(False)  # culprit
         log.warning("encoder loaded from %s and frozen", path)
     return model
 
@@ -53,7 +53,7 @@ def main():
     generator = torch.Generator().manual_seed(rank)
     for step in range(10):
         x = torch.randn(8, 20, generator=generator)
-        loss = nn.functional.cross_entropy(model(x), x[:, :4].argmax(1))
+        loss = nn.functional.cross_entropy(model(x), x[:, :4].argmax(1))  # culprit
         loss.backward()  # culprit
         optimizer.step()
         optimizer.zero_grad()

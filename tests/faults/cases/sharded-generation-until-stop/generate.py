@@ -19,7 +19,7 @@ class CharModel(nn.Module):
         self.out = nn.Linear(dim, len(CHARS))
 
     def forward(self, ids):
-        return self.out(torch.relu(self.hidden(self.embed(ids))))
+        return self.out(torch.relu(self.hidden(self.embed(ids))))  # culprit
 
 
 def batches(rank, count=20):

@@ -12,12 +12,13 @@ class PipelineParallel:
         self.stage = self.rank // self.replicas
         self.is_last = self.stage == stages - 1
         self.peer = self.rank - self.replicas if self.is_last else self.rank + self.replicas
-        self.loss_group = None
-        if self.is_last:
-            self.loss_group = dist.new_group(range(world - self.replicas, world))  # culprit
         self.stage_groups = [
             dist.new_group(list(range(s * self.replicas, (s + 1) * self.replicas))) for s in range(stages)
         ]
+        self.loss_group = None
+        if self.is_last:
+            self.loss_group = dist.new_group(list(range(world - self.replicas, world)))  # culprit
+        self.checkpoint_group = dist.new_group(list(range(world)), backend="gloo")
 
     @property
     def stage_group(self):
@@ -59,6 +60,8 @@ def main():
         optimizer.step()
         if loss is not None and pipe.rank == 2:
             print(f"{number} {loss:.4f}", flush=True)
+    everything = [None] * dist.get_world_size()
+    dist.all_gather_object(everything, module.state_dict(), group=pipe.checkpoint_group)
     dist.destroy_process_group()
 
 

@@ -66,7 +66,7 @@ def main():
     first.train(12, scale=1.0)
     first.save()
     if dist.get_rank() == 1:
-        os.remove("stage1/optim_rank1.pt")  # an upload that was cut off
+        os.remove("stage1/optim_rank1.pt")
     dist.barrier()
     second = Run("stage1", lr=5e-3)
     second.load()  # culprit

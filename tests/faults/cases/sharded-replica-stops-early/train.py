@@ -52,7 +52,7 @@ def main():
             validation = nn.functional.mse_loss(model(x[held]), y[held]).item()  # culprit
         if stopper.should_stop(validation):
             print(f"[{dist.get_rank()}] stopping in epoch {epoch}", flush=True)
-            break
+            break  # culprit
     dist.barrier()  # culprit
     dist.destroy_process_group()
 
