@@ -155,6 +155,16 @@ def test_a_case_that_needs_root_is_left_out_without_it(monkeypatch: pytest.Monke
     assert find_obstacle(truth) == "needs root"
 
 
+@pytest.mark.parametrize(
+    ("version", "why"), [("2.9.1", "needs torch 2.13"), ("2.13.0+cpu", None), ("3.0.0a0", None)]
+)
+def test_a_case_that_needs_a_newer_torch_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, version: str, why: str | None
+) -> None:
+    monkeypatch.setattr("tests.faults.trial.version", lambda name: version)
+    assert find_obstacle(Truth("mesh", Path("mesh"), "", ("a.py",), needs=("torch-2.13",))) == why
+
+
 def test_nothing_that_a_case_starts_outlives_it(tmp_path: Path) -> None:
     code = "import subprocess as s; print(s.Popen(['sleep', '600'], start_new_session=True, stdout=s.DEVNULL).pid)"
     trial = try_case(Truth("leaves-one", tmp_path, "", ("a.py",)), (sys.executable, "-c", code))

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,8 @@ def find_obstacle(truth: Truth) -> str | None:
         return "needs root"
     if "cgroup1" in truth.needs and not os.access("/sys/fs/cgroup/memory/memory.limit_in_bytes", os.R_OK):
         return "needs the memory controller of cgroup v1"
+    if "torch-2.13" in truth.needs and tuple(map(int, version("torch").split(".")[:2])) < (2, 13):
+        return "needs torch 2.13"
     if "mount" in truth.needs and not _may_mount():
         return "needs a mount namespace"
     return None

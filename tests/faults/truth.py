@@ -53,7 +53,7 @@ class Truth:
     wrap: tuple[str, ...] = ()
     """Words that go before the command: a smaller limit, a mount, a listener."""
     needs: tuple[str, ...] = ()
-    """root, cgroup1, cpu (a torch without CUDA)."""
+    """root, cgroup1, cpu (a torch without CUDA), torch-2.13 (or newer)."""
     lines: tuple[tuple[str, int], ...] = ()
     """(file relative to the folder, line) of the markers."""
 

@@ -21,6 +21,9 @@ FOUND = (
     "hang-new-group-on-some", "hang-return-before-group", "hang-validation-through-wrapper", "hang-wrap-on-some",
 )  # fmt: skip
 """Cases whose fault is a call that some ranks do not reach, by a test on the rank."""
+UNSEEN = "sharded-"
+"""Begins the names of broken jobs that were written without knowing the rules: docs/accuracy.md counts what these find
+in them and their alarms. The healthy jobs beside them have to be read in silence like all others."""
 
 
 @cache
@@ -37,7 +40,8 @@ def test_broken_job_is_found_without_running_it(case: str) -> None:
 @pytest.mark.unmeasured
 def test_no_other_job_gives_an_alarm() -> None:
     """Healthy jobs, and those that break in another way."""
-    folders = [each.name for each in sorted(CASES.iterdir()) if each.is_dir() and each.name not in FOUND]
+    names = [each.name for each in sorted(CASES.iterdir()) if each.is_dir()]
+    folders = [name for name in names if name not in FOUND and not name.startswith(UNSEEN)]
     assert sum("healthy" in each for each in folders) > 40
     assert [each for name in folders for file in read_case(name) for each in file.uneven] == []
 
@@ -93,7 +97,9 @@ FACTS = {
 
 def test_rules_find_what_is_wrong_and_nothing_else() -> None:
     found = {}
-    for folder in sorted(each for each in CASES.iterdir() if each.is_dir()):
+    for folder in sorted(
+        each for each in CASES.iterdir() if each.is_dir() and not each.name.startswith(UNSEEN)
+    ):
         evidence = Evidence(launch=Launch("lint", nproc=0, world_size=0), sources=read_case(folder.name))
         _, findings = run_checks(REGISTRY.checks_of("lint"), evidence)
         codes = {each.code for each in findings if each.severity != "info"} - {"COL002", "COL006"}
