@@ -3,7 +3,7 @@
 Templates of NCCL, torch and the tools are theirs to the letter; names, addresses, paths, numbers and all prose are
 made up. A case is a folder of ``nccl/`` with the evidence and a ``case.json``. Half of the cases may be looked at while
 rules are written (``seen``); the others say how well the rules do on what nobody looked at. They were labelled before
-any tool had read them.
+any tool had read them. Cases that who writes rules has written himself are ``looked_at``: of the seen half.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ class Case:
     device: str | None = None
     decisive: str | None = None
     """A piece of the line that a reader has to see."""
+    looked_at: bool = False
+    """Whoever writes rules has read it, whatever its name says."""
 
     @property
     def half(self) -> str:
-        """Which half the case is of: by its name alone, so that it never changes."""
-        return HALVES[hashlib.sha256(self.name.encode()).digest()[0] >= 128]
+        """Which half the case is of: by its name alone, so that it never changes, unless it was looked at."""
+        return HALVES[not self.looked_at and hashlib.sha256(self.name.encode()).digest()[0] >= 128]
 
     @property
     def files(self) -> list[Path]:

@@ -32,7 +32,8 @@ def test_there_are_enough_of_each_kind() -> None:
     assert len(CASES) >= 120
     assert min(kinds["healthy"], kinds["untold"]) >= 20
     assert {case.half for case in CASES} == set(HALVES)
-    assert 0.4 <= sum(case.half == "seen" for case in CASES) / len(CASES) <= 0.6
+    hashed = [case for case in CASES if not case.looked_at]
+    assert 0.4 <= sum(case.half == "seen" for case in hashed) / len(hashed) <= 0.6
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
