@@ -32,7 +32,8 @@ FILES = (
 )  # fmt: skip
 """Files of the table, in order of precedence: narrow before wide."""
 KEYS = frozenset({
-    "role", "code", "rows", "anchor", "pattern", "gates", "unless", "condition", "example", "templates", "place", "fix",
+    "role", "code", "rows", "anchor", "pattern", "gates", "unless", "condition", "doubt", "example", "templates",
+    "place", "fix",
 })  # fmt: skip
 
 
@@ -65,6 +66,8 @@ class TextEntry:
     """Source file that NCCL names before the text; templates of other places do not belong to the entry."""
     fix: str | None = None
     """What to do about it, where the page of its code is too wide."""
+    doubt: str | None = None
+    """What else the same text is said of: a verdict that rests on it alone is not sure."""
 
 
 NCCL_WARNS = "NCCL WARN "
@@ -107,6 +110,7 @@ def read_table(text: str) -> Iterator[TextEntry]:
             templates=templates,
             place=section.get("place"),
             fix=section.get("fix"),
+            doubt=section.get("doubt"),
         )
 
 

@@ -231,7 +231,9 @@ def _first_ended(diagnosis: Diagnosis, waiting: Sequence[Failure], ended: Sequen
     return True
 
 
-LOST_NODES = ("node-without-heartbeat", "scheduler-lost-node")
+LOST_NODES = (
+    "node-without-heartbeat", "scheduler-lost-node", "scheduler-node-failure", "mpirun-lost-daemon", "pod-node-gone",
+)  # fmt: skip
 """The rendezvous, or the scheduler, says that a node is gone."""
 
 

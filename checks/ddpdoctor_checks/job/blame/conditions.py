@@ -228,7 +228,13 @@ def _ended_by(view: View, groups: dict[str, str], context: Context) -> str | Non
     return {SEGV: "ERR004", BUS: "ERR003", ABRT: "ERR005", KILL: "ERR005"}.get(int(groups["signal"]))
 
 
+DEATHS = {"Killed": "ERR005", "Segmentation fault": "ERR004", "Bus error": "ERR003"}
+"""What a shell says of a command that a signal ended, and the code."""
+
+
 _RULES: dict[str, Rule] = {
+    "hydra-saw-signal": _ended_by,
+    "shell-saw-signal": lambda view, groups, context: DEATHS[groups["death"]],
     "mpirun-saw-signal": _ended_by,
     "signal-caught": _ended_by,
     "mpi-process-received-signal": _ended_by,

@@ -10,7 +10,7 @@ from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.job import CrashRecord, ExceptionRecord
 from ddpdoctor.evidence.text_entries import NCCL_WARNS
 from ddpdoctor.evidence.texts import TextEntry
-from ddpdoctor_checks.common.frames import user_line
+from ddpdoctor_checks.common.frames import stands_in, user_line
 from ddpdoctor_checks.job.blame.views import View
 
 SOFT = frozenset({"BKD002", "BKD013", "NET005", "NET007", "NET016"})
@@ -97,6 +97,19 @@ class Failure:
     def line(self) -> Frame | None:
         """The user's innermost line."""
         return user_line(self.frames)
+
+
+_STACK = re.compile(
+    r"\b(?:NCCL|RCCL|nccl\w{4,40}|CUDA|HIP|CUDNN\w{0,40}|cuDNN|CUBLAS\w{0,40}|cuBLAS|c10d|ProcessGroup\w{0,20}|TCPStore|gloo)\b"
+)
+"""Words of messages that come out of communication or CUDA."""
+
+
+def is_of_stack(failure: Failure) -> bool:
+    """Whether an exception comes out of communication or CUDA, which report what happened elsewhere too."""
+    message = failure.message.partition("\n")[0] or failure.words
+    inside = bool(failure.frames) and stands_in(failure.frames[:1], "torch/distributed/")
+    return inside or bool(_STACK.search(message))
 
 
 def choose_level(code: str | None, own: Level) -> Level:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.job import JobEnd
+from ddpdoctor.evidence.job import JobEnd, TextMatch
+from ddpdoctor.evidence.texts import find_entry
 from ddpdoctor.judge import once
 from ddpdoctor_checks.job.blame.claims import judge_claims
 from ddpdoctor_checks.job.blame.complaints import (
+    TIMED_OUT,
     judge_complaints,
     killed_by_scheduler,
     lost_node,
@@ -17,7 +19,7 @@ from ddpdoctor_checks.job.blame.complaints import (
 from ddpdoctor_checks.job.blame.conditions import Context
 from ddpdoctor_checks.job.blame.diagnosis import NUMBERS, Diagnosis, Group, fingerprint, was_asked
 from ddpdoctor_checks.job.blame.exits import judge_view
-from ddpdoctor_checks.job.blame.failures import OWN, Failure, Level
+from ddpdoctor_checks.job.blame.failures import OWN, Failure, Level, quote_line
 from ddpdoctor_checks.job.blame.said import judge_hardware, judge_said
 from ddpdoctor_checks.job.blame.views import Clock, Views
 
@@ -70,6 +72,7 @@ def _judge_attempt(
         failures = [each for each in failures if each.level in (Level.AT_EXIT,)]
         diagnosis.failures = failures
     single_out_hangups(diagnosis)
+    _follow_own_timeouts(diagnosis)
     own = _doubt_kills([each for each in failures if each.level in OWN])
     if not own:
         rest = [view for view in views.others if view.attempt in (attempt, 0)]
@@ -79,6 +82,23 @@ def _judge_attempt(
             diagnosis.beside = [each for each in beside if each.code is not None]
     _choose(diagnosis, own)
     return diagnosis
+
+
+def _follow_own_timeouts(diagnosis: Diagnosis) -> None:
+    """Take what a rank raised after its own watchdog had given up for what it is: a result of the aborted call."""
+    given_up: dict[tuple[int | None, str | None], TextMatch] = {}
+    for text in diagnosis.evidence.texts:
+        if text.entry in TIMED_OUT:
+            given_up.setdefault((text.rank, text.file), text)
+    for each in diagnosis.failures:
+        source = each.exception.source if each.exception is not None else None
+        if source is None or each.level not in OWN or each.rank is None:
+            continue
+        own = given_up.get((each.rank, source[0]))
+        if own is not None and (own.line or 0) < source[1]:
+            entry = find_entry(own.entry)
+            each.level, each.code, each.sure = Level.COMPLAINT, entry.code, "medium"
+            each.entry, each.groups, each.words = entry, own.groups, quote_line(own.text)
 
 
 def _passes_on(beside: Failure, failures: Sequence[Failure]) -> bool:

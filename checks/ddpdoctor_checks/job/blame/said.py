@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from ddpdoctor.evidence.job import TextMatch
 from ddpdoctor.evidence.texts import CAUSE, CONSEQUENCE, find_entry
-from ddpdoctor_checks.job.blame.conditions import ABRT, settle_text
+from ddpdoctor_checks.job.blame.conditions import ABRT, KILL, settle_text
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
-from ddpdoctor_checks.job.blame.failures import SOFT, WAITING, Failure, Level, quote_line
+from ddpdoctor_checks.job.blame.failures import SOFT, WAITING, Failure, Level, is_of_stack, quote_line
 from ddpdoctor_checks.job.blame.views import View
 
 DECISIVE = ("BKD010", "BKD012")
@@ -22,18 +22,25 @@ EMPTY = frozenset({None, "COL005", "ERR011"})
 RULED = frozenset(
     {
         "fabric-error",
+        "hydra-saw-signal",
         "mpi-process-received-signal",
         "mpirun-saw-signal",
         "nccl-loopback-chosen",
         "ray-worker-died",
+        "scheduler-cancelled",
+        "shell-saw-signal",
         "signal-caught",
     }
 )
 """Entries with a condition that their rule or the order of blame sees to."""
 QUIET = frozenset({"fabric-manager-failed", "nccl-loopback-chosen", "plugin-not-loaded"})
 """Entries of lines that a job may print which runs well: they explain a failure, and are none."""
-LAST = frozenset({"ray-worker-died"})
+LAST = frozenset({"ray-worker-died", "scheduler-cancelled", "shell-saw-signal"})
 """Entries that only say that a process is gone."""
+GONE_NODES = frozenset(
+    {"scheduler-lost-node", "scheduler-node-failure", "mpirun-lost-daemon", "pod-node-gone"}
+)
+"""Entries in which who manages the nodes says that one is gone: whatever ranks say of their peers follows."""
 GENERIC = frozenset({"BKD002"})
 """Codes that only say that a backend failed: any narrower one goes before."""
 
@@ -42,7 +49,7 @@ def judge_hardware(diagnosis: Diagnosis) -> bool:
     """Make a line on faulty hardware the cause; return whether there is one."""
     if diagnosis.job is not None and diagnosis.job.exit_code == 0:
         return False
-    rows = [row for row in _settled(diagnosis) if row[1] in DECISIVE and row[0].entry not in DOUBTED]
+    rows = [row for row in list_settled(diagnosis) if row[1] in DECISIVE and row[0].entry not in DOUBTED]
     return _blame(diagnosis, rows, Level.EXCEPTION)
 
 
@@ -50,17 +57,27 @@ def judge_said(diagnosis: Diagnosis) -> None:
     """Make a line that names a cause the job's, where only victims spoke or what was found says less."""
     if diagnosis.job is not None and diagnosis.job.exit_code == 0:
         return
-    rows = [row for row in _settled(diagnosis) if row[1] == LINK or row[1] not in WAITING]
+    rows = [
+        row
+        for row in list_settled(diagnosis)
+        if row[1] == LINK or row[1] not in WAITING or row[0].entry in GONE_NODES
+    ]
     if diagnosis.cause is None and not _complains(diagnosis):
         rows = [row for row in rows if row[0].entry not in QUIET]
-    late = DOUBTED | LAST
-    narrow = [row for row in rows if row[1] not in SOFT and row[1] != LINK and row[0].entry not in late]
+    narrow = [row for row in rows if row[1] not in SOFT and row[1] != LINK and not _is_late(row[0])]
+    narrow.sort(key=lambda row: row[0].entry not in GONE_NODES)
     soft = [row for row in rows if row[1] in SOFT | {LINK} and row[1] not in GENERIC]
-    soft = soft or [row for row in rows if row[0].entry in late]
+    soft = soft or [row for row in rows if _is_late(row[0])]
     weight = _weigh(diagnosis.cause)
     for chosen, least, level in ((narrow, 3, Level.EXCEPTION), (soft, 2, Level.SOFT), (rows, 1, Level.SOFT)):
         if weight < least and _blame(diagnosis, chosen, level):
             return
+
+
+def _is_late(text: TextMatch) -> bool:
+    """Whether a line counts only where none says more: of an abort or a kill somebody else has said why."""
+    gone = text.groups.get("signal") in (str(ABRT), str(KILL)) or text.groups.get("death") == "Killed"
+    return text.entry in DOUBTED | LAST or gone
 
 
 def _complains(diagnosis: Diagnosis) -> bool:
@@ -74,7 +91,7 @@ def _weigh(cause: Group | None) -> int:
     """Return how much a cause says: 0 nothing, 1 that a backend failed, 2 where, 3 that no line says more."""
     if cause is None or cause.code in EMPTY:
         return 0
-    if cause.code in GENERIC:
+    if cause.code in GENERIC or (cause.code == "ERR001" and is_of_stack(cause.first)):
         return 1
     process = cause.first.view.process
     aborted = cause.code == "ERR005" and process is not None and process.signal == ABRT
@@ -87,7 +104,7 @@ def _weigh(cause: Group | None) -> int:
     return 3
 
 
-def _settled(diagnosis: Diagnosis) -> list[tuple[TextMatch, str, View]]:
+def list_settled(diagnosis: Diagnosis) -> list[tuple[TextMatch, str, View]]:
     """Return the lines of the attempt that settle a code, in the order in which they stand, and whose they are."""
     return sorted(_settle(diagnosis), key=lambda row: (row[0].file or "", row[0].line or 0))
 
@@ -97,7 +114,7 @@ def _settle(diagnosis: Diagnosis) -> Iterator[tuple[TextMatch, str, View]]:
     by_text = {id(text): view for view in views.all for text in view.texts}
     for text in diagnosis.evidence.texts:
         entry = find_entry(text.entry)
-        conditional = entry.condition is not None and entry.id not in RULED
+        conditional = entry.condition is not None and entry.id not in RULED and not _is_deaf(diagnosis, text)
         earlier = text.rank is not None and text.attempt != diagnosis.attempt
         if entry.role != CAUSE or conditional or earlier:
             continue
@@ -109,6 +126,17 @@ def _settle(diagnosis: Diagnosis) -> Iterator[tuple[TextMatch, str, View]]:
         code = settle_text(view, entry, text.groups, diagnosis.context)
         if code is not None:
             yield text, code, view
+
+
+def _is_deaf(diagnosis: Diagnosis, text: TextMatch) -> bool:
+    """Whether a name without an address is that of the very host that somebody could not reach."""
+    if text.entry != "name-unresolvable":
+        return False
+    host = text.groups.get("host")
+    return any(
+        each.entry == "client-timed-out" and each.groups.get("host") == host
+        for each in diagnosis.evidence.texts
+    )
 
 
 def _blame(diagnosis: Diagnosis, rows: list[tuple[TextMatch, str, View]], level: Level) -> bool:
@@ -126,7 +154,7 @@ def _blame(diagnosis: Diagnosis, rows: list[tuple[TextMatch, str, View]], level:
             if text.at is not None:
                 failure.at = diagnosis.clock.seconds(view.node, text.at)
             failures.append(failure)
-    doubted = failures[0].entry is not None and failures[0].entry.id in DOUBTED | LAST
+    doubted = _is_late(rows[0][0])
     failures[0].sure = "medium" if code in SOFT or doubted else "high"
     diagnosis.cause = Group(code, level, failures, failures[0])
     diagnosis.others = []

@@ -13,6 +13,7 @@ from ddpdoctor_checks.common.places import in_frame
 from ddpdoctor_checks.common.wording import count_of, name_set
 from ddpdoctor_checks.job.blame.conditions import LAUNCHERS
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
+from ddpdoctor_checks.job.blame.doubts import list_doubts, lower
 from ddpdoctor_checks.job.blame.failures import Failure, Level, describe_exception
 from ddpdoctor_checks.job.calls.first_difference import WAITED, knows_better
 from ddpdoctor_checks.job.ends.clauses import Clause, Describe
@@ -100,6 +101,7 @@ LEADS = {
     "ENV002": "two processes have one rank", "ENV003": "ranks disagree about the world size",
     "ENV005": "ranks use different versions of NCCL", "ENV008": "/dev/shm is too small for NCCL",
     "ENV009": "the limit of open files was reached", "ENV010": "NCCL could not lock memory for RDMA",
+    "ERR002": "the host's memory ran out", "NET015": "a node is gone",
     "ERR003": "a process got a bus error", "ERR004": "a process crashed in native code",
     "ERR005": "a process was killed", "ERR007": "a CUDA kernel failed earlier", "ERR008": "the GPU's memory ran out",
     "NET002": "a host name does not resolve", "NET003": "a loopback address was advertised",
@@ -174,6 +176,9 @@ def make_finding(diagnosis: Diagnosis, group: Group, describe: Describe) -> Find
         severity = "warning"
     if diagnosis.recovered and cause:
         message += " The launcher started the job again, and then it went well."
+    doubts = list_doubts(diagnosis) if cause else []
+    if doubts:
+        message += f" Not certain: {'; '.join(doubts)}."
     hosts = tuple(
         dict.fromkeys(diagnosis.host(f.view) for f in group.failures if f.rank is None or f.rank in ranks)
     )
@@ -190,7 +195,9 @@ def make_finding(diagnosis: Diagnosis, group: Group, describe: Describe) -> Find
         ),
         fix=tuple(clause.fix),
         details={**_details(diagnosis, group, cause), **clause.details},
-        confidence=clause.confidence or group.first.sure,
+        confidence=lower(clause.confidence or group.first.sure)
+        if doubts
+        else clause.confidence or group.first.sure,
         role="cause" if cause else "consequence",
         severity=severity,
         decisive=cause,
