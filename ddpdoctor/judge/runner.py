@@ -187,7 +187,8 @@ def _complete(each: Check, finding: Finding) -> Finding:
     if page is None:
         raise ValueError(f"finding with code {code}, which {each.id} does not declare")
     severity = finding.severity or page.severity
-    if SEVERITIES.index(severity) < SEVERITIES.index(page.severity):
+    # What a job died of is an error, also where the page only warns of it before.
+    if SEVERITIES.index(severity) < SEVERITIES.index(page.severity) and not finding.decisive:
         raise ValueError(f"{code} is at most {page.severity}, not {severity}")
     for name, known in (("role", ROLES), ("confidence", CONFIDENCES), ("state", STATES)):
         if getattr(finding, name) not in known:

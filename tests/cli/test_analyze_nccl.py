@@ -174,3 +174,57 @@ def test_node_whose_runs_of_nccl_tests_are_slow_is_named(run: Run, tmp_path: Pat
         run, one=output("a b", 87), two=output("c d", 88), three=output("b e", 86), four=output("e c", 89)
     )
     assert even["findings"] == []
+
+
+SHM = "node-a:4711:4801 [0] misc/shmutils.cc:71 NCCL WARN Error: failed to extend /dev/shm/nccl-KWfVyt to 5967876 bytes\n"
+FULL = "node-b:811:930 [0] include/alloc.h:185 NCCL WARN Failed to CUDA calloc 6291456 bytes\n"
+RAISED = """[rank1]: Traceback (most recent call last):
+[rank1]:   File "train.py", line 31, in <module>
+[rank1]:     step(batch)
+[rank1]: KeyError: 'label'
+"""
+
+
+def test_job_that_died_of_what_a_check_only_warns_of_fails(run: Run) -> None:
+    Path("a.log").write_text(SHM)
+    code = run("analyze", "a.log", "--json", "report.json").code
+    (first, *_) = json.loads(Path("report.json").read_text())["findings"]
+    assert (code, first["code"], first["severity"]) == (1, "ENV008", "error")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "confidence", "doubt"),
+    [
+        (SHM, "ENV008", "medium", ""),
+        (SHM + FULL, "ENV008", "medium", ""),  # it came later
+        (RAISED, "ERR001", "high", ""),
+        (LATE.format(0) + RAISED, "ERR001", "medium", "it follows a lost peer or a timeout"),
+        (LATE.format(1) + RAISED, "COL005", "medium", ""),  # its own watchdog had aborted the call
+        (FULL + RAISED, "ERR001", "medium", "another cause is reported"),
+        (RAISED.replace("KeyError: 'label'", "RuntimeError: CUDA driver error"), "ERR001", "medium", "CUDA"),
+    ],
+    ids=["one", "later", "exception", "after a loss", "after its own", "beside", "of the stack"],
+)
+def test_sure_is_only_what_nothing_else_can_have_brought_about(
+    run: Run, text: str, code: str, confidence: str, doubt: str
+) -> None:
+    (first, *_) = analyze(run, train=text)["findings"]
+    assert (first["code"], first["confidence"]) == (code, confidence), first["message"]
+    assert doubt in first["message"]
+    assert ("Not certain" in first["message"]) == bool(doubt)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("slurmstepd: error: *** JOB 7 ON node-a CANCELLED AT 2026-05-06T10:00:21 DUE TO TIME LIMIT ***\n", "ERR005"),
+        ("srun: error: Node failure on node-b\n" + FAILED.format(prefix=""), "NET015"),
+        ("      Reason:       OOMKilled\n" + LOST, "ERR002"),
+        ("  Remote daemon: [[63066,0],3] on node node-b\n" + LOST, "NET015"),
+        ("mpirun noticed that process rank 3 with PID 811 on node node-b exited on signal 6 (Aborted).\n"
+         + FAILED.format(prefix=""), "NET016"),
+        ("train.sh: line 12: 31415 Killed                  python train.py\n" + LOST, "ERR005"),
+    ],
+)  # fmt: skip
+def test_who_manages_nodes_and_processes_says_why_they_ended(run: Run, text: str, code: str) -> None:
+    assert analyze(run, train=text)["findings"][0]["code"] == code

@@ -15,6 +15,7 @@ from ddpdoctor_checks.job.blame.conditions import LAUNCHERS
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.job.blame.doubts import list_doubts, lower
 from ddpdoctor_checks.job.blame.failures import Failure, Level, describe_exception
+from ddpdoctor_checks.job.blame.said import QUIET
 from ddpdoctor_checks.job.calls.first_difference import WAITED, knows_better
 from ddpdoctor_checks.job.ends.clauses import Clause, Describe
 from ddpdoctor_checks.job.ends.rerun import rerun
@@ -157,6 +158,12 @@ def _left_unsent(evidence: Evidence, early: Finding) -> bool:
     return bool(early.ranks) and not early.ranks.minus(left_unsent(evidence))
 
 
+AT_EXIT = ("ERR010", "COL012")
+"""Codes of jobs that had done their work."""
+SURVIVED = QUIET | {"device-guessed"}
+"""Entries of lines that jobs print which go on."""
+
+
 def make_finding(diagnosis: Diagnosis, group: Group, describe: Describe) -> Finding:
     """Return the finding on one group of processes that failed alike."""
     cause = group is diagnosis.cause
@@ -171,7 +178,7 @@ def make_finding(diagnosis: Diagnosis, group: Group, describe: Describe) -> Find
     message = (
         clause.what if clause.whole else f"{_subject(diagnosis, group)}: {clause.what.removesuffix('.')}."
     )
-    severity = clause.severity
+    severity = clause.severity or ("error" if cause and _is_deadly(diagnosis, group) else None)
     if diagnosis.recovered and severity is None:
         severity = "warning"
     if diagnosis.recovered and cause:
@@ -202,6 +209,14 @@ def make_finding(diagnosis: Diagnosis, group: Group, describe: Describe) -> Find
         severity=severity,
         decisive=cause,
     )
+
+
+def _is_deadly(diagnosis: Diagnosis, group: Group) -> bool:
+    """Whether the job died of it: then it is an error, whatever its code is where a check only warns before."""
+    ended_well = diagnosis.job is not None and diagnosis.job.exit_code == 0
+    entry = group.first.entry
+    survived = entry is not None and entry.id in SURVIVED and group.first.exception is None
+    return not (ended_well or survived or group.code in AT_EXIT or diagnosis.recovered)
 
 
 def _list_innocent(diagnosis: Diagnosis) -> Iterator[int]:
