@@ -13,6 +13,7 @@ from ddpdoctor.aftermath.nodes import name_by_paths
 from ddpdoctor.aftermath.read import read_sources
 from ddpdoctor.aftermath.runs import read_run
 from ddpdoctor.aftermath.sources import Sources
+from ddpdoctor.aftermath.timeline import join_timelines
 from ddpdoctor.evidence import Evidence, merge_evidence
 from ddpdoctor.evidence.bundle import renumber_node
 from ddpdoctor.watch.nodes.sums import describe_launch, join_nodes
@@ -53,6 +54,9 @@ def gather(sources: Sources, *, stdin: io.BufferedIOBase | None = None) -> Evide
     world = max(part.launch.world_size for part in numbered)
     whole = dataclasses.replace(whole, launch=dataclasses.replace(whole.launch, world_size=world))
     ends = whole.job
+    if ends:
+        timeline = join_timelines([end.timeline for end in ends], whole.calls)
+        ends = (dataclasses.replace(ends[0], timeline=timeline), *ends[1:])
     if ends and lost and parts[0] is not logged:
         ends = (dataclasses.replace(ends[0], lost=(*ends[0].lost, *lost)), *ends[1:])
     return dataclasses.replace(whole, job=ends)

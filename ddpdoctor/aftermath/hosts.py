@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ddpdoctor.aftermath.nodes import name_by_paths
 from ddpdoctor.aftermath.parts import Log
+from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.job import TextMatch
 
 KERNELS = ("xid-", "device-", "switch-", "fabric-", "amdgpu-", "bus-", "adapter-", "kernel-", "driver-")
@@ -47,6 +48,22 @@ class Hosts:
             if named is not None:
                 return self._nodes[named], self._names[named]
         return log.node, log.hosts[0] if log.hosts else ""
+
+    def is_kernels(self, match: TextMatch) -> bool:
+        """Whether a text is of a node's own log, and not of a job's."""
+        return match.entry.startswith(KERNELS) and match.pid is None and match.rank is None
+
+    def host_of(self, log: Log) -> str:
+        """Return the host of a log that names none: what its path shares with a known host, or its path."""
+        if log.hosts:
+            return log.hosts[0]
+        part = self._paths[id(log)]
+        named = next((name for short, name in self._names.items() if short and short in _short(part)), None)
+        return named or part
+
+    def ranks_on(self, host: str) -> RankSet:
+        """Return the ranks that NCCL placed on a host."""
+        return RankSet(rank for (name, _), rank in self._members.items() if name == _short(host))
 
     @property
     def count(self) -> int:

@@ -14,6 +14,7 @@ from ddpdoctor.aftermath.logs import LogFacts
 from ddpdoctor.aftermath.nodes import separate_hosts
 from ddpdoctor.aftermath.notable import mask_numbers
 from ddpdoctor.aftermath.parts import Error, Log, name_hosts
+from ddpdoctor.aftermath.timeline import make_timeline
 from ddpdoctor.aftermath.tracebacks import Told
 from ddpdoctor.aftermath.whose import (
     SECOND,
@@ -78,6 +79,7 @@ def join_logs(
     texts = _make_texts(logs, ranks, finder, processes, exceptions)
     notes += unplaced + _tell_lost(logs, sorted_)
     end = _make_end(logs, sorted_, processes, exceptions, [*lost, *notes])
+    end = dataclasses.replace(end, timeline=make_timeline(logs, texts, processes, finder))
     return Evidence(
         launch=_describe(processes, exceptions, texts, ranks, end, _count_members(logs), finder.count),
         processes=tuple(processes),

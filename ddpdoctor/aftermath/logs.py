@@ -18,9 +18,10 @@ from ddpdoctor.aftermath.agent import AgentReader
 from ddpdoctor.aftermath.faults import Dump, FaultReader
 from ddpdoctor.aftermath.lines import SEGMENT_LIMIT, Line, plain, read_prefix, split_line
 from ddpdoctor.aftermath.notable import NotableReader
+from ddpdoctor.aftermath.stamps import LOOK_BACK, Stamp, last_stamp, read_stamp
 from ddpdoctor.aftermath.tracebacks import Told, TracebackReader
 from ddpdoctor.evidence.job import NotableLine, TextMatch
-from ddpdoctor.evidence.texts import scan_chunk
+from ddpdoctor.evidence.texts import NOISE, find_entry, scan_chunk
 from ddpdoctor.gather.files import read_some
 from ddpdoctor.gather.scrub import scrub
 
@@ -43,6 +44,8 @@ TRIGGERS = (
     b"torch/distributed/run.py",
     b"worker group successfully finished",
 )
+DATED_BACK = 64
+"""Texts of a log for which the time of the line before is looked up."""
 BACK = 6
 """Lines before a trigger that are looked at: a syntax error's place and source stand before its name."""
 BUDGET = 100_000_000
@@ -63,6 +66,10 @@ _RANK_SAID = re.compile(r"\[(?:PG (?:ID )?\d[^\[\]]{0,160} )?Rank (\d{1,7})\]")
 """c10d's own prefix, which older releases put on lines without ``[rank3]:``."""
 _KERNEL = re.compile(r"^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d )?(?P<host>[\w.-]{1,64}) kernel: ")
 """syslog's prefix of the kernel's lines, without a time in front that was taken off."""
+_KERNELS = re.compile(
+    rb"(?m)^(?:\[ {0,8}\d{1,9}\.\d{1,9}\] |\[[A-Z][a-z]{2} [A-Z][a-z]{2} {1,2}\d|[^\n]{1,120}? kernel: )"
+)
+"""dmesg, ``dmesg -T``, and syslog or journalctl -k."""
 NAMING = ("pid", "pids", "local_rank", "bus", "xid", "node", "process", "bandwidth")
 """Parts of a text that say something else for each process, device or run."""
 MEMBER = "nccl-member"
@@ -76,6 +83,10 @@ class Text:
     match: TextMatch
     local_rank: int | None = None
     label: int | None = None
+    stamp: Stamp | None = None
+    """Time of the line."""
+    before: Stamp | None = None
+    """Time of the last dated line before it, of the first texts of a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +118,10 @@ class LogFacts:
     """Bytes in the middle that were not read closely, because so much before them had to be."""
     dropped: int = 0
     """Texts and tracebacks beyond what is kept."""
+    kernel: bool = False
+    """It is a node's kernel log."""
+    last: Stamp | None = None
+    """Time of its last dated line."""
     members: dict[tuple[str, int], Member] = field(default_factory=dict)
     """Host and process id -> which rank it is, as NCCL says."""
 
@@ -127,6 +142,7 @@ class LogReader:
         self._kept: dict[tuple[object, ...], Text] = {}
         self._left = BUDGET
         self._held: deque[bytes] = deque()
+        self._tail = b""
         self._number = 1
         """Of the line with which the next stretch begins."""
 
@@ -157,6 +173,7 @@ class LogReader:
         self._notable.take(data, self._number)
         self._number += data.count(b"\n")
         self.facts.bytes += len(data)
+        self._tail = (self._tail + data[-LOOK_BACK:])[-LOOK_BACK:]
 
     def finish(self) -> LogFacts:
         """Return what was found."""
@@ -169,6 +186,8 @@ class LogReader:
         facts.dumps = self._faults.done[-KEPT:]
         facts.texts = list(self._kept.values())
         facts.notable = self._notable.finish()
+        facts.last = last_stamp(self._tail)
+        facts.kernel = _KERNELS.search(self._tail) is not None
         facts.lines, facts.unfinished = self._number - 1, self._tracebacks.unfinished
         return facts
 
@@ -210,18 +229,23 @@ class LogReader:
             counted = offset
             line = read_prefix(plain(text), number, labelled=self._labelled)
             for entry, groups in hits:
-                self._keep(entry, line, groups)
+                kept = self._keep(entry, line, groups)
+                if kept is not None:
+                    kept.stamp = read_stamp(text)
+                    if len(self._kept) <= DATED_BACK and find_entry(entry).role != NOISE:
+                        kept.before = last_stamp(data[:offset]) or last_stamp(self._tail)
 
     def _spend(self, size: int) -> None:
         """Note that a line was compared with the table."""
         self._left -= LINE_COST + size
 
-    def _keep(self, entry: str, line: Line, groups: dict[str, str]) -> None:
+    def _keep(self, entry: str, line: Line, groups: dict[str, str]) -> Text | None:
+        """Keep a text; return it where it is a new one."""
         attempt = self.facts.attempt_at(line.number)
         own = _NCCL.search(line.text)
         if entry == MEMBER:
             self._keep_member(own, groups)
-            return
+            return None
         kernel = _KERNEL.match(line.text)
         said = _RANK_SAID.search(line.text) if line.rank is None else None
         rank = int(said[1]) if said else line.rank
@@ -248,6 +272,8 @@ class LogReader:
                 line=line.number,
             )
             self._kept[key] = Text(match, line.local_rank, line.label)
+            return self._kept[key]
+        return None
 
     def _keep_member(self, own: re.Match[str] | None, groups: dict[str, str]) -> None:
         if own is None or len(self.facts.members) >= MEMBERS:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from ddpdoctor.evidence.facts import RankFacts
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.stages import Frame
+from ddpdoctor.evidence.timeline import TimedEvent
 
 REQUESTS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 """Signals by which people and schedulers ask a job to end; scripts use others for checkpoints and the like."""
@@ -329,6 +330,8 @@ class JobEnd:
     """What was found on another node, where that was seen; scrubbed there."""
     notable: tuple[NotableLine, ...] = ()
     """Lines of logs that are most worth reading."""
+    timeline: tuple[TimedEvent, ...] = ()
+    """What logs and recorders date, in order."""
 
 
 @dataclass(frozen=True, slots=True)

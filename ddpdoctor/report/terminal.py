@@ -27,6 +27,7 @@ from ddpdoctor.report.summary import (
     name_good,
     split_findings,
 )
+from ddpdoctor.report.timeline import choose_rows, day_of, list_rows
 from ddpdoctor.report.words import count, fold_hosts, format_ranks, format_seconds, format_share
 from ddpdoctor.text.paper import Paper
 
@@ -39,6 +40,7 @@ LABEL = 9
 """Columns of the words where, seen, fix … with the gap after them."""
 EVIDENCE_SHOWN = 6
 """Observations of one finding that are shown without -v: enough for one per rank of a small node."""
+TIMELINE_SHOWN = 10
 PLACES_SHOWN = 6
 PLACE_COLUMNS = (24, 40, 24)
 """Most columns for ranks, file:line and function."""
@@ -76,6 +78,7 @@ class TextRenderer:
             problems, notes = [], []
         for number, finding in enumerate(problems):
             _put_finding(paper, finding, report, first=number == 0, verbose=options.verbosity > 0)
+        _put_timeline(paper, report, verbose=options.verbosity > 0)
         if report.command == "attach" and report.evidence.standstills:
             paper.gap()
             put_stands(paper, report.evidence.standstills[-1], verbose=options.verbosity > 0)
@@ -187,6 +190,29 @@ def _put_finding(paper: Paper, finding: Finding, report: Report, *, first: bool,
         _put_label(paper, "victims", words_on, indent)
     if not first:
         _put_label(paper, "more", f"ddpdoctor explain {finding.code}", indent)
+
+
+def _put_timeline(paper: Paper, report: Report, *, verbose: bool) -> None:
+    """The time axis over all logs: its zero is the cause."""
+    rows = list_rows(report)
+    if not rows:
+        return
+    paper.gap()
+    shown = rows if verbose else choose_rows(rows, TIMELINE_SHOWN)
+    paper.put(f"timeline ({day_of(report)}, local time)", indent=2, style="bold")
+    widths = [
+        max(paper.width_of(cell) for cell in column)
+        for column in zip(*((r.at, r.gap) for r in shown), strict=True)
+    ]
+    for row in shown:
+        label = f"{row.at.ljust(widths[0])}  {row.gap.rjust(widths[1])}  "
+        style = "red" if row.zero else None if row.kind == "cause" else "dim"
+        who = f"{row.who}: " if row.who else ""
+        paper.put(
+            f"{who}{row.text}", label=label.rstrip(), indent=4, hang=4 + sum(widths) + 4, label_style=style
+        )
+    if len(rows) > len(shown):
+        paper.put(f"… {len(rows) - len(shown)} more (-v shows them)", indent=4)
 
 
 def _mark(finding: Finding) -> str:

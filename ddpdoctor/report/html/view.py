@@ -20,6 +20,7 @@ from ddpdoctor.report.html.results import ResultsView, view_results
 from ddpdoctor.report.html.stages import StagesView, view_stages
 from ddpdoctor.report.html.standstill import StandstillView, view_standstill
 from ddpdoctor.report.html.timed import TimedView, view_timed
+from ddpdoctor.report.html.timeline import TimelineView, view_timeline
 from ddpdoctor.report.html.trained import TrainedView, view_trained
 from ddpdoctor.report.html.world import WorldView, view_world
 from ddpdoctor.report.model import Report
@@ -80,6 +81,7 @@ class PageView:
     bandwidth: BandwidthView
     links: LinksView
     stages: StagesView
+    timeline: TimelineView | None
     standstill: StandstillView | None
     recorded: RecordedView | None
     trained: TrainedView | None
@@ -117,6 +119,7 @@ def build_view(report: Report, options: RenderOptions) -> PageView:
         bandwidth=view_bandwidth(report.evidence, caps),
         links=view_links(report.evidence, caps),
         stages=view_stages(report.evidence, report.timings, report.duration_s, caps),
+        timeline=view_timeline(report, caps),
         standstill=view_standstill(report.evidence, caps),
         recorded=view_recorded(report.evidence, caps),
         trained=view_trained(report.evidence, caps),

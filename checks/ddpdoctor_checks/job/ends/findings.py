@@ -19,6 +19,7 @@ from ddpdoctor_checks.job.blame.said import QUIET
 from ddpdoctor_checks.job.calls.first_difference import WAITED, knows_better
 from ddpdoctor_checks.job.ends.clauses import Clause, Describe
 from ddpdoctor_checks.job.ends.rerun import rerun
+from ddpdoctor_checks.job.ends.sequence import describe_sequence
 from ddpdoctor_checks.job.hangs.progress import judge_look
 from ddpdoctor_checks.job.silent.unwaited import left_unsent
 
@@ -183,6 +184,7 @@ def make_finding(diagnosis: Diagnosis, group: Group, describe: Describe) -> Find
         severity = "warning"
     if diagnosis.recovered and cause:
         message += " The launcher started the job again, and then it went well."
+    message += describe_sequence(diagnosis, group) if cause else ""
     doubts = list_doubts(diagnosis) if cause else []
     if doubts:
         message += f" Not certain: {'; '.join(doubts)}."
