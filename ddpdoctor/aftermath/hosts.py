@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ddpdoctor.aftermath.nodes import name_by_paths
@@ -19,6 +20,12 @@ class Hosts:
     def __init__(self, logs: Sequence[Log], hosts: Sequence[str]) -> None:
         self._nodes = {_short(host): number for number, host in enumerate(hosts)}
         self._names = {_short(host): host for host in hosts}
+        self._buses = {
+            (_short(host), member.bus): member.rank
+            for log in logs
+            for (host, _), member in log.facts.members.items()
+            if member.bus
+        }
         self._members = {
             (_short(host), pid): member.rank
             for log in logs
@@ -70,11 +77,31 @@ class Hosts:
         """Nodes that are known by name."""
         return len(self._nodes)
 
-    def find_rank(self, match: TextMatch) -> int | None:
-        """Return the rank that NCCL gave to the process of a text; None where it said none."""
-        if match.rank is not None or match.pid is None:
+    def find_rank(self, match: TextMatch, host: str) -> int | None:
+        """Return the rank that NCCL gave to the process, or to the GPU, of a text; None where it said none.
+
+        Args:
+            match: the text.
+            host: where it was said.
+        """
+        if match.rank is not None:
             return match.rank
+        bus = read_bus(match.groups.get("bus", ""))
+        if match.pid is None:
+            return self._buses.get((_short(host), bus)) if bus and host else None
         return self._members.get((_short(match.host), match.pid))
+
+
+_BUS = re.compile(r"(?:([\da-fA-F]{4,8}):)?([\da-fA-F]{2}):([\da-fA-F]{2})(?:\.([0-7]))?$")
+
+
+def read_bus(text: str) -> str:
+    """Return a PCI address such as ``0000:4c:00`` as NCCL writes it: ``4c000``; empty where it is none."""
+    found = _BUS.search(text)
+    if found is None:
+        return ""
+    domain, bus, device, function = (int(part or "0", 16) for part in found.groups())
+    return f"{domain << 20 | bus << 12 | device << 4 | function:x}"
 
 
 def _short(host: str) -> str:

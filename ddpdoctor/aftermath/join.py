@@ -325,7 +325,7 @@ def _make_texts(
             match = text.match
             line = match.line or 0
             node, host = finder.place(log, match)
-            rank = finder.find_rank(match)
+            rank = finder.find_rank(match, host)
             match = dataclasses.replace(
                 match,
                 node=node,

@@ -33,7 +33,7 @@ UNTIMED = frozenset(
 )
 """Entries of lines that repeat what another event says."""
 TOGETHER_NS = 2_000_000_000
-"""Ranks whose last collective completed within it are one event."""
+"""Ranks that issued their last collective within it are one event."""
 
 
 def make_timeline(
@@ -141,12 +141,12 @@ def _name(number: int) -> str:
 
 
 def date_calls(logs: Iterable[CallLog]) -> Iterable[TimedEvent]:
-    """Yield when ranks' last collectives completed, by their Flight Recorders; ranks of one moment are one event."""
+    """Yield when ranks issued their last collectives, by their Flight Recorders; ranks of one moment are one event."""
     rows = [
         (at, row.rank, name)
         for log in logs
         for row in log.ranks
-        if (last := _last_ended(log, row))
+        if (last := _last_begun(log, row))
         for at, name in [last]
     ]
     groups: list[list[tuple[int, int, str]]] = []
@@ -156,25 +156,27 @@ def date_calls(logs: Iterable[CallLog]) -> Iterable[TimedEvent]:
         else:
             groups.append([each])
     for group in groups:
-        words = f"last collective that completed: {group[0][2]}"
+        words = f"last recorded collective: {group[0][2]}"
         yield TimedEvent(
             group[0][0], "call", words, ranks=RankSet(rank for _, rank, _ in group), count=len(group)
         )
 
 
-def _last_ended(log: CallLog, row: RankCalls) -> tuple[int, str] | None:
-    for place in range(len(row.calls) - 1, -1, -1):
-        over = row.states[place] & ~RETIRED == COMPLETED or bool(row.states[place] & RETIRED)
-        if over:
-            ended = row.ended_ns[place] if row.ended_ns else 0
-            begun = row.begun_ns[place] if row.begun_ns else 0
-            made = log.calls[row.calls[place]]
-            return (ended or begun, f"{made.op} #{row.sequences[place]}") if ended or begun else None
-    return None
+def _last_begun(log: CallLog, row: RankCalls) -> tuple[int, str] | None:
+    if not row.calls or not row.begun_ns or not row.begun_ns[-1]:
+        return None
+    made = log.calls[row.calls[-1]]
+    state = row.states[-1]
+    over = state & ~RETIRED == COMPLETED or bool(state & RETIRED)
+    return row.begun_ns[-1], f"{made.op} #{row.sequences[-1]}, {'completed' if over else 'not completed'}"
 
 
 def _order(events: Iterable[TimedEvent]) -> list[TimedEvent]:
-    return sorted(events, key=lambda event: (event.wall_ns, event.host, event.text))
+    ordered = sorted(events, key=lambda event: (event.wall_ns, event.host, event.text))
+    seen: dict[tuple[str | None, int | None, str], TimedEvent] = {}
+    for event in ordered:  # one line may match several entries
+        seen.setdefault((event.file, event.line, event.text), event)
+    return list(seen.values())
 
 
 def join_timelines(parts: Iterable[Sequence[TimedEvent]], calls: Iterable[CallLog]) -> tuple[TimedEvent, ...]:

@@ -59,6 +59,13 @@ DEMOS = (
     Demo("epoch-not-set", "every epoch has the same order", "DAT002", 2),
 )
 """In the order of the list: failures, hangs, and what ends with exit code 0."""
+INCIDENT = Demo(
+    "incident",
+    "what two nodes leave behind when a GPU falls off the bus: logs, kernel logs, dumps",
+    "BKD010",
+    16,
+)
+"""No script: files for `analyze`."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,6 +96,8 @@ def run(options: argparse.Namespace) -> int:
         print_text(paper.text())
         return EXIT_OK
     demo = _find(options.fault)
+    if demo is INCIDENT:
+        return _analyze_incident(options)
     fixed = bool(getattr(options, "fixed", False))
     folder = _lay_out(demo, getattr(options, "directory", None))
     command = _make_command(demo, fixed=fixed, plain=bool(getattr(options, "no_color", False)))
@@ -104,14 +113,41 @@ def run(options: argparse.Namespace) -> int:
     return EXIT_OK if found == expected else EXIT_FINDINGS
 
 
+def _analyze_incident(options: argparse.Namespace) -> int:
+    """Write an incident and analyze it."""
+    from ddpdoctor.cli.display import print_text
+    from ddpdoctor.cli.incident import write_incident
+
+    if getattr(options, "fixed", False):
+        raise UsageError(
+            "the incident has no corrected script: it is a broken GPU", hint="ddpdoctor demo incident"
+        )
+    folder = _make_folder(INCIDENT, getattr(options, "directory", None))
+    try:
+        (folder / INCIDENT.name).mkdir()
+        write_incident(folder / INCIDENT.name)
+    except OSError as problem:
+        raise DoctorError(
+            f"the incident cannot be written to {folder}: {problem.strerror or problem}"
+        ) from problem
+    plain = ["--no-color"] if getattr(options, "no_color", False) else []
+    command = ["analyze", INCIDENT.name, "--html", "incident.html", "--json", "report.json", *plain]
+    print_text(f"{INCIDENT.name}: {INCIDENT.about}\n$ cd {folder}; ddpdoctor {' '.join(command)}\n\n")
+    sys.stdout.flush()
+    code = subprocess.run([sys.executable, "-m", "ddpdoctor", *command], cwd=folder, check=False).returncode
+    if code == 130:
+        raise KeyboardInterrupt
+    return EXIT_OK if _read_code(folder) == INCIDENT.code else EXIT_FINDINGS
+
+
 def _find(name: str) -> Demo:
     from ddpdoctor.text.suggest import closest
 
     word = name.strip().lower()
-    for demo in DEMOS:
+    for demo in (*DEMOS, INCIDENT):
         if word in (demo.name, demo.code.lower()):
             return demo
-    near = closest(word, [demo.name for demo in DEMOS])
+    near = closest(word, [demo.name for demo in (*DEMOS, INCIDENT)])
     raise UsageError(
         f"there is no demonstration {name!r}", hint=f"ddpdoctor demo {near}" if near else "ddpdoctor demo"
     )
@@ -119,19 +155,30 @@ def _find(name: str) -> Demo:
 
 def _lay_out(demo: Demo, directory: str | None) -> Path:
     """Copy both scripts to a directory of their own: what lies below site-packages is not taken for the user's."""
+    folder = _make_folder(demo, directory)
     try:
-        if directory is None:
-            folder = Path(tempfile.mkdtemp(prefix=f"ddpdoctor-demo-{demo.name}-"))
-        else:
-            folder = Path(directory)
-            folder.mkdir(parents=True, exist_ok=True)
-            if any(folder.iterdir()):
-                raise UsageError(f"{folder} is not empty", hint=f"ddpdoctor demo {demo.name} --directory NEW")
         for name in (BROKEN, FIXED):
             (folder / name).write_text(_read(demo, name), encoding="utf-8")
     except OSError as problem:
         raise DoctorError(
             f"the scripts cannot be put into {directory or tempfile.gettempdir()}: {problem.strerror or problem}",
+            hint=f"ddpdoctor demo {demo.name} --directory DIR",
+        ) from problem
+    return folder
+
+
+def _make_folder(demo: Demo, directory: str | None) -> Path:
+    """Return an empty directory: the one that was asked for, or a temporary one."""
+    try:
+        if directory is None:
+            return Path(tempfile.mkdtemp(prefix=f"ddpdoctor-demo-{demo.name}-"))
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise UsageError(f"{folder} is not empty", hint=f"ddpdoctor demo {demo.name} --directory NEW")
+    except OSError as problem:
+        raise DoctorError(
+            f"{directory or tempfile.gettempdir()} cannot be used: {problem.strerror or problem}",
             hint=f"ddpdoctor demo {demo.name} --directory DIR",
         ) from problem
     return folder
@@ -162,7 +209,7 @@ def _read_code(run: Path) -> str | None:
 
 
 def _put_list(paper: Paper) -> None:
-    for demo in DEMOS:
+    for demo in (*DEMOS, INCIDENT):
         paper.put(demo.about, label=f"{demo.name} [{demo.code}]", indent=2, hang=6)
     paper.gap()
     paper.put("ddpdoctor demo NAME runs one, ddpdoctor demo NAME --fixed the corrected script")

@@ -12,7 +12,8 @@ from ddpdoctor.report.model import Report
 from ddpdoctor.report.words import format_ranks
 
 _HEAD = re.compile(
-    r"^(?:\[[^\]]{1,60}\]:? ?|[A-Z][a-z]{2} {1,2}\d{1,2} [\d:.]{8,15} |20\d\d-\d\d-\d\d[T ][\d:.,]{8,18}Z? |[\w.-]{1,64} kernel: ){0,5}"
+    r"^(?:\[[^\]]{1,60}\]:? ?|[A-Z][a-z]{2} {1,2}\d{1,2} [\d:.]{8,15} |20\d\d-\d\d-\d\d[T ][\d:.,]{8,18}Z? "
+    r"|[\w.-]{1,64} kernel: ){0,5}"
 )
 """Times, places and hosts at the head of a line, which have columns of their own."""
 SECOND = 1_000_000_000

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.cli.demo import BROKEN, DEMOS, FIXED, SCRIPTS
+from ddpdoctor.cli.demo import BROKEN, DEMOS, FIXED, INCIDENT, SCRIPTS
 from tests.marks import long
 
 
@@ -30,7 +30,7 @@ def demo(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_list_names_each_with_its_code(tmp_path: Path) -> None:
     told = demo(cwd=tmp_path)
     assert told.returncode == 0
-    for each in DEMOS:
+    for each in (*DEMOS, INCIDENT):
         assert f"{each.name} [{each.code}]" in told.stdout
 
 
@@ -77,3 +77,13 @@ def test_directory_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     assert told.returncode == 2
     assert "is not empty" in told.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine"]
+
+
+def test_incident_of_two_nodes_is_analyzed_with_its_timeline(tmp_path: Path) -> None:
+    told = demo("incident", "--directory", "here", "--no-color", cwd=tmp_path)
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert "went silent 41 s later" in " ".join(told.stdout.split())
+    assert "timeline (" in told.stdout
+    page = (tmp_path / "here" / "incident.html").read_text()
+    assert 'id="timeline"' in page
+    assert demo("incident", "--fixed", cwd=tmp_path).returncode == 2
