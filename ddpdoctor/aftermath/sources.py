@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
 import stat
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ddpdoctor.aftermath.archives import unpack
 from ddpdoctor.aftermath.errorfiles import looks_like_error
 from ddpdoctor.aftermath.stackfiles import looks_like_stacks
 from ddpdoctor.gather.files import UNREADABLE, open_log, read_some
 from ddpdoctor.gather.recorder import is_dump, looks_like_dump
 from ddpdoctor.gather.regular import open_regular
 
+ARCHIVE = "archive"
+MOST_ARCHIVES = 1024
+"""One of each node."""
 HEAD = 64 << 10
 """Bytes that are looked at to tell what a file is."""
 MOST_FILES = 20_000
@@ -67,6 +73,8 @@ class Sources:
     """One sentence each."""
     cut: list[str] = field(default_factory=list)
     """One sentence for each log of which a part was not read."""
+    unpacked: list[tempfile.TemporaryDirectory[str]] = field(default_factory=list)
+    """Folders of archives, which live as long as this."""
 
     def add(self, path: Path, *, named: bool) -> None:
         """Sort one path; a folder is walked.
@@ -89,8 +97,33 @@ class Sources:
             return
         if kind in ("log", "error-file", "recorder", "stacks", "report"):
             self.found.append(Source(path, str(path), kind, read_place(path)))
+        elif kind == ARCHIVE:
+            self._unpack(path)
         elif kind != "empty" or named:
             self.skipped.append(f"{path} {kind}" if kind != "empty" else f"{path} is empty")
+
+    def _unpack(self, path: Path) -> None:
+        """Add what an archive holds, under the archive's name."""
+        if len(self.unpacked) >= MOST_ARCHIVES or any(
+            path.is_relative_to(each.name) for each in self.unpacked
+        ):
+            self.skipped.append(f"{path} is an archive in an archive, or one too many")
+            return
+        folder = tempfile.TemporaryDirectory(prefix="ddpdoctor-archive-", ignore_cleanup_errors=True)
+        self.unpacked.append(folder)
+        try:
+            unpack(path, Path(folder.name), self.skipped)
+        except UNREADABLE as problem:
+            self.skipped.append(f"{path} cannot be read: {getattr(problem, 'strerror', None) or problem}")
+            return
+        before, said = len(self.found), len(self.skipped)
+        self._walk(Path(folder.name))
+        own = str(path)
+        self.found[before:] = [
+            dataclasses.replace(each, name=each.name.replace(folder.name, own, 1))
+            for each in self.found[before:]
+        ]
+        self.skipped[said:] = [each.replace(folder.name, own) for each in self.skipped[said:]]
 
     def _walk(self, top: Path) -> None:
         if is_run_directory(top):
@@ -177,7 +210,7 @@ def _is_json_dump(head: bytes) -> bool:
 
 
 def tell_kind(head: bytes, whole: bytes) -> str:
-    """Return ``log``, ``error-file``, ``recorder``, ``stacks``, ``report``, ``empty``, or words on why it can be none.
+    """Return ``log``, ``error-file``, ``recorder``, ``stacks``, ``report``, ``archive``, ``empty``, or why it is none.
 
     Args:
         head: how it begins.
@@ -205,7 +238,7 @@ def tell_kind(head: bytes, whole: bytes) -> str:
     if head.startswith(b"\x28\xb5\x2f\xfd"):
         return "is compressed by zstd: unpack it first (zstd -d)"
     if head[257:262] == b"ustar":
-        return "is a tar archive: unpack it first"
+        return ARCHIVE
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "is UTF-16: convert it to UTF-8 first (iconv -f UTF-16 -t UTF-8)"
     if looks_like_stacks(head):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 
 from ddpdoctor.aftermath.hosts import Hosts
 from ddpdoctor.aftermath.logs import Text
@@ -15,6 +16,7 @@ from ddpdoctor.evidence.collectives import COMPLETED, RETIRED, CallLog, RankCall
 from ddpdoctor.evidence.job import ProcessRecord, TextMatch
 from ddpdoctor.evidence.texts import CONSEQUENCE, NOISE, find_entry
 from ddpdoctor.evidence.timeline import TimedEvent
+from ddpdoctor.gather.collecting import CONTENTS, TOOLS
 
 MOST = 48
 """Events that are kept: all that speak for a cause, then the first ones."""
@@ -32,6 +34,8 @@ UNTIMED = frozenset(
     }
 )
 """Entries of lines that repeat what another event says."""
+OF_TOOLS = frozenset({CONTENTS, "environment.txt", *(name for name, _ in TOOLS)})
+"""Files of ddpdoctor collect that are no logs of a job."""
 TOGETHER_NS = 2_000_000_000
 """Ranks that issued their last collective within it are one event."""
 
@@ -92,7 +96,7 @@ def _progress(
 ) -> Iterable[TimedEvent]:
     """Yield when a log had its last ordinary line: before its ranks lost each other, or at its end."""
     own = [(text, match) for text, match in said if not finder.is_kernels(match)]
-    if log.facts.kernel or (said and not own):
+    if log.facts.kernel or (said and not own) or PurePath(log.name).name in OF_TOOLS:
         return
     lost = [text for text, match in own if find_entry(match.entry).role == CONSEQUENCE]
     troubles = {text.stamp for text, _ in own}

@@ -28,6 +28,7 @@ EXAMPLES = (
     ("ddpdoctor analyze node-a.log node-b.log", "the logs of several nodes together"),
     ("ddpdoctor analyze logs/", "a tree of torchrun --log-dir, with its error files"),
     ("ddpdoctor analyze /tmp/nccl_trace/", "Flight Recorder dumps of the ranks, pickled or JSON"),
+    ("ddpdoctor analyze node-a.tar.gz node-b.tar.gz", "archives of ddpdoctor collect, of all nodes"),
     ("kubectl logs job/train | ddpdoctor analyze -", "from a pipe"),
 )
 REASONS_SHOWN = 5
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths",
         metavar="PATH",
         nargs="+",
-        help="run directories, logs, error files, recorder dumps, stack dumps, folders of them; - is stdin",
+        help="run directories, logs, error files, recorder dumps, stack dumps, archives or folders of them; - is stdin",
     )
     common.add_output_options(parser)
     common.add_selection_options(parser)

@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("ddpdoctor.cli.run", "launch a script as torchrun would, watch it, and name what broke first"),
     "attach": ("ddpdoctor.cli.attach", "examine a job that already runs: who waits for whom, and where"),
     "analyze": ("ddpdoctor.cli.analyze", "say what ended a job from its logs, error files or run directory"),
+    "collect": ("ddpdoctor.cli.collect", "pack logs, kernel log and device state of a node for analyze"),
     "lint": ("ddpdoctor.cli.lint", "read training scripts: collectives that some ranks never reach"),
     "explain": ("ddpdoctor.cli.explain", "show the page of a finding"),
     "list": ("ddpdoctor.cli.listing", "show all checks and where each comes from"),

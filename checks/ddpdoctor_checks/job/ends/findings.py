@@ -17,9 +17,9 @@ from ddpdoctor_checks.job.blame.doubts import list_doubts, lower
 from ddpdoctor_checks.job.blame.failures import Failure, Level, describe_exception
 from ddpdoctor_checks.job.blame.said import QUIET
 from ddpdoctor_checks.job.calls.first_difference import WAITED, knows_better
+from ddpdoctor_checks.job.ends.aftereffects import describe_sequence
 from ddpdoctor_checks.job.ends.clauses import Clause, Describe
 from ddpdoctor_checks.job.ends.rerun import rerun
-from ddpdoctor_checks.job.ends.sequence import describe_sequence
 from ddpdoctor_checks.job.hangs.progress import judge_look
 from ddpdoctor_checks.job.silent.unwaited import left_unsent
 
