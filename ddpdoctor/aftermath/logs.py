@@ -11,7 +11,7 @@ import dataclasses
 import io
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ddpdoctor.aftermath.agent import AgentReader
@@ -21,7 +21,7 @@ from ddpdoctor.aftermath.notable import NotableReader
 from ddpdoctor.aftermath.stamps import LOOK_BACK, Stamp, last_stamp, read_stamp
 from ddpdoctor.aftermath.tracebacks import Told, TracebackReader
 from ddpdoctor.evidence.job import NotableLine, TextMatch
-from ddpdoctor.evidence.texts import NOISE, find_entry, scan_chunk
+from ddpdoctor.evidence.texts import NOISE, find_entry, match_line, scan_chunk
 from ddpdoctor.gather.files import read_some
 from ddpdoctor.gather.scrub import scrub
 
@@ -285,6 +285,24 @@ class LogReader:
         known = self.facts.members.get(place)
         if known is None or member.size > known.size:
             self.facts.members[place] = member
+
+
+def read_told(told: Iterable[tuple[int, str]], name: str) -> list[Text]:
+    """Return the texts that the table knows of lines that were made of a tool's output."""
+    return [
+        Text(
+            TextMatch(
+                entry=entry,
+                text=scrub(words)[:TEXT_LIMIT],
+                groups=groups,
+                stream="log",
+                file=name,
+                line=number,
+            )
+        )
+        for number, words in told
+        for entry, groups in match_line(words)
+    ]
 
 
 def _count(match: TextMatch) -> TextMatch:

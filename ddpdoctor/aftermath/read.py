@@ -10,9 +10,11 @@ from pathlib import Path
 from ddpdoctor.aftermath.errorfiles import read_error
 from ddpdoctor.aftermath.join import join_logs
 from ddpdoctor.aftermath.lines import looks_labelled
-from ddpdoctor.aftermath.logs import LogFacts, LogReader, read_stretches
+from ddpdoctor.aftermath.logs import LogFacts, LogReader, read_stretches, read_told
 from ddpdoctor.aftermath.parts import Error, Log
 from ddpdoctor.aftermath.sources import HEAD, JSON_LIMIT, Source
+from ddpdoctor.aftermath.toolfiles import SIZE_LIMIT as SIZE_OF_TOOLS
+from ddpdoctor.aftermath.toolfiles import read_tool
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.gather.files import UNREADABLE, open_log, read_some
 
@@ -72,7 +74,11 @@ def describe_unread(facts: LogFacts) -> str:
 def _read_file(source: Source, said: list[str]) -> Log:
     changed = source.path.stat().st_mtime
     with open_log(source.path) as stream:
-        return Log(_read(stream, source.name, said), source.place, changed)
+        log = Log(_read(stream, source.name, said), source.place, changed)
+    if log.facts.bytes <= SIZE_OF_TOOLS:
+        with open_log(source.path) as stream:
+            log.facts.texts += read_told(read_tool(read_some(stream, SIZE_OF_TOOLS)) or [], source.name)
+    return log
 
 
 def _read(stream: io.BufferedIOBase, name: str, said: list[str]) -> LogFacts:

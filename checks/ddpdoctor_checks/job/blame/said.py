@@ -15,7 +15,10 @@ DECISIVE = ("BKD010", "BKD012")
 """Codes of hardware and of what drives it: a line that speaks for one decides, whatever else a log says."""
 LINK = "NET011"
 """Code of a peer that became silent, which NCCL reports by itself."""
-DOUBTED = frozenset({"nccl-fabric-stale", "device-handle-unknown", "fabric-manager-failed"})
+DOUBTED = frozenset({
+    "adapter-reports-trouble", "device-handle-unknown", "device-reports-trouble", "fabric-manager-failed",
+    "fabric-reports-trouble", "nccl-fabric-stale",
+})  # fmt: skip
 """Entries that have other reasons too: they are a cause only where nothing narrower is one."""
 EMPTY = frozenset({None, "COL005", "ERR011"})
 """Codes of ranks that waited or stopped, and do not say for what."""
@@ -154,6 +157,10 @@ def _blame(diagnosis: Diagnosis, rows: list[tuple[TextMatch, str, View]], level:
             if text.at is not None:
                 failure.at = diagnosis.clock.seconds(view.node, text.at)
             failures.append(failure)
+    if not any(each.rank is not None for each in failures):
+        # A rank raised the very same: then it is known whose line it was.
+        own = [each for each in diagnosis.failures if each.code == code and each.rank is not None]
+        failures = own or failures
     doubted = _is_late(rows[0][0])
     failures[0].sure = "medium" if code in SOFT or doubted else "high"
     diagnosis.cause = Group(code, level, failures, failures[0])

@@ -22,7 +22,9 @@ def _describe(diagnosis: Diagnosis, group: Group) -> Clause:
 def _describe_dead(diagnosis: Diagnosis, group: Group) -> Clause:
     """Describe a process that NCCL's RAS service does not reach; another line of the page names its rank."""
     missing = [
-        text.groups["missing"] for text in diagnosis.evidence.texts if text.entry == "ras-ranks-missing"
+        text.groups["missing"]
+        for text in diagnosis.evidence.texts
+        if text.entry in ("ras-ranks-missing", "ras-rank-silent") and "missing" in text.groups
     ]
     ranks = RankSet(
         int(part) for text in missing for part in text.replace(",", " ").split() if part.isdigit()

@@ -196,7 +196,7 @@ def make_finding(diagnosis: Diagnosis, group: Group, describe: Describe) -> Find
         message=message,
         ranks=ranks,
         victims=victims.minus(ranks) if cause else RankSet(),
-        nodes=hosts if diagnosis.context.nodes > 1 else (),
+        nodes=hosts if _is_named(diagnosis, group) else (),
         where=_places(diagnosis, group, clause, ranks, cause),
         evidence=tuple(
             replace(item, ranks=None) if clause.nobody else item
@@ -221,6 +221,14 @@ def _is_deadly(diagnosis: Diagnosis, group: Group) -> bool:
     return not (ended_well or survived or group.code in AT_EXIT or diagnosis.recovered)
 
 
+def _is_named(diagnosis: Diagnosis, group: Group) -> bool:
+    """Whether it says something where it happened: there are several nodes, or the line that decided names its host."""
+    first = group.first
+    return diagnosis.context.nodes > 1 or bool(
+        first.entry is not None and first.exception is None and first.view.host
+    )
+
+
 def _list_innocent(diagnosis: Diagnosis) -> Iterator[int]:
     """Yield the ranks that are shown not to be the cause: they lost a peer, or were told to end, after it had failed.
 
@@ -238,7 +246,7 @@ def _subject(diagnosis: Diagnosis, group: Group) -> str:
     many = len(ranks) > 1
     first = group.first
     hosts = tuple(dict.fromkeys(diagnosis.host(each.view) for each in group.failures))
-    where = f" on {hosts[0]}" if diagnosis.context.nodes > 1 and len(hosts) == 1 else ""
+    where = f" on {hosts[0]}" if _is_named(diagnosis, group) and len(hosts) == 1 else ""
     if not ranks:
         who = {"launcher": "the launcher"}.get(first.view.role, _name_process(first))
         where = "" if who.endswith(first.view.host) and first.view.host else where
