@@ -228,3 +228,38 @@ def test_sure_is_only_what_nothing_else_can_have_brought_about(
 )  # fmt: skip
 def test_who_manages_nodes_and_processes_says_why_they_ended(run: Run, text: str, code: str) -> None:
     assert analyze(run, train=text)["findings"][0]["code"] == code
+
+
+CALL = (
+    "[rank{0}]:[E1218 20:27:21.4 ProcessGroupNCCL.cpp:629] [Rank {0}] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=12, OpType={1}, NumelIn={2}, NumelOut={2}, Timeout(ms)=600000) ran for 600081 milliseconds\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("calls", "code", "ranks"),
+    [
+        ([("ALLREDUCE", 8), ("BROADCAST", 8), ("ALLREDUCE", 8)], "COL003", [1]),
+        ([("ALLREDUCE", 8), ("ALLREDUCE", 8), ("ALLREDUCE", 16)], "COL003", [2]),
+        ([("ALLREDUCE", 8), ("ALLREDUCE", 8), ("ALLREDUCE", 8)], "COL005", []),
+        ([("ALLTOALL", 8), ("ALLTOALL", 8), ("ALLTOALL", 16)], "COL005", []),  # sizes of it may differ
+        ([("ALLREDUCE", 8), ("BROADCAST", 8)], "COL005", []),  # of two ranks it cannot be told
+    ],
+)
+def test_ranks_that_timed_out_in_different_calls_of_one_number_do_not_match(
+    run: Run, calls: list[tuple[str, int]], code: str, ranks: list[int]
+) -> None:
+    text = "".join(CALL.format(rank, op, size) for rank, (op, size) in enumerate(calls))
+    (first, *_) = analyze(run, train=text)["findings"]
+    assert (first["code"], first["ranks"]) == (code, ranks), first["message"]
+    assert first["confidence"] != "high"
+
+
+def test_calls_of_several_groups_are_not_compared(run: Run) -> None:
+    text = "".join(
+        CALL.format(rank, op, 8) for rank, op in enumerate(["ALLREDUCE", "BROADCAST", "ALLREDUCE"])
+    )
+    text += STATUS.format(0, 12, 11) + STATUS.format(1, 12, 11).replace(
+        "PG ID 0 PG GUID 0(default_pg)", "PG ID 3 PG GUID 3(tp)"
+    )
+    assert analyze(run, train=text)["findings"][0]["code"] != "COL003"

@@ -10,7 +10,7 @@ from ddpdoctor_checks.common.stage_evidence import name_signal
 from ddpdoctor_checks.job.blame.conditions import HUP, SCHEDULER_KILLS, TERM, settle_text
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.job.blame.failures import Failure, Level, quote_line
-from ddpdoctor_checks.job.blame.lagging import find_lag
+from ddpdoctor_checks.job.blame.lagging import find_lag, find_mismatch
 from ddpdoctor_checks.job.blame.members import describe_unheard, find_stopped, lose_members, unheard_ranks
 from ddpdoctor_checks.job.blame.views import View
 
@@ -74,6 +74,12 @@ def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
         diagnosis.reason = f"only victims were seen ({waiting[0].words}); {describe_unheard(diagnosis)}"
         return
     late = [each for each in waiting if each.entry is not None and each.entry.id in TIMED_OUT]
+    apart = find_mismatch(late)
+    if apart is not None:
+        odd = [each for each in late if each.rank in apart.ranks]
+        odd[0].groups = {**odd[0].groups, **apart.groups}
+        _blame(diagnosis, "COL003", odd, apart.ranks)
+        return
     lag = find_lag(diagnosis) if late else None
     if lag is not None and lag.inside:
         _blame(diagnosis, "COL005", late, lag.ranks)

@@ -214,6 +214,9 @@ def _loader_killed(view: View, groups: dict[str, str], context: Context) -> str 
 def _loader_gone(view: View, groups: dict[str, str], context: Context) -> str | None:
     """A worker that said why counts instead; one of which nothing is known is the rank's own loss."""
     signals = {worker.process.signal for worker in view.workers if worker.process is not None}
+    pids = groups.get("pids", "").replace(",", " ").split()
+    if any(text.entry == "kernel-killed" and text.groups.get("pid") in pids for text in context.views.loose):
+        return "ERR002"
     if any(worker.crash is not None for worker in view.workers) or SEGV in signals:
         return "ERR004"
     if BUS in signals:

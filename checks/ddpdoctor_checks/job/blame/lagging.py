@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis
+from ddpdoctor_checks.job.blame.failures import Failure
 
 STATUS = "nccl-work-status"
 """Entry of the table of texts: last work enqueued and last work completed on a group."""
@@ -53,3 +56,49 @@ def find_lag(diagnosis: Diagnosis) -> Lag | None:
         return None
     inside = RankSet(rank for rank in behind if started.get(rank, -1) == number)
     return Lag(behind, number, {rank: enqueued for rank, (enqueued, _) in sorted(known.items())}, inside)
+
+
+VARYING = frozenset(
+    {"ALLTOALL", "ALLTOALL_BASE", "SEND", "RECV", "SCATTER", "GATHER", "COALESCED", "UNKNOWN"}
+)
+"""Operations whose sizes may differ between ranks, or that are several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Ranks that timed out in another call than most."""
+
+    ranks: RankSet
+    groups: dict[str, str]
+    """Two ranks and their calls, named as those of torch's own comparison are."""
+
+
+def find_mismatch(late: Sequence[Failure]) -> Mismatch | None:
+    """Return the ranks that timed out in another operation, or with another size, than most did under one number.
+
+    None where that is not so, or where several groups may be in play: each counts for itself, and the line on a timeout
+    does not name its group.
+    """
+    calls: dict[str, dict[int, tuple[str, str]]] = {}
+    groups: set[str] = set()
+    for each in late:
+        sequence, op = each.groups.get("sequence"), each.groups.get("op")
+        said = [text for text in each.view.texts if text.entry == STATUS]
+        groups |= {text.groups["group"] for text in said if "group" in text.groups}
+        if sequence is not None and op is not None and each.rank is not None:
+            size = "" if op in VARYING else each.groups.get("numel", "")
+            calls.setdefault(sequence, {})[each.rank] = (op, size)
+    if len(calls) != 1 or len(groups) > 1:
+        return None
+    ((number, known),) = calls.items()
+    counted = Counter(known.values()).most_common()
+    if len(counted) < 2 or len(known) < 3 or counted[0][1] <= counted[1][1]:
+        return None
+    odd = RankSet(rank for rank, call in known.items() if call != counted[0][0])
+    one = min(odd)
+    other = min(rank for rank in known if rank not in odd)
+    named = {
+        rank: f"{op} #{number}" + (f" of {size} elements" if size else "")
+        for rank, (op, size) in known.items()
+    }
+    return Mismatch(odd, {"rank": str(one), "own": named[one], "other": str(other), "others": named[other]})

@@ -159,8 +159,8 @@ def _blame(diagnosis: Diagnosis, rows: list[tuple[TextMatch, str, View]], level:
             failures.append(failure)
     if not any(each.rank is not None for each in failures):
         # A rank raised the very same: then it is known whose line it was.
-        own = [each for each in diagnosis.failures if each.code == code and each.rank is not None]
-        failures = own or failures
+        raised = [each for each in diagnosis.failures if each.code == code and each.rank is not None]
+        failures = raised or failures
     doubted = _is_late(rows[0][0])
     failures[0].sure = "medium" if code in SOFT or doubted else "high"
     diagnosis.cause = Group(code, level, failures, failures[0])

@@ -110,7 +110,7 @@ def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
     groups = group.first.groups
     ranks = group.ranks
     if groups.get("rank", "").isdigit() and groups.get("other", "").isdigit():
-        ranks = ranks.union(RankSet([int(groups["rank"]), int(groups["other"])]))
+        ranks = diagnosis.suspects or ranks.union(RankSet([int(groups["rank"]), int(groups["other"])]))
     again = None if "own" in groups else look_again(diagnosis, group, "detail", ("COL003",))
     fixes = [
         Fix("call the same collectives in the same order with the same shapes and types on every rank; sort what "
