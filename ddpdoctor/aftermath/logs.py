@@ -148,15 +148,16 @@ class LogReader:
 
     def take(self, data: bytes) -> None:
         """Take a stretch that ends with a line."""
-        if 2 * (len(data) + LINE_COST * data.count(b"\n")) <= self._left:  # whatever is in it
-            self._read(data)
+        lines = data.count(b"\n")
+        if 2 * (len(data) + LINE_COST * lines) <= self._left:  # whatever is in it
+            self._read(data, lines)
             return
         position = 0
         while position < len(data):
             cut = data.find(b"\n", position + PIECE) + 1 or len(data)
             piece, position = data[position:cut], cut
             if self._left >= 0:
-                self._read(piece)
+                self._read(piece, piece.count(b"\n"))
                 continue
             self._held.append(piece)  # no work is left for it, unless it is one of the last
             if len(self._held) > PIECES_HELD:
@@ -167,18 +168,18 @@ class LogReader:
         self.facts.bytes += len(piece)
         self.facts.unread += len(piece)
 
-    def _read(self, data: bytes) -> None:
+    def _read(self, data: bytes, lines: int) -> None:
         self._read_lines(data)
         self._read_texts(data)
-        self._notable.take(data, self._number)
-        self._number += data.count(b"\n")
+        self._notable.take(data, self._number, lines)
+        self._number += lines
         self.facts.bytes += len(data)
         self._tail = (self._tail + data[-LOOK_BACK:])[-LOOK_BACK:]
 
     def finish(self) -> LogFacts:
         """Return what was found."""
         for piece in self._held:  # what ended a job comes late
-            self._read(piece)
+            self._read(piece, piece.count(b"\n"))
         facts = self.facts
         facts.agent.finish()
         self._faults.finish()

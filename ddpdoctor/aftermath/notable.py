@@ -110,8 +110,8 @@ class NotableReader:
         self._left = _BUDGET
         self._last = (0, "")
 
-    def take(self, data: bytes, first: int) -> None:
-        """Take a stretch of the log that begins with line ``first``."""
+    def take(self, data: bytes, first: int, lines: int) -> None:
+        """Take a stretch of the log that begins with line ``first`` and has so many lines' ends."""
         for word in SEARCHED:
             for number, start in self._find(data, word, first):
                 self._keep(number, data, start)
@@ -123,7 +123,7 @@ class NotableReader:
         if stripped:
             line = stripped[max(stripped.rfind(b"\n"), stripped.rfind(b"\r")) + 1 :]
             behind = tail.count(b"\n", len(stripped))
-            self._last = (first + data.count(b"\n") - behind, self._read(line)[0])
+            self._last = (first + lines - behind, self._read(line)[0])
 
     def _find(self, data: bytes, word: bytes, first: int) -> Iterator[tuple[int, int]]:
         """Yield number and start of the first and of the last lines of a stretch that hold a word."""
