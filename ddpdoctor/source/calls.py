@@ -1,4 +1,4 @@
-"""Which calls all ranks must make: torch.distributed's own, and those of Accelerate and Lightning."""
+"""Which calls all ranks must make: torch.distributed's own, those documented as such, and those of Accelerate."""
 
 from __future__ import annotations
 
@@ -43,6 +43,41 @@ ACCELERATE = frozenset(
     {"backward", "gather", "gather_for_metrics", "pad_across_processes", "reduce", "wait_for_everyone"}
 )
 """Methods of accelerate.Accelerator in which all processes take part."""
+STATES = "torch.distributed.checkpoint.state_dict."
+GATHERED = frozenset({"full_state_dict", "broadcast_from_rank0"})
+"""Settings of StateDictOptions with which the functions of `STATES` gather or broadcast every parameter."""
+BY_CONTRACT = {
+    **dict.fromkeys(
+        (
+            f"torch.distributed.checkpoint.{each}{name}"
+            for each, name in (
+                ("", "save"),
+                ("", "load"),
+                ("", "async_save"),
+                ("state_dict_saver.", "save"),
+                ("state_dict_saver.", "async_save"),
+                ("state_dict_loader.", "load"),
+            )
+        ),
+        ("process_group", "no_dist"),
+    ),
+    **dict.fromkeys(
+        (
+            f"torch.distributed.fsdp.{home}FullyShardedDataParallel.{name}"
+            for home in ("", "fully_sharded_data_parallel.")
+            for name in (
+                "summon_full_params",
+                "full_optim_state_dict",
+                "optim_state_dict",
+                "scatter_full_optim_state_dict",
+            )
+        ),
+        ("group",),
+    ),
+}
+"""Functions that are documented as collectives of the job, and arguments with which they may be others'."""
+METHODS = frozenset({"full_tensor", "consolidate_state_dict"})
+"""Methods of DTensor and of ZeroRedundancyOptimizer, whose names nobody else uses, in which all ranks take part."""
 WRAPPERS = (
     "torch.nn.parallel.DistributedDataParallel",
     "torch.nn.parallel.distributed.DistributedDataParallel",
@@ -70,7 +105,29 @@ def name_collective(call: ast.Call, scope: Scope, files: Files) -> str | None:
             return None if find_keyword(call, "use_local_synchronization") is not None else operation
         if operation in table:
             return operation if _of_the_world(call, table[operation], scope, files) else None
+    if name in BY_CONTRACT:
+        others = any(find_keyword(call, each) is not None for each in BY_CONTRACT[name])
+        return None if others or not is_spelled_out(call) else name.rpartition(".")[2]
+    if name.startswith(STATES):
+        return name.removeprefix(STATES) if _is_gathered(call, scope, files) else None
     return _name_method(call, scope, files)
+
+
+def _is_gathered(call: ast.Call, scope: Scope, files: Files) -> bool:
+    """Whether a state dict is asked for whole: StateDictOptions, given as it is or by a variable, say so."""
+    given = find_keyword(call, "options")
+    if isinstance(given, ast.Name):
+        found = scope.lookup(given.id)
+        values = found[1] if found else []
+        given = values[0] if len(values) == 1 else None
+    if not isinstance(given, ast.Call) or files.dotted(given.func, scope) != f"{STATES}StateDictOptions":
+        return False
+    settings = {
+        each.arg
+        for each in given.keywords
+        if isinstance(each.value, ast.Constant) and each.value.value is True
+    }
+    return bool(settings & GATHERED)
 
 
 def is_any_collective(call: ast.Call, scope: Scope, files: Files) -> bool:
@@ -87,7 +144,12 @@ def is_wrapper(value: ast.expr, scope: Scope, files: Files) -> bool:
 
 
 def _name_method(call: ast.Call, scope: Scope, files: Files) -> str | None:
-    if not isinstance(call.func, ast.Attribute) or call.func.attr not in ACCELERATE:
+    if not isinstance(call.func, ast.Attribute):
+        return None
+    method = call.func.attr
+    if method in METHODS:
+        return method
+    if method not in ACCELERATE:
         return None
     owner = call.func.value
     if isinstance(owner, ast.Name):
@@ -99,7 +161,7 @@ def _name_method(call: ast.Call, scope: Scope, files: Files) -> str | None:
     else:
         return None
     made = [files.dotted(each.func, scope) for each in values if isinstance(each, ast.Call)]
-    return call.func.attr if made and set(made) <= {"accelerate.Accelerator"} else None
+    return method if made and set(made) <= {"accelerate.Accelerator"} else None
 
 
 def _of_the_world(call: ast.Call, position: int, scope: Scope, files: Files) -> bool:
