@@ -102,7 +102,7 @@ def test_ids_are_unique_and_codes_of_the_texts_are_there() -> None:
         ("Parameter at index 7 has been marked as ready twice.", {"index": "7"}),
         (find_entry("parameter-sizes-differ").example, {"index": "0", "what": "sizes", "own": "[4, 5]"}),
         (find_entry("mismatch-of-sizes").example, {"got": "30000", "expected": "4"}),
-        (find_entry("nccl-timed-out").example, {"sequence": "1", "op": "BROADCAST", "ms": "600000"}),
+        (find_entry("nccl-timed-out").example, {"sequence": "1", "op": "BROADCAST", "numel": "131072000", "ms": "600000"}),
         (find_entry("gloo-timed-out").example, {"ms": "6000", "what": "recv"}),
         (find_entry("barrier-names-ranks").example, {"missing": "1", "ms": "3000"}),
         ("RuntimeError: [Rank 0]: Ranks 1, 2, 3 failed to pass monitoredBarrier in 5 ms", {"missing": "1, 2, 3", "ms": "5"}),

@@ -23,6 +23,13 @@ OF_DEVICES = frozenset({
     "ERR003", "ERR004", "ERR005", "ERR007", "ERR008", "NET015",
 })  # fmt: skip
 """Codes of what follows when a GPU or its fabric fails."""
+OF_HARDWARE = (
+    "unspecified launch failure",
+    "hardware stack error",
+    "invalid program counter",
+    "illegal instruction",
+)
+"""CUDA errors that a GPU brings about as often as a program."""
 MOST = 2
 """Doubts that are told."""
 
@@ -50,6 +57,10 @@ def _doubt(diagnosis: Diagnosis, cause: Group) -> Iterator[str]:
     first = cause.first
     if first.entry is not None and first.entry.doubt is not None:
         yield first.entry.doubt
+    if cause.code in SOFT and first.sure == "high":
+        yield "a peer that ended first brings about the same"
+    if cause.code == "ERR007" and any(each in first.words for each in OF_HARDWARE):
+        yield "a faulty GPU reports the same error; an Xid in the kernel log distinguishes the two"
     yield from _rivals(diagnosis, cause)
     if cause.level in OWN and cause.code in PLAIN:
         loss = _loss_before(diagnosis, first)
