@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.collectives import RETIRED, SCHEDULED, STARTED, CallLog
+from ddpdoctor_checks.job.calls.chains import find_held, narrow
 from ddpdoctor_checks.job.calls.sequences import MEETING, Essences, GroupCalls, Line, read_groups
 from ddpdoctor_checks.job.calls.swaps import find_swap_among
 from ddpdoctor_checks.job.calls.votes import AHEAD, Difference, Side, minority, place_of, vote
@@ -214,27 +215,14 @@ _WEIGHT = {
 
 def _order(found: Sequence[Difference], groups: Sequence[GroupCalls]) -> list[Difference]:
     """Put first what explains the others: a rank that is late in one group waits in another one, or it does not."""
-    held = {
-        id(each): sum(_waits_elsewhere(rank, each, groups) for rank in each.behind)
-        for each in found
-        if each.kind == "missing"
-    }
+    held = find_held(groups)
 
-    def weigh(each: Difference) -> tuple[int, bool, int, str]:
-        victims = held.get(id(each), 0)
-        return (_WEIGHT[each.kind], victims > 0, -len(each.waiting), each.group.name)
+    def weigh(each: Difference) -> tuple[int, int, int, str]:
+        waits = sum(rank in held for rank in each.behind) if each.kind == "missing" else 0
+        free = 0 if not waits else 1 if waits < len(each.behind) else 2
+        return (_WEIGHT[each.kind], free, -len(each.waiting), each.group.name)
 
-    return sorted(found, key=weigh)
-
-
-def _waits_elsewhere(rank: int, difference: Difference, groups: Sequence[GroupCalls]) -> bool:
-    for group in groups:
-        line = group.lines.get(rank)
-        if group is difference.group or line is None or not line.numbers:
-            continue
-        if line.is_over(line.last) is False:
-            return True
-    return False
+    return [narrow(each, held, found) for each in sorted(found, key=weigh)]
 
 
 def find_unexplained(matching: Matching) -> str | None:

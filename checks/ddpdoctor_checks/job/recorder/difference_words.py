@@ -12,6 +12,7 @@ from ddpdoctor.judge import EvidenceItem, Fix, Where
 from ddpdoctor_checks.common.frames import user_frames
 from ddpdoctor_checks.common.places import in_frame
 from ddpdoctor_checks.common.wording import capitalise, choose_form, count_of, join_words, name_set
+from ddpdoctor_checks.job.calls.chains import follow, name_dimension
 from ddpdoctor_checks.job.calls.last import describe_call
 from ddpdoctor_checks.job.calls.matching import Matching, waiting_elsewhere
 from ddpdoctor_checks.job.calls.sequences import MEETING
@@ -129,9 +130,25 @@ def _tell_missing(matching: Matching, difference: Difference) -> tuple[str, str,
             for name, ranks in elsewhere.items()
         )
         message += f"; meanwhile {told}"
+    message += _say_chain(matching, difference)
     if not difference.culprits:
         message += "; the evidence does not show which side is wrong"
     return "COL002", f"{message}.", (OUTSIDE, UNEVEN)
+
+
+def _say_chain(matching: Matching, difference: Difference) -> str:
+    """Return who else waits for the culprits through other groups, and which dimension of the mesh the call is of."""
+    if not difference.culprits or len(matching.groups) < 2:
+        return ""
+    blocked, groups = follow(matching.groups, difference.culprits)
+    others = [group for group in groups if group is not difference.group]
+    if not others:
+        return ""
+    dimension = name_dimension(difference.group)
+    of = f" ({dimension})" if dimension else ""
+    names = [name_dimension(group) or f"group {group.description or group.name}" for group in others]
+    through = join_words(dict.fromkeys(names), few=MOST_SIDES)
+    return f"{of}; {name_set(blocked)} {choose_form(len(blocked), 'waits', 'wait')} for it, some through {through}"
 
 
 def _say_calls(matching: Matching, difference: Difference) -> str:
