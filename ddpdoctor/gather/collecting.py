@@ -122,6 +122,23 @@ def collect(
     """
     found = Collected(out)
     handle = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        _write(handle, found, paths, host, limit, tools, note)
+    except BaseException:
+        out.unlink(missing_ok=True)  # half an archive says nothing of what is missing in it
+        raise
+    return found
+
+
+def _write(
+    handle: int,
+    found: Collected,
+    paths: Sequence[Path],
+    host: str,
+    limit: int,
+    tools: Sequence[tuple[str, tuple[str, ...]]],
+    note: Callable[[str], None],
+) -> None:
     with os.fdopen(handle, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as tar:
         archive = _Archive(tar, host, limit, found)
         now = time.time()
@@ -139,7 +156,6 @@ def collect(
             )
         found.missing = list(dict.fromkeys(found.missing))
         _put_contents(tar, host, found, now)
-    return found
 
 
 def _describe_environment() -> bytes:

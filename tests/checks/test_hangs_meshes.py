@@ -16,7 +16,7 @@ def make_mesh() -> Made:
     made = Made(8).together(DONE)
     for start in range(0, 8, 2):
         members = RankSet([start, start + 1])
-        made.call(members, "all_gather", 20, 1, group=f"tp{start}", members=members)
+        made.call(list(members), "all_gather", 20, 1, group=f"tp{start}", members=members)
     for odd in (0, 1):
         members = RankSet(range(odd, 8, 2))
         made.call(

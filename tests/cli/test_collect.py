@@ -156,3 +156,13 @@ def test_archive_without_end_is_cut_and_one_inside_another_is_not_opened(
     assert "archive in an archive" in told.err
     Path("torn.tar.gz").write_bytes(inner[: len(inner) // 2])
     assert run("analyze", "torn.tar.gz").code == 3
+
+
+def test_half_an_archive_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(collecting, "run_tool", stop)
+    with pytest.raises(KeyboardInterrupt):
+        collect(tmp_path / "x.tar.gz", [], host="h", limit=MEBI, tools=(("a.txt", ("echo",)),))
+    assert list(tmp_path.iterdir()) == []
