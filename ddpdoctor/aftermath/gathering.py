@@ -16,7 +16,7 @@ from ddpdoctor.aftermath.sources import Sources
 from ddpdoctor.aftermath.timeline import join_timelines
 from ddpdoctor.evidence import Evidence, merge_evidence
 from ddpdoctor.evidence.bundle import renumber_node
-from ddpdoctor.watch.nodes.sums import describe_launch, join_nodes
+from ddpdoctor.evidence.nodes import describe_launch, join_evidence
 
 
 def gather(sources: Sources, *, stdin: io.BufferedIOBase | None = None) -> Evidence | None:
@@ -69,7 +69,7 @@ def _join_known(parts: Sequence[Evidence], names: Sequence[str]) -> tuple[list[E
         return list(parts), list(names)
     first = next(name for part, name in zip(parts, names, strict=True) if part.members)
     rest = [(part, name) for part, name in zip(parts, names, strict=True) if not part.members]
-    joined = describe_launch(join_nodes(known))
+    joined = describe_launch(join_evidence(known))
     return [joined, *(part for part, _ in rest)], [first, *(name for _, name in rest)]
 
 

@@ -16,6 +16,7 @@ import pytest
 from ddpdoctor.evidence import Evidence, RankFacts, RankSet
 from ddpdoctor.evidence.job import ExceptionRecord, JobEnd, Moment, ProcessRecord, TextMatch
 from ddpdoctor.evidence.members import JobNode
+from ddpdoctor.evidence.nodes import BY_NODE, join_evidence
 from ddpdoctor.evidence.sockets import Connection, NodeNetwork
 from ddpdoctor.evidence.standstill import Standstill
 from ddpdoctor.evidence.training import EpochLook, StepLook, Training
@@ -25,11 +26,9 @@ from ddpdoctor.watch.launch.desk import ADDRESS, Desk
 from ddpdoctor.watch.live.memory import MemoryWatch
 from ddpdoctor.watch.nodes.parcels import PARCEL_BYTES, pack
 from ddpdoctor.watch.nodes.sums import (
-    BY_NODE,
     FOLDER,
     add_nodes,
     find_head,
-    join_nodes,
     read_members,
 )
 from ddpdoctor.watch.rundir import RunDirectory, make_run_directory
@@ -240,7 +239,7 @@ def test_each_nodes_own_word_goes_before_what_another_has_of_it() -> None:
     first = dataclasses.replace(first, processes=(*first.processes, copy))
     theirs = (JobNode(0, "node-a", state="left"), JobNode(1, "node-b", own=True, state="told"))
     second = evidence(1, 1, members=theirs)
-    whole = join_nodes([first, second])
+    whole = join_evidence([first, second])
     ranks = [each for each in whole.processes if each.rank is not None]
     assert [(each.node, each.rank, each.exit_code) for each in ranks] == [(0, 0, 1), (1, 1, 1)]
     assert [(each.node, each.own, each.state) for each in whole.members] == [
@@ -257,7 +256,7 @@ def test_a_node_that_left_before_the_last_attempt_has_no_ranks_in_it() -> None:
         process = ProcessRecord(pid, node=node, rank=rank, attempt=attempt)
         return Evidence(ranks=(facts,), processes=(process,), members=(JobNode(node, own=True),))
 
-    whole = join_nodes([seen(0, 100, 0, attempt=1), seen(1, 200, 1, attempt=0)])
+    whole = join_evidence([seen(0, 100, 0, attempt=1), seen(1, 200, 1, attempt=0)])
     assert [(each.node, each.rank) for each in whole.ranks] == [(0, 0)]
     assert len(whole.processes) == 2
 
@@ -265,7 +264,7 @@ def test_a_node_that_left_before_the_last_attempt_has_no_ranks_in_it() -> None:
 def test_every_kind_that_travels_says_of_which_node_it_is() -> None:
     own = (JobNode(0, "node-a", own=True, state="told"),)
     seen = evidence(0, 0, members=own, standstills=(Standstill(Moment(NS), 1.0, 1.0, ()),))
-    assert join_nodes([seen]).standstills == seen.standstills
+    assert join_evidence([seen]).standstills == seen.standstills
     for kind in BY_NODE:
         hint = typing.get_args(typing.get_type_hints(Evidence)[kind])[0]
         assert "node" in {each.name for each in dataclasses.fields(hint)}

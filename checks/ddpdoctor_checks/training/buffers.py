@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence.joined_training import join_evaluations
 from ddpdoctor.evidence.numerics import BufferLook
 from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.training import WrapperSetup
@@ -49,7 +50,7 @@ def find_buffers(evidence: Evidence) -> Iterable[Finding]:
     if not any(node.numerics.evaluations for node in evidence.training):
         raise NotApplicable("no evaluation was seen that uses buffers which the wrapper does not broadcast")
     told: set[int] = set()
-    for look in _join(evidence):
+    for look in join_evaluations(evidence.training):
         wrapper = find_wrapper(evidence, look.wrapper)
         for group in list_groups(evidence, look.wrapper):
             ranks = RankSet(rank for rank in look.ranks if rank in group)
@@ -57,26 +58,6 @@ def find_buffers(evidence: Evidence) -> Iterable[Finding]:
             if differing and look.wrapper not in told:
                 told.add(look.wrapper)
                 yield _tell_buffers(look, wrapper, ranks, differing)
-
-
-def _join(evidence: Evidence) -> list[BufferLook]:
-    """Return the looks at evaluations, those of several nodes in one."""
-    joined: dict[tuple[int, int, int, str], BufferLook] = {}
-    for node in evidence.training:
-        for look in node.numerics.evaluations:
-            key = look.wrapper, look.evaluation, look.step, look.door
-            known = joined.get(key)
-            joined[key] = look if known is None else _join_looks(known, look)
-    return [look for _, look in sorted(joined.items())]
-
-
-def _join_looks(one: BufferLook, other: BufferLook) -> BufferLook:
-    names = [name for name in one.buffers if name in other.buffers]
-    return replace(
-        one,
-        ranks=one.ranks.union(other.ranks),
-        buffers={name: (*one.buffers[name], *other.buffers[name]) for name in names},
-    )
 
 
 def _list_differing(buffers: Mapping[str, Shares], ranks: RankSet) -> dict[str, Shares]:

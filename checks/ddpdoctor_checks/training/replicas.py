@@ -1,4 +1,4 @@
-"""The models that several ranks train, and what each look at a step says of them, joined over nodes."""
+"""The models that several ranks train, and what each look at a step says of them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence.joined_training import join_optimizers
 from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.training import (
     OptimizerSetup,
-    StateLook,
     StepLook,
-    StepSite,
     TensorLook,
     WrapperSetup,
 )
@@ -55,22 +54,12 @@ def agrees_over(look: StepLook, apart: Sequence[Share]) -> bool:
 
 def list_replicas(evidence: Evidence) -> list[Replica]:
     """Return the models that several ranks train, as far as it is known which ranks should hold the same."""
-    setups: dict[int, OptimizerSetup] = {}
-    looks: dict[int, dict[int, StepLook]] = {}
-    for node in evidence.training:
-        for setup in node.optimizers:
-            known = setups.get(setup.number)
-            setups[setup.number] = setup if known is None else _join_setups(known, setup)
-        for look in node.steps:
-            steps = looks.setdefault(look.optimizer, {})
-            before = steps.get(look.step)
-            steps[look.step] = look if before is None else _join_looks(before, look)
     replicas: list[Replica] = []
     groups = list_data_groups(evidence)
     layout = find_layout(evidence)
     by_hand = {g for axis in layout.axes if axis.strategy == strategies.BY_HAND.name for g in axis.groups}
-    for number, setup in sorted(setups.items()):
-        replicas += _split(setup, [look for _, look in sorted(looks.get(number, {}).items())], groups)
+    for setup, looks in join_optimizers(evidence.training):
+        replicas += _split(setup, looks, groups)
     return [replace(each, kept=True) if each.ranks in by_hand else each for each in replicas]
 
 
@@ -132,88 +121,6 @@ def _split_pieces(setup: OptimizerSetup, looks: Sequence[StepLook]) -> list[Repl
                 )
             )
     return found
-
-
-def _join_setups(one: OptimizerSetup, other: OptimizerSetup) -> OptimizerSetup:
-    return replace(
-        one,
-        ranks=one.ranks.union(other.ranks),
-        wrappers=tuple(dict.fromkeys((*one.wrappers, *other.wrappers))),
-        uniform=one.uniform and other.uniform and one.models == other.models,
-        unfrozen=tuple(dict.fromkeys((*one.unfrozen, *other.unfrozen))),
-        steps=_join_shares(one.steps, other.steps),
-        sites=_join_sites(one.sites, other.sites),
-        alongside=tuple(sorted({*one.alongside, *other.alongside})),
-        peers=tuple(dict.fromkeys((*one.peers, *other.peers))),
-    )
-
-
-def _join_sites(one: Sequence[StepSite], other: Sequence[StepSite]) -> tuple[StepSite, ...]:
-    joined = {site.frames: site for site in one}
-    for site in other:
-        known = joined.get(site.frames)
-        counts = site.counts if known is None else _join_shares(known.counts, site.counts)
-        joined[site.frames] = StepSite(site.frames, counts)
-    return tuple(joined.values())
-
-
-def _join_looks(one: StepLook, other: StepLook) -> StepLook:
-    if one.final != other.final:
-        return other if one.final else one
-    tensors = {(each.model, each.name): each for each in one.tensors}
-    for each in other.tensors:
-        known = tensors.get((each.model, each.name))
-        tensors[each.model, each.name] = each if known is None else _join_tensors(known, each)
-    return replace(
-        one,
-        values=_join_shares(one.values, other.values),
-        gradients=_join_shares(one.gradients, other.gradients),
-        rates=_join_shares(one.rates, other.rates),
-        rated=_join_shares(one.rated, other.rated),
-        wrappers=(*one.wrappers, *other.wrappers),
-        tensors=tuple(tensors.values()),
-        differing=max(
-            one.differing,
-            other.differing,
-            sum(len(each.values) > 1 or len(each.gradients) > 1 for each in tensors.values()),
-        ),
-        states=_join_states(one.states, other.states),
-        joined=one.joined or other.joined,
-    )
-
-
-def _join_states(one: Sequence[StateLook], other: Sequence[StateLook]) -> tuple[StateLook, ...]:
-    """Join what nodes saw of the parts of a state; one of which a node names a parameter stays as it is there."""
-    joined = {(each.item, each.setting): each for each in one}
-    for each in other:
-        known = joined.get((each.item, each.setting))
-        if known is None or not known.parameter:
-            shares = _join_shares(known.values, each.values) if known and not each.parameter else each.values
-            joined[each.item, each.setting] = replace(each, values=shares)
-    return tuple(joined.values())
-
-
-def _join_tensors(one: TensorLook, other: TensorLook) -> TensorLook:
-    return replace(
-        one,
-        values=_join_shares(one.values, other.values),
-        gradients=_join_shares(one.gradients, other.gradients),
-        trainable=one.trainable.union(other.trainable),
-        missing=one.missing.union(other.missing),
-        reduced=one.reduced.union(other.reduced),
-        ignored=one.ignored.union(other.ignored),
-        idle=one.idle.union(other.idle),
-    )
-
-
-def _join_shares(one: Sequence[Share], other: Sequence[Share]) -> tuple[Share, ...]:
-    joined = {share.digest: share for share in one}
-    for share in other:
-        known = joined.get(share.digest)
-        joined[share.digest] = (
-            share if known is None else replace(known, ranks=known.ranks.union(share.ranks))
-        )
-    return tuple(sorted(joined.values(), key=lambda share: (-len(share.ranks), share.ranks.ranges)))
 
 
 def _restrict(looks: Iterable[StepLook], ranks: RankSet, model: int, *, alone: bool) -> tuple[StepLook, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ddpdoctor.watch.launch.result import JobResult
 from ddpdoctor.watch.listening import Listener
 from ddpdoctor.watch.nodes.parcels import pack
-from ddpdoctor.watch.nodes.sums import BY_NODE, read_members
+from ddpdoctor.watch.nodes.sums import read_members
 
 if TYPE_CHECKING:
     from ddpdoctor.watch.commandline import Split
@@ -70,6 +70,7 @@ class Desk:
     def _sum_up(self, node: int) -> bytes:
         # Only when asked: the job does not wait for these to be imported.
         from ddpdoctor.evidence.bundle import JOB_KINDS, renumber_node
+        from ddpdoctor.evidence.nodes import BY_NODE
         from ddpdoctor.watch.launch.evidence import make_evidence
 
         assert self._memory is not None, "listens only when open"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.watch.nodes.parcels import UNPACKED_BYTES
 
 if TYPE_CHECKING:
-    from ddpdoctor.evidence import Evidence, Launch
+    from ddpdoctor.evidence import Evidence
     from ddpdoctor.evidence.members import JobNode
     from ddpdoctor.facts.events import AnyEvent
 
@@ -27,10 +27,6 @@ FOLDER = "nodes"
 EVENTS_BYTES = 64 << 20
 NODES = 16_384
 RANKS = 1 << 20
-BY_NODE = (
-    "processes", "exceptions", "crashes", "wrappers", "texts", "memory", "ranks", "standstills", "training",
-)  # fmt: skip
-"""Kinds of evidence whose rows say of which node they are: those that travel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +192,7 @@ def add_nodes(path: Path, evidence: Evidence) -> Evidence:
         evidence: of this node, numbered 0.
     """
     from ddpdoctor.evidence.bundle import renumber_node
+    from ddpdoctor.evidence.nodes import describe_launch, join_evidence
 
     members = read_members(path, evidence)
     own = next((each for each in members if each.own), None)
@@ -217,13 +214,14 @@ def add_nodes(path: Path, evidence: Evidence) -> Evidence:
         for each in members
     )
     parts[0] = dataclasses.replace(mine, members=kept)
-    return describe_launch(join_nodes(parts), lost)
+    return describe_launch(join_evidence(parts), lost)
 
 
 def _read_part(path: Path, member: JobNode, lost: list[str]) -> Evidence | None:
     """Read what a node told; every row is that node's, whatever it says."""
     from ddpdoctor.evidence import Evidence
     from ddpdoctor.evidence.bundle import KINDS, renumber_node
+    from ddpdoctor.evidence.nodes import BY_NODE
 
     try:
         with open_regular(path) as file:
@@ -260,45 +258,3 @@ def require_numbers(part: Evidence) -> None:
     numbers += [high for member in part.members for _, high in member.ranks.ranges]
     if any(not 0 <= number < RANKS for number in numbers):
         raise ValueError("a rank or a size that no job has")
-
-
-def join_nodes(parts: Sequence[Evidence]) -> Evidence:
-    """Join evidence of several nodes of one job; what a node wrote itself goes before what another has of it.
-
-    Args:
-        parts: at least one.
-    """
-    from ddpdoctor.evidence import merge_evidence
-
-    owned = [{member.node for member in part.members if member.own} for part in parts]
-    kept = []
-    for part, own in zip(parts, owned, strict=True):
-        foreign = set().union(*owned) - own
-        changes: dict[str, Any] = {
-            kind: tuple(row for row in getattr(part, kind) if row.node not in foreign) for kind in BY_NODE
-        }
-        kept.append(dataclasses.replace(part, **changes) if own else part)
-    whole = merge_evidence(kept)
-    # A node that left took part in earlier attempts only: its ranks are not those of the last.
-    attempts = {(each.node, each.pid): each.attempt for each in whole.processes}
-    last = max((attempts.get((rank.node, rank.pid), 0) for rank in whole.ranks), default=0)
-    ranks = tuple(rank for rank in whole.ranks if attempts.get((rank.node, rank.pid), last) == last)
-    return dataclasses.replace(whole, ranks=ranks)
-
-
-def describe_launch(evidence: Evidence, lost: Sequence[str] = ()) -> Evidence:
-    """Return the evidence with its launch as all nodes make it up."""
-    ranks = [each for each in evidence.processes if each.role == "rank" and each.rank is not None]
-    sizes = [each.world_size for each in ranks if each.world_size]
-    by_node = [len(member.ranks) for member in evidence.members]
-    launch: Launch = dataclasses.replace(
-        evidence.launch,
-        nnodes=max(evidence.launch.nnodes, len(evidence.members)),
-        nproc=max([*by_node, 1]),
-        world_size=max([evidence.launch.world_size, *sizes, sum(by_node)]),
-        node_rank=next((each.node for each in evidence.members if each.own), None),
-    )
-    job = evidence.job
-    if lost and job:
-        job = (dataclasses.replace(job[0], lost=(*job[0].lost, *lost)), *job[1:])
-    return dataclasses.replace(evidence, launch=launch, job=job)

@@ -10,9 +10,10 @@ from typing import Any
 from ddpdoctor.evidence import Evidence, Launch, merge_evidence
 from ddpdoctor.evidence.bundle import renumber_node
 from ddpdoctor.evidence.job import JobEnd, MemoryRecord
+from ddpdoctor.evidence.nodes import describe_launch, join_evidence
 from ddpdoctor.evidence.standstill import Standstill, last_looks
 from ddpdoctor.watch.keeping import write_below
-from ddpdoctor.watch.nodes.sums import describe_launch, join_nodes, require_numbers
+from ddpdoctor.watch.nodes.sums import require_numbers
 from ddpdoctor.watch.readers.collect import collect_run, collect_training
 from ddpdoctor.watch.tasks.folder import Folder, Seen, read_some
 from ddpdoctor.watch.tasks.looks import join_looks, number_places
@@ -50,7 +51,7 @@ def join_tasks(folder: Folder, own: Evidence, seen: Sequence[Seen]) -> Evidence:
             parts[number] = _read_end(folder, number, lost) or _collect(folder, each)
     if any(part.members for part in parts.values()):  # torchrun's agents have met and numbered their nodes
         known = [part for part in parts.values() if part.members]
-        whole = describe_launch(join_nodes(known))
+        whole = describe_launch(join_evidence(known))
     else:
         whole = _merge(folder, parts)
     end = _join_ends(folder, parts, seen, lost)
