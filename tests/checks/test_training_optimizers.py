@@ -11,8 +11,9 @@ from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.training import OptimizerSetup, StateLook, StepLook, Training, WrapperSetup
 from ddpdoctor.watch.inject.ddpdoctor_watch.core import journal
+from ddpdoctor.watch.readers.rank_steps import RankSteps
 from ddpdoctor.watch.readers.records import Shortener
-from ddpdoctor.watch.readers.steps import RankSteps, fold_steps
+from ddpdoctor.watch.readers.steps import fold_steps
 from ddpdoctor_checks.training.divergence import judge_replicas
 from tests.checks.training import Made, judge, only, shares
 

@@ -312,16 +312,16 @@ def test_parcel_is_unpacked_to_a_bounded_size(world: World) -> None:
     world.store.set("ddpdoctor/hello/1", json.dumps({"host": "node-b", "ranks": [2]}))
     world.store.set("ddpdoctor/end/1", base64.b64encode(zlib.compress(b" " * (200 << 20))).decode())
     world.module.leave()
-    assert (world.folder / "nodes" / "1.json").stat().st_size == world.module.UNPACKED
+    assert (world.folder / "nodes" / "1.json").stat().st_size == world.module.parcels.UNPACKED
 
 
 def test_supervisor_that_is_gone_or_says_too_much_gives_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DDPDOCTOR_STREAMS", f"{world.folder}/streams|1,2")
-    assert world.module._ask_summary(1) == ""
-    with supervisor(world, monkeypatch, b"x" * (world.module.PARCEL + 70_000)):
-        assert world.module._ask_summary(1) == ""
+    assert world.module.parcels.ask_summary(1) == ""
+    with supervisor(world, monkeypatch, b"x" * (world.module.parcels.PARCEL + 70_000)):
+        assert world.module.parcels.ask_summary(1) == ""
 
 
 @pytest.fixture

@@ -7,40 +7,27 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ddpdoctor.evidence.codec import encode
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Standstill
-from ddpdoctor.facts.wire import RAISED
 from ddpdoctor.watch.companions import end_thread
 from ddpdoctor.watch.keeping import write_below
-from ddpdoctor.watch.live.look import TICKS, Looker, Pulse, open_call, read_pulse
+from ddpdoctor.watch.live.glances import TICK_S, GlanceReader, choose_stall
+from ddpdoctor.watch.live.look import Looker, read_pulse
 from ddpdoctor.watch.live.native import Insight
-from ddpdoctor.watch.live.pace import Glance, Pace, median_step
+from ddpdoctor.watch.live.pace import Glance, Pace
 from ddpdoctor.watch.live.policy import Policy, Ruling
 from ddpdoctor.watch.live.ranks import RankFinder
 from ddpdoctor.watch.live.ras import ask_ras
 from ddpdoctor.watch.live.recorders import Recorders
 from ddpdoctor.watch.live.stillness import Exchange, read_node
 from ddpdoctor.watch.live.suspicion import Marks, Suspicion, mark, went_on
-from ddpdoctor.watch.readers.rings import Ring, Row
 
-TICK_S = 0.5
-"""Between two glances at the rings: a few reads of 64 bytes for each rank."""
 SAMPLES_S = 0.7
 """Between the two samples of a look."""
-IDLE_SHARE = 0.1
-"""Of one core; a process that uses more is computing."""
-STALL_S, STALL_STEPS = 10.0, 10
-"""A rank is suspected after the longer of 10 s and ten median steps (--stall-after auto)."""
-LONGEST_STALL_S = 600.0
-FORWARD = "DistributedDataParallel.forward"
-GLANCED = 8
-"""Newest records that a glance reads."""
-STEPS = 512
-"""Records from which the length of a step is taken."""
 LOOKS_KEPT = 50
 JOIN_S = 6.0
 """How long a node waits for what the others see before it judges by its own ranks."""
@@ -53,15 +40,6 @@ HELD_S = 45.0
 moves meanwhile is no progress."""
 MOST_SHARE, FREE_S = 0.01, 30.0
 """Of the time of the job that may be spent in looks, and seconds that are free."""
-
-
-@dataclass(slots=True)
-class _Known:
-    """What was seen of one ring before."""
-
-    pulse: Pulse
-    at: float
-    idle: bool = False
 
 
 class Monitor:
@@ -88,8 +66,8 @@ class Monitor:
         exchange: Exchange | None = None,
     ) -> None:
         self._run, self._judge, self._policy, self._tell = run, judge, policy, tell
-        self._known: dict[int, _Known] = {}
         self._looker = Looker(root, read_node(os.environ), time.monotonic_ns())
+        self._glances = GlanceReader(self._looker)
         self._ranks = RankFinder(run / "processes", self._looker.read_tables)
         self._recorders = Recorders(run, private) if private is not None else None
         self._pace = Pace()
@@ -185,10 +163,10 @@ class Monitor:
         if not rings:
             return
         now = time.monotonic_ns()
-        glances = [self._glance(ring, now) for ring in rings]
+        glances = [self._glances.read(ring, now) for ring in rings]
         if self._is_held():
             return  # the request came while they were read
-        stall_after = self._policy.stall_after_s or self._stall_after(rings)
+        stall_after = self._policy.stall_after_s or choose_stall(rings)
         due = self._pace.due(
             glances,
             now,
@@ -242,7 +220,7 @@ class Monitor:
         well = {ring.rank for ring in rings if ring.ended and not ring.status}
         suspects = self._suspicion.suspects
         if (suspects and well >= suspects) or self._suspicion.has_moved(
-            [self._glance(ring, time.monotonic_ns()) for ring in rings]
+            [self._glances.read(ring, time.monotonic_ns()) for ring in rings]
         ):
             self._withdraw()
 
@@ -303,40 +281,6 @@ class Monitor:
                 self._save(replace(seen, stage="proved" if ruling.proved else "confirmed"))
         self._say("proved", f"ended on another node: {stop}")
         self._ended, self.elsewhere = Ruling(True, headline=stop), stop[:2000]
-
-    def _glance(self, ring: Ring, now: int) -> Glance:
-        rows = ring.read_rows(GLANCED)
-        pulse = read_pulse(ring.pid, ring.ticks)
-        known = self._known.get(ring.pid)
-        at = now / 1e9
-        if known is None or at - known.at >= TICK_S / 2:
-            idle = (
-                known is not None
-                and pulse.alive
-                and (pulse.cpu_s - known.pulse.cpu_s) < IDLE_SHARE * (at - known.at) + 1e-9
-            )
-            self._known[ring.pid] = known = _Known(pulse, at, idle)
-        current = open_call(ring, rows)
-        if current is not None and not ring.knows(current):
-            self._looker.read_tables([ring])
-        if current is not None and ring.describe(current, now).op == FORWARD:
-            current = None  # the user's modules run in it; where it waits for others, the rank is idle
-        return Glance(
-            rank=ring.rank or 0,
-            alive=pulse.alive,
-            idle=known.idle,
-            gave_up=(bool(rows) and bool(rows[-1].flags & RAISED))
-            or (not pulse.alive and ring.status is not None and ring.status != 0),
-            count=rows[-1].number if rows else 0,
-            changed_ns=max(
-                (max(row.begin_ns, row.end_ns) for row in rows), default=int(ring.ticks / TICKS * 1e9)
-            ),
-            call=_identify(ring, current),
-            since_ns=current.begin_ns if current is not None else 0,
-        )
-
-    def _stall_after(self, rings: Sequence[Ring]) -> float:
-        return min(max(STALL_S, STALL_STEPS * median_step(rings[0].read_rows(STEPS))), LONGEST_STALL_S)
 
     def _rule(self, seen: Standstill, stall_after: float, glances: Sequence[Glance]) -> None:
         seen = replace(seen, hang_timeout_s=self._policy.hang_timeout_s)
@@ -424,10 +368,3 @@ class Monitor:
             write_below(self._run, f"looks/{self._saved:04d}.json", json.dumps(encode(seen)).encode())
         except OSError as problem:
             self.lost.append(f"a look at the ranks could not be kept: {problem.strerror or problem}")
-
-
-def _identify(ring: Ring, row: Row | None) -> tuple[object, ...] | None:
-    if row is None:
-        return None
-    call = ring.describe(row, row.begin_ns)
-    return (call.group, call.ordinal, call.op, call.shape, call.dtype, call.reduction, call.peer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ddpdoctor.watch.readers.steps import RankSteps
+from ddpdoctor.watch.readers.rank_steps import RankSteps
 
 _Name = tuple[frozenset[int], int]
 """Numbers of the wrappers whose parameters it steps, and how-manyth with these it is on its rank."""

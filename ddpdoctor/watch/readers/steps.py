@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.shares import Share
@@ -17,29 +15,22 @@ from ddpdoctor.evidence.training import (
     StateLook,
     StepLook,
     StepSite,
-    TensorLook,
     WrapperLook,
     WrapperSetup,
 )
-from ddpdoctor.facts.training_events import Step, StepEvent, TensorRow, Tensors, WrapperRow
-from ddpdoctor.gather.regular import open_regular
+from ddpdoctor.facts.training_events import Step, Tensors, WrapperRow
 from ddpdoctor.watch.readers.agreement import (
-    Prints,
     fold_field,
     fold_texts,
-    note_print,
     order_shares,
 )
-from ddpdoctor.watch.readers.events import LONGEST, read_events
 from ddpdoctor.watch.readers.layouts import list_peers, read_pieces, tell_apart
+from ddpdoctor.watch.readers.rank_steps import RankSteps, count_step, list_rows, list_steps
 from ddpdoctor.watch.readers.records import Shortener
+from ddpdoctor.watch.readers.step_tensors import LISTED, drill
 
 KINDS = frozenset({"tensors", "step"})
 """Events that tell of it."""
-LISTED = 48
-"""Tensors of one step that are listed."""
-TRAVELLING = 24
-"""Tensors of one step that are listed, though this node's ranks agree in them, where other nodes have ranks too."""
 FIRST_LISTED = 4
 """Steps that are listed for the other nodes, besides the last one."""
 DRILLED = 6
@@ -50,38 +41,6 @@ SITES = 32
 """Lines that step one optimizer which are kept."""
 SMALL = 64
 """Tensors of an optimizer up to which those of all ranks are looked through for ones without fingerprints."""
-FILE_LIMIT = 64 << 20
-
-_Key = tuple[int, str]
-"""Number of the model, and name of the tensor."""
-
-
-@dataclass(slots=True)
-class RankSteps:
-    """Events of one rank; of steps without the numbers of each tensor, which are read once more where they tell."""
-
-    rank: int
-    path: Path
-    tables: dict[tuple[int, int], Tensors] = field(default_factory=dict)
-    """Optimizer and number of the list -> its tensors."""
-    steps: dict[tuple[int, int], Step] = field(default_factory=dict)
-    """Optimizer and step, those included that it has shadowed under Join -> the look at it."""
-
-    def take(self, event: StepEvent) -> None:
-        """Take one event of `KINDS`."""
-        if event["event"] == "tensors":
-            self.tables[int(event["optimizer"]), int(event["table"])] = event
-        else:
-            self.steps[int(event["optimizer"]), _count_step(event)] = event
-
-    def renumber(self, numbers: Mapping[int, int]) -> None:
-        """Give optimizers other numbers; those that have none are left out."""
-        self.tables = {(numbers[key], n): event for (key, n), event in self.tables.items() if key in numbers}
-        self.steps = {(numbers[key], n): event for (key, n), event in self.steps.items() if key in numbers}
-
-    def list_tables(self, number: int) -> list[Tensors]:
-        """Return the tables of one optimizer as they changed; its models may be gone in the last one."""
-        return [table for (optimizer, _), table in sorted(self.tables.items()) if optimizer == number]
 
 
 def fold_setup(number: int, ranks: Sequence[RankSteps], shorten: Shortener) -> OptimizerSetup:
@@ -96,8 +55,8 @@ def fold_setup(number: int, ranks: Sequence[RankSteps], shorten: Shortener) -> O
     known = {rank: found[0] for rank, found in tables.items() if found}
     every = [table for found in tables.values() for table in found]
     first = every[0]
-    looks = [(rank.rank, event) for rank in ranks for event in _list_steps(rank, number).values()]
-    shapes = {tuple((row.name, tuple(row.shape)) for row in _list_rows(table)) for table in known.values()}
+    looks = [(rank.rank, event) for rank in ranks for event in list_steps(rank, number).values()]
+    shapes = {tuple((row.name, tuple(row.shape)) for row in list_rows(table)) for table in known.values()}
     searched = known.values() if len(first["rows"]) < SMALL else [first]
     return OptimizerSetup(
         number=number,
@@ -116,10 +75,10 @@ def fold_setup(number: int, ranks: Sequence[RankSteps], shorten: Shortener) -> O
         unreadable={
             str(row.name): str(row.unreadable)
             for table in searched
-            for row in _list_rows(table)
+            for row in list_rows(table)
             if row.unreadable is not None
         },
-        steps=fold_texts({rank: str(_count_step(event) - 1) for rank, event in looks if event.get("final")}),
+        steps=fold_texts({rank: str(count_step(event) - 1) for rank, event in looks if event.get("final")}),
         sites=_fold_sites(looks, shorten),
         alongside=tuple(sorted({other for rank in ranks for other in _find_alongside(number, rank)})),
         peers=list_peers({rank: read_pieces(table) for rank, table in known.items()}),
@@ -162,7 +121,7 @@ def fold_steps(number: int, ranks: Sequence[RankSteps], shorten: Shortener, *, a
         shorten: names files and reads source lines.
         alone: no other node has ranks of the job.
     """
-    by_rank = {rank.rank: _list_steps(rank, number) for rank in ranks}
+    by_rank = {rank.rank: list_steps(rank, number) for rank in ranks}
     peers = list_peers(
         {rank.rank: read_pieces(tables[0]) for rank in ranks if (tables := rank.list_tables(number))}
     )
@@ -180,23 +139,10 @@ def fold_steps(number: int, ranks: Sequence[RankSteps], shorten: Shortener, *, a
     if peers or not alone:  # pieces of single tensors are compared among others than those of all
         chosen += _choose_shared(looks, whole)
     for step in dict.fromkeys(chosen):
-        looks[step] = _drill(looks[step], ranks, alone=alone)
+        looks[step] = drill(looks[step], ranks, alone=alone)
     kept = {step for step in looks if looks[step].tensors or not step & (step - 1) or looks[step].final}
     rest = [step for step in looks if step not in kept]
     return [looks[step] for step in sorted([*kept, *rest[: max(0, KEPT - len(kept))]])]
-
-
-def _list_rows(table: Tensors) -> list[TensorRow]:
-    return [TensorRow._make(row) for row in table["rows"]]
-
-
-def _count_step(event: Step) -> int:
-    """Return the number of a step among those of all ranks: under Join a rank goes along with steps of others."""
-    return int(event["step"]) + int(event.get("shadowed") or 0)
-
-
-def _list_steps(rank: RankSteps, number: int) -> dict[int, Step]:
-    return {step: event for (optimizer, step), event in rank.steps.items() if optimizer == number}
 
 
 def _fold_step(
@@ -320,168 +266,13 @@ def _choose_shared(looks: Mapping[int, StepLook], whole: set[int]) -> list[int]:
     return [*chosen[:FIRST_LISTED], *[step for step in chosen[FIRST_LISTED:] if looks[step].final]]
 
 
-def _drill(look: StepLook, ranks: Sequence[RankSteps], *, alone: bool) -> StepLook:
-    """List the tensors that differ, or that have no gradient somewhere."""
-    tensors: dict[_Key, _Tensor] = {}
-    items: dict[tuple[str, _Key], Prints] = {}
-    for rank in ranks:
-        known = rank.steps.get((look.optimizer, look.step))
-        event = _read_step(rank.path, int(known["optimizer"]), int(known["step"])) if known else None
-        table = rank.tables.get((look.optimizer, int(event["table"]))) if event is not None else None
-        if event is None or table is None:
-            continue
-        _spread(rank.rank, event, table, tensors)
-        _spread_states(
-            rank.rank, event, table, [each.item for each in look.states if not each.setting], items
-        )
-    for each in tensors.values():
-        each.compare()
-    telling = [each.fold(key) for key, each in tensors.items() if each.tells(look.final)]
-    if not alone:  # of another node's ranks nothing is known here
-        agreed = [each.fold(key) for key, each in tensors.items() if not each.tells(look.final)]
-        telling += agreed[: max(0, TRAVELLING - len(telling))]
-    differing = sum(len(each.values) > 1 or len(each.gradients) > 1 for each in telling)
-    states = tuple(_find_state(each, items) for each in look.states)
-    return replace(look, tensors=tuple(telling[:LISTED]), differing=differing, states=states)
-
-
-def _spread_states(
-    rank: int,
-    event: Step,
-    table: Tensors,
-    names: Sequence[str],
-    items: dict[tuple[str, _Key], Prints],
-) -> None:
-    """Put one rank's numbers of its optimizer's state to their parameters; all of them where it has none."""
-    if event.get("each_state") is None:
-        return
-    own = {str(name): each for (name, _), each in zip(event["states"], event["each_state"], strict=True)}
-    rows = _list_rows(table)[: int(event["count"])]
-    for name in names:
-        for place, row in enumerate(rows):
-            found = _pick(own.get(name, ()), place)
-            note_print(
-                items.setdefault((name, (int(row.model), str(row.name))), {}), found or ("", None), rank
-            )
-
-
-def _find_state(look: StateLook, items: Mapping[tuple[str, _Key], Prints]) -> StateLook:
-    """Return the first parameter in which a part of the state differs."""
-    for (item, key), values in items.items():
-        if item == look.item and len(values) > 1 and not look.setting:
-            return replace(look, parameter=key[1], model=key[0], values=order_shares(values))
-    return look
-
-
-@dataclass(slots=True)
-class _Tensor:
-    """One tensor of one step over the ranks."""
-
-    kind: str
-    shape: tuple[int, ...]
-    values: Prints = field(default_factory=dict)
-    gradients: Prints = field(default_factory=dict)
-    missing: list[int] = field(default_factory=list)
-    trainable: list[int] = field(default_factory=list)
-    known: dict[int, list[int]] = field(default_factory=dict)
-    idle: list[int] = field(default_factory=list)
-    pieces: dict[int, str] = field(default_factory=dict)
-    """Rank -> the piece that it holds, where that is not the whole."""
-
-    peers: tuple[RankSet, ...] = ()
-
-    def compare(self) -> None:
-        """Compare what ranks hold among those that hold the same piece, once that of all ranks is known."""
-        held = {rank: self.pieces.get(rank, "") for ranks, _ in self.values.values() for rank in ranks}
-        self.peers = list_peers(held)
-        self.values, self.gradients = (
-            tell_apart(self.values, self.peers),
-            tell_apart(self.gradients, self.peers),
-        )
-
-    def tells(self, final: bool) -> bool:
-        lacking = not final and self.kind == "parameter" and set(self.missing) & set(self.trainable)
-        return len(self.values) > 1 or len(self.gradients) > 1 or bool(lacking)
-
-    def fold(self, key: _Key) -> TensorLook:
-        return TensorLook(
-            name=key[1],
-            model=key[0],
-            kind=self.kind,
-            shape=self.shape,
-            trainable=RankSet(self.trainable),
-            values=order_shares(self.values),
-            gradients=order_shares(self.gradients),
-            missing=RankSet(self.missing),
-            reduced=RankSet(self.known.get(1, ())),
-            ignored=RankSet(self.known.get(2, ())),
-            idle=RankSet(self.idle),
-            peers=self.peers,
-        )
-
-
-def _spread(rank: int, event: Step, table: Tensors, tensors: dict[_Key, _Tensor]) -> None:
-    """Put one rank's numbers of a step to their tensors."""
-    values, gradients = event.get("each") or (), event.get("each_gradient")
-    idle = set(event.get("idle") or ())
-    missing = set(event.get("missing") or ())
-    pieces = read_pieces(table)
-    for place, row in enumerate(_list_rows(table)):
-        key = int(row.model), str(row.name)
-        tensor = tensors.get(key)
-        if tensor is None:
-            tensor = tensors[key] = _Tensor(str(row.kind), tuple(int(size) for size in row.shape))
-        if row.trainable:
-            tensor.trainable.append(rank)
-        tensor.known.setdefault(int(row.known), []).append(rank)
-        note_print(tensor.values, _pick(values, place), rank)
-        if gradients is not None and place < int(event["count"]):
-            note_print(tensor.gradients, _pick(gradients, place), rank)
-            if place in missing:
-                tensor.missing.append(rank)
-        if place in idle:
-            tensor.idle.append(rank)
-        if place in pieces:
-            tensor.pieces[rank] = pieces[place]
-
-
-def _pick(prints: Any, place: int) -> Any:
-    return prints[place] if place < len(prints) else None
-
-
-def _read_step(path: Path, optimizer: int, step: int) -> Step | None:
-    """Read one event of a step once more, with the numbers of each tensor."""
-    try:
-        with open_regular(path) as file:
-            for line in _find_lines(file, b'"event":"step"', f'"optimizer":{optimizer},', f'"step":{step},'):
-                for event in read_events(line):
-                    if event["event"] == "step" and (event.get("optimizer"), event.get("step")) == (
-                        optimizer,
-                        step,
-                    ):
-                        return event
-    except OSError:
-        return None
-    return None
-
-
-def _find_lines(file: BinaryIO, kind: bytes, *marks: str) -> Iterator[bytes]:
-    """Yield the lines that have all marks; the file may be long, and so may a line."""
-    wanted = [kind, *(mark.encode() for mark in marks)]
-    left = FILE_LIMIT
-    while left > 0 and (line := file.readline(LONGEST)):
-        left -= len(line)
-        if all(mark in line for mark in wanted):
-            yield line
-
-
 def _find_unfrozen(tables: Iterable[list[Tensors]]) -> list[str]:
     """Return the parameters that required no gradient in the first table of a rank, and did in a later one."""
     found: dict[str, None] = {}
     for each in tables:
-        frozen = {row.name for table in each[:1] for row in _list_rows(table) if not row.trainable}
+        frozen = {row.name for table in each[:1] for row in list_rows(table) if not row.trainable}
         for table in each[1:]:
-            thawed = (row.name for row in _list_rows(table) if row.trainable and row.name in frozen)
+            thawed = (row.name for row in list_rows(table) if row.trainable and row.name in frozen)
             found.update((str(name), None) for name in thawed)
     return list(found)
 

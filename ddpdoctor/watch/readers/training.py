@@ -20,6 +20,7 @@ from ddpdoctor.watch.readers import layouts, loaders, loads, numerics, sharing, 
 from ddpdoctor.watch.readers.agreement import group_ranks
 from ddpdoctor.watch.readers.events import DAMAGED
 from ddpdoctor.watch.readers.matching import match_optimizers
+from ddpdoctor.watch.readers.rank_steps import RankSteps
 from ddpdoctor.watch.readers.records import Shortener
 from ddpdoctor.watch.readers.samplings import fold_samplings
 
@@ -42,7 +43,7 @@ T = TypeVar("T")
 class _Rank:
     """Events of one rank."""
 
-    steps: steps.RankSteps
+    steps: RankSteps
     loaders: loaders.RankLoaders
     numbers: numerics.RankNumbers = field(default_factory=numerics.RankNumbers)
     syncs: list[SyncEvent] = field(default_factory=list)
@@ -104,7 +105,7 @@ class TrainingReader:
     def add(self, rank: int, path: Path, events: Iterable[AnyEvent], world: int = 0) -> None:
         """Take the events of one rank's process, of a job of so many ranks; 0 where that is not known."""
         self._world = max(self._world, world)
-        found = _Rank(steps.RankSteps(rank, path), loaders.RankLoaders(rank))
+        found = _Rank(RankSteps(rank, path), loaders.RankLoaders(rank))
         for event in events:
             try:
                 found.take(event)
@@ -152,7 +153,7 @@ class TrainingReader:
             share=max(shares, default=None),
         )
 
-    def _fold_optimizers(self, ranks: list[steps.RankSteps]) -> tuple[list[OptimizerSetup], list[StepLook]]:
+    def _fold_optimizers(self, ranks: list[RankSteps]) -> tuple[list[OptimizerSetup], list[StepLook]]:
         setups: list[OptimizerSetup] = []
         looks: list[StepLook] = []
         alone = self._world <= len(ranks)

@@ -27,7 +27,7 @@ import threading
 import time
 
 from ..core import journal
-from . import sockets, stillness
+from . import parcels, sockets, stillness
 from .stillness import key_of
 
 TYPE_CHECKING = False
@@ -46,8 +46,6 @@ WAIT_S = 3.0
 SEND_S = 2.0
 """How long a node waits for its parcel to arrive, which takes one round trip. By then the kernel has sent what is not
 acknowledged three times again (RFC 6298: after 0.2, 0.6 and 1.4 s)."""
-SUMMARY_S = 2.5
-"""How long the supervisor may take to sum up; it takes some 0.1 s."""
 CLOSED_S = 0.3
 """How long after the end of its connection a node's last words are still looked for."""
 STEP_S = 0.005
@@ -56,10 +54,6 @@ LATE_S = 0.5
 LATE_TRIES = 60
 """How often, once with each sign of life, nodes are looked for that were late to the meeting."""
 LOOK_S = 0.05
-PARCEL = 1 << 20
-"""Bytes of a parcel, compressed; the store takes 8 MiB (TCPStoreLibUvBackend.cpp, MAX_PAYLOAD_LEN)."""
-UNPACKED = 16 << 20
-"""Bytes of a parcel that is unpacked."""
 
 
 class _Meeting:
@@ -310,7 +304,7 @@ def _send(meeting: _Meeting) -> None:
     if meeting.sent:
         return
     meeting.sent = True
-    parcel = _ask_summary(meeting.node)
+    parcel = parcels.ask_summary(meeting.node)
     arrived: list[bool] = []
 
     def send() -> None:
@@ -335,32 +329,6 @@ def _send(meeting: _Meeting) -> None:
     journal.write("sent", {"arrived": any(arrived), "head": head, "connection": connection})
 
 
-def _ask_summary(node: int) -> str:
-    """Let the supervisor sum up what was seen on this node; empty where it does not."""
-    import base64
-    import socket
-
-    address = os.environ.get("DDPDOCTOR_STREAMS", "").partition("|")[0]
-    if not address:
-        return ""
-    data = b""
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
-            end = time.monotonic() + SUMMARY_S
-            peer.settimeout(SUMMARY_S)
-            peer.connect(os.path.join(os.path.dirname(address), "node"))
-            peer.sendall(b'{"node":%d}\n' % node)
-            while len(data) <= PARCEL:
-                peer.settimeout(max(end - time.monotonic(), 0.001))
-                chunk = peer.recv(65536)
-                if not chunk:
-                    return base64.b64encode(data).decode("ascii")
-                data += chunk
-    except OSError as error:
-        journal.failed("summary", error)
-    return ""
-
-
 def _gather(meeting: _Meeting, wait: float) -> None:
     """Wait for what the others saw and keep it; then write down who did not tell, and what is known of him."""
     store = meeting.store
@@ -377,7 +345,7 @@ def _gather(meeting: _Meeting, wait: float) -> None:
         for node in sorted(pending):
             if store.check([key_of("end", node)]):
                 pending.discard(node)
-                whole = _keep(node, store.get(key_of("end", node)))
+                whole = parcels.keep(node, store.get(key_of("end", node)))
                 journal.write("peer", {"node": node, "told": True, "whole": whole, "state": "ended"})
         now = time.monotonic()
         gone = {node for node, since in closed.items() if now - since > CLOSED_S}
@@ -411,28 +379,3 @@ def _read_beat(store: Any, node: int) -> tuple[str | None, int | None]:
         return None, None
     state, _, when = bytes(store.get(key_of("alive", node)))[:100].decode("ascii", "replace").partition(" ")
     return state, int(when) if when.isdigit() else None
-
-
-def _keep(node: int, data: Any) -> bool:
-    """Unpack a parcel into the run directory; return whether there was something in it."""
-    import base64
-    import zlib
-
-    try:
-        unpacked = zlib.decompressobj().decompress(base64.b64decode(bytes(data)[: 2 * PARCEL]), UNPACKED)
-    except (ValueError, zlib.error) as error:
-        journal.trouble("parcel", error)
-        return False
-    if not unpacked:
-        return False
-    folder = os.path.join(os.path.dirname(journal.folder()), "nodes")
-    try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        path = os.path.join(folder, f"{node}.json")
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(unpacked)
-    except OSError as error:
-        journal.trouble("parcel", error)
-        return False
-    return True
