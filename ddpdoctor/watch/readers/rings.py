@@ -1,4 +1,4 @@
-"""Reading the rings of calls that ranks write (``ddpdoctor_watch/calls/ring.py``), while they write them."""
+"""Reading the rings of calls that ranks write (``ddpdoctor_watch/calls/mapped.py``), while they write them."""
 
 from __future__ import annotations
 

@@ -7,13 +7,13 @@ sites, signatures, groups) goes into the journal once and is a number here. How 
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from _thread import _local, get_ident
+from _thread import _local
 
-from ..core import budget, frames, journal, lifetime, process, stopwatch
-from . import groups, sites
+from ..core import budget, frames, journal, lifetime, stopwatch
+from . import groups
+from .mapped import append, intern_signature, name_reduction, open_ring
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,52 +23,17 @@ if TYPE_CHECKING:
 
     from ddpdoctor.facts import events, wire
 
+    from .mapped import Ring
     from .specs import Spec
 else:
     from .. import wire
 
-CAPACITY = 4096
-"""Records; the oldest is overwritten. 260 kB a rank."""
-INTERNED = 4000
-"""Signatures that get a number; later ones are number 0: a program that makes shapes anew at each step must not fill
-the memory of the job."""
 FORWARD = "DistributedDataParallel.forward"
-REDUCTIONS = 64
-"""Reductions whose names are remembered; those with a factor (PREMUL_SUM) are made anew for each call."""
 
 _MADE = (wire.INIT, wire.WRAP)
-_WORD = 0xFFFFFFFFFFFFFFFF
 
 
-class _Ring:
-    """The mapped file of this process and what its numbers mean."""
-
-    def __init__(self, view: Any, pack: Any, pack_number: Any, unpack: Any) -> None:
-        self.view = view
-        self.unpack = unpack
-        self.pack = pack
-        self.pack_number = pack_number
-        self.count = 0
-        self.public = 0
-        self.elements = 0
-        self.carried: dict[int, int] = {}
-        """Number of a group -> elements since a backward began, but for those that backwards themselves carry."""
-        self.exchanged = 0
-        self.signatures: dict[object, int] = {}
-        self.sites = sites.Sites()
-        self.groups = groups.Groups()
-        self.ordinals: dict[object, int] = {}
-        self.reductions: dict[int, tuple[object, str]] = {}
-        self.reduction: tuple[object, str] = (None, "")
-        """The one that was named last."""
-        core: Any = sys.modules["torch._C"]
-        self.tensor = sys.modules["torch"].Tensor
-        self.count_modes = getattr(core, "_len_torch_function_stack", _give_one)
-        self.unseen = core.DisableTorchFunction
-        """Turns off what modes and subclasses see of attributes; nothing is computed there."""
-
-
-_ring: _Ring | None = None
+_ring: Ring | None = None
 _failed = False
 _depth: Any = _local()
 settle: Callable[[int, int], object] | None = None
@@ -196,10 +161,10 @@ def _begin_other(key: tuple[object, ...], frame: FrameType | None, more: dict[st
     if signature is None:
         rest = dict(zip(("syncs", "reduces"), key[2:])) if more is None else more
         fields: Any = {"op": key[0], "index": key[1], **rest}
-        signature = _intern_signature(ring, key, fields)
+        signature = intern_signature(ring, key, fields)
     place = key[:2]
     ordinal = ring.ordinals[place] = ring.ordinals.get(place, 0) + 1
-    return _append(ring, ordinal, signature, ring.sites.find(frame), 0, -1, 0, wire.OTHER)
+    return append(ring, ordinal, signature, ring.sites.find(frame), 0, -1, 0, wire.OTHER)
 
 
 def end_other(token: int) -> None:
@@ -240,7 +205,7 @@ def _write(
     get = given.get
     tensor: Any = get(spec.tensor)
     reduction = get("op")
-    reduction = _name_reduction(ring, reduction) if reduction is not None else None
+    reduction = name_reduction(ring, reduction) if reduction is not None else None
     if type(tensor) is ring.tensor and not ring.count_modes():
         elements = tensor.numel()
         key = (spec.name, tensor.shape if spec.compared else None, tensor.dtype, tensor.device, reduction)
@@ -252,7 +217,7 @@ def _write(
         ring.elements += elements
     signature = ring.signatures.get(key)
     if signature is None:
-        signature = _intern_signature(ring, key, _describe_signature(key))
+        signature = intern_signature(ring, key, _describe_signature(key))
     group = ring.groups.find(get("group"))
     peer = -1
     for name in spec.peers:
@@ -276,7 +241,7 @@ def _write(
     if get("async_op"):
         flags |= wire.ASYNC
     ordinal = ring.ordinals[kind] = ring.ordinals.get(kind, 0) + 1
-    token = _append(ring, ordinal, signature, ring.sites.find(frame), group, peer, tag, flags)
+    token = append(ring, ordinal, signature, ring.sites.find(frame), group, peer, tag, flags)
     if spec.gathered is not None and gathers is not None:
         gathers(spec.name, tensor, get(spec.gathered), frame)
     if not spec.two_sided and _in_backward() < 0:
@@ -289,7 +254,7 @@ def _write(
 
 
 def _describe_given(
-    ring: _Ring, spec: Spec, tensor: Any, reduction: str | None
+    ring: Ring, spec: Spec, tensor: Any, reduction: str | None
 ) -> tuple[int, tuple[Any, ...]]:
     """Return the elements of what a call is given, whatever that is, and the key of its signature."""
     with ring.unseen():
@@ -343,11 +308,6 @@ def _give_zero() -> int:
 _in_backward: Any = _give_less
 
 
-def _give_one() -> int:
-    """Stand in for what this torch cannot count."""
-    return 1
-
-
 def _count(given: Any) -> int:
     """Return the elements of a tensor, or of a list of them."""
     if isinstance(given, (list, tuple)):
@@ -356,91 +316,35 @@ def _count(given: Any) -> int:
     return int(count()) if count is not None else 0
 
 
-def _write_maker(ring: _Ring, name: str, given: dict[Any, Any], frame: FrameType | None) -> int:
+def _write_maker(ring: Ring, name: str, given: dict[Any, Any], frame: FrameType | None) -> int:
     """Write down that a group is about to be made."""
     ranks = given.get("ranks")
     key = (name, tuple(ranks) if isinstance(ranks, (list, tuple)) else None)
     signature = ring.signatures.get(key)
     if signature is None:
         listed = [int(rank) for rank in key[1]] if key[1] is not None else None
-        signature = _intern_signature(ring, key, {"op": name, "ranks": listed})
+        signature = intern_signature(ring, key, {"op": name, "ranks": listed})
     ordinal = ring.ordinals[key] = ring.ordinals.get(key, 0) + 1
     named = name == "new_group" and not given.get("use_local_synchronization")
     # The place of a tag, which such a call has none of: one more than the number that becomes the group's name.
     tag = groups.count_made() + 1 if named else 0
-    return _append(ring, ordinal, signature, ring.sites.find(frame), 0, -1, tag, 0)
+    return append(ring, ordinal, signature, ring.sites.find(frame), 0, -1, tag, 0)
 
 
-def _name_reduction(ring: _Ring, reduction: Any) -> str:
-    """Return its name; torch itself takes longer for that than we do for all the rest."""
-    known = ring.reduction
-    if known[0] is reduction:
-        return known[1]
-    found = ring.reductions.get(id(reduction))
-    if found is None or found[0] is not reduction:
-        if len(ring.reductions) >= REDUCTIONS:
-            ring.reductions.clear()
-        found = ring.reductions[id(reduction)] = (reduction, str(reduction))
-    ring.reduction = found
-    return found[1]
-
-
-def _append(
-    ring: _Ring, ordinal: int, signature: int, site: int, group: int, peer: int, tag: int, flags: int
-) -> int:
-    number = ring.count = ring.count + 1
-    place = wire.HEADER + (number - 1) % CAPACITY * wire.RECORD
-    ring.pack(
-        ring.view, place, number, time.monotonic_ns(), 0, ordinal, signature, site, group,
-        peer, tag, flags, get_ident() & _WORD,
-    )  # fmt: skip
-    ring.pack_number(ring.view, wire.COUNT_AT, number)
-    return place
-
-
-def _open() -> _Ring | None:
-    """Make the file, its space reserved: writing to a mapped page that the disk has no room for is a bus error."""
+def _open() -> Ring | None:
+    """Begin to write calls down, where this process has a journal."""
     global _ring, _failed
-    folder = journal.folder()
-    if _failed or not folder:
+    if _failed or not journal.folder():
         return None
     _failed = True  # Once; a thread that comes meanwhile goes without.
     try:
-        import mmap
-        import struct
-
-        ticks, _ = journal.read_ticks("self")
-        path = os.path.join(folder, f"{os.getpid()}-{ticks}.ring")
-        size = wire.HEADER + CAPACITY * wire.RECORD
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(descriptor, 0, size)
-            view = mmap.mmap(descriptor, size)
-        finally:
-            os.close(descriptor)
-        thread = process.main_thread & _WORD
-        struct.pack_into(
-            wire.HEAD_FORMAT, view, 0, wire.MAGIC, CAPACITY, wire.RECORD, os.getpid(), ticks, thread
-        )
+        ring = open_ring()
         frames.begin()
-        _ring = _Ring(
-            view,
-            struct.Struct(wire.RECORD_FORMAT).pack_into,
-            struct.Struct("<Q").pack_into,
-            struct.Struct(wire.RECORD_FORMAT[:8]).unpack_from,
-        )
+        _ring = ring
     except (OSError, ValueError, ImportError, AttributeError) as error:
         journal.trouble("calls", error)
         return None
     return _ring
-
-
-def _intern_signature(ring: _Ring, key: object, fields: events.Signature) -> int:
-    if len(ring.signatures) >= INTERNED:
-        return 0
-    number = ring.signatures[key] = len(ring.signatures) + 1
-    journal.write("signature", {"number": number, **fields})
-    return number
 
 
 def _describe_signature(key: tuple[Any, ...]) -> events.Signature:
