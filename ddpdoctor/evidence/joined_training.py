@@ -59,6 +59,7 @@ def _join_setups(one: OptimizerSetup, other: OptimizerSetup) -> OptimizerSetup:
         sites=_join_sites(one.sites, other.sites),
         alongside=tuple(sorted({*one.alongside, *other.alongside})),
         peers=tuple(dict.fromkeys((*one.peers, *other.peers))),
+        weighed=one.weighed or other.weighed,
     )
 
 
@@ -93,6 +94,8 @@ def _join_looks(one: StepLook, other: StepLook) -> StepLook:
         ),
         states=_join_states(one.states, other.states),
         joined=one.joined or other.joined,
+        weights=(*one.weights, *other.weights),
+        unsynced=one.unsynced.union(other.unsynced),
     )
 
 
