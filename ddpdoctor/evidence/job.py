@@ -176,8 +176,8 @@ class ExceptionRecord:
     attempt: int = 0
     kind: str = "uncaught"
     """uncaught (main thread), thread, worker (of a DataLoader), handled (in whose handler sys.exit or os._exit was
-    called), printed (given to a hook by a program that went on), error-file (written by torch's record) or log
-    (parsed from text)."""
+    called), caught (by a library, and reported by another process that ended with it), printed (given to a hook by a
+    program that went on), error-file (written by torch's record) or log (parsed from text)."""
     thread: str | None = None
     worker: int | None = None
     at: Moment | None = None

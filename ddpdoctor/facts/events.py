@@ -127,6 +127,16 @@ class ExceptionEvent(Event, ExceptionParts, total=False):
     open_files: int
 
 
+class CaughtEvent(Event, ExceptionParts, total=False):
+    """An exception of a rank that the program, or a library, made a text of."""
+
+    event: Literal["caught"]
+    kind: str
+    open_files: int
+    caller: Frames
+    """The frame that did."""
+
+
 class ExitCall(Event, total=False):
     """sys.exit, os._exit or a raised SystemExit."""
 
@@ -341,15 +351,15 @@ class Sent(Event, total=False):
 
 FileEvent = Union[File, Files]
 AnyEvent = Union[
-    Start, Role, Torch, Milestone, Init, ExceptionEvent, ExitCall, End, ChildExit, Kill, Setting, File, Files, Trouble,
-    Signature, Site, Group, Work, Recorder, WrapperError, Node, Peer, Sent, training.AnyEvent,
+    Start, Role, Torch, Milestone, Init, ExceptionEvent, CaughtEvent, ExitCall, End, ChildExit, Kill, Setting, File,
+    Files, Trouble, Signature, Site, Group, Work, Recorder, WrapperError, Node, Peer, Sent, training.AnyEvent,
 ]  # fmt: skip
 """Told apart by ``event``."""
 
 EVENTS: Mapping[str, type] = {
     "start": Start, "role": Role, "torch": Torch, "milestone": Milestone, "init": Init, "exception": ExceptionEvent,
-    "exit-call": ExitCall, "end": End, "child-exit": ChildExit, "kill": Kill, "setting": Setting, "file": File,
-    "files": Files, "trouble": Trouble, "signature": Signature, "site": Site, "group": Group, "work": Work,
-    "recorder": Recorder, "ddp": WrapperError, "node": Node, "peer": Peer, "sent": Sent, **training.EVENTS,
+    "caught": CaughtEvent, "exit-call": ExitCall, "end": End, "child-exit": ChildExit, "kill": Kill, "setting": Setting,
+    "file": File, "files": Files, "trouble": Trouble, "signature": Signature, "site": Site, "group": Group,
+    "work": Work, "recorder": Recorder, "ddp": WrapperError, "node": Node, "peer": Peer, "sent": Sent, **training.EVENTS,
 }  # fmt: skip
 """Name -> type of each event."""

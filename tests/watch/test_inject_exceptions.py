@@ -476,3 +476,35 @@ def test_what_a_member_of_a_group_came_from_is_kept(tmp_path: Path) -> None:
     chain = read_exception(told, ProcessRecord(1), Shortener(tmp_path)).chain
     assert [(each.type, each.link) for each in chain] == [("ValueError", "member"), ("KeyError", "cause")]
     assert chain[1].frames[0].function == "load"
+
+
+CATCHES = """
+    import logging, os, sys, traceback
+    import torch.distributed as dist
+
+    def train():
+        raise ValueError("bad batch")  # here
+
+    def report():
+        try:
+            train()
+        except ValueError as error:
+            text = traceback.format_exc()  # caller
+            again = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+            assert text == again and "ddpdoctor" not in text
+    report()
+    dist.init_process_group("gloo", init_method="file://" + os.path.abspath("meeting"), rank=0, world_size=1)
+    report()
+    report()
+"""
+
+
+def test_what_a_rank_makes_a_text_of_is_written_once(tmp_path: Path) -> None:
+    """Before it has joined a group it is no rank."""
+    seen = python(tmp_path, CATCHES, variables=WORLD).main()
+    event = seen.one("caught")
+    script = str(tmp_path / "train.py")
+    assert (event["type"], event["message"]) == ("ValueError", "bad batch")
+    assert event["frames"][0] == [script, line_of(Path(script), "# here"), "train"]
+    assert event["caller"] == [[script, line_of(Path(script), "# caller"), "report"]]
+    assert not seen.all("exception")

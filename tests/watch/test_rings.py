@@ -107,6 +107,21 @@ def test_the_open_call_is_what_the_main_thread_began_last(tmp_path: Path) -> Non
     assert open_call(ring, []) is None
 
 
+def test_a_main_thread_that_only_makes_groups_leaves_training_to_another(tmp_path: Path) -> None:
+    """As in a worker of Ray, which joins its group in the main thread and trains beside it."""
+    ring = Ring(tmp_path, 1, 1, main_thread=MAIN)
+    made = replace(make_row(1), group=0)
+    waiting = replace(make_row(2, end=0, thread=5), signature=2)
+    assert open_call(ring, [made, waiting]) is None  # nothing says what the main thread called
+    ring.signatures = {1: {"op": "init_process_group"}, 2: {"op": "all_reduce"}}
+    ring.groups[1] = {"name": "0"}
+    assert open_call(ring, [made, waiting]) is waiting
+    assert list_beside(ring, [made, waiting]) == []
+    called = replace(make_row(3), signature=2)
+    assert open_call(ring, [made, called, waiting]) is None
+    assert open_call(ring, [made, waiting]) is None  # it was seen to train
+
+
 def test_calls_of_other_threads_are_those_beside_the_one_it_stands_in(tmp_path: Path) -> None:
     write_ring(tmp_path, [make_row(1)])
     (ring,) = find_rings(tmp_path, {})

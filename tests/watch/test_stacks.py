@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -107,6 +108,49 @@ def test_a_torn_stack_is_taken_again(
         f"if [ -e {tmp_path}/second ]; then echo '{seen}'; else touch {tmp_path}/second; echo Error >&2; exit 1; fi",
     )
     assert take_stacks([sleeper.pid])[sleeper.pid].frames == (Frame("a.py", 3, "g"),)
+
+
+SITE = "/x/lib/python3.11/site-packages"
+SERVES = {
+    "thread_name": "MainThread",
+    "os_thread_id": 1,
+    "frames": [{"filename": f"{SITE}/ray/w.py", "name": "loop"}],
+}
+TRAINS = {
+    "thread_name": "T",
+    "os_thread_id": 2,
+    "frames": [{"filename": f"{SITE}/torch/distributed/distributed_c10d.py", "name": "barrier"},
+               {"filename": "/home/me/train.py", "line": 3, "name": "loop"}],
+}  # fmt: skip
+MONITORS = {
+    "thread_name": "M",
+    "os_thread_id": 3,
+    "frames": [{"filename": f"{SITE}/ray/m.py", "name": "watch"}],
+}
+READS = {"thread_name": "R", "os_thread_id": 4, "frames": [{"filename": "/home/me/data.py", "name": "read"}]}
+SCRIPT = {
+    "thread_name": "MainThread",
+    "os_thread_id": 1,
+    "frames": [{"filename": "/home/me/a.py", "name": "<module>"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("threads", "function", "thread"),
+    [
+        ((SERVES, TRAINS, MONITORS), "barrier", 2),
+        ((SERVES, MONITORS), "loop", 0),
+        ((SERVES, TRAINS, READS), "loop", 0),  # two run the user's code: which trains is not known
+        ((SCRIPT, TRAINS), "<module>", 0),
+    ],
+)
+def test_where_the_main_thread_only_serves_the_one_that_trains_is_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, threads: tuple[object, ...], function: str, thread: int
+) -> None:
+    (tmp_path / "dump.json").write_text(json.dumps(threads))
+    pretend(monkeypatch, tmp_path, f"cat {tmp_path}/dump.json")
+    stack = take_stacks([os.getpid()])[os.getpid()]
+    assert (stack.frames[0].function, stack.thread) == (function, thread)
 
 
 @pytest.mark.parametrize("pause", [False, True])

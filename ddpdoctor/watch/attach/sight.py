@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,7 +64,7 @@ class Sight:
         began = time.monotonic()
         first: Standstill | None = None
         while True:
-            asleep = read_sleep(ring.pid for ring in self._rings)
+            asleep = self._read_sleep(ring.pid for ring in self._rings)
             seen = self._look(FIRST_S if first is None else NEXT_S, wait, asleep)
             if seen is None:
                 return None
@@ -85,7 +85,7 @@ class Sight:
         pids = [ring.pid for ring in self._rings if ring.pid]
 
         def resting(seconds: float) -> list[int]:
-            return [pid for pid, asleep_s in read_sleep(pids).items() if asleep_s > seconds]
+            return [pid for pid, asleep_s in self._read_sleep(pids).items() if asleep_s > seconds]
 
         seen = self._looker.look(self._rings, interval_s=interval_s, wait=wait, resting=resting)
         if seen is None:
@@ -93,7 +93,7 @@ class Sight:
         moved = counts != [ring.read_count() for ring in self._rings]
         spent = time.monotonic() - began
         # What we pause runs for a moment.
-        later = {pid: s + spent for pid, s in asleep.items()} if self._pause else read_sleep(pids)
+        later = {pid: s + spent for pid, s in asleep.items()} if self._pause else self._read_sleep(pids)
         watched = {(ring.pid, ring.rank) for ring in self._rings if ring.path != NOWHERE}
         stands = tuple(
             _complete(stand, (stand.pid, stand.rank) in watched, later.get(stand.pid))
@@ -104,6 +104,11 @@ class Sight:
         return replace(
             seen, stands=stands, stage="moving" if moved else "look", world_size=max(sizes, default=None)
         )
+
+    def _read_sleep(self, pids: Iterable[int]) -> dict[int, float]:
+        """Return seconds since the thread of each process that trains last ran; the main thread before it is known."""
+        threads = {self._looker.threads.get(pid, pid): pid for pid in pids}
+        return {threads[thread]: seconds for thread, seconds in read_sleep(threads).items()}
 
     def _is_moving(self, stand: Stand) -> bool:
         """Whether a rank that writes nothing down was seen to move."""

@@ -69,21 +69,24 @@ def read_pulse(pid: int, ticks: int) -> Pulse:
 
 
 def open_call(ring: Ring, rows: Sequence[Row]) -> Row | None:
-    """Return the call that the main thread has not come back from.
+    """Return the call that the thread that trains has not come back from.
 
     What its thread began last is where it is: a call that was followed by another one has ended though nobody saw it
-    (it raised), or stands around it (a forward). Where the main thread makes no calls, the thread of the newest does.
+    (it raised), or stands around it (a forward). Where the thread that trains made none of them, that of the newest
+    counts.
     """
     if not rows:
         return None
-    newest = next((row for row in reversed(rows) if row.thread == ring.main_thread), rows[-1])
+    thread = ring.find_thread(rows)
+    newest = next((row for row in reversed(rows) if row.thread == thread), rows[-1])
     return newest if newest.open else None
 
 
 def list_beside(ring: Ring, rows: Sequence[Row]) -> list[Row]:
     """Return the calls that other threads than that of `open_call` have not come back from."""
     last = {row.thread: row for row in rows}
-    main = ring.main_thread if ring.main_thread in last else rows[-1].thread if rows else 0
+    trains = ring.find_thread(rows)
+    main = trains if trains in last else rows[-1].thread if rows else 0
     return [row for thread, row in last.items() if row.open and thread != main][-MOST_BESIDE:]
 
 
@@ -107,6 +110,8 @@ class Looker:
         self._node = node
         self._started_ns = started_ns
         self._pause = pause
+        self.threads: dict[int, int] = {}
+        """Process -> kernel's id of the thread whose stack was read."""
         self._families: dict[int, list[psutil.Process]] | None = None
         """Parent -> children, within one look."""
         self._locks: dict[int, tuple[FileLock, ...]] = {}
@@ -179,6 +184,7 @@ class Looker:
         kept = {pid: stack for pid, stack in (known or {}).items() if stack is not None and stack.frames}
         wanted = [pid for pid, pulse in pulses.items() if pulse.alive and pid not in kept]
         stacks = {**kept, **take_stacks(wanted, pause=self._pause)}
+        self.threads.update({pid: stack.thread or pid for pid, stack in stacks.items() if stack.frames})
         return {pid: (pulse, stacks.get(pid)) for pid, pulse in pulses.items()}
 
     def _stand(
@@ -213,7 +219,7 @@ class Looker:
             recent=tuple(calls),
             counts=_count(ring, rows),
             complete=not rows or rows[0].number == 1,
-            threads=len({row.thread for row in rows}) or 1,
+            threads=_count_threads(ring, rows),
             beside=tuple(ring.describe(row, now) for row in list_beside(ring, rows)) if alive else (),
             given_size=ring.given_size,
             raised=sum(bool(row.flags & RAISED) for row in rows),
@@ -227,7 +233,7 @@ class Looker:
             frames_before=self._name(before[1]),
             cpu_share=max(0.0, pulse.cpu_s - before[0].cpu_s) / spent if alive and spent > 0 else None,
             state=pulse.state if alive else None,
-            wait_channel=_read_wait_channel(ring.pid) if alive else None,
+            wait_channel=_read_wait_channel(self.threads.get(ring.pid, ring.pid)) if alive else None,
             children=self._look_at_children(ring.pid) if alive and current is None else (),
             note=stack.problem if stack is not None else None,
         )
@@ -278,6 +284,14 @@ class Looker:
                 ChildStand(child.pid, role, frames, state, " ".join(scrub_argv(command))[:200] or None)
             )
         return tuple(found)
+
+
+def _count_threads(ring: Ring, rows: Sequence[Row]) -> int:
+    """Return how many threads make calls, without a main thread that only makes groups for another one."""
+    threads = {row.thread for row in rows}
+    if ring.find_thread(rows) != ring.main_thread:
+        threads.discard(ring.main_thread)
+    return len(threads) or 1
 
 
 def _shorten_stack(call: Call) -> Call:

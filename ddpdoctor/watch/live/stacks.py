@@ -7,12 +7,14 @@ import os
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ddpdoctor.evidence import Frame, RankSet, StackClass
+from ddpdoctor.facts.ownership import TORCH, USER
 from ddpdoctor.gather.processes import read_stat
 
 DUMP_LIMIT_S = 10.0
@@ -31,7 +33,7 @@ PERMISSION_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The main thread of one process."""
+    """The main thread of one process, or the one that trains beside it."""
 
     pid: int
     frames: tuple[Frame, ...]
@@ -39,6 +41,8 @@ class Stack:
     state: str | None = None
     """One-letter process state from /proc: where there are no frames, or where it explains that nothing moves."""
     problem: str | None = None
+    thread: int = 0
+    """Kernel's id of the thread, where it is not the main thread: that runs none of the user's code, this one does."""
 
 
 def find_py_spy() -> str | None:
@@ -50,7 +54,7 @@ def find_py_spy() -> str | None:
 def take_stacks(
     pids: Iterable[int], *, limit_s: float = DUMP_LIMIT_S, pause: bool = False
 ) -> dict[int, Stack]:
-    """Take the stack of the main thread of each process.
+    """Take the stack of the thread of each process that trains: the main thread, with few exceptions.
 
     Args:
         pids: of the processes.
@@ -119,16 +123,39 @@ def _parse(pid: int, text: bytes) -> Stack:
     try:
         threads = json.loads(text)
         main = next((t for t in threads if t.get("thread_name") == "MainThread"), threads[0])
-        frames = tuple(
-            Frame(str(f.get("filename", "?")), int(f.get("line") or 0), _plain_name(str(f.get("name", "?"))))
-            for f in main["frames"]
-        )
+        frames = _read_frames(main)
+        thread = 0
+        if not _may_train(frames):
+            thread, frames = _find_beside([each for each in threads if each is not main]) or (0, frames)
     except (ValueError, KeyError, IndexError, TypeError) as problem:
         return _unreadable(pid, f"py-spy gave nothing readable: {problem}")
     if not frames:
         return _unreadable(pid, "py-spy saw no Python frame")
     state = _read_state(pid)
-    return Stack(pid, frames, state if state in STANDSTILL else None)
+    shown = state if state in STANDSTILL else None
+    return Stack(pid, frames, shown, thread=thread)
+
+
+def _read_frames(thread: Mapping[str, Any]) -> tuple[Frame, ...]:
+    return tuple(
+        Frame(str(f.get("filename", "?")), int(f.get("line") or 0), _plain_name(str(f.get("name", "?"))))
+        for f in thread["frames"]
+    )
+
+
+def _may_train(main: Sequence[Frame]) -> bool:
+    """Whether the main thread runs anything of the user's or of torch; also where nothing of it was read."""
+    return not main or any(frame.whose in (USER, TORCH) for frame in main)
+
+
+def _find_beside(others: Sequence[Mapping[str, Any]]) -> tuple[int, tuple[Frame, ...]] | None:
+    """Return the thread that trains where the main thread does not: the only one that runs the user's code.
+
+    Ray's workers serve calls in the main thread and run the training function beside it.
+    """
+    stacks = [(int(each.get("os_thread_id") or 0), _read_frames(each)) for each in others]
+    training = [each for each in stacks if each[0] and any(frame.is_user for frame in each[1])]
+    return training[0] if len(training) == 1 else None
 
 
 def _plain_name(name: str) -> str:

@@ -27,6 +27,7 @@ from ddpdoctor.facts.events import AnyEvent, ChildExit, ExceptionEvent, ExitCall
 from ddpdoctor.gather.logs import read_last_words
 from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.gather.scrub import scrub
+from ddpdoctor.watch.readers.caught import Caught, choose_reported
 from ddpdoctor.watch.readers.events import DAMAGED, read_events
 from ddpdoctor.watch.readers.logs import match_exception, scan_log
 from ddpdoctor.watch.readers.records import (
@@ -74,6 +75,9 @@ class _Seen:
     ends: dict[int, ChildExit] = field(default_factory=dict)
     kills: list[Kill] = field(default_factory=list)
     agents: list[int] = field(default_factory=list)
+    caught: list[Caught] = field(default_factory=list)
+    reports: list[ExceptionEvent] = field(default_factory=list)
+    """Exceptions that ended processes, as they were written."""
     exits: dict[int, ExitCall] = field(default_factory=dict)
     """The last call of an exit, where no exception came later."""
     training: dict[Path, tuple[ProcessRecord, list[training_events.AnyEvent]]] = field(default_factory=dict)
@@ -100,6 +104,7 @@ def collect_run(
     named = name_senders(ended, seen.kills, seen.agents)
     found.processes = [_settle_exit(record, seen, found, shorten) for record in named]
     by_pid = {record.pid: record for record in found.processes}
+    _take_caught(shorten, by_pid, found, seen)
     for file in sorted((path / "processes").glob("*.fault")):
         _read_fault(file, node, shorten, by_pid, found)
     for file in sorted((path / "logs").glob("*.log")):
@@ -143,6 +148,22 @@ def _fold_training(node: int, shorten: Shortener, found: Collected, seen: _Seen)
         found.training.append(training)
     if reader.damaged:
         found.lost.append(f"{reader.damaged} events of the training are damaged")
+
+
+def _take_caught(
+    shorten: Shortener, by_pid: Mapping[int, ProcessRecord], found: Collected, seen: _Seen
+) -> None:
+    """Take the exceptions of ranks that another process reported as the end of the job."""
+    for each in choose_reported(seen.caught, seen.reports):
+        record = by_pid.get(each.pid)
+        if record is None or record.rank is None or any(e.pid == each.pid for e in found.exceptions):
+            continue
+        try:
+            found.exceptions.append(mend(read_exception(each.event, record, shorten))[0])
+        except DAMAGED as problem:
+            found.lost.append(
+                f"an exception of process {each.pid} is damaged: {type(problem).__name__}: {problem}"
+            )
 
 
 def _read_look(path: Path, node: int, found: Collected, processes: Mapping[int, ProcessRecord]) -> None:
@@ -219,6 +240,7 @@ def _read_process(path: Path, node: int, shorten: Shortener, found: Collected, s
     for event in told:
         try:
             if event["event"] == "exception":
+                seen.reports.append(event)
                 found.exceptions.append(mend(read_exception(event, process, shorten))[0])
             else:
                 found.wrappers.append(mend(read_wrapper(event, process))[0])
@@ -244,6 +266,8 @@ def _note(event: AnyEvent, record: ProcessRecord, shorten: Shortener, seen: _See
         )
     elif event["event"] == "role" and event.get("how") == "elastic agent":
         seen.agents.append(record.pid)
+    elif event["event"] == "caught":
+        seen.caught.append(Caught(record.pid, event))
     elif event["event"] == "exit-call":
         seen.exits[record.pid] = event
     elif event["event"] == "exception" and event.get("kind") == "uncaught":

@@ -23,6 +23,7 @@ from ddpdoctor.evidence.job import (
 from ddpdoctor.evidence.variables import find_rule
 from ddpdoctor.facts.events import (
     AnyEvent,
+    CaughtEvent,
     ChildExit,
     ExceptionEvent,
     ExitCall,
@@ -290,7 +291,11 @@ def end_process(record: ProcessRecord, end: ChildExit | None) -> ProcessRecord:
 
 
 def read_exception(
-    event: ExceptionEvent | ExitCall, record: ProcessRecord, shorten: Shortener, *, handled: bool = False
+    event: ExceptionEvent | CaughtEvent | ExitCall,
+    record: ProcessRecord,
+    shorten: Shortener,
+    *,
+    handled: bool = False,
 ) -> ExceptionRecord:
     """Return an exception with its chain.
 
@@ -319,7 +324,11 @@ def read_exception(
     parent = data.get("parent")
     return dataclasses.replace(
         make(data, None),
-        kind="handled" if handled else str(data.get("kind") or "uncaught"),
+        kind="handled"
+        if handled
+        else "caught"
+        if event["event"] == "caught"
+        else str(data.get("kind") or "uncaught"),
         thread=data.get("thread"),
         worker=data.get("worker"),
         at=read_moment(event),

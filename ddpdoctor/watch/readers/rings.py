@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
@@ -103,6 +104,8 @@ class Ring:
     """Its process has stopped writing calls down: which it has made since is not known."""
     _wrappers: dict[int, tuple[int, list[int] | None]] = field(default_factory=dict)
     """Number of a wrapper in its process -> the how-manyth of its group it is, and the ranks of the group."""
+    _main_trains: bool = False
+    """Its main thread was seen in other calls than those that make groups."""
     _offset: int = 0
     _capacity: int = 0
 
@@ -249,6 +252,21 @@ class Ring:
         """Whether a record says what the name of a group means: that it was created, or that all names begin anew."""
         op = self.signatures.get(row.signature, {}).get("op") if not row.group else None
         return op in (NEW_GROUP, INIT)
+
+    def find_thread(self, rows: Sequence[Row]) -> int:
+        """Return the thread that trains: the main thread, unless it only makes groups for another one (Ray).
+
+        Args:
+            rows: of this ring, the newest last.
+        """
+        mine = [row for row in rows if row.thread == self.main_thread]
+        known = [row for row in mine if self.knows(row)]
+        self._main_trains = self._main_trains or any(not self.names_group(row) for row in known)
+        if self._main_trains or len(known) < len(mine):
+            return self.main_thread
+        return next(
+            (row.thread for row in reversed(rows) if row.thread != self.main_thread), self.main_thread
+        )
 
     def describe(self, row: Row, now_ns: int) -> Call:
         """Return what a record says.

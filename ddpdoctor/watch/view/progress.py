@@ -232,7 +232,8 @@ def find_phase(ring: Ring, rows: Sequence[Row], alive: bool) -> tuple[str, Row |
     if current is not None:
         op = ring.signatures.get(current.signature, {}).get("op")
         return (INSIDE if op == FORWARD else IN_CALL), current, current.begin_ns
-    newest = next((row for row in reversed(rows) if row.thread == ring.main_thread), rows[-1])
+    thread = ring.find_thread(rows)
+    newest = next((row for row in reversed(rows) if row.thread == thread), rows[-1])
     since = max(newest.begin_ns, newest.end_ns)
     if not alive:
         return (ENDED if ring.ended else GONE), newest, since

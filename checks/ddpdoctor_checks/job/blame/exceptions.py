@@ -31,8 +31,8 @@ from ddpdoctor_checks.job.blame.failures import (
 )
 from ddpdoctor_checks.job.blame.views import View
 
-MAIN = ("uncaught", "error-file", "log", "handled")
-"""Kinds of exceptions of the main thread."""
+MAIN = ("uncaught", "error-file", "log", "handled", "caught")
+"""Kinds of exceptions of the thread that trains."""
 _STARVED = frozenset({"Empty", "Full", "BrokenBarrierError"})
 """What a thread raises that waited in vain for another one (queue, threading)."""
 _WAITS = ("/queue.py", "/threading.py", "multiprocessing/queues.py", "multiprocessing/connection.py",

@@ -78,6 +78,8 @@ def _judge_attempt(
         rest = [view for view in views.others if view.attempt in (attempt, 0)]
         beside = [failure for view in rest if (failure := judge_view(view, context)) is not None]
         if job is None or job.exit_code != 0 or job.signal is not None:
+            stop = _find_stop(evidence, clock)
+            beside = [each for each in beside if stop is None or each.at is None or each.at < stop]
             own = [each for each in beside if each.level in OWN and not _passes_on(each, failures)]
             diagnosis.beside = [each for each in beside if each.code is not None]
     _choose(diagnosis, own)
@@ -99,6 +101,16 @@ def _follow_own_timeouts(diagnosis: Diagnosis) -> None:
             entry = find_entry(own.entry)
             each.level, each.code, each.sure = Level.COMPLAINT, entry.code, "medium"
             each.entry, each.groups, each.words = entry, own.groups, quote_line(own.text)
+
+
+def _find_stop(evidence: Evidence, clock: Clock) -> float | None:
+    """Return when ddpdoctor told the launcher to end the job, which stood still; None where it did not."""
+    stops = [
+        clock.seconds(look.stands[0].node, look.at)
+        for look in evidence.standstills
+        if look.stopped and look.stands
+    ]
+    return min(stops, default=None)
 
 
 def _passes_on(beside: Failure, failures: Sequence[Failure]) -> bool:

@@ -228,6 +228,11 @@ def _is_one_of_many(journal: _Journal) -> bool:
     return len(os.listdir(journal.folder)) > KEPT_FILES
 
 
+def joined() -> bool:
+    """Tell whether this process has made a process group."""
+    return _journal is not None and "init" in _journal.counts
+
+
 def folder() -> str:
     """Give the folder of the processes' files, empty where nothing is watched."""
     return _journal.folder if _journal is not None else ""

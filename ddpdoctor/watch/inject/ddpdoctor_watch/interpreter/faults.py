@@ -32,6 +32,10 @@ _NO_DESCRIPTOR = "Too many open files"
 
 explain: Callable[[str, BaseException], object] | None = None
 """Called with an error that names parameters, and its message; set once DistributedDataParallel is imported."""
+_MOST_CAUGHT = 40
+_caught: set[tuple[str, str, int]] = set()
+"""Type and place of exceptions that the program made a text of."""
+
 _noted: tuple[int, int] | None = None
 """The exception of the main thread that was written last: hooks call each other."""
 
@@ -75,6 +79,35 @@ def note_thread(name: str, value: BaseException | None) -> None:
     fields["thread"] = name
     journal.write("exception", fields)
     _note_parameters(value)
+
+
+def note_caught(value: BaseException | None, frame: FrameType | None) -> None:
+    """Write the ``caught`` event of an exception that a program makes a text of.
+
+    That alone says nothing: programs log what they have dealt with. But a library that runs a function of the program
+    beside the main thread (Ray, a pool) reports its exceptions so, to a process that then ends with them.
+
+    Args:
+        value: The exception.
+        frame: Of the caller.
+    """
+    if value is None or not isinstance(value, Exception) or value.__traceback__ is None:
+        return
+    while frame is not None and frame.f_globals.get("__name__") == "traceback":
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_filename.startswith(journal.HERE):
+        return  # Ours, for an error file.
+    entry = value.__traceback__
+    while entry.tb_next is not None:
+        entry = entry.tb_next
+    place = (type(value).__name__, entry.tb_frame.f_code.co_filename, entry.tb_lineno)
+    if place in _caught or len(_caught) >= _MOST_CAUGHT:
+        return
+    _caught.add(place)
+    parts: Any = _describe(value)
+    fields: events.CaughtEvent = parts
+    fields["caller"] = describe.list_stack(frame)[:1]
+    journal.write("caught", fields)
 
 
 def note_late() -> None:

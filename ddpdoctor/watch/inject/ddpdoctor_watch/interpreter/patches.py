@@ -74,14 +74,27 @@ def patch_util(module: ModuleType) -> None:
 
 
 def patch_traceback(module: ModuleType) -> None:
-    """See the same where Python 3.13 and later show it: they call no function before the one that prints."""
-    real_print_exc = module.print_exc
+    """See the same where Python 3.13 and later show it: they call no function before the one that prints.
+
+    And see the exceptions of ranks that a program makes a text of, `faults.note_caught`.
+    """
+    real_print_exc, real_format = module.print_exc, module.format_exception
 
     def print_exc(*args: Any, **kwargs: Any) -> Any:
         _note_end(sys._getframe(1).f_globals)
         return real_print_exc(*args, **kwargs)
 
+    def format_exception(*args: Any, **kwargs: Any) -> Any:
+        if journal.joined():
+            try:
+                value = next((each for each in args[1::-1] if isinstance(each, BaseException)), None)
+                faults.note_caught(value, sys._getframe(1))
+            except Exception as error:
+                journal.failed("format_exception", error)
+        return real_format(*args, **kwargs)
+
     replace(module, "print_exc", print_exc)
+    replace(module, "format_exception", format_exception)
 
 
 def _note_end(caller: dict[str, Any]) -> None:
