@@ -122,6 +122,7 @@ def run(options: argparse.Namespace) -> int:
     from ddpdoctor.cli.display import Display, complain
     from ddpdoctor.cli.together import find_others
     from ddpdoctor.watch.commandline import find_misplaced
+    from ddpdoctor.watch.launch.clusters import ClusterWatch
     from ddpdoctor.watch.launch.desk import Desk
     from ddpdoctor.watch.launch.job import Company, make_command, run_job
     from ddpdoctor.watch.launch.rerun import look_at_stdin
@@ -150,6 +151,9 @@ def run(options: argparse.Namespace) -> int:
     def get_checks() -> Registry:
         return preparation.finish().plugins.checks
 
+    def say(text: str) -> None:
+        complain(f"ddpdoctor: {text}")
+
     def start_reading() -> None:
         together.outlive_requests()
         preparation.start()
@@ -168,9 +172,8 @@ def run(options: argparse.Namespace) -> int:
                 launched=start_reading,
                 desk=Desk(directory, split),
                 reception=watching.make_reception(),
-                waiting=RendezvousWatch(
-                    directory.processes, split, lambda text: complain(f"ddpdoctor: {text}")
-                ),
+                waiting=RendezvousWatch(directory.processes, split, say),
+                clusters=ClusterWatch(directory.processes, say),
                 monitoring=watching.make_monitor,
                 viewing=choose_viewing(options, directory),
                 comparing=watching.make_comparing,

@@ -142,6 +142,9 @@ class ProcessRecord:
     backend: str | None = None
     init_method: str | None = None
     """What init_process_group was given, e.g. ``env://`` or ``file:///tmp/x``."""
+    cluster: str | None = None
+    """The cluster that it gave its work to and did not start, e.g. ``Ray cluster at 10.0.0.1:6379``: what runs there is
+    not watched."""
     settings: tuple[SettingChange, ...] = ()
     unwaited: tuple[UnwaitedWork, ...] = ()
     last_words: str | None = None

@@ -175,6 +175,14 @@ class Kill(Event, total=False):
     frames: Frames
 
 
+class Cluster(Event, total=False):
+    """The program gave its work to a cluster that it did not start."""
+
+    event: Literal["cluster"]
+    engine: str
+    address: str
+
+
 class Setting(Event, total=False):
     """A debug setting that the program made itself, or that torch goes by."""
 
@@ -351,15 +359,16 @@ class Sent(Event, total=False):
 
 FileEvent = Union[File, Files]
 AnyEvent = Union[
-    Start, Role, Torch, Milestone, Init, ExceptionEvent, CaughtEvent, ExitCall, End, ChildExit, Kill, Setting, File,
-    Files, Trouble, Signature, Site, Group, Work, Recorder, WrapperError, Node, Peer, Sent, training.AnyEvent,
+    Start, Role, Torch, Milestone, Init, ExceptionEvent, CaughtEvent, ExitCall, End, ChildExit, Kill, Cluster, Setting,
+    File, Files, Trouble, Signature, Site, Group, Work, Recorder, WrapperError, Node, Peer, Sent, training.AnyEvent,
 ]  # fmt: skip
 """Told apart by ``event``."""
 
 EVENTS: Mapping[str, type] = {
-    "start": Start, "role": Role, "torch": Torch, "milestone": Milestone, "init": Init, "exception": ExceptionEvent,
-    "caught": CaughtEvent, "exit-call": ExitCall, "end": End, "child-exit": ChildExit, "kill": Kill, "setting": Setting,
-    "file": File, "files": Files, "trouble": Trouble, "signature": Signature, "site": Site, "group": Group,
-    "work": Work, "recorder": Recorder, "ddp": WrapperError, "node": Node, "peer": Peer, "sent": Sent, **training.EVENTS,
+    "start": Start, "role": Role, "torch": Torch, "milestone": Milestone, "init": Init,
+    "exception": ExceptionEvent, "caught": CaughtEvent, "exit-call": ExitCall, "end": End, "child-exit": ChildExit,
+    "kill": Kill, "cluster": Cluster, "setting": Setting, "file": File, "files": Files, "trouble": Trouble,
+    "signature": Signature, "site": Site, "group": Group, "work": Work, "recorder": Recorder, "ddp": WrapperError,
+    "node": Node, "peer": Peer, "sent": Sent, **training.EVENTS,
 }  # fmt: skip
 """Name -> type of each event."""

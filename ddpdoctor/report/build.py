@@ -105,6 +105,17 @@ def describe_failure(evidence: Evidence) -> str | None:
     return None
 
 
+def describe_away(evidence: Evidence) -> str | None:
+    """Return words on ranks that ran in a cluster outside of the watched command; None where there are none."""
+    cluster = next((each.cluster for each in evidence.processes if each.cluster), None)
+    if cluster is None or any(each.is_rank for each in evidence.processes):
+        return None
+    return (
+        f"saw no rank: the workers ran in the {cluster}, which was started outside of this command; "
+        "while they run, type ddpdoctor attach on their nodes"
+    )
+
+
 def describe_unseen(evidence: Evidence) -> str | None:
     """Return words on why nobody can say that a job of the past ended well; None where its end was seen, and was good.
 
@@ -118,6 +129,9 @@ def describe_unseen(evidence: Evidence) -> str | None:
     partial = describe_partial(evidence)
     if partial is not None:
         return f"{partial}: nothing was found there"
+    away = describe_away(evidence)
+    if away is not None:
+        return away
     if evidence.launch.command == "run" and any(
         e.exit_code is None and e.signal is None for e in evidence.job
     ):

@@ -21,7 +21,7 @@ ValueError: bad batch
 """
 
 
-def make(pid: int, kind: str = "ValueError", place: list[Any] | None = None, caller: object = None) -> Caught:
+def make(pid: int, kind: str = "ValueError", place: list[Any] | None = None, caller: Any = None) -> Caught:
     frames = [place or BAD, ["/home/me/rays.py", 13, "loop"]]
     return Caught(pid, {"type": kind, "message": "bad batch", "frames": frames, "caller": caller or RAY})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -508,3 +509,33 @@ def test_what_a_rank_makes_a_text_of_is_written_once(tmp_path: Path) -> None:
     assert event["frames"][0] == [script, line_of(Path(script), "# here"), "train"]
     assert event["caller"] == [[script, line_of(Path(script), "# caller"), "report"]]
     assert not seen.all("exception")
+
+
+RAY = """
+    class Node:
+        gcs_address = "10.0.0.1:6379"
+        def is_head(self):
+            return {own}
+
+    _global_node = None
+
+    def init(address=None):
+        global _global_node
+        _global_node = Node()
+        return "context"
+"""
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_cluster_that_the_program_did_not_start_is_written(tmp_path: Path, own: bool) -> None:
+    """What of Ray is looked at stands where Ray 2.60 has it; `tests/launchers` runs the real one."""
+    package = tmp_path / "ray" / "_private"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "worker.py").write_text(textwrap.dedent(RAY.format(own=own)))
+    (tmp_path / "ray" / "__init__.py").write_text("from ray._private.worker import init\n")
+    seen = python(
+        tmp_path, "import ray\nassert ray.init() == 'context' and ray.init.__name__ == 'init'\n"
+    ).main()
+    written = [(each["engine"], each["address"]) for each in seen.all("cluster")]
+    assert written == ([] if own else [("Ray", "10.0.0.1:6379")])

@@ -272,6 +272,9 @@ def _list_words(each: Seen) -> list[str]:
 
 def _make_unmarked(members: Sequence[Seen], head: Seen) -> FoundJob:
     by_start = sorted(members, key=lambda each: (each.ticks, each.pid))
+    hosts = [each for each in by_start if each.hosts_store]
+    if len(hosts) == 1 and head not in by_start:  # rank 0 does, where no launcher does
+        by_start = [hosts[0], *(each for each in by_start if each is not hosts[0])]
     numbers = [each.local_rank for each in by_start]
     if head is by_start[0] and numbers[0] is None:
         numbers[0] = 0

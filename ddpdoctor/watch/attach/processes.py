@@ -23,7 +23,9 @@ LAUNCHER_MODULES = (
     "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "accelerate",
     "deepspeed.launcher.runner", "deepspeed.launcher.launch", "ddpdoctor", "coverage",
 )  # fmt: skip
-GROUP_THREADS = ("pt_gloo", "gloo_tcp", "pt_nccl", "pt_tcpstore")
+STORE_THREAD = "pt_tcpstore"
+"""Of the process that hosts the store in which ranks meet."""
+GROUP_THREADS = ("pt_gloo", "gloo_tcp", "pt_nccl", STORE_THREAD)
 """Beginnings of the names of threads that torch starts for a process group or its store (2.5 and later)."""
 AGENT_THREAD = "pt_elastic"
 WORKER_THREAD = "pt_data_worker"
@@ -97,6 +99,11 @@ class Seen:
     def has_group(self) -> bool:
         """Whether it has threads of a process group."""
         return any(thread.startswith(GROUP_THREADS) for thread in self.threads)
+
+    @property
+    def hosts_store(self) -> bool:
+        """Whether the store in which ranks meet is its own."""
+        return any(thread.startswith(STORE_THREAD) for thread in self.threads)
 
     @property
     def is_spawned(self) -> bool:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from ddpdoctor.evidence.job import REQUESTS, Moment
 from ddpdoctor.watch.commandline import Split
 from ddpdoctor.watch.companions import Companions, Guard
+from ddpdoctor.watch.launch.clusters import ClusterWatch
 from ddpdoctor.watch.launch.desk import Desk
 from ddpdoctor.watch.launch.guardian import Guardian, Witness
 from ddpdoctor.watch.launch.limit import Limit
@@ -100,6 +101,8 @@ class Company:
     """Takes looks at the job when somebody asks."""
     waiting: RendezvousWatch | None = None
     """Says when the rendezvous does not come about."""
+    clusters: ClusterWatch | None = None
+    """Says when the job's ranks run in a cluster that is not ours to watch."""
     monitoring: Callable[[], Monitor | None] | None = None
     """Makes what watches whether the job gets on and says when to end it."""
     comparing: Callable[[], CallWatch | None] | None = None
@@ -271,6 +274,8 @@ class _Job:
                 stopped = True
             if self._company.waiting is not None:
                 self._guard("the rendezvous", self._company.waiting.look)
+            if self._company.clusters is not None:
+                self._guard("clusters", self._company.clusters.look)
             heard = self._guard("waiting for signals", functools.partial(wait, LOOK_S)) if wait else None
             if wait is None:
                 self._guard("waiting for the job", functools.partial(_wait_for, child))

@@ -38,6 +38,7 @@ _LISTS = (
     "chain",
     "argv",
     "frames",
+    "caller",
     "parameters",
     "buffers",
     "phase",

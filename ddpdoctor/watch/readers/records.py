@@ -25,6 +25,7 @@ from ddpdoctor.facts.events import (
     AnyEvent,
     CaughtEvent,
     ChildExit,
+    Cluster,
     ExceptionEvent,
     ExitCall,
     Setting,
@@ -170,6 +171,8 @@ def advance_process(record: ProcessRecord, event: AnyEvent, shorten: Shortener) 
             backend=event.get("backend"),
             init_method=_read_method(event.get("init_method")) or record.init_method,
         )
+    if event["event"] == "cluster":
+        return dataclasses.replace(record, cluster=read_cluster(event))
     if event["event"] == "setting":
         made_by = _read_setting(event, shorten)
         return (
@@ -197,6 +200,12 @@ def advance_process(record: ProcessRecord, event: AnyEvent, shorten: Shortener) 
             record, clean_end=True, ended=done.at, milestones=(*record.milestones, done)
         )
     return record
+
+
+def read_cluster(event: Cluster) -> str:
+    """Return how a cluster is called in a sentence."""
+    address = scrub(str(event.get("address") or ""))[:SOURCE_LIMIT]
+    return f"{str(event.get('engine'))[:40]} cluster{f' at {address}' if address else ''}"
 
 
 def _read_setting(event: Setting, shorten: Shortener) -> SettingChange | None:

@@ -28,7 +28,8 @@ class Group:
     @property
     def ranks(self) -> RankSet:
         """Ranks of the processes."""
-        return RankSet(each.rank for each in self.failures if each.rank is not None)
+        known = [each.rank for each in self.failures if each.rank is not None]
+        return RankSet([*known, *(rank for each in self.failures for rank in each.told)])
 
 
 @dataclass(slots=True)

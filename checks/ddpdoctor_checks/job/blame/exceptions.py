@@ -44,6 +44,8 @@ _DEADLY = (ABRT, BUS, KILL, SEGV)
 _REMOTE = ("RemoteTraceback", "_RemoteTraceback")
 """Of multiprocessing.pool, and of concurrent.futures and joblib."""
 _WORKER_PIDS = re.compile(r"DataLoader worker \(pid(?:\(s\))? (\d[\d, ]{0,200})\)")
+_SNIPPET = re.compile(r"^\[Rank (?P<ranks>\d[\d,]{0,400}) Error Snippet\]:\n", re.MULTILINE)
+"""Before the traceback of each rank in Ray Train's error (ray/train/v2, worker_group/poll.py)."""
 _ENDING = re.compile(r"(^|\.)(KeyboardInterrupt|SignalException|ChildFailedError)$")
 """Exceptions of processes that were told to end, or that report others."""
 
@@ -58,6 +60,8 @@ class _Told:
     frames: tuple[Frame, ...]
     entry: TextEntry | None
     groups: dict[str, str]
+    ranks: tuple[int, ...] = ()
+    """Of which the exception says that they raised it."""
 
     @property
     def complains(self) -> bool:
@@ -71,7 +75,17 @@ OF_OTHERS = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError",
 
 
 def _read(record: ExceptionRecord) -> _Told:
-    kind, message, frames = record.type, record.message, record.frames
+    """Read an exception; of several ranks that one quotes, the first that does not complain of another."""
+    parts = _SNIPPET.split(record.message)
+    told = [
+        replace(_read_one(record, text), ranks=tuple(int(rank) for rank in ranks.split(",") if rank))
+        for ranks, text in zip(parts[1::2], parts[2::2], strict=True)
+    ]
+    return next((each for each in told if not each.complains), told[0] if told else _read_one(record))
+
+
+def _read_one(record: ExceptionRecord, text: str | None = None) -> _Told:
+    kind, message, frames = record.type, record.message if text is None else text, record.frames
     if "Traceback (most recent call last)" in message:
         inner, inner_kind, inner_message = read_traceback(message)
         if inner_kind is not None:
@@ -199,6 +213,7 @@ def _judge_exception(view: View, record: ExceptionRecord, context: Context) -> F
         entry=entry,
         groups=groups,
         note=_note(record),
+        told=shown.ranks,
         outer="" if origin is shown else describe_exception(shown.type, shown.message),
         outer_line=None if origin is shown else user_line(shown.frames),
     )

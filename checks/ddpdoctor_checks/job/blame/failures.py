@@ -82,11 +82,13 @@ class Failure:
     before: Failure | None = None
     """What had ended another thread of the process before."""
     sure: str = "high"
+    told: tuple[int, ...] = ()
+    """Ranks of which a process that is none says that they failed so."""
 
     @property
     def rank(self) -> int | None:
-        """Rank of the process."""
-        return self.view.rank
+        """Rank of the process, or the first that it speaks of."""
+        return self.view.rank if self.view.rank is not None else next(iter(self.told), None)
 
     @property
     def crash(self) -> CrashRecord | None:

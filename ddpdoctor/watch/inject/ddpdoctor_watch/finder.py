@@ -30,6 +30,7 @@ TARGETS = {
     "safetensors.torch": "patch_safetensors",
     "torch.autograd.anomaly_mode": "patch_anomaly",
     "torch.distributed.elastic.agent.server.api": "patch_agent",
+    "ray._private.worker": "patch_ray",
     "torch.distributed.elastic.agent.server.local_elastic_agent": "patch_local_agent",
 }
 """Module, and the function of `patches` or `torchpatches` that patches it."""

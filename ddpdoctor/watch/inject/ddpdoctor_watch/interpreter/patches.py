@@ -97,6 +97,37 @@ def patch_traceback(module: ModuleType) -> None:
     replace(module, "format_exception", format_exception)
 
 
+def patch_ray(module: ModuleType) -> None:
+    """See whether Ray's workers are ours to watch: those of a cluster that ran before were started by others."""
+    real_init = getattr(module, "init", None)
+    if real_init is None:
+        return
+
+    def init(*args: Any, **kwargs: Any) -> Any:
+        made = real_init(*args, **kwargs)
+        try:
+            _note_cluster(module, made)
+        except Exception as error:
+            journal.failed("ray", error)
+        return made
+
+    replace(module, "init", init)
+
+
+def _note_cluster(module: ModuleType, made: object) -> None:
+    """Write the ``cluster`` event of a program that has connected to a cluster that it did not start."""
+    node = getattr(module, "_global_node", None)
+    is_head = getattr(node, "is_head", None)
+    if type(made).__name__ == "ClientContext":  # ray://, the driver runs there too
+        own = False
+    elif callable(is_head):
+        own = bool(is_head())
+    else:
+        return
+    if not own:
+        journal.write("cluster", {"engine": "Ray", "address": str(getattr(node, "gcs_address", ""))[:200]})
+
+
 def _note_end(caller: dict[str, Any]) -> None:
     try:
         value = sys.exc_info()[1]
