@@ -144,7 +144,7 @@ class Cluster:
         end = time.monotonic() + READY_S
         states: list[str] = []
         while time.monotonic() < end:
-            said = self.hosts[0].run(["sinfo", "-h", "-N", "-o", "%T"], env=self.environment)
+            said = self.hosts[0].run(["sinfo", "-h", "-N", "-p", "all", "-o", "%T"], env=self.environment)
             states = said.stdout.split()
             if states == ["idle"] * len(self.hosts):
                 return

@@ -58,6 +58,8 @@ class Diagnosis:
     """Attempt and fingerprint of its failure, for each attempt that failed."""
     earlier: tuple[tuple[int, Group], ...] = ()
     """Other attempts that failed, and what failed first in each."""
+    all_failures: tuple[Failure, ...] = ()
+    """Of ranks, in all attempts."""
     recovered: bool = False
     """A later attempt ended well."""
     world: RankSet = field(init=False)

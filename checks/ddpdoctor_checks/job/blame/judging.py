@@ -42,6 +42,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     attempts = sorted({view.attempt for view in views.all if view.role == "rank"}) or [0]
     job = evidence.job[0] if evidence.job else None
     judged = [_judge_attempt(evidence, views, clock, attempt, job) for attempt in attempts]
+    told = tuple(failure for each in judged for failure in each.failures)
     failed = [each for each in judged if each.cause is not None]
     chosen = failed[-1] if failed else judged[-1]
     if failed and chosen is not judged[-1] and not judged[-1].failures:
@@ -52,6 +53,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     chosen.earlier = tuple(
         (each.attempt, each.cause) for each in failed if each.cause is not None and each is not chosen
     )
+    chosen.all_failures = told
     return chosen
 
 

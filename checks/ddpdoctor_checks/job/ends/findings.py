@@ -15,6 +15,7 @@ from ddpdoctor_checks.job.blame.conditions import LAUNCHERS
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.job.blame.doubts import list_doubts, lower
 from ddpdoctor_checks.job.blame.failures import Failure, Level, describe_exception
+from ddpdoctor_checks.job.blame.restarts import advise_restarts, explain_restarts
 from ddpdoctor_checks.job.blame.said import QUIET
 from ddpdoctor_checks.job.calls.first_difference import WAITED, knows_better
 from ddpdoctor_checks.job.ends.aftereffects import describe_sequence
@@ -202,7 +203,7 @@ def make_finding(diagnosis: Diagnosis, group: Group, describe: Describe) -> Find
             replace(item, ranks=None) if clause.nobody else item
             for item in _seen(diagnosis, group, clause, cause)
         ),
-        fix=tuple(clause.fix),
+        fix=(*clause.fix, *([advise_restarts()] if cause and explain_restarts(diagnosis) else [])),
         details={**_details(diagnosis, group, cause), **clause.details},
         confidence=lower(clause.confidence or group.first.sure)
         if doubts
@@ -418,6 +419,7 @@ def _seen(diagnosis: Diagnosis, group: Group, clause: Clause, cause: bool) -> It
             at = f" at {place.file}:{place.line}" if place is not None else ""
             text = f"another failure in attempt {attempt}: {other.first.words}{at}"
             yield EvidenceItem("restart", text, other.ranks or None)
+        yield from explain_restarts(diagnosis)
 
 
 def describe_victims(diagnosis: Diagnosis) -> Iterator[EvidenceItem]:

@@ -10,6 +10,7 @@ from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, diagnosis, once
 from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.job.blame.failures import OWN
 from ddpdoctor_checks.job.blame.judging import diagnose
+from ddpdoctor_checks.job.blame.restarts import advise_restarts, describe_store, restarted_into_store
 from ddpdoctor_checks.job.hangs.beside import find_beside
 from ddpdoctor_checks.job.hangs.broken_links import find_network
 from ddpdoctor_checks.job.hangs.creations import find_crossed
@@ -53,7 +54,7 @@ def judge_look(evidence: Evidence) -> Finding | None:
         if found is None:
             stall = find_stall(reading, look.stage) or find_starting(reading, look.stage)
             found = _behind_thread(stall, evidence)
-        found = _behind_failure(found, reading, evidence)
+        found = _behind_restart(_behind_failure(found, reading, evidence), reading, evidence)
     if found is not None and look.stage == "withdrawn":
         return dataclasses.replace(found, state="withdrawn", severity="info", decisive=False)
     return found
@@ -92,6 +93,17 @@ def _behind_failure(found: Finding | None, reading: Reading, evidence: Evidence)
         return found
     seen = EvidenceItem("exception", f"rank {failed[0].rank} failed there afterwards: {failed[0].type}")
     return dataclasses.replace(found, role="consequence", decisive=False, evidence=(*found.evidence, seen))
+
+
+def _behind_restart(found: Finding | None, reading: Reading, evidence: Evidence) -> Finding | None:
+    """Say of ranks that hang in init_process_group after a restart what the attempt before may have to do with it."""
+    living = [place for place in reading.places if place.kind != "gone"]
+    meeting = all(place.call is not None and place.call.op == INIT for place in living)
+    if found is None or not meeting or not restarted_into_store(evidence, (p.stand.pid for p in living)):
+        return found
+    return dataclasses.replace(
+        found, evidence=(*found.evidence, describe_store()), fix=(advise_restarts(), *found.fix)
+    )
 
 
 @diagnosis(
