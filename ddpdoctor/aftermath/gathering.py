@@ -17,6 +17,7 @@ from ddpdoctor.aftermath.timeline import join_timelines
 from ddpdoctor.evidence import Evidence, merge_evidence
 from ddpdoctor.evidence.bundle import renumber_node
 from ddpdoctor.evidence.nodes import describe_launch, join_evidence
+from ddpdoctor.evidence.rounds import number_rounds
 
 
 def gather(sources: Sources, *, stdin: io.BufferedIOBase | None = None) -> Evidence | None:
@@ -59,7 +60,7 @@ def gather(sources: Sources, *, stdin: io.BufferedIOBase | None = None) -> Evide
         ends = (dataclasses.replace(ends[0], timeline=timeline), *ends[1:])
     if ends and lost and parts[0] is not logged:
         ends = (dataclasses.replace(ends[0], lost=(*ends[0].lost, *lost)), *ends[1:])
-    return dataclasses.replace(whole, job=ends)
+    return number_rounds(dataclasses.replace(whole, job=ends))
 
 
 def _join_known(parts: Sequence[Evidence], names: Sequence[str]) -> tuple[list[Evidence], list[str]]:

@@ -121,6 +121,7 @@ def run(options: argparse.Namespace) -> int:
     """Launch, watch, judge, show; return what the launched command would have returned."""
     from ddpdoctor.cli.display import Display, complain
     from ddpdoctor.cli.together import find_others
+    from ddpdoctor.evidence.rounds import number_rounds
     from ddpdoctor.watch.commandline import find_misplaced
     from ddpdoctor.watch.launch.clusters import ClusterWatch
     from ddpdoctor.watch.launch.desk import Desk
@@ -196,6 +197,7 @@ def run(options: argparse.Namespace) -> int:
             evidence = together.join(_gather(first, options), failed=code != 0)
             if evidence is None:
                 return code
+            evidence = number_rounds(evidence)
             report = _report(evidence, first.result, started, options, tools)
             if not together.is_one_of_many:
                 report = _look_again(first, report, started, options, tools)

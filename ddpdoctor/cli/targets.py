@@ -54,9 +54,10 @@ def frames_of(pids: Sequence[int]) -> dict[int, tuple[Frame, ...]]:
 def _say_none(jobs: Sequence[FoundJob], processes: dict[int, Seen]) -> DoctorError:
     if jobs:
         return DoctorError(
-            f"{count(len(jobs), 'job')} {'runs' if len(jobs) == 1 else 'run'} here, and may not be read by this user",
+            f"{count(len(jobs), 'job')} {'runs' if len(jobs) == 1 else 'run'} here, and may not be read "
+            + ("from this container" if os.geteuid() == 0 else "by this user"),
             context="\n  ".join(describe_job(job) for job in jobs[:JOBS_SHOWN]),
-            hint=f"sudo ddpdoctor attach {jobs[0].pid}",
+            hint=_advise_access(f"ddpdoctor attach {jobs[0].pid}"),
         )
     hidden = sum(1 for seen in processes.values() if seen.python and not seen.readable)
     context = (
@@ -68,8 +69,17 @@ def _say_none(jobs: Sequence[FoundJob], processes: dict[int, Seen]) -> DoctorErr
     return DoctorError(
         "no distributed job was found on this host",
         context=context,
-        hint="sudo ddpdoctor attach" if hidden else "ddpdoctor attach PID, with a process of the job",
+        hint=_advise_access("ddpdoctor attach")
+        if hidden
+        else "ddpdoctor attach PID, with a process of the job",
     )
+
+
+def _advise_access(command: str) -> str:
+    """Return what lets us read other processes: root who may not is in a container without the capability."""
+    if os.geteuid() != 0:
+        return f"sudo {command}"
+    return "give this container SYS_PTRACE: kubectl debug --profile=sysadmin, docker run --cap-add SYS_PTRACE"
 
 
 def _say_unknown(pid: int, processes: dict[int, Seen], jobs: Sequence[FoundJob]) -> DoctorError:
@@ -84,7 +94,7 @@ def _say_unknown(pid: int, processes: dict[int, Seen], jobs: Sequence[FoundJob])
     if not seen.readable:
         return DoctorError(
             f"process {pid} belongs to {seen.user}, and its environment may not be read",
-            hint=f"sudo ddpdoctor attach {pid}",
+            hint=_advise_access(f"ddpdoctor attach {pid}"),
         )
     return UsageError(
         f"process {pid} ({name_script(seen.command)}) belongs to no distributed job",

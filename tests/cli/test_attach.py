@@ -284,8 +284,9 @@ def test_a_process_of_no_job_is_refused(
     assert "belongs to no distributed job" in err
 
 
+@pytest.mark.parametrize(("uid", "who"), [(1000, "by this user"), (0, "from this container")])
 def test_jobs_of_others_are_listed_with_what_to_type(
-    start: Start, only: Callable[[list[int]], None], monkeypatch: pytest.MonkeyPatch
+    start: Start, only: Callable[[list[int]], None], monkeypatch: pytest.MonkeyPatch, uid: int, who: str
 ) -> None:
     from dataclasses import replace
 
@@ -295,9 +296,13 @@ def test_jobs_of_others_are_listed_with_what_to_type(
     (job,) = find_jobs(processes, lambda _: {})
     hidden = tuple(replace(rank, seen=replace(rank.seen, readable=False)) for rank in job.ranks)
     monkeypatch.setattr(targets, "find_jobs", lambda *_: [replace(job, ranks=hidden)])
-    with pytest.raises(DoctorError, match="1 job runs here, and may not be read by this user") as told:
+    monkeypatch.setattr("os.geteuid", lambda: uid)
+    with pytest.raises(DoctorError, match=f"1 job runs here, and may not be read {who}") as told:
         targets.find_targets(None)
-    assert told.value.hint == f"sudo ddpdoctor attach {pids[0]}"
+    if uid:
+        assert told.value.hint == f"sudo ddpdoctor attach {pids[0]}"
+    else:
+        assert "give this container SYS_PTRACE" in (told.value.hint or "")
 
 
 def test_a_reader_that_goes_away_is_no_error(start: Start) -> None:

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -196,22 +197,27 @@ def find_port() -> int:
         return int(free.getsockname()[1])
 
 
+def listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
 @pytest.fixture
 def cluster() -> Iterator[dict[str, str]]:
     """Start a Ray cluster that knows nothing of ddpdoctor."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("ray is not installed")
     port = find_port()
-    start = ["ray", "start", "--head", "--num-cpus", "2", "--port", str(port), "--include-dashboard=false"]
+    start = ["ray", "start", "--head", "--num-cpus", "2", "--port", str(port), "--include-dashboard=false",
+             "--node-ip-address", "127.0.0.1"]  # fmt: skip
     job = subprocess.Popen(
         [*start, "--block"], env=variables(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    address = {"RAY_ADDRESS": f"127.0.0.1:{port}"}
-    status = ["ray", "status", "--address", address["RAY_ADDRESS"]]
     try:
-        while subprocess.run(status, env=variables(), capture_output=True, check=False).returncode:
+        while not listens(port):
             assert job.poll() is None, "the cluster did not start"
-        yield address
+            time.sleep(0.2)
+        yield {"RAY_ADDRESS": f"127.0.0.1:{port}"}
     finally:
         job.terminate()
         job.wait()

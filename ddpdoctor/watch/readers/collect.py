@@ -20,6 +20,7 @@ from ddpdoctor.evidence.job import (
     TextMatch,
     WrapperFacts,
 )
+from ddpdoctor.evidence.rounds import tell_rounds
 from ddpdoctor.evidence.standstill import Stand, Standstill
 from ddpdoctor.evidence.training import Training
 from ddpdoctor.facts import training_events
@@ -138,10 +139,15 @@ def collect_training(paths: Sequence[Path]) -> tuple[Training | None, list[str]]
 
 def _fold_training(node: int, shorten: Shortener, found: Collected, seen: _Seen) -> None:
     """Compare what the ranks of the last attempt wrote of their training."""
-    last = max((process.attempt for process, _ in seen.training.values()), default=0)
+    rounds = tell_rounds(process for process, _ in seen.training.values())
+
+    def attempt_of(process: ProcessRecord) -> int:
+        return rounds.get((process.node, process.pid), process.attempt)
+
+    last = max((attempt_of(process) for process, _ in seen.training.values()), default=0)
     reader = TrainingReader(shorten)
     for path, (process, events) in seen.training.items():
-        if process.attempt == last and process.rank is not None and process.is_rank:
+        if attempt_of(process) == last and process.rank is not None and process.is_rank:
             reader.add(process.rank, path, events, process.world_size or 0)
     training = reader.fold(node)
     if training is not None:

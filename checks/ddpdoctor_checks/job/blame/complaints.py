@@ -311,6 +311,13 @@ def _is_hung_up(diagnosis: Diagnosis) -> bool:
     return any(text.entry in ("agent-hung-up", "agent-passes-hangup") for text in texts)
 
 
+def _starts_anew(diagnosis: Diagnosis, ended: Sequence[Failure]) -> bool:
+    """Whether the launcher ended the ranks to start them again: with a node that has joined."""
+    senders = [each.view.process.signal_sender or "" for each in ended if each.view.process is not None]
+    later = any(view.attempt > diagnosis.attempt for view in diagnosis.views.ranks)
+    return later and bool(senders) and all(sender.startswith("agent") for sender in senders)
+
+
 def _judge_ended(diagnosis: Diagnosis, ended: Sequence[Failure]) -> None:
     """All ranks were told to end: by whom, and was it the terminal?"""
     signals = {each.view.process.signal for each in ended if each.view.process is not None}
@@ -321,6 +328,8 @@ def _judge_ended(diagnosis: Diagnosis, ended: Sequence[Failure]) -> None:
         diagnosis.cause = Group("ENV012", Level.ENDED, list(ended), ended[0])
         return
     if job is not None and (job.stopped or job.interrupted is not None):
+        return
+    if _starts_anew(diagnosis, ended):
         return
     told = any(find_entry(text.entry).id == "agent-signalled" for text in texts)
     if TERM in signals or told or (job is not None and job.signal == TERM):
