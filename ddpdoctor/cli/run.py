@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import os
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -197,7 +198,7 @@ def run(options: argparse.Namespace) -> int:
             evidence = together.join(_gather(first, options), failed=code != 0)
             if evidence is None:
                 return code
-            evidence = number_rounds(evidence)
+            evidence = _ask_scheduler(number_rounds(evidence))
             report = _report(evidence, first.result, started, options, tools)
             if not together.is_one_of_many:
                 report = _look_again(first, report, started, options, tools)
@@ -223,6 +224,18 @@ def _gather(first: First, options: argparse.Namespace) -> Evidence:
 
     evidence = make_evidence(first.result, first.directory, options.split, first.applied.told)
     return add_nodes(first.directory.kept, evidence)
+
+
+def _ask_scheduler(evidence: Evidence) -> Evidence:
+    """Return the evidence of a job that was told to end with why, as far as its scheduler says."""
+    from ddpdoctor.gather.slurm import ask_why_ended
+
+    if not any(end.interrupted and end.interrupted != "SIGINT" for end in evidence.job):
+        return evidence
+    why = ask_why_ended(os.environ)
+    return dataclasses.replace(
+        evidence, job=tuple(dataclasses.replace(end, ended_by=why) for end in evidence.job)
+    )
 
 
 def _look_again(

@@ -325,6 +325,8 @@ class JobEnd:
     lost: tuple[str, ...] = ()
     """What the watcher lost: disk full, output cut, processes not watched; one sentence each."""
     interrupted: str | None = None
+    ended_by: str | None = None
+    """Why the scheduler told it to end, where that could be asked."""
     toggles: dict[str, str] = field(default_factory=dict)
     """Debug variables that ddpdoctor put into the job's environment because it was asked to."""
     stopped: bool = False

@@ -42,11 +42,13 @@ REASON_WIDTH = 100
 
 def describe_stop(evidence: Evidence) -> str | None:
     """Return words on who told the watched job to end; None where nobody did, or where it then ended well."""
-    ended = (end.interrupted for end in evidence.job if end.interrupted in REQUESTS and end.exit_code != 0)
-    signal = next(ended, None)
-    if signal is None:
+    ended = next((e for e in evidence.job if e.interrupted in REQUESTS and e.exit_code != 0), None)
+    if ended is None:
         return None
-    return f"interrupted by the user ({signal})" if signal == "SIGINT" else f"told to end by {signal}"
+    why = f": {ended.ended_by}" if ended.ended_by else ""
+    if ended.interrupted == "SIGINT":
+        return f"interrupted by the user (SIGINT){why}"
+    return f"told to end by {ended.interrupted}{why}"
 
 
 def name_good(command: str) -> str:

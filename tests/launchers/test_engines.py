@@ -39,10 +39,11 @@ def train(mode):
         raise ValueError("bad batch")  # raise
     if mode == "kill" and rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)  # kill
-    if mode == "order" and rank == 1:
-        dist.barrier()  # order
-    if mode == "order" and rank == 0:
-        dist.all_reduce(torch.ones(4))
+    if mode == "order":
+        if rank == 1:
+            dist.barrier()  # order
+        else:
+            dist.all_reduce(torch.ones(4))
     if mode == "sizes":
         dist.all_reduce(torch.ones(64 if rank else 1))  # sizes
     dist.barrier()

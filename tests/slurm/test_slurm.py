@@ -154,3 +154,49 @@ def test_check_under_srun_is_healthy_and_prints_once(
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["verdict"]["status"] == "healthy"
     assert [node["ranks"] for node in report["world"]["nodes"]] == ranks
+
+
+PREEMPTION = """\
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=low Nodes=ALL PriorityTier=1 OverSubscribe=NO PreemptMode={mode} GraceTime={grace}
+PartitionName=high Nodes=ALL PriorityTier=10 OverSubscribe=NO PreemptMode=OFF"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("mode", "grace", "why"),
+    [("REQUEUE", 0, "Slurm queued the job again"), ("CANCEL", 20, "Slurm preempted the job")],
+)
+def test_preemption_is_said_and_the_second_attempt_stands_by_itself(
+    tmp_path: Path, mode: str, grace: int, why: str
+) -> None:
+    reason = unavailable_reason()
+    if reason is not None:
+        pytest.skip(reason)
+    folder = write_program(tmp_path)
+    doctor = " ".join((*RUN, *PROGRAM))
+    (folder / "job.sh").write_text(
+        "#!/bin/sh\n"
+        f"export MASTER_ADDR=node-a MASTER_PORT={free_port()}\n"
+        f"srun {doctor} $([ ${{SLURM_RESTART_COUNT:-0}} = 0 ] && echo loop || echo ok)\n"
+    )
+    batch = ["sbatch", "--requeue", "-p", "low", *EACH, "--exclusive", "-o", "out", "--open-mode=append"]
+    with Cluster(2, PREEMPTION.format(mode=mode, grace=grace)) as cluster:
+        cluster.run([*batch, "job.sh"], folder)
+        wait_for_ranks(folder, 2)
+        cluster.run(["srun", "-p", "high", *EACH, "--exclusive", "true"], folder)
+        cluster.run(
+            ["scontrol", "update", "JobId=1", "StartTime=now"], folder
+        )  # it waits for two minutes else
+        end = time.monotonic() + LIMIT_S
+        while cluster.run(["squeue", "-h", "-j", "1"], folder).stdout.strip() and time.monotonic() < end:
+            time.sleep(0.5)
+    said = (folder / "out").read_text()
+    assert f"told to end by SIGTERM: {why}" in " ".join(said.split()), said
+    assert read_report(folder, "slurm-1.0")["verdict"]["status"] == "unknown"
+    again = sorted(path.name for path in (folder / "ddpdoctor-runs").glob("*restart*"))
+    assert again == (["slurm-1.0-restart-1"] if mode == "REQUEUE" else [])
+    if again:
+        assert read_report(folder, again[0])["verdict"]["status"] == "healthy"
+        assert count_verdicts(said) == 2
