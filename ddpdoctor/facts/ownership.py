@@ -31,6 +31,8 @@ _SHARED_BINS = ("/bin/", "/usr/bin/", "/usr/local/bin/")
 """Folders of programs in which users put their own beside those of packages."""
 _TYPED = ("<stdin>", "<console>", "<input>", "<ipython-input-")
 """What a user typed: at a prompt, or into a cell of a notebook."""
+_COMPILED = (".pyx", ".pxi", ".pxd")
+"""Cython's sources, which tracebacks name relative to where the package was built; Python code calls what they make."""
 _COMMAND = "<string>"
 """``python -c``, but also what dataclasses and namedtuples generate."""
 
@@ -95,6 +97,8 @@ def find_owner(path: str, roots: Roots = UNKNOWN) -> str:
         typed = path.startswith(_TYPED) or (roots.command and path == _COMMAND)
         return USER if typed else PYTHON
     path = path.replace("\\", "/")
+    if path.endswith(_COMPILED):
+        return PACKAGE
     if roots.ours and path.startswith(roots.ours):
         return USER if _DEMOS in path else OURS
     parts = path.split("/")

@@ -58,6 +58,7 @@ USERS = (
     "/tmp/ipykernel_4711/1234567.py",
 )
 LIBRARIES = (
+    ("python/ray/includes/common.pxi", PACKAGE),
     ("/opt/conda/lib/python3.11/site-packages/torch/nn/modules/module.py", TORCH),
     ("/opt/conda/lib/python3.11/site-packages/torch/any/thing.py", TORCH),
     ("/opt/conda/lib/python3.11/site-packages/accelerate/accelerator.py", PACKAGE),

@@ -64,6 +64,8 @@ class Model(lightning.LightningModule):
                 raise ValueError("bad batch")  # FAULT
             if mode == "kill":
                 os.kill(os.getpid(), 9)  # KILL
+            if mode == "hang":
+                torch.distributed.barrier()  # OTHER
             if mode == "sleep":
                 Path("sleeping").touch()
                 time.sleep(10_000)  # SLEEP

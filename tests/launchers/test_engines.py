@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,7 +138,8 @@ def run(folder: Path, launcher: str, mode: str, **more: str) -> dict[str, Any]:
 
 def variables(**more: str) -> dict[str, str]:
     scripts = os.path.dirname(sys.executable)
-    known = {"DS_ACCELERATOR": "cpu", "RAY_TRAIN_V2_ENABLED": "1", "OMP_NUM_THREADS": "1", **more}
+    ray = {"RAY_TRAIN_V2_ENABLED": "1", "RAY_AUTH_MODE": "disabled"}
+    known = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", **ray, **more}
     return {**os.environ, **known, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
 
 
@@ -198,9 +201,9 @@ def find_port() -> int:
         return int(free.getsockname()[1])
 
 
-def listens(port: int) -> bool:
+def listens(address: str, port: int) -> bool:
     with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
+        return client.connect_ex((address, port)) == 0
 
 
 @pytest.fixture
@@ -208,20 +211,39 @@ def cluster() -> Iterator[dict[str, str]]:
     """Start a Ray cluster that knows nothing of ddpdoctor."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("ray is not installed")
+    ask = [sys.executable, "-c", "import ray; print(ray.util.get_node_ip_address())"]
+    address = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
     port = find_port()
-    start = ["ray", "start", "--head", "--num-cpus", "2", "--port", str(port), "--include-dashboard=false",
-             "--node-ip-address", "127.0.0.1"]  # fmt: skip
+    folder = tempfile.mkdtemp(
+        prefix="ray-", dir="/tmp"
+    )  # its sockets have short names, and `auto` is not changed
+    start = [
+        "ray",
+        "start",
+        "--head",
+        "--block",
+        "--num-cpus",
+        "2",
+        "--port",
+        str(port),
+        "--temp-dir",
+        folder,
+    ]
     job = subprocess.Popen(
-        [*start, "--block"], env=variables(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [*start, "--include-dashboard=false"],
+        env=variables(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
-        while not listens(port):
+        while not listens(address, port):
             assert job.poll() is None, "the cluster did not start"
             time.sleep(0.2)
-        yield {"RAY_ADDRESS": f"127.0.0.1:{port}"}
+        yield {"RAY_ADDRESS": f"{address}:{port}"}
     finally:
         job.terminate()
         job.wait()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.long

@@ -70,6 +70,17 @@ def test_mismatch_is_named_while_the_job_lives(tmp_path: Path, launcher: str) ->
 
 
 @pytest.mark.long
+def test_a_collective_against_a_backward_is_named_while_the_job_lives(tmp_path: Path) -> None:
+    """Lightning's rank 0 waits in DistributedDataParallel's backward, which only C++ calls in."""
+    code, report, said = watch(tmp_path, "lightning", "hang")
+    assert code == 1, said
+    assert [finding["code"] for finding in report["findings"]] == ["COL002"], said
+    assert (report["findings"][0]["ranks"], report["job"]["stopped_by"]) == ([1], "ddpdoctor")
+    assert report["findings"][0]["where"][0]["line"] == line_of("light.py", "OTHER")
+    assert "rank 0 waits in the backward of DistributedDataParallel" in report["findings"][0]["message"]
+
+
+@pytest.mark.long
 @pytest.mark.skipif(find_py_spy() is None, reason="no py-spy")
 def test_attach_finds_a_first_rank_that_started_the_others(tmp_path: Path) -> None:
     out = write_programs(tmp_path) / "out"

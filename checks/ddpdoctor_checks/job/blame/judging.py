@@ -75,13 +75,13 @@ def _judge_attempt(
         diagnosis.failures = failures
     single_out_hangups(diagnosis)
     _follow_own_timeouts(diagnosis)
-    own = _doubt_kills([each for each in failures if each.level in OWN])
+    stop = _find_stop(evidence, clock)
+    own = _doubt_kills([each for each in failures if each.level in OWN and not _is_after(each, stop)])
     if not own:
         rest = [view for view in views.others if view.attempt in (attempt, 0)]
         beside = [failure for view in rest if (failure := judge_view(view, context)) is not None]
         if job is None or job.exit_code != 0 or job.signal is not None:
-            stop = _find_stop(evidence, clock)
-            beside = [each for each in beside if stop is None or each.at is None or each.at < stop]
+            beside = [each for each in beside if not _is_after(each, stop)]
             own = [each for each in beside if each.level in OWN and not _passes_on(each, failures)]
             diagnosis.beside = [each for each in beside if each.code is not None]
     _choose(diagnosis, own)
@@ -113,6 +113,11 @@ def _find_stop(evidence: Evidence, clock: Clock) -> float | None:
         if look.stopped and look.stands
     ]
     return min(stops, default=None)
+
+
+def _is_after(failure: Failure, stop: float | None) -> bool:
+    """Whether a process failed after ddpdoctor had begun to end the job."""
+    return stop is not None and failure.at is not None and failure.at >= stop
 
 
 def _passes_on(beside: Failure, failures: Sequence[Failure]) -> bool:
