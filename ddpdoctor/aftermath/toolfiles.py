@@ -21,8 +21,8 @@ SIZE_LIMIT = 16 << 20
 MOST_TOLD = 200
 
 _GPU = re.compile(r"^GPU (?P<bus>[\dA-Fa-f]{4,8}:[\dA-Fa-f]{2}:[\dA-Fa-f]{2}\.\d)")
-_ROW = re.compile(r"^(?P<indent> {0,40})(?P<name>[^:\n]{1,60}?) {0,60}: (?P<value>.{1,100})$")
-_HEAD = re.compile(r"^(?P<indent> {0,40})(?P<name>[^:\n]{1,60}?) {0,40}$")
+_ROW = re.compile(r"^(?P<indent> {0,40})(?P<name>[^ :\n][^:\n]{0,119}): (?P<value>.{1,100})$")
+_HEAD = re.compile(r"^(?P<indent> {0,40})(?P<name>[^ :\n][^:\n]{0,99})$")
 _DIAG = re.compile(
     r"^\|\W{0,3}(?P<test>[\w][\w /()-]{1,40}?) {1,40}\| Fail\w{0,3}"
     r"(?: - (?:GPUs?|All)?:? ?(?P<gpus>[\d, ]{0,80}))?"
@@ -85,9 +85,9 @@ def _read_smi(text: str) -> Iterator[Told]:
         while path[-1][0] >= indent:
             path.pop()
         if head is not None and head["name"]:
-            path.append((indent, head["name"]))
+            path.append((indent, head["name"].rstrip()))
         elif row is not None:
-            words = _judge_smi([name for _, name in path], row["name"], row["value"].strip())
+            words = _judge_smi([name for _, name in path], row["name"].rstrip(), row["value"].strip())
             if words:
                 yield number, f"GPU {bus}: {words}"
 

@@ -214,7 +214,7 @@ def _list_files(paths: Sequence[Path], found: Collected) -> Iterator[tuple[Path,
     count = 0
     for number, path in enumerate(paths):
         top = f"files/{number}-{path.resolve().name}"
-        for file, name in _walk(path, top) if path.is_dir() else [(path, top)]:
+        for file, name in _walk(path, top) if os.path.isdir(path) else [(path, top)]:
             try:
                 about = file.stat()
             except OSError as problem:
@@ -236,11 +236,11 @@ def _walk(top: Path, name: str) -> Iterator[tuple[Path, str]]:
     for folder, folders, files in os.walk(top):
         here = Path(folder)
         inside = here.relative_to(top)
-        folders[:] = sorted(each for each in folders if not (here / each).is_symlink())
+        folders[:] = sorted(each for each in folders if not os.path.islink(here / each))
         if len(inside.parts) >= DEEPEST:
             folders.clear()
         for each in sorted(files):
-            if not (here / each).is_symlink():
+            if not os.path.islink(here / each):
                 yield here / each, (Path(name) / inside / each).as_posix()
 
 
