@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +20,7 @@ from benchmarks.machine import describe_machine
 from tests.faults.reading import HEADING, make_section, read_cases, try_programs
 from tests.faults.score import Score, score_trial
 from tests.faults.trial import DOCTOR, Trial, fails_as_told, find_obstacle, try_case, try_plain
-from tests.faults.truth import Truth, load_all
+from tests.faults.truth import HALVES, Truth, find_half, load_all
 from tests.parts import replace_part, take_parts
 
 COLUMNS = (
@@ -48,6 +49,10 @@ alarm is any further warning or error whose code the truth does not allow. A das
 ARGS="--only hangs"` measures to the printed line); those that are no proof are given `--stall-after 4 --hang-timeout 8`,
 and count to the end that the latter asks for. *s*: the whole, with the start of the job.
 """
+HALVES_HEAD = """\
+Measured on {today}, {cases} cases. Rules were written with those of the cases in view whose name has an even CRC-32 (*seen*), and
+with the others hidden; scripts and truths were written before, by somebody who had not seen the rules."""
+_COUNT = re.compile(r"\d+ of \d+|\d+ in \d+|on \d+ of \d+")
 PROOF_S = 3.0
 """A provable deadlock is to be named within so long of the last rank blocking."""
 
@@ -79,7 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         score = score_trial(truth, trial)
         _print_row(score)
         scores = sorted([*scores, score], key=lambda each: places[each.name])
-        if options.markdown is not None:  # each time: a run that is cut leaves what it has seen
+        if (
+            options.markdown is not None and options.halves is None
+        ):  # each time: a run that is cut leaves what it has seen
             page = make_page(scores, left_out) + others
             options.markdown.write_text(replace_part(page, section))
         if options.outputs is not None:
@@ -87,6 +94,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             (options.outputs / f"{truth.name}.txt").write_text(trial.output)
             (options.outputs / f"{truth.name}.json").write_text(json.dumps(trial.report, indent=1))
     print("\n".join(["", *summarise(scores), *(f"left out: {text}" for text in left_out)]))
+    if options.halves is not None:
+        part = make_halves(options.halves, scores)
+        print(part)
+        if options.markdown is not None:
+            options.markdown.write_text(replace_part(old, part))
     return 0 if all(score.is_right for score in scores) else 1
 
 
@@ -147,6 +159,29 @@ def make_page(scores: Sequence[Score], left_out: Sequence[str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def make_halves(title: str, scores: Sequence[Score]) -> str:
+    """Return a part of the page: counts for the half of some cases that rules were written with, and for the other."""
+    halves = {half: [score for score in scores if find_half(score.name) == half] for half in HALVES}
+    rows = [dict(_name_count(row) for row in summarise(own)) for own in halves.values()]
+    names = dict.fromkeys(name for row in rows for name in row)
+    table = [_join(["", *halves]), _join(["---"] * (1 + len(halves)))]
+    table += [_join([name, *(row.get(name, "-") for row in rows)]) for name in names]
+    wrong = [
+        f"* `{score.name}` ({score.expected}): {'; '.join(score.notes)}"
+        for score in halves["seen"]
+        if score.notes
+    ]
+    today = datetime.now(timezone.utc).date().isoformat()
+    parts = [f"## {title}", HALVES_HEAD.format(today=today, cases=len(scores)), "\n".join(table)]
+    return "\n\n".join([*parts, *(["Not right in the seen half:", "\n".join(wrong)] if wrong else [])]) + "\n"
+
+
+def _name_count(row: str) -> tuple[str, str]:
+    """Part ``right class 3 of 4`` into its name and its count."""
+    found = _COUNT.search(row)
+    return (row[: found.start()].strip(), row[found.start() :]) if found else (row, "")
+
+
 def _check_plain(truths: Sequence[Truth], left_out: Sequence[str], jobs: int) -> int:
     wrong = 0
     for truth, trial in _try_all(truths, try_plain, jobs):
@@ -204,6 +239,11 @@ def _make_parser() -> argparse.ArgumentParser:
         "--jobs", type=int, default=2, metavar="N", help="cases that mostly wait run so many at once (2)"
     )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there as well")
+    parser.add_argument(
+        "--halves",
+        metavar="TITLE",
+        help="count the cases' two halves apart, in a part of the page of this title",
+    )
     parser.add_argument("--outputs", type=Path, metavar="DIR", help="keep what each case printed")
     return parser
 

@@ -11,7 +11,7 @@ import pytest
 from tests.faults import accuracy
 from tests.faults.score import Score, score_trial
 from tests.faults.trial import Trial, find_obstacle, try_case
-from tests.faults.truth import Truth, load_all, load_truth
+from tests.faults.truth import HALVES, Truth, find_half, load_all, load_truth
 from tests.watch.launching import alive, wait_for
 
 TRUTH = Truth(
@@ -185,3 +185,12 @@ def test_the_page_counts_what_was_right_and_names_what_was_not() -> None:
     assert "| made-up | ERR001 | ERR001 | yes | yes | **no** | yes | yes | yes | - | - | 1.0 |\n" in page
     assert "* `made-up`: ranks [0], expected [1]; victims [0] named\n" in page
     assert "* shm: needs root\n" in page
+
+
+def test_halves_are_counted_apart() -> None:
+    scores = [score_trial(TRUTH, Trial(1, 1.0, "", None)), score_trial(HEALTHY, Trial(0, 1.0, "", None))]
+    part = accuracy.make_halves("Sharded training", scores)
+    assert {find_half(each.name) for each in scores} <= set(HALVES)
+    assert part.startswith("## Sharded training\n")
+    seen = [each for each in scores if find_half(each.name) == "seen" and each.detected is not None]
+    assert f"| detected | 0 of {len(seen)} | 0 of {1 - len(seen)} |" in part
