@@ -33,6 +33,12 @@ class Layout:
         """Return the sets of ranks that dimensions of some roles connect."""
         return _connect(group for axis in self.axes if axis.role in roles for group in axis.groups)
 
+    def part(self, ranks: RankSet) -> list[RankSet]:
+        """Part ranks into those that strategies connect with each other; a pipeline connects none."""
+        known = [a for a in self.axes if a.role == strategies.DATA or a.strategy in strategies.STRATEGIES]
+        own = [[rank for rank in group if rank in ranks] for axis in known for group in axis.groups]
+        return _connect([RankSet([rank]) for rank in ranks] + [RankSet(each) for each in own if each])
+
     def is_known(self, ranks: RankSet) -> bool:
         """Whether it can be told of all of some ranks which of them must read different samples.
 

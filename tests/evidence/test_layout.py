@@ -60,3 +60,18 @@ def test_nodes_are_joined() -> None:
     first = make_layout(seen("fully_shard", "dp", [0, 2]))
     second = make_layout(seen("fully_shard", "dp", [1, 3]))
     assert join_layouts([first, Layout(), second]).list_groups(strategies.DATA) == groups("0,2", "1,3")
+
+
+def test_stages_of_a_pipeline_are_not_connected() -> None:
+    layout = make_layout(
+        [*seen("parallelize_module", "tp", [0, 1], [2, 3]), *seen("group", "pp", [0, 2], [1, 3])]
+    )
+    assert layout.part(RankSet([0, 2])) == groups("0", "2")
+    assert layout.part(RankSet([0, 1])) == groups("0-1")
+
+
+def test_replicas_of_a_piece_are_connected_by_their_data_dimension() -> None:
+    layout = make_layout(
+        [*seen("parallelize_module", "tp", [0, 1], [2, 3]), *seen("fully_shard", "dp", [0, 2], [1, 3])]
+    )
+    assert layout.part(RankSet([0, 2])) == groups("0,2")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.joined_training import join_optimizers
+from ddpdoctor.evidence.layout import Layout
 from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.training import (
     OptimizerSetup,
@@ -59,14 +60,16 @@ def list_replicas(evidence: Evidence) -> list[Replica]:
     layout = find_layout(evidence)
     by_hand = {g for axis in layout.axes if axis.strategy == strategies.BY_HAND.name for g in axis.groups}
     for setup, looks in join_optimizers(evidence.training):
-        replicas += _split(setup, looks, groups)
+        replicas += _split(setup, looks, groups, layout)
     return [replace(each, kept=True) if each.ranks in by_hand else each for each in replicas]
 
 
-def _split(setup: OptimizerSetup, looks: Sequence[StepLook], groups: Sequence[RankSet]) -> list[Replica]:
+def _split(
+    setup: OptimizerSetup, looks: Sequence[StepLook], groups: Sequence[RankSet], layout: Layout
+) -> list[Replica]:
     """Return the models of one optimizer, each over the ranks of its group, or that hold the same pieces of it."""
     if setup.peers:
-        return _split_pieces(setup, looks)
+        return _split_pieces(setup, looks, layout)
     models = {int(model): name for model, name in setup.models.items() if model.lstrip("-").isdigit()}
     others = {*models, *(each.model for look in looks for each in look.tensors)}
     wrapped = {each.number for each in setup.wrappers}
@@ -92,11 +95,14 @@ def _split(setup: OptimizerSetup, looks: Sequence[StepLook], groups: Sequence[Ra
     ]
 
 
-def _split_pieces(setup: OptimizerSetup, looks: Sequence[StepLook]) -> list[Replica]:
-    """Return the models of an optimizer whose tensors are sharded: one for each set of ranks that hold the same."""
-    sets = dict.fromkeys(
-        [*setup.peers, *(peers for look in looks for tensor in look.tensors for peers in tensor.peers)]
-    )
+def _split_pieces(setup: OptimizerSetup, looks: Sequence[StepLook], layout: Layout) -> list[Replica]:
+    """Return the models of an optimizer whose tensors are sharded: one for each set of ranks that hold the same.
+
+    Ranks whose pieces have one name belong together only where a strategy connects them: the stages of a pipeline have
+    layers of the same names.
+    """
+    peers = [*setup.peers, *(each for look in looks for tensor in look.tensors for each in tensor.peers)]
+    sets = dict.fromkeys(part for each in peers for part in layout.part(each))
     wrappers = {str(each.number): each for each in setup.wrappers}
     found = []
     for ranks in sets:
@@ -104,11 +110,13 @@ def _split_pieces(setup: OptimizerSetup, looks: Sequence[StepLook]) -> list[Repl
             kept = [
                 replace(
                     look,
-                    tensors=tuple(each for each in look.tensors if not each.peers or ranks in each.peers),
+                    tensors=tuple(
+                        each for each in look.tensors if not each.peers or _is_in(ranks, each.peers)
+                    ),
                 )
                 for look in looks
             ]
-            restricted = _restrict(kept, ranks, int(model), alone=ranks in setup.peers)
+            restricted = _restrict(kept, ranks, int(model), alone=_is_in(ranks, setup.peers))
             found.append(
                 Replica(
                     setup,
@@ -121,6 +129,10 @@ def _split_pieces(setup: OptimizerSetup, looks: Sequence[StepLook]) -> list[Repl
                 )
             )
     return found
+
+
+def _is_in(ranks: RankSet, sets: Iterable[RankSet]) -> bool:
+    return any(all(rank in each for rank in ranks) for each in sets)
 
 
 def _restrict(looks: Iterable[StepLook], ranks: RankSet, model: int, *, alone: bool) -> tuple[StepLook, ...]:
