@@ -78,16 +78,16 @@ def _read_smi(text: str) -> Iterator[Told]:
             bus, path = found["bus"], [(-1, "")]
             continue
         row = _ROW.match(line)
-        head = None if row else _HEAD.match(line)
-        if not bus or (row is None and head is None):
+        told = row or _HEAD.match(line)
+        if not bus or told is None:
             continue
-        indent = len((row or head)["indent"])  # type: ignore[index]
+        indent, name = len(told["indent"]), told["name"].rstrip()
         while path[-1][0] >= indent:
             path.pop()
-        if head is not None and head["name"]:
-            path.append((indent, head["name"].rstrip()))
-        elif row is not None:
-            words = _judge_smi([name for _, name in path], row["name"].rstrip(), row["value"].strip())
+        if row is None:
+            path.append((indent, name))
+        else:
+            words = _judge_smi([each for _, each in path], name, row["value"].strip())
             if words:
                 yield number, f"GPU {bus}: {words}"
 

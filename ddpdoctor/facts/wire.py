@@ -26,4 +26,5 @@ ASYNC, POINT_TO_POINT, END_UNKNOWN, OTHER, RAISED = 1, 2, 4, 8, 16
 """Flags: asked for asynchronously; send or receive; seen at its beginning only; no public collective (initialisation,
 and what DistributedDataParallel does); it came back with an exception."""
 INIT, WRAP, NEW_GROUP = "init_process_group", "DistributedDataParallel", "new_group"
+FORWARD = "DistributedDataParallel.forward"
 """Calls that are written down beside the collectives."""

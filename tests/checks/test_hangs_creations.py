@@ -119,3 +119,17 @@ def test_a_job_of_which_every_rank_is_stuck_is_proved() -> None:
         hierarchy(3, replace(blocked("2", PAIRS[1]), ordinal=3)),
     ]
     assert proved(stands, still=12.0).code == "COL006"
+
+
+@pytest.mark.parametrize(("line", "blamed"), [(14, [3]), (15, [0, 1, 2, 3])], ids=["one line", "other lines"])
+def test_a_rank_that_creates_other_groups_than_most_on_their_line_is_named(
+    line: int, blamed: list[int]
+) -> None:
+    lists = [RankSet([0, 2])] * 3 + [RankSet([3])]
+    stands = [
+        stand(rank, create(own, 1, 14 if rank < 3 else line), blocked("1", own), still_s=12.0)
+        for rank, own in enumerate(lists)
+    ]
+    found = judge(stands, still=12.0, stage="suspected")
+    assert found is not None
+    assert (found.code, found.ranks) == ("COL006", RankSet(blamed))

@@ -10,7 +10,7 @@ import pytest
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.native import NativeFrame
 from ddpdoctor.evidence.standstill import ChildStand, Recorded, Recorder, Stand
-from tests.checks.standing import TORCH, at, backward, collective, forward, judge, stand
+from tests.checks.standing import GUARD, TORCH, at, backward, collective, forward, judge, stand
 
 PYTHON = "/usr/lib/python3.11/"
 
@@ -303,6 +303,22 @@ def test_of_two_ranks_that_passed_each_other_by_neither_is_named() -> None:
     found = judge([in_functional(0, "all_reduce"), in_barrier(1, told=True)], still=43.0, stage="confirmed")
     assert found is not None
     assert (found.code, found.ranks) == ("COL002", RankSet())
+
+
+def test_of_two_ranks_the_one_under_a_test_of_the_rank_is_named() -> None:
+    tested = replace(in_functional(0, "all_gather"), conditions=(GUARD,))
+    found = judge([tested, in_barrier(1, told=True)], still=43.0, stage="confirmed")
+    assert found is not None
+    assert (found.code, found.ranks, found.victims) == ("COL002", RankSet([0]), RankSet([1]))
+    assert [(place.role, place.line) for place in found.where] == [
+        ("culprit", 30),
+        ("victim", 50),
+        ("condition", GUARD.line),
+    ]
+    both = replace(in_barrier(1, told=True), conditions=(GUARD,))
+    found = judge([tested, both], still=43.0, stage="confirmed")
+    assert found is not None
+    assert found.ranks == RankSet()
 
 
 def test_all_ranks_in_one_functional_collective_are_said_to_have_no_numbers() -> None:

@@ -92,3 +92,9 @@ def test_means_of_micro_batches() -> None:
 )
 def test_weights_that_are_no_fault(steps: list[tuple[tuple[float, ...], tuple[float, ...]]]) -> None:
     assert judge(weighed(*steps)) == []
+
+
+def test_two_nodes_make_one_finding() -> None:
+    evidence = unsynced(2, 3).evidence()
+    other = dataclasses.replace(evidence.training[0], node=1)
+    assert only(dataclasses.replace(evidence, training=(*evidence.training, other))).code == "DDP008"

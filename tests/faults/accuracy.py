@@ -51,7 +51,7 @@ and count to the end that the latter asks for. *s*: the whole, with the start of
 """
 HALVES_HEAD = """\
 Measured on {today}, {cases} cases. Rules were written with those of the cases in view whose name has an even CRC-32 (*seen*), and
-with the others hidden; scripts and truths were written before, by somebody who had not seen the rules."""
+with the others hidden; scripts and truths were written before, by an author who had not seen the rules."""
 _COUNT = re.compile(r"\d+ of \d+|\d+ in \d+|on \d+ of \d+")
 PROOF_S = 3.0
 """A provable deadlock is to be named within so long of the last rank blocking."""

@@ -11,7 +11,7 @@ import pytest
 from tests.faults import accuracy
 from tests.faults.score import Score, score_trial
 from tests.faults.trial import Trial, find_obstacle, try_case
-from tests.faults.truth import HALVES, Truth, find_half, load_all, load_truth
+from tests.faults.truth import Truth, find_half, load_all, load_truth
 from tests.watch.launching import alive, wait_for
 
 TRUTH = Truth(
@@ -190,7 +190,6 @@ def test_the_page_counts_what_was_right_and_names_what_was_not() -> None:
 def test_halves_are_counted_apart() -> None:
     scores = [score_trial(TRUTH, Trial(1, 1.0, "", None)), score_trial(HEALTHY, Trial(0, 1.0, "", None))]
     part = accuracy.make_halves("Sharded training", scores)
-    assert {find_half(each.name) for each in scores} <= set(HALVES)
     assert part.startswith("## Sharded training\n")
     seen = [each for each in scores if find_half(each.name) == "seen" and each.detected is not None]
     assert f"| detected | 0 of {len(seen)} | 0 of {1 - len(seen)} |" in part

@@ -18,7 +18,7 @@ import pytest
 from ddpdoctor.cli import main
 from ddpdoctor.cli.viewing import make_view
 from ddpdoctor.evidence import RankSet
-from ddpdoctor.facts.wire import OTHER
+from ddpdoctor.facts.wire import FORWARD, OTHER
 from ddpdoctor.text.characters import width_of
 from ddpdoctor.text.paper import Paper
 from ddpdoctor.watch.live.lags import find_lags
@@ -31,7 +31,6 @@ from ddpdoctor.watch.view.live_view import LiveView
 from ddpdoctor.watch.view.progress import (
     BETWEEN,
     ENDED,
-    FORWARD,
     GONE,
     IN_CALL,
     STARTING,

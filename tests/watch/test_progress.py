@@ -10,12 +10,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from ddpdoctor.facts.wire import COUNT_AT, HEADER, MAGIC, OTHER, POINT_TO_POINT, RAISED
+from ddpdoctor.facts.wire import COUNT_AT, FORWARD, HEADER, MAGIC, OTHER, POINT_TO_POINT, RAISED
 from ddpdoctor.text.paper import Paper
 from ddpdoctor.watch.readers.rings import HEAD, RECORD, Row
 from ddpdoctor.watch.view.progress import (
     BETWEEN,
-    FORWARD,
     GONE,
     IN_CALL,
     INSIDE,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence.joined_training import join_optimizers
 from ddpdoctor.evidence.training import LossWeights, OptimizerSetup, StepLook
 from ddpdoctor.facts import strategies
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
@@ -15,8 +16,7 @@ from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, count_of, join_words, name_set
 from ddpdoctor_checks.training.parted_replicas import NEEDS
-from ddpdoctor_checks.training.wrappers import find_layout as read_layout
-from ddpdoctor_checks.training.wrappers import find_mixed, list_groups, list_wrappers
+from ddpdoctor_checks.training.wrappers import find_layout, find_mixed, list_groups, list_wrappers
 
 UNEVEN = 1.5
 """How many times as much a token may count for in one loss as in another of the same step."""
@@ -72,14 +72,12 @@ def find_roles_wrong(evidence: Evidence) -> Iterable[Finding]:
 @check("DDP008", family="training", needs=NEEDS, id="training.sync_left_off", required=False, commands=JOB)
 def find_sync_left_off(evidence: Evidence) -> Iterable[Finding]:
     """An optimizer steps parameters of modules that fully_shard was told not to reduce gradients of."""
-    looks = [look for node in evidence.training for look in node.steps if not look.final]
     if not any(setup.peers for node in evidence.training for setup in node.optimizers):
         raise NotApplicable("no parameter was seen that fully_shard shards")
-    for node in evidence.training:
-        for setup in node.optimizers:
-            off = [look for look in looks if look.optimizer == setup.number and look.unsynced]
-            if off:
-                yield _tell_left_off(setup, off)
+    for setup, looks in join_optimizers(evidence.training):
+        off = [look for look in looks if look.unsynced and not look.final]
+        if off:
+            yield _tell_left_off(setup, off)
 
 
 def _tell_left_off(setup: OptimizerSetup, off: list[StepLook]) -> Finding:
@@ -121,25 +119,19 @@ def find_loss_uneven(evidence: Evidence) -> Iterable[Finding]:
     """The loss is a mean over unequal numbers of tokens, and these means are averaged."""
     if not any(look.weights for node in evidence.training for look in node.steps):
         raise NotApplicable("no mean of a cross-entropy was seen in a loss")
-    if not list_wrappers(evidence) and not read_layout(evidence).list_groups(strategies.DATA):
+    if not list_wrappers(evidence) and not find_layout(evidence).list_groups(strategies.DATA):
         raise NotApplicable("no ranks were seen that average gradients")
-    setups = {setup.number: setup for node in evidence.training for setup in node.optimizers}
-    for number, setup in setups.items():
+    for setup, looks in join_optimizers(evidence.training):
         for group in list_groups(evidence):
-            uneven = _find_uneven(evidence, number, group)
+            uneven = _find_uneven(looks, group)
             if uneven is not None:
                 yield _tell_uneven(setup, group, uneven)
                 break
 
 
-def _find_uneven(evidence: Evidence, number: int, group: RankSet) -> _Uneven | None:
-    by_step: dict[int, list[LossWeights]] = {}
-    looks: dict[int, StepLook] = {}
-    for look in (look for node in evidence.training for look in node.steps if look.optimizer == number):
-        rows = [each for each in look.weights if each.rank in group]
-        if rows:
-            by_step.setdefault(look.step, []).extend(rows)
-            looks[look.step] = look
+def _find_uneven(looks: Iterable[StepLook], group: RankSet) -> _Uneven | None:
+    by_look = {look.step: (look, [each for each in look.weights if each.rank in group]) for look in looks}
+    by_step = {step: rows for step, (_, rows) in by_look.items() if rows}
     ratios = {
         step: _find_ratio(rows) for step, rows in by_step.items() if len({each.rank for each in rows}) > 1
     }
@@ -148,7 +140,7 @@ def _find_uneven(evidence: Evidence, number: int, group: RankSet) -> _Uneven | N
         return None
     within = all(any(_spread(each.weights) > UNEVEN for each in by_step[step]) for step in apart)
     worst = max(apart, key=lambda step: apart[step])
-    return _Uneven(tuple(apart), tuple(apart.values()), within, looks[worst])
+    return _Uneven(tuple(apart), tuple(apart.values()), within, by_look[worst][0])
 
 
 def _find_ratio(rows: Iterable[LossWeights]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence.joined_training import join_optimizers
 from ddpdoctor.evidence.layout import Layout, join_layouts
 from ddpdoctor.evidence.training import OptimizerSetup, WrapperSetup
 from ddpdoctor.facts import strategies
@@ -50,10 +51,9 @@ def find_mixed(evidence: Evidence) -> Mixed | None:
     """
     layout = join_layouts(node.layout for node in evidence.training)
     groups = [g for axis in layout.axes if axis.strategy == strategies.BY_HAND.name for g in axis.groups]
-    setups = {setup.number: setup for node in evidence.training for setup in node.optimizers}
-    for look in (look for node in evidence.training for look in node.steps if look.step == 1 and groups):
-        setup = setups.get(look.optimizer)
-        if setup is None or setup.peers or not setup.uniform:
+    for setup, looks in join_optimizers(evidence.training) if groups else ():
+        look = next((each for each in looks if each.step == 1), None)
+        if look is None or setup.peers or not setup.uniform:
             continue
         replicas = [share.ranks for share in look.values if len(share.ranks) > 1]
         apart = [not any(sum(rank in each for rank in group) > 1 for each in replicas) for group in groups]

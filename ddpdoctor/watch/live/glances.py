@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpdoctor.facts.wire import RAISED
+from ddpdoctor.facts.wire import FORWARD, RAISED
 from ddpdoctor.watch.live.look import TICKS, Looker, Pulse, open_call, read_pulse
 from ddpdoctor.watch.live.pace import Glance, median_step
 from ddpdoctor.watch.readers.rings import Ring, Row
@@ -17,7 +17,6 @@ IDLE_SHARE = 0.1
 STALL_S, STALL_STEPS = 10.0, 10
 """A rank is suspected after the longer of 10 s and ten median steps (--stall-after auto)."""
 LONGEST_STALL_S = 600.0
-FORWARD = "DistributedDataParallel.forward"
 GLANCED = 8
 """Newest records that a glance reads."""
 STEPS = 512

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from ddpdoctor.evidence.timing import compare
-from ddpdoctor.facts.wire import OTHER, POINT_TO_POINT, WRAP
+from ddpdoctor.facts.wire import FORWARD, OTHER, POINT_TO_POINT
 from ddpdoctor.watch.readers.rings import Ring, Row
 
 NEWEST = 16
 """Calls of one kind whose median is taken."""
 FEWEST = 4
-_FORWARD = f"{WRAP}.forward"
 
 _Times = dict[tuple[str, object], dict[int, int]]
 """Kind of call -> its number -> when the rank came to what it waits in."""
@@ -46,8 +45,8 @@ def _read_times(ring: Ring, rows: Sequence[Row]) -> _Times:
     for row in rows:
         signature = ring.signatures.get(row.signature, {})
         if row.flags & OTHER:
-            if signature.get("op") == _FORWARD and row.end_ns:
-                found[_FORWARD, int(signature.get("index") or 0)][row.ordinal] = row.end_ns
+            if signature.get("op") == FORWARD and row.end_ns:
+                found[FORWARD, int(signature.get("index") or 0)][row.ordinal] = row.end_ns
         elif not row.flags & POINT_TO_POINT and ring.groups.get(row.group, {}).get("default"):
             frames = ring.sites.get(row.site)  # whose numbers are each rank's own
             place = (frames[0].file, frames[0].line) if frames else None

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ddpdoctor.evidence.standstill import Call
-from ddpdoctor.facts.wire import OTHER, POINT_TO_POINT, WRAP
+from ddpdoctor.facts.wire import FORWARD, OTHER, POINT_TO_POINT
 from ddpdoctor.watch.live.lags import find_lags
 from ddpdoctor.watch.live.look import TICKS, Pulse, open_call, read_pulse
 from ddpdoctor.watch.live.ranks import RankFinder
 from ddpdoctor.watch.readers.records import Shortener
 from ddpdoctor.watch.readers.rings import Ring, Row
 
-FORWARD = f"{WRAP}.forward"
 STARTING, IN_CALL, INSIDE, BETWEEN, ENDED, GONE = "starting", "call", "forward", "between", "ended", "gone"
 """Phases: it has called nothing so far; it has not come back from a call; it is in a forward of a wrapper; it is
 between two calls; its interpreter has ended; its process is gone without a word."""

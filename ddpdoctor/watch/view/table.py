@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import RankSet, timing
-from ddpdoctor.facts.wire import WRAP
+from ddpdoctor.facts.wire import FORWARD, WRAP
 from ddpdoctor.text.characters import clip, width_of, wrap
 from ddpdoctor.text.paper import Paper
 from ddpdoctor.watch.view.progress import (
     BETWEEN,
     ENDED,
-    FORWARD,
     GONE,
     IN_CALL,
     INSIDE,

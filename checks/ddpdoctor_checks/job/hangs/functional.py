@@ -38,15 +38,15 @@ def find_apart(reading: Reading, stage: str) -> Finding | None:
     usual = ordered[0][1]
     odd = [place for _, side in ordered[1:] for place in side] if 2 * len(usual) > len(living) else []
     tested = [side for _, side in ordered if guard_of(side[0]) is not None]
+    guard = None
     if not odd and len(tested) == 1:  # a test of the rank lets these alone come to their call
-        odd = tested[0]
-        usual = [place for _, side in ordered for place in side if side is not odd]
-    guard = guard_of(odd[0]) if odd else None
+        odd, guard = tested[0], guard_of(tested[0][0])
+        usual = [place for place in living if place not in odd]
     told = join_words((_say(op, first, side) for op, side in ordered), few=MOST_SIDES)
+    doubt = "" if odd else "; the evidence does not show which side is wrong"
     if guard is not None:
-        doubt = f"; only {name_set(ranks_of(odd))} {choose_form(len(odd), 'passes', 'pass')} the test{name_line(guard)}"
-    else:
-        doubt = "" if odd else "; the evidence does not show which side is wrong"
+        verb = choose_form(len(odd), "comes", "come")
+        doubt = f"; by the test{name_line(guard)} only {name_set(ranks_of(odd))} {verb} there"
     shown = sorted((side for _, side in reversed(ordered)), key=lambda side: side[0] not in odd)
     return Finding(
         message=f"{capitalise(told)}: to torch these are one call{doubt}.",

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 else:
     from .. import wire
 
-FORWARD = "DistributedDataParallel.forward"
 
 _MADE = (wire.INIT, wire.WRAP)
 
@@ -150,7 +149,7 @@ def begin_other(op: str, index: int, frame: FrameType | None, **more: object) ->
 
 def begin_forward(index: int, syncs: bool, reduces: bool, frame: FrameType | None) -> int:
     """Do the same for a forward of DistributedDataParallel: it broadcasts buffers; its backward reduces."""
-    return _begin_other((FORWARD, index, syncs, reduces), frame, None)
+    return _begin_other((wire.FORWARD, index, syncs, reduces), frame, None)
 
 
 def _begin_other(key: tuple[object, ...], frame: FrameType | None, more: dict[str, object] | None) -> int:

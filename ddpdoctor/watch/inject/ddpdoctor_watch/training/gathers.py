@@ -173,12 +173,14 @@ def _list_saved(node: Any) -> list[Any]:
 
 
 def read_saved(node: Any, name: str) -> Any:
-    """Return what a function has saved; None where a hook has packed it, or where it was used and is gone."""
+    """Return what a function has saved; None where a hook may have packed it, or where it was used and is gone."""
+    if _state.packed:
+        return None
     try:
         raw = getattr(node, name)
         if hasattr(raw, "unpack_hook"):
             return raw.data if raw.unpack_hook is None else None
-        # No hook of the program's is there to be called: `note_backward` has seen to that.
+        # No hook of the program's is there to be called: it would be `packed`.
         return getattr(node, _SAVED + name[len(_RAW) :]) if hasattr(raw, "register_hooks") else None
     except RuntimeError:
         return None
