@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ddpdoctor.evidence.numerics import BufferLook
+from ddpdoctor.evidence.numerics import BufferLook, CompanionLook
 from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.training import OptimizerSetup, StateLook, StepLook, StepSite, TensorLook, Training
 
@@ -36,6 +36,19 @@ def join_evaluations(nodes: Iterable[Training]) -> list[BufferLook]:
             key = look.wrapper, look.evaluation, look.step, look.door
             known = joined.get(key)
             joined[key] = look if known is None else _join_evaluations(known, look)
+    return [look for _, look in sorted(joined.items())]
+
+
+def join_companions(nodes: Iterable[Training]) -> list[CompanionLook]:
+    """Return the looks at models that run beside the trained one, by model, in order."""
+    joined: dict[tuple[str, int, int, int, int], CompanionLook] = {}
+    for node in nodes:
+        for look in node.numerics.companions:
+            key = look.model, look.number, look.parameters, look.optimizer, look.step
+            known = joined.get(key)
+            joined[key] = (
+                look if known is None else replace(known, values=_join_shares(known.values, look.values))
+            )
     return [look for _, look in sorted(joined.items())]
 
 

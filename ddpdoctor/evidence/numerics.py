@@ -94,6 +94,24 @@ class BufferLook:
 
 
 @dataclass(frozen=True, slots=True)
+class CompanionLook:
+    """A model that ran in a step, and that no optimizer and no wrapper has: a teacher, a moving average."""
+
+    number: int
+    """In the order in which a rank first called them."""
+    model: str
+    """Its class."""
+    optimizer: int
+    step: int
+    """Before which it was looked at, from 1."""
+    parameters: int
+    values: tuple[Share, ...] = ()
+    """Of all its parameters: who holds the same."""
+    frames: tuple[Frame, ...] = ()
+    """Of its first call, innermost first."""
+
+
+@dataclass(frozen=True, slots=True)
 class Numerics:
     """What was seen on one node."""
 
@@ -102,3 +120,4 @@ class Numerics:
     """Of the ranks that came to their end."""
     scales: tuple[ScaleLook, ...] = ()
     evaluations: tuple[BufferLook, ...] = ()
+    companions: tuple[CompanionLook, ...] = ()

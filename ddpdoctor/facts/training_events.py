@@ -331,6 +331,19 @@ class Evaluation(Event, total=False):
     frames: Frames
 
 
+class Companion(Event, _Class, total=False):
+    """What a rank holds of a model that ran in a step, and that no optimizer and no wrapper has."""
+
+    event: Literal["companion"]
+    number: int
+    optimizer: int
+    step: int
+    count: int
+    digest: str
+    norm: float
+    frames: Frames
+
+
 class Pace(Event, total=False):
     """Backward passes and reductions of the steps since the last look."""
 
@@ -403,7 +416,7 @@ class Gathered(Event, _Class, total=False):
 
 StepEvent = Union[Tensors, Step]
 LoaderEvent = Union[Loader, Epoch, Batch]
-NumberEvent = Union[NonFinite, Finite, Losses, Scale, Evaluation]
+NumberEvent = Union[NonFinite, Finite, Losses, Scale, Evaluation, Companion]
 SyncEvent = Union[Pace, Search, Unenclosed, DataParallel, Gathered]
 LoadEvent = Union[Load, Loaded]
 AnyEvent = Union[StepEvent, LoaderEvent, NumberEvent, SyncEvent, LoadEvent, Times, Abstained, Watching]
@@ -412,5 +425,5 @@ EVENTS: Mapping[str, type] = {
     "loader": Loader, "epoch": Epoch, "batch": Batch, "tensors": Tensors, "step": Step, "abstained": Abstained,
     "watching": Watching, "losses": Losses, "nonfinite": NonFinite, "finite": Finite, "scale": Scale, "times": Times,
     "evaluation": Evaluation, "pace": Pace, "search": Search, "unenclosed": Unenclosed, "data-parallel": DataParallel,
-    "load": Load, "loaded": Loaded, "gathered": Gathered,
+    "load": Load, "loaded": Loaded, "gathered": Gathered, "companion": Companion,
 }  # fmt: skip

@@ -7,6 +7,7 @@ says why.
 
 # In the order in which reports show the rows.
 from ddpdoctor_checks.training.buffers import find_batch_norm, find_buffers
+from ddpdoctor_checks.training.companions import find_companions
 from ddpdoctor_checks.training.counts import find_skipped
 from ddpdoctor_checks.training.draws import find_draws_repeated
 from ddpdoctor_checks.training.parted_replicas import find_parted
@@ -44,6 +45,7 @@ __all__ = [
     "find_checkpoint_raced",
     "find_checkpoint_read_early",
     "find_communication_bound",
+    "find_companions",
     "find_data_parallel",
     "find_directories_raced",
     "find_download_raced",

@@ -9,7 +9,7 @@ from ddpdoctor.evidence import Evidence
 from ddpdoctor.judge import Finding, NotApplicable, diagnosis
 from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.job.blame.judging import has_failed
-from ddpdoctor_checks.training.divergence import judge_replicas
+from ddpdoctor_checks.training.divergence import Parting, judge_replicas
 from ddpdoctor_checks.training.divergence_words import tell_parting
 
 NEEDS = ("training",)
@@ -29,8 +29,13 @@ def find_parted(evidence: Evidence) -> Iterable[Finding]:
         raise NotApplicable("no step of an optimizer was seen on several ranks")
     failed = has_failed(evidence)
     for parting in judge_replicas(evidence):
-        if failed and parting.code in ("DDP001", "DDP002"):
+        if failed and (parting.code in ("DDP001", "DDP002") or _is_seen_at_end(parting)):
             continue
         doubtful = parting.confidence == "low" or parting.slight
         found = tell_parting(parting, "info" if parting.advice else "warning" if doubtful else None)
         yield replace(found, role="advice" if failed else "cause")
+
+
+def _is_seen_at_end(parting: Parting) -> bool:
+    """Whether parameters differ only in what a failed job left: a last step that nobody reduced explains that too."""
+    return parting.first is not None and parting.first.final and parting.gradients is None

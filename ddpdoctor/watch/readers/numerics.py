@@ -6,12 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ddpdoctor.evidence import RankSet
-from ddpdoctor.evidence.numerics import BufferLook, LossCount, LossLook, Numerics, ScaleLook
-from ddpdoctor.facts.training_events import Evaluation, Losses, NonFinite, NumberEvent, Numbers, Scale
+from ddpdoctor.evidence.numerics import BufferLook, CompanionLook, LossCount, LossLook, Numerics, ScaleLook
+from ddpdoctor.facts.training_events import (
+    Companion,
+    Evaluation,
+    Losses,
+    NonFinite,
+    NumberEvent,
+    Numbers,
+    Scale,
+)
 from ddpdoctor.watch.readers.agreement import Prints, note_print, order_shares
 from ddpdoctor.watch.readers.records import Shortener
 
-KINDS = frozenset({"nonfinite", "finite", "losses", "scale", "evaluation"})
+KINDS = frozenset({"nonfinite", "finite", "losses", "scale", "evaluation", "companion"})
 """Events that tell of it."""
 KEPT = 20
 """Runs of losses that are not finite, of one rank: the first ones and the last."""
@@ -36,6 +44,7 @@ class RankNumbers:
     healed: list[tuple[_Kind, int]] = field(default_factory=list)
     scales: list[Scale] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
+    companions: list[Companion] = field(default_factory=list)
     counts: dict[_Kind, Losses] = field(default_factory=dict)
 
     def take(self, event: NumberEvent) -> None:
@@ -46,6 +55,8 @@ class RankNumbers:
             self.healed.append((_read_kind(event), int(event["number"])))
         elif event["event"] == "evaluation":
             self.evaluations.append(event)
+        elif event["event"] == "companion":
+            self.companions.append(event)
         elif event["event"] == "losses":
             self.counts[_read_kind(event)] = event
         else:
@@ -100,6 +111,7 @@ def fold_numbers(
         counts=tuple(LossCount(RankSet(who), *key) for key, who in sorted(counts.items())),
         scales=tuple(scales),
         evaluations=tuple(_fold_evaluations(ranks, shorten)),
+        companions=tuple(_fold_companions(ranks, shorten)),
     )
 
 
@@ -113,6 +125,28 @@ def _fold_evaluations(ranks: dict[int, RankNumbers], shorten: Shortener) -> list
         _fold_evaluation(key, events, shorten)
         for key, events in sorted(groups.items(), key=lambda group: group[0])
     ]
+
+
+def _fold_companions(ranks: dict[int, RankNumbers], shorten: Shortener) -> list[CompanionLook]:
+    groups: dict[tuple[int, str, int, int, int], dict[int, Companion]] = {}
+    for rank, numbers in ranks.items():
+        for event in numbers.companions:
+            key = (
+                int(event["number"]),
+                str(event["class"]),
+                int(event["optimizer"]),
+                int(event["step"]),
+                int(event["count"]),
+            )
+            groups.setdefault(key, {})[rank] = event
+    found = []
+    for key, events in sorted(groups.items()):
+        values: Prints = {}
+        for rank, event in events.items():
+            note_print(values, [str(event["digest"]), float(event["norm"])], rank)
+        frames = shorten.frames(next(iter(events.values())).get("frames"))
+        found.append(CompanionLook(*key, values=order_shares(values), frames=frames))
+    return found
 
 
 def _fold_evaluation(

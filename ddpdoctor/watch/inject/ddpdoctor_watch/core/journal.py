@@ -50,6 +50,7 @@ LIMITS = {
     "losses": 80,
     "scale": 500,
     "evaluation": 60,
+    "companion": 100,
     "pace": 100,
     "times": 400,
     "search": 100,

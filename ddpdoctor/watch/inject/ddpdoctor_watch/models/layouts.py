@@ -61,6 +61,20 @@ def describe(models: list[Any], tensors: list[Any]) -> training_events.LayoutPar
     }
 
 
+def is_sharded(model: Any) -> bool:
+    """Whether ranks hold parts of a model: by FSDP, DTensor, DeepSpeed's ZeRO or Megatron's marks of parameters."""
+    sharding = {strategies.FSDP1.name, "FSDPModule"}
+    return any(
+        not sharding.isdisjoint(kind.__name__ for kind in type(module).__mro__)
+        for _, module in tree.list_modules(model)
+    ) or any(
+        type(each).__name__ in ("DTensor", "FlatParameter")
+        or hasattr(each, "ds_id")
+        or getattr(each, "tensor_model_parallel", False)
+        for _, each in tree.list_parameters(model)
+    )
+
+
 def _find_sharded(
     models: list[Any], axes: dict[tuple[str, str, tuple[int, ...]], None]
 ) -> tuple[set[tuple[str, tuple[int, ...]]], dict[int, str]]:

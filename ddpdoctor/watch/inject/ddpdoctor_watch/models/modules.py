@@ -35,6 +35,8 @@ class _State:
     def __init__(self) -> None:
         self.wanted: set[int] = set()
         self.roots: list[Any] = []
+        self.entries: list[Any] = []
+        """Frames of the first call of each root."""
         self.owners: dict[int, int] = {}
         """Module -> number of the wrapper that it is a part of; -1: of a model without one."""
         self.ran: set[int] = set()
@@ -54,11 +56,10 @@ def open_window(number: int) -> None:
         return  # what they have seen so far is to stay
     _state.ran.clear()
     _state.bypassed.clear()
-    _state.owners = {
-        id(module): number
-        for number, wrapper in ddp.list_wrappers()
-        for _, module in tree.list_modules(tree.find_model(wrapper))
-    }
+    _state.owners = {id(module): -1 for root in list_roots() for _, module in tree.list_modules(root)}
+    for number, wrapper in ddp.list_wrappers():
+        for _, module in tree.list_modules(tree.find_model(wrapper)):
+            _state.owners[id(module)] = number
     if not running.listen(_note_module):
         _state.wanted.clear()
         budget.abstain("modules can no longer be seen to run")
@@ -88,6 +89,26 @@ def list_roots() -> list[Any]:
     """Return the living models that were seen to run without a wrapper."""
     found = [ref() for ref in _state.roots]
     return [each for each in found if each is not None]
+
+
+def list_companions(owned: set[int]) -> list[tuple[int, Any, Any]]:
+    """Return the models without a wrapper that ran since the window was opened and that nobody trains.
+
+    Args:
+        owned: Ids of the parameters of all optimizers.
+
+    Returns:
+        Number, model, and frames of its first call.
+    """
+    found = []
+    for place, (ref, entry) in enumerate(zip(_state.roots, _state.entries)):
+        model = ref()
+        if model is None or id(model) not in _state.ran:
+            continue
+        parameters = tree.list_parameters(model)
+        if parameters and not any(id(each) in owned for _, each in parameters):
+            found.append((1 + place, model, entry))
+    return found
 
 
 def has_seen() -> bool:
@@ -157,6 +178,7 @@ def _meet_root(module: Any, frame: FrameType) -> None:
         _state.owners.setdefault(id(each), -1)
     if len(_state.roots) < ROOTS:
         _state.roots.append(weakref.ref(module))
+        _state.entries.append(frames.list_own(frame, _FRAMES))
         _take_batch(module, frame)
 
 

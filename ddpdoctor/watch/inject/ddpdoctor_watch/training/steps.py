@@ -16,7 +16,7 @@ import time
 
 from ..core import budget, frames, journal, lifetime, progress, stopwatch, unseen
 from ..models import ddp, joins, modules, prints
-from . import clocks, states, syncs
+from . import clocks, companions, states, syncs
 from .optimizers import LEAST_DISTANCE, SITE_FRAMES, Optimizer, is_whole, look_at, write_step
 
 TYPE_CHECKING = False
@@ -256,6 +256,7 @@ def _take_before(entry: Optimizer, optimizer: Any, frame: FrameType) -> None:
     entry.states = None
     if is_whole(entry, step):
         entry.states = states.measure(optimizer, entry.tensors[: entry.parameters])
+        companions.note(entry.number, step, [each.ref() for each in _state.known.values()])
     _spend(entry, began)
 
 
