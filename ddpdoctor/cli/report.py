@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     ("ddpdoctor report report.json", "show it in the terminal"),
     ("ddpdoctor report report.json --html report.html", "and make the page"),
+    ("ddpdoctor report report.json --why", "from what was seen to the verdict, and what was ruled out"),
     ("ddpdoctor report before.json --compare after.json", "two runs: what is gone, and what is new"),
     ("ssh node cat report.json | ddpdoctor report - --html report.html", "from a pipe"),
 )
@@ -26,6 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE.json", help="what --json wrote; - is stdin")
     add_option(
         parser, "--compare", metavar="OTHER.json", help="say what is gone and what is new in another report"
+    )
+    add_option(
+        parser,
+        "--why",
+        metavar="CODE",
+        nargs="?",
+        const="",
+        help="show what a finding follows from, and what was ruled out; without CODE, for all findings",
     )
     common.add_output_options(parser)
     common.add_verbosity_options(parser)
@@ -40,6 +49,8 @@ def run(options: argparse.Namespace) -> int:
 
     if getattr(options, "compare", None) is not None:
         return _compare(options)
+    if getattr(options, "why", None) is not None:
+        return _explain(options)
     plugins = load_plugins()
     outputs = common.pair_outputs(options, plugins.renderers.names)
     report = read_report(options.file)
@@ -47,6 +58,33 @@ def run(options: argparse.Namespace) -> int:
     display = Display.of(sys.stdout, no_color=getattr(options, "no_color", False))
     shown = render_options(display, verbosity=level, pages=plugins.checks.pages)
     return EXIT_FAILED if deliver(report, outputs, plugins.renderers, shown) else EXIT_OK
+
+
+def _explain(options: argparse.Namespace) -> int:
+    """Say why a report says what it says.
+
+    Raises:
+        UsageError: outputs were asked for, or the report has no such finding.
+    """
+    from ddpdoctor.aftermath.saved import read_report
+    from ddpdoctor.cli.display import Display, print_text
+    from ddpdoctor.cli.outputs import clean_report, render_options
+    from ddpdoctor.plugins import load_plugins
+    from ddpdoctor.report.why import explain_findings
+
+    again = f"ddpdoctor report {options.file} --why"
+    if any(getattr(options, name, None) for name in ("formats", "outputs", "compare")):
+        raise UsageError("--why is shown in the terminal and has no other form", hint=again)
+    display = Display.of(sys.stdout, no_color=getattr(options, "no_color", False))
+    shown = render_options(display, verbosity=common.verbosity(options), pages=load_plugins().checks.pages)
+    report = clean_report(read_report(options.file))
+    try:
+        print_text(explain_findings(report, shown, options.why.upper() or None))
+    except LookupError:
+        codes = sorted({each.code for each in report.findings if each.state == "active"})
+        told = f"it has {', '.join(codes)}" if codes else "it has none"
+        raise UsageError(f"the report has no finding {options.why.upper()}; {told}", hint=again) from None
+    return EXIT_OK
 
 
 def _compare(options: argparse.Namespace) -> int:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from ddpdoctor.evidence import STAGES, Evidence, Launch
 from ddpdoctor.evidence.job import REQUESTS, find_seen
 from ddpdoctor.evidence.sources import SourceFile
-from ddpdoctor.judge.finding import Finding
+from ddpdoctor.judge.finding import EvidenceItem, Finding
 from ddpdoctor.judge.runner import CheckRow
 from ddpdoctor.judge.suppression import Remark
 from ddpdoctor.judge.verdict import HEALTHY
 from ddpdoctor.report.model import Job, Report
-from ddpdoctor.report.words import count, format_bandwidth, format_bytes, format_seconds
+from ddpdoctor.report.words import count, format_bandwidth, format_bytes, format_ranks, format_seconds
 from ddpdoctor.text.characters import clip
 from ddpdoctor.text.shell import quote_word
 
@@ -314,3 +314,17 @@ _WORDS: dict[str, Callable[[Evidence], list[str]]] = {
     "ddp": _ddp,
     "bandwidth": _bandwidth,
 }
+
+
+def describe_item(item: EvidenceItem, size: int | None) -> str:
+    """Return one observation with the ranks that it is of and where it was read.
+
+    Args:
+        item: of a finding.
+        size: of the world, where it is known.
+    """
+    ranks = f"{format_ranks(item.ranks, size)}: " if item.ranks else ""
+    if item.source is None:
+        return f"{ranks}{item.text}"
+    file, line = item.source
+    return f"{ranks}{item.text} ({file})" if line is None else f"{ranks}{item.text} ({file}:{line})"

@@ -15,6 +15,7 @@ from ddpdoctor.report.summary import (
     PROGRESS,
     count_reasons,
     describe_family,
+    describe_item,
     describe_next,
     describe_partial,
     describe_read,
@@ -261,12 +262,7 @@ def _put_evidence(
 ) -> None:
     shown = items if verbose else items[:EVIDENCE_SHOWN]
     for number, item in enumerate(shown):
-        origin = ""
-        if item.source is not None:
-            file, line = item.source
-            origin = f" ({file})" if line is None else f" ({file}:{line})"
-        ranks = f"{format_ranks(item.ranks, report.world.size)}: " if item.ranks else ""
-        _put_label(paper, "seen" if number == 0 else "", f"{ranks}{item.text}{origin}", indent)
+        _put_label(paper, "seen" if number == 0 else "", describe_item(item, report.world.size), indent)
     if len(items) > len(shown):
         _put_label(paper, "", f"… {len(items) - len(shown)} more (-v shows them)", indent)
 

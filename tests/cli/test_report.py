@@ -120,3 +120,33 @@ def test_comparison_says_what_else_is_different(run: Run, stage: Stage, saved: P
     assert "torch" not in out.partition("in both")[2]
     both = run("report", "other.json", "--compare", "other.json").out
     assert "(" not in both.partition("in both")[2]
+
+
+def test_why_shows_what_a_finding_follows_from_and_what_was_ruled_out(run: Run, saved: Path) -> None:
+    result = run("report", "saved.json", "--why", "net001")
+    assert result.code == 0
+    assert result.out.startswith("NET001 port-in-use")
+    assert "observed" in result.out
+    assert "rule" in result.out
+    assert "confidence  high" in result.out
+    assert "ruled out" in result.out
+    assert "address-family-noise NET012" in result.out
+    assert run("report", "saved.json", "--why").out == result.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(("--why", "COL002"), "has NET001"), (("--why", "--html", "x.html"), "no other form")],
+)
+def test_why_of_what_is_not_there_says_what_is(
+    run: Run, saved: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    result = run("report", "saved.json", *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert message in result.err
+
+
+def test_why_of_a_healthy_report(run: Run, stage: Stage) -> None:
+    stage.evidence = make_world()
+    run("check", "--json", "good.json")
+    assert run("report", "good.json", "--why").out.startswith("The report has no findings.")
