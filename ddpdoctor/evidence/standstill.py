@@ -180,6 +180,8 @@ class Stand:
     """Threads that have made calls."""
     beside: tuple[Call, ...] = ()
     """Calls of its other threads that have not come back."""
+    others: tuple[Frame, ...] = ()
+    """Where further threads stand that run the program's own code or torch.distributed's: each may still make calls."""
     given_size: int | None = None
     """World size that its launcher gave it; None where none did."""
     raised: int = 0

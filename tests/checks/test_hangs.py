@@ -180,9 +180,10 @@ def test_ranks_that_disagree_are_stuck_whatever_the_unseen_ones_do() -> None:
     assert any("nothing was seen of ranks 2-3" in item.text for item in found.evidence)
 
 
-def test_a_rank_whose_threads_call_as_well_proves_nothing() -> None:
+@pytest.mark.parametrize("beside", [{"threads": 2}, {"others": (Frame("train.py", 18, "run"),)}])
+def test_a_rank_with_another_thread_that_may_call_proves_nothing(beside: dict[str, Any]) -> None:
     """The thread of rank 1 may be about to send while its main thread waits in the barrier."""
-    stands = [stand(0, point("recv", 1, 1, 9)), stand(1, collective("barrier", 1, 20, world=2), threads=2)]
+    stands = [stand(0, point("recv", 1, 1, 9)), stand(1, collective("barrier", 1, 20, world=2), **beside)]
     found = judge(stands)
     assert found is not None
     assert (found.details["proof"], found.confidence) == (False, "medium")

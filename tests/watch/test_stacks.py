@@ -10,12 +10,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.watch.live import stacks
-from ddpdoctor.watch.live.stacks import Stack, merge_stacks, name_problem, take_stacks
+from ddpdoctor.watch.live.stacks import Stack, _parse, merge_stacks, name_problem, take_stacks
 
 SLEEPER = """
 import time
@@ -188,3 +189,23 @@ def test_a_name_that_is_no_text_is_no_obstacle(tmp_path: Path) -> None:
         assert process.stdout.readline() == "ready\n"
         assert process.pid in take_stacks([process.pid])
         process.kill()
+
+
+def test_further_threads_that_may_make_calls_are_told() -> None:
+    def thread(name: str, *frames: tuple[str, int, str]) -> dict[str, Any]:
+        rows = [{"filename": file, "line": line, "name": function} for file, line, function in frames]
+        return {"thread_name": name, "os_thread_id": 7, "frames": rows}
+
+    bootstrap = ("/usr/lib/python3.11/threading.py", 1002, "_bootstrap")
+    threads = [
+        thread("MainThread", ("/home/me/train.py", 9, "main")),
+        thread("beats", ("/home/me/train.py", 20, "run"), bootstrap),
+        thread("save", ("/usr/lib/python3.11/queue.py", 171, "get"),
+               ("/venv/lib/python3.11/site-packages/torch/distributed/checkpoint/state_dict_saver.py", 3, "save")),
+        thread("monitor", ("/venv/lib/python3.11/site-packages/tqdm/_monitor.py", 60, "run"), bootstrap),
+    ]  # fmt: skip
+    stack = _parse(10, json.dumps(threads).encode())
+    assert [(frame.file.rpartition("/")[2], frame.line) for frame in stack.others] == [
+        ("train.py", 20),
+        ("queue.py", 171),
+    ]

@@ -230,6 +230,7 @@ class Looker:
             conditions=self._find_conditions(call.frames if call is not None else frames),
             locks=self._locks.get(ring.pid, ()) if alive and current is None else (),
             loaders=tuple(ring.loaders.values())[-LOADERS:],
+            others=self._name_frames(stack.others) if stack is not None and alive else (),
             frames_before=self._name(before[1]),
             cpu_share=max(0.0, pulse.cpu_s - before[0].cpu_s) / spent if alive and spent > 0 else None,
             state=pulse.state if alive else None,
@@ -239,9 +240,10 @@ class Looker:
         )
 
     def _name(self, stack: Stack | None) -> tuple[Frame, ...]:
-        if stack is None:
-            return ()
-        return self._shorten.frames([[f.file, f.line, f.function] for f in stack.frames])
+        return self._name_frames(stack.frames) if stack is not None else ()
+
+    def _name_frames(self, frames: Sequence[Frame]) -> tuple[Frame, ...]:
+        return self._shorten.frames([[f.file, f.line, f.function] for f in frames])
 
     def _find_conditions(self, frames: Sequence[Frame]) -> tuple[Frame, ...]:
         """Return what decides whether the user's lines run, from the innermost frame on."""

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,8 @@ STANDSTILL = ("T", "t", "D")
 """States in which a process does not run whatever its stack says: stopped, traced, uninterruptible (proc(5))."""
 PARALLEL_DUMPS = 4
 """Each dump is one short process; more at once only compete for the same cores as the ranks."""
+_CALLS = "torch/distributed/"
+"""In the names of files from which torch makes collectives of its own, e.g. of checkpoints in the background."""
 ATTEMPTS = 3
 """Of a dump: one that is taken while the process runs may be torn, and the next one is not."""
 PERMISSION_HINT = (
@@ -43,6 +45,8 @@ class Stack:
     problem: str | None = None
     thread: int = 0
     """Kernel's id of the thread, where it is not the main thread: that runs none of the user's code, this one does."""
+    others: tuple[Frame, ...] = ()
+    """Where each further thread stands that may make calls: it runs the user's code, or torch.distributed's."""
 
 
 def find_py_spy() -> str | None:
@@ -124,16 +128,19 @@ def _parse(pid: int, text: bytes) -> Stack:
         threads = json.loads(text)
         main = next((t for t in threads if t.get("thread_name") == "MainThread"), threads[0])
         frames = _read_frames(main)
-        thread = 0
+        thread, chosen = 0, main
         if not _may_train(frames):
-            thread, frames = _find_beside([each for each in threads if each is not main]) or (0, frames)
+            beside = _find_beside([each for each in threads if each is not main])
+            if beside is not None:
+                chosen, thread, frames = beside
+        others = tuple(_list_callers(each for each in threads if each is not chosen))
     except (ValueError, KeyError, IndexError, TypeError) as problem:
         return _unreadable(pid, f"py-spy gave nothing readable: {problem}")
     if not frames:
         return _unreadable(pid, "py-spy saw no Python frame")
     state = _read_state(pid)
     shown = state if state in STANDSTILL else None
-    return Stack(pid, frames, shown, thread=thread)
+    return Stack(pid, frames, shown, thread=thread, others=others)
 
 
 def _read_frames(thread: Mapping[str, Any]) -> tuple[Frame, ...]:
@@ -148,13 +155,24 @@ def _may_train(main: Sequence[Frame]) -> bool:
     return not main or any(frame.whose in (USER, TORCH) for frame in main)
 
 
-def _find_beside(others: Sequence[Mapping[str, Any]]) -> tuple[int, tuple[Frame, ...]] | None:
+def _list_callers(threads: Iterable[Mapping[str, Any]]) -> Iterator[Frame]:
+    """Yield the innermost telling frame of each thread that may make calls that others wait for."""
+    for thread in threads:
+        frames = _read_frames(thread)
+        own = next((frame for frame in frames if frame.is_user), None)
+        if own is not None or any(_CALLS in frame.file for frame in frames):
+            yield own or frames[0]
+
+
+def _find_beside(
+    others: Sequence[Mapping[str, Any]],
+) -> tuple[Mapping[str, Any], int, tuple[Frame, ...]] | None:
     """Return the thread that trains where the main thread does not: the only one that runs the user's code.
 
     Ray's workers serve calls in the main thread and run the training function beside it.
     """
-    stacks = [(int(each.get("os_thread_id") or 0), _read_frames(each)) for each in others]
-    training = [each for each in stacks if each[0] and any(frame.is_user for frame in each[1])]
+    stacks = [(each, int(each.get("os_thread_id") or 0), _read_frames(each)) for each in others]
+    training = [each for each in stacks if each[1] and any(frame.is_user for frame in each[2])]
     return training[0] if len(training) == 1 else None
 
 

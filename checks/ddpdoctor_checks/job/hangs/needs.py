@@ -143,7 +143,8 @@ def _uses_device(place: Place) -> bool:
 
 def _tells_all(place: Place) -> bool:
     """Whether what a rank has not called it cannot be about to call elsewhere."""
-    return place.kind == "gone" or (place.stand.threads <= 1 and not place.stand.raised)
+    stand = place.stand
+    return place.kind == "gone" or (stand.threads <= 1 and not stand.others and not stand.raised)
 
 
 def _find_part(call: Call, series: str, other: Place) -> str:
