@@ -149,7 +149,7 @@ def _add_limit_options(group: argparse._ArgumentGroup) -> None:
 def run(options: argparse.Namespace) -> int:
     """Launch, judge, show."""
     from ddpdoctor.cli.display import Display, reserved_stdout
-    from ddpdoctor.cli.outputs import deliver, render_options
+    from ddpdoctor.cli.outputs import deliver, render_options, require_writable
     from ddpdoctor.cli.progress import make_progress
     from ddpdoctor.cli.request import read_request
     from ddpdoctor.cli.select import choose_selection
@@ -159,6 +159,8 @@ def run(options: argparse.Namespace) -> int:
     plugins = load_plugins()
     selection = choose_selection(options, {code: page.name for code, page in plugins.checks.pages.items()})
     outputs = common.pair_outputs(options, plugins.renderers.names)
+    if (request.nnodes or 1) == 1:  # of several nodes one writes them
+        require_writable(options)
     level = common.verbosity(options)
     display = Display.of(sys.stdout, no_color=getattr(options, "no_color", False))
     progress = make_progress(sys.stderr, color=not getattr(options, "no_color", False), quiet=level < 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import errno
 import os
 import tempfile
 import threading
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpdoctor.cli.display import Display, complain, print_text, reserved_stdout
-from ddpdoctor.cli.options import Output
+from ddpdoctor.cli.options import STDOUT, Output
 from ddpdoctor.errors import EXIT_FAILED, EXIT_OK, OutputError
 from ddpdoctor.judge.catalogue import CodePage
 from ddpdoctor.judge.registry import OURS
@@ -202,6 +204,26 @@ def write_bytes(path: Path, data: bytes) -> None:
         raise OutputError(f"{path} could not be written: {reason}", hint=_hint(path)) from problem
     except ValueError as problem:  # an embedded null byte
         raise OutputError(f"{str(path)!r} could not be written: {problem}") from problem
+
+
+def require_writable(options: argparse.Namespace) -> None:
+    """Try the directories of all files that were asked for, before anything is launched whose result would be lost.
+
+    Raises:
+        OutputError: one cannot be written to.
+    """
+    paths = [*getattr(options, "outputs", ()), *(path for _, path in getattr(options, "formats", ()) if path)]
+    for path in (Path(each) for each in paths if each not in ("", STDOUT)):
+        try:
+            if os.path.isdir(path):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            if not os.path.exists(path) or os.path.isfile(path):
+                tempfile.TemporaryFile(dir=path.resolve().parent).close()
+        except OSError as problem:
+            reason = problem.strerror or str(problem)
+            raise OutputError(f"{path} cannot be written: {reason}", hint=_hint(path)) from problem
+        except ValueError as problem:  # an embedded null byte
+            raise OutputError(f"{str(path)!r} cannot be written: {problem}") from problem
 
 
 def _is_summary(path: Path) -> bool:

@@ -121,6 +121,7 @@ def separate(parser: Parser, arguments: Sequence[str]) -> tuple[list[str], Split
 def run(options: argparse.Namespace) -> int:
     """Launch, watch, judge, show; return what the launched command would have returned."""
     from ddpdoctor.cli.display import Display, complain
+    from ddpdoctor.cli.outputs import require_writable
     from ddpdoctor.cli.together import find_others
     from ddpdoctor.evidence.rounds import number_rounds
     from ddpdoctor.watch.commandline import find_misplaced
@@ -143,6 +144,8 @@ def run(options: argparse.Namespace) -> int:
         complain(f"ddpdoctor: {misplaced} stands behind the script and is the script's; ours come before it")
     started = datetime.now(timezone.utc)
     together = find_others(options, split)
+    if not together.is_one_of_many:  # of these one writes them
+        require_writable(options)
     directory = make_run_directory(together.run_directory or getattr(options, "run_dir", None))
     together.begin()
     if directory.note:

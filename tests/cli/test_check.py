@@ -145,10 +145,22 @@ def test_json_on_stdout_is_alone_there(run: Run, arguments: list[str]) -> None:
     assert data["started_at"] == "2026-01-02T03:04:05.000000Z"
 
 
-@pytest.mark.parametrize("path", ["/dev/full", "missing/report.json", ".", "/proc/report.json", "a\0b"])
-def test_output_that_cannot_be_written_loses_nothing(run: Run, stage: Stage, path: str) -> None:
+@pytest.mark.parametrize("path", ["missing/report.json", ".", "/proc/report.json", "a\0b"])
+@pytest.mark.parametrize("command", [("check", "--json"), ("run", "train.py", "--html")])
+def test_outputs_are_tried_before_anything_is_launched(
+    run: Run, tmp_path: Path, command: tuple[str, ...], path: str
+) -> None:
+    (tmp_path / "train.py").write_text("print('launched')")
+    name, *rest, option = command
+    result = run(name, option, path, *rest)
+    assert (result.code, result.out) == (3, "")
+    assert "cannot be written" in result.err
+    assert not (tmp_path / "ddpdoctor-runs").exists()
+
+
+def test_output_that_turns_out_to_be_full_loses_nothing(run: Run, stage: Stage) -> None:
     stage.evidence = make_world(**TAKEN)
-    result = run("check", "--json", path)
+    result = run("check", "--json", "/dev/full")
     assert result.code == 3
     assert result.out.startswith("ddpdoctor ✖ NET001")
     assert "could not be written" in result.err
