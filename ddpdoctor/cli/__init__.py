@@ -67,7 +67,7 @@ def _dispatch(arguments: list[str]) -> int:
         print_text(render_help())
         return EXIT_OK
     if arguments[0] in ("-V", "--version"):
-        print_text(f"ddpdoctor {__version__}\n")
+        print_text(_describe_version(arguments[1:]))
         return EXIT_OK
     name, rest = arguments[0], arguments[1:]
     if name in COMMANDS:
@@ -81,6 +81,14 @@ def _dispatch(arguments: list[str]) -> int:
         context=f"commands: {', '.join(COMMANDS)}",
         hint=f"ddpdoctor {near}" if near else "ddpdoctor --help",
     )
+
+
+def _describe_version(rest: list[str]) -> str:
+    if not {"-v", "--verbose"} & set(rest):
+        return f"ddpdoctor {__version__}\n"
+    from ddpdoctor.cli.about import describe
+
+    return describe()
 
 
 def _run(name: str, rest: list[str]) -> int:

@@ -36,6 +36,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("ddpdoctor.cli.listing", "show all checks and where each comes from"),
     "demo": ("ddpdoctor.cli.demo", "run a small broken job, to see a diagnosis and the corrected code"),
     "report": ("ddpdoctor.cli.report", "render a saved report again"),
+    "completion": (
+        "ddpdoctor.cli.completion",
+        "print a script that completes commands and options in a shell",
+    ),
 }
 """Name -> (module, summary), in the order of the help."""
 
