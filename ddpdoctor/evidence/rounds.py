@@ -16,6 +16,8 @@ from ddpdoctor.evidence.job import ProcessRecord
 
 Key = tuple[int, int]
 """Node and process id."""
+CLOCKS_NS = 5 * 10**9
+"""By which the clocks of nodes may be apart."""
 _KINDS = ("processes", "exceptions", "crashes", "wrappers", "texts")
 """Kinds of evidence whose rows say of which attempt they are."""
 
@@ -64,20 +66,25 @@ def tell_rounds(processes: Iterable[ProcessRecord]) -> dict[Key, int]:
 
 
 def _ran_with(one: ProcessRecord, members: Sequence[ProcessRecord]) -> bool:
-    """Whether a process can be of the same attempt: of a world of the same size, and after none in its own place."""
+    """Whether a process can be of the same attempt: after none in its own place, nor after one of another world.
+
+    Those that run side by side are of one attempt also where their worlds differ in size: that is the mistake then.
+    """
     if one.local_rank is None:
         return True
-    if any(each.world_size != one.world_size for each in members):
+    if any(each.world_size != one.world_size and _is_over(each, one) for each in members):
         return False
     same = [each for each in members if (each.node, each.local_rank) == (one.node, one.local_rank)]
     return not any(each.parent == one.parent and _is_over(each, one) for each in same)
 
 
 def _is_over(before: ProcessRecord, later: ProcessRecord) -> bool:
-    """Whether a process is known to have ended before another one on its node began."""
+    """Whether a process is known to have ended before another one began; of two nodes as far as their clocks agree."""
     if before.ended is None or later.started is None:
         return False
     one, other = before.ended, later.started
+    if before.node != later.node:
+        return one.wall_ns <= other.wall_ns + CLOCKS_NS
     if one.mono_ns is not None and other.mono_ns is not None:
         return one.mono_ns <= other.mono_ns
     return one.wall_ns <= other.wall_ns

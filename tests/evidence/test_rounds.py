@@ -79,3 +79,9 @@ def test_all_that_was_seen_of_a_rank_goes_with_it() -> None:
     assert [(each.node, each.pid) for each in told.ranks] == [(1, 200), (0, 101)]
     assert told.job[0].restarts == 1
     assert number_rounds(replace(evidence, processes=(AGAIN, JOINED))).processes == (AGAIN, JOINED)
+
+
+def test_ranks_that_run_side_by_side_are_of_one_attempt_though_their_worlds_differ() -> None:
+    """One was started with a wrong WORLD_SIZE: no second attempt, but the mistake."""
+    assert numbers(rank(1, 0, 3, (0, 10)), rank(2, 1, 2, (1, 10), local=1)) == {}
+    assert numbers(rank(1, 0, 3, (0, 30)), rank(2, 1, 2, (1, 30), node=1)) == {}
