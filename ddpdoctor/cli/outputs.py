@@ -31,6 +31,7 @@ def render_options(
     display: Display, *, verbosity: int = 0, pages: dict[str, CodePage] | None = None
 ) -> RenderOptions:
     """Return what renderers are told about the display, and about where they run."""
+    from ddpdoctor.gather.excerpts import SourceReader
     from ddpdoctor.gather.scrub import scrub
 
     directory = _find_directory()
@@ -43,6 +44,7 @@ def render_options(
         directory=directory,
         root=_find_root(directory),
         scrub=scrub,
+        read_source=None if directory is None else SourceReader(directory),
     )
 
 

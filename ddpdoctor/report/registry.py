@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from ddpdoctor.judge.catalogue import CodePage
 from ddpdoctor.report.model import Report
+
+ReadSource = Callable[[str], Sequence[str] | None]
+"""Gives the lines of a file as findings name it, without secrets; None where it is not to be shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,8 @@ class RenderOptions:
     """Top directory of the repository that a CI service has checked out: its services name files from there."""
     scrub: Callable[[str], str] | None = None
     """Takes secrets out of a text; for renderings that are meant to be published."""
+    read_source: ReadSource | None = None
+    """For renderers that show lines around those that a finding quotes."""
 
 
 class Renderer(Protocol):

@@ -33,6 +33,9 @@ class TimelineRow:
     kind: str
     source: str
     zero: bool
+    host: str = ""
+    seconds: float = 0.0
+    """From the zero of the axis."""
 
 
 def list_events(report: Report) -> list[TimedEvent]:
@@ -83,7 +86,9 @@ def _row(event: TimedEvent, zero: TimedEvent | None, form: str, report: Report) 
     times = f" ({event.count} times)" if event.count > 1 and event.kind != "call" else ""
     source = f"{event.file}:{event.line}" if event.file and event.line else event.file or ""
     at = time.strftime(form, time.localtime(event.wall_ns // SECOND))
-    return TimelineRow(at, format_gap(gap), who, f"{text}{times}", event.kind, source, event is zero)
+    return TimelineRow(
+        at, format_gap(gap), who, f"{text}{times}", event.kind, source, event is zero, event.host, gap
+    )
 
 
 def format_gap(seconds: float) -> str:

@@ -293,9 +293,9 @@ def test_odd_times_and_jobs_are_shown_as_they_are() -> None:
     report = replace(sample_problems(), started_at="yesterday", job=Job(None, 9))
     view = build_view(report, RenderOptions())
     assert view.started == "yesterday"
-    assert dict(view.facts)["Job"] == "ended by signal 9"
+    assert dict(view.facts)["job"] == "ended by signal 9"
     assert (
-        dict(build_view(replace(report, job=Job(None)), RenderOptions()).facts)["Job"]
+        dict(build_view(replace(report, job=Job(None)), RenderOptions()).facts)["job"]
         == "exit status unknown"
     )
     assert (

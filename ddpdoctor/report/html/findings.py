@@ -9,8 +9,10 @@ from typing import Any
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.judge.catalogue import CodePage
-from ddpdoctor.judge.finding import EvidenceItem, Finding, Where
+from ddpdoctor.judge.finding import EvidenceItem, Finding
 from ddpdoctor.report.html.caps import Caps
+from ddpdoctor.report.html.sources import SourceView, view_sources
+from ddpdoctor.report.registry import ReadSource
 from ddpdoctor.report.words import fold_hosts, format_ranks
 
 FINDINGS_SHOWN = 100
@@ -21,18 +23,6 @@ PAIRS_SHOWN = 12
 """Pairs of one finding: about three lines."""
 TEXT_SHOWN = 4000
 """Characters of one piece of evidence: about fifty lines."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlaceView:
-    """One place in source."""
-
-    role: str
-    ranks: str
-    position: str
-    function: str | None
-    source: str | None
-    host: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +77,13 @@ class FindingView:
     withdrawn: str | None
     """Why it does not count; None where it does."""
     message: str
+    """Empty where the headline of the page says it."""
     who: str | None
     victims: str | None
     nodes: str | None
     pairs: tuple[tuple[str, str], ...]
     pairs_more: int
-    places: tuple[PlaceView, ...]
+    sources: tuple[SourceView, ...]
     evidence: tuple[EvidenceView, ...]
     fixes: tuple[tuple[str, str | None, str | None], ...]
     details: tuple[DetailView, ...]
@@ -101,9 +92,24 @@ class FindingView:
 
 
 def view_findings(
-    findings: tuple[Finding, ...], size: int, pages: dict[str, CodePage], caps: Caps
+    findings: tuple[Finding, ...],
+    size: int,
+    pages: dict[str, CodePage],
+    caps: Caps,
+    *,
+    headline: str = "",
+    read: ReadSource | None = None,
 ) -> tuple[FindingView, ...]:
-    """Return the findings in their order; the page of a code goes with its first finding."""
+    """Return the findings in their order; the page of a code goes with its first finding.
+
+    Args:
+        findings: of the report.
+        size: ranks of the job.
+        pages: code -> its page.
+        caps: gets what is not shown.
+        headline: what stands at the top of the page; a finding that says the same does not repeat it.
+        read: gives the lines of source files.
+    """
     seen: set[str] = set()
     views = []
     active = [f for f in findings if f.state == "active" and f.severity != "info"]
@@ -112,7 +118,8 @@ def view_findings(
         sections = view_page(page) if page is not None and finding.code not in seen else ()
         seen.add(finding.code)
         role = "root cause" if active and finding is active[0] and finding.role == "cause" else finding.role
-        views.append(_view(finding, f"f{index + 1}", role, size, page, sections, caps))
+        said = bool(headline) and finding.message == headline
+        views.append(_view(finding, f"f{index + 1}", role, size, page, sections, caps, said, read))
     return tuple(views)
 
 
@@ -124,8 +131,11 @@ def _view(
     page: CodePage | None,
     sections: tuple[tuple[str, tuple[Block, ...]], ...],
     caps: Caps,
+    said: bool,
+    read: ReadSource | None,
 ) -> FindingView:
     code = finding.code
+    places = caps.take(finding.where, ITEMS_SHOWN, f"places of {code}")
     return FindingView(
         ident=ident,
         code=code,
@@ -135,13 +145,13 @@ def _view(
         confidence=finding.confidence,
         role=role,
         withdrawn=_describe_state(finding),
-        message=caps.clip(finding.message, TEXT_SHOWN, f"message of {code}"),
+        message="" if said else caps.clip(finding.message, TEXT_SHOWN, f"message of {code}"),
         who=format_ranks(finding.ranks, size) if finding.ranks else None,
         victims=format_ranks(finding.victims, size) if finding.victims else None,
         nodes=fold_hosts(finding.nodes) if finding.nodes else None,
         pairs=caps.take(finding.pairs, PAIRS_SHOWN, f"pairs of {code}"),
         pairs_more=max(0, len(finding.pairs) - PAIRS_SHOWN),
-        places=tuple(_place(w, size) for w in caps.take(finding.where, ITEMS_SHOWN, f"places of {code}")),
+        sources=view_sources(places, size, read, caps),
         evidence=tuple(
             _evidence(item, size, caps, code)
             for item in caps.take(finding.evidence, ITEMS_SHOWN, f"evidence of {code}")
@@ -157,17 +167,6 @@ def _describe_state(finding: Finding) -> str | None:
         return None if finding.state == "active" else finding.state
     reason = f": {finding.suppression.reason}" if finding.suppression.reason else ""
     return f"not counted, by {finding.suppression.by}{reason}"
-
-
-def _place(where: Where, size: int) -> PlaceView:
-    return PlaceView(
-        where.role,
-        format_ranks(where.ranks, size),
-        f"{where.file}:{where.line}",
-        where.function,
-        where.source.strip() if where.source else None,
-        where.host,
-    )
 
 
 def _evidence(item: EvidenceItem, size: int, caps: Caps, code: str) -> EvidenceView:

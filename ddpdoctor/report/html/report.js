@@ -40,15 +40,6 @@
     box.appendChild(button);
   });
 
-  var closed = [];
-  window.addEventListener("beforeprint", function () {
-    closed = Array.prototype.slice.call(document.querySelectorAll("details:not([open])"));
-    closed.forEach(function (each) { each.open = true; });
-  });
-  window.addEventListener("afterprint", function () {
-    closed.forEach(function (each) { each.open = false; });
-  });
-
   // a link to a place inside a folded part opens it
   function reveal() {
     var target = location.hash ? document.getElementById(decodeURIComponent(location.hash.slice(1))) : null;

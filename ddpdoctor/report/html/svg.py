@@ -29,6 +29,7 @@ class Drawing:
         ident: page-wide unique id, needed with a title.
         description: more words for those who cannot see it.
         stretch: fill the element's box instead of keeping proportions.
+        natural: be as large as the view box, in pixels, where the style sheet says nothing else.
     """
 
     def __init__(
@@ -41,10 +42,12 @@ class Drawing:
         ident: str = "",
         description: str | None = None,
         stretch: bool = False,
+        natural: bool = False,
     ) -> None:
         self._parts: list[str] = []
+        size = f' width="{number(width)}" height="{number(height)}"' if natural else ""
         ratio = ' preserveAspectRatio="none"' if stretch else ""
-        head = f'<svg class="{escape(css_class)}" viewBox="0 0 {number(width)} {number(height)}"{ratio}'
+        head = f'<svg class="{escape(css_class)}" viewBox="0 0 {number(width)} {number(height)}"{size}{ratio}'
         if title is None:
             self._head = f'{head} aria-hidden="true" focusable="false">'
             return

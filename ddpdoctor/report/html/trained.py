@@ -70,7 +70,7 @@ class TrainedView:
 def view_trained(evidence: Evidence, caps: Caps) -> TrainedView | None:
     """Return the view; None where no step, batch or epoch of several ranks was seen."""
     ranks = RankSet().union(*(node.ranks for node in evidence.training))
-    looks = _join_steps(evidence)
+    looks = join_steps(evidence)
     batches = _list_batches(evidence)
     epochs = sorted(
         (look for node in evidence.training for look in node.epochs),
@@ -94,7 +94,7 @@ def view_trained(evidence: Evidence, caps: Caps) -> TrainedView | None:
     )
 
 
-def _join_steps(evidence: Evidence) -> list[StepLook]:
+def join_steps(evidence: Evidence) -> list[StepLook]:
     """Return the looks in order, those of several nodes at one step as one."""
     joined: dict[tuple[int, int], StepLook] = {}
     for node in evidence.training:
@@ -105,8 +105,8 @@ def _join_steps(evidence: Evidence) -> list[StepLook]:
                     optimizer=look.optimizer,
                     step=look.step,
                     final=look.final,
-                    values=_join(known.values, look.values),
-                    gradients=_join(known.gradients, look.gradients),
+                    values=join_shares(known.values, look.values),
+                    gradients=join_shares(known.gradients, look.gradients),
                     tensors=(*known.tensors, *look.tensors),
                 )
             elif known is not None and look.final:
@@ -115,7 +115,8 @@ def _join_steps(evidence: Evidence) -> list[StepLook]:
     return [look for _, look in sorted(joined.items())]
 
 
-def _join(one: Sequence[Share], other: Sequence[Share]) -> tuple[Share, ...]:
+def join_shares(one: Sequence[Share], other: Sequence[Share]) -> tuple[Share, ...]:
+    """Return who has the same, over what two nodes have seen."""
     groups: dict[str, RankSet] = {}
     for share in (*one, *other):
         groups[share.digest] = groups.get(share.digest, RankSet()).union(share.ranks)
@@ -166,7 +167,7 @@ def _list_batches(evidence: Evidence) -> list[tuple[str, str, Cell]]:
     for node in evidence.training:
         for look in node.batches:
             key = look.loader, look.epoch, look.index, look.model
-            joined[key] = _join(joined.get(key, ()), look.batches)
+            joined[key] = join_shares(joined.get(key, ()), look.batches)
     rows = []
     for (loader, epoch, index, _), shares in sorted(joined.items()):
         same = [share.ranks for share in shares if len(share.ranks) > 1]

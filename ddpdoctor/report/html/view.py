@@ -15,6 +15,7 @@ from ddpdoctor.report.html.findings import FindingView, view_findings
 from ddpdoctor.report.html.links import LinksView, view_links
 from ddpdoctor.report.html.matrix import EnvironmentView, view_environment
 from ddpdoctor.report.html.overlap import OverlapView, view_overlaps
+from ddpdoctor.report.html.pictures.choose import PictureView, choose_picture
 from ddpdoctor.report.html.recorded import RecordedView, view_recorded
 from ddpdoctor.report.html.results import ResultsView, view_results
 from ddpdoctor.report.html.stages import StagesView, view_stages
@@ -56,6 +57,9 @@ class VerdictView:
     of: int
     bar: Markup
     counts: str
+    name: str
+    """Of the finding that the code belongs to; empty where there is none."""
+    confidence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,7 @@ class PageView:
     duration: str
     interrupted: str | None
     verdict: VerdictView
+    picture: PictureView
     facts: tuple[tuple[str, str], ...]
     findings: tuple[FindingView, ...]
     anchors: dict[str, str]
@@ -97,7 +102,15 @@ def build_view(report: Report, options: RenderOptions) -> PageView:
     """Return the view data of ``report``."""
     caps = Caps()
     size = report.world.size
-    findings = view_findings(report.findings, size, options.pages or {}, caps)
+    picture = choose_picture(report, caps)
+    findings = view_findings(
+        report.findings,
+        size,
+        options.pages or {},
+        caps,
+        headline=report.verdict.headline,
+        read=options.read_source,
+    )
     checks = view_checks(report.checks, caps)
     verdict = _verdict(report.verdict, findings, checks, name_good(report.command))
     return PageView(
@@ -109,7 +122,8 @@ def build_view(report: Report, options: RenderOptions) -> PageView:
         duration=format_seconds(report.duration_s),
         interrupted=report.interrupted,
         verdict=verdict,
-        facts=_facts(report),
+        picture=picture,
+        facts=_facts(report, verdict.headline),
         findings=findings,
         anchors={each.code: each.ident for each in reversed(findings)},
         world=view_world(report, caps),
@@ -150,7 +164,7 @@ def _verdict(
     headline = headline.removesuffix(f"; {looked}")
     if verdict.status != "problems":  # a finding's message may begin with a host name
         headline = headline[:1].upper() + headline[1:]
-    anchor = next((each.ident for each in findings if each.code == verdict.code), None)
+    cause = next((each for each in findings if each.code == verdict.code), None)
     worst = any(each.severity == "error" and not each.withdrawn for each in findings)
     tone = "warning" if verdict.status == "problems" and findings and not worst else verdict.status
     return VerdictView(
@@ -160,11 +174,13 @@ def _verdict(
         headline,
         "long" if len(headline) > HEADLINE_LONG else "short",
         verdict.code,
-        anchor,
+        cause.ident if cause is not None else None,
         verdict.looked,
         verdict.of,
         checks.bar,
         describe_counts(checks.counts),
+        cause.name if cause is not None else "",
+        cause.confidence if cause is not None else "",
     )
 
 
@@ -176,24 +192,30 @@ def _show_time(text: str) -> str:
     return text
 
 
-def _facts(report: Report) -> tuple[tuple[str, str], ...]:
+def _facts(report: Report, headline: str) -> tuple[tuple[str, str], ...]:
+    """Return label and value of what stands in one line below the headline; a label may be empty.
+
+    The headline of a healthy report says some of it already.
+    """
     world = report.world
     ranks = count(world.size, "rank")
     nodes = max(len(world.nodes), report.evidence.launch.nnodes)
-    rows = [("World", f"{ranks} on {count(nodes, 'node')}")]
+    rows = [("", f"{ranks} on {count(nodes, 'node')}")]
     rows += [
-        (label, value if value is not None else "unknown")
+        (label, value)
         for label, value in (
-            ("Backend", world.backend),
+            ("backend", world.backend),
             ("torch", world.torch),
             ("Python", world.python),
-            ("Launched by", world.launcher),
+            ("launched by", world.launcher),
         )
+        if value is not None and value != "none"
     ]
-    rows.append(("Took", format_seconds(report.duration_s)))
     if report.job is not None:
-        rows.append(("Job", describe_job(report.job)))
-    return tuple(rows)
+        rows.append(("job", describe_job(report.job)))
+    rows.append(("took", format_seconds(report.duration_s)))
+    healthy = report.verdict.status == "healthy"
+    return tuple(row for row in rows if not (healthy and row[1] in headline))
 
 
 def _commands(report: Report) -> tuple[tuple[str, str], ...]:

@@ -1,0 +1,50 @@
+"""What several pictures draw alike: labels, and the size of what stands in a row of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from ddpdoctor.evidence import RankSet
+from ddpdoctor.report.words import count, format_ranks
+
+LABEL = 15
+"""Characters that fit beside a lane."""
+CHARACTER = 6.7
+"""Width of one in the monospaced text of 11 px that pictures use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One entry of a legend."""
+
+    css: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One drawing with what has to be said of it."""
+
+    title: str
+    drawing: Markup
+    keys: tuple[Key, ...] = ()
+    note: str = ""
+    narrow: bool = False
+    """It fits a phone as it is; others scroll there by themselves."""
+    small: Markup | None = None
+    """The same for a phone; None where the drawing serves there too."""
+
+
+def name_lane(ranks: Sequence[int]) -> str:
+    """Return what stands beside the lane of some ranks: their numbers, or how many they are."""
+    words = format_ranks(RankSet(ranks))
+    return words if len(words) <= LABEL else count(len(ranks), "rank")
+
+
+def cut(words: str, width: float) -> str:
+    """Return as much of a text as fits a width, with an ellipsis where it is cut."""
+    most = max(1, int(width / CHARACTER))
+    return words if len(words) <= most else words[: most - 1] + "…"
