@@ -94,7 +94,6 @@ def test_a_lane_shows_a_rank_outside_of_calls_and_one_that_is_gone() -> None:
         "root-cause rank",
         "returned",
         "blocked in this call",
-        "in no collective",
         "process has exited",
     ]
 

@@ -7,10 +7,12 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.job import CrashRecord, ExceptionRecord, ProcessRecord
 from ddpdoctor.report.html.caps import Caps
-from ddpdoctor.report.html.pictures.marks import CHARACTER, Figure, Key, cut, name_lane
+from ddpdoctor.report.html.pictures.marks import CHARACTER, SMALL, WIDE, Figure, Key, Sheet, cut, name_lane
 from ddpdoctor.report.html.svg import Drawing
 from ddpdoctor.report.words import format_ranks, format_seconds
 
@@ -18,7 +20,7 @@ LANES_SHOWN = 12
 """Lanes, the first failures first; the ranks behind them are counted."""
 EVENTS_SHOWN = 3
 """Of one rank; the first ones and its end."""
-LEFT, WIDTH, LANE, TOP = 112.0, 900.0, 42.0, 6.0
+LANE, TOP = 42.0, 6.0
 TEXT_SHOWN = 72
 """Characters of a message: its first sentence, which a lane has room for beside the rank's end."""
 MARGIN = 0.06
@@ -48,61 +50,67 @@ def draw_failure(evidence: Evidence, blamed: RankSet, affected: RankSet, caps: C
     ranks = _last_attempt(evidence.processes)
     lanes = {rank: _list_events(evidence, record, rank in affected) for rank, record in ranks.items()}
     lanes = {rank: events for rank, events in lanes.items() if events}
-    moments = [event.wall_ns for events in lanes.values() for event in events]
     own = [event.wall_ns for rank in lanes if rank in blamed for event in lanes[rank]]
-    if len(moments) < 2 or not own:
+    if sum(map(len, lanes.values())) < 2 or not own:
         return None
-    zero = min(own)
-    first, last = min(zero, *moments), max(moments)
-    span = max(last - first, 1e6)
-    first, last = int(first - MARGIN * span), int(last + MARGIN * span)
-
-    def place(wall_ns: int) -> float:
-        return LEFT + (WIDTH - LEFT) * (wall_ns - first) / (last - first)
-
     order = sorted(lanes, key=lambda rank: (rank not in blamed, lanes[rank][0].wall_ns, rank))
-    groups = _fold(order, lanes, blamed)
-    shown = caps.take(groups, LANES_SHOWN, "lanes of ranks")
-    height = TOP + LANE * len(shown) + 20
+    groups = caps.take(_fold(order, lanes, blamed), LANES_SHOWN, "lanes of ranks")
+    rows = [(group, lanes[group[0]], group[0] in blamed) for group in groups]
+    return Figure(
+        "Failure timeline",
+        _draw(rows, min(own), WIDE),
+        (Key("b-bad", "failed first"), Key("b-waits", "affected, not the cause"), Key("b-gone", "end")),
+        small=_draw(rows, min(own), SMALL),
+    )
+
+
+_Row = tuple[list[int], list[_Event], bool]
+"""Ranks of a lane, what happened on each of them, and whether they failed first."""
+
+
+def _draw(rows: Sequence[_Row], zero: int, sheet: Sheet) -> Markup:
+    moments = [zero, *(event.wall_ns for _, events, _ in rows for event in events)]
+    first, last = min(moments), max(moments)
+    margin = MARGIN * max(last - first, 1e6)
+
+    def place(wall_ns: float) -> float:
+        whole = last - first + 2 * margin
+        return sheet.left + (sheet.width - sheet.left) * (wall_ns - first + margin) / whole
+
+    height = TOP + LANE * len(rows) + 20
     drawing = Drawing(
-        WIDTH, height, "swim", ident="failure",
+        sheet.width, height, f"swim {sheet.ident}", ident=f"failure-{sheet.ident}",
         title="Who failed first, and what followed",
-        description=_describe(shown, lanes, zero),
+        description=_describe(rows, zero),
     )  # fmt: skip
     x = place(zero)
     drawing.line(x, TOP, x, height - 18, "parting")
-    for number, group in enumerate(shown):
-        _draw_lane(drawing, TOP + LANE * number, group, lanes[group[0]], group[0] in blamed, place, zero)
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        at = zero + share * (max(moments) - zero)
+    for number, row in enumerate(rows):
+        _draw_lane(drawing, TOP + LANE * number, row, place, zero, sheet)
+    shares = (0.0, 0.25, 0.5, 0.75, 1.0) if sheet is WIDE else (0.0, 1.0)
+    for share in shares:
+        at = zero + share * (last - zero)
         words = "first failure" if share == 0 else f"+{format_seconds((at - zero) / SECOND)}"
-        anchor = "end" if share == 1.0 else "start" if share == 0 and x < LEFT + 80 else "middle"
-        drawing.text(place(int(at)), height - 5, words, "lane-tick", anchor)
-    keys = (Key("b-bad", "failed first"), Key("b-waits", "affected, not the cause"), Key("b-gone", "end"))
-    return Figure("Failure timeline", drawing.markup(), keys)
+        anchor = "end" if share == 1.0 else "start" if share == 0 and x < sheet.left + 80 else "middle"
+        drawing.text(place(at), height - 5, words, "lane-tick", anchor)
+    return drawing.markup()
 
 
 def _draw_lane(
-    drawing: Drawing,
-    y: float,
-    group: Sequence[int],
-    events: Sequence[_Event],
-    bad: bool,
-    place: Callable[[int], float],
-    zero: int,
+    drawing: Drawing, y: float, row: _Row, place: Callable[[float], float], zero: int, sheet: Sheet
 ) -> None:
-    css = "lane-name is-bad" if bad else "lane-name"
-    drawing.text(LEFT - 10, y + 15, name_lane(group), css, "end")
-    end = place(events[-1].wall_ns)
-    drawing.rect(LEFT, y + 5, WIDTH - LEFT, 12, "lane-back")
-    drawing.rect(LEFT, y + 5, max(1.0, end - LEFT), 12, "lane-life")
+    group, events, bad = row
+    left, width = sheet.left, sheet.width
+    drawing.text(left - 10, y + 15, name_lane(group), "lane-name is-bad" if bad else "lane-name", "end")
+    drawing.rect(left, y + 5, width - left, 12, "lane-back")
+    drawing.rect(left, y + 5, max(1.0, place(events[-1].wall_ns) - left), 12, "lane-life")
     for event in events:
-        x = place(event.wall_ns)
         kind = "gone" if event.kind == "end" else "bad" if bad else "waits"
-        drawing.circle(x, y + 11, 5, f"spot b-{kind}", f"{_gap(event, zero)} {event.words}")
+        tip = f"{_gap(event, zero)} {event.words}"
+        drawing.circle(place(event.wall_ns), y + 11, 5, f"spot b-{kind}", tip)
     words = " · ".join(f"{_gap(event, zero)} {event.words}" for event in events)
-    x = max(LEFT, min(place(events[0].wall_ns) + 6, WIDTH - len(words) * CHARACTER))
-    drawing.text(x, y + 32, cut(words, WIDTH - x), "box-name n-bad-text" if bad else "box-name n-past")
+    x = max(left, min(place(events[0].wall_ns) + 6, width - len(words) * CHARACTER))
+    drawing.text(x, y + 32, cut(words, width - x), "box-name n-bad-text" if bad else "box-name n-past")
 
 
 def _gap(event: _Event, zero: int) -> str:
@@ -171,9 +179,9 @@ def _fold(order: Sequence[int], lanes: dict[int, list[_Event]], blamed: RankSet)
     return list(groups.values())
 
 
-def _describe(groups: Sequence[Sequence[int]], lanes: dict[int, list[_Event]], zero: int) -> str:
+def _describe(rows: Sequence[_Row], zero: int) -> str:
     return "; ".join(
         f"{format_ranks(RankSet(group))}: "
-        + ", ".join(f"{_gap(event, zero)} {event.words}" for event in lanes[group[0]])
-        for group in groups
+        + ", ".join(f"{_gap(event, zero)} {event.words}" for event in events)
+        for group, events, _ in rows
     )

@@ -11,7 +11,7 @@ from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.standstill import Call, Stand
 from ddpdoctor.report.html.calls import own_frame
 from ddpdoctor.report.html.caps import Caps
-from ddpdoctor.report.html.pictures.marks import Figure, Key, cut, name_lane
+from ddpdoctor.report.html.pictures.marks import SMALL, WIDE, Figure, Key, Sheet, cut, name_lane
 from ddpdoctor.report.html.svg import Drawing
 from ddpdoctor.report.stacktree import is_foreign, is_in_backward
 from ddpdoctor.report.words import count, format_ranks, format_seconds
@@ -21,18 +21,6 @@ LANES_SHOWN = 16
 BEFORE, AFTER = 3, 3
 """Calls that are shown of what all ranks have done, and of what each does after it; on a phone fewer of the former."""
 GAP, TOP = 6.0, 22.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Sheet:
-    """Where lanes are drawn: a wide screen, or a phone."""
-
-    ident: str
-    left: float
-    width: float
-
-
-WIDE, SMALL = _Sheet("swim-wide", 112.0, 900.0), _Sheet("swim-small", 74.0, 350.0)
 SHORT = {"DistributedDataParallel.forward": "DDP forward", "DistributedDataParallel": "DDP()"}
 """Names that are longer than a box is wide."""
 
@@ -91,7 +79,7 @@ def _shorten(row: _Row) -> _Row:
     return (lane, (), after[-2:]) if after else (lane, before[-2:], ())
 
 
-def _draw(rows: Sequence[_Row], sheet: _Sheet, parts: bool) -> Markup:
+def _draw(rows: Sequence[_Row], sheet: Sheet, parts: bool) -> Markup:
     left = max(len(before) for _, before, _ in rows)
     right = max(len(after) for _, _, after in rows)
     slot = min(230.0, (sheet.width - sheet.left) / max(1, left + right))
@@ -100,7 +88,7 @@ def _draw(rows: Sequence[_Row], sheet: _Sheet, parts: bool) -> Markup:
     top = TOP if parts else 4.0
     height = top + lane_height * len(rows) + 4
     drawing = Drawing(
-        sheet.width + 2, height, f"swim {sheet.ident}", ident=sheet.ident,
+        sheet.width + 2, height, f"swim {sheet.ident}", ident=f"lanes-{sheet.ident}",
         title="Last collectives of each rank, up to the hang",
         description=_describe(rows),
     )  # fmt: skip
@@ -123,16 +111,20 @@ def _draw(rows: Sequence[_Row], sheet: _Sheet, parts: bool) -> Markup:
 
 
 def _keys(rows: Sequence[_Row]) -> tuple[Key, ...]:
-    states = {box.state for _, before, after in rows for box in (*before, *after)}
-    marked = any(lane.blamed for lane, _, _ in rows)
-    keys = [
+    states = {_style(box, lane) for lane, before, after in rows for box in (*before, *after)}
+    keys = (
+        Key("b-bad", "root-cause rank"),
         Key("b-past", "returned"),
         Key("b-waits", "blocked in this call"),
         Key("b-away", "in no collective"),
         Key("b-gone", "process has exited"),
-    ]
-    found = [key for key in keys if key.css.removeprefix("b-") in states]
-    return (Key("b-bad", "root-cause rank"), *found) if marked else tuple(found)
+    )
+    return tuple(key for key in keys if key.css.removeprefix("b-") in states)
+
+
+def _style(box: _Box, lane: _Lane) -> str:
+    """Return the state that a box is drawn by: where a root-cause rank is now stands out."""
+    return "bad" if lane.blamed and box.state in ("waits", "away", "gone") else box.state
 
 
 def _fold(stands: Sequence[Stand], blamed: RankSet) -> list[_Lane]:
@@ -226,8 +218,7 @@ def _draw_box(
     lane: _Lane,
     tall: bool,
 ) -> None:
-    bad = lane.blamed and box.state in ("waits", "away", "gone")
-    css = "bad" if bad else box.state
+    css = _style(box, lane)
     tip = f"{format_ranks(RankSet(lane.ranks))}: {box.tip}"
     drawing.rect(x, y, width, height, f"box b-{css}", tip)
     two = tall and bool(box.place)

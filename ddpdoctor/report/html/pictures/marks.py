@@ -38,6 +38,20 @@ class Figure:
     """The same for a phone; None where the drawing serves there too."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """What a picture of lanes is drawn on."""
+
+    ident: str
+    """Class of the drawing: wide, or small for a phone."""
+    left: float
+    """Where lanes begin, behind their names."""
+    width: float
+
+
+WIDE, SMALL = Sheet("swim-wide", 112.0, 900.0), Sheet("swim-small", 74.0, 350.0)
+
+
 def name_lane(ranks: Sequence[int]) -> str:
     """Return what stands beside the lane of some ranks: their numbers, or how many they are."""
     words = format_ranks(RankSet(ranks))
