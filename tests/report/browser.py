@@ -28,6 +28,8 @@ FLAGS = (
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
+    "--disable-lcd-text",
+    "--hide-scrollbars",
     "--disable-quic",
     "--no-first-run",
     "--disable-background-networking",

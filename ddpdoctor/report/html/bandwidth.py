@@ -189,10 +189,11 @@ def _draw_axes(drawing: Drawing, frame: _Frame) -> None:
         drawing.text(x, bottom + 16, format_bytes(size), "tick", "middle")
     drawing.line(LEFT, bottom, right, bottom, "axis")
     drawing.text(LEFT - 7, 11, "GB/s", "tick", "end")
-    for name, value in frame.baselines:
+    for index, (name, value) in enumerate(frame.baselines):
         y = frame.y(value)
         drawing.line(LEFT, y, right, y, "baseline")
-        drawing.text(LEFT + 6, y - 4, name, "tick")
+        x, anchor = (right - 6, "end") if index % 2 else (LEFT + 6, "start")  # lines may be close to each other
+        drawing.text(x, y - 4, name, "tick", anchor)
 
 
 def _draw_series(drawing: Drawing, frame: _Frame, index: int, label: str, rows: list[BandwidthRow]) -> None:
