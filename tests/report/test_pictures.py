@@ -119,9 +119,9 @@ def test_many_ranks_are_few_lanes_and_a_square_each(size: int, lanes: int) -> No
     states = draw_states(stands, RankSet([1]), size)
     assert figure is not None
     assert figure.drawing.count('class="lane-back"') == lanes
-    assert states.drawing.count("<rect") == size
+    assert states.drawing.count("<rect") == (size if size <= 256 else 16_384 // 128 + 2)
     assert states.drawing.count("b-bad") == 1
-    assert len(states.drawing) < 1_500_000
+    assert len(states.drawing) < 100_000
 
 
 def test_states_show_ranks_that_were_not_seen() -> None:

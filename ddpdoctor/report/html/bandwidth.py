@@ -192,7 +192,9 @@ def _draw_axes(drawing: Drawing, frame: _Frame) -> None:
     for index, (name, value) in enumerate(frame.baselines):
         y = frame.y(value)
         drawing.line(LEFT, y, right, y, "baseline")
-        x, anchor = (right - 6, "end") if index % 2 else (LEFT + 6, "start")  # lines may be close to each other
+        x, anchor = (
+            (right - 6, "end") if index % 2 else (LEFT + 6, "start")
+        )  # lines may be close to each other
         drawing.text(x, y - 4, name, "tick", anchor)
 
 

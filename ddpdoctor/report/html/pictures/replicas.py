@@ -30,7 +30,7 @@ KEYS = (
     Key("h0", "differs, norm by less than 0.01 %"),
     Key("h1", "differs, by less than 1 %"),
     Key("h2", "differs, by less than 10 %"),
-    Key("h3", "differs more, or by an unknown amount"),
+    Key("h3", "differs by 10 % or more, or by an unknown amount"),
 )
 LEFT, WIDTH = 78.0, 430.0
 
