@@ -135,7 +135,11 @@ def _describe(places: Sequence[Where], size: int) -> str:
     parts: list[str] = []
     for place in places:
         ranks = f" · {format_ranks(place.ranks, size)}" if place.ranks else ""
-        inside = f", in {place.function}" if place.function and place.function != "<module>" else ""
+        named = place.role != "condition" and place.function not in (
+            None,
+            "<module>",
+        )  # a condition's is its kind
+        inside = f", in {place.function}" if named else ""
         words = f"{ROLES.get(place.role, place.role)}{ranks}{inside}"
         if words not in parts:
             parts.append(words)

@@ -101,7 +101,9 @@ def _draw_lane(
 ) -> None:
     group, events, bad = row
     left, width = sheet.left, sheet.width
-    drawing.text(left - 10, y + 15, name_lane(group), "lane-name is-bad" if bad else "lane-name", "end")
+    drawing.text(
+        left - 10, y + 15, name_lane(group, sheet), "lane-name is-bad" if bad else "lane-name", "end"
+    )
     drawing.rect(left, y + 5, width - left, 12, "lane-back")
     drawing.rect(left, y + 5, max(1.0, place(events[-1].wall_ns) - left), 12, "lane-life")
     for event in events:

@@ -95,7 +95,7 @@ def _draw(rows: Sequence[_Row], sheet: Sheet, parts: bool) -> Markup:
     for number, (lane, before, after) in enumerate(rows):
         y = top + lane_height * number
         css = "lane-name is-bad" if lane.blamed else "lane-name"
-        drawing.text(sheet.left - 10, y + lane_height / 2 + 2, name_lane(lane.ranks), css, "end")
+        drawing.text(sheet.left - 10, y + lane_height / 2 + 2, name_lane(lane.ranks, sheet), css, "end")
         drawing.rect(sheet.left, y + 2, slot * (left + right), lane_height - 6, "lane-back")
         for offset, boxes in ((left - len(before), before), (left, after)):
             for place, box in enumerate(boxes, start=offset):

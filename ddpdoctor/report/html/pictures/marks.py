@@ -10,8 +10,8 @@ from markupsafe import Markup
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.report.words import count, format_ranks
 
-LABEL = 15
-"""Characters that fit beside a lane."""
+NAME, MARGIN = 7.3, 10.0
+"""Width of a character of a lane's name (12 px), and what lies between it and the lane."""
 CHARACTER = 6.7
 """Width of one in the monospaced text of 11 px that pictures use."""
 
@@ -49,13 +49,13 @@ class Sheet:
     width: float
 
 
-WIDE, SMALL = Sheet("swim-wide", 112.0, 900.0), Sheet("swim-small", 74.0, 350.0)
+WIDE, SMALL = Sheet("swim-wide", 112.0, 900.0), Sheet("swim-small", 92.0, 360.0)
 
 
-def name_lane(ranks: Sequence[int]) -> str:
-    """Return what stands beside the lane of some ranks: their numbers, or how many they are."""
+def name_lane(ranks: Sequence[int], sheet: Sheet) -> str:
+    """Return what stands beside the lane of some ranks: their numbers, or how many they are where that is too long."""
     words = format_ranks(RankSet(ranks))
-    return words if len(words) <= LABEL else count(len(ranks), "rank")
+    return words if len(words) * NAME <= sheet.left - MARGIN else count(len(ranks), "rank")
 
 
 def cut(words: str, width: float) -> str:
