@@ -235,3 +235,12 @@ def test_rank_sets_never_come_out_as_lists() -> None:
     text = render(replace(report, findings=(finding,)))
     assert "0, 1, 2, 3" not in text
     assert "ranks 0-511" in text
+
+
+def test_many_findings_are_folded_after_the_first_five() -> None:
+    report = sample_problems()
+    many = tuple(replace(report.findings[0], message=f"finding {number}") for number in range(8))
+    tree = Tree(render(replace(report, findings=many)))
+    assert "3 more findings" in tree.text
+    assert tree.text.index("finding 4") < tree.text.index("3 more findings") < tree.text.index("finding 5")
+    assert "more finding" not in Tree(render(report)).text
