@@ -200,7 +200,7 @@ def _facts(report: Report, headline: str) -> tuple[tuple[str, str], ...]:
     world = report.world
     ranks = count(world.size, "rank")
     nodes = max(len(world.nodes), report.evidence.launch.nnodes)
-    rows = [("", f"{ranks} on {count(nodes, 'node')}")]
+    rows = [("", f"{ranks} on {count(nodes, 'node')}")] if world.size else []  # source has none
     rows += [
         (label, value)
         for label, value in (
