@@ -141,7 +141,7 @@ def test_finding_shows_all_that_it_must() -> None:
     for words in (
         "root cause",
         "high confidence",
-        "ranks 0, 2-3, not the cause",
+        "ranks 0, 2-3 (not the cause)",
         "models/reader.py 61 rows = sock.recv(1 << 20) ← root cause · rank 1, in read_shard",
         "TimeoutError: no answer",
         "rank1.err:42",

@@ -43,7 +43,7 @@ def draw_axis(report: Report, caps: Caps) -> AxisView | None:
     hosts = caps.take(list(dict.fromkeys(row.host or "job" for row in shown)), HOSTS_SHOWN, "hosts of events")
     shown = [row for row in shown if (row.host or "job") in hosts]
     far = max(abs(row.seconds) for row in shown) > LINEAR_S
-    note = "Zero is the cause, or else the first event; clocks of nodes may differ."
+    note = "Zero is the root cause, or else the first event; node clocks may differ."
     note += " Seconds near zero are drawn wider than minutes away from it." if far else ""
     keys = (Key("b-bad", "cause"), Key("b-waits", "consequence"), Key("b-past", "last sign of progress"))
     figure = Figure(
