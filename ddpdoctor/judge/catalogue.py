@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddpdoctor.judge.finding import SEVERITIES
+from ddpdoctor.text.sections import HEADING, split_sections
 
 FOLDER = "catalogue"
 """Where the pages of a package lie in it."""
@@ -25,18 +26,20 @@ FACTS = ("code", "name", "title", "severity", "since")
 MAY = ("explains",)
 """Keys that it may have."""
 PAGE_SECTIONS = (
-    "What it looks for",
-    "Why it matters",
+    "Symptoms",
+    "Fix",
+    "What it means",
     "How it decides",
     "Known false alarms",
-    "Fix",
     "References",
 )
-"""Headings that a page must have."""
+"""Headings that a page must have, in this order: a reader comes with an error message and wants the fix."""
 PAGE_EXAMPLES = ("Wrong", "Right")
 """Headings of programs, behind the fix, on the pages of codes that are found in the source."""
+PAGE_ORDER = ("Symptoms", "Fix", *PAGE_EXAMPLES, *PAGE_SECTIONS[2:])
+"""All headings of a page, in order."""
 
-_RULE, _HEADING, _FENCE = "---", "## ", "```"
+_RULE = "---"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +65,7 @@ class CodePage:
 
         Blocks of code are indented by four spaces.
         """
-        found: dict[str, list[str]] = {"": []}
-        lines, fenced = found[""], False
-        for line in self.text.splitlines():
-            if line.startswith(_FENCE):
-                fenced = not fenced
-            elif fenced:
-                lines.append(f"    {line}".rstrip())
-            elif line.startswith(_HEADING):
-                lines = found.setdefault(line.removeprefix(_HEADING).strip(), [])
-            else:
-                lines.append(line)
-        return {heading: "\n".join(lines).strip("\n") for heading, lines in found.items()}
+        return split_sections(self.text)
 
 
 def find_page(code: str, module: str) -> CodePage | None:
@@ -99,7 +91,7 @@ def read_page(file: Path) -> CodePage:
     """
     first, *lines = file.read_text(encoding="utf-8").split("\n")
     if first != _RULE or _RULE not in lines:
-        raise ValueError(f"{file}: the page does not begin with facts between two lines of {_RULE}")
+        raise ValueError(f"{file}: the page must begin with front matter between two lines of {_RULE}")
     end = lines.index(_RULE)
     facts: dict[str, str] = {}
     for line in lines[:end]:
@@ -111,7 +103,7 @@ def read_page(file: Path) -> CodePage:
         facts[key] = value.strip()
     missing = [key for key in FACTS if key not in facts]
     if missing:
-        raise ValueError(f"{file}: the page does not say {', '.join(missing)}")
+        raise ValueError(f"{file}: the page lacks {', '.join(missing)}")
     if facts["code"] != file.stem:
         raise ValueError(f"{file}: the page of {facts['code']} has the name of another code")
     require_severity(facts["code"], facts["severity"])
@@ -141,5 +133,5 @@ def read_docstring(docstring: str | None) -> str:
     blocks = []
     for heading, lines in parts:
         text = textwrap.dedent("\n".join(lines)).strip()
-        blocks += [f"{_HEADING}{heading}"] * bool(heading) + [text] * bool(text)
+        blocks += [f"{HEADING}{heading}"] * bool(heading) + [text] * bool(text)
     return "\n\n".join(blocks)

@@ -25,7 +25,7 @@ explains: X-toy-002, X-toy-003
 BODY = """
 A toy does not do what it should.
 
-## What it looks for
+## Symptoms
 
 Toys, ``all`` of them:
 
@@ -71,7 +71,7 @@ def test_page_is_read_from_the_package_of_the_check(package: Path) -> None:
 def test_sections_show_blocks_of_code_indented(package: Path) -> None:
     assert read_page(package).sections() == {
         "": "A toy does not do what it should.",
-        "What it looks for": "Toys, ``all`` of them:\n\n    ls toys",
+        "Symptoms": "Toys, ``all`` of them:\n\n    ls toys",
         "Wrong": "    ## not a heading\n    def toy():\n        play()",
     }
 
@@ -85,14 +85,14 @@ def test_module_without_a_catalogue_has_no_page(package: Path) -> None:
 @pytest.mark.parametrize(
     ("head", "words"),
     [
-        ("code: X-toy-001\n", "does not begin with facts"),
-        (HEAD.replace("since: 1.2.0\n", ""), "does not say since"),
+        ("code: X-toy-001\n", "must begin with front matter"),
+        (HEAD.replace("since: 1.2.0\n", ""), "lacks since"),
         (HEAD.replace("since:", "sicne:"), "'sicne: 1.2.0' is not one of code, name"),
         (HEAD.replace("since: 1.2.0", "since:"), "'since:' is not one of"),
         (HEAD.replace("since:", "name:"), "once"),
         (HEAD.replace("code: X-toy-001", "code: X-toy-002"), "the name of another code"),
         (HEAD.replace("severity: warning", "severity: fatal"), "unknown severity 'fatal'"),
-        (HEAD[:-4], "does not begin with facts"),
+        (HEAD[:-4], "must begin with front matter"),
     ],
 )
 def test_page_that_is_not_as_it_must_be_is_refused(package: Path, head: str, words: str) -> None:
@@ -105,7 +105,7 @@ def test_page_that_is_not_as_it_must_be_is_refused(package: Path, head: str, wor
 def test_docstring_becomes_a_page() -> None:
     text = """A toy is broken.
 
-    What it looks for:
+    Symptoms:
         Toys.
 
             ls toys
@@ -114,6 +114,6 @@ def test_docstring_becomes_a_page() -> None:
         Mend it.
     """
     assert read_docstring(text) == (
-        "A toy is broken.\n\n## What it looks for\n\nToys.\n\n    ls toys\n\n## Fix\n\nMend it."
+        "A toy is broken.\n\n## Symptoms\n\nToys.\n\n    ls toys\n\n## Fix\n\nMend it."
     )
     assert read_docstring(None) == ""

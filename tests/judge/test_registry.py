@@ -138,11 +138,11 @@ def test_page_is_found_by_code_and_by_name(word: str) -> None:
 
 
 def test_page_falls_into_its_sections() -> None:
-    text = "Lead.\n\nWhat it looks for:\n    This.\n\n    And that.\n\nFix\n    Fix\n    Nothing."
+    text = "Lead.\n\nSymptoms:\n    This.\n\n    And that.\n\nFix\n    Fix\n    Nothing."
     registry = Registry()
     registry.add(declare(page=text))
     sections = registry.pages["X-toy-001"].sections()
-    assert sections == {"": "Lead.", "What it looks for": "This.\n\nAnd that.", "Fix": "Fix\nNothing."}
+    assert sections == {"": "Lead.", "Symptoms": "This.\n\nAnd that.", "Fix": "Fix\nNothing."}
     assert set(sections) - {""} < set(PAGE_SECTIONS)
 
 
