@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpdoctor import __version__
+from ddpdoctor.text.sections import split_sections
 
-FORMAT = 4
+FORMAT = 5
 """Changes when the fields below do."""
 JUDGING = ("check", "run", "attach", "analyze", "lint")
 """Commands whose reports have rows of checks."""
@@ -35,8 +36,12 @@ class Page:
     severity: str
     since: str
     source: str
-    sections: list[tuple[str, str]]
-    """Heading and text, in order."""
+    text: str
+    """Markdown, without the facts above."""
+
+    def sections(self, *, indented: bool = True) -> dict[str, str]:
+        """Return heading -> text, in order (see `split_sections`)."""
+        return split_sections(self.text, indented=indented)
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ def build_index() -> tuple[Index, set[str]]:
 
     plugins = load_plugins()
     pages = [
-        Page(p.code, p.name, p.title, p.severity, p.since, p.source, list(p.sections().items()))
+        Page(p.code, p.name, p.title, p.severity, p.since, p.source, p.text)
         for p in plugins.checks.pages.values()
     ]
     rows = [
@@ -157,19 +162,12 @@ def _read_cache(path: str | None) -> Index | None:
 
 def _from_dict(data: dict[str, Any]) -> Index:
     return Index(
-        pages=[
-            Page(**{**page, "sections": [tuple(each) for each in page["sections"]]}) for page in data["pages"]
-        ],
+        pages=[Page(**page) for page in data["pages"]],
         rows=[Row(**row) for row in data["rows"]],
         formats=[(name, words, source) for name, words, source in data["formats"]],
         gatherers=data["gatherers"],
         problems=[],
     )
-
-
-def _page(data: dict[str, Any]) -> Page:
-    sections = [(heading, text) for heading, text in data["sections"]]
-    return Page(**{**data, "sections": sections})
 
 
 def _write_cache(path: str | None, index: Index, files: set[str]) -> None:

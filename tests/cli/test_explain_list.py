@@ -10,6 +10,7 @@ from ddpdoctor.cli import index as indexes
 from ddpdoctor.cli.display import Display
 from ddpdoctor.cli.explain import render_page
 from ddpdoctor.cli.index import Index, Page, Row
+from ddpdoctor.cli.searching import search_pages
 from ddpdoctor.judge import Registry
 from ddpdoctor.plugins import CHECKS, Entry
 from tests.cli.conftest import Run
@@ -21,7 +22,7 @@ def test_explain_by_code_or_name(run: Run, word: str) -> None:
     assert result.code == 0
     lines = result.out.splitlines()
     assert lines[0] == "NET001 port-in-use · error · since 0.1.0"
-    assert "What it looks for" in lines
+    assert "Symptoms" in lines
     assert "  A port that somebody holds." in lines
     assert lines[-1] == "Checks: net.port.free (check)"
 
@@ -29,9 +30,7 @@ def test_explain_by_code_or_name(run: Run, word: str) -> None:
 def test_wide_paragraphs_are_filled_anew_but_lists_and_links_stay() -> None:
     prose = "word " * 20 + "\nand more"
     link = "https://example.org/" + "x" * 90
-    page = Page(
-        "A001", "n", "t", "error", "1", "d", [("", "Summary."), ("Fix", f"{prose}\n\n{link}\n{link}")]
-    )
+    page = Page("A001", "n", "t", "error", "1", "d", f"Summary.\n\n## Fix\n\n{prose}\n\n{link}\n{link}")
     index = Index([page], [Row("a.b", ["A001"], "f", [], "d", ["check"])], [], [], [])
     lines = render_page(page, index, Display(color=False, ascii=False, width=80)).splitlines()
     start = lines.index("Fix") + 1
@@ -49,14 +48,14 @@ def test_explain_unknown_name_suggests(run: Run) -> None:
 def test_explain_code_without_a_check_says_so(run: Run) -> None:
     result = run("explain", "col002")
     assert result.code == 2
-    assert "no check of this version sees COL002" in result.err
+    assert "this version has no check for COL002" in result.err
     assert "try: ddpdoctor list" in result.err
 
 
 def test_explain_needs_a_word(run: Run) -> None:
     result = run("explain")
     assert result.code == 2
-    assert "CODE|name" in result.err
+    assert "CODE|name|WORDS" in result.err
 
 
 def test_list_shows_findings_by_family_with_their_checks(run: Run) -> None:
@@ -67,9 +66,9 @@ def test_list_shows_findings_by_family_with_their_checks(run: Run) -> None:
     assert "  NET001 port-in-use [error] The port is taken" in lines
     assert "      net.port.free" in lines
     assert "environment" in lines
-    assert "3 checks, 3 findings; ddpdoctor explain CODE shows the page of one" in lines
+    assert "3 checks, 3 findings; run `ddpdoctor explain CODE` for details" in lines
     assert "formats (--format NAME -o FILE)" in lines
-    assert "  markdown    for an issue or a step summary" in lines
+    assert "  markdown    Markdown for an issue or a step summary" in lines
 
 
 def test_list_selects_and_tells_more(run: Run) -> None:
@@ -166,3 +165,67 @@ def test_distribution_without_any_check_is_an_error(run: Run, entries: list[Entr
     result = run("list")
     assert result.code == 3
     assert "this installation has no checks" in result.err
+
+
+BARRIER = Page(
+    "A001",
+    "collective-missing",
+    "Some ranks never reach a collective",
+    "error",
+    "1",
+    "ddpdoctor",
+    "Lead.\n\n## Symptoms\n\nThe job hangs at a barrier.\n\n* `Timed out waiting … ms for recv operation to complete`\n",
+)
+CLOSED = Page(
+    "A002",
+    "rank-finished-early",
+    "A rank exited while others need it",
+    "error",
+    "1",
+    "ddpdoctor",
+    "Lead.\n\n## Symptoms\n\n* `Connection closed by peer [127.0.0.1]:…`\n\n## Fix\n\nEnd with a barrier.\n",
+)
+LATER = Page(
+    "A003",
+    "exception-uncaught",
+    "A rank raised",
+    "error",
+    "1",
+    "ddpdoctor",
+    "Lead.\n\n## Symptoms\n\n* `error_file: <N/A>`\n* `Connection closed by peer` on the other ranks\n",
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "codes"),
+    [
+        ("barrier", ["A001", "A002"]),
+        ("RuntimeError: [gloo] Connection closed by peer [10.0.0.1]:41022", ["A002", "A003"]),
+        ("timed out waiting 1800000ms for recv operation", ["A001"]),
+        ("why does my job hang", ["A001"]),
+        ("no such words anywhere", []),
+    ],
+)
+def test_words_find_pages_with_the_likeliest_first(words: str, codes: list[str]) -> None:
+    assert [hit.page.code for hit in search_pages(words, [LATER, CLOSED, BARRIER])] == codes
+
+
+def test_one_page_far_ahead_is_shown_whole_and_others_as_lines(run: Run) -> None:
+    result = run("explain", "port", "taken")
+    assert result.code == 0
+    assert result.out.startswith("NET001 port-in-use · error")
+    listed = run("explain", "harmless cores port")
+    assert [line.split()[0] for line in listed.out.splitlines()[:3]] == ["NET001", "ENV011", "NET012"]
+    assert listed.out.endswith("next: ddpdoctor explain NET001\n")
+    assert "no page mentions 'zebra crossing'" in run("explain", "zebra", "crossing").err
+
+
+def test_page_is_styled_for_a_terminal_and_plain_elsewhere() -> None:
+    text = "A `store`.\n\n## Fix\n\nRun:\n\n```python\nx = 1\n```\n"
+    index = Index([page := Page("A001", "n", "t", "error", "1", "d", text)], [], [], [], [])
+    styled = render_page(page, index, Display(color=True, ascii=False, width=80))
+    assert "\x1b[1mFix\x1b[0m" in styled
+    assert "`" not in styled
+    plain = render_page(page, index, Display(color=False, ascii=False, width=80))
+    assert "\x1b" not in plain
+    assert "      x = 1" in plain.splitlines()
