@@ -37,10 +37,10 @@ from ddpdoctor.testing import (
 def find_odd(evidence: Evidence, *, variant: int) -> Iterable[Finding]:
     """A rank is odd.
 
-    What it looks for:
+    Symptoms:
         Rank numbers.
 
-    Why it matters:
+    What it means:
         It does not.
 
     How it decides:
@@ -121,7 +121,7 @@ def test_status_and_reason_are_asserted() -> None:
 
 def test_page_must_be_complete() -> None:
     assert_page(find_odd)
-    with pytest.raises(AssertionError, match="X-a-002 lacks What it looks for, Why"):
+    with pytest.raises(AssertionError, match="X-a-002 lacks Symptoms, Fix"):
         assert_page(find_bare)
 
 

@@ -71,7 +71,7 @@ def find_result_wrong(evidence: Evidence, *, variant: str) -> Iterable[Finding]:
     cases = _choose_cases(evidence.collectives, variant)
     if not cases:
         if evidence.launch.world_size < 2 and evidence.collectives:
-            raise NotApplicable("not tried in a world of one rank")
+            raise NotApplicable("requires at least two ranks")
         raise explain_missing(evidence, "collectives", variant)
     wrong = [(case, said) for case in cases if (said := list_wrong(case.failures))]
     if wrong:
@@ -81,7 +81,7 @@ def find_result_wrong(evidence: Evidence, *, variant: str) -> Iterable[Finding]:
     if raised:
         raise CannotLook(f"{raised[0].op} raised on {name_set(gather_ranks(raised[0].failures))}")
     if all(case.unsupported for case in cases):
-        raise NotApplicable(cases[0].unsupported or "the backend does not have it")
+        raise NotApplicable(cases[0].unsupported or "the backend does not support it")
     _require_results(evidence, cases)
 
 
@@ -131,8 +131,10 @@ def _wrong_result(
         for bad, all_ in wrong
     )
     return Finding(
-        message=f"{describe_case(case)} gave {name_set(gather_ranks(said))} wrong values: "
-        f"{said[0].text}{more}.",
+        message=(
+            f"{describe_case(case)} returned incorrect values on {name_set(gather_ranks(said))}: "
+            f"{said[0].text}{more}."
+        ),
         ranks=ranks,
         nodes=hosts_of_ranks(evidence, ranks),
         evidence=quote_messages(texts),
@@ -161,7 +163,7 @@ def _wrong_fixes(case: CollectiveCase) -> tuple[Fix, ...]:
     if case.backend in ("nccl", "rccl"):
         fixes.append(
             Fix(
-                "see whether it goes away without peer-to-peer copies; if so it is BKD007",
+                "check whether it disappears without peer-to-peer copies; if so it is BKD007",
                 command="NCCL_P2P_DISABLE=1 ddpdoctor check --only facts,smoke,rendezvous,collectives",
             )
         )
@@ -169,12 +171,12 @@ def _wrong_fixes(case: CollectiveCase) -> tuple[Fix, ...]:
     else:
         fixes.append(
             Fix(
-                f"see whether another backend gives the right values; if only {case.backend} is wrong, "
+                f"check whether another backend gives the right values; if only {case.backend} is wrong, "
                 "compare torch's version on all nodes",
                 command='python -c "import torch; print(torch.__version__, torch.__config__.show())"',
             )
         )
-    fixes.append(Fix("run the same operation again, every case of it shown", command=_AGAIN))
+    fixes.append(Fix("rerun the same operation and show every case", command=_AGAIN))
     return tuple(fixes)
 
 
@@ -221,11 +223,7 @@ def find_operation_raised(evidence: Evidence) -> Iterable[Finding]:
         victims=blame.victims,
         nodes=hosts_of_ranks(evidence, blame.ranks),
         evidence=quote_messages(texts),
-        fix=(
-            Fix(
-                "run these operations again with the backend's own messages", command=_settings(case.backend)
-            ),
-        ),
+        fix=(Fix("rerun these operations with the backend's own messages", command=_settings(case.backend)),),
         details=encode({"operations": names, **list_cases(rows)}),
         confidence=blame.confidence,
         role=blame.role,
@@ -248,7 +246,7 @@ def find_initialisation_failed(evidence: Evidence, *, variant: str) -> Iterable[
     """The default process group forms by env://, tcp:// and file://."""
     result = next((each for each in evidence.initialisations if each.method.split(":")[0] == variant), None)
     if result is None:
-        raise explain_missing(evidence, "collectives", f"initialisation by {variant}://")
+        raise explain_missing(evidence, "collectives", f"initialization by {variant}://")
     if result.failures:
         if variant == "env" and any(each.stage == "rendezvous" for each in evidence.errors):
             raise CannotLook("the default process group did not form in stage rendezvous")
@@ -285,7 +283,7 @@ def _failed_initialisation(evidence: Evidence, method: str, result: InitResult) 
 _INIT_FIXES = {
     "env": (
         Fix(
-            "let the launcher set the variables, and give none of them by hand",
+            "let the launcher set the variables, and set none of them by hand",
             command="torchrun --standalone --nproc-per-node 4 train.py",
             code='torch.distributed.init_process_group("gloo")  # env:// is the default',
         ),
@@ -299,7 +297,7 @@ _INIT_FIXES = {
     ),
     "file": (
         Fix(
-            "use a new file for each job, on a file system that all nodes share and that can lock "
+            "use a new file for each job, on a file system that all nodes share and that supports locks "
             "(not every NFS)",
             code="torch.distributed.init_process_group(\n"
             '    "gloo",\n    init_method=f"file:///shared/rendezvous-{job_id}",\n'

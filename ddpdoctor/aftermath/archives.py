@@ -36,7 +36,7 @@ def unpack(archive: Path, folder: Path, skipped: list[str]) -> int:
         with open_log(archive) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
             for number, member in enumerate(tar):
                 if number >= MOST_MEMBERS:
-                    skipped.append(f"{archive} has more than {MOST_MEMBERS} members: the rest is left out")
+                    skipped.append(f"{archive} has more than {MOST_MEMBERS} members: the rest is skipped")
                     break
                 if member.isdir():
                     continue
@@ -46,7 +46,7 @@ def unpack(archive: Path, folder: Path, skipped: list[str]) -> int:
                     continue
                 if member.size > MEMBER_LIMIT or total + member.size > TOTAL_LIMIT:
                     skipped.append(
-                        f"{archive}: {'/'.join(parts)} and what follows is too large and is left out"
+                        f"{archive}: {'/'.join(parts)} and what follows is too large and is skipped"
                     )
                     break
                 if _write(tar, member, folder.joinpath(*parts)):
@@ -55,14 +55,14 @@ def unpack(archive: Path, folder: Path, skipped: list[str]) -> int:
                 else:
                     odd += 1
     except tarfile.TarError as problem:
-        skipped.append(f"{archive} breaks off: {problem}")
+        skipped.append(f"{archive} is truncated: {problem}")
     except UNREADABLE as problem:
         if not count:
             raise
-        skipped.append(f"{archive} breaks off: {getattr(problem, 'strerror', None) or problem}")
+        skipped.append(f"{archive} is truncated: {getattr(problem, 'strerror', None) or problem}")
     if odd:
         skipped.append(
-            f"{archive}: {odd} members that are no ordinary files, or lead out of it, are left out"
+            f"{archive}: {odd} members that are not regular files, or point outside of it, are skipped"
         )
     return count
 

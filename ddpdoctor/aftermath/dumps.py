@@ -33,12 +33,10 @@ def read_stack_files(sources: Sources, lost: list[str]) -> Evidence | None:
         for each in found:
             if each.rank is None:
                 lost.append(
-                    f"{source.name} does not tell which rank's stacks it holds: name it after the rank"
+                    f"{source.name} does not show which rank's stacks it contains: name it after the rank"
                 )
             elif each.rank in stands:
-                lost.append(
-                    f"there are several stacks of rank {each.rank}: that of {source.name} is left out"
-                )
+                lost.append(f"there are several stacks of rank {each.rank}: that of {source.name} is skipped")
             else:
                 call = find_call(each.frames)
                 frames = tuple(dataclasses.replace(f, file=shorten(f.file)) for f in each.frames)
@@ -58,7 +56,7 @@ def read_stack_files(sources: Sources, lost: list[str]) -> Evidence | None:
     look = Standstill(
         Moment(time.time_ns()), 0.0, 0.0, tuple(stands[rank] for rank in sorted(stands)), world, given=True
     )
-    why = Absent("stacks do not tell it", applicable=False)
+    why = Absent("not available from stacks", applicable=False)
     return Evidence(
         launch=Launch("analyze", nproc=world, world_size=world, backend="none"),
         standstills=(look,),
@@ -74,7 +72,7 @@ def read_recorder(sources: Sources, lost: list[str]) -> Evidence | None:
         return None
     shorten = make_shortener(Path.cwd())
     frames = tuple(dataclasses.replace(frame, file=shorten(frame.file)) for frame in log.frames)
-    why = Absent("recorder dumps do not hold it", applicable=False)
+    why = Absent("not available from Flight Recorder dumps", applicable=False)
     return Evidence(
         launch=Launch("analyze", nproc=log.world or 1, world_size=log.world or 1, backend="none"),
         calls=(dataclasses.replace(log, frames=frames, lost=tuple(lost)),),

@@ -106,13 +106,13 @@ def _recognises(logs: Sequence[Log], exceptions: Sequence[ExceptionRecord]) -> b
 
 
 def _unrecognised() -> dict[str, Absent]:
-    why = Absent("no line of a distributed job was recognised")
+    why = Absent("no line of a distributed job was recognized")
     return {kind: why for kind in FROM_LOGS if kind != "job"}
 
 
 def make_absent() -> dict[str, Absent]:
     """Return why the other kinds are missing."""
-    why = Absent("logs do not hold it", applicable=False)
+    why = Absent("not available from logs", applicable=False)
     return {kind: why for kind in KINDS if kind not in FROM_LOGS}
 
 
@@ -300,7 +300,9 @@ def _make_crashes(
                     )
                 )
             else:
-                notes.append(f"{log.name}:{dump.line.number} does not tell which rank said {record.title!r}")
+                notes.append(
+                    f"{log.name}:{dump.line.number} does not show which rank reported {record.title!r}"
+                )
             made.append(record)
     return made, notes
 
@@ -358,10 +360,12 @@ def _owners(
 
 
 def _tell_lost(logs: Sequence[Log], sorted_: Sorted) -> list[str]:
-    notes = [f"tracebacks of several ranks are mixed at {name}:{line}" for name, line in sorted_.mixed[:3]]
+    notes = [
+        f"tracebacks of several ranks are interleaved at {name}:{line}" for name, line in sorted_.mixed[:3]
+    ]
     for log in logs:
         if log.facts.dropped:
-            notes.append(f"{log.name}: {log.facts.dropped} repeated texts and tracebacks are left out")
+            notes.append(f"{log.name}: {log.facts.dropped} repeated messages and tracebacks are skipped")
     return notes
 
 

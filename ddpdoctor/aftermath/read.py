@@ -68,7 +68,10 @@ def read_sources(
 def describe_unread(facts: LogFacts) -> str:
     """Return words on the part of a log that was not read closely."""
     size = f"{facts.unread / 1e6:,.1f} of {facts.bytes / 1e6:,.1f} MB"
-    return f"{facts.name}: {size} in the middle were not analyzed: too many lines before them had to be read closely"
+    return (
+        f"{facts.name}: {size} in the middle were not analyzed: too many lines before them needed a close "
+        "reading"
+    )
 
 
 def _read_file(source: Source, said: list[str]) -> Log:
@@ -89,10 +92,10 @@ def _read(stream: io.BufferedIOBase, name: str, said: list[str]) -> LogFacts:
         for data in read_stretches(stream, first, SIZE_LIMIT):
             reader.take(data)
     except UNREADABLE as problem:
-        said.append(f"{name} breaks off: {getattr(problem, 'strerror', None) or problem}")
+        said.append(f"{name} is truncated: {getattr(problem, 'strerror', None) or problem}")
     facts = reader.finish()
     if facts.unread:
         said.append(describe_unread(facts))
     if facts.bytes >= SIZE_LIMIT:
-        said.append(f"{name}: what lies behind the first {SIZE_LIMIT >> 30} GiB was not read")
+        said.append(f"{name}: only the first {SIZE_LIMIT >> 30} GiB were read")
     return facts

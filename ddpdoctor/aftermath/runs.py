@@ -28,7 +28,7 @@ def read_run(source: Source, lost: list[str]) -> Evidence | None:
         if evidence is not None or source.kind == "report":
             return evidence
     if not os.path.isdir(source.path / "processes"):
-        lost.append(f"{source.name} holds no evidence of a job")
+        lost.append(f"{source.name} contains no evidence of a job")
         return None
     return _collect(source, lost)
 
@@ -51,7 +51,7 @@ def _collect(source: Source, lost: list[str]) -> Evidence | None:
     """Read what the processes of a run wrote down, where nobody was left to write its report."""
     found = collect_run(source.path)
     if not found.processes:
-        lost.append(f"{source.name} holds no process's events")
+        lost.append(f"{source.name} contains no process's events")
         return None
     ranks = {record.rank for record in found.processes if record.rank is not None}
     sizes = [record.world_size for record in found.processes if record.world_size]

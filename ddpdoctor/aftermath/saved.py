@@ -37,10 +37,10 @@ def read_report(name: str) -> Report:
         return Report.from_dict(json.loads(data.decode("utf-8")))
     except (UnicodeDecodeError, RecursionError, json.JSONDecodeError) as problem:
         raise DoctorError(
-            f"{shown} is not JSON: {problem}", hint="give the file that --json wrote"
+            f"{shown} is not JSON: {problem}", hint="pass the file that --json wrote"
         ) from problem
     except ValueError as problem:
-        raise DoctorError(f"{shown}: {problem}", hint="give the file that --json wrote") from problem
+        raise DoctorError(f"{shown}: {problem}", hint="pass the file that --json wrote") from problem
 
 
 def _read_file(path: Path) -> bytes:

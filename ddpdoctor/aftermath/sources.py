@@ -107,7 +107,7 @@ class Sources:
         if len(self.unpacked) >= MOST_ARCHIVES or any(
             path.is_relative_to(each.name) for each in self.unpacked
         ):
-            self.skipped.append(f"{path} is an archive in an archive, or one too many")
+            self.skipped.append(f"{path} is an archive inside an archive, or one too many")
             return
         folder = tempfile.TemporaryDirectory(prefix="ddpdoctor-archive-", ignore_cleanup_errors=True)
         self.unpacked.append(folder)
@@ -140,16 +140,16 @@ class Sources:
                 folders.remove(name)
             for name in sorted(files):
                 if len(self.found) - before >= MOST_FILES:
-                    self.skipped.append(f"{top} has more than {MOST_FILES} files: the rest is left out")
+                    self.skipped.append(f"{top} has more than {MOST_FILES} files: the rest is skipped")
                     return
                 if _NAMED.search(name):
                     self.add(here / name, named=False)
                 else:
                     others += 1
         if others:
-            self.skipped.append(f"{top}: {others} files whose names are no logs' are left out")
+            self.skipped.append(f"{top}: {others} files are skipped because their names are not log names")
         if len(self.found) == before and not others:
-            self.skipped.append(f"{top} holds no log")
+            self.skipped.append(f"{top} contains no log")
 
     def _add_run(self, path: Path) -> None:
         """Add a run directory, and the dumps of torch's recorder that lie in it; its logs it has judged itself."""
@@ -193,7 +193,7 @@ def _refuse(path: Path) -> str | None:
         return f"cannot be read: {problem.strerror}"
     if stat.S_ISREG(mode):
         return None
-    return "is no ordinary file"
+    return "is not a regular file"
 
 
 def _tell(path: Path) -> str:
@@ -236,7 +236,7 @@ def tell_kind(head: bytes, whole: bytes) -> str:
     if head.startswith(b"PK\x03\x04"):
         return "is a zip archive: unpack it first"
     if head.startswith(b"\x28\xb5\x2f\xfd"):
-        return "is compressed by zstd: unpack it first (zstd -d)"
+        return "is compressed with zstd: unpack it first (zstd -d)"
     if head[257:262] == b"ustar":
         return ARCHIVE
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):

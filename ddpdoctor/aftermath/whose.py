@@ -232,7 +232,7 @@ def give_away(
             given += [_give(record, process) for record, process in zip(mine, needy, strict=False)]
         elif needy:
             names = ", ".join(str(process.rank) for process in needy)
-            notes.append(f"the log does not tell which of ranks {names} printed which traceback")
+            notes.append(f"the log does not show which of ranks {names} printed which traceback")
             given += kinds.values()
             for process in needy:
                 processes.remove(process)

@@ -49,10 +49,13 @@ def _word_defect(problem: Exception) -> str:
     """Return what to say of an exception that nobody expected: a module of the user's that hides one, or a defect."""
     name, path = (problem.name, problem.path) if isinstance(problem, ImportError) else (None, None)
     if path and name in sys.stdlib_module_names and not path.startswith(os.path.dirname(os.__file__)):
-        text, hint = f"{path} hides Python's own module {name}", "rename it, or start in another directory"
+        text, hint = (
+            f"{path} shadows Python's own module {name}",
+            "rename it, or start from another directory",
+        )
     else:
         text = f"internal error: {type(problem).__name__}: {problem}"
-        hint = "the same command with -vv, and report what it prints"
+        hint = "rerun the same command with -vv and report what it prints"
     return f"ddpdoctor: {text}\n  try: {hint}"
 
 
@@ -75,7 +78,7 @@ def _dispatch(arguments: list[str]) -> int:
     near = closest(name, COMMANDS)
     if name.startswith("-"):
         hint = f"ddpdoctor check {' '.join(arguments)}"
-        raise UsageError(f"{name} stands before any command", hint=hint)
+        raise UsageError(f"{name} must come after the command", hint=hint)
     raise UsageError(
         f"there is no command {name!r}",
         context=f"commands: {', '.join(COMMANDS)}",

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from ddpdoctor.report.model import Report
 
 EXAMPLES = (
-    ("ddpdoctor analyze train.log", "what torchrun printed, saved to a file; gzip too"),
+    ("ddpdoctor analyze train.log", "saved output of torchrun; gzip works too"),
     ("ddpdoctor analyze ddpdoctor-runs/20260102-030405-ab12", "a run directory of ddpdoctor run"),
-    ("ddpdoctor analyze node-a.log node-b.log", "the logs of several nodes together"),
-    ("ddpdoctor analyze logs/", "a tree of torchrun --log-dir, with its error files"),
-    ("ddpdoctor analyze /tmp/nccl_trace/", "Flight Recorder dumps of the ranks, pickled or JSON"),
-    ("ddpdoctor analyze node-a.tar.gz node-b.tar.gz", "archives of ddpdoctor collect, of all nodes"),
+    ("ddpdoctor analyze node-a.log node-b.log", "logs of several nodes together"),
+    ("ddpdoctor analyze logs/", "a torchrun --log-dir tree, with its error files"),
+    ("ddpdoctor analyze /tmp/nccl_trace/", "Flight Recorder dumps (pickle or JSON)"),
+    ("ddpdoctor analyze node-a.tar.gz node-b.tar.gz", "archives of ddpdoctor collect, one per node"),
     ("kubectl logs job/train | ddpdoctor analyze -", "from a pipe"),
 )
 REASONS_SHOWN = 5
@@ -41,7 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths",
         metavar="PATH",
         nargs="+",
-        help="run directories, logs, error files, recorder dumps, stack dumps, archives or folders of them; - is stdin",
+        help=(
+            "run directories, logs, error files, Flight Recorder dumps, stack dumps, archives, or folders "
+            "of them; - is stdin"
+        ),
     )
     common.add_output_options(parser)
     common.add_selection_options(parser)
@@ -123,9 +126,9 @@ def make_report(
     if evidence is None:
         shown = sources.skipped[:REASONS_SHOWN]
         raise DoctorError(
-            "nothing that was given could be read",
+            "none of the given files could be read",
             context="; ".join(shown) or None,
-            hint="ddpdoctor analyze LOG, with what torchrun printed",
+            hint="ddpdoctor analyze LOG, where LOG is the saved output of torchrun",
         )
     end = evidence.job[0] if evidence.job else None
     return build_report(

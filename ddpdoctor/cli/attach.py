@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from ddpdoctor.watch.attach.jobs import FoundJob
 
 EXAMPLES = (
-    ("ddpdoctor attach", "the job that runs on this host; asks which where there are several"),
+    ("ddpdoctor attach", "the job running on this host; asks which one if there are several"),
     ("ddpdoctor attach 4711", "the job that process 4711 belongs to: a rank, its launcher, a worker"),
-    ("ddpdoctor attach --watch 10", "again every 10 seconds, until Ctrl-C"),
-    ("ddpdoctor attach --run-dir node-a", "on each node; then: ddpdoctor analyze node-a node-b"),
+    ("ddpdoctor attach --watch 10", "repeat every 10 seconds, until Ctrl-C"),
+    ("ddpdoctor attach --run-dir node-a", "run on each node; then: ddpdoctor analyze node-a node-b"),
     (
         "ddpdoctor attach ddpdoctor-runs/20260102-030405-ab12 --dump",
-        "let a live `run` look, and keep it there",
+        "ask a live `ddpdoctor run` to save a snapshot",
     ),
 )
 
@@ -42,37 +42,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "target",
         metavar="PID|RUN_DIR",
         nargs="?",
-        help="any process of the job, or the directory of a live `ddpdoctor run`; found by itself if not given",
+        help=(
+            "PID of any process in the job, or the run directory of a live `ddpdoctor run`; auto-detected "
+            "if omitted"
+        ),
     )
     group = parser.add_argument_group("looking")
-    add_option(group, "--all", action="store_true", help="every job of this host, one after the other")
+    add_option(group, "--all", action="store_true", help="every job on this host, one after the other")
     add_option(
         group,
         "--watch",
         type=common.parse_seconds,
         metavar="SECONDS",
-        help="again every so often, until Ctrl-C",
+        help="repeat at this interval until Ctrl-C",
     )
     add_option(
         group,
         "--pause",
         action="store_true",
-        help="stop each process for the milliseconds in which its stack is read: exact stacks",
+        help="pause each process for a few milliseconds while its stack is read (exact stacks)",
     )
     add_option(
         group,
         "--native",
         action="store_true",
-        help="native frames too: each rank is stopped for up to a second",
+        help="include native frames; each rank is paused for up to a second",
     )
     add_option(
         group,
         "--dump",
         action="store_true",
-        help="let the supervisor of a live `run` look and keep it in RUN_DIR/looks; the job goes on",
+        help="ask a live `ddpdoctor run` to save a snapshot to RUN_DIR/snapshots; the job is not interrupted",
     )
     add_option(
-        group, "--run-dir", metavar="DIR", help="keep what was seen there, for `analyze` and colleagues"
+        group, "--run-dir", metavar="DIR", help="save the snapshot there, for `analyze` and for sharing"
     )
     common.add_output_options(parser)
     common.add_selection_options(parser)
@@ -106,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
 
     target: str | None = getattr(options, "target", None)
     if getattr(options, "all", False) and target is not None:
-        raise UsageError("--all takes no PID and no directory", hint="ddpdoctor attach --all")
+        raise UsageError("--all cannot be combined with a PID or a directory", hint="ddpdoctor attach --all")
     plugins = load_plugins()
     tools = _Tools(
         options,
@@ -118,13 +121,14 @@ def run(options: argparse.Namespace) -> int:
     if tools.given("dump"):
         if tools.given("native"):
             raise UsageError(
-                "--dump takes no --native", hint=f"ddpdoctor attach {target or 'RUN_DIR'} --native"
+                ("--dump cannot be combined with --native"),
+                hint=f"ddpdoctor attach {target or 'RUN_DIR'} --native",
             )
         return _dump(target, tools)
     jobs = find_targets(target, everything=tools.given("all"))
     if len(jobs) > 1 and tools.outputs:
         raise UsageError(
-            f"a report is of one job, and there are {len(jobs)}",
+            f"a report covers one job, and {len(jobs)} are running",
             hint=f"ddpdoctor attach {jobs[0].pid} --json F, or --all --run-dir DIR",
         )
     interval = getattr(options, "watch", None)
@@ -167,7 +171,7 @@ def _look_at(job: FoundJob, tools: _Tools, *, several: bool) -> int:
     )
     if job.numbered == "order" and not any(stand.watched for stand in look.stands):
         _complain(
-            "the ranks are numbered in the order in which they were started: nothing else tells them apart"
+            "ranks are numbered in the order in which their processes started: no rank numbers were found"
         )
     return _show(report, tools, f"job-{job.pid}" if several else None)
 
@@ -181,7 +185,7 @@ def _observe(job: FoundJob, tools: _Tools) -> Standstill | None:
     sight = Sight(job, pause=tools.given("pause"))
     progress = make_progress(sys.stderr, color=tools.display.color, quiet=tools.given("quiet"))
     try:
-        progress.stage(f"looking at {count(len(job.ranks), 'rank')}", STILL_S)
+        progress.stage(f"sampling {count(len(job.ranks), 'rank')}", STILL_S)
         look = sight.observe(wait_for, lambda seen: _is_settled(seen, tools))
         if look is not None and tools.given("native"):
             progress.stage("native frames", LIMIT_S)
@@ -247,7 +251,7 @@ def _keep(tools: _Tools, folder: str | None) -> list[common.Output]:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as problem:
-        raise DoctorError(f"{path} cannot be made: {problem.strerror or problem}") from problem
+        raise DoctorError(f"{path} cannot be created: {problem.strerror or problem}") from problem
     return [common.Output(name, str(path / f"report.{name}")) for name in ("json", "html")]
 
 
@@ -264,14 +268,17 @@ def _dump(target: str | None, tools: _Tools) -> int:
 
     path = Path(target) if target is not None else None
     if path is None or not os.path.isdir(path / "processes"):
-        raise UsageError("--dump needs the directory of a live run", hint="ddpdoctor attach RUN_DIR --dump")
+        raise UsageError(
+            ("--dump needs the run directory of a live `ddpdoctor run`"),
+            hint="ddpdoctor attach RUN_DIR --dump",
+        )
     started, began = datetime.now(timezone.utc), time.monotonic()
     kept = ask_for_look(path)
     look = replace(read_look(kept), asked=False)
     brief = look.stage == "look" and look.still_s < STILL_S
     if brief and not judge_look(look, tools.plugins.checks).proved:
         look = replace(look, stage="brief")
-    _complain(f"the look is kept in {kept}; the job goes on")
+    _complain(f"snapshot saved in {kept}; the job is still running")
     job = find_run(str(path), find_jobs(read_processes(), frames_of))
     spent = time.monotonic() - began
     report = make_report(job, look, started, spent, tools.options, tools.plugins, tools.selection)

@@ -40,13 +40,13 @@ RUNS = "ddpdoctor-runs"
 
 EXAMPLES = (
     ("ddpdoctor check --nproc 4", "four ranks on this machine"),
-    ("ddpdoctor check --nproc 4 --html report.html", "and a page with everything"),
-    ("ddpdoctor check --nproc 2 --model pkg.mod:factory", "your own model: unused parameters by name"),
-    ("ddpdoctor check --only facts,tcp", "look without launching ranks"),
+    ("ddpdoctor check --nproc 4 --html report.html", "with an HTML report"),
+    ("ddpdoctor check --nproc 2 --model pkg.mod:factory", "your own model: lists unused parameters by name"),
+    ("ddpdoctor check --only facts,tcp", "no ranks are launched"),
     ("ddpdoctor check --nproc 8 --full --sizes 1K-256M", "the long bandwidth sweep"),
     (
         "ddpdoctor check --nnodes 2 --nproc 8 --rdzv-backend c10d --rdzv-endpoint node-a:29500",
-        "on each of two nodes",
+        "run on each of two nodes",
     ),
     ("torchrun --nproc-per-node 4 -m ddpdoctor check", "under your own launcher"),
 )
@@ -54,8 +54,8 @@ EXAMPLES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``check``."""
-    _add_world_options(parser.add_argument_group("the world to launch (as torchrun)"))
-    _add_stage_options(parser.add_argument_group("what to examine"))
+    _add_world_options(parser.add_argument_group("job size and rendezvous (same options as torchrun)"))
+    _add_stage_options(parser.add_argument_group("what to test"))
     _add_bandwidth_options(parser.add_argument_group("bandwidth"))
     _add_limit_options(parser.add_argument_group("limits"))
     common.add_output_options(parser)
@@ -76,15 +76,13 @@ def _add_world_options(group: argparse._ArgumentGroup) -> None:
     add_option(
         group, "--nnodes", type=parse_nnodes, metavar="N", help="nodes; start the same command on each"
     )
-    add_option(group, "--node-rank", type=parse_node_rank, metavar="I", help="this node's number, from 0")
-    add_option(
-        group, "--master-addr", metavar="HOST", help="host of the rendezvous, with --rdzv-backend static"
-    )
-    add_option(group, "--master-port", type=parse_port, metavar="PORT", help="its port (29500)")
+    add_option(group, "--node-rank", type=parse_node_rank, metavar="I", help="this node's rank, from 0")
+    add_option(group, "--master-addr", metavar="HOST", help="rendezvous host, with --rdzv-backend static")
+    add_option(group, "--master-port", type=parse_port, metavar="PORT", help="rendezvous port (29500)")
     add_option(group, "--rdzv-backend", type=parse_rdzv_backend, metavar="NAME", help="c10d or static")
-    add_option(group, "--rdzv-endpoint", metavar="HOST[:PORT]", help="where the nodes meet")
-    add_option(group, "--rdzv-id", metavar="ID", help="name of this launch, the same on all nodes")
-    add_option(group, "--local-addr", metavar="ADDR", help="address of this node for the others")
+    add_option(group, "--rdzv-endpoint", metavar="HOST[:PORT]", help="host:port of the rendezvous")
+    add_option(group, "--rdzv-id", metavar="ID", help="ID of this launch, the same on all nodes")
+    add_option(group, "--local-addr", metavar="ADDR", help="address of this node for the other nodes")
 
 
 def _add_stage_options(group: argparse._ArgumentGroup) -> None:
@@ -92,17 +90,17 @@ def _add_stage_options(group: argparse._ArgumentGroup) -> None:
         "--backend",
         type=parse_backend,
         metavar="NAME",
-        help="gloo, nccl, mpi, ucc or xccl; default by devices",
+        help="gloo, nccl, mpi, ucc or xccl; by default chosen from the devices",
     )
     group.add_argument(
         "--model", metavar="PKG.MOD:FACTORY", help="function that returns your module and example inputs"
     )
     stages = "facts, smoke, tcp, rendezvous, backends, collectives, ddp, bandwidth"
     group.add_argument(
-        "--only", action="extend", type=parse_stages, metavar="S,...", help=f"only these stages of {stages}"
+        "--only", action="extend", type=parse_stages, metavar="S,...", help=f"run only these stages: {stages}"
     )
     group.add_argument(
-        "--skip", action="extend", type=parse_stages, metavar="S,...", help="all stages but these"
+        "--skip", action="extend", type=parse_stages, metavar="S,...", help="skip these stages"
     )
 
 
@@ -138,12 +136,12 @@ def _add_limit_options(group: argparse._ArgumentGroup) -> None:
         action="append",
         type=parse_stage_limit,
         metavar="STAGE=S",
-        help="seconds after which a stage is cut; repeatable",
+        help="time limit of a stage in seconds; repeatable",
     )
     group.add_argument(
-        "--timeout", type=common.parse_seconds, metavar="S", help="seconds for the whole command"
+        "--timeout", type=common.parse_seconds, metavar="S", help="time limit of the whole command in seconds"
     )
-    add_option(group, "--run-dir", metavar="DIR", help="directory for the reports of a run on several nodes")
+    add_option(group, "--run-dir", metavar="DIR", help="directory for the reports of a multi-node run")
 
 
 def run(options: argparse.Namespace) -> int:

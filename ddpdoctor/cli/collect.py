@@ -14,8 +14,11 @@ from ddpdoctor.cli.values import require_path
 from ddpdoctor.errors import EXIT_OK, DoctorError, UsageError
 
 EXAMPLES = (
-    ("ddpdoctor collect train.log", "on each node: tools, kernel log and this log, in one archive"),
-    ("ddpdoctor collect logs/ /tmp/nccl_trace/ --out node-b.tar.gz", "folders of logs and recorder dumps"),
+    ("ddpdoctor collect train.log", "on each node: tool output, kernel log and this log, in one archive"),
+    (
+        "ddpdoctor collect logs/ /tmp/nccl_trace/ --out node-b.tar.gz",
+        "folders of logs and Flight Recorder dumps",
+    ),
     ("srun ddpdoctor collect logs/", "on all nodes of a Slurm allocation"),
     ("ddpdoctor analyze *.tar.gz", "the archives of all nodes, read together"),
 )
@@ -25,13 +28,23 @@ LIMIT_MB = 256
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``collect``."""
     parser.add_argument(
-        "paths", metavar="PATH", nargs="*", help="logs, error files, recorder dumps, folders of them"
+        "paths",
+        metavar="PATH",
+        nargs="*",
+        help="logs, error files, Flight Recorder dumps, or folders of them",
     )
     add_option(
-        parser, "--out", metavar="FILE", help="the archive, which must not exist (ddpdoctor-HOST-TIME.tar.gz)"
+        parser,
+        "--out",
+        metavar="FILE",
+        help="the archive to create (ddpdoctor-HOST-TIME.tar.gz); must not exist",
     )
     add_option(
-        parser, "--limit", type=int, metavar="MB", help=f"most of all files before compression ({LIMIT_MB})"
+        parser,
+        "--limit",
+        type=int,
+        metavar="MB",
+        help=f"size limit in MB for all files before compression ({LIMIT_MB})",
     )
     common.add_verbosity_options(parser)
 
@@ -48,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
     limit = getattr(options, "limit", LIMIT_MB)
     if limit < 1:
-        raise UsageError(f"--limit is a number of MB from 1, not {limit}")
+        raise UsageError(f"--limit must be a number of MB, at least 1, not {limit}")
     paths = getattr(options, "paths", None) or []
     for name in paths:
         require_path(name, hint="ddpdoctor collect train.log")
@@ -58,12 +71,12 @@ def run(options: argparse.Namespace) -> int:
     try:
         found = collect(out, [Path(name) for name in paths], host=host, limit=limit * MEBI)
     except FileExistsError as problem:
-        raise UsageError(f"{out} exists", hint="ddpdoctor collect --out NEW.tar.gz") from problem
+        raise UsageError(f"{out} already exists", hint="ddpdoctor collect --out NEW.tar.gz") from problem
     except OSError as problem:
         raise DoctorError(f"{out} cannot be written: {problem.strerror or problem}") from problem
     if common.verbosity(options) >= 0:
         lines = [f"{out}: {len(found.taken)} files, {found.bytes / 1e6:.1f} MB before compression"]
-        lines += [f"  not there: {sentence}" for sentence in found.missing]
-        lines.append(f"next: ddpdoctor analyze {out} (with those of the other nodes)")
+        lines += [f"  not available: {sentence}" for sentence in found.missing]
+        lines.append(f"next: ddpdoctor analyze {out} (together with the archives of the other nodes)")
         print_text("\n".join(lines) + "\n")
     return EXIT_OK

@@ -24,21 +24,36 @@ class Command(Protocol):
         ...
 
 
-SUMMARY = "names the cause when a PyTorch DDP job does not work"
+SUMMARY = "finds the root cause when a PyTorch DDP job hangs, crashes or silently trains wrong"
 COMMANDS: dict[str, tuple[str, str]] = {
-    "check": ("ddpdoctor.cli.check", "launch a tiny world and examine machine, network, collectives and DDP"),
-    "run": ("ddpdoctor.cli.run", "launch a script as torchrun would, watch it, and name what broke first"),
-    "attach": ("ddpdoctor.cli.attach", "examine a job that already runs: who waits for whom, and where"),
-    "analyze": ("ddpdoctor.cli.analyze", "say what ended a job from its logs, error files or run directory"),
-    "collect": ("ddpdoctor.cli.collect", "pack logs, kernel log and device state of a node for analyze"),
-    "lint": ("ddpdoctor.cli.lint", "read training scripts: collectives that some ranks never reach"),
-    "explain": ("ddpdoctor.cli.explain", "show the page of a finding"),
-    "list": ("ddpdoctor.cli.listing", "show all checks and where each comes from"),
-    "demo": ("ddpdoctor.cli.demo", "run a small broken job, to see a diagnosis and the corrected code"),
-    "report": ("ddpdoctor.cli.report", "render a saved report again"),
+    "check": (
+        "ddpdoctor.cli.check",
+        "launch a small multi-rank job and test the machine, network, collectives and DDP",
+    ),
+    "run": (
+        "ddpdoctor.cli.run",
+        "launch a script as torchrun would, watch it, and report which rank failed first and why",
+    ),
+    "attach": (
+        "ddpdoctor.cli.attach",
+        "diagnose a running (hung) job: which ranks wait for which, and where",
+    ),
+    "analyze": (
+        "ddpdoctor.cli.analyze",
+        "diagnose a finished job from logs, error files, Flight Recorder dumps or a run directory",
+    ),
+    "collect": ("ddpdoctor.cli.collect", "pack the logs, kernel log and device state of a node for analyze"),
+    "lint": (
+        "ddpdoctor.cli.lint",
+        "statically analyze training scripts for DDP bugs (divergent collectives, unsharded data, ...)",
+    ),
+    "explain": ("ddpdoctor.cli.explain", "show the page of a finding, or search for an error message"),
+    "list": ("ddpdoctor.cli.listing", "list all checks and which package provides each"),
+    "demo": ("ddpdoctor.cli.demo", "run a small broken job to see a diagnosis and the corrected code"),
+    "report": ("ddpdoctor.cli.report", "render a saved report in another format"),
     "completion": (
         "ddpdoctor.cli.completion",
-        "print a script that completes commands and options in a shell",
+        "print a shell script that completes commands and options",
     ),
 }
 """Name -> (module, summary), in the order of the help."""
@@ -61,11 +76,11 @@ commands:
 {rows}
 
 examples:
-  ddpdoctor check --nproc 4                       examine this machine with four ranks
-  ddpdoctor check --nproc 4 --html report.html    the same, and a page to send to a colleague
-  ddpdoctor explain port-in-use                   what a finding means and what to do
+  ddpdoctor check --nproc 4                       test this machine with four ranks
+  ddpdoctor check --nproc 4 --html report.html    the same, with an HTML report to share
+  ddpdoctor explain "NCCL timeout"                search for an error message
   ddpdoctor COMMAND --help                        options and examples of one command
 
-exit codes: 0 nothing found, 1 findings, 2 usage, 3 ddpdoctor failed or could not look,
-130 interrupted
+exit codes: 0 no findings, 1 findings, 2 usage error, 3 ddpdoctor failed or the result is
+inconclusive, 130 interrupted
 """

@@ -31,7 +31,9 @@ def load_config(command: str, parser: Parser, start: Path | None = None) -> dict
     try:
         path = find_pyproject(start or Path.cwd())
     except FileNotFoundError as problem:
-        raise UsageError("the working directory is gone", hint="cd to one that exists") from problem
+        raise UsageError(
+            "the working directory no longer exists", hint="cd to an existing directory"
+        ) from problem
     table = {} if path is None else read_table(path)
     if path is None or not table:
         return {}
@@ -88,10 +90,10 @@ def _parse_toml(path: Path, text: str) -> dict[str, Any]:
         try:
             parsed: dict[str, Any] = parser.loads(text)
         except parser.TOMLDecodeError as problem:
-            raise UsageError(f"{path} is not valid TOML: {problem}", hint="correct that line") from problem
+            raise UsageError(f"{path} is not valid TOML: {problem}", hint="fix that line") from problem
         return parsed
     raise UsageError(
-        f"{path} has settings for ddpdoctor, but Python 3.10 cannot read TOML by itself",
+        f"{path} has settings for ddpdoctor, but reading TOML on Python 3.10 requires tomli",
         hint="pip install tomli",
     )
 
@@ -125,7 +127,7 @@ def _tokens(path: Path, key: str, value: Any, parser: Parser) -> list[str]:
     takes_value = parser.takes_value(option)
     if isinstance(value, bool) or not takes_value:
         if takes_value or not isinstance(value, bool):
-            what, example = ("a text or a number", '"…"') if takes_value else ("true or false", "true")
+            what, example = ("a string or a number", '"…"') if takes_value else ("true or false", "true")
             raise UsageError(f"{path} [{TABLE}]: {key} must be {what}", hint=f"{key} = {example}")
         return [option] if value else []
     if isinstance(value, dict):
@@ -145,5 +147,5 @@ def _join(path: Path, key: str, value: Any) -> str:
 def _reject_nested(path: Path, key: str, items: list[Any]) -> None:
     if not all(isinstance(item, (str, int, float)) for item in items):
         raise UsageError(
-            f"{path} [{TABLE}]: {key} must be a text, a number or a list of them", hint=f'{key} = "…"'
+            f"{path} [{TABLE}]: {key} must be a string, a number or a list of them", hint=f'{key} = "…"'
         )

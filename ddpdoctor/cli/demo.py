@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     ("ddpdoctor demo", "list the demonstrations"),
     ("ddpdoctor demo guarded-collective", "run one: the verdict, and the corrected code"),
-    ("ddpdoctor demo unsharded-data --fixed", "the corrected script: nothing to find"),
+    ("ddpdoctor demo unsharded-data --fixed", "the corrected script: no findings"),
 )
 SCRIPTS = Path(__file__).with_name("demos")
 BROKEN, FIXED = "train.py", "fixed.py"
@@ -42,20 +42,30 @@ class Demo:
 
 
 DEMOS = (
-    Demo("hidden-exception", "one rank fails, and the others only say that their peer has gone", "ERR001", 3),
-    Demo("guarded-collective", "a collective below `if rank == 0`: the others wait elsewhere", "COL002", 4),
-    Demo("uneven-batches", "loaders of different lengths: one rank leaves the loop early", "DAT003", 3),
+    Demo(
+        "hidden-exception",
+        "one rank raises, and the other ranks only report that their peer is gone",
+        "ERR001",
+        3,
+    ),
+    Demo(
+        "guarded-collective",
+        "a collective inside `if rank == 0`: the other ranks are blocked elsewhere",
+        "COL002",
+        4,
+    ),
+    Demo("uneven-batches", "DataLoaders of different lengths: one rank leaves the loop early", "DAT003", 3),
     Demo(
         "stalled-loader",
-        "one rank waits for a file that nobody writes",
+        "one rank waits for a file that is never written",
         "COL009",
         3,
         ("--stall-after", "4", "--hang-timeout", "8", "--on-hang", "abort"),
     ),
-    Demo("bypassed-wrapper", "training calls model.module: no gradient is reduced", "DDP005", 2),
-    Demo("unfrozen-layer", "a layer that is unfrozen after the wrap is never reduced", "DDP006", 2),
-    Demo("unused-layer", "a layer that the forward leaves out, in a job of one step", "DDP001", 2),
-    Demo("unsharded-data", "every rank reads the whole data set", "DAT001", 2),
+    Demo("bypassed-wrapper", "training calls model.module: gradients are never reduced", "DDP005", 2),
+    Demo("unfrozen-layer", "a layer unfrozen after DDP wrapping is never reduced", "DDP006", 2),
+    Demo("unused-layer", "a layer that the forward pass never uses, in a one-step job", "DDP001", 2),
+    Demo("unsharded-data", "every rank reads the whole dataset", "DAT001", 2),
     Demo("epoch-not-set", "every epoch has the same order", "DAT002", 2),
 )
 """In the order of the list: failures, hangs, and what ends with exit code 0."""
@@ -70,10 +80,15 @@ INCIDENT = Demo(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``demo``."""
-    parser.add_argument("fault", nargs="?", metavar="FAULT", help="one of the list that is shown without it")
+    parser.add_argument(
+        "fault", nargs="?", metavar="FAULT", help="name of a demo; without it, all demos are listed"
+    )
     add_option(parser, "--fixed", action="store_true", help="run the corrected script instead")
     add_option(
-        parser, "--directory", metavar="DIR", help="where script and run directory go (a temporary one)"
+        parser,
+        "--directory",
+        metavar="DIR",
+        help="directory for the script and the run directory (a temporary one)",
     )
     common.add_verbosity_options(parser)
 
@@ -120,7 +135,7 @@ def _analyze_incident(options: argparse.Namespace) -> int:
 
     if getattr(options, "fixed", False):
         raise UsageError(
-            "the incident has no corrected script: it is a broken GPU", hint="ddpdoctor demo incident"
+            "the incident has no corrected script: a GPU is broken", hint="ddpdoctor demo incident"
         )
     folder = _make_folder(INCIDENT, getattr(options, "directory", None))
     try:
@@ -149,7 +164,7 @@ def _find(name: str) -> Demo:
             return demo
     near = closest(word, [demo.name for demo in (*DEMOS, INCIDENT)])
     raise UsageError(
-        f"there is no demonstration {name!r}", hint=f"ddpdoctor demo {near}" if near else "ddpdoctor demo"
+        f"there is no demo {name!r}", hint=f"ddpdoctor demo {near}" if near else "ddpdoctor demo"
     )
 
 
@@ -161,7 +176,10 @@ def _lay_out(demo: Demo, directory: str | None) -> Path:
             (folder / name).write_text(_read(demo, name), encoding="utf-8")
     except OSError as problem:
         raise DoctorError(
-            f"the scripts cannot be put into {directory or tempfile.gettempdir()}: {problem.strerror or problem}",
+            (
+                f"the scripts cannot be written to {directory or tempfile.gettempdir()}: "
+                f"{problem.strerror or problem}"
+            ),
             hint=f"ddpdoctor demo {demo.name} --directory DIR",
         ) from problem
     return folder
@@ -204,7 +222,7 @@ def _read_code(run: Path) -> str | None:
         data = json.loads((run / "report.json").read_bytes())
         code = data["verdict"]["code"]
     except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise DoctorError("the run wrote no report", hint="the same command with -vv") from problem
+        raise DoctorError("the run wrote no report", hint="rerun the same command with -vv") from problem
     return None if code is None else str(code)
 
 
@@ -218,9 +236,7 @@ def _put_list(paper: Paper) -> None:
 def _put_end(paper: Paper, demo: Demo, found: str | None, *, fixed: bool) -> None:
     expected = None if fixed else demo.code
     if found != expected:
-        paper.put(
-            f"this should have been {expected or 'healthy'}, and is {found or 'healthy'}", style="yellow"
-        )
+        paper.put(f"expected {expected or 'healthy'}, found {found or 'healthy'}", style="yellow")
     if fixed:
         return
     paper.put("the corrected code", style="bold")

@@ -22,10 +22,10 @@ def add_fixing_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--fix",
         action="store_true",
-        help="write what is safe to correct into the files, then show what is left",
+        help="apply the safe corrections to the files, then show what remains",
     )
     group.add_argument(
-        "--diff", action="store_true", help="show what --fix would write, as a patch, instead of the findings"
+        "--diff", action="store_true", help="show what --fix would write as a patch, instead of the findings"
     )
 
 
@@ -38,13 +38,14 @@ def check_fixing(options: argparse.Namespace) -> None:
     if not getattr(options, "fix", False):
         return
     if getattr(options, "diff", False):
-        raise UsageError("--fix writes and --diff only shows", hint="--diff first, then --fix")
+        raise UsageError("--fix and --diff cannot be combined", hint="--diff first, then --fix")
     if "-" in options.paths:
         raise UsageError(
-            "--fix has no file to write for a script on stdin", hint="ddpdoctor lint train.py --fix"
+            ("--fix needs a file; a script on stdin cannot be written back"),
+            hint="ddpdoctor lint train.py --fix",
         )
     if getattr(options, "write_baseline", None) is not None:
-        raise UsageError("--fix and --write-baseline are two things", hint="--fix first")
+        raise UsageError("--fix and --write-baseline cannot be combined", hint="run --fix first")
 
 
 def count_correctable(report: Report) -> int:
@@ -83,10 +84,10 @@ def make_corrections(report: Report) -> Iterator[tuple[str, bytes, bytes]]:
             data = Path(name).read_bytes()
             corrected, reasons = correct(data, name, wanted)
         except (Refused, OSError) as why:
-            complain(f"ddpdoctor: {name} is not corrected: {getattr(why, 'strerror', None) or why}")
+            complain(f"ddpdoctor: {name} was not corrected: {getattr(why, 'strerror', None) or why}")
             continue
         for reason in reasons:
-            complain(f"ddpdoctor: {name} is not corrected in {reason}")
+            complain(f"ddpdoctor: {name} was not corrected in {reason}")
         if corrected != data:
             yield name, data, corrected
 

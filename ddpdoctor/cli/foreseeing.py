@@ -27,9 +27,7 @@ WAIT_S = 2.0
 
 def add_foreseeing_options(group: argparse._ActionsContainer) -> None:
     """Declare --no-lint."""
-    add_option(
-        group, "--no-lint", action="store_true", help="do not read the script for what will hang later"
-    )
+    add_option(group, "--no-lint", action="store_true", help="skip the pre-flight lint of the script")
 
 
 class Foresight:
@@ -129,8 +127,8 @@ def describe(sure: list[Finding], script: Path) -> str:
     first = sure[0]
     more = f" and {len(sure) - 1} more" if len(sure) > 1 else ""
     return (
-        f"ddpdoctor: as read, {first.message.rstrip('.')} ({first.code}{more}; "
-        f"ddpdoctor lint {shlex.quote(str(script))} shows it, --no-lint reads nothing)"
+        f"ddpdoctor: lint: {first.message.rstrip('.')} ({first.code}{more}; details: ddpdoctor lint "
+        f"{shlex.quote(str(script))}; disable with --no-lint)"
     )
 
 

@@ -30,34 +30,43 @@ DUMP_SIGNALS = ("USR1", "USR2", "SIGUSR1", "SIGUSR2")
 
 def add_hang_options(parser: argparse.ArgumentParser) -> None:
     """Declare them."""
-    group = parser.add_argument_group("when the job stands still")
+    group = parser.add_argument_group("hang handling")
     add_option(
         group,
         "--on-hang",
         type=common.one_of("choice", ON_HANG),
         metavar="WHAT",
-        help="auto: end the job on proof, report a stall; report: end nothing; abort: end it on both (auto)",
+        help=(
+            "auto: stop the job on a proven deadlock, report a stall; report: never stop it; abort: stop it "
+            "on both (auto)"
+        ),
     )
     add_option(
         group,
         "--hang-timeout",
         type=common.parse_seconds,
         metavar="SECONDS",
-        help="a stall is confirmed after it (300)",
+        help="report a stall as a hang after SECONDS (300)",
     )
     add_option(
         group,
         "--stall-after",
         type=_parse_stall,
         metavar="auto|SECONDS",
-        help="a rank that does not move is suspected after it (auto: the longer of 10 s and ten median steps)",
+        help=(
+            "suspect a rank without progress after this time (auto: 10 s or ten median steps, whichever is "
+            "longer)"
+        ),
     )
     add_option(
         group,
         "--dump-signal",
         type=common.one_of("signal", DUMP_SIGNALS),
         metavar="NAME",
-        help="USR1 or USR2: sent to this command it keeps a look at all ranks in RUN_DIR/looks, and is not the job's",
+        help=(
+            "SIGUSR1/SIGUSR2 sent to ddpdoctor saves a snapshot of all ranks to RUN_DIR/snapshots; the "
+            "signal is not forwarded to the job"
+        ),
     )
 
 
@@ -157,7 +166,7 @@ class Watching:
 
         first = judge_calls(log, self._checks())
         if first is not None:
-            _say(f"{first.code}: {first.message} The job goes on.")
+            _say(f"{first.code}: {first.message} The job continues.")
 
     def _tell_loaders(self, training: Training) -> bool:
         from ddpdoctor.watch.live.judging import judge_loaders
@@ -167,8 +176,8 @@ class Watching:
             return False
         where = f" ({first.where[0].file}:{first.where[0].line})" if first.where else ""
         _say(
-            f"{first.code} is near: {first.evidence[0].text}{where}; where the loop runs to its end, "
-            "ranks with more batches wait for the others."
+            f"{first.code} is likely: {first.evidence[0].text}{where}; if the loop runs to its end, ranks "
+            "with more batches hang waiting for the others."
         )
         return True
 

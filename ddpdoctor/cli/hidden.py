@@ -31,31 +31,33 @@ RERUNS = ("blocking", "detail", "auto")
 
 def add_hidden_options(parser: argparse.ArgumentParser) -> None:
     """Declare --blocking, --debug, --rerun and --rerun-limit."""
-    group = parser.add_argument_group("to bring hidden errors up")
+    group = parser.add_argument_group("debugging (surface asynchronous / masked errors)")
     group.add_argument(
         "--blocking",
         action="store_true",
-        help="CUDA_LAUNCH_BLOCKING=1: the line of a CUDA error is the true one",
+        help="set CUDA_LAUNCH_BLOCKING=1, so that a CUDA error is raised at the line that caused it",
     )
     group.add_argument(
         "--debug",
         type=common.one_of("level", LEVELS),
         metavar="LEVEL",
-        help="info or detail: debug variables of torch, c10d and NCCL, as this torch names them",
+        help="info or detail: set the debug variables of torch, c10d and NCCL",
     )
     group.add_argument(
         "--rerun",
         type=common.one_of("way", RERUNS),
         metavar="HOW",
-        help="after an error that hides its line run the same command once more: blocking (CUDA errors), detail "
-        "(collectives that do not fit), or auto",
+        help=(
+            "on an error with an unreliable stack trace, rerun the command once with debugging on: blocking "
+            "(CUDA errors), detail (collective mismatches) or auto"
+        ),
     )
     add_option(
         group,
         "--rerun-limit",
         type=common.parse_seconds,
         metavar="SECONDS",
-        help="most time for that run (three times the first one's and 60 s)",
+        help="time limit of the rerun (three times the first run plus 60 s)",
     )
 
 
@@ -69,11 +71,11 @@ def check_options(options: argparse.Namespace) -> None:
     rerun = getattr(options, "rerun", None)
     if getattr(options, "no_watch", False) and rerun is not None and "rerun" not in configured:
         raise UsageError(
-            f"--rerun {rerun} goes by the verdict, and --no-watch leaves nothing to judge",
+            f"--rerun {rerun} cannot be combined with --no-watch",
             hint=f"--rerun {rerun}, without --no-watch",
         )
     if rerun is None and hasattr(options, "rerun_limit") and "rerun_limit" not in configured:
-        raise UsageError("--rerun-limit was given, but not --rerun", hint="--rerun auto")
+        raise UsageError("--rerun-limit needs --rerun", hint="--rerun auto")
 
 
 def lay_toggles(options: argparse.Namespace, directory: RunDirectory) -> Applied:
@@ -94,7 +96,7 @@ def lay_toggles(options: argparse.Namespace, directory: RunDirectory) -> Applied
         complain(f"ddpdoctor: {name}: {toggles.COSTS[toggle]}")
     applied = toggles.apply_toggles(os.environ, wanted)
     for name, value in applied.kept.items():
-        complain(f"ddpdoctor: {name}={value} was set already and is kept")
+        complain(f"ddpdoctor: {name}={value} was already set and is kept")
     return applied
 
 
@@ -116,9 +118,7 @@ def announce(options: argparse.Namespace, stdin: Stdin) -> None:
     from ddpdoctor.cli.display import complain
 
     if getattr(options, "rerun", None) is not None and stdin.problem is not None:
-        complain(
-            f"ddpdoctor: --rerun {options.rerun} will not run it again: standard input cannot be read twice"
-        )
+        complain(f"ddpdoctor: --rerun {options.rerun} skipped: stdin is not replayable")
 
 
 def choose(options: argparse.Namespace, first: First, report: Report) -> Choice | None:
@@ -142,9 +142,11 @@ def choose(options: argparse.Namespace, first: First, report: Report) -> Choice 
     )
     failed = first.result.exit_code or first.result.stopped
     if choice is None and failed and report.verdict.code is not None:
-        complain(f"ddpdoctor: --rerun {asked}: not run again, it would show no more of {report.verdict.code}")
+        complain(
+            f"ddpdoctor: --rerun {asked}: not rerun; it would show nothing more about {report.verdict.code}"
+        )
     elif choice is not None and choice.problem is not None:
-        complain(f"ddpdoctor: --rerun {asked}: not run again: {choice.problem}")
+        complain(f"ddpdoctor: --rerun {asked}: not rerun: {choice.problem}")
     return choice
 
 
@@ -169,7 +171,7 @@ def run_again(choice: Choice, options: argparse.Namespace, first: First, headlin
         return dataclasses.replace(describe_skipped(choice), state="interrupted", reason=None)
     except Exception as problem:
         seconds = time.monotonic() - began
-        reason = f"the second run failed after {seconds:.1f} s: {type(problem).__name__}: {problem}"
+        reason = f"the rerun failed after {seconds:.1f} s: {type(problem).__name__}: {problem}"
         return dataclasses.replace(describe_skipped(choice), reason=reason)
 
 
@@ -191,7 +193,7 @@ def _run_again(
     applied = toggles.apply_toggles(before, wanted)
     complain(f"ddpdoctor: {headline}")
     complain(
-        f"ddpdoctor: --rerun: the same command once more with {name}={value}, {limit:.0f} s at most; "
+        f"ddpdoctor: --rerun: rerunning the same command with {name}={value}, for at most {limit:.0f} s; "
         f"{toggles.COSTS[choice.toggle]}"
     )
     first.stdin.rewind()

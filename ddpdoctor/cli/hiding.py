@@ -24,13 +24,13 @@ MOST_BYTES = 64 << 20
 
 def add_hiding_options(parser: argparse.ArgumentParser) -> None:
     """Add --exclude, --per-file-ignores, --baseline and --write-baseline."""
-    group = parser.add_argument_group("what is left out")
+    group = parser.add_argument_group("suppression")
     group.add_argument(
         "--exclude",
         action="extend",
         type=split_words,
         metavar="GLOB,...",
-        help="do not read these, also where they are named: build, *_test.py, examples/**/old",
+        help="do not read matching files, even if named explicitly: build, *_test.py, examples/**/old",
     )
     add_option(
         group,
@@ -38,9 +38,9 @@ def add_hiding_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=parse_file_rule,
         metavar="GLOB=C,...",
-        help="codes that do not count in some files; once for each pattern",
+        help="ignore codes in files matching GLOB; repeatable",
     )
-    group.add_argument("--baseline", metavar="F", help="findings in this file do not count")
+    group.add_argument("--baseline", metavar="F", help="ignore the findings listed in this file")
     add_option(
         group, "--write-baseline", metavar="F", help="write all findings to F, for --baseline, and exit 0"
     )
@@ -146,5 +146,5 @@ def _compile(option: str, patterns: Iterable[str]) -> Callable[[str], bool]:
         return compile_paths(patterns, roots)
     except ValueError as problem:
         raise UsageError(
-            f"{option}: {str(problem)!r} is not a pattern of paths", hint="*_old.py"
+            f"{option}: {str(problem)!r} is not a valid path pattern", hint="*_old.py"
         ) from problem

@@ -30,11 +30,14 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     ("ddpdoctor lint train.py", "one script"),
-    ("ddpdoctor lint .", "all scripts and notebooks below, without what .gitignore excludes"),
-    ("ddpdoctor lint src/ --fail-on warning", "exit 1 also where it is not proven on every path"),
-    ("ddpdoctor lint . --write-baseline lint.json", "an old project: what is there now does not count later"),
-    ("ddpdoctor lint . --baseline lint.json", "only what is new"),
-    ("ddpdoctor lint src/ --fix", "write the few corrections that are safe; --diff shows them before"),
+    ("ddpdoctor lint .", "all scripts and notebooks in this directory, except what .gitignore excludes"),
+    ("ddpdoctor lint src/ --fail-on warning", "exit 1 also for findings that are not proven on every path"),
+    (
+        "ddpdoctor lint . --write-baseline lint.json",
+        "existing code: current findings are ignored from now on",
+    ),
+    ("ddpdoctor lint . --baseline lint.json", "only new findings"),
+    ("ddpdoctor lint src/ --fix", "apply the safe corrections; --diff shows them first"),
     ("ddpdoctor lint src/ --format json -o lint.json", "for another program"),
     ("git show HEAD:train.py | ddpdoctor lint -", "from a pipe"),
 )
@@ -72,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     display = Display.of(sys.stdout, no_color=getattr(options, "no_color", False))
     report = examine(options, plugins, selection)
     if report is None:
-        complain("ddpdoctor: nothing was read: all that was given is excluded")
+        complain("ddpdoctor: nothing was read: all given files are excluded")
         return EXIT_OK
     if getattr(options, "fix", False):
         report = _fix(report, options, plugins, selection)
@@ -145,7 +148,7 @@ def _tell_unread(report: Report) -> None:
     for words in unread[:REASONS_SHOWN]:
         complain(f"ddpdoctor: {words}")
     if len(unread) > REASONS_SHOWN:
-        complain(f"ddpdoctor: and {len(unread) - REASONS_SHOWN} more that were not read, see --json")
+        complain(f"ddpdoctor: and {len(unread) - REASONS_SHOWN} more files that were not read, see --json")
 
 
 def check_paths(paths: Sequence[str]) -> None:
@@ -191,8 +194,8 @@ def gather(paths: Sequence[str], rules: Sequence[LintRule], excluded: Callable[[
     if all(each.problem for each in files):
         reasons = [f"{each.name}: {each.problem}" for each in files[:REASONS_SHOWN]]
         raise DoctorError(
-            "nothing that was given could be read",
-            context="; ".join(reasons) or "there is no Python file",
+            "none of the given files could be read",
+            context="; ".join(reasons) or "no Python file was found",
             hint="ddpdoctor lint train.py",
         )
     why = Absent("only source was read", applicable=False)

@@ -13,8 +13,8 @@ from ddpdoctor.errors import EXIT_OK
 from ddpdoctor.text.paper import Paper
 
 EXAMPLES = (
-    ("ddpdoctor list", "every finding, and the checks that can see it"),
-    ("ddpdoctor list --select NET -v", "one family, with what each check needs"),
+    ("ddpdoctor list", "all findings and their checks"),
+    ("ddpdoctor list --select NET -v", "one family, with the evidence that each check needs"),
 )
 
 
@@ -49,7 +49,7 @@ def _put_pages(paper: Paper, index: Index, pages: list[Page], level: int) -> Non
     paper.gap()
     codes = {page.code for page in pages}
     shown = sum(not codes.isdisjoint(row.codes) for row in index.rows)
-    paper.put(f"{shown} checks, {len(pages)} findings; ddpdoctor explain CODE shows the page of one")
+    paper.put(f"{shown} checks, {len(pages)} findings; run `ddpdoctor explain CODE` for details")
 
 
 def _put_page(paper: Paper, index: Index, page: Page, level: int) -> None:

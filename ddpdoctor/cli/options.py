@@ -53,8 +53,10 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
         dest="formats",
         action=_Format,
         metavar="NAME",
-        help="text (default), json, html, junit, sarif, github, markdown, prometheus, or a plugin's; repeat for more, "
-        "at most one without a file",
+        help=(
+            "text (default), json, html, junit, sarif, github, markdown, prometheus, or a plugin's format; "
+            "repeatable, at most one without a file"
+        ),
     )
     group.add_argument(
         "-o",
@@ -62,7 +64,7 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
         dest="outputs",
         action="append",
         metavar="F",
-        help="file for the --format in the same place of order; - is stdout",
+        help="output file for the corresponding --format (1st -o goes with 1st --format); - is stdout",
     )
     for name in ("json", "html"):
         group.add_argument(
@@ -78,7 +80,7 @@ def add_selection_options(parser: argparse.ArgumentParser) -> None:
         "--select", action="extend", type=split_words, metavar="C,...", help=f"show only these: {text}"
     )
     group.add_argument(
-        "--ignore", action="extend", type=split_words, metavar="C,...", help=f"leave these out: {text}"
+        "--ignore", action="extend", type=split_words, metavar="C,...", help=f"exclude these: {text}"
     )
 
 
@@ -89,19 +91,22 @@ def add_fail_option(parser: argparse.ArgumentParser) -> None:
         "--fail-on",
         type=one_of("severity", FAIL_ON),
         metavar="S",
-        help="exit 1 at findings of severity error (default) or warning, or never",
+        help="exit 1 on findings of severity error (default) or warning, or never",
     )
 
 
 def add_verbosity_options(parser: argparse.ArgumentParser) -> None:
     """Add -v, -q and --no-color."""
-    group = parser.add_argument_group("how much to say")
+    group = parser.add_argument_group("verbosity")
     group.add_argument(
-        "-v", "--verbose", action="count", help="each check with its reason; -vv also tracebacks of ours"
+        "-v",
+        "--verbose",
+        action="count",
+        help="show every check and why it was skipped; -vv adds ddpdoctor's own tracebacks",
     )
-    group.add_argument("-q", "--quiet", action="store_true", help="only the verdict")
+    group.add_argument("-q", "--quiet", action="store_true", help="show only the verdict")
     add_option(
-        group, "--no-color", action="store_true", help="no colours; NO_COLOR in the environment does the same"
+        group, "--no-color", action="store_true", help="no colors (or set NO_COLOR in the environment)"
     )
 
 
@@ -158,7 +163,7 @@ def unknown_word(option: str, kind: str, word: str, known: Sequence[str]) -> Usa
     near = closest(word, known)
     return UsageError(
         f"{option}: there is no {kind} {word!r}",
-        context=f"there are: {', '.join(known)}",
+        context=f"choose from: {', '.join(known)}",
         hint=f"{option} {near}" if near else None,
     )
 
@@ -171,7 +176,7 @@ def split_words(text: str) -> list[str]:
     """
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words:
-        raise BadValue("needs at least one word")
+        raise BadValue("needs at least one value")
     return words
 
 
@@ -182,7 +187,7 @@ def one_of(kind: str, known: Sequence[str]) -> Callable[[str], str]:
         if text in known:
             return text
         near = closest(text, known)
-        raise BadValue(f"there is no {kind} {text!r}; there are {', '.join(known)}", hint=near)
+        raise BadValue(f"there is no {kind} {text!r}; choose from {', '.join(known)}", hint=near)
 
     return parse
 
@@ -200,7 +205,7 @@ def parse_seconds(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds <= MAX_TIME_S:
-        raise BadValue(f"{text!r} is not a time above 0", hint="seconds, such as 60, or 2m")
+        raise BadValue(f"{text!r} is not a time greater than 0", hint="seconds, such as 60, or 2m")
     return seconds
 
 

@@ -149,7 +149,7 @@ def render(report: Report, name: str, renderers: RendererRegistry, options: Rend
         what = f"{type(failure[0]).__name__}: {failure[0]}"
         raise OutputError(f"format {name} (from {source}) failed: {what}") from failure[0]
     if not outcome:
-        raise OutputError(f"format {name} (from {source}) was not ready within {RENDER_LIMIT_S:g} s")
+        raise OutputError(f"format {name} (from {source}) did not finish within {RENDER_LIMIT_S:g} s")
     return outcome[0]
 
 

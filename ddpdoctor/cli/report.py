@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     ("ddpdoctor report report.json", "show it in the terminal"),
-    ("ddpdoctor report report.json --html report.html", "and make the page"),
-    ("ddpdoctor report report.json --why", "from what was seen to the verdict, and what was ruled out"),
-    ("ddpdoctor report before.json --compare after.json", "two runs: what is gone, and what is new"),
+    ("ddpdoctor report report.json --html report.html", "write the HTML report"),
+    ("ddpdoctor report report.json --why", "from the evidence to the verdict, and what was ruled out"),
+    ("ddpdoctor report before.json --compare after.json", "two runs: resolved and new findings"),
     ("ssh node cat report.json | ddpdoctor report - --html report.html", "from a pipe"),
 )
 
@@ -26,7 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``report``."""
     parser.add_argument("file", metavar="FILE.json", help="what --json wrote; - is stdin")
     add_option(
-        parser, "--compare", metavar="OTHER.json", help="say what is gone and what is new in another report"
+        parser,
+        "--compare",
+        metavar="OTHER.json",
+        help="compare with another report: resolved and new findings",
     )
     add_option(
         parser,
@@ -100,10 +103,10 @@ def _compare(options: argparse.Namespace) -> int:
 
     again = f"ddpdoctor report {options.file} --compare {options.compare}"
     if any(getattr(options, name, None) for name in ("formats", "outputs")):
-        raise UsageError("a comparison is shown in the terminal and has no other form", hint=again)
+        raise UsageError("a comparison is shown in the terminal only", hint=again)
     if options.file == options.compare == "-":
         raise UsageError(
-            "both reports cannot come from stdin", hint="ddpdoctor report - --compare OTHER.json"
+            "only one of the two reports can come from stdin", hint="ddpdoctor report - --compare OTHER.json"
         )
     display = Display.of(sys.stdout, no_color=getattr(options, "no_color", False))
     shown = render_options(display, verbosity=common.verbosity(options))

@@ -92,7 +92,10 @@ _PLAIN = (
 
 def _choose_stages(given: dict[str, Any]) -> tuple[str, ...]:
     if "only" in given and "skip" in given:
-        raise UsageError("--only and --skip were both given", hint="one of them says it all")
+        raise UsageError(
+            ("use only one of --only and --skip"),
+            hint="--only selects the stages to run, --skip those to leave out",
+        )
     chosen = given.get("only", STAGES)
     stages = tuple(stage for stage in STAGES if stage in chosen and stage not in given.get("skip", ()))
     if not stages:
@@ -151,7 +154,7 @@ def split_endpoint(endpoint: str) -> tuple[str, int | None]:
         host, colon, rest = endpoint.partition(":")
         port = rest if colon else None
     if not host:
-        raise UsageError(f"{option}: {endpoint!r} names no host", hint=f"{option} HOST:29500")
+        raise UsageError(f"{option}: {endpoint!r} does not name a host", hint=f"{option} HOST:29500")
     _check_host(option, host)
     if port is None:
         return host.strip("[]"), None
@@ -165,8 +168,8 @@ def _check_world(request: CheckRequest, environ: Mapping[str, str]) -> None:
     nodes = request.nnodes or 1
     if request.node_rank is not None and request.node_rank >= nodes:
         raise UsageError(
-            f"--node-rank {request.node_rank} does not exist among {nodes} node{'s' if nodes > 1 else ''}",
-            context="nodes count from 0",
+            f"--node-rank {request.node_rank} is out of range for {nodes} node{'s' if nodes > 1 else ''}",
+            context="node ranks count from 0",
             hint=f"--nnodes {request.node_rank + 1}" if nodes == 1 else f"--node-rank {nodes - 1}",
         )
     _check_meeting_point(request)
@@ -174,14 +177,14 @@ def _check_world(request: CheckRequest, environ: Mapping[str, str]) -> None:
         return
     if request.master_addr is None and request.rdzv_endpoint is None:
         raise UsageError(
-            f"{nodes} nodes need a place to meet", hint="--rdzv-backend c10d --rdzv-endpoint HOST:29500"
+            f"{nodes} nodes need a rendezvous endpoint", hint="--rdzv-backend c10d --rdzv-endpoint HOST:29500"
         )
     static = request.rdzv_backend == "static" or (
         request.rdzv_backend is None and request.master_addr is not None
     )
     if static and request.node_rank is None and not any(name in environ for name in NODE_RANK_VARIABLES):
         raise UsageError(
-            "a static rendezvous needs to know which node this is",
+            "a static rendezvous needs the node rank",
             hint="--node-rank 0 on the master, 1 on the next …, or --rdzv-backend c10d",
         )
 
@@ -190,7 +193,7 @@ def _check_meeting_point(request: CheckRequest) -> None:
     if request.rdzv_endpoint is None:
         if request.rdzv_backend == "c10d" and (request.nnodes or 1) > 1 and request.master_addr is not None:
             raise UsageError(
-                "--rdzv-backend c10d meets at --rdzv-endpoint, not at --master-addr",
+                "--rdzv-backend c10d uses --rdzv-endpoint, not --master-addr",
                 hint=f"--rdzv-endpoint {request.master_addr}:{request.master_port or 29500}",
             )
         return
@@ -202,7 +205,7 @@ def _check_meeting_point(request: CheckRequest) -> None:
         if value is not None and other is not None and value != other:
             raise UsageError(
                 f"{option} {value} contradicts --rdzv-endpoint {request.rdzv_endpoint}",
-                hint=f"leave {option} out",
+                hint=f"omit {option}",
             )
 
 

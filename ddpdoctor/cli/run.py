@@ -40,20 +40,23 @@ if TYPE_CHECKING:
     from ddpdoctor.watch.rundir import RunDirectory
 
 EXAMPLES = (
-    ("ddpdoctor run --nproc 4 train.py --epochs 3", "as torchrun --nproc-per-node 4 train.py --epochs 3"),
+    (
+        "ddpdoctor run --nproc 4 train.py --epochs 3",
+        "same as torchrun --nproc-per-node 4 train.py --epochs 3",
+    ),
     ("ddpdoctor run --nproc 4 -m package.train", "a module"),
-    ("ddpdoctor run -- accelerate launch train.py", "anything that starts Python ranks itself"),
+    ("ddpdoctor run -- accelerate launch train.py", "any command that starts Python ranks itself"),
     (
         "ddpdoctor run --nnodes 2 --node-rank 0 --master-addr node-a train.py",
-        "torchrun's options are its own",
+        "torchrun's options are accepted",
     ),
     (
         "ddpdoctor run --blocking --nproc 2 train.py",
-        "with CUDA_LAUNCH_BLOCKING=1, to find a CUDA error's line",
+        "with CUDA_LAUNCH_BLOCKING=1, to get the true line of a CUDA error",
     ),
     (
         "ddpdoctor run --rerun auto --nproc 2 train.py",
-        "the same, but only after such an error, and once more",
+        "the same, but only after such an error, in one rerun",
     ),
 )
 WATCH_LEVELS = ("off", "light", "normal", "deep")
@@ -68,16 +71,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "       ddpdoctor run [options] -- COMMAND..."
     )
     group = parser.add_argument_group("watching")
-    add_option(group, "--run-dir", metavar="DIR", help="directory of the run (ddpdoctor-runs/<time>-<id>)")
+    add_option(group, "--run-dir", metavar="DIR", help="run directory (ddpdoctor-runs/<time>-<id>)")
     add_option(
-        group, "--log-limit", type=common.parse_count, metavar="MB", help="kept of each end of a stream (64)"
+        group,
+        "--log-limit",
+        type=common.parse_count,
+        metavar="MB",
+        help="MB to keep of the start and of the end of each stream (64)",
     )
     add_option(
         group,
         "--nodes-wait",
         type=common.parse_seconds,
         metavar="SECONDS",
-        help="how long a failed job waits for what other nodes saw (3)",
+        help="how long a failed job waits for the reports of other nodes (3)",
     )
     add_live_option(group)
     add_option(
@@ -85,14 +92,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--watch-level",
         type=common.one_of("level", WATCH_LEVELS),
         metavar="LEVEL",
-        help="how much of the training is looked at: off, light, normal, or deep (normal)",
+        help="how much of the training is sampled: off, light, normal or deep (normal)",
     )
-    add_option(group, "--no-watch", action="store_true", help="only launch; for comparison")
+    add_option(group, "--no-watch", action="store_true", help="launch without watching; for comparison")
     add_option(
         group,
         "--no-record",
         action="store_true",
-        help="write no error file for ranks that do not do it themselves",
+        help="do not write error files for ranks that do not write one themselves",
     )
     add_foreseeing_options(group)
     add_hang_options(parser)
@@ -141,7 +148,10 @@ def run(options: argparse.Namespace) -> int:
     display = Display.of(sys.stderr, no_color=getattr(options, "no_color", False))
     misplaced = find_misplaced(split)
     if misplaced:
-        complain(f"ddpdoctor: {misplaced} stands behind the script and is the script's; ours come before it")
+        complain(
+            f"ddpdoctor: {misplaced} comes after the script, so it is passed to the script; put ddpdoctor "
+            "options before it"
+        )
     started = datetime.now(timezone.utc)
     together = find_others(options, split)
     if not together.is_one_of_many:  # of these one writes them

@@ -90,7 +90,7 @@ def _parts(page: Page) -> dict[str, frozenset[str]]:
 
 
 def _has(word: str, part: frozenset[str]) -> bool:
-    """Whether a part has a word, or one that begins or ends with it: ``hang`` is in ``hangs``, ``nccl`` in ``WorkNCCL``."""
+    """Whether a part has a word, or one that begins or ends with it: ``nccl`` is in ``WorkNCCL``."""
     long = len(word) >= 4
     return word in part or (long and any(other.startswith(word) or other.endswith(word) for other in part))
 

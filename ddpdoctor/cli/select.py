@@ -55,7 +55,7 @@ def choose_words(option: str, words: Sequence[str], names: Mapping[str, str]) ->
         if not found:
             near = closest(word, [*names, *names.values()])
             raise UsageError(
-                f"{option}: no check of this installation has the code, prefix or name {word!r}",
+                f"{option}: no installed check has the code, prefix or name {word!r}",
                 hint=f"{option} {near}" if near else "ddpdoctor list",
             )
         chosen |= found

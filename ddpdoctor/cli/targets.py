@@ -54,15 +54,15 @@ def frames_of(pids: Sequence[int]) -> dict[int, tuple[Frame, ...]]:
 def _say_none(jobs: Sequence[FoundJob], processes: dict[int, Seen]) -> DoctorError:
     if jobs:
         return DoctorError(
-            f"{count(len(jobs), 'job')} {'runs' if len(jobs) == 1 else 'run'} here, and may not be read "
+            f"{count(len(jobs), 'job')} {'is' if len(jobs) == 1 else 'are'} running here but cannot be read "
             + ("from this container" if os.geteuid() == 0 else "by this user"),
             context="\n  ".join(describe_job(job) for job in jobs[:JOBS_SHOWN]),
             hint=_advise_access(f"ddpdoctor attach {jobs[0].pid}"),
         )
     hidden = sum(1 for seen in processes.values() if seen.python and not seen.readable)
     context = (
-        "no Python process has the variables of torchrun, srun or mpirun, or RANK and WORLD_SIZE, and none has started "
-        "others that have a process group"
+        "no Python process has the variables of torchrun, srun or mpirun, or RANK and WORLD_SIZE, or is the "
+        "parent of processes with a process group"
     )
     if hidden:
         context += f"; {count(hidden, 'Python process', 'Python processes')} of other users could not be read"
@@ -71,7 +71,7 @@ def _say_none(jobs: Sequence[FoundJob], processes: dict[int, Seen]) -> DoctorErr
         context=context,
         hint=_advise_access("ddpdoctor attach")
         if hidden
-        else "ddpdoctor attach PID, with a process of the job",
+        else "ddpdoctor attach PID, with the PID of any process of the job",
     )
 
 
@@ -79,7 +79,9 @@ def _advise_access(command: str) -> str:
     """Return what lets us read other processes: root who may not is in a container without the capability."""
     if os.geteuid() != 0:
         return f"sudo {command}"
-    return "give this container SYS_PTRACE: kubectl debug --profile=sysadmin, docker run --cap-add SYS_PTRACE"
+    return (
+        "grant this container SYS_PTRACE: kubectl debug --profile=sysadmin, docker run --cap-add SYS_PTRACE"
+    )
 
 
 def _say_unknown(pid: int, processes: dict[int, Seen], jobs: Sequence[FoundJob]) -> DoctorError:
@@ -89,16 +91,20 @@ def _say_unknown(pid: int, processes: dict[int, Seen], jobs: Sequence[FoundJob])
         return UsageError(f"there is no process {pid}", hint=known)
     if seen is None:
         return UsageError(
-            f"process {pid} is this one, has started it, has ended, or is the kernel's", hint=known
+            (
+                f"process {pid} cannot be attached to: it is ddpdoctor itself, its parent, a zombie, or a "
+                "kernel thread"
+            ),
+            hint=known,
         )
     if not seen.readable:
         return DoctorError(
-            f"process {pid} belongs to {seen.user}, and its environment may not be read",
+            f"process {pid} belongs to {seen.user}, and its environment cannot be read",
             hint=_advise_access(f"ddpdoctor attach {pid}"),
         )
     return UsageError(
-        f"process {pid} ({name_script(seen.command)}) belongs to no distributed job",
-        context="it has no rank's variables, and neither it nor what it started has a process group",
+        f"process {pid} ({name_script(seen.command)}) is not part of a distributed job",
+        context="it has no rank variables, and neither it nor its children have a process group",
         hint=known,
     )
 
@@ -113,9 +119,13 @@ def find_run(target: str, jobs: Sequence[FoundJob]) -> FoundJob:
     path = Path(target)
     if not os.path.isdir(path / "processes"):
         what = (
-            "is no run directory" if os.path.exists(path) else "is neither a process id nor a run directory"
+            ("is not a run directory")
+            if os.path.exists(path)
+            else "is neither a process ID nor a run directory"
         )
-        raise UsageError(f"{target} {what}", hint="ddpdoctor attach PID, or the directory that `run` names")
+        raise UsageError(
+            f"{target} {what}", hint="ddpdoctor attach PID, or the run directory of a live `ddpdoctor run`"
+        )
     inside = path.resolve()
     found = [job for job in jobs if job.run is not None and Path(job.run).resolve().is_relative_to(inside)]
     if not found:
@@ -145,7 +155,7 @@ def _choose(jobs: Sequence[FoundJob]) -> FoundJob:
     """
     lines = [describe_job(job) for job in jobs[:JOBS_SHOWN]]
     error = UsageError(
-        f"{count(len(jobs), 'job')} run here: say which, by any of its processes",
+        f"{count(len(jobs), 'job')} are running on this host; pass a PID to pick one",
         context="\n  ".join(lines),
         hint=f"ddpdoctor attach {jobs[0].pid}, or ddpdoctor attach --all",
     )

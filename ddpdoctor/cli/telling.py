@@ -33,11 +33,11 @@ def tell_head(report: Report, directory: RunDirectory) -> None:
 
     head = find_head(directory.kept, report.evidence)
     if head is not None and head.arrived:
-        complain(f"ddpdoctor: the report on all nodes is on {head.host}: {head.directory}/report.html")
+        complain(f"ddpdoctor: the report for all nodes is on {head.host}: {head.directory}/report.html")
     elif head is not None:
         complain(
-            f"ddpdoctor: {head.host} could not be told what was seen here; for one verdict: "
-            f"ddpdoctor analyze {directory.path} and {head.directory} of {head.host}"
+            f"ddpdoctor: {head.host} did not receive the evidence of this node; for one verdict: ddpdoctor "
+            f"analyze {directory.path} and {head.directory} of {head.host}"
         )
 
 
@@ -45,7 +45,7 @@ def complain_of(failure: BaseException, options: argparse.Namespace) -> None:
     """Say what failed of ours after the job had ended."""
     """Say what failed of ours when the job had ended."""
     if isinstance(failure, KeyboardInterrupt):
-        complain("ddpdoctor: interrupted after the job had ended: the report is not complete")
+        complain("ddpdoctor: interrupted after the job had ended: the report is incomplete")
         return
     complain(f"ddpdoctor: internal error after the job: {type(failure).__name__}: {failure}")
     if common.verbosity(options) > 1:

@@ -92,7 +92,7 @@ class Together:
         try:
             write_end(self._folder, evidence)
         except OSError as problem:
-            complain(f"ddpdoctor: the other tasks cannot be told what was seen here: {problem}")
+            complain(f"ddpdoctor: the other tasks did not receive the evidence of this task: {problem}")
         self._bench = Bench(self._folder, self._wait_s)
         seen = self._bench.come(failed=failed)
         return join_tasks(self._folder, evidence, seen) if seen is not None else None
@@ -140,9 +140,9 @@ def find_others(options: argparse.Namespace, split: Split) -> Together:
     except OSError as problem:
         together.tell_first(
             f"ddpdoctor: the {task.count} tasks of {task.launcher} cannot share a run directory "
-            f"({problem.strerror or problem}): each reports what it sees"
+            f"({problem.strerror or problem}): each writes its own report"
         )
         return together
     if getattr(options, "rerun", None) is not None:
-        together.tell_first(f"ddpdoctor: --rerun {options.rerun} does nothing under {task.launcher}")
+        together.tell_first(f"ddpdoctor: --rerun {options.rerun} has no effect under {task.launcher}")
     return Together(task, folder, getattr(options, "nodes_wait", None))

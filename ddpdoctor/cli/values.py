@@ -36,7 +36,9 @@ def parse_nproc(text: str) -> int | str:
             f"{text!r} is neither a number nor {', '.join(NPROC_WORDS)}", hint=f"--nproc {near or 4}"
         ) from None
     if not 1 <= number <= MAX_NPROC:
-        raise BadValue(f"{number} ranks cannot be launched here; 1 to {MAX_NPROC} can", hint="--nproc 4")
+        raise BadValue(
+            f"{number} ranks cannot be launched here; the range is 1 to {MAX_NPROC}", hint="--nproc 4"
+        )
     return number
 
 
@@ -67,7 +69,7 @@ def parse_node_rank(text: str) -> int:
         BadValue: it is not a whole number from 0.
     """
     if not text.isascii() or not text.isdigit():
-        raise BadValue(f"{text!r} is not a node's number; they count from 0", hint="--node-rank 0")
+        raise BadValue(f"{text!r} is not a node rank; they count from 0", hint="--node-rank 0")
     return int(text)
 
 
@@ -156,7 +158,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
         first = _parse_size(low)
         last = _parse_size(high) if dash else first
         if last < first:
-            raise BadValue(f"{word!r} ends before it begins", hint=f"--sizes {high}-{low}")
+            raise BadValue(f"{word!r} is an empty range", hint=f"--sizes {high}-{low}")
         while first <= last:
             sizes.add(first)
             first *= 2
@@ -179,7 +181,7 @@ def _one(word: str, typed: str, kind: str, known: Sequence[str], option: str) ->
         return word
     near = closest(word, known)
     hint = f"{option} {near}".strip() if near else None
-    raise BadValue(f"there is no {kind} {typed!r}; there are {', '.join(known)}", hint=hint)
+    raise BadValue(f"there is no {kind} {typed!r}; choose from {', '.join(known)}", hint=hint)
 
 
 def require_path(name: str, *, hint: str) -> None:

@@ -23,8 +23,7 @@ def add_live_option(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--live",
         action="store_true",
-        help="on a terminal: a row for each rank below the job's output, with its step, what it does and how far it is "
-        "behind",
+        help="on a terminal: one row per rank below the job's output, with its step, current call and lag",
     )
 
 
@@ -36,7 +35,7 @@ def check_live(options: argparse.Namespace) -> None:
     """
     if _is_typed(options) and getattr(options, "no_watch", False):
         raise UsageError(
-            "--live shows what the ranks do, and --no-watch leaves nothing to see",
+            "--live cannot be combined with --no-watch",
             hint="--live, without --no-watch",
         )
 
@@ -70,11 +69,11 @@ def make_view(
         why = "neither stderr nor stdout is a terminal" if descriptor is None else _name_obstacle()
         if descriptor is None or why is not None:
             if _is_typed(options):
-                complain(f"ddpdoctor: --live draws nothing here: {why}")
+                complain(f"ddpdoctor: --live is not shown: {why}")
             return None
         return _make_view(options, directory, memory, monitor, descriptor)
     except Exception as problem:
-        complain(f"ddpdoctor: --live cannot be had: {type(problem).__name__}: {problem}; the job goes on")
+        complain(f"ddpdoctor: --live is unavailable: {type(problem).__name__}: {problem}; the job continues")
         return None
 
 
@@ -107,7 +106,7 @@ def _make_view(
 def _name_obstacle() -> str | None:
     """Return why the terminal cannot show lines that stay at its bottom; None where it can."""
     term = os.environ.get("TERM", "")
-    return f"the terminal cannot move its cursor (TERM={term})" if term in ("", "dumb") else None
+    return f"the terminal does not support cursor movement (TERM={term})" if term in ("", "dumb") else None
 
 
 def _is_typed(options: argparse.Namespace) -> bool:

@@ -46,7 +46,7 @@ def name_native(frame: NativeFrame) -> str:
     """Return ``do_work() of libfoo.so``."""
     place = f" ({frame.place})" if frame.place else ""
     if frame.function == UNKNOWN:
-        return f"{frame.library}, which has no names of functions"
+        return f"{frame.library}, which has no function names"
     return f"{frame.function}() of {frame.library}{place}"
 
 

@@ -79,11 +79,15 @@ class RankSet:
     def __repr__(self) -> str:
         return f"RankSet.parse({str(self)!r})"
 
+    def listed(self) -> str:
+        """Return the numbers for a sentence: ``0-2, 4``."""
+        return str(self).replace(",", ", ")
+
     def phrase(self) -> str:
-        """Return words for a sentence: ``rank 3`` or ``ranks 0-2,4``; ``no rank`` when empty."""
+        """Return words for a sentence: ``rank 3`` or ``ranks 0-2, 4``; ``no rank`` when empty."""
         if not self.ranges:
             return "no rank"
-        return f"rank {self}" if len(self) == 1 else f"ranks {self}"
+        return f"rank {self}" if len(self) == 1 else f"ranks {self.listed()}"
 
 
 def _fold(ranks: Iterable[int]) -> tuple[tuple[int, int], ...]:

@@ -25,8 +25,8 @@ def describe_untried(version: str | None) -> str | None:
         return None
     tried = ".".join(map(str, NEWEST))
     return (
-        f"torch {version} is newer than the newest release that ddpdoctor was tested with ({tried}): what it no longer"
-        " provides is listed as could not look"
+        f"torch {version} is newer than the newest release that ddpdoctor was tested with ({tried}): checks "
+        "that depend on removed interfaces are listed as inconclusive"
     )
 
 

@@ -152,7 +152,7 @@ def _write(
                 _put_file(archive, path, name, found)
         except _Full:
             found.missing.append(
-                f"the limit of {limit // MEBI} MB is reached: further files are left out (--limit)"
+                f"the limit of {limit // MEBI} MB is reached: further files are skipped (--limit)"
             )
         found.missing = list(dict.fromkeys(found.missing))
         _put_contents(tar, host, found, now)
@@ -194,7 +194,7 @@ def _put_tool(archive: _Archive, name: str, command: Sequence[str], found: Colle
         try:
             archive.put(name, _scrub_text(data), now)
         except _Full:
-            found.missing.append(f"{name} is left out: the limit is reached")
+            found.missing.append(f"{name} is skipped: the limit is reached")
 
 
 def _list_dumps() -> list[Path]:
@@ -227,7 +227,7 @@ def _list_files(paths: Sequence[Path], found: Collected) -> Iterator[tuple[Path,
             seen.add((about.st_dev, about.st_ino))
             count += 1
             if count > MOST_FILES:
-                found.missing.append(f"more than {MOST_FILES} files were given: the rest is left out")
+                found.missing.append(f"more than {MOST_FILES} files were given: the rest is skipped")
                 return
             yield file, name
 
@@ -259,7 +259,7 @@ def _put_file(archive: _Archive, path: Path, name: str, found: Collected) -> Non
             )
         if is_dump(head):
             if size > FILE_LIMIT:
-                found.missing.append(f"{path} is larger than {FILE_LIMIT // MEBI} MB and is left out")
+                found.missing.append(f"{path} is larger than {FILE_LIMIT // MEBI} MB and is skipped")
                 return
             with open_regular(path) as raw:
                 archive.put(name, raw.read(FILE_LIMIT + 1)[:FILE_LIMIT], changed)
@@ -271,11 +271,11 @@ def _put_file(archive: _Archive, path: Path, name: str, found: Collected) -> Non
         found.missing.append(f"{path} cannot be read: {getattr(problem, 'strerror', None) or problem}")
         return
     if b"\0" in first[:4096]:
-        found.missing.append(f"{path} is binary and is left out")
+        found.missing.append(f"{path} is binary and is skipped")
         return
     text = _scrub_text(first)
     if last:
-        gap = f"\n[... {cut:,} bytes left out by ddpdoctor collect ...]\n".encode() if cut else b""
+        gap = f"\n[... {cut:,} bytes omitted by ddpdoctor collect ...]\n".encode() if cut else b""
         text += gap + _scrub_text(last)
     archive.put(name, text, changed)
 
@@ -302,12 +302,15 @@ def _put_contents(tar: tarfile.TarFile, host: str, found: Collected, now: float)
     shown = datetime.fromtimestamp(now, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     zone = time.strftime("%Z (UTC%z)", time.localtime(now))
     lines = [
-        f"collected by ddpdoctor on {host} at {shown}; times without a zone are {zone}",
-        "text is scrubbed of secrets, user names and home directories; recorder dumps are as torch wrote them",
+        f"collected by ddpdoctor on {host} at {shown}; times without a time zone are {zone}",
+        (
+            "text is scrubbed of secrets, user names and home directories; Flight Recorder dumps are as "
+            "torch wrote them"
+        ),
         "",
         *(f"  {name}" for name in found.taken),
         "",
-        *(f"not there: {scrub(sentence)}" for sentence in found.missing),
+        *(f"not available: {scrub(sentence)}" for sentence in found.missing),
     ]
     data = ("\n".join(lines) + "\n").encode()
     member = tarfile.TarInfo(f"{host}/{CONTENTS}")

@@ -114,10 +114,10 @@ def run_tool(command: Sequence[str], limit_s: float) -> str:
     except subprocess.TimeoutExpired as problem:
         killed = _kill_group(process)
         stuck = "" if killed else "; it did not die of SIGKILL and is stuck in the kernel"
-        raise ToolError(f"{name} gave no answer within {limit_s:g} s{stuck}") from problem
+        raise ToolError(f"{name} did not respond within {limit_s:g} s{stuck}") from problem
     if process.returncode != 0:
         said = (errors.strip() or output.strip() or "no message").splitlines()[0]
-        raise ToolError(f"{name} ended with code {process.returncode}: {said}", output + errors)
+        raise ToolError(f"{name} exited with code {process.returncode}: {said}", output + errors)
     return output
 
 

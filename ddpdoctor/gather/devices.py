@@ -73,14 +73,14 @@ def gather_devices(limit_s: float, root: Path = ROOT) -> tuple[tuple[Device, ...
     if find_tool("nvidia-smi") is not None:
         return _gather_nvidia(limit_s)
     if os.path.exists(root / "proc/driver/nvidia/version"):
-        return (), "the NVIDIA driver is loaded, but there is no nvidia-smi in PATH"
+        return (), "the NVIDIA driver is loaded, but nvidia-smi is not in PATH"
     if find_tool("rocm-smi") is not None:
         try:
             text = run_tool(["rocm-smi", *_ROCM_OPTIONS, "--json"], limit_s)
         except ToolError as problem:
             return (), str(problem)
         devices = parse_rocm(text)
-        return devices, None if devices else "rocm-smi names no device"
+        return devices, None if devices else "rocm-smi lists no device"
     return (), "neither nvidia-smi nor rocm-smi is installed"
 
 
@@ -103,7 +103,7 @@ def _gather_nvidia(limit_s: float) -> tuple[tuple[Device, ...], str | None]:
         devices = parse_handles(text)
         note = scrub(str(problem))
     if not devices:
-        return (), note or "nvidia-smi names no device"
+        return (), note or "nvidia-smi lists no device"
     left = max(0.1, limit_s - (time.monotonic() - start))
     links = parse_topology(topology.result_or("", left))
     xids = parse_xids(kernel.result_or("", left), time.clock_gettime(time.CLOCK_BOOTTIME))

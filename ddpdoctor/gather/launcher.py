@@ -156,8 +156,8 @@ class _Draft:
         if world and self.nnodes and world % self.nnodes == 0:
             self.derive("local_world_size", world // self.nnodes, "world size / nodes")
         if self.nnodes == 1:
-            self.derive("node_rank", 0, "there is one node")
-            self.derive("local_rank", self.rank, "there is one node")
+            self.derive("node_rank", 0, "single node")
+            self.derive("local_rank", self.rank, "single node")
 
     def _fill_master(self, values: _Values) -> None:
         if self.launcher == SRUN or (self.launcher == MPIRUN and values.has("SLURM_JOB_ID")):
@@ -166,7 +166,7 @@ class _Draft:
             )
             self.derive("master_addr", host, "first host of SLURM_STEP_NODELIST")
         if self.nnodes == 1 and self.launcher in (SRUN, MPIRUN):
-            self.derive("master_addr", "127.0.0.1", "there is one node")
+            self.derive("master_addr", "127.0.0.1", "single node")
         job = values.number("SLURM_JOB_ID", "SLURM_JOBID")
         step = values.number("SLURM_STEP_ID", "SLURM_STEPID") or 0
         name = values.text("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PALS_APID")

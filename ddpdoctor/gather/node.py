@@ -90,10 +90,10 @@ def gather_node(
     advertised = find_advertised(environ, interfaces, addresses)
     route_address = route.result_or(None, left(NAME_LIMIT_S))
     found_devices, devices_note = devices.result_or(
-        ((), f"looking for devices took over {TOOL_LIMIT_S:g} s"), left(TOOL_LIMIT_S + 1)
+        ((), f"detecting devices took over {TOOL_LIMIT_S:g} s"), left(TOOL_LIMIT_S + 1)
     )
     found_leftovers, leftovers_note = leftovers.result_or(
-        ((), "the scan of processes did not end in time"), left(SCAN_LIMIT_S)
+        ((), "the scan of processes did not finish in time"), left(SCAN_LIMIT_S)
     )
     found_libraries, libraries_note = _libraries_of(libraries, left(SCAN_LIMIT_S))
     return dataclasses.replace(
@@ -129,9 +129,9 @@ def _libraries_of(
     try:
         return libraries.result(limit_s), None
     except TimeoutError:
-        return (), f"looking for libraries took over {SCAN_LIMIT_S:g} s"
+        return (), f"searching for libraries took over {SCAN_LIMIT_S:g} s"
     except Exception as problem:
-        return (), f"looking for libraries failed: {problem}"
+        return (), f"searching for libraries failed: {problem}"
 
 
 def _names_of(names: Later[tuple[str, ...]], limit_s: float) -> tuple[tuple[str, ...], str | None]:

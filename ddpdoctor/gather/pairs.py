@@ -272,9 +272,9 @@ def _push(peer: socket.socket, token: str, data: bytes) -> tuple[float, float]:
     magic, proof, size, checksum, clock = _ANSWER.unpack(_receive(peer, _ANSWER.size))
     after = time.time()
     if magic != _MAGIC or not hmac.compare_digest(proof, _prove(token, b"answer")):
-        raise ConnectionError("something else than ddpdoctor answered there")
+        raise ConnectionError("something other than ddpdoctor answered there")
     if size != len(data) or checksum != zlib.crc32(data):
-        raise ConnectionError(f"{len(data)} bytes arrived as other bytes")
+        raise ConnectionError(f"{len(data)} bytes arrived corrupted")
     return clock - (before + after) / 2, (after - before) / 2
 
 

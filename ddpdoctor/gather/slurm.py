@@ -47,5 +47,5 @@ def read_why_ended(answer: str, restarts: str = "") -> str | None:
         return _STATES["PREEMPTED"]
     known = fields.get("Restarts", "")
     if known.isdigit() and (restarts or "0").isdigit() and int(known) > int(restarts or "0"):
-        return "Slurm queued the job again (preemption, a failed node, or scontrol requeue)"
+        return "Slurm requeued the job (preemption, a failed node, or scontrol requeue)"
     return _STATES.get(fields.get("JobState", ""))

@@ -33,7 +33,8 @@ def explain_tracing(root: Path = ROOT) -> str | None:
     scope = read_text(root / "proc/sys/kernel/yama/ptrace_scope")
     if scope == "3":
         return (
-            "kernel.yama.ptrace_scope is 3: nobody may trace until the machine is booted with a lower value."
+            "kernel.yama.ptrace_scope is 3: tracing is disabled until the machine is booted with a "
+            "lower value."
         )
     if has_capability(_CAP_SYS_PTRACE, root):
         return None

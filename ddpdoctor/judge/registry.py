@@ -225,7 +225,7 @@ class Registry:
         page = own or find_page(code, each.package)
         if page is None:
             where = f"no catalogue/{code}.md in {each.package.partition('.')[0]}"
-            raise ValueError(f"code {code} has no page: {where}, and {each.id} does not say its name")
+            raise ValueError(f"code {code} has no page: {where}, and {each.id} does not give its name")
         return replace(page, source=self.source)
 
     @property

@@ -99,7 +99,7 @@ class Suppressor:
             for text in self._describe(comment, looked)
         ]
         stale = [
-            Remark(f"the baseline has {entry.code}, which is not found any more: {entry.source}", entry.file)
+            Remark(f"the baseline lists {entry.code}, which is no longer found: {entry.source}", entry.file)
             for entry in self._baseline
             if self._left[entry.fingerprint] > 0 and entry.file in self._read and entry.code in looked
         ]
@@ -135,13 +135,13 @@ class Suppressor:
 
     def _describe(self, comment: IgnoreComment, looked: Collection[str]) -> Iterable[str]:
         if not comment.codes:
-            yield "ignore says no code and hides nothing: write ignore[CODE] reason"
+            yield "bare `ignore` is not allowed; write ignore[CODE] reason"
         for word in comment.codes:
             code = self._means(word)
             if code is None:
                 near = closest(word, [each for pair in self._names.items() for each in pair])
                 yield f"ignore[{word}]: there is no such code{f', is it {near}?' if near else ''}"
             elif not comment.reason:
-                yield f"ignore[{word}] gives no reason and hides nothing until it does"
+                yield f"ignore[{word}] has no reason and is not applied until it has one"
             elif code in looked and (comment, word) not in self._used:
-                yield f"ignore[{word}] hides nothing: take it out"
+                yield f"ignore[{word}] suppresses nothing; remove it"

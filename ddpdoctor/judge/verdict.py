@@ -133,7 +133,7 @@ def reach_verdict(
     """
     looked = sum(row.status in ("pass", "fail") for row in rows)
     real = [f for f in ordered if f.state == "active" and f.severity in ("error", "warning")]
-    count = f"{looked} of {len(rows)} checks could look"
+    count = f"{looked} of {len(rows)} checks ran"
     if broken is not None:
         return Verdict("error", broken, None, looked, len(rows))
     if real:
@@ -143,18 +143,18 @@ def reach_verdict(
     blind = [row for row in rows if row.status in ("unknown", "error") and row.required]
     if failure is not None:
         why = next((f": {row.reason}" for row in rows if row.status == "unknown" and row.reason), "")
-        silent = f"the job failed ({failure}), and nothing shows why{why}; {count}"
+        silent = f"the job failed ({failure}) and the root cause is unknown{why}; {count}"
         return Verdict("problems", silent, None, looked, len(rows))
     if stopped is not None and not any(row.status == "error" for row in rows):
         return Verdict(
-            "unknown", f"{stopped}: no fault was seen before that; {count}", None, looked, len(rows)
+            "unknown", f"{stopped}: no failure was seen before that; {count}", None, looked, len(rows)
         )
     if not looked or blind:
-        why = f": {blind[0].id} could not look ({blind[0].reason})" if blind else ""
+        why = f": {blind[0].id} is inconclusive ({blind[0].reason})" if blind else ""
         status = (
             "error" if blind and all(row.status == "error" for row in blind) and not looked else "unknown"
         )
-        return Verdict(status, f"too little was seen{why}; {count}", None, looked, len(rows))
+        return Verdict(status, f"not enough evidence{why}; {count}", None, looked, len(rows))
     if unseen is not None:
         return Verdict("unknown", f"{unseen}; {count}", None, looked, len(rows))
     return Verdict("healthy", f"{good} · {count} · {scope}", None, looked, len(rows))

@@ -29,13 +29,13 @@ def absent_kinds(plan: Plan, evidence: Evidence) -> dict[str, Absent]:
             elif record.status != "passed":
                 absent.setdefault(kind, Absent(f"stage {record.stage} {record.status}: {record.reason}"))
     for kind in JOB_KINDS:
-        absent[kind] = Absent("check watches no job of yours", applicable=False)
+        absent[kind] = Absent("`check` does not watch a job", applicable=False)
     if plan.launch.model is None:
         absent["model"] = Absent("no --model was given", applicable=False)
     if plan.launch.world_size == 1:
         for kind in ("bandwidth", "pairs"):
-            absent[kind] = Absent("it takes two ranks to send anything", applicable=False)
+            absent[kind] = Absent("requires at least two ranks", applicable=False)
     if plan.launch.nnodes == 1:
         for kind in ("links", "host_matches"):
-            absent[kind] = Absent("there is one node", applicable=False)
+            absent[kind] = Absent("single node", applicable=False)
     return absent

@@ -124,7 +124,7 @@ class _Run:
         if self._interrupt.name:
             return f"interrupted by {self._interrupt.name}"
         if local.blocked is None and self.plan.until is not None and time.monotonic() > self.plan.until:
-            return f"--timeout {self.plan.timeout:g} was over before any rank could be started"
+            return f"--timeout {self.plan.timeout:g} expired before any rank could be started"
         return local.blocked
 
     def _without_world(self, local: LocalFindings, reason: str, status: str) -> Evidence:
@@ -155,7 +155,7 @@ class _Run:
             return mine
         path = Path(self.plan.workdir) / "node.json"
         path.write_text(json.dumps(mine.to_dict()))
-        self._progress.note("exchanging what was seen with the other nodes")
+        self._progress.note("exchanging evidence with the other nodes")
         ended_early = supervisor.ending is not None
         merged = supervisor.exchange(path, EXCHANGE_AFTER_CUT_S if ended_early else EXCHANGE_LIMIT_S)
         if merged is None:

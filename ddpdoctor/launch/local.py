@@ -107,7 +107,7 @@ def look_at_node(
         progress.note("importing torch")
     torch_info = _ask_torch(plan, server, interrupt)
     if server.pid is not None and not torch_info and not interrupt.name:
-        blocked = blocked or f"torch was still being imported when --timeout {plan.timeout:g} was over"
+        blocked = blocked or f"torch was still being imported when --timeout {plan.timeout:g} expired"
     devices = tuple(torch_info.get("devices", ()))
     smoke = _touch_devices(plan, server, progress, interrupt, records, devices, origin)
     blocked = blocked or _find_block(plan, torch_info, smoke)
@@ -158,7 +158,7 @@ def _look_at_names(
     """Resolve the master and, where this node will host it, look at the rendezvous port."""
     launch = plan.launch
     if not plan.runs("tcp") or not plan.leads or launch.master_addr is None or launch.master_port is None:
-        reason = "not selected" if not plan.runs("tcp") else "local rank 0 does it for its node"
+        reason = "not selected" if not plan.runs("tcp") else "done by local rank 0 for its node"
         records.append(StageRecord(plan.node, "tcp", "skipped", reason))
         return (), (), None
     stage = _Stage(plan, "tcp", origin)
@@ -175,7 +175,7 @@ def _look_at_names(
         probe = probe_port(plan.node, launch.master_addr, launch.master_port)
         ports = (probe,)
         if probe.status not in ("free", "unassignable"):
-            blocked = f"port {launch.master_port} cannot be listened on: {probe.status}"
+            blocked = f"cannot listen on port {launch.master_port}: {probe.status}"
     records.append(stage.end("failed" if blocked else "passed", blocked))
     return (found, own), ports, blocked
 
@@ -194,7 +194,7 @@ def _ask_torch(plan: Plan, server: TorchServer, interrupt: Interrupt) -> dict[st
     except (EOFError, OSError) as problem:
         if interrupt.name:
             return {}
-        text = "the process that imports it ended" if isinstance(problem, EOFError) else str(problem)
+        text = "the process that imports it exited" if isinstance(problem, EOFError) else str(problem)
         raise _cannot_import(plan, text or type(problem).__name__) from problem
     while bound.left() and not interrupt.name:
         ended = not process.is_alive()  # asked first: what it has written until then is read below
@@ -209,7 +209,7 @@ def _ask_torch(plan: Plan, server: TorchServer, interrupt: Interrupt) -> dict[st
             if event["event"] == "broken":
                 raise _cannot_import(plan, str(event["text"]))
         if ended:
-            raise _cannot_import(plan, f"the process that imported it ended with {process.exitcode}")
+            raise _cannot_import(plan, f"the process that imported it exited with {process.exitcode}")
         time.sleep(POLL_S)
     return {} if interrupt.name else _say_unimported(bound, server)
 
@@ -272,7 +272,7 @@ def _touch_devices(
     origin: float,
 ) -> tuple[SmokeResult, ...]:
     if not plan.runs("smoke") or not plan.leads:
-        reason = "not selected" if not plan.runs("smoke") else "local rank 0 does it for its node"
+        reason = "not selected" if not plan.runs("smoke") else "done by local rank 0 for its node"
         records.append(StageRecord(plan.node, "smoke", "skipped", reason))
         return ()
     stage, limit = _Stage(plan, "smoke", origin), plan.limits["smoke"]
@@ -306,7 +306,7 @@ def _touch_devices(
 def _why_over(bound: Bound, interrupt: Interrupt) -> str | None:
     if interrupt.name:
         return f"interrupted by {interrupt.name}"
-    return None if bound.left() else f"{bound.describe()} was over before it"
+    return None if bound.left() else f"{bound.describe()} expired before it"
 
 
 def _read_smoke(plan: Plan, name: str, process: Any, limit: float, *, interrupted: bool) -> list[SmokeResult]:
@@ -334,7 +334,7 @@ def _name_missing_backend(
     if not info or asked not in ("nccl", "gloo"):
         return ()
     if not info[asked]:
-        return (BackendResult(asked, built=False, asked=True, reason=f"this torch is built without {asked}"),)
+        return (BackendResult(asked, built=False, asked=True, reason=f"this PyTorch build lacks {asked}"),)
     if asked == "nccl" and not devices:
         reason = "torch sees no GPU on this node"
         return (
@@ -353,7 +353,7 @@ def _find_block(plan: Plan, info: dict[str, Any], smoke: tuple[SmokeResult, ...]
     if missing:
         return f"backend {missing[0].backend}: {missing[0].reason}"
     stuck = [r.device for r in smoke if not r.ok and not r.killable]
-    return f"{', '.join(stuck)} does not answer" if stuck else None
+    return f"{', '.join(stuck)} does not respond" if stuck else None
 
 
 def _complete_facts(facts: NodeFacts, info: dict[str, Any], devices: tuple[str, ...]) -> NodeFacts:

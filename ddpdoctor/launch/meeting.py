@@ -83,7 +83,8 @@ class Meeting:
         deadline = self._bound.end
         if not self._bound.left():
             self._writer.write(
-                "blocked", reason=f"{self._bound.describe()} was over before the {self._plan.party_kind}s met"
+                "blocked",
+                reason=f"{self._bound.describe()} expired before all {self._plan.party_kind}s joined",
             )
             return False
         self._writer.write("stage", stage="tcp", limit=self._plan.join_timeout)
@@ -147,7 +148,7 @@ class Meeting:
             text = word_exception(problem)
         probe = probe_port(self._plan.node, host, port)
         if probe.status == "unassignable":
-            return f"this node hosts the store, but {host} is none of its addresses ({probe.error})"
+            return f"this node hosts the store, but {host} is not one of its addresses ({probe.error})"
         if self._plan.launch.rdzv_backend == "c10d" and probe.status == "taken":
             # As torch does: another process of this launch on this machine may host it already.
             self._is_host = False
@@ -155,7 +156,7 @@ class Meeting:
                 self._server = open_store(host, port, min(limit, CONNECT_LIMIT_S))
                 return None
             except Exception:
-                text = f"port {port} cannot be listened on: taken"
+                text = f"cannot listen on port {port}: taken"
         if probe.status != "free":
             self._early.append(("ports", probe))
         return text
@@ -172,9 +173,15 @@ class Meeting:
             except ConnectionRefusedError as problem:
                 return f"{host}:{port}: {_word_error(problem)}"
             except TimeoutError:  # of another program, or of a store whose process is stopped or starved
-                status, text = "silent", f"what listens there has not answered within {self._say_limit()}"
+                status, text = (
+                    "silent",
+                    f"the process listening there has not answered within {self._say_limit()}",
+                )
             except Exception as problem:
-                text = f"what listens there does not answer as torch's store does ({word_exception(problem)})"
+                text = (
+                    "the process listening there does not answer like torch's store "
+                    f"({word_exception(problem)})"
+                )
                 status = "foreign"
             if status == "foreign" or time.monotonic() >= deadline:
                 self._early.append(("ports", PortProbe(self._plan.node, port, status, host, text)))
@@ -212,12 +219,15 @@ class Meeting:
             if self._duplicate is None:
                 self._await_parties(deadline)
         except DistStoreError:
-            return f"{self._word([0])} of {self._plan.parties} did not come to the store within {self._say_limit()}"
+            return (
+                f"{self._word([0])} of {self._plan.parties} did not connect to the store within "
+                f"{self._say_limit()}"
+            )
         except Exception as problem:  # the store goes away with the process that hosts it
-            return f"the store at the rendezvous port went away: {type(problem).__name__}"
+            return f"the store at the rendezvous port disappeared: {type(problem).__name__}"
         if self._duplicate is not None:
             number, first, second = self._duplicate
-            return f"{self._plan.party_kind} rank {number} is claimed twice, by {first} and by {second}"
+            return f"{self._plan.party_kind} rank {number} is used twice, by {first} and by {second}"
         error = self._given_up or self._find_contradiction()
         if error is None:
             self._place()
@@ -343,7 +353,7 @@ class Meeting:
                 self._give_up(json.loads(store.get("given-up")))
                 break
             if time.monotonic() > deadline:
-                text = f"{self._word(missing)} of {total} did not come within {self._say_limit()}"
+                text = f"{self._word(missing)} of {total} did not join within {self._say_limit()}"
                 store.set("given-up", json.dumps({"text": text}))
                 self._given_up = text
                 break
@@ -365,7 +375,7 @@ class Meeting:
             return None
         kind = self._plan.party_kind
         words = ", ".join(f"{kind} {p}: {o['nnodes']} nodes" for p, o in sorted(self._others.items()))
-        return f"the nodes were started for different worlds ({words})"
+        return f"the nodes were started with different sizes ({words})"
 
     def _contradicts(self) -> bool:
         return len({(other["nnodes"], other["parties"]) for other in self._others.values()}) > 1
@@ -380,7 +390,7 @@ class Meeting:
         return f"{time.monotonic() - self._started:.1f} s ({self._bound.describe()})"
 
     def _word(self, parties: list[int]) -> str:
-        return f"{self._plan.party_kind}{'s' if len(parties) > 1 else ''} {RankSet(parties)}"
+        return f"{self._plan.party_kind}{'s' if len(parties) > 1 else ''} {RankSet(parties).listed()}"
 
     def _write_rendezvous(self, error: str | None) -> None:
         plan, launch = self._plan, self._plan.launch
@@ -437,7 +447,7 @@ class Meeting:
             return [], None
         leaders = {int(other["node"]): other for other in self._others.values() if other["leads"]}
         self._writer.write("stage", stage="tcp", limit=plan.limits["tcp"])
-        self._writer.write("note", text="trying the paths to the other nodes")
+        self._writer.write("note", text="testing the paths to the other nodes")
         links = try_paths(plan, leaders, self._token, lambda link: self._writer.emit("links", link))
         if plan.launch.rdzv_backend != "c10d":
             return links, None
@@ -460,7 +470,7 @@ class Meeting:
             if plan.party == 0:
                 store.set("decision", json.dumps(self._choose(bound)))
             elif not wait_for_key(store, "decision", bound.end + HEARING_S):
-                return f"{self._word([0])} did not say whether to launch ({bound.describe()})"
+                return f"{self._word([0])} did not confirm the launch ({bound.describe()})"
             decision = json.loads(store.get("decision"))
         except Exception as problem:
             return f"the nodes could not agree to launch: {word_exception(problem)}"
@@ -477,7 +487,7 @@ class Meeting:
                 missing.append(party)
         choice = choose_launch(seen)
         if missing and choice["reason"] is None:
-            choice["reason"] = f"{self._word(missing)} had not tried the paths yet ({bound.describe()})"
+            choice["reason"] = f"{self._word(missing)} had not tested the paths yet ({bound.describe()})"
         return choice
 
 

@@ -92,7 +92,8 @@ def find_broken_path(links: Sequence[Link]) -> str | None:
     for link in links:
         if loses_large(link) and (link.bytes_failed or 0) <= SURELY_LOST:
             return (
-                f"{link.bytes_failed} bytes at once do not get from node {link.source} to node {link.target}"
+                f"{link.bytes_failed} bytes at once do not get through from node {link.source} to node "
+                f"{link.target}"
             )
     return None
 

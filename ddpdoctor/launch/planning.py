@@ -77,7 +77,7 @@ def _with_rendezvous(stages: tuple[str, ...]) -> tuple[str, ...]:
 def _plan_external(base: Plan, request: CheckRequest, launcher: Detected, environ: Mapping[str, str]) -> Plan:
     if launcher.missing:
         raise UsageError(
-            f"started by {launcher.launcher}, but {', '.join(launcher.missing)} cannot be known",
+            f"started by {launcher.launcher}, but {', '.join(launcher.missing)} cannot be determined",
             hint=f"export {launcher.missing[0]}=… for every rank",
         )
     rank, size = launcher.rank or 0, launcher.world_size or 1
@@ -160,7 +160,7 @@ def _require_static(request: CheckRequest) -> None:
     ]
     if missing:
         raise UsageError(
-            f"{' and '.join(missing)} missing: several nodes need to know where to meet and who is who",
+            f"{' and '.join(missing)} missing: several nodes need a rendezvous and a node rank each",
             hint=f"ddpdoctor check --nnodes {request.nnodes} --node-rank K --master-addr HOST0",
         )
 
@@ -197,7 +197,7 @@ def _with_pet(request: CheckRequest, environ: Mapping[str, str]) -> CheckRequest
             if variable != "PET_NPROC_PER_NODE" or value not in ("auto", "cpu", "gpu"):
                 raise UsageError(
                     f"{variable}={value} is not a number that check can use",
-                    hint=f"unset {variable}, or give the option itself",
+                    hint=f"unset {variable}, or pass the option explicitly",
                 ) from None
             changes[name] = value
     return dataclasses.replace(request, **changes)

@@ -282,7 +282,7 @@ class Supervisor:
 
     def _end_by_timeout(self, now: float) -> Ending:
         limit, stage = self.plan.timeout or 0.0, self._current_stage()
-        reason = f"--timeout {limit:g} ended it{self._say_how_long(stage, now)}"
+        reason = f"stopped by --timeout {limit:g}{self._say_how_long(stage, now)}"
         return Ending(stage, "cut", reason, limit, "--timeout")
 
     def _say_how_long(self, stage: str, now: float) -> str:
@@ -343,7 +343,9 @@ class Supervisor:
     def _word_agent_end(self) -> str:
         code = self._agent.exitcode
         how = (
-            f"died of {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with {code}"
+            f"died of {signal.Signals(-code).name}"
+            if code is not None and code < 0
+            else f"exited with {code}"
         )
         words = keep_last_words(agent_log(self.plan.workdir))
         return f"the agent process {how}" + (f": {words.splitlines()[-1]}" if words else "")
@@ -358,7 +360,7 @@ class Supervisor:
         quiet = all(s.settled or s.stage is None for s in self.world.ranks.values())
         latest = max((s.since for s in self.world.ranks.values()), default=start)
         if quiet and now - max(start, latest) > allowed:
-            reason = f"no sign of the ranks of this node for {allowed:g} s"
+            reason = f"no heartbeat from the ranks of this node for {allowed:g} s"
             return Ending("rendezvous", "cut", reason, allowed)
         return None
 
@@ -377,7 +379,7 @@ class Supervisor:
         self.ending = ending
         running = {s.rank: s.pid for s in self.world.ranks.values() if s.pid and not s.settled}
         if running and ending.status != "unreached":
-            self._progress.note("taking the stacks of all ranks")
+            self._progress.note("sampling the stacks of all ranks")
             stacks = take_stacks(running.values())
             by_rank = {rank: stacks[pid] for rank, pid in running.items()}
             ending.stacks, ending.stacks_note = keep_stacks(merge_stacks(by_rank)), name_problem(by_rank)
@@ -463,7 +465,7 @@ class Supervisor:
             return self.world.blocked
         if self.ending is not None:
             return f"the run ended in stage {self.ending.stage}: {self.ending.reason}"
-        return "the ranks did not come so far"
+        return "the ranks did not get that far"
 
 
 def _row_types() -> dict[str, Any]:
@@ -482,7 +484,7 @@ def _word_deaths(known: list[RankExit], dead: list[RankState]) -> str:
     ranks = RankSet(each.rank for each in known).phrase()
     if first.signal:
         return f"{ranks} died of {signal.Signals(first.signal).name}"
-    return f"{ranks} ended with exit code {first.exit_code}"
+    return f"{ranks} exited with code {first.exit_code}"
 
 
 def _is_alive(pid: int) -> bool:

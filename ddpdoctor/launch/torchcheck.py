@@ -27,7 +27,7 @@ def require_torch() -> str | None:
     if not found:
         raise DoctorError(
             "torch is not installed for this Python",
-            context=f"looked with {sys.executable}",
+            context=f"Python used: {sys.executable}",
             hint="python -m pip install torch ddpdoctor, in the environment that trains",
         )
     try:

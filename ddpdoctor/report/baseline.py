@@ -43,12 +43,12 @@ def read_baseline(text: str) -> tuple[BaselineEntry, ...]:
     except (ValueError, RecursionError) as problem:
         raise ValueError(f"not JSON: {problem}") from problem
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise ValueError("no baseline of ddpdoctor")
+        raise ValueError("not a ddpdoctor baseline")
     if data.get("version") != VERSION:
-        raise ValueError(f"a baseline of version {data.get('version')}, this reads {VERSION}")
+        raise ValueError(f"baseline of version {data.get('version')}, this version reads {VERSION}")
     rows = data.get("findings")
     if not isinstance(rows, list):
-        raise ValueError("damaged: findings is no list")
+        raise ValueError("damaged: findings is not a list")
     return tuple(_read_entry(row) for row in rows)
 
 

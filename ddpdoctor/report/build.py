@@ -111,8 +111,8 @@ def describe_away(evidence: Evidence) -> str | None:
     if cluster is None or any(each.is_rank for each in evidence.processes):
         return None
     return (
-        f"saw no rank: the workers ran in the {cluster}, which was started outside of this command; "
-        "while they run, type ddpdoctor attach on their nodes"
+        f"saw no rank: the workers ran in the {cluster}, which was started outside of this command; while "
+        "they run, run `ddpdoctor attach` on their nodes"
     )
 
 
@@ -135,17 +135,17 @@ def describe_unseen(evidence: Evidence) -> str | None:
     if evidence.launch.command == "run" and any(
         e.exit_code is None and e.signal is None for e in evidence.job
     ):
-        return "no fault was found, but not every task reported how it ended"
+        return "no failure was found, but not every task reported its exit status"
     if evidence.launch.command != "analyze":
         return None
     if any(line.trouble for end in evidence.job for line in end.notable):
-        return "no check knows this failure, but the log reports trouble"
+        return "no check recognizes this failure, but the log reports trouble"
     if not evidence.job:
-        return "no fault was found, but nothing given here shows how the job ended"
+        return "no failure was found, but nothing given here shows how the job ended"
     codes = {end.exit_code for end in evidence.job if end.signal is None}
     if 0 in codes and not codes - {0, None}:
         return None
-    return "no fault was found, but the log does not show how the job ended"
+    return "no failure was found, but the log does not show how the job ended"
 
 
 def _forgive_plugin(row: CheckRow) -> CheckRow:
@@ -164,7 +164,7 @@ def format_time(moment: datetime) -> str:
         ValueError: the time has no zone.
     """
     if moment.tzinfo is None:
-        raise ValueError("a time without zone")
+        raise ValueError("a time without time zone")
     utc = moment.astimezone(timezone.utc)
     return utc.strftime("%Y-%m-%dT%H:%M:%S.%f") + "Z"
 

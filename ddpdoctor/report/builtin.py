@@ -30,14 +30,22 @@ class LazyRenderer:
 
 
 BUILTIN = (
-    ("text", "for people, in the terminal", "ddpdoctor.report.terminal:TextRenderer"),
+    ("text", "human-readable text for the terminal", "ddpdoctor.report.terminal:TextRenderer"),
     ("json", "the whole report as JSON (schema 1.1)", "ddpdoctor.report.json_renderer:JsonRenderer"),
-    ("html", "one self-contained page, readable offline", "ddpdoctor.report.html.renderer:HtmlRenderer"),
+    ("html", "self-contained HTML, works offline", "ddpdoctor.report.html.renderer:HtmlRenderer"),
     ("junit", "checks as test cases, for GitLab and Jenkins", "ddpdoctor.report.junit:JunitRenderer"),
-    ("sarif", "findings with places for code scanning (SARIF 2.1.0)", "ddpdoctor.report.sarif:SarifRenderer"),
+    (
+        "sarif",
+        ("findings with source locations for code scanning (SARIF 2.1.0)"),
+        "ddpdoctor.report.sarif:SarifRenderer",
+    ),
     ("github", "annotations of a GitHub workflow", "ddpdoctor.report.github:GithubRenderer"),
-    ("markdown", "for an issue or a step summary", "ddpdoctor.report.markdown:MarkdownRenderer"),
-    ("prometheus", "gauges for a textfile collector", "ddpdoctor.report.prometheus:PrometheusRenderer"),
+    ("markdown", "Markdown for an issue or a step summary", "ddpdoctor.report.markdown:MarkdownRenderer"),
+    (
+        "prometheus",
+        "gauges for a Prometheus textfile collector",
+        "ddpdoctor.report.prometheus:PrometheusRenderer",
+    ),
 )
 """Name, description and target of each built-in format."""
 

@@ -62,8 +62,8 @@ def _put_answer(paper: Paper, after: Report, gone: Sequence[Finding], new: Seque
     elif gone:
         word, style = "nothing new", "green"
     else:
-        word, style = "no finding is gone or new", None
-    parts = [f"{len(gone)} gone"] if gone else []
+        word, style = "no finding was resolved or is new", None
+    parts = [f"{len(gone)} resolved"] if gone else []
     paper.put_parts(f"ddpdoctor compared · {word}", [*parts, after.verdict.status], hang=12, style=style)
 
 
@@ -87,7 +87,7 @@ def _list_differences(before: Report, after: Report) -> Iterator[tuple[str, str,
     yield "took", format_seconds(before.duration_s), format_seconds(after.duration_s)
     statuses = {row.id: row.status for row in before.checks}
     for row in after.checks:
-        known = statuses.get(row.id, "not there")
+        known = statuses.get(row.id, "absent")
         if known != row.status and "fail" in (known, row.status):
             yield row.id, known, row.status
 

@@ -39,9 +39,9 @@ class GithubRenderer:
         lines += [_remark(remark, options) for remark in report.remarks[: max(0, SHOWN - len(lines))]]
         more = f", {SHOWN} shown" if len(found) > SHOWN else ""
         verdict = report.verdict
-        looked = f"{verdict.looked} of {count(verdict.of, 'check')} could look"
+        looked = f"{verdict.looked} of {verdict.of} checks ran"
         hidden = describe_suppressed(report)
-        counted = f"{count(len(found), 'finding')}{more}{f', not counted {hidden}' if hidden else ''}"
+        counted = f"{count(len(found), 'finding')}{more}{f', suppressed {hidden}' if hidden else ''}"
         lines.append(f"ddpdoctor: {tidy(counted)}; {looked}")
         return "\n".join(lines) + "\n"
 
@@ -80,8 +80,10 @@ def _say_verdict(report: Report) -> str:
     words = {"healthy": "ddpdoctor", "problems": "ddpdoctor found problems", "error": "ddpdoctor failed"}
     status = report.verdict.status
     if (standing := describe_standing(report)) is not None:
-        return write_command("warning", {"title": "ddpdoctor: stands still"}, tidy(standing))
-    title = words.get(status, "ddpdoctor could not tell")
+        return write_command(
+            "warning", {"title": "ddpdoctor: hang, root cause not determined"}, tidy(standing)
+        )
+    title = words.get(status, "ddpdoctor: inconclusive")
     return write_command(levels.get(status, "warning"), {"title": title}, tidy(report.verdict.headline))
 
 

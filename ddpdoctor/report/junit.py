@@ -93,7 +93,7 @@ def _make_verdict(report: Report, left_out: int) -> ElementTree.Element:
     elif status != "healthy":
         _add(case, "error", headline, headline, status)
     hidden = describe_suppressed(report)
-    said = [f"not counted: {hidden}"] if hidden else []
+    said = [f"suppressed: {hidden}"] if hidden else []
     if left_out > 0:
         said.append(f"{count(left_out, 'more finding')} in the JSON report")
     _say(case, said)
@@ -129,7 +129,7 @@ def _add_outcome(
     elif row.status == "error":
         _add(case, "error", reason, reason, "error")
     elif row.status == "unknown":
-        _add(case, "skipped", f"could not look: {reason}")
+        _add(case, "skipped", f"inconclusive: {reason}")
     elif row.status == "skipped":
         _add(case, "skipped", reason)
 

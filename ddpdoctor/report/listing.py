@@ -19,14 +19,14 @@ LEAST_SOURCE = 24
 STYLES = {"error": "red", "warning": "yellow", "info": "cyan"}
 PLURALS = {"error": "error", "warning": "warning", "info": "note"}
 SIDES = {
-    "if": "only some ranks come in",
-    "else": "only some ranks come in",
+    "if": "only some ranks enter",
+    "else": "only some ranks enter",
     "return": "some ranks return",
     "break": "some ranks leave the loop",
     "continue": "some ranks skip the rest",
     "exit": "some ranks exit",
-    "for": "ranks differ in their rounds",
-    "while": "ranks differ in their rounds",
+    "for": "loop count differs across ranks",
+    "while": "loop count differs across ranks",
     "decorator": "runs it on one rank only",
 }
 """What is said beside the test, by ``way`` in the details of a finding about ranks."""
@@ -128,6 +128,6 @@ def describe_role(place: Where, finding: Finding) -> str:
         if place.role == "condition":
             return SIDES[way]
         if place.role == "noticed":
-            return f"makes {operation}" if isinstance(operation, str) else "makes the call"
-        return "not all ranks come here" if len(finding.where) > 1 else ""
+            return f"issues {operation}" if isinstance(operation, str) else "issues the collective"
+        return "not all ranks reach this" if len(finding.where) > 1 else ""
     return {"condition": "because of this", "caller": "called here"}.get(place.role, "")

@@ -144,7 +144,7 @@ class Report:
             raise ValueError("not a ddpdoctor report")
         if str(data.get("schema_version", "")).split(".")[0] != SCHEMA_VERSION.split(".")[0]:
             raise ValueError(
-                f"report of schema version {data.get('schema_version')}, this reads {SCHEMA_VERSION}"
+                f"report of schema version {data.get('schema_version')}, this version reads {SCHEMA_VERSION}"
             )
         try:
             return cls._from_dict(data)

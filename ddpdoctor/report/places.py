@@ -45,7 +45,7 @@ def describe_who(place: Where, finding: Finding, report: Report) -> str:
     words = format_ranks(place.ranks, report.world.size) if place.ranks else ""
     if place.host and len(report.world.nodes) > 1:
         words = f"{words} on {place.host}".strip()
-    return f"noticed by {words}" if place.role == "noticed" and words else words
+    return f"detected on {words}" if place.role == "noticed" and words else words
 
 
 def describe_line(place: Where, finding: Finding, report: Report) -> str:
@@ -79,7 +79,7 @@ def describe_lines(finding: Finding, report: Report, *, places: bool = True) -> 
         lines += [f"    $ {tidy(line)}" for line in (fix.command or "").splitlines()]
         lines += [f"    {clip(clean(line), TEXT_SHOWN)}" for line in (fix.code or "").splitlines()]
     if finding.victims:
-        lines.append(f"victims: {format_ranks(finding.victims, size)}: not the cause")
+        lines.append(f"affected (not the cause): {format_ranks(finding.victims, size)}")
     return lines
 
 

@@ -33,7 +33,7 @@ class PrometheusRenderer:
     """Format ``prometheus``."""
 
     name = "prometheus"
-    description = "gauges for a textfile collector"
+    description = "gauges for a Prometheus textfile collector"
 
     def render(self, report: Report, options: RenderOptions) -> str:
         """Return the metrics, each with its help and type."""
@@ -87,22 +87,22 @@ def _put_verdict(page: _Page, report: Report) -> None:
         "torch": world.torch or "",
         "launcher": world.launcher or "",
     }
-    page.put("info", "What made the report, and in which world.", [(info, 1)])
+    page.put("info", "The version and command that produced the report.", [(info, 1)])
     page.put(
         "verdict",
-        "1 for the verdict that holds; only healthy is good.",
+        "1 for the current verdict; only healthy is good.",
         [({"status": each}, float(each == status)) for each in VERDICTS],
     )
     counted = Counter(row.status for row in report.checks)
     page.put(
         "checks",
-        "Checks by how they ended; unknown is: could not look.",
+        "Checks by status; unknown means inconclusive.",
         [({"status": each}, counted[each]) for each in STATUSES],
     )
     page.put("world_size", "Ranks.", [({}, world.size)])
     page.put("nodes", "Nodes.", [({}, len(world.nodes))])
     if report.job is not None:
-        page.put("job_exit_code", "Exit code of the job that was watched.", [({}, report.job.exit_code)])
+        page.put("job_exit_code", "Exit code of the watched job.", [({}, report.job.exit_code)])
 
 
 def _put_findings(page: _Page, report: Report) -> None:
@@ -121,7 +121,7 @@ def _put_findings(page: _Page, report: Report) -> None:
         [({"code": c, "name": n, "severity": s}, number) for (c, n, s), number in codes.items()],
     )
     hidden = sum(each.state == "suppressed" for each in report.findings)
-    page.put("suppressed_findings", "Findings that the user has told not to count.", [({}, hidden)])
+    page.put("suppressed_findings", "Findings suppressed by the user.", [({}, hidden)])
     hosts = {rank: node.host for node in report.world.nodes for rank in node.ranks}
     samples: list[tuple[Labels, float | None]] = []
     cut = 0
@@ -131,11 +131,11 @@ def _put_findings(page: _Page, report: Report) -> None:
         samples += named
     page.put(
         "finding",
-        "1 for each rank or node that a finding names as the cause; rank is empty where it is a node.",
+        "1 for each rank or node that a finding names as the root cause; rank is empty for a node.",
         samples[:SERIES_SHOWN],
     )
     page.put(
-        "findings_cut", "Findings of which not all ranks or nodes have a series.", [({}, cut)] if cut else []
+        "findings_cut", "Findings for which not all ranks or nodes have a series.", [({}, cut)] if cut else []
     )
 
 
@@ -151,11 +151,13 @@ def _name_culprits(finding: Finding, hosts: Mapping[int, str]) -> list[tuple[Lab
 
 
 def _put_times(page: _Page, report: Report) -> None:
-    page.put("duration_seconds", "What the command took.", [({}, report.duration_s)])
-    page.put("start_time_seconds", "When it began, in Unix time.", [({}, _read_time(report.started_at))])
+    page.put("duration_seconds", "Duration of the command.", [({}, report.duration_s)])
+    page.put(
+        "start_time_seconds", "Start of the command in Unix time.", [({}, _read_time(report.started_at))]
+    )
     page.put(
         "stage_duration_seconds",
-        "What each stage took, on the slowest node.",
+        "Duration of each stage, on the slowest node.",
         [({"stage": stage}, seconds) for stage, seconds in report.timings.items()],
     )
 

@@ -49,7 +49,7 @@ class SarifRenderer:
     """Format ``sarif``."""
 
     name = "sarif"
-    description = "findings with places for code scanning (SARIF 2.1.0)"
+    description = "findings with source locations for code scanning (SARIF 2.1.0)"
 
     def render(self, report: Report, options: RenderOptions) -> str:
         """Return the log as JSON text that can be written as UTF-8, ending in a newline."""
@@ -116,7 +116,7 @@ def _make_invocation(report: Report, left_out: int, options: RenderOptions) -> d
     notes = []
     for status, level, words in (
         ("error", "error", "could not run"),
-        ("unknown", "warning", "could not look"),
+        ("unknown", "warning", "are inconclusive"),
     ):
         rows = [row for row in report.checks if row.status == status]
         if rows:
@@ -125,9 +125,9 @@ def _make_invocation(report: Report, left_out: int, options: RenderOptions) -> d
             )
     hidden = describe_suppressed(report)
     if hidden:
-        notes.append(("note", f"findings that are not counted: {hidden}"))
+        notes.append(("note", f"findings that are suppressed: {hidden}"))
     if left_out:
-        notes.append(("warning", f"{left_out} findings were left out; the JSON report has all"))
+        notes.append(("warning", f"{left_out} findings were omitted; the JSON report has all"))
     return {
         "executionSuccessful": report.verdict.status in ("healthy", "problems"),
         "commandLine": " ".join(tidy(word) for word in report.invocation),
@@ -236,7 +236,7 @@ def _make_stand_in(finding: Finding, report: Report) -> dict[str, Any]:
         "physicalLocation": {
             "artifactLocation": {
                 "uri": f"ddpdoctor/{quote(report.command.encode('utf-8', 'backslashreplace'), safe='')}",
-                "description": {"text": "no file: this was found in what was examined, not in source"},
+                "description": {"text": "no file: this was found at run time, not in source"},
             },
             "region": {"startLine": 1},
         }

@@ -35,8 +35,8 @@ def describe_movement(look: Standstill) -> str:
     waiting = [stand for stand in living if stand.call is not None and stand not in movers]
     rest = [stand for stand in living if stand.call is None and stand not in movers]
     if not movers:  # only the numbers of their calls tell
-        return f"{_name(living, look)} get on"
-    words = f"{_name(movers, look)} moved"
+        return f"{_name(living, look)} are making progress"
+    words = f"{_name(movers, look)} made progress"
     longest = max((stand.asleep_s or 0.0 for stand in waiting), default=0.0)
     if longest >= WAITED_S:
         words += f"; {_name(waiting, look)} waited meanwhile, for {format_seconds(longest)} so far"
@@ -95,7 +95,7 @@ def _describe(group: Sequence[Stand]) -> str:
         number = f" #{first.call.ordinal}" if first.call.ordinal else ""
         parts.append(f"in {first.call.op}{number}")
     elif first.frames:
-        parts.append("in backward" if is_in_backward(first) else "outside of every call")
+        parts.append("in the backward pass" if is_in_backward(first) else "outside of any collective")
     states = Counter(stand.state for stand in group if stand.state is not None)
     if states:
         parts.append(STATES.get(states.most_common(1)[0][0] or "", "state unknown"))

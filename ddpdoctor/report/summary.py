@@ -12,7 +12,7 @@ from ddpdoctor.evidence.sources import SourceFile
 from ddpdoctor.judge.finding import EvidenceItem, Finding
 from ddpdoctor.judge.runner import CheckRow
 from ddpdoctor.judge.suppression import Remark
-from ddpdoctor.judge.verdict import HEALTHY
+from ddpdoctor.judge.verdict import HEALTHY, Verdict
 from ddpdoctor.report.model import Job, Report
 from ddpdoctor.report.words import count, format_bandwidth, format_bytes, format_ranks, format_seconds
 from ddpdoctor.text.characters import clip
@@ -48,7 +48,7 @@ def describe_stop(evidence: Evidence) -> str | None:
     why = f": {ended.ended_by}" if ended.ended_by else ""
     if ended.interrupted == "SIGINT":
         return f"interrupted by the user (SIGINT){why}"
-    return f"told to end by {ended.interrupted}{why}"
+    return f"stopped by {ended.interrupted}{why}"
 
 
 def name_good(command: str) -> str:
@@ -183,6 +183,27 @@ def count_reasons(
     return ", ".join(texts + ([f"{rest} for other reasons{hint}"] if rest else []))
 
 
+def count_checks(verdict: Verdict) -> str:
+    """Return ``61 of 86 checks ran``."""
+    return f"{verdict.looked} of {verdict.of} checks ran"
+
+
+def describe_counts(report: Report, *, verbose: bool) -> str:
+    """Return the last line of a report: how many checks ran, and how many of the others did not, and in what way.
+
+    Args:
+        report: what is shown.
+        verbose: whether the reasons were shown.
+    """
+    counted = Counter(row.status for row in report.checks)
+    words = {"unknown": "inconclusive", "skipped": "skipped", "error": "failed to run"}
+    if report.command == "run":  # most checks do not apply to any one job
+        del words["skipped"]
+    rest = [f"{counted[status]} {text}" for status, text in words.items() if counted[status]]
+    hint = "" if verbose or not rest else "; -v shows why"
+    return count_checks(report.verdict) + (f" ({', '.join(rest)}{hint})" if rest else "")
+
+
 def describe_suppressed(report: Report) -> str:
     """Return ``3 by baseline, 1 by comment``: what the user has told not to count; empty where there is nothing."""
     counted = Counter(f.suppression.by for f in report.findings if f.suppression is not None)
@@ -255,7 +276,7 @@ def _collectives(evidence: Evidence) -> list[str]:
     exact = [case for case in evidence.collectives if len(case.passed) and not case.failures]
     if exact:
         operations, types = len({case.op for case in exact}), len({case.dtype for case in exact})
-        parts.append(f"{count(operations, 'operation')} x {count(types, 'type')} exact")
+        parts.append(f"{count(operations, 'operation')} x {count(types, 'dtype')} exact")
     methods = [
         f"{each.method}://" for each in evidence.initialisations if len(each.passed) and not each.failures
     ]

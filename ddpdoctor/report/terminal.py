@@ -13,7 +13,9 @@ from ddpdoctor.report.registry import RenderOptions
 from ddpdoctor.report.standing import describe_movement, put_stands
 from ddpdoctor.report.summary import (
     PROGRESS,
+    count_checks,
     count_reasons,
+    describe_counts,
     describe_family,
     describe_item,
     describe_next,
@@ -47,14 +49,14 @@ PLACE_COLUMNS = (24, 40, 24)
 """Most columns for ranks, file:line and function."""
 REMARKS_SHOWN = 10
 REASONS_SHOWN = 5
-"""Different reasons of skipped checks that are told without -v: about two lines of text."""
+"""Different reasons of inconclusive checks that are shown without -v: about two lines of text."""
 
 
 class TextRenderer:
     """The verdict, what is wrong and what to do, what passed in one line a family, and the next command."""
 
     name = "text"
-    description = "for people, in the terminal"
+    description = "human-readable text for the terminal"
 
     def render(self, report: Report, options: RenderOptions) -> str:
         """Return the text for a terminal of ``options.width`` columns."""
@@ -95,6 +97,7 @@ class TextRenderer:
         for path in options.written:
             paper.put_verbatim(f"report {path}", indent=2)
         paper.put_verbatim(f"next: {describe_next(report)}", indent=2, style="bold")
+        paper.put(describe_counts(report, verbose=options.verbosity > 0), indent=2, style="dim")
         return paper.text()
 
 
@@ -108,12 +111,11 @@ def _say_nothing_found(paper: Paper, report: Report, options: RenderOptions, dou
         doubt: why that says little: it was stopped, or not all of its ranks were seen; None where it ended well.
     """
     verdict = report.verdict
-    looked = f"{verdict.looked} of {count(verdict.of, 'check')} could look"
     size = report.world.size
     ranks = f"world size {size}" if describe_partial(report.evidence) is not None else count(size, "rank")
-    parts = [looked, f"{ranks}, {format_seconds(report.duration_s)}"]
+    parts = [f"{ranks}, {format_seconds(report.duration_s)}", count_checks(verdict)]
     if doubt is not None:
-        found = "no verdict" if describe_stop(report.evidence) is None else "nothing had failed"
+        found = "no verdict" if describe_stop(report.evidence) is None else "no failure before that"
         paper.put_parts(f"{NAME} ? {doubt}", [found, *parts], hang=HANG, style="yellow")
         standing = describe_standing(report)
         if standing is not None:
@@ -136,39 +138,41 @@ def _describe_cost(report: Report) -> str:
 
 def _put_verdict(paper: Paper, report: Report, problems: Sequence[Finding]) -> None:
     verdict = report.verdict
-    looked = f"{verdict.looked} of {count(verdict.of, 'check')} could look"
     took = format_seconds(report.duration_s)
     stopped = f"interrupted by {report.interrupted}" if report.interrupted else ""
     if verdict.status == "healthy" and report.command == "attach" and report.evidence.standstills:
         moved = describe_movement(report.evidence.standstills[-1])
-        paper.put_parts(f"{NAME} ✓ moving", [stopped, moved, looked, took], hang=HANG, style="green")
+        paper.put_parts(f"{NAME} ✓ moving", [stopped, moved, took], hang=HANG, style="green")
         return
     if verdict.status == "healthy":
         good = name_good(report.command)
-        parts = [part for part in verdict.headline.split(" · ") if part != good]
+        counted = count_checks(verdict)
+        parts = [part for part in verdict.headline.split(" · ") if part not in (good, counted)]
         paper.put_parts(f"{NAME} ✓ {good}", [stopped, *parts, took], hang=HANG, style="green")
         return
     if verdict.status == "problems" and report.command == "lint":
         style = "red" if any(each.severity == "error" for each in problems) else "yellow"
         mark = MARKS["fail"] if style == "red" else WARNED
         title = f"{NAME} {mark} {count_findings(report)}"
-        paper.put_parts(title, [describe_read(report.evidence.sources), looked, took], hang=HANG, style=style)
+        paper.put_parts(title, [describe_read(report.evidence.sources), took], hang=HANG, style=style)
         return
     if verdict.status == "problems" and problems:
         first = problems[0]
         style = "red" if first.severity == "error" else "yellow"
         title = f"{NAME} {_mark(first)} {first.code} {first.name}"
         sure = f"{first.confidence} confidence"
-        paper.put_parts(title, [sure, stopped, looked, took], hang=HANG, style=style)
+        paper.put_parts(title, [sure, stopped, took], hang=HANG, style=style)
         return
     if (standing := describe_standing(report)) is not None:
-        paper.put_parts(f"{NAME} ? stands still", [stopped, looked, took], hang=HANG, style="yellow")
+        paper.put_parts(
+            f"{NAME} ? hang, root cause not determined", [stopped, took], hang=HANG, style="yellow"
+        )
         paper.gap()
         paper.put(standing, indent=2, style="bold")
         return
-    word, style = ("failed", "red") if verdict.status == "error" else ("could not tell", "yellow")
-    paper.put_parts(f"{NAME} ? {word}", [stopped, looked, took], hang=HANG, style=style)
-    paper.put(verdict.headline, indent=2)
+    word, style = ("failed", "red") if verdict.status == "error" else ("inconclusive", "yellow")
+    paper.put_parts(f"{NAME} ? {word}", [stopped, took], hang=HANG, style=style)
+    paper.put(verdict.headline.removesuffix(f"; {count_checks(verdict)}"), indent=2)
 
 
 def _put_finding(paper: Paper, finding: Finding, report: Report, *, first: bool, verbose: bool) -> None:
@@ -187,8 +191,8 @@ def _put_finding(paper: Paper, finding: Finding, report: Report, *, first: bool,
     _put_evidence(paper, finding.evidence, report, indent, verbose)
     _put_fixes(paper, finding, indent)
     if finding.victims:
-        words_on = f"{format_ranks(finding.victims, report.world.size)}: not the cause"
-        _put_label(paper, "victims", words_on, indent)
+        words_on = f"{format_ranks(finding.victims, report.world.size)} (not the cause)"
+        _put_label(paper, "affected", words_on, indent)
     if not first:
         _put_label(paper, "more", f"ddpdoctor explain {finding.code}", indent)
 
@@ -253,7 +257,7 @@ def _who(place: Where, report: Report) -> str:
         return "called from"
     words = format_ranks(place.ranks, report.world.size) if place.ranks else ""
     if place.role == "noticed":
-        words = f"noticed by {words}" if words else "noticed at"
+        words = f"detected on {words}" if words else "detected at"
     return f"{words} on {place.host}".strip() if place.host and len(report.world.nodes) > 1 else words
 
 
@@ -337,11 +341,10 @@ def _put_remarks(paper: Paper, report: Report, notes: Sequence[Finding], *, verb
     untried = describe_untried(report.world.torch) if report.command == "check" else None
     if untried is not None:
         paper.put(untried, label="note", indent=2, label_style="cyan")
-    for status, words in (("error", "could not run"), ("unknown", "could not look"), ("skipped", "skipped")):
+    for status, words in (("error", "failed to run"), ("unknown", "inconclusive"), ("skipped", "skipped")):
         rows = [row for row in report.checks if row.status == status]
-        if report.command == "attach" and not verbose:
-            # Most checks need what a live job does not tell; what the look did not tell stands above.
-            rows = [row for row in rows if status != "skipped" and row.id != PROGRESS]
+        if not verbose:
+            rows = [row for row in rows if _is_worth_telling(row, report)]
         if rows:
             style = None if status == "skipped" else "yellow"
             reasons = count_reasons(rows, most=None if verbose else REASONS_SHOWN)
@@ -351,10 +354,23 @@ def _put_remarks(paper: Paper, report: Report, notes: Sequence[Finding], *, verb
         for node in report.evidence.training:
             for reason, ranks in node.abstained.items():
                 who = format_ranks(ranks, report.world.size)
-                paper.put(f"{who}: {reason}", label="not looked at", indent=2, hang=4, label_style="yellow")
+                paper.put(f"{who}: {reason}", label="not sampled", indent=2, hang=4, label_style="yellow")
     hosts = [node.host for node in report.world.nodes]
     if len(hosts) > 1:
         paper.put(fold_hosts(hosts), label="nodes", indent=2)
+
+
+def _is_worth_telling(row: CheckRow, report: Report) -> bool:
+    """Whether the reason of a row that did not run is shown without ``-v``.
+
+    What does not apply never is. Where a job has a verdict, what else could not be decided is beside the point; of
+    a live job the snapshot is shown above.
+    """
+    if row.status == "error":
+        return True
+    if row.status == "skipped" or (report.command == "attach" and row.id == PROGRESS):
+        return False
+    return report.command in ("check", "attach") or report.verdict.code is None
 
 
 def _put_suppressed(paper: Paper, report: Report, *, verbose: bool) -> None:
@@ -362,9 +378,9 @@ def _put_suppressed(paper: Paper, report: Report, *, verbose: bool) -> None:
     words = describe_suppressed(report)
     if words:
         number = sum(f.suppression is not None for f in report.findings)
-        paper.put(words, label=f"{count(number, 'finding')} not counted:", indent=2, hang=4)
+        paper.put(words, label=f"{count(number, 'finding')} suppressed:", indent=2, hang=4)
     shown = report.remarks if verbose else report.remarks[:REMARKS_SHOWN]
     for remark in shown:
         paper.put(remark.text, label=f"{describe_remark(remark)}:", indent=2, hang=4, label_style="yellow")
     if len(report.remarks) > len(shown):
-        paper.put(f"… {len(report.remarks) - len(shown)} more such remarks (-v shows them)", indent=4)
+        paper.put(f"… {len(report.remarks) - len(shown)} more (-v shows them)", indent=4)

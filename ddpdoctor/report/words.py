@@ -69,7 +69,7 @@ def format_ranks(ranks: RankSet, size: int | None = None, noun: str = "rank") ->
         return f"no {noun}"
     number = len(ranks)
     if size is not None and number == size and number > 1:
-        return f"all {number:,} {noun}s"
+        return f"both {noun}s" if number == 2 else f"all {number:,} {noun}s"
     if number == 1:
         return f"{noun} {ranks}"
     stride = _describe_stride(ranks, noun)

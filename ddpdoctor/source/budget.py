@@ -41,7 +41,7 @@ def size_budget(lines: int, files: int = 1) -> int:
 
 def describe_cut(name: str, budget: float) -> str:
     """Return words on a part of the analysis that was stopped."""
-    return f"{name}: stopped after {budget:,.0f} steps, the most that a file of this size may take"
+    return f"{name}: stopped after {budget:,.0f} steps, the limit for a file of this size"
 
 
 @contextmanager

@@ -122,7 +122,7 @@ def _correct_one(data: bytes, script: Script, wanted: Wanted) -> bytes:
                 edited = edited[: edit.at] + edit.text.encode() + edited[edit.at :]
             _check(script.tree, call, change, edited, script.name)
             return edited
-    raise Refused("the call is written in a way that is not edited")
+    raise Refused("the call has a form that --fix does not edit")
 
 
 def _check(tree: ast.Module, call: ast.Call, change: Change, edited: bytes, name: str) -> None:
@@ -134,7 +134,7 @@ def _check(tree: ast.Module, call: ast.Call, change: Change, edited: bytes, name
     change.apply(expected, same)
     found = parse_script(edited, name, whatever=True).tree
     if found is None or ast.dump(found) != ast.dump(expected):
-        raise Refused("the edited line would mean something else")
+        raise Refused("the edited line would change its meaning")
 
 
 def _offset(data: bytes, line: int, column: int) -> int:
@@ -199,12 +199,12 @@ def _first_rank_only(call: ast.Call, wanted: Wanted, data: bytes, tree: ast.Modu
     if statement is None or name_last(call.func) not in ("save", "save_file"):
         return None
     if SHARDED.search(data.decode("utf-8")):
-        raise Refused("its state may be spread over the ranks")
+        raise Refused("its state may be sharded across the ranks")
     if any(name_last(each.func) in ("load", "load_file") for each in calls) or _is_used(call, calls):
-        raise Refused("its file is used in this one too: write the test, and a barrier behind it, by hand")
+        raise Refused("its file is also used in this function: add the `if` and a barrier after it by hand")
     inside = [each for each in ast.walk(call) if isinstance(each, ast.Call) and each is not call]
     if any(name_last(each.func) not in PLAIN for each in inside):
-        raise Refused("what is saved is computed there, which other ranks may have to take part in")
+        raise Refused("what is saved is computed there, and other ranks may have to take part")
     group = _name_group(tree)
     test = f"not {group}.is_initialized() or {group}.get_rank() == 0"
 
@@ -249,7 +249,7 @@ def _name_group(tree: ast.Module) -> str:
     for name in sorted(names, key=len):
         if name.split(".")[0] not in bound:
             return name
-    raise Refused("torch.distributed has no name of its own at the top of the file")
+    raise Refused("torch.distributed is not imported under a name at the top of the file")
 
 
 def _indent(statement: ast.Expr, head: str, data: bytes) -> tuple[Edit, ...]:
@@ -264,7 +264,7 @@ def _indent(statement: ast.Expr, head: str, data: bytes) -> tuple[Edit, ...]:
         raise Refused("it shares its line with something else")
     texts = [each for each in ast.walk(statement) if isinstance(each, (ast.Constant, ast.JoinedStr))]
     if any(each.lineno != each.end_lineno for each in texts):
-        raise Refused("a text of several lines stands in it")
+        raise Refused("it contains a multi-line string")
     unit = "\t" if margin.endswith("\t") else "    "
     end = "\r\n" if data[:after].endswith(b"\r\n") else "\n"
     return (

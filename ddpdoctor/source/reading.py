@@ -187,7 +187,7 @@ def read_script(path: Path, name: str, *, whatever: bool = False) -> Script:
     """
     try:
         if not os.path.isfile(path):
-            return Script(name, problem="no regular file")
+            return Script(name, problem="not a regular file")
         size = path.stat().st_size
         if size > MOST_BYTES:
             return Script(name, problem=f"larger than {MOST_BYTES >> 20} MiB")
@@ -224,7 +224,7 @@ def _parse_notebook(data: bytes, name: str) -> Script:
     cells = json.loads(data)
     cells = cells.get("cells") if isinstance(cells, dict) else None
     if not isinstance(cells, list):
-        raise ValueError("no notebook of format 4")
+        raise ValueError("not a notebook of format 4")
     lines: list[str] = []
     starts: list[tuple[int, int]] = []
     skipped: list[str] = []
@@ -235,7 +235,7 @@ def _parse_notebook(data: bytes, name: str) -> Script:
         if not isinstance(source, str) or (magic := _read_magic(source)) in _OTHER_LANGUAGES:
             continue
         if magic is not None and magic not in _PYTHON_MAGICS:
-            skipped.append(f"cell {number}: what {magic} does with it is not known")
+            skipped.append(f"cell {number}: the effect of {magic} on it is not known")
             continue
         own = list(_without_magics(source.splitlines()))
         try:

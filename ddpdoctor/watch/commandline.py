@@ -136,7 +136,7 @@ def _finish_command(own: list[str], launcher: list[str], command: list[str]) -> 
     if launcher:
         raise UsageError(
             f"{launcher[0]} is an option of torchrun, but {command[0]!r} launches its own ranks",
-            hint=f"ddpdoctor run {' '.join([*launcher, 'train.py'])}, or leave it out before --",
+            hint=f"ddpdoctor run {' '.join([*launcher, 'train.py'])}, or drop it before --",
         )
     return Split(tuple(own), (), tuple(command), is_command=True)
 
@@ -158,7 +158,7 @@ def _check_count(option: str, value: str) -> str:
     if value in COUNTS or (not near and value.isidentifier()):
         return value
     raise UsageError(
-        f"{option}: {value!r} is no number of ranks",
+        f"{option}: {value!r} is not a number of ranks",
         hint=f"{option} {near[0] if near else 2}, or one of {', '.join(COUNTS)}",
     )
 
@@ -174,7 +174,7 @@ def _value(word: str, rest: list[str]) -> str:
 
 def _unknown(name: str, known: Sequence[str]) -> UsageError:
     near = difflib.get_close_matches(_plain(name), known, 1)
-    hint = f"ddpdoctor run {near[0]}" if near else "options of the script come after it"
+    hint = f"ddpdoctor run {near[0]}" if near else "options of the script must follow it"
     return UsageError(f"neither ddpdoctor run nor torchrun has an option {name}", hint=hint)
 
 

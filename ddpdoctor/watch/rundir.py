@@ -106,7 +106,7 @@ def make_run_directory(asked: str | None) -> RunDirectory:
         return _make(asked)
     except OSError as problem:
         raise DoctorError(
-            f"no directory can be made for the run: {problem.strerror or problem}",
+            f"no directory can be created for the run: {problem.strerror or problem}",
             hint="TMPDIR=/some/folder ddpdoctor run …",
         ) from problem
 

@@ -92,7 +92,7 @@ def make_gpu_world(nproc: int = 2, nodes: int = 1, **changes: Any) -> Evidence:
             "nccl", True, "cuda:0", asked=True, group=everyone, collective=everyone, version="2.27.3"
         ),
         BackendResult("gloo", True, "cpu", group=everyone, collective=everyone),
-        *(BackendResult(name, False, reason="not built into this torch") for name in ("mpi", "ucc", "xccl")),
+        *(BackendResult(name, False, reason="not in this PyTorch build") for name in ("mpi", "ucc", "xccl")),
     )
     world = make_world(hosts, nproc, ranks=ranks, smoke=smoke, backends=backend)
     world = replace(world, launch=replace(world.launch, backend="nccl"))

@@ -45,7 +45,7 @@ def test_a_healthy_world_has_no_findings(world: Evidence) -> None:
 def test_a_backend_that_is_not_built_names_what_is_usable() -> None:
     world = with_launch(make_world(1, 2), backend_asked="nccl", backend="nccl")
     found = assert_finds(backends.find_backend_unavailable, world, code="BKD001", severity="error")
-    assert "nccl, is not built into this torch" in found.message
+    assert "nccl, is not in this PyTorch build" in found.message
     assert "usable here: gloo" in found.message
     assert found.fix[0].code == 'torch.distributed.init_process_group("gloo")'
 
@@ -117,7 +117,7 @@ def test_the_rank_that_raised_itself_is_blamed_and_not_those_that_lost_it() -> N
 def test_a_group_that_did_not_form_is_told_from_a_collective_that_failed() -> None:
     world = fail_gloo(("0-3", "RuntimeError: Unable to find address for: eth9"), formed="")
     found = assert_finds(backends.find_backend_failed, world, id="bkd.gloo.works")
-    assert "process group did not form" in found.message
+    assert "process group could not be created" in found.message
 
 
 def test_a_backend_that_nobody_asked_for_fails_at_most_as_a_warning() -> None:
@@ -132,7 +132,7 @@ def test_a_backend_that_nobody_asked_for_fails_at_most_as_a_warning() -> None:
 def test_a_backend_that_is_not_there_or_was_not_tried_is_skipped() -> None:
     world = make_world(1, 2)
     assert assert_status(backends.find_backend_failed, world, "skipped", id="bkd.nccl.works") == (
-        "not built into this torch"
+        "not in this PyTorch build"
     )
     idle = BackendResult("mpi", True, None, reason="needs ranks that were started by mpirun")
     world = replace(world, backends=(*world.backends[:1], idle))
@@ -147,7 +147,7 @@ def test_a_rank_without_a_result_is_unknown_and_not_fine() -> None:
 def test_a_cut_stage_says_why_there_is_no_result() -> None:
     world = with_stage(make_world(1, 2, backends=()), "backends", status="cut", reason="after 30 s")
     why = assert_status(backends.find_backend_failed, world, "unknown", id="bkd.gloo.works")
-    assert why == "stage backends was cut at its limit (after 30 s) before backend gloo had a result"
+    assert why == "stage backends was stopped at its limit (after 30 s) before backend gloo had a result"
 
 
 def test_a_stage_that_was_not_selected_is_skipped() -> None:
@@ -245,7 +245,7 @@ def test_an_abort_after_the_clean_end_is_not_blamed() -> None:
 
 def test_an_exit_whose_status_nobody_knows_is_said_so() -> None:
     found = assert_finds(backends.find_rank_died, make_world(1, 2, exits=(RankExit(1, 5, "ddp"),)))
-    assert "Rank 1 is gone without a clean end in stage ddp" in found.message
+    assert "Rank 1 is gone without a clean exit in stage ddp" in found.message
 
 
 def test_devices_that_cannot_compute_are_named_with_their_text() -> None:
@@ -253,7 +253,7 @@ def test_devices_that_cannot_compute_are_named_with_their_text() -> None:
     full = SmokeResult(0, "cuda:1", False, error="OutOfMemoryError: CUDA out of memory.")
     world = replace(world, smoke=(world.smoke[0], full))
     found = assert_finds(backends.find_device_unusable, world, code="BKD002")
-    assert "cuda:1 on node-0 could not do a small compute: OutOfMemoryError" in found.message
+    assert "cuda:1 on node-0 could not run a small compute: OutOfMemoryError" in found.message
     assert (str(found.ranks), found.fix[0].command) == ("1", "nvidia-smi")
 
 

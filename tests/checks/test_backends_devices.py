@@ -37,7 +37,7 @@ def test_two_ranks_on_one_gpu_are_found_by_its_uuid() -> None:
     world = make_gpu_world(4)
     world = with_rank(world, 3, device_uuid=world.ranks[1].device_uuid)
     found = assert_finds(backends.find_device_shared, world, code="BKD003", severity="error")
-    assert found.message == f"Ranks 1,3 on node-0 use one GPU: NVIDIA H200 1 ({H200}-0-1)."
+    assert found.message == f"Ranks 1, 3 on node-0 use one GPU: NVIDIA H200 1 ({H200}-0-1)."
     assert str(found.ranks) == "1,3"
     assert "set_device(local_rank)" in (found.fix[-1].code or "")
 
@@ -157,7 +157,8 @@ def test_an_old_driver_is_named_with_what_is_needed() -> None:
     world = without_smoke(replace(world, nodes=(replace(world.nodes[0], devices=devices),)))
     found = assert_finds(backends.find_device_unsupported, world, code="BKD005")
     assert (
-        "driver 470.82.01 is older than CUDA 12.8 of this torch allows (at least 525.60.13)" in found.message
+        "driver 470.82.01 is older than CUDA 12.8 of this PyTorch build allows (at least 525.60.13)"
+        in found.message
     )
     assert "update the NVIDIA driver" in found.fix[0].text
 
@@ -209,7 +210,7 @@ def test_two_loaded_libraries_conflict() -> None:
 
 
 def test_libraries_that_nobody_had_time_to_look_for_are_not_absent() -> None:
-    world = judge_libraries(libraries_note="looking for libraries took over 5 s")
+    world = judge_libraries(libraries_note="searching for libraries took over 5 s")
     assert "took over 5 s" in assert_status(backends.find_library_conflict, world, "unknown")
 
 
@@ -312,7 +313,7 @@ def test_copies_that_were_not_tried_are_unknown_and_one_gpu_is_skipped() -> None
         ({"ecc_uncorrected": 2}, "2 uncorrectable ECC errors"),
         ({"xid": ("Xid 79, pid='<unknown>', GPU has fallen off the bus. (1 h ago)",)}, "fallen off the bus"),
         ({"xid": ("NVRM: Xid (PCI:0000:3b:00): 48, pid=77, DBE",)}, "Xid (PCI:0000:3b:00): 48"),
-        ({"state": "[GPU requires reset]"}, "nvidia-smi says [GPU requires reset]"),
+        ({"state": "[GPU requires reset]"}, "nvidia-smi reports [GPU requires reset]"),
         (
             {"state": "Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error"},
             "Unknown Error",

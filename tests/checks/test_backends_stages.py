@@ -57,8 +57,8 @@ def test_a_cut_stage_names_who_finished_who_waits_and_who_stands_elsewhere() -> 
         severity="error",
     )
     assert found.message.startswith(
-        "Stage collectives was cut at its limit of 30 s: ranks 1-3 did not finish, rank 0 had; ranks 1,3 in "
-        "all_reduce"
+        "Stage collectives was stopped at its limit of 30 s: ranks 1-3 did not finish, rank 0 had; "
+        "ranks 1, 3 in all_reduce"
     )
     assert "from probe_collectives (launch/probes/collectives.py:88)" in found.message
     assert (str(found.ranks), str(found.victims)) == ("2", "1,3")
@@ -137,7 +137,7 @@ def test_a_stage_that_another_limit_cut_names_that_limit_and_how_long_it_ran() -
     world = make_cut(limit_s=10.0, limit_option="--timeout", duration_s=8.04)
     found = assert_finds(backends.find_stage_timed_out, world, id="stage.collectives.in_time")
     assert found.message.startswith(
-        "Stage collectives was cut after 8.0 s by --timeout 10: ranks 1-3 did not"
+        "Stage collectives was stopped after 8.0 s by --timeout 10: ranks 1-3 did not"
     )
     assert (found.details["limit_option"], found.details["limit_s"]) == ("--timeout", 10.0)
     assert "--timeout 40" in (found.fix[-1].command or "")
@@ -149,7 +149,7 @@ def test_a_rendezvous_that_was_cut_before_any_rank_started_says_so() -> None:
     world = with_stage(world, "rendezvous", status="cut", limit_s=9.0, limit_option="--timeout", **record)
     found = assert_finds(backends.find_stage_timed_out, world, id="stage.rendezvous.in_time")
     assert found.message == (
-        "Stage rendezvous was cut after 6.0 s by --timeout 9 on node-0, where no rank had started."
+        "Stage rendezvous was stopped after 6.0 s by --timeout 9 on node-0, where no rank had started."
     )
 
 
@@ -163,7 +163,7 @@ def test_a_stage_cut_on_one_node_names_that_node() -> None:
         backends.find_stage_timed_out, replace(world, stages=stages), id="stage.facts.in_time"
     )
     assert found.nodes == ("node-1",)
-    assert found.message == "Stage facts was cut at its limit of 30 s on node-1."
+    assert found.message == "Stage facts was stopped at its limit of 30 s on node-1."
 
 
 # -- scale -----------------------------------------------------------------------------------------

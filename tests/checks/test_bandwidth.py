@@ -26,7 +26,7 @@ def test_a_bandwidth_far_below_the_loopback_copy_is_found_with_its_reason() -> N
     world = make_cpu_world(make_sweep(0.05))
     found = assert_finds(bandwidth.find_bandwidth_low, world, code="PRF001", severity="warning")
     assert found.message == (
-        "all_reduce with gloo reaches 0.05 GB/s (bus) at 64 MiB over 4 ranks; 1.2 to 6 GB/s are expected: "
+        "all_reduce with gloo reaches 0.05 GB/s (bus) at 64 MiB across 4 ranks; 1.2 to 6 GB/s are expected: "
         "a loopback copy gives 4 GB/s on node-0, shared by 4 ranks on 8 cores."
     )
     assert (str(found.ranks), found.details["op"], found.confidence) == ("0-3", "all_reduce", "medium")
@@ -177,9 +177,9 @@ def test_an_interface_without_a_speed_abstains() -> None:
 @pytest.mark.parametrize(
     ("label", "capability", "healthy", "broken", "words"),
     [
-        ("NV18", "9.0", 230.0, 30.0, "18 NVLinks of 20.6 GB/s join each GPU of node-0"),
+        ("NV18", "9.0", 230.0, 30.0, "18 NVLinks of 20.6 GB/s connect each GPU of node-0"),
         ("NV12", "8.0", 140.0, 12.0, "12 NVLinks of 20 GB/s"),
-        ("PIX", "8.0", 18.0, 1.0, "the GPUs of node-0 are joined by PCIe"),
+        ("PIX", "8.0", 18.0, 1.0, "the GPUs of node-0 are connected by PCIe"),
         ("SYS", "8.9", 7.0, 0.5, "PCIe across sockets"),
     ],
 )
@@ -233,6 +233,6 @@ def test_wrong_contents_of_the_sweep_are_wrong_results() -> None:
     found = assert_finds(
         bandwidth.find_contents_wrong, make_cpu_world(sweep), code="COL001", severity="error"
     )
-    assert "all_reduce of 16 MiB (float32) with gloo left wrong values" in found.message
+    assert "all_reduce of 16 MiB (float32) with gloo left incorrect values" in found.message
     assert str(found.ranks) == "0-3"
     assert_passes(bandwidth.find_contents_wrong, make_cpu_world(make_sweep(2.0)))

@@ -166,7 +166,7 @@ def rank_world(pairs: tuple[PairRow, ...], nproc: int, cores: int) -> Evidence:
 def test_ranks_that_outnumber_their_cores_measure_the_scheduler() -> None:
     world = rank_world(make_pairs(4, "rank", slow=[1]), 4, 2)
     why = assert_status(bandwidth.find_link_slow, world, "unknown", id="bw.links.ranks")
-    assert why == "4 ranks share 2 cores of node-0: their pairs measure the scheduler"
+    assert why == "4 ranks share 2 cores of node-0: their pairs would measure the scheduler"
 
 
 def test_a_slow_rank_with_cores_to_spare_is_named() -> None:

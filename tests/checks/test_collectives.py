@@ -60,7 +60,7 @@ def test_a_wrong_sum_names_operation_type_size_and_ranks() -> None:
     world = with_cases(make_case(), fail_case("all_reduce", ("2", WRONG), dtype="int64"))
     found = assert_finds(collectives.find_result_wrong, world, code="COL001", severity="error")
     assert found.message == (
-        f"all_reduce (SUM) of 1,023 int64 (8.0 KiB a rank) with gloo gave rank 2 wrong values: {WRONG}."
+        f"all_reduce (SUM) of 1,023 int64 (8.0 KiB a rank) with gloo returned incorrect values on rank 2: {WRONG}."
     )
     assert (str(found.ranks), found.nodes) == ("2", ("node-0",))
     assert found.details["cases"] == [
@@ -124,9 +124,9 @@ def test_an_operation_that_raises_is_told_once_and_leaves_its_row_unknown() -> N
     error = RankError(1, "collectives", "ProbeError", "scatter of float32 failed: RuntimeError: no memory")
     world = replace(world, errors=(error,))
     why = assert_status(collectives.find_result_wrong, world, "unknown", id="col.scatter.exact")
-    assert why == "scatter raised on ranks 1,3"
+    assert why == "scatter raised on ranks 1, 3"
     found = assert_finds(collectives.find_operation_raised, world, code="BKD002")
-    assert "raised on ranks 1,3: RuntimeError: [enforce fail] no memory" in found.message
+    assert "raised on ranks 1, 3: RuntimeError: [enforce fail] no memory" in found.message
     assert codes_in_order(world) == [("BKD002", "cause")]
 
 
@@ -168,7 +168,7 @@ def test_an_operation_that_was_not_reached_is_unknown() -> None:
     world = replace(world, collectives=tuple(each for each in world.collectives if each.op != "barrier"))
     world = with_stage(world, status="cut", reason="30 s")
     why = assert_status(collectives.find_result_wrong, world, "unknown", id="col.barrier.exact")
-    assert why == "stage collectives was cut at its limit (30 s) before barrier had a result"
+    assert why == "stage collectives was stopped at its limit (30 s) before barrier had a result"
 
 
 def test_a_rank_that_was_lost_in_a_cut_stage_does_not_pass() -> None:

@@ -60,15 +60,15 @@ def test_the_true_line_stands_before_the_reported_one() -> None:
         ("noticed", "train.py", 71, [1]),
     ]
     assert "train.py:71" in finding.message
-    assert "noticed there" in finding.message
+    assert "detected there" in finding.message
     assert "CUDA_LAUNCH_BLOCKING=1 it was raised at model.py:12 in embed" in finding.message
     assert "model.py:12" in finding.fix[0].text
     assert all("--blocking" not in (fix.command or "") for fix in finding.fix)
     assert finding.details["true_line"] == {"file": "model.py", "line": 12}
     assert finding.details["reported_line"] == {"file": "train.py", "line": 71}
     assert seen_of(finding) == [
-        "second run with CUDA_LAUNCH_BLOCKING=1 (7.5 s, kept in rerun-blocking/): "
-        "RuntimeError: CUDA error: device-side assert triggered"
+        "rerun with CUDA_LAUNCH_BLOCKING=1 (7.5 s, kept in rerun-blocking/): RuntimeError: CUDA error: "
+        "device-side assert triggered"
     ]
 
 
@@ -81,12 +81,12 @@ def test_the_same_line_in_both_runs_is_the_true_one() -> None:
 @pytest.mark.parametrize(
     ("second", "changes", "seen"),
     [
-        pytest.param(Job(2, exit_code=0), {}, "ended well", id="ended well"),
+        pytest.param(Job(2, exit_code=0), {}, "exited cleanly", id="exited cleanly"),
         pytest.param(
-            Job(2).raises(0, "KeyError", "'x'").complains([1]), {}, "failed otherwise: KeyError: 'x'", id="otherwise"
+            Job(2).raises(0, "KeyError", "'x'").complains([1]), {}, "failed differently: KeyError: 'x'", id="otherwise"
         ),
-        pytest.param(Job(2), {"state": "timed-out"}, "was stopped at its limit", id="timed out"),
-        pytest.param(Job(2), {"state": "stopped"}, "stood still and was stopped", id="stood still"),
+        pytest.param(Job(2), {"state": "timed-out"}, "was stopped at its time limit", id="timed out"),
+        pytest.param(Job(2), {"state": "stopped"}, "hung and was stopped", id="hung"),
         pytest.param(Job(2), {"state": "interrupted"}, "was interrupted", id="interrupted"),
     ],
 )  # fmt: skip
@@ -94,9 +94,9 @@ def test_an_error_that_did_not_come_again(second: Job, changes: dict[str, Any], 
     finding = cause_of(with_rerun(first(), second, **changes))
     assert finding.code == "ERR007"
     said = {
-        "timed-out": "it did not come within 90 s",
-        "stopped": "stood still before that",
-        "interrupted": "a second run with CUDA_LAUNCH_BLOCKING=1 was interrupted before that",
+        "timed-out": "it did not occur within 90 s",
+        "stopped": "hung before that",
+        "interrupted": "a rerun with CUDA_LAUNCH_BLOCKING=1 was interrupted before that",
     }
     assert said.get(changes.get("state", ""), "it was not reproduced") in finding.message
     assert (finding.where[0].role, finding.where[0].line) == ("culprit", 71)
@@ -108,9 +108,9 @@ def test_an_error_that_did_not_come_again(second: Job, changes: dict[str, Any], 
 
 
 def test_a_second_run_that_was_not_made_says_why() -> None:
-    finding = cause_of(with_rerun(first(), None, state="skipped", reason="standard input is a pipe"))
-    assert "it was not run again: standard input is a pipe" in finding.message
-    assert seen_of(finding) == ["not made: standard input is a pipe"]
+    finding = cause_of(with_rerun(first(), None, state="skipped", reason="stdin is a pipe"))
+    assert "it was not rerun: stdin is a pipe" in finding.message
+    assert seen_of(finding) == ["not run: stdin is a pipe"]
 
 
 def test_without_a_second_run_the_next_command_is_offered() -> None:
@@ -153,7 +153,7 @@ def test_calls_that_do_not_fit_are_named_by_the_second_run() -> None:
     job = Job(3).raises(1, "RuntimeError", find_entry("mismatch-suspected").example.partition(": ")[2])
     finding = cause_of(with_rerun(job.complains([0, 2]), compared(), toggle="detail"))
     assert finding.code == "COL003"
-    assert "run again with TORCH_DISTRIBUTED_DEBUG=DETAIL" in finding.message
+    assert "in a rerun with TORCH_DISTRIBUTED_DEBUG=DETAIL" in finding.message
     assert "there rank 0 runs ALLREDUCE #3 of [10] Float, rank 1 runs" in finding.message
     assert "true line" not in finding.message
     shown = [
@@ -178,13 +178,11 @@ def test_a_crash_that_the_setting_itself_brings_is_not_the_scripts() -> None:
     crashed = Job(2).dies(0, 11).dies(1, 11)
     finding = cause_of(with_rerun(job.complains([0]), crashed, toggle="detail"))
     assert "it was not reproduced" in finding.message
-    assert "that is no fault of the script" in seen_of(finding)[0]
+    assert "the script is not the cause" in seen_of(finding)[0]
     assert all("--debug detail" not in (fix.command or "") for fix in finding.fix)
     for rank in range(2):
         job.set(rank, backend="nccl")
-    skipped = cause_of(
-        with_rerun(job, None, toggle="detail", state="skipped", reason="standard input is a pipe")
-    )
+    skipped = cause_of(with_rerun(job, None, toggle="detail", state="skipped", reason="stdin is a pipe"))
     assert any("--debug detail" in (fix.command or "") for fix in skipped.fix)
 
 
@@ -194,13 +192,13 @@ def test_blocking_that_the_script_sets_in_time_needs_no_second_run() -> None:
     assert "CUDA_LAUNCH_BLOCKING=1 was set, so this is the line" in finding.message
     late = replace(made, cuda=True)
     finding = cause_of(Job(2).raises(1, "RuntimeError", ASSERT).set(1, settings=(late,)).complains([0]))
-    assert "noticed, not where it happened" in finding.message
+    assert "detected, not where it happened" in finding.message
 
 
 def test_amds_own_switch_is_named() -> None:
     second = Job(2).raises(1, "RuntimeError", ASSERT, frames=EMBED).complains([0])
     finding = cause_of(with_rerun(first(), second, variables={"AMD_SERIALIZE_KERNEL": "3"}))
-    assert "run again with AMD_SERIALIZE_KERNEL=3 it was raised at model.py:12" in finding.message
+    assert "in a rerun with AMD_SERIALIZE_KERNEL=3 it was raised at model.py:12" in finding.message
 
 
 def test_a_second_run_of_which_nothing_was_seen() -> None:
@@ -228,7 +226,7 @@ def test_the_rank_that_differs_from_most_is_at_fault() -> None:
     job.raises(1, "RuntimeError", mismatch(1, odd, 0, usual), 5.2, frames=EMBED)
     finding = cause_of(job)
     assert (finding.code, list(finding.ranks), list(finding.victims)) == ("COL003", [1], [0, 2])
-    assert "rank 1 differs from most" in finding.message
+    assert "rank 1 differs from the majority" in finding.message
     assert "rank 0 runs ALLREDUCE #7 of [10] Float, rank 1 runs ALLREDUCE #7 of [20] Float" in finding.message
     shown = [(place.role, place.line, list(place.ranks)) for place in finding.where]
     assert shown[0] == ("culprit", 12, [1])
@@ -241,7 +239,7 @@ def test_two_ranks_do_not_outvote_each_other() -> None:
     job = Job(2).raises(0, "RuntimeError", mismatch(0, usual, 1, odd), 5.0)
     finding = cause_of(job.raises(1, "RuntimeError", mismatch(1, odd, 0, usual), 5.2, frames=EMBED))
     assert list(finding.ranks) == [0, 1]
-    assert "of two ranks it cannot be told" in finding.message
+    assert "with two ranks the wrong one cannot be determined" in finding.message
     assert "most" not in finding.message
     four = Job(4)
     for rank in range(4):

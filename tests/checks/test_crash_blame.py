@@ -96,7 +96,7 @@ def test_first_of_two_failures_of_a_node_is_told_by_its_monotonic_clock() -> Non
         (RankSet([0]), "consequence"),
     ]
     assert (
-        "Rank 1 failed first, 0.02 s before anyone else, at train.py:71 in main: ValueError: early"
+        "Rank 1 failed first, 0.02 s before any other rank, at train.py:71 in main: ValueError: early"
         in findings[0].message
     )
     assert "Rank 0 failed too, 0.02 s later, at train.py:71 in main: KeyError" in findings[1].message
@@ -110,7 +110,7 @@ def test_over_nodes_kinds_decide_within_the_tolerance_of_clocks_and_time_beyond(
     job = Job(2, nproc=1).exits(1, 3, 10.0).raises(0, "KeyError", "'x'", 10.0 + gap)
     found = cause_of(job)
     assert found.ranks == RankSet([first])
-    assert ("before anyone else" in found.message) == (gap > 1)
+    assert ("before any other rank" in found.message) == (gap > 1)
 
 
 def test_measured_clocks_put_nodes_in_order() -> None:
@@ -120,7 +120,7 @@ def test_measured_clocks_put_nodes_in_order() -> None:
     nodes = (make_node(0), make_node(1, clock_offset_s=30.0, clock_error_s=0.01))
     found = cause_of(replace(job.evidence(), nodes=nodes))
     assert found.ranks == RankSet([1])
-    assert "0.20 s before anyone else" in found.message
+    assert "0.20 s before any other rank" in found.message
 
 
 def test_host_is_named_where_there_are_several() -> None:
@@ -140,7 +140,7 @@ def test_ranks_that_fail_alike_are_one_finding() -> None:
     findings, _, _ = judge(job)
     assert [str(each.ranks) for each in findings] == ["0-7"]
     assert findings[0].message.startswith(
-        "All 8 ranks failed alike at train.py:71 in main (rank 0 first): FileNotFoundError"
+        "All 8 ranks failed in the same way at train.py:71 in main (rank 0 first): FileNotFoundError"
     )
     assert len(findings[0].where) == 3 - 1
 
@@ -201,7 +201,7 @@ def test_job_that_was_told_to_stop_is_told_so() -> None:
     job.says_example(None, "agent-signalled")
     found = cause_of(job)
     assert found.code == "ERR005"
-    assert "nobody had failed before: the launcher was told to stop" in found.message
+    assert "no rank had failed before: the launcher was told to stop" in found.message
 
 
 def test_exception_that_a_complaint_was_raised_from_is_a_complaint() -> None:
@@ -498,7 +498,7 @@ def test_one_culprit_among_16384_ranks_is_found_in_seconds(large: Evidence) -> N
     assert [(each.code, str(each.ranks)) for each in findings] == [("ERR001", "9917")]
     assert len(findings[0].victims) == WORLD - 1
     assert verdict.headline.startswith(
-        "Rank 9917 on node-1239 failed first, 2.00 s before anyone else, at data/vocab.py:57 in encode: KeyError"
+        "Rank 9917 on node-1239 failed first, 2.00 s before any other rank, at data/vocab.py:57 in encode: KeyError"
     )
     assert len(findings[0].evidence) < 12
 
@@ -513,6 +513,6 @@ def test_16384_ranks_that_fail_alike_are_told_in_one_sentence() -> None:
     assert time.perf_counter() - started < 120
     assert [str(each.ranks) for each in findings] == ["0-16383"]
     assert findings[0].message.startswith(
-        "All 16,384 ranks failed alike at train.py:71 in main (rank 0 first)"
+        "All 16,384 ranks failed in the same way at train.py:71 in main (rank 0 first)"
     )
     assert len(findings[0].message) < 300

@@ -57,7 +57,7 @@ def test_the_line_is_where_it_began(
 def test_what_was_raised_and_what_it_became_are_both_told() -> None:
     found = chained(WRAPS, ("cause", INNER))
     assert found.message == (
-        "Rank 1 failed first, 0.40 s before anyone else, at data.py:5 in get: KeyError: 'x0', raised on as RuntimeError: no sample at train.py:10."
+        "Rank 1 failed first, 0.40 s before any other rank, at data.py:5 in get: KeyError: 'x0', re-raised as RuntimeError: no sample at train.py:10."
     )
     assert [item.text for item in found.evidence][:2] == [
         "RuntimeError: no sample",
@@ -70,7 +70,7 @@ def test_an_error_of_a_handler_is_told_with_its_own_line_alone() -> None:
     found = chained(STUMBLES, ("context", INNER))
     assert (
         found.message
-        == "Rank 1 failed first, 0.40 s before anyone else, at train.py:10 in step: RuntimeError: no sample."
+        == "Rank 1 failed first, 0.40 s before any other rank, at train.py:10 in step: RuntimeError: no sample."
     )
 
 

@@ -77,7 +77,7 @@ def test_node_that_was_not_heard_is_not_blamed(other: JobNode) -> None:
     findings, verdict, _ = judge(seen_from_head(complaining(), other))
     assert not [each for each in findings if each.severity == "error"]
     assert verdict.code is None
-    assert "what ranks 2-3 did on node-b" in verdict.headline
+    assert "ranks 2-3 on node-b" in verdict.headline
 
 
 def test_ranks_of_a_node_that_was_not_heard_are_not_named_as_those_that_never_came() -> None:
@@ -124,7 +124,7 @@ def test_interruption_elsewhere_is_told() -> None:
     job.terminates([2, 3], 10.2)
     evidence = replace(job.evidence(), members=(member(0, "told", own=True), other))
     _, verdict, _ = judge(evidence)
-    assert "the job was told to end on node-b (SIGTERM)" in verdict.headline
+    assert "the job was stopped on node-b (SIGTERM)" in verdict.headline
 
 
 def test_clocks_measured_through_the_store_order_failures_of_two_nodes() -> None:

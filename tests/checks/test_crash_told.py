@@ -99,7 +99,7 @@ def test_checks_of_crashes_say_that_we_ended_the_job() -> None:
     job = Job(2, exit_code=None).terminates([0, 1])
     job.end = {"stopped": True, "interrupted": "SIGTERM"}
     rows = judge(job)[2]
-    assert "ddpdoctor ended the job" in (rows["crash.cause"].reason or "")
+    assert "ddpdoctor ended the hung job" in (rows["crash.cause"].reason or "")
 
 
 def test_two_processes_of_one_rank_are_named() -> None:
@@ -284,7 +284,7 @@ def test_log_without_processes_names_the_script_in_which_tracebacks_begin(begin:
     found = cause_of(evidence)
     assert found.code == "ERR006"
     assert (found.fix[0].command or "").endswith(f" {script}")
-    assert "does not say where" in found.fix[0].text
+    assert "does not show where" in found.fix[0].text
 
 
 def test_an_error_raised_from_a_lost_peer_in_other_words_stays_a_complaint() -> None:
@@ -310,15 +310,15 @@ def test_job_in_which_only_victims_spoke_is_not_judged() -> None:
     assert findings == []
     row = rows["crash.cause"]
     assert row.status == "unknown"
-    assert "only victims were seen" in (row.reason or "")
+    assert "only affected ranks were seen" in (row.reason or "")
     assert (verdict.status, verdict.code) == ("problems", None)
-    assert "only victims were seen" in verdict.headline
+    assert "only affected ranks were seen" in verdict.headline
 
 
 def test_job_that_left_nothing_is_not_judged() -> None:
     evidence = Evidence(launch=Launch(command="run"), job=(JobEnd(1),))
     reason = assert_status(find_cause, evidence, "unknown")
-    assert "no process of the job left" in reason
+    assert "cannot determine the first failure" in reason
 
 
 def test_interrupted_job_is_nobodys_fault() -> None:
@@ -343,7 +343,7 @@ def test_failure_after_which_a_restart_went_well_is_told_as_such() -> None:
     first = Job(2, exit_code=0).raises(1, "KeyError", "'x'")
     found = cause_of(join_attempts(first, Job(2, exit_code=0, attempt=1)))
     assert (found.code, found.severity) == ("ERR001", "warning")
-    assert found.message.endswith("started the job again, and then it went well.")
+    assert found.message.endswith("restarted the job, which then succeeded.")
 
 
 def test_console_script_of_a_launcher_is_nobodys_line() -> None:
@@ -355,10 +355,10 @@ def test_console_script_of_a_launcher_is_nobodys_line() -> None:
 def test_a_rank_that_gets_the_wrong_size_need_not_be_the_odd_one() -> None:
     found = cause_of(Job(3).dies(1, 6).says_example(1, "mismatch-of-sizes").complains([0, 2]))
     assert (found.code, found.confidence) == ("COL003", "medium")
-    assert "who notices it need not be the one that differs" in found.message
+    assert "the rank that detects it need not be the one that differs" in found.message
     assert not found.victims  # the larger tensor may be any rank's
     two = cause_of(Job(2).dies(1, 6).says_example(1, "mismatch-of-sizes").complains([0]))
-    assert "who notices it" not in two.message
+    assert "the rank that detects it" not in two.message
     assert (two.ranks, two.victims) == (RankSet([0, 1]), RankSet())
 
 

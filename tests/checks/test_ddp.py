@@ -90,13 +90,13 @@ def codes_of(found: Finding) -> str:
 @pytest.mark.parametrize(
     ("name", "row", "words"),
     [
-        ("gradient-mean", "ddp.gradients.mean", "DDP's gradient of fc.weight is not the mean over ranks"),
+        ("gradient-mean", "ddp.gradients.mean", "DDP's gradient of fc.weight is not the mean across ranks"),
         (
             "autocast",
             "ddp.autocast.gradients",
             "Under bfloat16 autocast DDP's gradient of fc.weight is wrong",
         ),
-        ("grad-scaler", "ddp.scaler.step", "With GradScaler the step changes fc.weight wrongly"),
+        ("grad-scaler", "ddp.scaler.step", "With GradScaler the step updates fc.weight incorrectly"),
         ("no-sync", "ddp.no_sync.accumulates", "no_sync does not keep fc.weight local"),
     ],
 )
@@ -159,15 +159,15 @@ def test_experiments_that_were_not_reached_are_unknown() -> None:
 def test_diverged_replicas_name_tensor_step_and_minority() -> None:
     world = fail_experiment(
         "replicas-equal",
-        ("3", "net.0.bias after step 1 is not what most ranks hold"),
+        ("3", "net.0.bias after step 1 differs from most ranks"),
         tensor="net.0.bias",
         largest_difference=0.125,
         facts={"steps": 20, "first_step": 1},
     )
     found = assert_finds(ddp.find_replicas_diverged, world, code="NUM001", severity="error")
     assert found.message == (
-        "The replicas differ after step 1: net.0.bias on rank 3 is not what the other ranks have "
-        "(largest difference 0.125)."
+        "Replicas diverged after step 1: net.0.bias on rank 3 differs from the other ranks (largest "
+        "difference 0.125)."
     )
     assert (str(found.ranks), found.confidence, found.details["first_step"]) == ("3", "high", 1)
 
@@ -181,16 +181,19 @@ def test_a_reference_that_stands_alone_is_the_minority() -> None:
 def test_with_two_ranks_it_cannot_be_told_who_is_right(said: list[tuple[str, str]]) -> None:
     world = fail_experiment("replicas-equal", *said, nproc=2, tensor="w")
     found = assert_finds(ddp.find_replicas_diverged, world)
-    assert "cannot be told" in found.message
+    assert "cannot be determined" in found.message
     assert (str(found.ranks), found.confidence) == ("0-1", "medium")
 
 
 def test_a_checkpoint_that_comes_back_different_names_the_tensor() -> None:
     world = fail_experiment(
-        "checkpoint", ("1-3", "optimizer.state.0 is not what rank 0 saved"), tensor="optimizer.state.0"
+        "checkpoint", ("1-3", "optimizer.state.0 differs from what rank 0 saved"), tensor="optimizer.state.0"
     )
     found = assert_finds(ddp.find_checkpoint_not_restored, world, code="CKP006")
-    assert "What rank 0 saved is not what ranks 1-3 loaded: optimizer.state.0 differs" in found.message
+    assert (
+        "The checkpoint of rank 0 differs after loading on ranks 1-3: optimizer.state.0 differs"
+        in found.message
+    )
     assert "map_location=device" in codes_of(found)
 
 
@@ -239,19 +242,19 @@ def test_an_error_in_the_factory_is_shown_as_the_users_with_its_line() -> None:
 @pytest.mark.parametrize(
     ("kind", "step", "words", "fix"),
     [
-        ("missing", "import", "is not there", "def factory():"),
-        ("wrong-type", "factory", "returns something else", "return model, ("),
+        ("missing", "import", "does not exist", "def factory():"),
+        ("wrong-type", "factory", "returns something other", "return model, ("),
         ("not-trainable", "wrap", "has no trainable parameter", "requires_grad_(True)"),
-        ("wrong-output", "forward", "gives no loss", "return loss"),
-        ("wrapped", "factory", "is wrapped already", "return model.module"),
+        ("wrong-output", "forward", "returns no loss", "return loss"),
+        ("wrapped", "factory", "is already wrapped", "return model.module"),
         ("lazy", "wrap", "has parameters without a shape", "model(*inputs)"),
-        ("differs", "wrap", "has other parameters", "model.parameters()"),
+        ("differs", "wrap", "has different parameters", "model.parameters()"),
         ("group-destroyed", "factory", "destroyed the process group", ""),
-        ("hung", "factory", "does not come back", ""),
+        ("hung", "factory", "does not return", ""),
         ("raised", "import", "could not be imported", ""),
         ("raised", "wrap", "cannot be wrapped in DDP", ""),
         ("raised", "forward", "raised in its forward", ""),
-        ("raised", "backward", "raised in its backward", ""),
+        ("raised", "backward", "raised in its backward pass", ""),
     ],
 )
 def test_each_way_to_fail_has_its_words_and_its_fix(kind: str, step: str, words: str, fix: str) -> None:
@@ -289,7 +292,7 @@ def test_a_hang_in_the_factory_is_read_from_the_stacks_of_the_cut_stage() -> Non
     )
     world = replace(world, stages=stages, launch=replace(world.launch, model=FACTORY))
     found = assert_finds(ddp.find_factory_failed, world, code="DDP020")
-    assert "does not come back at /home/u/pkg/mod.py:7 in download on rank 1" in found.message
+    assert "does not return at /home/u/pkg/mod.py:7 in download on rank 1" in found.message
     assert codes_in_order(world) == [("DDP020", "cause"), ("BKD011", "consequence")]
 
 
@@ -372,9 +375,9 @@ def test_unused_parameters_name_owner_and_whether_its_forward_ran() -> None:
         ddp.find_parameters_unused, with_model(unused=unused), code="DDP001", severity="error"
     )
     assert found.message == (
-        "4 parameters of pkg.mod:factory got no gradient on any rank: head.weight and head.bias (of Linear "
-        "head, whose forward never ran), aux.3.weight (of Linear aux.3, whose forward ran) and scale (of the "
-        "model itself, a Net, whose forward ran)."
+        "4 parameters of pkg.mod:factory received no gradient on any rank: head.weight and head.bias (of "
+        "Linear head, whose forward never ran), aux.3.weight (of Linear aux.3, whose forward ran) and scale "
+        "(of the model itself, a Net, whose forward ran)."
     )
     assert str(found.ranks) == "0-3"
     assert "model.get_submodule('head').requires_grad_(False)" in codes_of(found)
@@ -389,8 +392,8 @@ def test_the_fix_says_that_a_static_graph_would_do_and_the_search_is_wasted() ->
     )
     last = found.fix[-1]
     assert "static_graph=True" in (last.code or "")
-    assert "find_unused_parameters=True would be wasted" in last.text
-    assert "(5.1 ms a step with the search, 4.2 ms without)" in last.text
+    assert "find_unused_parameters=True would waste" in last.text
+    assert "(5.1 ms per step with the search, 4.2 ms without)" in last.text
 
 
 def test_the_fix_says_that_the_search_is_needed_where_use_varies() -> None:
@@ -399,13 +402,13 @@ def test_the_fix_says_that_the_search_is_needed_where_use_varies() -> None:
     )
     last = assert_finds(ddp.find_parameters_unused, world).fix[-1]
     assert "find_unused_parameters=True" in (last.code or "")
-    assert "static_graph would not do" in last.text
+    assert "static_graph is not enough" in last.text
 
 
 def test_parameters_unused_on_some_ranks_have_their_own_code_and_name_the_ranks() -> None:
     world = with_model(unused=(make_unused("expert.1.weight", False, "1,3"),), find_unused_needed=True)
     found = assert_finds(ddp.find_parameters_unused, world, code="DDP002", severity="error")
-    assert "got no gradient on ranks 1,3 but did on others: expert.1.weight" in found.message
+    assert "received no gradient on ranks 1, 3 but did on others: expert.1.weight" in found.message
     assert str(found.ranks) == "1,3"
     assert "find_unused_parameters=True" in (found.fix[-1].code or "")
     assert "requires_grad_(False)" not in codes_of(found)
@@ -423,7 +426,7 @@ def test_a_model_that_uses_everything_passes_and_the_search_is_said_to_be_wasted
     assert_passes(ddp.find_parameters_unused, world)
     found = assert_finds(ddp.find_search_unneeded, world, code="DDP011", severity="info")
     assert "in 3 steps on every rank" in found.message
-    assert "5.1 ms a step with the search" in found.message
+    assert "5.1 ms per step with the search" in found.message
     rows, _ = judge_one(ddp.find_search_unneeded, world)
     assert rows[0].status == "pass"
 
@@ -447,7 +450,7 @@ def test_a_factory_in_a_file_is_called_as_a_file() -> None:
 
 def test_costs_that_were_not_measured_are_left_out() -> None:
     found = assert_finds(ddp.find_search_unneeded, with_model(step_s_with_search=None))
-    assert "ms a step" not in found.message
+    assert "ms per step" not in found.message
 
 
 # -- scale ---------------------------------------------------------------------------------------------

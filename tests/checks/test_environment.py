@@ -70,8 +70,8 @@ def test_rank_that_could_not_initialise_misses_its_variables() -> None:
         find_variables_missing, replace(world, ranks=(make_full_rank(0, 3), *bare)), severity="error"
     )
     assert found.message == (
-        "WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not set in ranks 1-2, started by ddpdoctor: "
-        "env:// initialisation needs them."
+        "WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not set in ranks 1-2, started by ddpdoctor: env:// "
+        "initialization needs them."
     )
     assert found.ranks == RankSet([1, 2])
     assert found.fix[0].command == "torchrun --nproc-per-node 3 train.py"
@@ -127,7 +127,7 @@ def test_two_processes_with_one_rank_are_both_named() -> None:
     found = assert_finds(
         find_rank_duplicated, replace(world, ranks=(*world.ranks[:3], twin)), severity="error"
     )
-    assert found.message == "node-0:1001 and node-1:1003 both claim rank 1."
+    assert found.message == "node-0:1001 and node-1:1003 both use rank 1."
     assert found.ranks == RankSet([1])
     assert found.nodes == ("node-0", "node-1")
 
@@ -140,7 +140,7 @@ def test_two_nodes_with_one_node_rank_are_both_named() -> None:
     world = make_world(3, 2, rendezvous=(row, row), ranks=())
     world = with_launch(replace(world, nodes=world.nodes[:2]), rdzv_backend="static")
     found = assert_finds(find_rank_duplicated, world)
-    assert found.message == "a:10 and b:20 both claim node rank 1."
+    assert found.message == "a:10 and b:20 both use node rank 1."
     assert found.ranks == RankSet([2, 3])
     assert found.nodes == ("a", "b")
     assert "--node-rank 2" in (found.fix[0].command or "")
@@ -182,7 +182,7 @@ def test_nodes_that_were_started_for_other_worlds_are_named() -> None:
     world = make_world(3, 2, rendezvous=started_for(6, 6, 8), ranks=())
     found = assert_finds(find_world_inconsistent, world)
     assert found.message == (
-        "The nodes were started for worlds of different size: node-0 and node-1 for 6 and node-2 for 8 ranks."
+        "The nodes were started with different world sizes: node-0 and node-1 for 6 and node-2 for 8 ranks."
     )
     assert found.nodes == ("node-2",)
     assert found.ranks == RankSet([4, 5])
@@ -196,7 +196,7 @@ def test_nodes_with_other_numbers_of_ranks_add_up() -> None:
     )
     found = assert_finds(find_world_inconsistent, replace(world, ranks=ranks), severity="info")
     assert found.message == (
-        "The nodes run different numbers of ranks, 2 on node-0 and 3 on node-1; all agree on a world of 5."
+        "The nodes run different numbers of ranks, 2 on node-0 and 3 on node-1; all agree on a world size of 5."
     )
 
 
@@ -258,7 +258,7 @@ def test_world_sizes_of_ranks_that_never_reported_are_unknown() -> None:
 def test_variable_that_differs_is_a_table_of_values() -> None:
     world = with_rank_variables(4, {"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Tree"}, {"NCCL_ALGO": "Ring"})
     found = assert_finds(find_variables_differ, world, code="ENV004", severity="warning")
-    assert found.message == "NCCL_ALGO is 'Ring' on ranks 0,2-3 and 'Tree' on rank 1."
+    assert found.message == "NCCL_ALGO is 'Ring' on ranks 0, 2-3 and 'Tree' on rank 1."
     assert found.ranks == RankSet([1])
     assert found.role == "cause"
     assert found.fix[0].command == "export NCCL_ALGO=Ring"
@@ -273,7 +273,7 @@ def test_variables_that_differ_alike_are_one_finding() -> None:
     # ranks 0 and 1 lack them, ranks 2 to 5 have them
     found = assert_finds(find_variables_differ, world)
     assert "not set on ranks 0-1" in found.message
-    assert "NCCL_PROTO and TORCH_NCCL_BLOCKING_WAIT differ likewise." in found.message
+    assert "NCCL_PROTO and TORCH_NCCL_BLOCKING_WAIT differ in the same way." in found.message
     assert found.nodes == ("node-0",)
     assert found.fix[0].command == "export NCCL_ALGO=Tree NCCL_PROTO=Simple TORCH_NCCL_BLOCKING_WAIT=1"
 

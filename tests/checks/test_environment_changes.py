@@ -53,7 +53,7 @@ def test_a_level_that_is_set_after_the_import_has_no_effect() -> None:
     assert (
         "TORCH_DISTRIBUTED_DEBUG=DETAIL is set at train.py:5 too late to have any effect" in finding.message
     )
-    assert "torch went by OFF to the end" in finding.message
+    assert "torch used OFF to the end" in finding.message
     assert [(place.file, place.line, list(place.ranks)) for place in finding.where] == [
         ("train.py", 5, [0, 1])
     ]
@@ -65,7 +65,7 @@ def test_a_level_that_torch_went_by_all_the_same_is_only_left_on() -> None:
     end = SettingChange("TORCH_DISTRIBUTED_DEBUG", "DETAIL", how="end", at=at(9))
     (finding,) = found(job(late, end))
     assert "too late" not in finding.message
-    assert "is made at train.py:5" in finding.message
+    assert "is set at train.py:5" in finding.message
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_anomaly_mode_is_named_where_it_stays_on(how: str) -> None:
     assert finding.severity == "warning"
     assert finding.where[0].line == 5
     (unseen,) = found(job(SettingChange("anomaly mode", "on", how="end", at=at(9))))
-    assert "turned on" not in unseen.message
+    assert "enabled" not in unseen.message
 
 
 def test_workarounds_of_a_job_matter_where_nccl_joins_gpus() -> None:

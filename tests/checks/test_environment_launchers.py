@@ -67,7 +67,7 @@ def test_srun_with_another_number_of_tasks_than_ranks() -> None:
     variables = {**SLURM, "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NUM_NODES": "2"}
     world = in_shell(variables, 2, 2, launcher="srun")
     assert (
-        "SLURM_STEP_NUM_TASKS=8, but the world has 4 ranks"
+        "SLURM_STEP_NUM_TASKS=8, but the launch has 4 ranks"
         in assert_finds(find_launcher_conflict, world).message
     )
     assert_passes(find_launcher_conflict, in_shell(variables, 2, 4, launcher="srun"))
@@ -82,7 +82,7 @@ def test_launch_on_more_nodes_than_slurm_gave() -> None:
 def test_mpirun_with_another_world_than_its_own() -> None:
     variables = {"OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
     found = assert_finds(find_launcher_conflict, in_shell(variables, 1, 4, launcher="mpirun"))
-    assert "OMPI_COMM_WORLD_SIZE=8, but the world has 4 ranks" in found.message
+    assert "OMPI_COMM_WORLD_SIZE=8, but the launch has 4 ranks" in found.message
     assert_passes(find_launcher_conflict, in_shell(variables, 2, 4, launcher="mpirun"))
 
 
@@ -196,7 +196,7 @@ def meeting(*endpoints: str, joined: tuple[int, ...] = (), nodes: int = 2) -> Ev
 @pytest.mark.parametrize("local", ["localhost:29500", "127.0.0.1:29500", "[::1]:29500"])
 def test_every_node_that_waits_for_itself_is_named(local: str) -> None:
     found = assert_finds(find_launcher_conflict, meeting(local, local), severity="warning")
-    assert "which is each node itself, in a world of 2 nodes" in found.message
+    assert "which is each node itself, in a job of 2 nodes" in found.message
     assert (found.role, found.confidence) == ("cause", "high")
     assert found.nodes == ("node-0", "node-1")
     assert "--master-addr node-0" in (found.fix[0].command or "")

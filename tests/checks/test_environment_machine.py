@@ -57,7 +57,7 @@ def test_shared_memory_that_nccl_finds_too_small() -> None:
         find_shared_memory_small, shm(64 * MIB, devices=GPUS), code="ENV008", severity="warning"
     )
     assert found.message == (
-        "/dev/shm on node-0 has 64 MiB, 64 MiB of it free; NCCL and loader workers want 1 GiB."
+        "/dev/shm on node-0 has 64 MiB, 64 MiB of it free; NCCL and DataLoader workers need 1 GiB."
     )
     assert (found.details["total"], found.details["need"]) == (64 * MIB, 1 << 30)
     assert "sudo mount -o remount,size=8g /dev/shm" in [fix.command for fix in found.fix]
@@ -75,7 +75,7 @@ def test_shared_memory_without_room_for_one_worker_is_a_warning() -> None:
 
 def test_default_of_a_container_without_gpus_is_a_note() -> None:
     found = assert_finds(find_shared_memory_small, shm(64 * MIB), severity="info")
-    assert "a loader worker in each of 4 ranks wants 147 MiB" in found.message
+    assert "a DataLoader worker in each of 4 ranks needs 147 MiB" in found.message
 
 
 def test_shared_memory_that_leftovers_fill_is_a_warning() -> None:
@@ -386,7 +386,7 @@ def watched_clocks(*offsets: float | None, head: int = 0) -> Evidence:
         for node, offset in enumerate(offsets)
     )
     launch = Launch(command="run", nnodes=len(offsets), nproc=1, world_size=len(offsets))
-    absent = {"nodes": Absent("run watches the job", applicable=False)}
+    absent = {"nodes": Absent("`run` watches the job", applicable=False)}
     return Evidence(launch=launch, members=members, absent=absent)
 
 
@@ -450,5 +450,7 @@ def test_ranks_of_this_world_and_of_living_jobs_are_no_orphans() -> None:
 
 
 def test_processes_that_could_not_be_scanned_are_unknown() -> None:
-    world = on_node(leftovers_note="the scan of processes did not end in time")
-    assert assert_status(find_orphaned_ranks, world, "unknown") == "the scan of processes did not end in time"
+    world = on_node(leftovers_note="the scan of processes did not finish in time")
+    assert (
+        assert_status(find_orphaned_ranks, world, "unknown") == "the scan of processes did not finish in time"
+    )

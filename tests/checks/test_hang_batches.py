@@ -60,7 +60,7 @@ def test_the_rank_with_fewer_batches_is_named_with_the_loaders_line() -> None:
 @pytest.mark.parametrize(
     ("lengths", "numbers"),
     [((10, 10, 10), (1, 1, 1)), ((9, 10, None), (1, 1, 1)), ((9, 10, 10), (2, 1, 1))],
-    ids=["equal", "not all known", "another epoch"],
+    ids=["equal", "not all known", "a different epoch"],
 )
 def test_lengths_that_do_not_explain_it_are_not_blamed(
     lengths: tuple[int | None, ...], numbers: tuple[int, ...]

@@ -55,7 +55,9 @@ def test_calls_that_differ_in_the_queues_are_likely_but_no_proof() -> None:
     assert found.confidence == "medium"
     assert found.details["proof"] is False
     assert set(found.ranks) == {0, 1}
-    assert found.message.startswith("At call #2 rank 0 calls all_reduce of [4] float32 (train.py:11, train)")
+    assert found.message.startswith(
+        "At collective #2 rank 0 calls all_reduce of [4] float32 (train.py:11, train)"
+    )
 
 
 def test_a_rank_that_has_queued_less_and_waits_for_its_device_may_only_be_slow() -> None:

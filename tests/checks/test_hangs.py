@@ -278,7 +278,7 @@ def test_work_that_was_asked_for_waits_for_the_call_that_is_missing() -> None:
     rest = [stand(rank, asked[0], *barriers) for rank in (0, 2, 3)]
     found = proved([waiting, *rest])
     assert (found.ranks, found.where[0].line) == (RankSet([1]), 14)
-    assert "waits for all_reduce #3, asked for (train.py:12" in found.message
+    assert "waits for all_reduce #3, issued (train.py:12" in found.message
 
 
 def test_work_that_all_have_asked_for_is_on_its_way() -> None:

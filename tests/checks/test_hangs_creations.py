@@ -52,7 +52,7 @@ def test_ranks_that_skip_a_group_are_named_with_those_that_create_it() -> None:
     assert (found.where[0].line, found.where[0].role) == (11, "culprit")
     assert any(place.role == "condition" and place.line == GUARD.line for place in found.where)
     assert found.message.startswith(
-        "Ranks 0,2 create the group of ranks 0,2 (train.py:11, build) and ranks 1,3 create"
+        "Ranks 0, 2 create the group of ranks 0, 2 (train.py:11, build) and ranks 1, 3 create"
     )
     assert found.details["group"] == "1"
     assert "network" not in str(found.fix)

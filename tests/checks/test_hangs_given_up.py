@@ -64,7 +64,7 @@ def test_ranks_that_were_only_released_did_not_get_on(last: tuple[int, int]) -> 
         evidence(2, 2, code=0),
         replace(evidence(2, 2), calls=()),
     ],
-    ids=["trained on", "NCCL said nothing", "ended well", "calls not known"],
+    ids=["trained on", "NCCL said nothing", "exited cleanly", "calls not known"],
 )
 def test_a_stall_that_may_have_cleared_stays_withdrawn(made: Evidence) -> None:
     found = judge_look(made)

@@ -34,7 +34,9 @@ def test_rank_that_waits_for_no_other_is_blamed() -> None:
     found = first(made)
     assert (found.code, found.ranks) == ("COL002", RankSet([5])), found.message
     assert "of group dp1" in found.message
-    assert "rank 5 had not called it: made no call on the group at all (data parallel)" in found.message
+    assert (
+        "rank 5 had not issued it: issued no collective on the group at all (data parallel)" in found.message
+    )
 
 
 def test_ranks_that_wait_in_other_groups_are_no_culprits() -> None:

@@ -77,8 +77,8 @@ def test_large_packets_that_vanish_while_small_ones_pass_are_named_with_the_pair
     assert (found.code, found.confidence, found.ranks) == ("NET014", "high", RankSet())
     assert found.pairs == (("node-a", "node-b"),)
     assert found.victims == RankSet([0, 1])
-    assert "rank 0 on node-a has sent the same of 43.8 KiB to node-b 6 times" in found.message
-    assert "no rank is at fault" in found.message
+    assert "rank 0 on node-a has sent the same 43.8 KiB to node-b 6 times" in found.message
+    assert "no rank is the root cause" in found.message
     assert found.details["mtu"] == {"node-a": 1500, "node-b": 1500}
     assert (found.details["bytes_passed"], found.details["bytes_failed"]) == (48, 1448)
 
@@ -114,14 +114,14 @@ def test_full_packets_that_never_passed_are_lost_where_both_hosts_reach_a_third(
     found = find(nodes[0], network(1, passed, beat(1)), nodes[2], ranks=(0, 1, 2), world=3)
     assert found is not None
     assert (found.code, found.confidence) == ("NET011", "high")
-    assert "The processes on both still run" in found.message
+    assert "The processes on both are still running" in found.message
 
 
 def test_link_over_which_nothing_passes_is_lost() -> None:
     found = find(network(0, link(0, 1, **SMALL)), ranks=(0,))
     assert found is not None
     assert (found.code, found.confidence, found.nodes) == ("NET011", "medium", ("node-a",))
-    assert "Nothing has passed for 30 s, since" in found.message
+    assert "No data has passed for 30 s, since" in found.message
     assert "without power" in found.message
 
 
@@ -167,7 +167,7 @@ def test_service_outside_of_the_job_is_not_its_network() -> None:
 def test_without_times_of_the_kernel_the_network_is_not_blamed() -> None:
     blind = network(0, link(0, 1, **STUCK, heard_s=None), note="no netlink", source="proc")
     assert texts(find(blind, network(1, link(1, 0, heard_s=None)))) == [
-        "rank 0 has 43.8 KiB for rank 1 that are not confirmed, sent again 5 times",
+        "rank 0 has 43.8 KiB for rank 1 that are unacknowledged, retransmitted 5 times",
         "node-a: no netlink",
     ]
 
@@ -204,15 +204,15 @@ def texts(found: Finding | None) -> list[str]:
 def test_symmetric_standstill_tells_what_the_sockets_show() -> None:
     idle = (network(0, link(0, 1)), network(1, link(1, 0)))
     assert texts(find(*idle)) == [
-        "nothing is in flight on the 2 connections between ranks: the library or a rank holds it, and not the network"
+        "nothing is in flight on the 2 connections between ranks: the library or a rank is blocked, not the network"
     ]
     full = (network(0, link(0, 1, unacknowledged=2048)), network(1, link(1, 0, unread=4096)))
     told = texts(find(*full))
     assert told == [
-        "rank 0 has 2 KiB for rank 1 that are not confirmed",
+        "rank 0 has 2 KiB for rank 1 that are unacknowledged",
         "rank 1 has 4 KiB of rank 0 that it does not read",
     ]
-    assert "no TCP connections to each other" in texts(find(network(0), network(1)))[0]
+    assert "no TCP connections between the ranks" in texts(find(network(0), network(1)))[0]
     blind = NodeNetwork(0, "node-a", note="Operation not permitted")
     assert texts(find(blind)) == ["node-a: Operation not permitted"]
     assert texts(find()) == []
@@ -232,11 +232,11 @@ def test_transfer_that_goes_on_is_slow_and_not_still() -> None:
 
 def test_answer_of_nccl_stands_beside_the_calls() -> None:
     answer = RasAnswer("localhost:28028", 0, "node-a", ("INCOMPLETE", "Missing 1 process"), "ras/0001.txt")
-    silent = RasAnswer("localhost:28028", 1, "node-b", note="nobody listens")
+    silent = RasAnswer("localhost:28028", 1, "node-b", note="nothing is listening")
     found = find(ras=(answer, silent))
     assert found is not None
     assert [each.text for each in found.evidence if each.kind == "ras"] == [
         "NCCL's RAS service at localhost:28028 on node-a: INCOMPLETE",
         "NCCL's RAS service at localhost:28028 on node-a: Missing 1 process",
-        "NCCL's RAS service at localhost:28028 on node-b: nobody listens",
+        "NCCL's RAS service at localhost:28028 on node-b: nothing is listening",
     ]

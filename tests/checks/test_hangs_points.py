@@ -39,7 +39,7 @@ def test_how_often_each_side_has_called_is_said() -> None:
     ]
     found = proved([stand(0, collective("barrier", 1, 21, world=3)), *stands])
     assert (found.code, found.ranks, found.victims) == ("COL011", RankSet([1]), RankSet([2]))
-    assert found.evidence[-1].text == "rank 2 has begun 4 receives from rank 1, and rank 1 3 sends to it"
+    assert found.evidence[-1].text == "rank 2 has issued 4 receives from rank 1, and rank 1 3 sends to it"
 
 
 def test_two_that_receive_first_are_both_named() -> None:
@@ -82,6 +82,6 @@ def test_a_send_that_was_asked_for_and_is_never_received_names_who_went_past_it(
     assert (found.code, found.ranks, found.victims) == ("COL011", RankSet([2]), RankSet([1]))
     assert "rank 1 waits for isend to rank 2" in found.message.lower()
     assert any(
-        "rank 1 has begun 6 sends to rank 2, and rank 2 5 receives from it" in each.text
+        "rank 1 has issued 6 sends to rank 2, and rank 2 5 receives from it" in each.text
         for each in found.evidence
     )

@@ -34,12 +34,12 @@ def test_the_bucket_in_which_ranks_wait_is_named() -> None:
     assert found.code == "COL009"
     assert found.ranks == RankSet([3])
     where = "in bucket all_reduce #11 of 1,081,800 float32 values (train.py:20"
-    assert f"Ranks 0-2 wait in the backward of DistributedDataParallel, {where}" in found.message
+    assert f"Ranks 0-2 wait in the backward pass of DistributedDataParallel, {where}" in found.message
     told, bucket = texts(found)
-    assert "what C++ calls by itself" in told
+    assert "issued from C++" in told
     assert bucket == (
-        "wait in the reducer's bucket all_reduce #11 of 1,081,800 float32 values (scheduled); 1 call after it is not "
-        "over either"
+        "wait in the reducer's bucket all_reduce #11 of 1,081,800 float32 values (scheduled); 1 collective after it "
+        "has not completed either"
     )
     assert [each.ranks for each in found.evidence if each.text == bucket] == [RankSet.span(3)]
 
@@ -75,14 +75,14 @@ def test_ranks_in_different_buckets_are_told_apart() -> None:
 
 def test_who_told_nothing_is_said_with_the_reason() -> None:
     stands = sleeping()
-    stands[2] = with_recorder(stands[2], problem="it did not answer within 2 s")
+    stands[2] = with_recorder(stands[2], problem="it did not respond within 2 s")
     stands[3] = replace(stands[3], recorder=None)
     found = judge(stands, still=30.0, stage="suspected")
     assert found is not None
     assert "bucket" not in found.message  # of rank 2 nobody knows
     said = {each.text: each.ranks for each in found.evidence if each.kind == "recorder"}
-    assert said["torch's Flight Recorder told nothing: it did not answer within 2 s"] == RankSet([2])
-    assert said["torch's Flight Recorder told nothing: it was not asked, on another node"] == RankSet([3])
+    assert said["no Flight Recorder data: it did not respond within 2 s"] == RankSet([2])
+    assert said["no Flight Recorder data: it was not queried, on another node"] == RankSet([3])
 
 
 def test_a_look_without_recorders_says_nothing_of_them() -> None:
@@ -94,7 +94,7 @@ def test_who_is_gone_is_not_asked() -> None:
     stands = [with_recorder(backward(rank, 3, 20), BUCKET) for rank in range(3)]
     found = proved([*stands, gone(3, forward(2, 18))])
     assert found.code == "COL008"
-    assert all("told nothing" not in text for text in texts(found))
+    assert all("no Flight Recorder data" not in text for text in texts(found))
     assert "bucket all_reduce #11" in found.message
 
 

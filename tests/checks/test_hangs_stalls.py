@@ -86,7 +86,7 @@ def test_what_a_rank_does_is_told_by_its_frames(frames: list[Frame], kind: str) 
     assert found is not None
     assert (found.code, found.ranks, found.victims) == ("COL009", RankSet([1]), RankSet([0, 2]))
     assert (found.details["doing"], found.details["proof"]) == (kind, False)
-    assert "rank 1 never called it: for 43 s it has been in" in found.message
+    assert "rank 1 never issued it: for 43 s it has been in" in found.message
     assert found.where[0].line == 61
 
 
@@ -103,7 +103,8 @@ def test_a_rank_that_is_stopped_inside_of_the_call_holds_the_others() -> None:
     assert found is not None
     assert (found.code, found.ranks, found.where[0].line) == ("COL009", RankSet([1]), 88)
     assert (
-        "rank 1 holds them: for 43 s it has been in train (train.py:88), where it is stopped" in found.message
+        "rank 1 blocks them: for 43 s it has been in train (train.py:88), where it is stopped"
+        in found.message
     )
 
 
@@ -122,7 +123,7 @@ def test_a_worker_that_a_loader_waits_for_is_the_place() -> None:
     found = judge([*waiting(0, 2), held], still=43.0)
     assert found is not None
     assert (found.where[0].file, found.where[0].line) == ("data.py", 24)
-    assert "its DataLoader's workers, of which one stands in __getitem__ (data.py:24)" in found.message
+    assert "its DataLoader's workers, one of which is in __getitem__ (data.py:24)" in found.message
 
 
 def test_a_rank_that_moves_is_not_suspected() -> None:
@@ -174,7 +175,9 @@ def test_ranks_that_stand_on_several_lines_are_each_named() -> None:
     assert found is not None
     assert found.ranks == RankSet([1, 2])
     assert "rank 1 has been in load (train.py:61), where it sleeps" in found.message
-    assert "rank 2 has been in save (train.py:70), where it reads" in found.message
+    assert (
+        "rank 2 has been in save (train.py:70), where it is blocked in a read without data" in found.message
+    )
 
 
 def test_a_suspicion_that_was_withdrawn_is_no_problem() -> None:
@@ -232,7 +235,7 @@ def test_native_frames_say_in_which_function_of_which_library_a_rank_stands() ->
     decode = at(61, "decode", "native.decode(batch)")
     found = judge([*waiting(0, 2), holding(1, decode, native=INSIDE)], still=43.0)
     assert found is not None
-    assert found.message.endswith("where it stands in do_work() of libfoo.so.")
+    assert found.message.endswith("where it is blocked in do_work() of libfoo.so.")
     (item,) = [each for each in found.evidence if each.kind == "native"]
     assert (item.text, item.ranks) == (
         "native frames, innermost first: pause (libc.so.6), do_work (libfoo.so)",
@@ -247,7 +250,8 @@ def test_native_frames_are_all_there_is_of_a_rank_that_has_left_python() -> None
     assert found is not None
     assert found.ranks == RankSet([1])
     assert (
-        "it has been outside of every collective, where it stands in do_work() of libfoo.so" in found.message
+        "it has been outside of any collective, where it is blocked in do_work() of libfoo.so"
+        in found.message
     )
 
 
@@ -255,7 +259,7 @@ def test_a_rank_that_computes_past_the_time_out_is_said_to_compute_in_its_native
     busy = holding(1, at(61, "clean", "f(text)"), cpu_share=0.99, native=INSIDE)
     found = judge([*waiting(0, 2), busy], still=43.0, hang_timeout_s=30.0)
     assert found is not None
-    assert "where it computes on one line, in do_work() of libfoo.so, and does not come back" in found.message
+    assert "where it computes on one line, in do_work() of libfoo.so, and does not return" in found.message
 
 
 FUNCTIONAL = Frame(f"{TORCH}distributed/_functional_collectives.py", 132, "wait_tensor")
@@ -293,8 +297,8 @@ def test_the_recorder_tells_who_passed_a_functional_collective_by() -> None:
         "medium",
     )
     assert found.message == (
-        "Ranks 0,2 wait in all_reduce #4 (train.py:30, train) and rank 1 waits in barrier #4 (train.py:50, train): to "
-        "torch these are one call."
+        "Ranks 0, 2 wait in all_reduce #4 (train.py:30, train) and rank 1 waits in barrier #4 (train.py:50, "
+        "train): torch pairs these as one collective."
     )
     assert [(place.role, place.line) for place in found.where] == [("culprit", 50), ("victim", 30)]
 

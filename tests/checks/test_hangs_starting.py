@@ -138,4 +138,4 @@ def test_looking_from_beside_tells_the_same_with_less_confidence() -> None:
     found = judge([unwatched(0), unwatched(1)], still=20.0, stage="look")
     assert found is not None
     assert (found.code, found.ranks, found.confidence) == ("COL009", RankSet([0, 1]), "medium")
-    assert "numbers of calls" in found.evidence[0].text
+    assert "sequence numbers" in found.evidence[0].text

@@ -42,7 +42,7 @@ def test_the_network_is_blamed_only_where_there_is_one() -> None:
     two = confirmed(
         [*together(0, members=RankSet([0, 1])), *together(1, members=RankSet([0, 1]), host="beta")]
     )
-    assert "examine the network" in str(two.fix)
+    assert "test the network" in str(two.fix)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_the_network_is_blamed_only_where_there_is_one() -> None:
         together(0, 1, members=RankSet([0, 1, 5])),
         together(0, 1, beside=(collective("gather_object", 1, 5, 2),)),
     ],
-    ids=["two threads", "a call had raised", "a member is missing", "another thread waits"],
+    ids=["two threads", "a call had raised", "a member is missing", "another thread is blocked"],
 )
 def test_where_calls_may_be_hidden_nobody_is_cleared(stands: list[Stand]) -> None:
     found = judge(stands, still=400.0, stage="confirmed", world=2)
@@ -98,7 +98,7 @@ def test_a_rank_whose_own_code_torch_runs_within_the_call_holds_the_others() -> 
     slow = together(1, op="all_gather_object", members=RankSet([0, 1]), frames=PICKLED)
     found = confirmed([*first, *slow])
     assert (found.code, found.ranks, found.where[0].line) == ("COL009", RankSet([1]), 33)
-    assert "rank 1 holds them" in found.message
+    assert "rank 1 blocks them" in found.message
     busy = [*first, replace(slow[0], cpu_share=0.9)]
     assert judge(busy, still=40.0, stage="suspected") is None
 
@@ -176,7 +176,7 @@ def test_two_threads_in_one_group_are_named(frames: tuple[Frame, ...], words: st
         saving(Frame(f"{TORCH}nn/modules/_functions.py", 100, "backward")),
         saving(CHECKPOINT, STARTED, group="3", members=RankSet([0, 5])),
     ],
-    ids=["a thread of autograd", "a group of its own"],
+    ids=["a thread of autograd", "a separate group"],
 )
 def test_a_thread_that_shares_no_group_is_not_blamed(call: Call) -> None:
     stands = [backward(rank, 3, 16, world=2, beside=(call,), threads=2, still_s=12.0) for rank in range(2)]
@@ -199,7 +199,7 @@ def test_a_rank_that_has_left_the_loop_is_missed_in_the_next_forward() -> None:
     found = judge([replace(inside, call=None), left])
     assert found is not None
     assert (found.code, found.ranks, found.details["proof"]) == ("COL002", RankSet([1]), True)
-    assert "the forward #2 of DistributedDataParallel" in found.message
+    assert "the forward pass #2 of DistributedDataParallel" in found.message
     assert not found.victims  # the loop may be too long on the one, or too short on the other
 
 

@@ -62,7 +62,7 @@ def test_a_rank_outside_of_every_call_holds_those_that_wait() -> None:
         "COL009", "medium", RankSet([1]), RankSet([0, 2, 3])
     )  # fmt: skip
     assert found.message == (
-        "Ranks 0,2-3 wait in all_reduce (train.py:88, step); rank 1 stands in read_shard (data.py:61) for 43 s: it sleeps."
+        "Ranks 0, 2-3 wait in all_reduce (train.py:88, step); rank 1 has been in read_shard (data.py:61) for 43 s: it sleeps."
     )
     assert [(place.role, place.file, place.line) for place in found.where] == [
         ("culprit", "data.py", 61), ("caller", "train.py", 98), ("victim", "train.py", 88)
@@ -84,7 +84,7 @@ def test_a_stopped_rank_is_said_to_be_stopped() -> None:
         (waits(0, asleep_s=3.0), outside(1)),
         (waits(0), outside(1, cpu_share=0.9)),
         (waits(0), outside(1, frames_before=(Frame("data.py", 60, "read_shard"),))),
-        (waits(0), make(1, (), note="py-spy may not read")),
+        (waits(0), make(1, (), note="py-spy has no permission to read")),
         (outside(0), outside(1)),
         (waits(0, asleep_s=12.0), waits(1, asleep_s=12.0)),
         (waits(0, line=88), waits(1, line=97, asleep_s=2.0)),
@@ -125,7 +125,7 @@ def test_ranks_that_wait_in_different_calls_hold_each_other() -> None:
     found = judge(waits(0), waits(1), waits(2, "barrier", 97))
     assert found is not None
     assert (found.code, found.confidence, found.ranks) == ("COL002", "medium", RankSet([2]))
-    assert "none of them comes to the other's call" in found.message
+    assert "none of them reaches the other's collective" in found.message
 
 
 def test_of_two_ranks_it_cannot_be_told_which_is_wrong() -> None:
@@ -172,7 +172,10 @@ def test_ranks_of_other_nodes_may_be_what_all_wait_for() -> None:
 
 
 def test_the_reason_says_what_may_be_granted() -> None:
-    stands = (make(0, (), note="py-spy may not read: sudo"), make(1, (), note="py-spy may not read: sudo"))
+    stands = (
+        make(0, (), note="py-spy has no permission to read: sudo"),
+        make(1, (), note="py-spy has no permission to read: sudo"),
+    )
     with pytest.raises(CannotLook, match=r"where ranks 0-1 stand could not be read.*sudo"):
         list(find_hang(see(*stands)))
 
@@ -183,7 +186,7 @@ def test_a_rank_that_computes_while_others_wait_for_very_long_is_a_warning() -> 
     assert found is not None
     assert (found.code, found.severity, found.confidence) == ("COL009", "warning", "low")
     assert found.message == (
-        "Rank 0 waits in all_reduce (train.py:88, step) for 20 min; rank 1 stands in read_shard (data.py:61), and computes."
+        "Rank 0 waits in all_reduce (train.py:88, step) for 20 min; rank 1 has been in read_shard (data.py:61), and computes."
     )
     shortly = (waits(0, asleep_s=200.0), stands[1])
     assert judge_look(see(*shortly, stage="moving")) is None
@@ -198,7 +201,7 @@ def test_a_job_that_moves_has_no_finding(stage: str) -> None:
     if stage == "moving":
         assert list(find_hang(evidence)) == []
     else:
-        with pytest.raises(CannotLook, match="too short to name anybody"):
+        with pytest.raises(CannotLook, match="too short to name a rank"):
             list(find_hang(evidence))
 
 
@@ -226,8 +229,8 @@ def test_a_rank_outside_of_python_is_told_by_its_native_frames() -> None:
     found = judge(waits(0), left, waits(2))
     assert found is not None
     assert (found.code, found.ranks) == ("COL009", RankSet([1]))
-    assert "rank 1 stands outside of Python" in found.message
-    assert "it stands in ncclCommAbort() of libnccl.so.2" in found.message
+    assert "rank 1 has been outside of Python" in found.message
+    assert "it is blocked in ncclCommAbort() of libnccl.so.2" in found.message
     assert any(
         each.kind == "native" and "ncclCommAbort (libnccl.so.2)" in each.text for each in found.evidence
     )

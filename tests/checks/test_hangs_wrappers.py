@@ -39,7 +39,10 @@ def test_validation_through_the_wrapper_on_one_rank_says_what_to_call_instead() 
     ])  # fmt: skip
     assert (found.code, found.ranks) == ("COL002", RankSet([0]))
     assert "model.module" in (found.fix[0].code or "")
-    assert "rank 1 ran 5 forwards of the wrapped model and rank 0 ran 6 forwards" in found.evidence[-1].text
+    assert (
+        "rank 1 ran 5 forward passes of the wrapped model and rank 0 ran 6 forward passes"
+        in found.evidence[-1].text
+    )
 
 
 def test_a_forward_that_computes_is_no_wait() -> None:
@@ -56,7 +59,7 @@ def test_a_rank_that_ran_out_of_batches_is_told_by_its_forwards() -> None:
         stand(1, forward(7, 40), collective("barrier", 1, 50)),
     ])  # fmt: skip
     assert (found.code, found.ranks) == ("COL002", RankSet([1]))
-    assert "rank 1 ran 7 forwards" in found.evidence[-1].text
+    assert "rank 1 ran 7 forward passes" in found.evidence[-1].text
     assert any("drop_last" in (fix.code or "") for fix in found.fix)
 
 

@@ -199,7 +199,9 @@ def resolve(node: int, name: str = "head.invalid", *addresses: str) -> Resolutio
 def test_unresolvable_master_is_named_with_who_knows_it() -> None:
     asked = (resolve(0, "head", "10.0.0.1"), resolve(1, "head"), resolve(2, "head", "10.0.0.1"))
     found = assert_finds(find_master_unresolvable, make_world(3, 2, resolutions=asked), severity="error")
-    assert found.message == "The rendezvous host head has no address on node-1; node-0 and node-2 find it."
+    assert (
+        found.message == "The rendezvous host head cannot be resolved on node-1; node-0 and node-2 find it."
+    )
     assert found.ranks == RankSet([2, 3])
     assert found.nodes == ("node-1",)
     commands = [fix.command or "" for fix in found.fix]
@@ -308,7 +310,7 @@ def unmatched(*nodes: int, **changes: Any) -> Evidence:
 
 def test_endpoint_that_is_nobody_is_told_with_all_names() -> None:
     found = assert_finds(find_host_unmatched, unmatched(0, 1), code="NET007", severity="error")
-    assert "None of 2 nodes believes that it is the rendezvous host head" in found.message
+    assert "None of 2 nodes recognizes itself as the rendezvous host head" in found.message
     assert "node-0 is node-0 and 10.0.0.1" in found.message
     assert found.ranks == RankSet.span(4)
     assert any("is_host=1" in (fix.command or "") for fix in found.fix)

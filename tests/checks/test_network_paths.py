@@ -171,8 +171,8 @@ def with_large(passed: int | None, failed: int | None, ok: bool = False, small: 
 def test_black_hole_is_named_with_sizes_and_mtus() -> None:
     found = assert_finds(find_large_packets_lost, with_large(1024, 65536), code="NET014", severity="error")
     assert found.message == (
-        "Large packets vanish from node-0 to node-1: 1 KiB still passes, 64 KiB does not arrive "
-        "(MTU: node-0 1500 and node-1 9000)."
+        "Large packets are dropped from node-0 to node-1: 1 KiB still passes, 64 KiB does not arrive (MTU: "
+        "node-0 1500 and node-1 9000)."
     )
     assert found.pairs == (("node-0", "node-1"),)
     assert found.details["mtu"] == {"node-0": 1500, "node-1": 9000}
@@ -218,7 +218,7 @@ def test_missing_node_is_named_with_its_ranks_and_its_command() -> None:
     world = replace(world, launch=launch, nodes=(world.nodes[0], world.nodes[2]))
     found = assert_finds(find_ranks_missing, world, code="NET006", severity="error")
     assert found.message == (
-        "8 of 12 ranks joined the rendezvous at node-0:29500 within 60 s: node 1 with ranks 4-7 never came."
+        "8 of 12 ranks joined the rendezvous at node-0:29500 within 60 s: node 1 with ranks 4-7 never joined."
     )
     assert found.ranks == RankSet([4, 5, 6, 7])
     assert found.victims == RankSet([0, 1, 2, 3, 8, 9, 10, 11])
@@ -242,10 +242,10 @@ def test_missing_node_of_a_dynamic_rendezvous_has_no_number_yet() -> None:
     found = assert_finds(find_ranks_missing, world)
     assert found.message == (
         "8 of 12 ranks joined the rendezvous at node-0:29500 within 60 s: "
-        "only node-0 and node-1 came, 1 node of 3 did not."
+        "only node-0 and node-1 joined, 1 node of 3 did not."
     )
     assert found.nodes == ()
-    assert found.fix[0].text == "start it on the missing nodes too, with the same words"
+    assert found.fix[0].text == "start it on the missing nodes too, with the same command"
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_node_that_met_nobody_blames_nobody_for_certain() -> None:
     found = assert_finds(find_ranks_missing, replace(world, nodes=world.nodes[1:2], ranks=()))
     assert found.ranks == RankSet([0, 1, 2, 3, 8, 9, 10, 11])
     assert found.nodes == ("node 0", "node 2")
-    assert found.message == "node-1 met none of the other 2 nodes at node-0:29500 within 60 s."
+    assert found.message == "node-1 saw none of the other 2 nodes at node-0:29500 within 60 s."
     assert found.confidence == "medium"
     assert any("Connection refused" in item.text for item in found.evidence if item.kind == "link")
 
@@ -281,8 +281,8 @@ def test_one_of_two_that_met_nobody_does_not_call_the_other_many() -> None:
     match = HostMatch(0, "head:29500", False, ("node-0", "10.0.0.1"))
     world = make_world(2, 4, rendezvous=(view(0, (), nodes=2),), host_matches=(match,), links=())
     found = assert_finds(find_ranks_missing, world)
-    assert found.message == "node-0 did not meet the other node at node-0:29500 within 60 s."
-    assert any("does not take itself for head:29500" in item.text for item in found.evidence)
+    assert found.message == "node-0 did not see the other node at node-0:29500 within 60 s."
+    assert any("does not recognize itself as head:29500" in item.text for item in found.evidence)
 
 
 def test_wait_that_the_limit_of_the_command_ended_is_told_with_that_limit() -> None:
@@ -293,7 +293,7 @@ def test_wait_that_the_limit_of_the_command_ended_is_told_with_that_limit() -> N
     found = assert_finds(find_ranks_missing, world)
     assert found.message == (
         "8 of 12 ranks joined the rendezvous at node-0:29500 within 8 s, when --timeout ended the wait: "
-        "node 1 with ranks 4-7 had not come."
+        "node 1 with ranks 4-7 had not joined."
     )
     assert found.confidence == "medium"
 
@@ -311,7 +311,7 @@ def make_by_hand(**changes: Any) -> Evidence:
 def test_missing_rank_that_is_started_by_hand_is_named_without_a_word_of_nodes() -> None:
     found = assert_finds(find_ranks_missing, make_by_hand())
     assert found.message == (
-        "2 of 3 ranks joined the rendezvous at node-0:29500 within 60 s: rank 1 never came."
+        "2 of 3 ranks joined the rendezvous at node-0:29500 within 60 s: rank 1 never joined."
     )
     assert (found.ranks, found.victims) == (RankSet([1]), RankSet([0, 2]))
     assert [fix.command for fix in found.fix] == [
@@ -323,7 +323,7 @@ def test_rank_by_hand_that_met_nobody_is_not_missing_itself() -> None:
     world = make_by_hand(joined_ranks=RankSet(), joined_nodes=(), error="node-0:29500: Connection refused")
     found = assert_finds(find_ranks_missing, world)
     assert (
-        found.message == "rank 2 on node-0 met no other rank within 60 s: node-0:29500: Connection refused."
+        found.message == "rank 2 on node-0 saw no other rank within 60 s: node-0:29500: Connection refused."
     )
     assert found.ranks == RankSet([0, 1])
 
@@ -337,9 +337,9 @@ def test_ranks_missing_on_a_node_that_came() -> None:
     seen = view(0, (0, 1, 2), joined_ranks=RankSet([*range(7), *range(8, 12)]))
     world = make_world(3, 4, rendezvous=(seen,), exits=(RankExit(7, 70, "rendezvous", signal=9),))
     found = assert_finds(find_ranks_missing, world)
-    assert "rank 7 never came, although all nodes did" in found.message
+    assert "rank 7 never joined, although all nodes did" in found.message
     assert found.ranks == RankSet([7])
-    assert any("ended with signal 9" in item.text for item in found.evidence)
+    assert any("exited with signal 9" in item.text for item in found.evidence)
 
 
 def test_world_of_one_node_counts_the_ranks_that_reported() -> None:
@@ -349,7 +349,7 @@ def test_world_of_one_node_counts_the_ranks_that_reported() -> None:
     found = assert_finds(find_ranks_missing, replace(world, ranks=world.ranks[:3], stages=(stage,)))
     assert found.message == (
         "3 of 4 ranks joined the rendezvous at 127.0.0.1:29500 within 30 s: "
-        "rank 3 never came, although their node did."
+        "rank 3 never joined, although their node did."
     )
     assert found.ranks == RankSet([3])
 

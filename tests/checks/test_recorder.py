@@ -31,8 +31,8 @@ def test_a_call_that_one_rank_never_makes() -> None:
         "high",
     )
     assert found.message == (
-        "Ranks 0-1,3 wait in all_reduce #4 (train.py:88); rank 2 had not called it: its last call was barrier #3 "
-        "(train.py:12)."
+        "Ranks 0-1, 3 wait in all_reduce #4 (train.py:88); rank 2 had not issued it: its last collective was "
+        "barrier #3 (train.py:12)."
     )
     assert lines(found) == [("2", 12, "culprit"), ("0-1,3", 88, "victim")]
     assert found.decisive
@@ -102,7 +102,7 @@ def test_a_rank_that_left_a_loop_earlier_never_made_the_call() -> None:
     found = first(made.call([0, 2], "all_reduce", 28, 5, STARTED).call([1], "barrier", 30, 5, STARTED))
     assert (found.code, str(found.ranks), str(found.victims)) == ("COL002", "1", "0,2")
     assert found.message == (
-        "Ranks 0,2 are in all_reduce #5 (train.py:28); rank 1 never called it: it is in barrier #5 (train.py:30)."
+        "Ranks 0, 2 are in all_reduce #5 (train.py:28); rank 1 never issued it: it is in barrier #5 (train.py:30)."
     )
 
 
@@ -114,7 +114,7 @@ def test_a_forward_of_the_wrapper_on_one_rank_is_none_of_the_others_calls() -> N
     made.rows[0].append((made.table.call(call), 4, STARTED))
     found = first(made)
     assert (found.code, str(found.ranks)) == ("COL002", "0")
-    assert "broadcast #4 by the forward of DistributedDataParallel (train.py:14)" in found.message
+    assert "broadcast #4 by the forward pass of DistributedDataParallel (train.py:14)" in found.message
     assert "model.module" in (found.fix[0].code or "")
 
 
@@ -264,7 +264,7 @@ def test_a_rank_whose_device_has_not_come_to_the_call_is_named() -> None:
     )
     found = first(made)
     assert (found.code, str(found.ranks), found.confidence) == ("COL005", "2", "medium")
-    assert "rank 2 has asked for it, but its device has not come to it" in found.message
+    assert "rank 2 has enqueued it, but its device has not reached it" in found.message
 
 
 def test_a_group_that_was_made_again_counts_from_one() -> None:
@@ -279,7 +279,7 @@ def test_a_group_of_some_ranks_has_its_own_numbers() -> None:
     found = first(made.call([1], "all_reduce", 51, 2, STARTED, group="2", members=members))
     assert found.code == "COL002"
     assert "of group 2" in found.message
-    assert "rank 3 had not called it" in found.message
+    assert "rank 3 had not issued it" in found.message
 
 
 def test_a_rank_that_waits_in_another_group_is_not_the_cause() -> None:
@@ -291,7 +291,7 @@ def test_a_rank_that_waits_in_another_group_is_not_the_cause() -> None:
     assert {difference["group"] for difference in report.findings[0].details["others"]} | {
         report.findings[0].details["group"]
     } == {"0", "1"}
-    assert "; meanwhile rank 0 waits in a call of group 1" in report.findings[0].message
+    assert "; meanwhile rank 0 is blocked in a collective of group 1" in report.findings[0].message
 
 
 def test_two_ranks_in_two_groups_in_opposite_order() -> None:
@@ -304,7 +304,7 @@ def test_two_ranks_in_two_groups_in_opposite_order() -> None:
     found = first(made)
     assert (found.code, str(found.ranks), found.confidence) == ("COL002", "", "medium")
     assert (
-        "rank 1 had not called it: made no call on the group at all; meanwhile rank 1 waits in a call of group 2"
+        "rank 1 had not issued it: issued no collective on the group at all; meanwhile rank 1 is blocked in a collective of group 2"
         in found.message
     )
 
@@ -316,7 +316,7 @@ def test_a_group_of_one_rank_is_no_fault() -> None:
 def test_a_rank_that_waits_in_a_group_of_nobody_knows_whom_is_not_fine() -> None:
     report = judge(Made(4).together().call([3], "all_reduce", 11, 1, SCHEDULED, group="7"))
     reason = next(row.reason for row in report.checks if row.id == "recorder.calls")
-    assert reason == "rank 3 waits in all_reduce #1 of group 7, and nothing tells who is a member of it"
+    assert reason == "rank 3 is blocked in all_reduce #1 of group 7, and its members are not known"
     assert report.verdict.status == "unknown"
 
 
@@ -381,7 +381,7 @@ def test_a_time_out_of_all_is_told_once() -> None:
 def test_one_rank_alone_tells_nothing() -> None:
     report = judge(Made(1).together())
     assert report.verdict.status == "unknown"
-    assert "one rank alone" in next(row.reason or "" for row in report.checks if row.id == "recorder.calls")
+    assert "single rank" in next(row.reason or "" for row in report.checks if row.id == "recorder.calls")
 
 
 def test_jobs_without_recorded_calls_are_not_judged_by_them() -> None:

@@ -34,7 +34,7 @@ def test_dumps_that_a_time_out_made_are_of_a_hang() -> None:
         True,
     )
     assert any(
-        "the dump of rank 0 was written 10 min after its call, whose time limit is 10 min" in each.text
+        "the dump of rank 0 was written 10 min after its call, whose timeout is 10 min" in each.text
         for each in found.evidence
     )
 
@@ -45,8 +45,8 @@ def test_where_nothing_tells_the_rank_is_named_with_what_is_known(written: int |
     assert (found.code, str(found.ranks), str(found.victims)) == ("COL002", "2", "0-1,3")
     assert (found.severity, found.confidence, found.decisive) == ("warning", "medium", False)
     assert found.message == (
-        "At the moment of the dumps ranks 0-1,3 wait in all_reduce #4 (train.py:88); rank 2 had not called it: its last "
-        "call was barrier #3 (train.py:12); whether that was a hang nothing tells."
+        "At the moment of the dumps ranks 0-1, 3 wait in all_reduce #4 (train.py:88); rank 2 had not issued "
+        "it: its last collective was barrier #3 (train.py:12); there is no evidence of whether that was a hang."
     )
     assert "some minutes later" in found.fix[0].text
 
@@ -73,7 +73,7 @@ def test_a_rank_whose_dump_is_older_than_the_call_may_have_made_it() -> None:
     made.changes[2] = {"written_ns": CREATED_NS + SECOND // 100}
     found = judge(made).findings[0]
     assert (found.severity, found.details["moment"]) == ("info", "passing")
-    assert "the dump of rank 2 was written before the others made the call" in found.message
+    assert "the dump of rank 2 was written before the others issued the collective" in found.message
 
 
 def test_a_call_that_failed_on_a_rank_was_a_hang_or_worse() -> None:
@@ -81,7 +81,7 @@ def test_a_call_that_failed_on_a_rank_was_a_hang_or_worse() -> None:
     made.written_ns = None
     found = first(made)
     assert (found.severity, str(found.ranks)) == ("error", "2")
-    assert any("the call failed on ranks 0-1,3" in each.text for each in found.evidence)
+    assert any("the collective failed on ranks 0-1, 3" in each.text for each in found.evidence)
 
 
 @pytest.mark.parametrize(("still", "told"), [(400, "hung"), (60, "open")])
@@ -116,7 +116,7 @@ def test_a_job_that_ended_well_got_on() -> None:
     )
     found = judge(evidence).findings[0]
     assert (found.details["moment"], found.severity) == ("passing", "info")
-    assert "ranks 0-1,3 went on, and ended well" in found.message
+    assert "ranks 0-1, 3 continued and exited cleanly" in found.message
 
 
 def test_a_rank_without_a_dump_is_looked_for_however_short_the_others_waited() -> None:

@@ -223,5 +223,5 @@ def test_a_job_that_failed_or_made_no_group_is_not_judged(evidence: Evidence) ->
 )
 def test_a_job_that_is_not_known_to_have_ended_well_is_not_judged(changes: dict[str, Any]) -> None:
     evidence = dataclasses.replace(make_job(make_rank(0), make_rank(1, *NEVER)), **changes)
-    with pytest.raises(NotApplicable, match="did not end well"):
+    with pytest.raises(NotApplicable, match="has no orderly teardown"):
         list(find_teardown(evidence))

@@ -127,7 +127,7 @@ def test_unused_on_all_ranks_and_on_some() -> None:
     found = only(Made(4).look(1, "", "0|1|2|3", used, everywhere).look(2, "0|1|2|3", final=True))
     assert (found.code, found.ranks) == ("DDP001", RankSet.span(4))
     assert "aux.weight" in found.message
-    assert "its forward was never made" in found.message
+    assert "its forward never ran" in found.message
     somewhere = tensor("aux.weight", 4, "", "0,2-3", missing="1")
     found = only(Made(4).look(1, "", "0|1|2|3", used, somewhere).look(2, "0|1|2|3", final=True))
     assert (found.code, found.ranks, found.victims) == ("DDP002", RankSet([1]), RankSet([0, 2, 3]))
@@ -265,7 +265,7 @@ def test_groups_of_a_wrapper_are_compared_each_for_itself() -> None:
 def test_weights_changed_after_the_wrap_on_one_rank() -> None:
     found = only(Made(4).look(1, "1-3|0", "0-3").look(2, "1-3|0", "0-3"))
     assert (found.code, found.ranks) == ("NUM001", RankSet([0]))
-    assert "changed after it" in found.message
+    assert "changed afterwards" in found.message
 
 
 def test_two_ranks_are_not_told_apart() -> None:

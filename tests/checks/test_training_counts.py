@@ -69,7 +69,7 @@ def test_a_rank_that_alone_makes_steps_at_another_line_is_the_culprit() -> None:
     (found,) = judge({0: 35, 1: 30, 2: 30}, extra={0: 5})
     assert (found.ranks, found.victims) == (RankSet([0]), RankSet([1, 2]))
     assert found.where[0].line == 11
-    assert found.message.startswith("Rank 0 alone makes steps of SGD at train.py:11")
+    assert found.message.startswith("Only rank 0 takes steps of SGD at train.py:11")
     (found,) = judge({0: 35, 1: 29, 2: 30}, extra={0: 5})
     assert found.where[0].line == 7
     (found,) = judge({0: 35, 1: 32, 2: 30}, extra={0: 5, 1: 2, 2: 0})

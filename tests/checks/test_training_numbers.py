@@ -105,7 +105,7 @@ def test_a_gradient_that_turns_in_the_backward_is_its_ranks() -> None:
     assert "though its loss is finite" in found.message
     assert (found.severity, found.confidence) == (None, "high")
     assert found.details["parameter"] == "body.weight"
-    assert any("body.weight at backward 5" in item.text for item in found.evidence)
+    assert any("body.weight at backward pass 5" in item.text for item in found.evidence)
 
 
 def test_gradients_that_spread_within_a_backward_are_no_origin() -> None:
@@ -145,7 +145,7 @@ def test_gradients_of_all_ranks_at_once_arise_in_each_backward() -> None:
     after = [LossLook(rank, 6, "nan", step=6, frames=LINE) for rank in range(3)]
     (found,) = judge(find_nonfinite, Numerics((*looks, *after), COUNT))
     assert found.severity == "warning"
-    assert "in the backward of each" in found.message
+    assert "in the backward pass of each" in found.message
 
 
 def test_ranks_that_made_other_numbers_of_backwards_make_it_less_sure() -> None:
@@ -265,7 +265,7 @@ def test_buffers_that_differ_at_an_evaluation_around_the_wrapper_are_named() -> 
 
 def test_a_wrapper_that_does_not_broadcast_is_told_as_that() -> None:
     (found,) = judge(find_buffers, *buffers((1.0, 2.0), door="wrapper", broadcasts=False))
-    assert "not to broadcast" in found.message
+    assert "broadcast_buffers=False" in found.message
     assert not any("through the wrapper" in fix.text for fix in found.fix)
 
 

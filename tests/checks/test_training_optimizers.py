@@ -30,7 +30,7 @@ def test_a_state_of_the_optimizer_that_differs_before_parameters_do() -> None:
     found = only(made)
     assert (found.code, found.severity, found.ranks) == ("NUM006", "warning", RankSet([1]))
     assert "before step 2" in found.message
-    assert "exp_avg of fc.weight, whose norm is 1 on ranks 0,2 and 2 on rank 1" in found.message
+    assert "exp_avg of fc.weight, whose norm is 1 on ranks 0, 2 and 2 on rank 1" in found.message
     assert found.details["state"] == "exp_avg"
 
 
@@ -132,7 +132,7 @@ def test_learning_rates_that_differed_between_two_looks() -> None:
     made = Made(2).look(1).look(2).look(64)
     found = only(made.look(121, "0|1", final=True, rated="0|1"))
     assert (found.code, found.severity) == ("NUM006", "warning")
-    assert "have differed over ranks: those of all steps add up to" in found.message
+    assert "have differed across ranks: those of all steps add up to" in found.message
 
 
 def test_sums_of_learning_rates_over_other_numbers_of_steps_tell_nothing() -> None:

@@ -70,10 +70,10 @@ def test_samplers_that_fit_are_no_finding() -> None:
 @pytest.mark.parametrize(
     ("other", "says"),
     [
-        (told(1, seed=1), "another seed"),
+        (told(1, seed=1), "a different seed"),
         (told(1, epoch=3), "set_epoch is not called on all"),
         (told(1, total=102), "differ in length"),
-        (told(1, replicas=4), "different sizes of the group"),
+        (told(1, replicas=4), "different group sizes"),
         (told(1, shard=0), "rank 0 on ranks 0-1"),
     ],
 )
@@ -89,7 +89,7 @@ def test_parts_that_nobody_reads() -> None:
         Job(world=2, exit_code=0).evidence(),
         training=evidence(told(0, replicas=4), told(1, replicas=4)).training,
     )
-    assert "the other parts are never read" in only(job).message
+    assert "the other shards are never read" in only(job).message
 
 
 @pytest.mark.parametrize(
@@ -247,9 +247,7 @@ def test_ranks_that_each_go_through_the_whole_data_set_are_named() -> None:
     made = Made(2).look(1).batch(1, "0|1").training()
     (found,) = judge(Evidence(training=(dataclasses.replace(made, samplings=(whole(0), whole(1))),)))
     assert (found.code, found.severity, found.confidence) == ("DAT001", "warning", "medium")
-    assert (
-        "all 100 samples of the same Pictures in one iteration of the loader at train.py:25" in found.message
-    )
+    assert "all 100 samples of the same Pictures in one epoch of the loader at train.py:25" in found.message
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_a_rank_that_waits_for_data_is_named_with_its_loader() -> None:
     assert (list(found.ranks), list(found.victims)) == ([2], [0, 1, 3])
     assert found.details["phase"] == "data"
     assert found.where[0].line == 12
-    assert "Rank 2 keeps arriving last: 40 ms" in found.message
+    assert "Rank 2 is a straggler: 40 ms" in found.message
     assert "100% of the steps" in found.message
 
 

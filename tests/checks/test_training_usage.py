@@ -66,7 +66,7 @@ def test_micro_batches_that_are_all_reduced_are_named() -> None:
         [(step, steps, steps, steps, 2 * steps, 0) for step, steps, *_ in accumulating(2)],
         [*accumulating(2), (16, 8, 9, 1, 9, 0)],
     ],
-    ids=["one", "few looks", "no_sync", "set to none between", "set to zero", "two forwards", "now and then"],
+    ids=["one", "few looks", "no_sync", "set to none between", "set to zero", "two forwards", "sometimes"],
 )
 def test_paces_that_waste_nothing_as_far_as_is_known(rows: list[tuple[int, int, int, int, int, int]]) -> None:
     assert list(find_redundant(paces(*rows))) == []

@@ -86,7 +86,7 @@ def test_values_fold_with_the_largest_group_first() -> None:
 def test_many_scattered_ranks_are_counted() -> None:
     assert name_set(RankSet([1])) == "rank 1"
     assert name_set(RankSet(), "node") == "no node"
-    assert name_set(RankSet(range(0, 100, 2))).startswith("50 ranks (0,2,4,")
+    assert name_set(RankSet(range(0, 100, 2))).startswith("50 ranks (0, 2, 4,")
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from ddpdoctor.testing import STARTED, make_world
 def find_port(evidence: Evidence) -> Iterable[Finding]:
     """The port is taken.
 
-    What it looks for:
+    Symptoms:
         A port that somebody holds.
     """
     for probe in evidence.ports:

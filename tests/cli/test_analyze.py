@@ -85,7 +85,7 @@ def test_a_script_that_is_missing_is_no_ranks_fault(run: Run) -> None:
     [
         ("spawn", "ERR001", "KeyError: 'spawned'"),
         ("caught", "ERR001", "ValueError: only me"),
-        ("unused", "DDP001", "got no gradient"),
+        ("unused", "DDP001", "received no gradient"),
         ("syntax", "ERR009", "SyntaxError: invalid syntax"),
         ("port", "NET001", "port 29555"),
         ("term", "ERR005", "signal 15 (SIGTERM)"),
@@ -145,7 +145,7 @@ def test_a_text_that_is_no_jobs_log_is_not_called_healthy(run: Run, tmp_path: Pa
 def test_a_job_that_its_user_interrupted_had_no_fault(run: Run) -> None:
     result = run("analyze", str(RECORDED / "interrupted.txt"))
     assert result.code == 3
-    assert "interrupted by the user (SIGINT): no fault was seen" in " ".join(result.out.split())
+    assert "interrupted by the user (SIGINT): no failure was seen" in " ".join(result.out.split())
 
 
 def test_never_fails_where_asked_not_to(run: Run) -> None:
@@ -246,7 +246,7 @@ def test_dumps_that_cannot_be_read_are_named_beside_the_verdict(run: Run, tmp_pa
     (tmp_path / "job" / "rank_2").write_bytes(whole[:1500])
     result = run("analyze", "job")
     assert result.code == 1
-    assert "job/rank_2 is cut off" in result.err
+    assert "job/rank_2 is truncated" in result.err
     assert "COL002" in result.out
 
 
@@ -257,14 +257,14 @@ def test_dumps_of_a_moment_name_the_rank_and_leave_open_whether_it_was_a_hang(
     result = run("analyze", "dumps")
     assert (result.code, "! COL002" in result.out) == (0, True)
     text = " ".join(result.out.split())
-    assert "At the moment of the dumps ranks 0,2 wait in all_reduce #7" in text
-    assert "whether that was a hang nothing tells" in text
+    assert "At the moment of the dumps ranks 0, 2 wait in all_reduce #7" in text
+    assert "there is no evidence of whether that was a hang" in text
 
 
 def test_dumps_of_a_job_that_was_getting_on_show_no_fault(run: Run, tmp_path: Path) -> None:
     copy_dumps("missing", tmp_path / "dumps", after_s=1.0)
     result = run("analyze", "dumps")
-    assert (result.code, "no fault was found" in result.out) == (3, True)
+    assert (result.code, "no failure was found" in result.out) == (3, True)
 
 
 def test_later_dumps_of_the_same_calls_show_that_nothing_moved(run: Run, tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_later_dumps_of_the_same_calls_show_that_nothing_moved(run: Run, tmp_pat
     first = verdict(run, "dumps", "later")["findings"][0]
     assert (first["code"], first["ranks"]) == ("COL002", [1])
     assert any(
-        "rank 1 called nothing between two dumps 10 min apart" in each["text"] for each in first["evidence"]
+        "rank 1 issued nothing between two dumps 10 min apart" in each["text"] for each in first["evidence"]
     )
 
 
@@ -313,7 +313,8 @@ def test_stacks_whose_rank_is_not_told_are_named(run: Run, tmp_path: Path) -> No
     shutil.copy(STACKS / "spy" / "rank1.txt", tmp_path / "dump.txt")
     shutil.copy(STACKS / "spy" / "rank0.txt", tmp_path)
     assert (
-        "dump.txt does not tell which rank's stacks it holds" in run("analyze", "dump.txt", "rank0.txt").err
+        "dump.txt does not show which rank's stacks it contains"
+        in run("analyze", "dump.txt", "rank0.txt").err
     )
 
 

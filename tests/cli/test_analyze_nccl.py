@@ -133,7 +133,7 @@ def test_counters_of_watchdogs(run: Run, tmp_path: Path, status: tuple[int, int]
     ][0]
     assert (first["code"], first["confidence"] != "high") == (code, True)
     if code == "COL002":
-        assert "it never issued the call, or is blocked inside it" in first["message"]
+        assert "it never issued it, or is blocked inside it" in first["message"]
 
 
 def test_rank_that_had_started_the_call_was_inside_it(run: Run, tmp_path: Path) -> None:

@@ -91,8 +91,8 @@ def test_watchdogs_tell_which_rank_lags_behind(run: Run, tmp_path: Path) -> None
     first = lag_report(run, words)["findings"][0]
     assert (first["code"], first["ranks"], first["victims"]) == ("COL002", [3], [0, 1, 2])
     assert first["message"] == (
-        "Ranks 0-2 wait in allreduce #1580 after 600 s; rank 3 had enqueued #1579 last: it never issued the "
-        "call, or is blocked inside it."
+        "Ranks 0-2 wait in allreduce #1580 after 600 s; rank 3 had enqueued #1579 last: it never issued it, "
+        "or is blocked inside it."
     )
 
 
@@ -100,7 +100,7 @@ def test_watchdogs_of_ranks_that_are_level_blame_nobody(run: Run, tmp_path: Path
     words = "".join(watchdog(rank, 1580, 1582, 1579) for rank in range(4))
     first = lag_report(run, words)["findings"][0]
     assert (first["code"], first["ranks"]) == ("COL005", [])
-    assert "nothing shows which rank is at fault" in first["message"]
+    assert "nothing shows which rank is the root cause" in first["message"]
 
 
 def test_watchdogs_of_other_groups_are_not_compared(run: Run, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_the_rank_that_holds_the_others_is_named(
 ) -> None:
     pids = start(3, {1: "read"})
     if not readable(pids[0]):
-        pytest.skip("py-spy may not read processes here")
+        pytest.skip("py-spy has no permission to read processes here")
     kept = tmp_path / "kept"
     code, text, err = run(
         capsys, str(pids[2]), "--run-dir", str(kept), "--json", str(tmp_path / "report.json")
@@ -83,7 +83,7 @@ def test_the_rank_that_holds_the_others_is_named(
     assert (code, err) == (1, "")
     assert text.startswith("ddpdoctor ✖ COL009 rank-stalled · medium confidence")
     assert (
-        "Ranks 0,2 wait in all_reduce (train.py:14, train_step); rank 1 stands in read_shard (train.py:10)"
+        "Ranks 0, 2 wait in all_reduce (train.py:14, train_step); rank 1 has been in read_shard (train.py:10)"
         in text
     )
     assert "here: 0,2 | not here: 1" in text
@@ -101,19 +101,21 @@ def test_the_rank_that_holds_the_others_is_named(
 def test_a_job_that_moves_is_said_to_move(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
     pids = start(2, {0: "spin", 1: "spin"})
     if not readable(pids[0]):
-        pytest.skip("py-spy may not read processes here")
+        pytest.skip("py-spy has no permission to read processes here")
     code, text, _ = run(capsys, str(pids[0]))
     assert code == 0
-    assert text.startswith("ddpdoctor ✓ moving · all 2 ranks moved")
+    assert text.startswith("ddpdoctor ✓ moving · both ranks made progress")
 
 
-@pytest.mark.parametrize(("what", "word"), [("native", "? stands still"), ("spin", "✓ moving")])
+@pytest.mark.parametrize(
+    ("what", "word"), [("native", "? hang, root cause not determined"), ("spin", "✓ moving")]
+)
 def test_that_a_rank_with_an_accelerator_runs_is_no_sign_that_it_gets_on(
     start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, what: str, word: str
 ) -> None:
     pids = start(2, {0: what, 1: what})
     if not readable(pids[0]):
-        pytest.skip("py-spy may not read processes here")
+        pytest.skip("py-spy has no permission to read processes here")
     monkeypatch.setattr("ddpdoctor.watch.attach.sight.uses_accelerator", lambda _: True)
     monkeypatch.setattr("ddpdoctor.watch.attach.sight.STILL_S", 2.0)
     monkeypatch.setattr("ddpdoctor.watch.attach.sight.BUSY_SHARE", 0.01)  # on whatever machine
@@ -127,7 +129,7 @@ def test_native_frames_are_shown_where_they_are_asked_for(
 ) -> None:
     pids = start(2, {1: "read"})
     if not readable(pids[0]) or take_native(pids[:1])[pids[0]].problem:
-        pytest.skip("py-spy may not read processes here, or takes no native frames")
+        pytest.skip("py-spy has no permission to read processes here, or takes no native frames")
     code, text, _ = run(capsys, str(pids[0]), "--native", "--json", str(tmp_path / "report.json"))
     assert code == 1
     assert "native frames, innermost first:" in text
@@ -142,13 +144,13 @@ def test_native_frames_are_shown_where_they_are_asked_for(
 def test_a_look_of_a_supervisor_has_no_native_frames(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "somewhere", "--dump", "--native")
     assert code == 2
-    assert "--dump takes no --native" in err
+    assert "--dump cannot be combined with --native" in err
 
 
 def test_a_stopped_rank_is_found(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
     pids = start(2, {})
     if not readable(pids[0]):
-        pytest.skip("py-spy may not read processes here")
+        pytest.skip("py-spy has no permission to read processes here")
     os.kill(pids[1], signal.SIGSTOP)
     try:
         code, text, _ = run(capsys, str(pids[1]), "--pause")
@@ -169,9 +171,9 @@ def test_without_permission_it_says_what_to_grant_and_what_can_be_seen(
     monkeypatch.setattr("ddpdoctor.watch.attach.sight.STILL_S", 2.0)
     code, text, _ = run(capsys, str(pids[0]))
     assert code == 3
-    assert text.startswith("ddpdoctor ? stands still")
+    assert text.startswith("ddpdoctor ? hang, root cause not determined")
     assert "kernel.yama.ptrace_scope=0" in text
-    assert "all 2 ranks: sleeping" in text
+    assert "both ranks: sleeping" in text
     assert f"next: sudo ddpdoctor attach {pids[0]}" in text
 
 
@@ -182,7 +184,7 @@ def test_of_several_jobs_one_has_to_be_named(
     only([*first, *second])
     code, out, err = run(capsys)
     assert (code, out) == (2, "")
-    assert err.startswith("ddpdoctor: 2 jobs run here: say which")
+    assert err.startswith("ddpdoctor: 2 jobs are running on this host")
     assert f"{first[0]:<8} torchrun, 2 ranks, train.py" in err
     assert "--all" in err
 
@@ -221,7 +223,7 @@ def test_all_jobs_one_after_the_other(
     assert {path.name for path in (tmp_path / "kept").iterdir()} == {f"job-{first[0]}", f"job-{second[0]}"}
     code, _, err = run(capsys, "--all", "--json", "-")
     assert code == 2
-    assert "a report is of one job" in err
+    assert "a report covers one job" in err
 
 
 def test_it_looks_again_until_the_job_has_ended(
@@ -250,9 +252,9 @@ def test_it_looks_again_until_the_job_has_ended(
     [
         (("999999999",), "there is no process 999999999"),
         (("1",), "process 1"),
-        (("no-such-directory",), "neither a process id nor a run directory"),
-        (("--dump",), "--dump needs the directory of a live run"),
-        (("7", "--all"), "--all takes no PID"),
+        (("no-such-directory",), "neither a process ID nor a run directory"),
+        (("--dump",), "--dump needs the run directory of a live `ddpdoctor run`"),
+        (("7", "--all"), "--all cannot be combined with a PID"),
     ],
 )
 def test_what_cannot_be_is_said_with_what_to_type(
@@ -281,7 +283,7 @@ def test_a_process_of_no_job_is_refused(
     finally:
         other.communicate(b"\n")
     assert code == 2
-    assert "belongs to no distributed job" in err
+    assert "is not part of a distributed job" in err
 
 
 @pytest.mark.parametrize(("uid", "who"), [(1000, "by this user"), (0, "from this container")])
@@ -297,12 +299,12 @@ def test_jobs_of_others_are_listed_with_what_to_type(
     hidden = tuple(replace(rank, seen=replace(rank.seen, readable=False)) for rank in job.ranks)
     monkeypatch.setattr(targets, "find_jobs", lambda *_: [replace(job, ranks=hidden)])
     monkeypatch.setattr("os.geteuid", lambda: uid)
-    with pytest.raises(DoctorError, match=f"1 job runs here, and may not be read {who}") as told:
+    with pytest.raises(DoctorError, match=f"1 job is running here but cannot be read {who}") as told:
         targets.find_targets(None)
     if uid:
         assert told.value.hint == f"sudo ddpdoctor attach {pids[0]}"
     else:
-        assert "give this container SYS_PTRACE" in (told.value.hint or "")
+        assert "grant this container SYS_PTRACE" in (told.value.hint or "")
 
 
 def test_a_reader_that_goes_away_is_no_error(start: Start) -> None:

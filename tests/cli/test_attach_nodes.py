@@ -76,7 +76,8 @@ def test_the_rank_of_another_node_is_named_with_its_host(
         code, text = analyze(capsys, *order)
         assert code == 1
         assert (
-            "Ranks 0-2 wait in all_reduce (train.py:88, step); rank 3 on node-b stands in read_shard" in text
+            "Ranks 0-2 wait in all_reduce (train.py:88, step); rank 3 on node-b has been in read_shard"
+            in text
         )
         assert "nodes node-a, node-b" in text or "nodes node-b, node-a" in text
 

@@ -89,7 +89,7 @@ def test_files_and_the_whole_are_bounded(tmp_path: Path, monkeypatch: pytest.Mon
     kept = read(str(tmp_path / "x.tar.gz"))["h/files/0-a.log"]
     assert kept.startswith(b"first\n")
     assert kept.endswith(b"\nlast\n")
-    assert b"bytes left out by ddpdoctor collect" in kept
+    assert b"bytes omitted by ddpdoctor collect" in kept
     assert len(kept) < 5000
     assert any("limit" in each for each in found.missing)
 
@@ -132,7 +132,7 @@ def test_members_that_lead_out_of_an_archive_are_left_out(run: Run, tmp_path: Pa
     )
     told = run("analyze", "out.tar.gz", "--json", "report.json")
     assert "ERR008" in told.out
-    assert "are left out" in told.err
+    assert "are skipped" in told.err
     assert not list(tmp_path.parent.rglob("outside.log"))
     assert not Path("/etc/ddpdoctor-test").exists()
 
@@ -153,7 +153,7 @@ def test_archive_without_end_is_cut_and_one_inside_another_is_not_opened(
     )
     told = run("analyze", "out.tar.gz")
     assert "too large" in told.err
-    assert "archive in an archive" in told.err
+    assert "archive inside an archive" in told.err
     Path("torn.tar.gz").write_bytes(inner[: len(inner) // 2])
     assert run("analyze", "torn.tar.gz").code == 3
 

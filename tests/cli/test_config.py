@@ -87,7 +87,7 @@ def test_nearest_file_above_is_used(
         ),
         ("[tool.ddpdoctor]\nnproc-per-node = 2\n", "no setting 'nproc-per-node'", "nproc_per_node = …"),
         ("[tool.ddpdoctor]\nnproc = 0\n", "pyproject.toml [tool.ddpdoctor]: --nproc: 0 ranks", "--nproc 4"),
-        ("[tool.ddpdoctor]\nnproc = true\n", "nproc must be a text or a number", "nproc = "),
+        ("[tool.ddpdoctor]\nnproc = true\n", "nproc must be a string or a number", "nproc = "),
         ("[tool.ddpdoctor]\nquiet = 1\n", "quiet must be true or false", "quiet = true"),
         ("[tool.ddpdoctor.chek]\nnproc = 1\n", "no setting 'chek'", "[tool.ddpdoctor.check]"),
         ("[tool.ddpdoctor.check]\nhelp = true\n", "no setting 'help'", "one of: "),
@@ -96,7 +96,7 @@ def test_nearest_file_above_is_used(
             "--model was given, but the stage ddp, which uses it, is not selected",
             "--only facts,ddp",
         ),
-        ("[tool.ddpdoctor]\nselect = [[1]]\n", "select must be a text, a number or a list", ""),
+        ("[tool.ddpdoctor]\nselect = [[1]]\n", "select must be a string, a number or a list", ""),
         ("[tool]\nddpdoctor = 3\n", "[tool.ddpdoctor] must be a table", ""),
         ("[tool.ddpdoctor]\ncheck = 3\n", "check must be a table", ""),
         ("[tool.ddpdoctor\n", "is not valid TOML", ""),
@@ -142,7 +142,7 @@ def test_working_directory_that_is_gone_is_said_so(run: Run, tmp_path: Path) -> 
     gone.rmdir()
     result = run("check")
     assert (result.code, result.out) == (2, "")
-    assert "the working directory is gone" in result.err
+    assert "the working directory no longer exists" in result.err
 
 
 def test_file_without_our_name_is_not_even_parsed(run: Run, tmp_path: Path) -> None:

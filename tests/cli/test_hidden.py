@@ -119,22 +119,22 @@ def test_a_choice_says_why_not(first: hidden.First, capsys: pytest.CaptureFixtur
     assert hidden.choose(options(), first, reported("ERR007")) is None
     assert capsys.readouterr().err == ""
     assert hidden.choose(options(rerun="auto"), first, reported("ERR001")) is None
-    assert "it would show no more of ERR001" in capsys.readouterr().err
+    assert "it would show nothing more about ERR001" in capsys.readouterr().err
     made = hidden.choose(options(rerun="auto"), first, reported("ERR010", "ERR007"))
     assert made == Choice("blocking")
     hung = dataclasses.replace(first, result=dataclasses.replace(first.result, stopped=True))
     assert hidden.choose(options(rerun="auto"), hung, reported("COL003")) is None
-    assert "it would show no more of COL003" in capsys.readouterr().err
+    assert "it would show nothing more about COL003" in capsys.readouterr().err
     report = reported("ERR001", "ERR007")
     later = dataclasses.replace(report.findings[1], role="consequence")
     assert hidden.choose(options(rerun="auto"), first, dataclasses.replace(report, findings=(later,))) is None
-    piped = dataclasses.replace(first, stdin=Stdin("standard input is a pipe"))
+    piped = dataclasses.replace(first, stdin=Stdin("stdin is a pipe"))
     refused = hidden.choose(options(rerun="auto"), piped, reported("ERR007"))
     assert refused is not None
     assert refused.problem is not None
-    assert "standard input is a pipe" in capsys.readouterr().err
-    hidden.announce(options(rerun="auto"), Stdin("standard input is a pipe"))
-    assert "cannot be read twice" in capsys.readouterr().err
+    assert "stdin is a pipe" in capsys.readouterr().err
+    hidden.announce(options(rerun="auto"), Stdin("stdin is a pipe"))
+    assert "is not replayable" in capsys.readouterr().err
 
 
 def test_stdin_of_each_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,4 +171,4 @@ def test_file_that_hides_a_module_of_python_is_named(tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (3, "")
-    assert "random.py hides Python's own module random" in done.stderr
+    assert "random.py shadows Python's own module random" in done.stderr

@@ -54,7 +54,7 @@ def test_missing_file_is_a_usage_error(run: Run) -> None:
         (b"[" * 100_000, "is not JSON"),
         (b"[]", "not a ddpdoctor report"),
         (b"{}", "not a ddpdoctor report"),
-        (b'{"schema": "ddpdoctor.report", "schema_version": "2.0"}', "this reads 1."),
+        (b'{"schema": "ddpdoctor.report", "schema_version": "2.0"}', "this version reads 1."),
         (b'{"schema": "ddpdoctor.report", "schema_version": "1.0"}', "damaged report"),
     ],
 )
@@ -81,21 +81,21 @@ def test_two_reports_are_compared(run: Run, stage: Stage, saved: Path, tmp_path:
     run("check", "--json", "after.json")
     fixed = run("report", "saved.json", "--compare", "after.json")
     assert fixed.code == 0
-    assert fixed.out.startswith("ddpdoctor compared · nothing new · 1 gone · ")
+    assert fixed.out.startswith("ddpdoctor compared · nothing new · 1 resolved · ")
     assert "  gone      NET001 port-in-use: " in fixed.out
     broken = run("report", "after.json", "--compare", "saved.json").out
     assert "1 new" in broken.splitlines()[0]
     assert "  new       NET001 port-in-use: " in broken
     assert "net.port.free" in broken
     same = run("report", "saved.json", "--compare", "saved.json").out
-    assert "no finding is gone or new" in same
+    assert "no finding was resolved or is new" in same
     assert "  in both   NET001" in same
 
 
 def test_comparison_has_no_other_form_and_reads_stdin_once(run: Run, saved: Path) -> None:
     refused = run("report", "saved.json", "--compare", "saved.json", "--html", "x.html")
     assert refused.code == 2
-    assert "no other form" in refused.err
+    assert "in the terminal only" in refused.err
     assert run("report", "-", "--compare", "-").code == 2
     assert run("report", "saved.json", "--compare", "nowhere.json").code == 2
 

@@ -78,7 +78,7 @@ def test_second_run_is_not_made_by_one_of_several_tasks(
 ) -> None:
     for number in (0, 1):
         become(monkeypatch, number, rerun="auto")
-    assert capsys.readouterr().err == "ddpdoctor: --rerun auto does nothing under srun\n"
+    assert capsys.readouterr().err == "ddpdoctor: --rerun auto has no effect under srun\n"
 
 
 def test_one_task_judges_and_the_other_says_nothing(

@@ -37,7 +37,7 @@ def test_the_innermost_frame_of_nobodys_system_tells_most(
 def test_a_frame_is_named_by_function_and_library() -> None:
     assert name_native(WORK) == "do_work() of libfoo.so (foo.c:12)"
     assert name_native(PAUSE) == "pause() of libc.so.6"
-    assert name_native(STRIPPED) == "libcodec.so.3, which has no names of functions"
+    assert name_native(STRIPPED) == "libcodec.so.3, which has no function names"
 
 
 def test_what_carries_a_call_into_a_library_is_left_away() -> None:

@@ -56,7 +56,7 @@ def test_negative_ranks_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "words"), [([], "no rank"), ([3], "rank 3"), ([0, 1, 2, 4], "ranks 0-2,4")]
+    ("ranks", "words"), [([], "no rank"), ([3], "rank 3"), ([0, 1, 2, 4], "ranks 0-2, 4")]
 )
 def test_phrase_fits_a_sentence(ranks: list[int], words: str) -> None:
     assert RankSet(ranks).phrase() == words

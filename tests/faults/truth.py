@@ -38,7 +38,7 @@ class Truth:
     also: tuple[str, ...] = ()
     """Codes that may be found and are no false alarm."""
     ranks: tuple[int, ...] | None = None
-    """The culprits; None where the truth is that nobody can be named or that no rank is at fault."""
+    """The culprits; None where the truth is that nobody can be named or that no rank is the root cause."""
     some: bool = False
     """Any of the ranks will do: they fail at the same time, and the launcher may end one before it speaks."""
     victims: tuple[int, ...] = ()

@@ -134,7 +134,7 @@ def test_a_truncated_archive_gives_what_comes_before_its_end(tmp_path: Path) -> 
     path.write_bytes(gzip.compress((RECORDED / "key.txt").read_bytes() + os.urandom(400_000))[:100_000])
     evidence = read(path)
     assert told(evidence)[1].type == "KeyError"
-    assert any("breaks off" in sentence for sentence in evidence.job[0].lost)
+    assert any("is truncated" in sentence for sentence in evidence.job[0].lost)
 
 
 def test_windows_line_ends_and_time_stamps_change_nothing(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_whose_traceback_it_is_is_said_to_be_unknown_where_nothing_tells(tmp_pat
     path.write_text(ends + text)
     evidence = read(path)
     assert {(r.rank, r.type) for r in evidence.exceptions} == {(None, "KeyError"), (None, "ValueError")}
-    assert any("does not tell which of ranks" in sentence for sentence in evidence.job[0].lost)
+    assert any("does not show which of ranks" in sentence for sentence in evidence.job[0].lost)
 
 
 def test_two_nodes_logs_are_one_job(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_the_log_and_the_error_file_of_a_rank_are_one_exception(tmp_path: Path) 
         (b"", "is empty"),
         (bytes(range(256)) * 40, "is binary"),
         (b"\x80\x04\x95cos\nsystem\n", "is a pickle, which is never loaded"),
-        (b"\x28\xb5\x2f\xfdrest", "is compressed by zstd: unpack it first"),
+        (b"\x28\xb5\x2f\xfdrest", "is compressed with zstd: unpack it first"),
         (b"PK\x03\x04rest", "is a zip archive: unpack it first"),
         (b"\x1f\x8bnonsense", "cannot be read"),
     ],
@@ -295,7 +295,7 @@ def test_a_pipe_is_never_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "p.log")
     sources = Sources()
     sources.add(tmp_path / "p.log", named=True)
-    assert sources.skipped == [f"{tmp_path / 'p.log'} is no ordinary file"]
+    assert sources.skipped == [f"{tmp_path / 'p.log'} is not a regular file"]
 
 
 def test_a_log_with_some_binary_output_stays_a_log(tmp_path: Path) -> None:

@@ -161,8 +161,8 @@ def test_a_kernel_record_reads_like_a_line_of_dmesg(tmp_path: Path) -> None:
     ("body", "count", "part"),
     [
         ("""echo '{"card0": {"Unique ID": "0xa1"}}'""", 1, None),
-        ("echo '{}'", 0, "names no device"),
-        ("echo broken >&2; exit 1", 0, "rocm-smi ended with code 1: broken"),
+        ("echo '{}'", 0, "lists no device"),
+        ("echo broken >&2; exit 1", 0, "rocm-smi exited with code 1: broken"),
     ],
 )
 def test_rocm_smi_is_asked_where_there_is_no_nvidia_smi(
@@ -241,8 +241,8 @@ def test_an_old_driver_is_asked_again_with_fewer_fields(
     [
         ("echo 'No devices were found'; exit 6", 0, "No devices were found"),
         ("echo 'NVIDIA-SMI has failed because it couldn'; exit 9", 0, "NVIDIA-SMI has failed"),
-        ("echo nothing", 0, "names no device"),
-        ("sleep 600", 0, "gave no answer within 0.5 s"),
+        ("echo nothing", 0, "lists no device"),
+        ("sleep 600", 0, "did not respond within 0.5 s"),
     ],
 )
 def test_a_tool_that_fails_is_a_note(
@@ -275,4 +275,4 @@ def test_no_tool_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     version = tmp_path / "proc/driver/nvidia/version"
     version.parent.mkdir(parents=True)
     version.touch()
-    assert "no nvidia-smi" in (gather_devices(5.0, tmp_path)[1] or "")
+    assert "nvidia-smi is not in PATH" in (gather_devices(5.0, tmp_path)[1] or "")

@@ -56,12 +56,12 @@ def test_errors_and_values_pass_through() -> None:
 
 def test_tools() -> None:
     assert run_tool(["echo", "hello"], 30) == "hello\n"
-    with pytest.raises(ToolError, match="ended with code 3: sorry"):
+    with pytest.raises(ToolError, match="exited with code 3: sorry"):
         run_tool(["sh", "-c", "echo sorry >&2; exit 3"], 30)
     with pytest.raises(ToolError, match="no-such-tool"):
         run_tool(["no-such-tool-xyz"], 30)
 
 
 def test_a_tool_that_hangs_is_killed_with_its_children() -> None:
-    with pytest.raises(ToolError, match=r"gave no answer within 0\.2 s"):
+    with pytest.raises(ToolError, match=r"did not respond within 0\.2 s"):
         run_tool(["sh", "-c", "sleep 600 & sleep 600"], 0.2)

@@ -305,8 +305,8 @@ def test_json_of_another_kind_or_nested_too_deeply_is_named(tmp_path: Path) -> N
     lost: list[str] = []
     assert read(tmp_path, lost).ranks[0].calls.to_bytes() == b""
     assert "rank_0" in lost[0]
-    assert lost[1] == "rank_1 is no dump of the Flight Recorder"
-    assert lost[2] == "rank_2: 3 entries could not be understood"
+    assert lost[1] == "rank_1 is not a Flight Recorder dump"
+    assert lost[2] == "rank_2: 3 entries could not be parsed"
 
 
 def test_values_of_other_types_are_left_out(tmp_path: Path) -> None:

@@ -56,4 +56,4 @@ def test_it_is_asked_for_the_job_of_the_task_only(tmp_path: Path, monkeypatch: p
 def test_the_headline_says_it() -> None:
     end = JobEnd(exit_code=143, interrupted="SIGTERM", ended_by="Slurm preempted the job")
     told = describe_stop(Evidence(launch=Launch(command="run"), job=(end,)))
-    assert told == "told to end by SIGTERM: Slurm preempted the job"
+    assert told == "stopped by SIGTERM: Slurm preempted the job"

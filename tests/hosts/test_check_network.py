@@ -141,7 +141,7 @@ def test_endpoint_that_is_nobody_is_told_with_the_names_of_each(doctor: Doctor) 
         told = doctor.ask(hosts, c10d(2, "service", *QUICK, *MISSING))
     for each in told:
         found = require_alone(each, "NET006")
-        assert f"{each.host} does not take itself for service:{PORT}" in json.dumps(found["evidence"])
+        assert f"{each.host} does not recognize itself as service:{PORT}" in json.dumps(found["evidence"])
 
 
 @pytest.mark.long

@@ -55,10 +55,10 @@ def test_other_hosts_say_what_they_saw_and_where_the_head_is(tmp_path: Path) -> 
     assert third.report is not None
     assert not [each for each in third.report["findings"] if each["severity"] == "error"]
     for each in (second, third):
-        told = f"the report on all nodes is on node-a: {head.directory}/report.html"
+        told = f"the report for all nodes is on node-a: {head.directory}/report.html"
         assert told in each.result.stderr, each.result.describe()
     assert (head.directory / "report.html").exists()
-    assert "the report on all nodes" not in head.result.stderr
+    assert "the report for all nodes" not in head.result.stderr
     kept = sorted(path.name for path in (head.directory / "nodes").glob("*.json"))
     assert kept == ["1.json", "2.json"]
     for name in kept:
@@ -75,7 +75,7 @@ def test_failing_rank_of_the_head_is_named_there_and_not_guessed_elsewhere(tmp_p
     assert head.first["victims"] == [1]
     assert other.report is not None
     assert other.report["verdict"]["code"] is None
-    assert "what rank 0 did on node-a is not known here" in other.report["verdict"]["headline"]
+    assert "the actions of rank 0 on node-a are not known here" in other.report["verdict"]["headline"]
 
 
 @pytest.mark.parametrize("rendezvous", ["static", pytest.param("c10d", marks=pytest.mark.long)])
@@ -116,4 +116,4 @@ def test_job_that_is_interrupted_on_one_host_is_said_on_the_other(tmp_path: Path
     assert other.report["findings"] == []
     assert head.report is not None
     assert head.report["verdict"]["code"] is None
-    assert "the job was told to end on node-b (SIGINT)" in head.report["verdict"]["headline"]
+    assert "the job was stopped on node-b (SIGINT)" in head.report["verdict"]["headline"]

@@ -46,8 +46,8 @@ def test_head_that_is_killed_is_not_guessed_from_elsewhere_but_told_by_its_files
     assert other.report is not None
     assert other.report["verdict"]["code"] is None
     assert other.member(0)["state"] == "left"
-    assert "where the rendezvous had gone by then" in other.report["verdict"]["headline"]
-    assert "node-a could not be told what was seen here" in other.result.stderr
+    assert "where the rendezvous was already gone" in other.report["verdict"]["headline"]
+    assert "node-a could not be determined what was seen here" in other.result.stderr
     first = analyzed["findings"][0]
     assert (first["code"], first["ranks"], first["nodes"]) == ("NET015", [0], ["node-a"])
 

@@ -120,14 +120,14 @@ def test_first_real_finding_is_the_headline() -> None:
 def test_notes_and_withdrawn_findings_are_healthy(note: Finding) -> None:
     got = verdict([row("pass"), row("skipped")], note)
     assert (got.status, got.code) == ("healthy", None)
-    assert got.headline == "healthy · 1 of 2 checks could look · 4 ranks on 1 node"
+    assert got.headline == "healthy · 1 of 2 checks ran · 4 ranks on 1 node"
 
 
 @pytest.mark.parametrize("status", ["unknown", "error"])
 def test_required_check_that_could_not_look_forbids_healthy(status: str) -> None:
     got = verdict([row("pass"), row(status, id="net.port")])
     assert got.status == "unknown"
-    assert "net.port could not look (why)" in got.headline
+    assert "net.port is inconclusive (why)" in got.headline
 
 
 @pytest.mark.parametrize("status", ["unknown", "error"])
@@ -166,7 +166,7 @@ STOPPED = "interrupted by the user (SIGINT)"
 def test_job_that_somebody_ended_is_told_so_and_is_not_called_healthy() -> None:
     got = reach_verdict([row("skipped"), row("pass")], [], scope="", stopped=STOPPED)
     assert got.status == "unknown"
-    assert got.headline.startswith("interrupted by the user (SIGINT): no fault was seen")
+    assert got.headline.startswith("interrupted by the user (SIGINT): no failure was seen")
 
 
 def test_job_that_failed_before_somebody_ended_it_has_its_finding() -> None:

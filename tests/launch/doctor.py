@@ -84,7 +84,7 @@ class Running:
                 return found
             assert self.process.poll() is None, "the command ended before that"
             time.sleep(0.02)
-        raise AssertionError("waited in vain")
+        raise AssertionError("waited until it timed out")
 
     def pid_of(self, name: str) -> int:
         """Return the process id of the agent or of a rank, waiting for it to start."""

@@ -164,7 +164,7 @@ def test_limit_that_ends_the_import_of_torch_blames_nothing(tmp_path: Path) -> N
     assert time.monotonic() - begun < 40
     assert (result.code, result.codes(), result.left) == (3, [], [])
     assert "cannot be imported" not in result.out + result.err
-    assert "torch was still being imported when --timeout 5 was over" in result.stage("rendezvous")["reason"]
+    assert "torch was still being imported when --timeout 5 expired" in result.stage("rendezvous")["reason"]
 
 
 @pytest.mark.long

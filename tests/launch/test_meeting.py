@@ -163,7 +163,7 @@ def test_limit_of_the_command_ends_the_wait_and_is_named(tmp_path: Path) -> None
     parties = [Party(tmp_path, plan_static(port, node, 3, **changes)) for node in (0, 2)]
     for each in [party.finish() for party in parties]:
         (row,) = rows(each, "rendezvous")
-        assert row["error"].startswith("node 1 of 3 did not come within ")
+        assert row["error"].startswith("node 1 of 3 did not join within ")
         assert row["error"].endswith("s (--timeout 4)")
         assert row["waited_s"] < 10
         assert row["limit_s"] < 4

@@ -25,7 +25,7 @@ def test_other_kinds_do_not_count() -> None:
 
 def test_large_packets_that_vanish_rule_it_out() -> None:
     lost = Link(0, 1, "large", False, bytes_passed=1024, bytes_failed=8192)
-    assert find_broken_path([lost]) == "8192 bytes at once do not get from node 0 to node 1"
+    assert find_broken_path([lost]) == "8192 bytes at once do not get through from node 0 to node 1"
 
 
 def test_a_way_that_was_not_tried_is_no_way() -> None:

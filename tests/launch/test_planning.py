@@ -166,7 +166,7 @@ SRUN = {
 @pytest.mark.parametrize(
     ("said", "devices_of_driver", "backend"),
     [
-        pytest.param({"SLURM_GPUS_PER_TASK": "1"}, 0, "nccl", id="Slurm says so"),
+        pytest.param({"SLURM_GPUS_PER_TASK": "1"}, 0, "nccl", id="Slurm reports it"),
         pytest.param({"SLURM_GPUS_PER_TASK": "a100:1"}, 0, "nccl", id="with a type"),
         pytest.param({}, 4, "nccl", id="the node has one for each"),
         pytest.param({}, 1, "gloo", id="four ranks share one"),

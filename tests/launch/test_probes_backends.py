@@ -31,7 +31,7 @@ def test_every_backend_has_a_row_and_gloo_passes(world_size: int, tmp_path: Path
     assert gloo.failures == ()
     for name, row in rows.items():
         if not row.built:
-            assert row.reason == "not built into this torch", name
+            assert row.reason == "not in this PyTorch build", name
 
 
 def offer_gloo_as_ucc(ctx: RankContext) -> None:
@@ -60,7 +60,7 @@ def offer_ucc_on_rank_0_only(ctx: RankContext) -> None:
 def test_a_backend_that_some_ranks_lack_is_tried_by_none(tmp_path: Path) -> None:
     rows = by_name(run_world(probe_backends, 2, tmp_path, patch=offer_ucc_on_rank_0_only))
     assert not rows["ucc"].group
-    assert rows["ucc"].reason in ("other ranks cannot try it", "not built into this torch")
+    assert rows["ucc"].reason in ("other ranks cannot use it", "not in this PyTorch build")
 
 
 def fail_second_group_on_rank_1(ctx: RankContext) -> None:

@@ -88,7 +88,7 @@ def test_a_sum_in_place_of_the_mean_is_found_on_every_rank(tmp_path: Path) -> No
     assert row.tensor == "first.weight"
     assert row.largest_difference is not None
     assert row.largest_difference > 1
-    assert "is not the mean of the gradients over ranks: expected" in row.failures[0].text
+    assert "is not the mean of the gradients across ranks: expected" in row.failures[0].text
 
 
 def test_a_gradient_that_is_wrong_on_one_rank_names_that_rank(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_replicas_that_drift_apart_name_tensor_step_and_the_rank_in_the_minority
     row = by_name(world)["replicas-equal"]
     assert row.passed == RankSet([0, 1])
     assert [(m.ranks, m.text) for m in row.failures] == [
-        (RankSet([2]), "second.weight after step 7 is not what most ranks hold")
+        (RankSet([2]), "second.weight after step 7 differs from most ranks")
     ]
     assert (row.tensor, row.facts["first_step"]) == ("second.weight", 7)
     assert row.largest_difference is not None

@@ -77,7 +77,7 @@ def test_a_collective_against_a_backward_is_named_while_the_job_lives(tmp_path: 
     assert [finding["code"] for finding in report["findings"]] == ["COL002"], said
     assert (report["findings"][0]["ranks"], report["job"]["stopped_by"]) == ([1], "ddpdoctor")
     assert report["findings"][0]["where"][0]["line"] == line_of("light.py", "OTHER")
-    assert "rank 0 waits in the backward of DistributedDataParallel" in report["findings"][0]["message"]
+    assert "rank 0 waits in the backward pass of DistributedDataParallel" in report["findings"][0]["message"]
 
 
 @pytest.mark.long

@@ -54,7 +54,7 @@ def test_entry_that_is_not_found_any_more_is_told_where_the_file_was_read() -> N
     states, remarks = review([find(1), find(2), find(3, file="b.py")], [find(1)])
     assert states == ["suppressed"]
     assert len(remarks) == 1
-    assert "COL002, which is not found any more: dist.barrier()" in remarks[0]
+    assert "COL002, which is no longer found: dist.barrier()" in remarks[0]
 
 
 def test_baseline_is_sorted_and_holds_only_what_counts() -> None:

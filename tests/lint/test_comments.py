@@ -54,7 +54,7 @@ def test_comment_hides_the_finding_of_its_statement(text: str) -> None:
     assert finding.suppression is not None
     assert (finding.suppression.by, finding.suppression.reason) == ("comment", "only rank 0 is there")
     assert [each.text for each in remarks] == (
-        ["ignore[COL006] hides nothing: take it out"] if "COL006" in text else []
+        ["ignore[COL006] suppresses nothing; remove it"] if "COL006" in text else []
     )
     assert Finding.from_dict(json.loads(json.dumps(finding.to_dict()))) == finding
 
@@ -62,11 +62,11 @@ def test_comment_hides_the_finding_of_its_statement(text: str) -> None:
 @pytest.mark.parametrize(
     ("comment", "remark"),
     [
-        ("ignore[COL002]", "gives no reason and hides nothing"),
-        ("ignore because", "says no code"),
-        ("ignore[] because", "says no code"),
+        ("ignore[COL002]", "has no reason and is not applied"),
+        ("ignore because", "bare `ignore` is not allowed"),
+        ("ignore[] because", "bare `ignore` is not allowed"),
         ("ignore[COL020] because", "no such code, is it COL0"),
-        ("ignore[COL006] because", "hides nothing: take it out"),
+        ("ignore[COL006] because", "suppresses nothing; remove it"),
     ],
 )
 def test_comment_that_hides_nothing_is_remarked_on(comment: str, remark: str) -> None:

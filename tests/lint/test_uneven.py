@@ -104,7 +104,7 @@ WRONG = {
     "further rounds after a break": (
         "COL002", "warning", "for x in y:\n    dist.all_reduce(x)  # here\n    if dist.get_rank() == 0:\n        break\n",
     ),
-    "other conditions decide too": (
+    "other conditions also decide": (
         "COL002", "warning", "if save and dist.get_rank() == 0:\n    dist.barrier()  # here\n",
     ),
     "a helper known by its name": (
@@ -297,7 +297,7 @@ RIGHT = {
     ),
     "an exception": "if dist.get_rank() == 0 and bad:\n    raise ValueError\ndist.barrier()\n",
     "an expected failure": "if dist.get_rank() == 0:\n    with self.assertRaises(RuntimeError):\n        dist.barrier()\n",
-    "a model that is not wrapped": (
+    "a bare model": (
         "model = DDP(net)\nout = model(x)\nif dist.get_rank() == 0:\n    out = net(x)\n    out.backward()\n"
     ),
     "both sides leave": (
@@ -320,7 +320,7 @@ RIGHT = {
     "a loss that decides only what is printed": (
         "model = DDP(net)\nloss = model(x).sum()\nif loss.item() > 5:\n    print(loss)\nloss.backward()\n"
     ),
-    "a loss of a model that is not wrapped": (
+    "a loss of a bare model": (
         "for x in xs:\n    loss = net(x).sum()\n    if torch.isnan(loss):\n        continue\n    loss.backward()\n"
     ),
     "uneven rounds within a join": (

@@ -234,7 +234,9 @@ def sample_still() -> Report:
     """A job that stands still, of which nobody can be named, as `attach` saw it."""
     reason = "ranks 0-1 wait in all_reduce"
     row = CheckRow("hangs.progress", ("COL009",), "hangs", "unknown", reason, 0.0, "ddpdoctor")
-    verdict = Verdict("unknown", f"too little was seen: hangs.progress could not look ({reason})", None, 0, 1)
+    verdict = Verdict(
+        "unknown", f"not enough evidence: hangs.progress is inconclusive ({reason})", None, 0, 1
+    )
     evidence = Evidence(launch=Launch("attach", nproc=2, world_size=2, backend="none"))
     return make_report(
         evidence, verdict=verdict, rows=(row,), findings=(), invocation=("ddpdoctor", "attach")
@@ -250,10 +252,10 @@ def sample_suppressed() -> Report:
         for each, why in zip(report.findings, by, strict=True)
     )
     remarks = (
-        Remark("ignore[COL002] hides nothing: take it out", "src/a.py", 7),
-        Remark("ignore[COL003] hides nothing: take it out", "b.ipynb", 2, 4),
+        Remark("ignore[COL002] suppresses nothing; remove it", "src/a.py", 7),
+        Remark("ignore[COL003] suppresses nothing; remove it", "b.ipynb", 2, 4),
     )
-    healthy = Verdict("healthy", "healthy · 1 of 1 checks could look · 50 files read", None, 1, 1)
+    healthy = Verdict("healthy", "healthy · 1 of 1 checks ran · 50 files read", None, 1, 1)
     row = replace(report.checks[0], status="pass", reason=None)
     return replace(report, findings=findings, remarks=remarks, verdict=healthy, checks=(row,))
 
@@ -280,7 +282,7 @@ def sample_many(number: int = 1000, files: int = 50) -> Report:
                 Where(nobody, "condition", f"src/part{each % files}.py", each + 1, "step", "if rank == 0:"),
             ),
             evidence=(EvidenceItem("source", "rank == 0 differs with the rank"),),
-            fix=(Fix("move the call out of the test", code="dist.all_reduce(x)"),),
+            fix=(Fix("move the call out of the `if`", code="dist.all_reduce(x)"),),
         )
         for each in range(number)
     )

@@ -68,13 +68,13 @@ def make_page(code: str, name: str, title: str, severity: str = "error") -> Code
     """Return a page such as the docstrings of the checks make."""
     text = f"""What {name} means, in one paragraph of `plain` text.
 
-What it looks for:
+Symptoms:
     Each pair of nodes in both directions, on ports that the kernel chose.
 
     * one attempt per pair and direction,
     * with a limit of 3 seconds.
 
-Why it matters:
+What it means:
     Backends open connections on such ports after the rendezvous.
 
 How it decides:
@@ -99,7 +99,7 @@ PAGES = {
     for page in (
         make_page("NET005", "port-range-blocked", "ephemeral ports between some nodes are blocked"),
         make_page("ENV004", "variables-differ", "a variable that must agree over ranks does not", "warning"),
-        make_page("BKD011", "stage-timed-out", "a stage was cut at its limit"),
+        make_page("BKD011", "stage-timed-out", "a stage was stopped at its limit"),
     )
 }
 

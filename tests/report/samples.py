@@ -82,9 +82,7 @@ def sample_healthy(ranks: int = 4) -> Report:
         details={"cores": 2, "product": ranks * 2},
     )
     looked = sum(row.status == "pass" for row in rows)
-    headline = (
-        f"healthy · {looked} of {len(rows)} checks could look · {ranks} ranks on 1 node, gloo, torch 2.13.0"
-    )
+    headline = f"healthy · {looked} of {len(rows)} checks ran · {ranks} ranks on 1 node, gloo, torch 2.13.0"
     return make_report(
         evidence, verdict=make_verdict("healthy", headline, None, rows), rows=rows, findings=(note,)
     )
@@ -118,7 +116,7 @@ def sample_problems() -> Report:
                 },
                 "bandwidth": {
                     "status": "unreached",
-                    "reason": "ddp was cut",
+                    "reason": "ddp was stopped",
                     "duration_s": None,
                     "started_s": None,
                 },
@@ -167,15 +165,18 @@ def sample_problems() -> Report:
                 ),
             ),
         ),
-        absent={"bandwidth": Absent("ddp was cut at its limit"), "pairs": Absent("ddp was cut at its limit")},
+        absent={
+            "bandwidth": Absent("ddp was stopped at its limit"),
+            "pairs": Absent("ddp was stopped at its limit"),
+        },
     )
     cause = Finding(
         code="BKD011",
         name="stage-timed-out",
         severity="error",
         message=(
-            "Ranks 2 and 3 wait in all_reduce (models/factory.py:88); rank 1 never called it: "
-            "for 30 s it has been in read_shard (models/reader.py:61)."
+            "Ranks 2 and 3 wait in all_reduce (models/factory.py:88); rank 1 never issued it: for 30 s it "
+            "has been in read_shard (models/reader.py:61)."
         ),
         ranks=RankSet([1]),
         victims=RankSet([0, 2, 3]),
@@ -219,11 +220,11 @@ def sample_problems() -> Report:
         {
             "env.variables.agree": ("fail", "OMP_NUM_THREADS is 4 on rank 1 and 1 on the others."),
             "ddp.gradient.mean": ("fail", cause.message),
-            "ddp.replicas.equal": ("unknown", "ddp was cut at its limit"),
-            "ddp.no_sync": ("unknown", "ddp was cut at its limit"),
+            "ddp.replicas.equal": ("unknown", "ddp was stopped at its limit"),
+            "ddp.no_sync": ("unknown", "ddp was stopped at its limit"),
             "ddp.checkpoint.restored": ("error", "ddpdoctor: KeyError: 'weights'"),
-            "prf.bandwidth.expected": ("unknown", "ddp was cut at its limit"),
-            "prf.link.even": ("unknown", "ddp was cut at its limit"),
+            "prf.bandwidth.expected": ("unknown", "ddp was stopped at its limit"),
+            "prf.link.even": ("unknown", "ddp was stopped at its limit"),
         }
     )
     return make_report(
@@ -330,22 +331,18 @@ def sample_nodes(nodes: int = 4, per_node: int = 2) -> Report:
 def sample_unknown() -> Report:
     """Nothing could be looked at; everything that may be null is null."""
     rows = tuple(
-        CheckRow(name, ("NET001",), family, "unknown", "facts was cut at its limit", 0.0, "ddpdoctor")
+        CheckRow(name, ("NET001",), family, "unknown", "facts was stopped at its limit", 0.0, "ddpdoctor")
         for family, names in FAMILIES.items()
         for name in names
     )
-    evidence = Evidence(
-        launch=Launch(), absent={kind: Absent("nobody could look") for kind in ("nodes", "ranks")}
-    )
+    evidence = Evidence(launch=Launch(), absent={kind: Absent("no check ran") for kind in ("nodes", "ranks")})
     return Report(
         version="0.1.0",
         command="check",
         invocation=(),
         started_at="2026-11-20T14:15:03.000000Z",
         duration_s=0.4,
-        verdict=Verdict(
-            "unknown", f"too little was seen; 0 of {len(rows)} checks could look", None, 0, len(rows)
-        ),
+        verdict=Verdict("unknown", f"not enough evidence; 0 of {len(rows)} checks ran", None, 0, len(rows)),
         world=World(0, ()),
         checks=rows,
         findings=(),

@@ -124,7 +124,7 @@ def test_rows_that_no_check_made_are_shown() -> None:
 def test_times_are_rfc_3339_in_utc_with_microseconds() -> None:
     east = timezone(timedelta(hours=2))
     assert format_time(datetime(2026, 11, 20, 16, 15, 3, 7, tzinfo=east)) == "2026-11-20T14:15:03.000007Z"
-    with pytest.raises(ValueError, match="without zone"):
+    with pytest.raises(ValueError, match="without time zone"):
         format_time(datetime(2026, 1, 1))
 
 
@@ -172,11 +172,11 @@ def test_report_survives_being_saved() -> None:
 
 
 @pytest.mark.parametrize(("signal", "exit_code", "status", "line"), [
-    ("SIGINT", 1, "unknown", "ddpdoctor ? interrupted by the user (SIGINT) · nothing had failed · 1 of 1 check"),
-    ("SIGTERM", 1, "unknown", "ddpdoctor ? told to end by SIGTERM · nothing had failed · 1 of 1 check"),
-    ("SIGTERM", 0, "healthy", "ddpdoctor ✓ nothing found · 1 of 1 check"),
-    ("SIGUSR1", 0, "healthy", "ddpdoctor ✓ nothing found · 1 of 1 check"),
-    ("SIGUSR1", 1, "problems", "ddpdoctor ? could not tell"),
+    ("SIGINT", 1, "unknown", "ddpdoctor ? interrupted by the user (SIGINT) · no failure before that · 2 ranks, "),
+    ("SIGTERM", 1, "unknown", "ddpdoctor ? stopped by SIGTERM · no failure before that · 2 ranks, "),
+    ("SIGTERM", 0, "healthy", "ddpdoctor ✓ nothing found · 2 ranks, "),
+    ("SIGUSR1", 0, "healthy", "ddpdoctor ✓ nothing found · 2 ranks, "),
+    ("SIGUSR1", 1, "problems", "ddpdoctor ? inconclusive"),
 ])  # fmt: skip
 def test_job_that_was_interrupted_is_not_called_healthy(
     signal: str, exit_code: int, status: str, line: str

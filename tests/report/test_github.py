@@ -110,10 +110,10 @@ def test_silence_is_not_taken_for_health() -> None:
     (healthy, note) = read(sample_healthy())
     assert (healthy.name, healthy.message[:9], note.name) == ("notice", "healthy ·", "notice")
     (unknown,) = read(sample_unknown())
-    assert (unknown.name, unknown.properties["title"]) == ("warning", "ddpdoctor could not tell")
+    assert (unknown.name, unknown.properties["title"]) == ("warning", "ddpdoctor: inconclusive")
     (still,) = read(sample_still())
     assert (still.properties["title"], still.message) == (
-        "ddpdoctor: stands still",
+        "ddpdoctor: hang, root cause not determined",
         "Ranks 0-1 wait in all_reduce.",
     )
     (failed,) = read(SAMPLES["error"]())
@@ -138,12 +138,12 @@ def test_remarks_stand_at_their_lines() -> None:
     assert verdict.message.startswith("healthy")
     assert first.properties == {"file": "src/a.py", "title": "ddpdoctor", "line": "7"}
     assert second.properties == {"file": "b.ipynb", "title": "ddpdoctor"}
-    assert second.message == "cell 4: ignore[COL003] hides nothing: take it out"
+    assert second.message == "cell 4: ignore[COL003] suppresses nothing; remove it"
     text = GithubRenderer().render(sample_suppressed(), RenderOptions())
-    assert "ddpdoctor: 0 findings, not counted 2 by baseline, 1 by comment; " in text
+    assert "ddpdoctor: 0 findings, suppressed 2 by baseline, 1 by comment; " in text
 
 
 def test_no_more_annotations_than_github_keeps() -> None:
     text = GithubRenderer().render(sample_many(), RenderOptions())
     assert len(read(sample_many())) == SHOWN
-    assert re.search(r"^ddpdoctor: 1,000 findings, 50 shown; 1 of 1 check could look$", text, re.MULTILINE)
+    assert re.search(r"^ddpdoctor: 1,000 findings, 50 shown; 1 of 1 checks ran$", text, re.MULTILINE)

@@ -127,10 +127,10 @@ def test_healthy_is_only_said_with_the_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("unknown", "Could not tell"), ("error", "ddpdoctor failed"), ("healthy", "Healthy")]
+    ("name", "words"), [("unknown", "Inconclusive"), ("error", "ddpdoctor failed"), ("healthy", "Healthy")]
 )
 def test_each_status_has_its_word(name: str, words: str) -> None:
-    others = {"Could not tell", "ddpdoctor failed", "Healthy", "Problem found"} - {words}
+    others = {"Inconclusive", "ddpdoctor failed", "Healthy", "Problem found"} - {words}
     text = Tree(render(SAMPLES[name]())).text
     assert words in text
     assert not any(other in text for other in others)
@@ -146,8 +146,8 @@ def test_finding_shows_all_that_it_must() -> None:
         "TimeoutError: no answer",
         "rank1.err:42",
         "ddpdoctor check --nproc 4 --model models.factory:build --timeout 300",
-        "About BKD011 stage-timed-out: a stage was cut at its limit",
-        "What it looks for",
+        "About BKD011 stage-timed-out: a stage was stopped at its limit",
+        "Symptoms",
         "consequence",
     ):
         assert words in text, words
@@ -163,7 +163,7 @@ def test_figures_that_cannot_be_drawn_are_still_told() -> None:
 def test_stacks_errors_and_exits_of_a_stage_are_shown() -> None:
     text = Tree(render(sample_problems())).text
     for words in (
-        "cut at its limit",
+        "stopped at its limit",
         "ranks 1-3 did not finish",
         "models/reader.py:61 read_shard",
         "RuntimeError: Connection closed by peer [127.0.0.1]:41231",

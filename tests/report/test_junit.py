@@ -87,8 +87,8 @@ def test_verdict_is_green_only_for_a_healthy_report() -> None:
     unknown = read(sample_unknown())
     assert isinstance(unknown["verdict"]["verdict"], junitparser.Error)
     assert isinstance(unknown["network"]["net.port.free"], junitparser.Skipped)
-    assert unknown["network"]["net.port.free"].message == "could not look: facts was cut at its limit"
-    silent = Verdict("problems", "the job failed (exit code 1), and nothing shows why", None, 1, 1)
+    assert unknown["network"]["net.port.free"].message == "inconclusive: facts was stopped at its limit"
+    silent = Verdict("problems", "the job failed (exit code 1), and the root cause is unknown", None, 1, 1)
     failed = read(replace(sample_healthy(), verdict=silent))["verdict"]["verdict"]
     assert isinstance(failed, junitparser.Failure)
 
@@ -144,7 +144,7 @@ def test_finding_of_no_check_is_not_lost() -> None:
 def test_what_is_not_counted_fails_no_case_and_is_told() -> None:
     root = ElementTree.fromstring(render(sample_suppressed()).encode())
     assert root.get("failures") == "0"
-    assert [each.text for each in root.iter("system-out")] == ["not counted: 2 by baseline, 1 by comment"]
+    assert [each.text for each in root.iter("system-out")] == ["suppressed: 2 by baseline, 1 by comment"]
 
 
 def test_characters_that_xml_cannot_hold_become_visible() -> None:

@@ -74,7 +74,7 @@ def test_finding_becomes_a_result_with_rule_place_and_help() -> None:
     assert "fix: Give the socket a time-out" in result["message"]["text"]
     rule = run["tool"]["driver"]["rules"][result["ruleIndex"]]
     assert (rule["id"], rule["name"]) == ("BKD011", "StageTimedOut")
-    assert rule["shortDescription"]["text"] == "a stage was cut at its limit"
+    assert rule["shortDescription"]["text"] == "a stage was stopped at its limit"
     assert "### Fix\n\nOpen the range:\n\n```\nsysctl net" in rule["help"]["markdown"]
     assert result["properties"]["ranks"] == "1"
     assert result["properties"]["victims"] == "0,2-3"
@@ -122,7 +122,7 @@ def test_flow_through_source_says_what_each_line_does() -> None:
     report = replace(report, findings=(replace(finding, details={"way": "if", "operation": "all_reduce"}),))
     (flow,) = read(report)["results"][0]["codeFlows"][0]["threadFlows"]
     words = [step["location"]["message"]["text"] for step in flow["locations"]]
-    assert words == ["only some ranks come in", "not all ranks come here"]
+    assert words == ["only some ranks enter", "not all ranks reach this"]
 
 
 def test_finding_without_a_place_in_source_has_a_file_all_the_same() -> None:
@@ -179,7 +179,7 @@ def test_what_could_not_look_is_said_and_withdrawn_findings_are_not() -> None:
     run = read(SAMPLES["unknown"]())
     (note,) = run["invocations"][0]["toolExecutionNotifications"]
     assert note["level"] == "warning"
-    assert "23 of 23 checks could not look: facts was cut" in note["message"]["text"]
+    assert "23 of 23 checks are inconclusive: facts was stopped" in note["message"]["text"]
     report = sample_problems()
     withdrawn = replace(report, findings=tuple(replace(f, state="withdrawn") for f in report.findings))
     assert read(withdrawn)["results"] == []
@@ -190,7 +190,7 @@ def test_what_the_user_has_told_not_to_count_is_told_and_no_result() -> None:
     run = read(sample_suppressed())
     assert run["results"] == []
     (note,) = run["invocations"][0]["toolExecutionNotifications"]
-    assert note["message"]["text"] == "findings that are not counted: 2 by baseline, 1 by comment"
+    assert note["message"]["text"] == "findings that are suppressed: 2 by baseline, 1 by comment"
     remarks = run["invocations"][0]["toolConfigurationNotifications"]
     places = [each["locations"][0]["physicalLocation"] for each in remarks]
     assert [place["artifactLocation"]["uri"] for place in places] == ["src/a.py", "b.ipynb"]

@@ -82,7 +82,7 @@ def test_a_thousand_ranks_fold_to_a_handful_of_lines() -> None:
 
 
 def test_ranks_whose_stacks_are_unknown_have_no_tree() -> None:
-    blind = Stand(0, 1000, state="D", note="py-spy may not", watched=False)
+    blind = Stand(0, 1000, state="D", note="py-spy has no permission", watched=False)
     text = show(look(blind))
     assert "stacks" not in text
     assert "uninterruptible" in text
@@ -92,16 +92,21 @@ def test_who_moves_and_who_waits_is_said() -> None:
     busy = replace(reads(1), state="R")
     still = replace(reads(2), frames_before=reads(2).frames)
     alike = replace(waits(0), frames_before=waits(0).frames)
-    assert describe_movement(look(alike, busy)) == "rank 1 moved; rank 0 waited meanwhile, for 43 s so far"
+    assert (
+        describe_movement(look(alike, busy))
+        == "rank 1 made progress; rank 0 waited meanwhile, for 43 s so far"
+    )
     assert describe_movement(look(alike, busy, still)).endswith("; rank 2 did not")
-    assert describe_movement(look(reads(0), reads(1))) == "all 2 ranks moved"  # other lines than before
-    assert describe_movement(look(alike, replace(alike, rank=1))) == "all 2 ranks get on"
+    assert (
+        describe_movement(look(reads(0), reads(1))) == "both ranks made progress"
+    )  # other lines than before
+    assert describe_movement(look(alike, replace(alike, rank=1))) == "both ranks are making progress"
 
 
 def test_a_rank_in_backward_is_not_said_to_be_outside_of_every_call() -> None:
     engine = Frame("/venv/lib/python3.11/site-packages/torch/autograd/graph.py", 869, "_engine_run_backward")
     text = show(look(waits(0), replace(reads(1), frames=(engine, STEP, MAIN))))
-    assert "rank 1: in backward, sleeping" in text
+    assert "rank 1: in the backward pass, sleeping" in text
 
 
 def test_what_run_puts_into_a_process_is_no_line_of_the_users() -> None:
@@ -124,7 +129,7 @@ def test_a_rank_that_spins_in_a_call_waits_whatever_it_uses() -> None:
     spins = waits(0)
     spins = replace(spins, frames_before=spins.frames, state="R", cpu_share=1.0, watched=True)
     computes = replace(reads(1), state="R", cpu_share=1.0)
-    assert describe_movement(look(spins, computes)).startswith("rank 1 moved")
+    assert describe_movement(look(spins, computes)).startswith("rank 1 made progress")
 
 
 def test_native_frames_end_the_stack_and_fold_over_ranks() -> None:

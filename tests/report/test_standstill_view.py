@@ -89,7 +89,10 @@ def test_a_rank_that_made_fewer_calls_has_an_empty_cell() -> None:
 def test_the_ladder_says_what_was_known_when() -> None:
     view = view_standstill(make_evidence(2), Caps())
     assert view is not None
-    assert [row[1] for row in view.ladder] == ["suspected", "proved: nobody of them can go on"]
+    assert [row[1] for row in view.ladder] == [
+        "suspected",
+        "deadlock proven: none of these ranks can make progress",
+    ]
 
 
 def test_a_thousand_ranks_are_a_few_lanes() -> None:

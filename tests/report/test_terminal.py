@@ -20,7 +20,7 @@ from tests.report.extremes import sample_many, sample_still
 GOLD = Path(__file__).parent / "gold"
 
 CAUSE = Finding(
-    "Ranks 0, 2 and 3 wait in all_reduce; rank 1 on node-0 never called it: for 43 s it has been in read_shard.",
+    "Ranks 0, 2 and 3 wait in all_reduce; rank 1 on node-0 never issued it: for 43 s it has been in read_shard.",
     ranks=RankSet([1]),
     victims=RankSet([0, 2, 3]),
     where=(
@@ -98,7 +98,7 @@ def find_slow(evidence: Evidence) -> Iterable[Finding]:
 def find_cut(evidence: Evidence) -> Iterable[Finding]:
     """Cut."""
     if evidence.extra.get("stalled"):
-        yield Finding("Stage collectives was cut after 30 s.", fix=(Fix("raise the limit"),))
+        yield Finding("Stage collectives was stopped after 30 s.", fix=(Fix("raise the limit"),))
 
 
 @check(
@@ -148,7 +148,7 @@ def skip_gpu(evidence: Evidence, *, variant: int) -> Iterable[Finding]:
 def cannot_look(evidence: Evidence) -> Iterable[Finding]:
     """Blind."""
     if evidence.extra.get("blind"):
-        raise CannotLook("stage ddp was cut")
+        raise CannotLook("stage ddp was stopped")
     return ()
 
 
@@ -201,19 +201,24 @@ def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
 def test_verdict_is_first_and_the_one_next_command_last() -> None:
     lines = render(sample("stalled", "slow")).splitlines()
     assert lines[0].startswith("ddpdoctor ✖ X-a-001 rank-stalled")
-    assert lines[-1] == "  next: ddpdoctor explain X-a-001"
+    assert lines[-2:] == [
+        "  next: ddpdoctor explain X-a-001",
+        "  5 of 8 checks ran (3 skipped; -v shows why)",
+    ]
     assert sum("next:" in line for line in lines) == 1
 
 
 def test_victims_are_one_line_and_consequences_are_not_causes() -> None:
     text = render(sample("stalled"))
-    assert "victims  ranks 0, 2-3: not the cause" in text
-    assert "follows  X-a-003 stage-timed-out: Stage collectives was cut after 30 s." in text
+    assert "affected ranks 0, 2-3 (not the cause)" in text
+    assert "follows  X-a-003 stage-timed-out: Stage collectives was stopped after 30 s." in text
     assert "✖ X-a-003" not in text
 
 
 def test_skips_are_counted_with_their_reasons() -> None:
-    assert "3 skipped: no GPU" in render(sample())
+    assert "3 skipped; -v shows why" in render(sample())
+    assert "3 skipped: no GPU" not in render(sample())
+    assert "3 skipped: no GPU" in render(sample(), verbosity=1)
 
 
 def test_unreached_stages_are_one_reason_and_long_ones_are_cut() -> None:
@@ -225,13 +230,13 @@ def test_unreached_stages_are_one_reason_and_long_ones_are_cut() -> None:
         for row, reason in zip(report.checks, reasons, strict=False)
     )
     text = " ".join(render(replace(report, checks=rows)).split())
-    assert "3 could not look: 2 the run ended in stage rendezvous: xxx" in text
+    assert "3 inconclusive: 2 the run ended in stage rendezvous: xxx" in text
     assert "x…, 1 not selected" in text
 
 
 def test_could_not_look_is_never_shown_as_fine() -> None:
     text = render(sample("blind"))
-    assert "1 could not look: stage ddp was cut" in text
+    assert "1 inconclusive: stage ddp was stopped" in text
     family = next(line for line in text.splitlines() if line.startswith("  ddp "))
     assert "? 1" in family
     assert "✓" not in family
@@ -333,8 +338,8 @@ def test_what_the_watcher_left_out_is_told_with_verbose() -> None:
     quiet, told = (
         TextRenderer().render(report, RenderOptions(width=120, verbosity=level)) for level in (0, 1)
     )
-    assert "not looked at" not in quiet
-    assert "not looked at rank 1: the step is compiled" in told
+    assert "not sampled" not in quiet
+    assert "not sampled rank 1: the step is compiled" in told
 
 
 def test_severity_that_nobody_knows_is_shown_as_it_is() -> None:
@@ -347,6 +352,6 @@ def test_severity_that_nobody_knows_is_shown_as_it_is() -> None:
 
 def test_job_of_which_nobody_can_be_named_is_told_apart_from_a_failure_of_ours() -> None:
     still = sample_still()
-    assert "? stands still" in TextRenderer().render(still, RenderOptions())
+    assert "? hang, root cause not determined" in TextRenderer().render(still, RenderOptions())
     broken = replace(still, verdict=replace(still.verdict, status="error"))
     assert "? failed" in TextRenderer().render(broken, RenderOptions())

@@ -52,7 +52,7 @@ def view(evidence: Evidence, caps: Caps | None = None) -> TimedView:
 def test_a_step_is_parted_and_adds_up() -> None:
     found = view(world([rank(0, 0.0), rank(1, 0.05, data=0.05)]))
     words = [each for _, each in found.legend]
-    assert words == ["data", "forward", "backward", "reduction not hidden", "optimizer", "other Python"]
+    assert words == ["data", "forward", "backward", "exposed communication", "optimizer", "other Python"]
     first, second = found.rows
     assert first.step == "100 ms"
     # The 70 ms from a backward on hold two reductions that take 30 ms each, and twice 2 ms of Python behind it.
@@ -60,14 +60,14 @@ def test_a_step_is_parted_and_adds_up() -> None:
         "data": "0 s",
         "forward": "20 ms",
         "backward": "6 ms",
-        "reduction not hidden": "60 ms",
+        "exposed communication": "60 ms",
         "optimizer": "9 ms",
         "other Python": "5 ms",
     }
     assert (first.late, second.late) == ("0 s", "50 ms")
     widths = [float(each) for each in re.findall(r'width="([\d.]+)" height="6" class="p-', second.bar)]
     assert 99 < sum(widths) < 101  # the longest fills the line
-    assert "A usual step takes 125 ms" in found.summary
+    assert "A median step takes 125 ms" in found.summary
 
 
 def test_lags_are_coloured_by_their_part_of_a_step() -> None:
@@ -76,7 +76,7 @@ def test_lags_are_coloured_by_their_part_of_a_step() -> None:
     drawn = {css: path.count("M") for path, css in re.findall(r'<path d="([^"]*)" class="(q\d)"', found.lags)}
     assert drawn == {"q5": 32, "q0": 32, "q1": 32}
     assert "step 128" in found.lags
-    assert "The latest, in the median: rank 1 150 ms, rank 2 30 ms and rank 0 0 s" in found.lags
+    assert "Largest median lag: rank 1 150 ms, rank 2 30 ms and rank 0 0 s" in found.lags
 
 
 def test_nothing_is_drawn_of_what_is_not_known() -> None:
@@ -146,7 +146,7 @@ def test_what_hides_of_a_reduction_is_drawn_for_each_node() -> None:
     ]
     first, second = view_overlaps(dataclasses.replace(base, training=tuple(nodes)), Caps())
     assert first.host != second.host
-    assert "takes 40 ms, of which 75% hides behind the backward" in first.said
+    assert "takes 40 ms, of which 75% overlaps with the backward pass" in first.said
     assert [(name, begin, end) for name, _, begin, end in first.rows] == [
         ("backward", "0 s", "60 ms"),
         ("reduction", "30 ms", "70 ms"),

@@ -67,4 +67,4 @@ def test_many_ranks_and_looks_are_folded_and_what_is_left_out_is_said() -> None:
     view = view_trained(made.evidence(), caps)
     assert view is not None
     assert len(view.steps[-1].parameters.text) < 80
-    assert "looks at replicas: 40 of 59 shown" in caps.notes
+    assert "snapshots of replicas: 40 of 59 shown" in caps.notes

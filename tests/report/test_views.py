@@ -155,7 +155,7 @@ def test_node_notes_warn_of_leftovers_and_name_errors() -> None:
     report = replace(sample_healthy(), evidence=Evidence(nodes=(node,)))
     report = replace(report, world=replace(report.world, nodes=(Node("h", RankSet([0])),)))
     (view,) = view_world(report, Caps()).nodes
-    assert view.notes == (("own name: no address", True), ("1 process left by earlier jobs", True))
+    assert view.notes == (("own host name: no address", True), ("1 process left by earlier jobs", True))
     assert view.devices == ("2 × A", "B")
     assert dict(view.facts)["Route to master"] == "10.9.9.9"
     assert dict(view.facts)["RDMA"] == "mlx5_0"
@@ -259,8 +259,8 @@ def test_backends_and_collectives_say_how_they_ended() -> None:
     )
     view = view_results(evidence, 2, Caps())
     assert [(each.name, each.status, each.words) for each in view.backends] == [
-        ("gloo", "pass", "works on all 2 ranks with tensors on cpu"),
-        ("mpi", "skipped", "not built into this torch"),
+        ("gloo", "pass", "works on both ranks with tensors on cpu"),
+        ("mpi", "skipped", "not in this PyTorch build"),
         ("nccl", "skipped", "no GPU"),
         ("ucc 1.2", "skipped", "not tried"),
     ]
@@ -271,14 +271,14 @@ def test_backends_and_collectives_say_how_they_ended() -> None:
         ["none", "none", "skipped"],
     ]
     assert view.grid.unsupported == (("no", "gather, nccl int8"),)
-    assert dict(view.models[0].facts)["Static graph holds"] == "could not be told"
+    assert dict(view.models[0].facts)["Static graph possible"] == "could not be determined"
 
 
 def test_headline_is_left_as_it_is_but_for_what_is_said_beside_it() -> None:
     report = sample_problems()
     verdict = replace(report.verdict, headline="node-a: wrong")
     assert build_view(replace(report, verdict=verdict), RenderOptions()).verdict.headline == "node-a: wrong"
-    unknown = replace(verdict, status="unknown", headline="too little; 18 of 23 checks could look")
+    unknown = replace(verdict, status="unknown", headline="too little; 18 of 23 checks ran")
     assert build_view(replace(report, verdict=unknown), RenderOptions()).verdict.headline == "Too little"
 
 

@@ -259,7 +259,7 @@ def test_attach(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     variables = {f"NCCL_NOTE_{n}": form.text for n, form in enumerate(FORMS)}
     with start_job(place, 2, {1: "read"}, world=None, **variables) as job:
         if not take_stacks([job[0].pid])[job[0].pid].frames:
-            pytest.skip("py-spy may not read processes here")
+            pytest.skip("py-spy has no permission to read processes here")
         printed = call(
             capsys, "attach", str(job[0].pid), "--run-dir", str(tmp_path / "kept"), *every_format(out)
         )

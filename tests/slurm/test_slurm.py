@@ -102,7 +102,7 @@ def test_report_is_written_before_slurm_kills(cluster: Cluster, tmp_path: Path, 
         cluster.run(["scancel", job.name.removeprefix("slurm-").partition(".")[0]], folder)
     result = step.wait(LIMIT_S)
     assert count_verdicts(result.stderr) == 1, result.describe()
-    assert "told to end by SIGTERM" in result.stderr
+    assert "stopped by SIGTERM" in result.stderr
     report = read_report(folder)
     assert report["verdict"]["code"] is None
     assert len(report["evidence"]["processes"]) == 2
@@ -166,7 +166,7 @@ PartitionName=high Nodes=ALL PriorityTier=10 OverSubscribe=NO PreemptMode=OFF"""
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("mode", "grace", "why"),
-    [("REQUEUE", 0, "Slurm queued the job again"), ("CANCEL", 20, "Slurm preempted the job")],
+    [("REQUEUE", 0, "Slurm requeued the job"), ("CANCEL", 20, "Slurm preempted the job")],
 )
 def test_preemption_is_said_and_the_second_attempt_stands_by_itself(
     tmp_path: Path, mode: str, grace: int, why: str
@@ -193,7 +193,7 @@ def test_preemption_is_said_and_the_second_attempt_stands_by_itself(
         while cluster.run(["squeue", "-h", "-j", "1"], folder).stdout.strip() and time.monotonic() < end:
             time.sleep(0.5)
     said = (folder / "out").read_text()
-    assert f"told to end by SIGTERM: {why}" in " ".join(said.split()), said
+    assert f"stopped by SIGTERM: {why}" in " ".join(said.split()), said
     assert read_report(folder, "slurm-1.0")["verdict"]["status"] == "unknown"
     again = sorted(path.name for path in (folder / "ddpdoctor-runs").glob("*restart*"))
     assert again == (["slurm-1.0-restart-1"] if mode == "REQUEUE" else [])

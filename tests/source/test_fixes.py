@@ -87,19 +87,22 @@ def test_first_rank_alone_saves(before: bytes, after: bytes) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (b"import torch\ns = torch.load(p)\ntorch.save(s, p)\n", "is used in this one too"),
-        (b"import torch\ntorch.save(s, p)\nshutil.copyfile(p, q)\n", "is used in this one too"),
-        (b"import torch\ntorch.save(s, f=p)\nos.replace(a, b)\n", "is used in this one too"),
-        (b"import torch\ntorch.save(s, p + 'x')\nkeep(name=p + 'x')\n", "is used in this one too"),
+        (b"import torch\ns = torch.load(p)\ntorch.save(s, p)\n", "is also used in this function"),
+        (b"import torch\ntorch.save(s, p)\nshutil.copyfile(p, q)\n", "is also used in this function"),
+        (b"import torch\ntorch.save(s, f=p)\nos.replace(a, b)\n", "is also used in this function"),
+        (b"import torch\ntorch.save(s, p + 'x')\nkeep(name=p + 'x')\n", "is also used in this function"),
         (b"import torch\ntorch.save(gather(s), p)\n", "is computed there"),
-        (b"import torch\nfrom torch.distributed.fsdp import x\ntorch.save(s, p)\n", "spread over the ranks"),
+        (
+            b"import torch\nfrom torch.distributed.fsdp import x\ntorch.save(s, p)\n",
+            "sharded across the ranks",
+        ),
         (b"import torch\nx = 1; torch.save(s, p)\n", "shares its line"),
         (b"import torch\ntorch.save(s, p); x = 1\n", "shares its line"),
         (b"import torch\nif x: torch.save(s, p)\n", "shares its line"),
-        (b"import torch\ntorch.save(s, '''a\nb''')\n", "several lines"),
-        (b"from torch import save\nsave(s, p)\n", "no name of its own"),
-        (b"import torch\ndef f(torch):\n    torch.save(s, p)\n", "no name of its own"),
-        (b"import torch\nx = torch.save(s, p)\n", "in a way that is not edited"),
+        (b"import torch\ntorch.save(s, '''a\nb''')\n", "multi-line string"),
+        (b"from torch import save\nsave(s, p)\n", "not imported under a name"),
+        (b"import torch\ndef f(torch):\n    torch.save(s, p)\n", "not imported under a name"),
+        (b"import torch\nx = torch.save(s, p)\n", "a form that --fix does not edit"),
     ],
 )
 def test_what_others_may_need_is_left_to_all(text: bytes, reason: str) -> None:

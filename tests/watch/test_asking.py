@@ -86,7 +86,7 @@ def test_only_the_owner_can_find_the_socket_and_it_goes_with_the_run(
 
 
 def test_before_there_are_ranks_it_says_so(directory: RunDirectory, reception: Reception) -> None:
-    with pytest.raises(DoctorError, match="no rank has made a process group yet"):
+    with pytest.raises(DoctorError, match="no rank has created a process group yet"):
         ask_for_look(directory.path)
 
 
@@ -95,7 +95,7 @@ def test_a_signal_asks_in_a_thread_and_the_path_is_told(
 ) -> None:
     reception.take_later()
     wait_for(lambda: told, "it is told that there is nothing to look at")
-    assert told == ["no look was taken: no rank has made a process group yet"]
+    assert told == ["no snapshot was saved: no rank has created a process group yet"]
     add_rank(directory)
     reception.take_later()
     wait_for(lambda: len(told) == 2, "a look is taken")
@@ -110,7 +110,7 @@ def test_a_look_is_given_up_when_the_job_ends(
     time.sleep(0.1)
     reception.close()
     wait_for(lambda: told, "the look is given up, or was ready just before")
-    assert told[0].startswith(("no look was taken: the job has ended", "looked: "))
+    assert told[0].startswith(("no snapshot was saved: the job has ended", "looked: "))
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b'{"ask": "everything"}', b"\xff", b'{"ask":'])
@@ -140,10 +140,10 @@ def test_a_control_file_of_anybody_is_not_trusted(tmp_path: Path, text: str) -> 
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
-        (b'{"look": "../../etc/passwd"}', "took no look"),
-        (b'{"look": ""}', "took no look"),
-        (b"[" * 2000, "could not be asked"),
-        (b"[" * 1_000_000, "could not be asked"),
+        (b'{"look": "../../etc/passwd"}', "saved no snapshot"),
+        (b'{"look": ""}', "saved no snapshot"),
+        (b"[" * 2000, "could not be reached"),
+        (b"[" * 1_000_000, "could not be reached"),
     ],
 )
 def test_an_answer_is_nothing_but_the_name_of_a_look(tmp_path: Path, said: bytes, problem: str) -> None:

@@ -125,4 +125,4 @@ def test_lines_are_read_in_the_containers_own_root(pod: tuple[int, Path], tmp_pa
     assert ("train.py", "dist.all_reduce(torch.ones(2))  # waits") in lines
     refused = attach(pid, tmp_path)
     assert refused.returncode == 3, refused.stdout
-    assert "give this container SYS_PTRACE" in refused.stderr
+    assert "grant this container SYS_PTRACE" in refused.stderr

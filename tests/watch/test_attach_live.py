@@ -87,13 +87,13 @@ def test_spawned_ranks_that_hang_are_found_and_named(tmp_path: Path) -> None:
     try:
         wait_for(lambda: ready(out) or job.poll() is not None, "both ranks are there")
         if not take_stacks([job.pid])[job.pid].frames:
-            pytest.skip("py-spy may not read processes here")
+            pytest.skip("py-spy has no permission to read processes here")
         code, report, err = attach(tmp_path, str(job.pid))
     finally:
         os.killpg(job.pid, signal.SIGKILL)
         job.wait()
     assert code == 1, err
-    assert "numbered in the order in which they were started" in err
+    assert "numbered in the order in which their processes started" in err
     first = report["findings"][0]
     assert (first["code"], first["ranks"], first["victims"], first["confidence"]) == (
         "COL009",
@@ -116,7 +116,7 @@ def test_a_live_run_is_looked_at_and_goes_on(tmp_path: Path) -> None:
     try:
         wait_for(lambda: ready(out) or job.poll() is not None, "both ranks are there")
         _, report, err = attach(tmp_path, str(run), "--dump")
-        assert f"the look is kept in {run}/looks/asked-0001.json; the job goes on" in err
+        assert f"snapshot saved in {run}/looks/asked-0001.json; the job is still running" in err
         (look,) = report["evidence"]["standstills"]
         waiting = look["stands"][0]
         assert (waiting["rank"], waiting["call"]["op"], waiting["watched"]) == (0, "all_reduce", True)
@@ -137,4 +137,4 @@ def test_a_live_run_is_looked_at_and_goes_on(tmp_path: Path) -> None:
     ] == []
     code, _, err = attach(tmp_path, str(run), "--dump")
     assert code == 3
-    assert "no live run is to be asked" in err
+    assert "there is no live run" in err

@@ -121,7 +121,7 @@ def test_a_suspicion_is_withdrawn_when_the_rank_moves(tmp_path: Path) -> None:
     done, report = doctor(tmp_path, SLEEPER.format(seconds=12), "--stall-after", "3")
     assert done.returncode == 0, done.stderr
     assert "suspected after" in done.stderr
-    assert "stall cleared: the ranks are moving again" in done.stderr
+    assert "stall cleared: the job is making progress again" in done.stderr
     assert report["verdict"]["status"] == "healthy"
     withdrawn = [each for each in report["findings"] if each["code"] == "COL009"]
     assert [each["state"] for each in withdrawn] == ["withdrawn"]

@@ -99,7 +99,7 @@ def test_no_place_of_a_run_holds_the_reader_up(run: Path, place: str, kind: str)
 def test_only_ordinary_files_are_opened(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "device").symlink_to("/dev/zero")
-    with pytest.raises(OSError, match="no ordinary file"):
+    with pytest.raises(OSError, match="not a regular file"):
         open_regular(tmp_path / name)
 
 

@@ -106,7 +106,7 @@ def test_a_very_long_message_is_bounded_at_both_ends(tmp_path: Path) -> None:
     message = raised(tmp_path, "raise ValueError('begin' + 'x' * 50_000_000 + 'end')")["message"]
     assert message.startswith("begin")
     assert message.endswith("end")
-    assert "characters left out" in message
+    assert "characters omitted" in message
     assert len(message) < 20_000
 
 

@@ -162,7 +162,7 @@ def test_a_failure_of_the_view_is_said_once_and_the_view_goes(terminal: tuple[in
     wait_for(lambda: told, "the failure was said")
     wait_for(lambda: not view._thread.is_alive(), "the thread has ended")
     view.close()
-    assert told == ["the live view has ended: KeyError: 'a defect'; the job goes on"]
+    assert told == ["the live view has ended: KeyError: 'a defect'; the job continues"]
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(9, 80), (24, 49), (0, 0)])
@@ -258,7 +258,7 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_one_hint(
     monkeypatch.setenv("TERM", term)
     assert make_some_view(tmp_path, view_options()) is None
     assert capsys.readouterr().err == (
-        f"ddpdoctor: --live draws nothing here: the terminal cannot move its cursor (TERM={term})\n"
+        f"ddpdoctor: --live is not shown: the terminal does not support cursor movement (TERM={term})\n"
     )
 
 
@@ -288,4 +288,4 @@ def test_the_view_is_on_stderr_or_else_on_stdout(
 def test_it_is_refused_where_nothing_is_watched(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     script = write(tmp_path, "print(1)")
     assert main(["run", "--live", "--no-watch", str(script)]) == 2
-    assert "--no-watch leaves nothing to see" in capsys.readouterr().err
+    assert "cannot be combined with --no-watch" in capsys.readouterr().err

@@ -102,8 +102,8 @@ def test_frames_are_taken_down_to_the_innermost_line_of_python(
     ("output", "problem"),
     [
         ("echo 'Collecting stack traces from native extensions (`--native`) is not supported on your platform.' >&2; "
-         "exit 1", "py-spy takes no native frames on this machine"),
-        ("echo \"error: unexpected argument '--native' found\" >&2; exit 2", "py-spy takes no native frames on this"),
+         "exit 1", "py-spy cannot sample native frames on this machine"),
+        ("echo \"error: unexpected argument '--native' found\" >&2; exit 2", "py-spy cannot sample native frames on this"),
         ("echo 'Permission Denied: Try running again with elevated permissions' >&2; exit 1", "SYS_PTRACE"),
         ("echo 'Error: no such process' >&2; exit 1", "Error: no such process"),
         ("echo '[]'", "nothing readable"),

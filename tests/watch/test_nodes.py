@@ -379,6 +379,6 @@ def test_desk_that_cannot_listen_says_so(run: RunDirectory) -> None:
     desk = Desk(run, Split((), (), ("train.py",)))
     guard = Guard()
     companions = Companions(guard)
-    assert companions.begin("what other nodes saw", lambda: desk) is None
+    assert companions.begin("evidence of other nodes", lambda: desk) is None
     companions.close()
-    assert [text.partition(":")[0] for text in companions.lost] == ["what other nodes saw"]
+    assert [text.partition(":")[0] for text in companions.lost] == ["evidence of other nodes"]

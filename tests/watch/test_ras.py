@@ -150,7 +150,7 @@ def test_nobody_at_the_usual_place_is_nothing_and_elsewhere_is_said(
     at(free)
     answer = ras.ask_ras(look(), tmp_path)
     assert answer is not None
-    assert answer.note == "nobody listens there"
+    assert answer.note == "nothing is listening there"
     monkeypatch.setattr(ras, "DEFAULT", free)
     assert ras.ask_ras(look(), tmp_path) is None
 
@@ -158,9 +158,9 @@ def test_nobody_at_the_usual_place_is_nothing_and_elsewhere_is_said(
 @pytest.mark.parametrize(
     ("sent", "words"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not answer as NCCL's RAS service"),
-        (b"", "it ended the connection"),
-        (HELLO + b"NO\n", "did not take a time limit"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not answer like NCCL's RAS service"),
+        (b"", "it closed the connection"),
+        (HELLO + b"NO\n", "did not accept a time limit"),
     ],
 )
 def test_whoever_answers_otherwise_is_left_alone(

@@ -45,7 +45,7 @@ def test_a_hang_in_backward_names_the_bucket_and_keeps_what_the_recorders_hold(t
     assert done.returncode == 1
     first = report["findings"][0]
     assert (first["code"], first["ranks"], first["victims"]) == ("COL009", [1], [0])
-    assert "in the backward of DistributedDataParallel, in bucket all_reduce #" in first["message"]
+    assert "in the backward pass of DistributedDataParallel, in bucket all_reduce #" in first["message"]
     assert {place["line"] for place in first["where"]} >= {
         line_of(script, "# sleeps"),
         line_of(script, "# waits"),

@@ -140,7 +140,7 @@ def test_a_recorder_that_holds_nothing_says_so(servers: Servers) -> None:
     )
     (problem,) = servers.problems()
     assert problem is not None
-    assert "holds no collective" in problem
+    assert "contains no collective" in problem
 
 
 def test_an_answer_without_end_is_given_up(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,5 +237,5 @@ def test_what_cannot_be_kept_is_said(servers: Servers) -> None:
     (servers.run / "recorder").write_text("in the way")
     (problem,) = servers.problems()
     assert problem is not None
-    assert "could not be kept" in problem
+    assert "could not be saved" in problem
     assert os.listdir(servers.private)

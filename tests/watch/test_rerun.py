@@ -118,9 +118,9 @@ def test_a_pipe_on_stdin_cannot_be_read_again(tmp_path: Path) -> None:
     ended = finish(process, tmp_path)
     assert ended.code == 1
     finding = report_of(tmp_path)["findings"][0]
-    assert "it was not run again: standard input is a pipe" in finding["message"]
+    assert "it was not rerun: stdin is a pipe" in finding["message"]
     assert finding["where"][0]["line"] == line_of(tmp_path, "REPORTED")
-    assert b"standard input cannot be read twice" in ended.stderr
+    assert b"standard input is not replayable" in ended.stderr
 
 
 def test_a_second_run_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_second_run_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     report = report_of(tmp_path)
     assert report["evidence"]["reruns"][0]["state"] == "timed-out"
     finding = report["findings"][0]
-    assert "it did not come within 3 s" in finding["message"]
+    assert "it did not occur within 3 s" in finding["message"]
     assert any("--rerun-limit 6" in (fix.get("command") or "") for fix in finding["fix"])
     assert not alive(int((tmp_path / "pid").read_text()))
 
@@ -151,7 +151,7 @@ def test_other_failures_are_not_run_again(tmp_path: Path) -> None:
     ended = finish(begin(tmp_path, "--rerun", "auto", script="raise KeyError('x')"), tmp_path)
     assert ended.code == 1
     assert report_of(tmp_path)["evidence"]["reruns"] == []
-    assert b"not run again, it would show no more of ERR001" in ended.stderr
+    assert b"not run again, it would show nothing more about ERR001" in ended.stderr
 
 
 def test_a_job_that_ends_well_is_not_run_again(tmp_path: Path) -> None:

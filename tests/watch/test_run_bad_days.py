@@ -504,7 +504,7 @@ def test_no_place_for_a_run_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ddpdoctor.watch.rundir._short_base", lambda: str(tmp_path / "nowhere"))
-    with pytest.raises(DoctorError, match="no directory can be made for the run: No such file") as caught:
+    with pytest.raises(DoctorError, match="no directory can be created for the run: No such file") as caught:
         make_run_directory(None)
     assert caught.value.exit_code == 3
     assert "TMPDIR" in caught.value.render()

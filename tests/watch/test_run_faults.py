@@ -39,7 +39,7 @@ SILENT = (
 """What ends or removes something of ours, or only tells of a rendezvous that does not come about: where that fails
 nothing is lost that anybody has to know of."""
 CARRYING = ("os.read watch/launch/relay", "os.write watch/launch/relay")
-"""What carries the job's output: where that fails, the output is lost, which is said, and the job goes on."""
+"""What carries the job's output: where that fails, the output is lost, which is said, and the job continues."""
 
 
 def is_job(result: dict[str, Any]) -> bool:

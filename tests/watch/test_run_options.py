@@ -39,7 +39,7 @@ def test_debug_sets_what_this_torch_knows_and_says_what_it_costs(tmp_path: Path)
     text = ended.stderr.decode()
     assert "--debug detail: every collective is checked by another one" in text
     assert "--blocking: every CUDA kernel is waited for" in text
-    assert "NCCL_DEBUG=WARN was set already and is kept" in text
+    assert "NCCL_DEBUG=WARN was already set and is kept" in text
     end = json.loads((tmp_path / "run" / "report.json").read_text())["evidence"]["job"][0]
     assert end["toggles"] == {
         name: value for name, value in seen.items() if name != "NCCL_DEBUG" and name not in OWN
@@ -86,7 +86,7 @@ def test_a_command_that_is_not_there_ends_as_in_a_shell(tmp_path: Path) -> None:
             "there is no command 'plain.py' in PATH",
             "ddpdoctor run -- python plain.py 1",
         ),
-        (["./plain.py"], 126, "./plain.py may not be executed", "ddpdoctor run -- python ./plain.py"),
+        (["./plain.py"], 126, "./plain.py is not executable", "ddpdoctor run -- python ./plain.py"),
         (["./wrong"], 126, "the interpreter that the first line of ./wrong names does not exist", None),
         ([str(tmp_path)], 126, f"{tmp_path} is a directory", None),
     ):
@@ -107,8 +107,8 @@ def test_an_option_of_torchrun_before_a_command_is_a_usage_error(tmp_path: Path)
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--rerun", "auto", "--no-watch"), "--no-watch leaves nothing to judge"),
-        (("--rerun-limit", "5"), "--rerun-limit was given, but not --rerun"),
+        (("--rerun", "auto", "--no-watch"), "cannot be combined with --no-watch"),
+        (("--rerun-limit", "5"), "--rerun-limit needs --rerun"),
         (("--rerun", "always"), "there is no way 'always'"),
         (("--rerun-limit", "soon", "--rerun", "auto"), "'soon' is not a time"),
         (("--debug", "all"), "there is no level 'all'"),

@@ -74,7 +74,7 @@ def test_a_command_behind_a_directory_that_may_not_be_entered_may_not_be_execute
     failure = PermissionError(errno.EACCES, os.strerror(errno.EACCES), command)
     problem = describe_start_failure(Split((), (), (command, "-V"), is_command=True), failure)
     assert problem.exit_code == 126
-    assert "may not be executed" in problem.render()
+    assert "is not executable" in problem.render()
 
 
 def test_a_directory_needs_a_main(tmp_path: Path) -> None:

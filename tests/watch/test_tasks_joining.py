@@ -147,7 +147,7 @@ def test_looks_of_tasks_count_when_each_has_looked_again_or_ended(opened: list[F
 
 def test_last_look_has_what_each_ranks_own_recorder_told(opened: list[Folder]) -> None:
     stands = tuple(
-        Stand(rank, 100 + rank, recorder=Recorder(problem="it was not asked")) for rank in range(3)
+        Stand(rank, 100 + rank, recorder=Recorder(problem="it was not queried")) for rank in range(3)
     )
     joined = dataclasses.replace(look(0, stage="proved"), stands=stands, joined=True)
     asked = dataclasses.replace(

@@ -63,7 +63,7 @@ def test_different_lengths_are_told_once_while_ranks_train(tmp_path: Path) -> No
     assert job.told == []  # it may be an evaluation
     job.train()
     assert not job.watch.look()
-    assert job.told == ["length of the loader: 10 batches on ranks 0-1 and 12 batches on rank 2"]
+    assert job.told == ["length of the DataLoader: 10 batches on ranks 0-1 and 12 batches on rank 2"]
     assert job.watch.look()  # nothing new
 
 

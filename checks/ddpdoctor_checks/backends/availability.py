@@ -22,11 +22,14 @@ DEVICE_OF = {"gloo": "cpu", "mpi": "cpu", "ucc": "cpu", "nccl": "cuda", "xccl": 
 built for it."""
 
 BUILD_OF = {
-    "nccl": ("a CUDA build of torch", "pip install torch --index-url https://download.pytorch.org/whl/cu128"),
-    "xccl": ("an XPU build of torch", "pip install torch --index-url https://download.pytorch.org/whl/xpu"),
-    "mpi": ("a torch built from source on a machine with MPI", None),
-    "ucc": ("a torch built from source with USE_UCC=1", None),
-    "gloo": ("a torch built with USE_GLOO=1, as all wheels are", None),
+    "nccl": (
+        "a CUDA build of PyTorch",
+        "pip install torch --index-url https://download.pytorch.org/whl/cu128",
+    ),
+    "xccl": ("an XPU build of PyTorch", "pip install torch --index-url https://download.pytorch.org/whl/xpu"),
+    "mpi": ("a PyTorch built from source on a machine with MPI", None),
+    "ucc": ("a PyTorch built from source with USE_UCC=1", None),
+    "gloo": ("a PyTorch built with USE_GLOO=1, as all wheels are", None),
 }
 """Where a backend comes from (pytorch.org/get-started, torch.distributed's "Backends that come with
 PyTorch")."""
@@ -42,11 +45,11 @@ def find_backend_unavailable(evidence: Evidence) -> Iterable[Finding]:
     if result is None:
         raise explain_missing(evidence, "backends", f"backend {asked}")
     if not result.built:
-        problem = f"The backend asked for, {result.backend}, is not built into this torch"
+        problem = f"The requested backend, {result.backend}, is not in this PyTorch build"
     elif not result.device_present:
         device = DEVICE_OF.get(result.backend, "device").upper()
         problem = (
-            f"The backend asked for, {result.backend}, has no device: torch sees no {device} device here"
+            f"The requested backend, {result.backend}, has no device: torch sees no {device} device here"
         )
     else:
         return
@@ -104,12 +107,12 @@ def _unavailable_fixes(result: BackendResult, usable: list[str]) -> Iterable[Fix
             code=f'torch.distributed.init_process_group("{name}")',
         )
     if not result.built:
-        words, command = BUILD_OF.get(result.backend, (f"a torch built with {result.backend}", None))
+        words, command = BUILD_OF.get(result.backend, (f"a PyTorch built with {result.backend}", None))
         yield Fix(f"or install {words}", command=command)
     else:
         yield Fix(
-            "or make the device visible: see what the driver and torch find (an empty CUDA_VISIBLE_DEVICES "
-            "hides all GPUs; a container needs `--gpus all`)",
+            "or make the device visible: check what the driver and torch find (an empty "
+            "CUDA_VISIBLE_DEVICES hides all GPUs; a container needs `--gpus all`)",
             command='nvidia-smi -L; echo "CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-<unset>}"; '
             'python -c "import torch; print(torch.version.cuda, torch.cuda.device_count())"',
         )
@@ -127,7 +130,7 @@ def find_backend_failed(evidence: Evidence, *, variant: str) -> Iterable[Finding
     if result is None:
         raise explain_missing(evidence, "backends", f"backend {variant}")
     if not result.built:
-        raise NotApplicable("not built into this torch")
+        raise NotApplicable("not in this PyTorch build")
     if not result.device_present:
         raise NotApplicable(f"no {DEVICE_OF[variant].upper()} device here")
     tried = result.group.union(result.collective, gather_ranks(result.failures))
@@ -147,7 +150,7 @@ def _failed_backend(evidence: Evidence, result: BackendResult) -> Finding:
     blame = assign_blame(evidence, result.failures, result.collective)
     raised = gather_ranks(blame.said)
     formed = not raised.minus(result.group)
-    where = "first all_reduce failed" if formed else "process group did not form"
+    where = "first all_reduce failed" if formed else "process group could not be created"
     severity = None
     if not result.asked and result.backend != evidence.launch.backend:
         severity = "warning" if result.backend in ("gloo", "nccl") else "info"
@@ -169,14 +172,14 @@ def _failed_backend(evidence: Evidence, result: BackendResult) -> Finding:
 def _failed_fixes(result: BackendResult) -> Iterable[Fix]:
     if result.backend == "nccl":
         yield Fix(
-            "let NCCL say which call failed; the first `NCCL WARN` line names it",
+            "enable NCCL's logs; the first `NCCL WARN` line names the call that failed",
             command="NCCL_DEBUG=INFO ddpdoctor check --only facts,smoke,rendezvous,backends --backend nccl",
         )
     elif result.backend == "mpi":
-        yield Fix("start the ranks by MPI itself", command="mpirun -n 4 ddpdoctor check --backend mpi")
+        yield Fix("start the ranks with MPI", command="mpirun -n 4 ddpdoctor check --backend mpi")
     else:
         yield Fix(
-            "let torch say what it does, and look at names and ports first",
+            "enable torch's logs, and check names and ports first",
             command="TORCH_CPP_LOG_LEVEL=INFO TORCH_DISTRIBUTED_DEBUG=INFO ddpdoctor check "
             f"--only facts,tcp,rendezvous,backends --backend {result.backend} -v",
         )

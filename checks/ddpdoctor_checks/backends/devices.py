@@ -81,7 +81,7 @@ def find_device_out_of_range(evidence: Evidence) -> Iterable[Finding]:
     if not wanted:
         raise NotApplicable(explain_no_gpu(evidence))
     if not evidence.ranks:
-        raise CannotLook("no rank left facts of its devices")
+        raise CannotLook("no rank reported its devices")
     if not any(facts.visible_devices for facts in evidence.ranks):
         raise NotApplicable("no GPU is visible to any rank")  # then BKD001 speaks
     outside = [facts for facts in evidence.ranks if _needed_index(facts) >= facts.visible_devices]

@@ -53,7 +53,7 @@ def _died(evidence: Evidence, stage: str | None, dead: Sequence[RankExit]) -> Fi
     when = f" in stage {stage}" if stage else " before its first stage"
     until = STAGES[: STAGES.index(stage) + 1] if stage in STAGES else STAGES[:4]
     native = Fix(
-        "see where it crashed: run that stage again with faulthandler on",
+        "find out where it crashed: rerun that stage with faulthandler enabled",
         command=examine_again(
             evidence.launch, "--only", ",".join(until), "-v", settings="PYTHONFAULTHANDLER=1"
         ),
@@ -184,7 +184,7 @@ def _error_fixes(launch: Launch, stage: str) -> tuple[Fix, ...]:
     )
     return (
         Fix(
-            "run the stages up to this one again with the backend's own messages",
+            "rerun the stages up to this one with the backend's own messages",
             command=examine_again(launch, "--only", stages, "-v", settings=settings),
         ),
     )

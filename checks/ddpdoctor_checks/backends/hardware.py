@@ -52,7 +52,7 @@ def find_peer_copy_broken(evidence: Evidence) -> Iterable[Finding]:
             raise NotApplicable(
                 "no node has two GPUs" if any(n.devices for n in evidence.nodes) else "no GPU"
             )
-        raise CannotLook("no copy between GPUs was tried")
+        raise CannotLook("no copy between GPUs was tested")
 
 
 def _broken_copies(evidence: Evidence, number: int, broken: list[SmokeResult]) -> Finding:
@@ -61,15 +61,19 @@ def _broken_copies(evidence: Evidence, number: int, broken: list[SmokeResult]) -
     shown = ", ".join(f"{each.device} to {each.peer}" for each in broken[:4])
     devices = {each.device for each in broken} | {each.peer for each in broken}
     return Finding(
-        message=f"On {host} copies between GPUs fail or return other bytes: {shown}"
-        f"{f' and {len(broken) - 4} more pairs' if len(broken) > 4 else ''}.",
+        message=(
+            f"On {host} copies between GPUs fail or return incorrect bytes: "
+            f"{shown}{f' and {len(broken) - 4} more pairs' if len(broken) > 4 else ''}."
+        ),
         ranks=RankSet(
             facts.rank for facts in evidence.ranks if facts.node == number and facts.device in devices
         ),
         nodes=(host,),
         pairs=pairs[:MOST_PAIRS],
         evidence=tuple(
-            EvidenceItem("smoke", f"{each.device} to {each.peer}: {each.error or 'other bytes came back'}")
+            EvidenceItem(
+                "smoke", f"{each.device} to {each.peer}: {each.error or 'incorrect bytes were returned'}"
+            )
             for each in broken[:6]
         ),
         fix=_PEER_FIXES,
@@ -107,12 +111,12 @@ def _cured_without_peers(evidence: Evidence, backend: str, ranks: RankSet, text:
 
 _PEER_FIXES = (
     Fix(
-        "until the cause is gone, run without peer-to-peer; it works, but slower",
+        "until the cause is fixed, run without peer-to-peer; it works, but slower",
         command="export NCCL_P2P_DISABLE=1",
     ),
     Fix(
-        "on bare metal look whether PCIe ACS or the IOMMU redirects the copies, and switch them off (BIOS; "
-        "or iommu=pt on the kernel's command line)",
+        "on bare metal check whether PCIe ACS or the IOMMU redirects the copies, and disable them (BIOS; or "
+        "iommu=pt on the kernel's command line)",
         command="sudo lspci -vvv | grep -i acsctl; cat /proc/cmdline; nvidia-smi topo -p2p r",
     ),
 )
@@ -180,7 +184,7 @@ def _read_signs(device: Device) -> tuple[list[str], str | None]:
         signs.append(f"{device.ecc_uncorrected:,} uncorrectable ECC errors since the last reset")
         severe = True
     if device.state and (FAULTY.search(device.state) or "err" in device.state.lower()):
-        signs.append(f"nvidia-smi says {device.state}")
+        signs.append(f"nvidia-smi reports {device.state}")
         severe = True
     for text in device.xid:
         number = _xid_number(text)
@@ -224,11 +228,11 @@ def _faulty(
         evidence=tuple(EvidenceItem("device", sign) for sign in signs[:8]),
         fix=(
             Fix(
-                f"take {host} out of the job, then see all that the driver has on the device",
+                f"take {host} out of the job, then query what the driver reports on the device",
                 command=f"nvidia-smi -i {index} -q -d ECC,ROW_REMAPPER; sudo dmesg -T | grep -i xid",
             ),
             Fix(
-                "with no process left on it, reset the device; reboot the node where that is refused",
+                "with no process left on it, reset the device; reboot the node if the reset is refused",
                 command=f"sudo nvidia-smi --gpu-reset -i {index}",
             ),
         ),
@@ -261,11 +265,11 @@ def _unusable(evidence: Evidence, smoke: SmokeResult) -> Finding:
     else:
         users = [facts for facts in users if facts.device == smoke.device]
     alone = f"import torch; print(torch.ones(3, device='{smoke.device}').sum())"
-    fix = Fix("try the device alone, without any process group", command=f'python -c "{alone}"')
+    fix = Fix("test the device alone, without any process group", command=f'python -c "{alone}"')
     if "out of memory" in error.lower():
-        fix = Fix("other processes fill the device: see whose they are", command="nvidia-smi")
+        fix = Fix("other processes fill the device: find out whose they are", command="nvidia-smi")
     return Finding(
-        message=f"{smoke.device} on {host} could not do a small {smoke.kind}: {error}",
+        message=f"{smoke.device} on {host} could not run a small {smoke.kind}: {error}",
         ranks=RankSet(facts.rank for facts in users),
         nodes=(host,),
         evidence=(EvidenceItem("smoke", f"{smoke.kind} on {smoke.device}: {error}"),),

@@ -76,12 +76,15 @@ def _conflict(evidence: Evidence, problem: str, nodes: list[NodeFacts]) -> Findi
     wheels = [each for each in libraries if each.source == "wheel"]
     torch = nodes[0].versions.get("torch", "<version>").split("+")[0]
     fixes = [
-        Fix("clear LD_LIBRARY_PATH and LD_PRELOAD of other NCCLs", command="unset LD_LIBRARY_PATH LD_PRELOAD")
+        Fix(
+            ("remove other NCCL libraries from LD_LIBRARY_PATH and LD_PRELOAD"),
+            command="unset LD_LIBRARY_PATH LD_PRELOAD",
+        )
     ]
     if len(wheels) > 1:
         fixes = [
             Fix(
-                "remove all of them, then let torch install the one that it needs",
+                "remove all of them, then reinstall torch with the one that it needs",
                 command="pip freeze | grep -io '^nvidia-nccl-cu[0-9]*' | xargs pip uninstall -y; "
                 f"pip install --force-reinstall torch=={torch}",
             )

@@ -33,7 +33,7 @@ STOPPED = ("T", "t", "D")
 (proc(5))."""
 
 KILLED = Fix(
-    "see whether the kernel killed it for memory; if not, ask who on this machine ends processes",
+    "check whether the kernel killed it for memory; if not, find out who on this machine ends processes",
     command="sudo dmesg -T | grep -iE 'killed process|out of memory' | tail",
 )
 
@@ -124,9 +124,9 @@ def _name_limit(cut: Sequence[StageRecord]) -> str:
     first = next((record for record in cut if record.limit_option), cut[0])
     limit = format_number(first.limit_s or 0.0)
     if first.limit_option is None:
-        return f"Stage {first.stage} was cut at its limit of {limit} s"
+        return f"Stage {first.stage} was stopped at its limit of {limit} s"
     ran = "" if first.duration_s is None else f" after {first.duration_s:.1f} s"
-    return f"Stage {first.stage} was cut{ran} by {first.limit_option} {limit}"
+    return f"Stage {first.stage} was stopped{ran} by {first.limit_option} {limit}"
 
 
 def _tell(
@@ -197,7 +197,7 @@ def _fixes(
     if any(each.signal == 9 for each in dead):
         return (KILLED,)
     again = examine_again(launch, "--only", ",".join(STAGES[: STAGES.index(stage) + 1]), "-v")
-    fixes = [Fix("run the stages up to this one again and see all frames of all ranks", command=again)]
+    fixes = [Fix("rerun the stages up to this one and show all frames of all ranks", command=again)]
     if not stacks and not dead:
         fixes.append(
             Fix(
@@ -209,6 +209,6 @@ def _fixes(
         words, setting = "the stage", ("--stage-timeout", f"{stage}={round(limit * 4) or 60}")
     else:
         words, setting = "the command", (option, str(round(limit * 4) or 60))
-    more = f"where the machine is only slow, allow {words} more than {format_number(limit)} s"
+    more = f"if the machine is merely slow, allow {words} more than {format_number(limit)} s"
     fixes.append(Fix(more, command=examine_again(launch, *setting)))
     return tuple(fixes)

@@ -114,14 +114,14 @@ def _describe(device: Device | None, facts: RankFacts) -> str:
 def _name_problem(node: NodeFacts | None, facts: RankFacts, device: Device | None) -> str | None:
     capability = device.capability if device is not None else None
     if capability and facts.arch_list and not supports(facts.arch_list, capability):
-        return f"this torch has kernels for {', '.join(facts.arch_list)} only"
+        return f"this PyTorch build has kernels for {', '.join(facts.arch_list)} only"
     runtime = facts.versions.get("cuda") or (node.versions.get("cuda") if node else None)
     driver = (device.driver if device else None) or (node.versions.get("driver") if node else None)
     needed = MINIMUM_DRIVER.get(int(runtime.split(".")[0])) if runtime and runtime[0].isdigit() else None
     found = tuple(int(part) for part in (driver or "").split(".") if part.isdigit())
     if needed is not None and found and found < needed:
         text = ".".join(str(part) for part in needed)
-        return f"driver {driver} is older than CUDA {runtime} of this torch allows (at least {text})"
+        return f"driver {driver} is older than CUDA {runtime} of this PyTorch build allows (at least {text})"
     return None
 
 
@@ -144,7 +144,7 @@ def _unsupported(name: str, problem: str, members: list[RankFacts]) -> Finding:
 def _unsupported_smoke(nodes: dict[int, NodeFacts], smoke: SmokeResult) -> Finding:
     host = nodes[smoke.node].host if smoke.node in nodes else f"node {smoke.node}"
     return Finding(
-        message=f"{smoke.device} on {host} cannot be used by this torch: {smoke.error}",
+        message=f"{smoke.device} on {host} cannot be used by this PyTorch build: {smoke.error}",
         nodes=(host,),
         evidence=(EvidenceItem("smoke", smoke.error or ""),),
         fix=_fixes("driver" in (smoke.error or "").lower()),
@@ -154,13 +154,16 @@ def _unsupported_smoke(nodes: dict[int, NodeFacts], smoke: SmokeResult) -> Findi
 
 def _fixes(driver: bool) -> tuple[Fix, ...]:
     see = Fix(
-        "see what torch was built for and what the driver offers",
+        "compare what torch was built for with what the driver offers",
         command='python -c "import torch; print(torch.version.cuda, torch.cuda.get_arch_list())"; '
         "nvidia-smi --query-gpu=name,compute_cap,driver_version --format=csv",
     )
     if driver:
         return (
-            Fix("update the NVIDIA driver, or install a torch for an older CUDA (pytorch.org/get-started)"),
+            Fix(
+                "update the NVIDIA driver, or install a PyTorch build for an older CUDA "
+                "(pytorch.org/get-started)"
+            ),
             see,
         )
-    return (Fix("install a torch build that has kernels for this GPU (pytorch.org/get-started)"), see)
+    return (Fix("install a PyTorch build that has kernels for this GPU (pytorch.org/get-started)"), see)

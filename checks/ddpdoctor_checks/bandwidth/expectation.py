@@ -77,7 +77,7 @@ def expect_bandwidth(evidence: Evidence, op: str, ranks: int) -> Expectation:
         within = _expect_gpus(evidence)
         return _slower(within, _expect_network(evidence, op, per_node=1)) if several else within
     if evidence.launch.backend not in ("gloo", "mpi"):
-        raise CannotLook(f"no expectation is known for backend {evidence.launch.backend}")
+        raise CannotLook(f"no expected value is known for backend {evidence.launch.backend}")
     within = _expect_loopback(evidence, op, ranks)
     if not several:
         return within
@@ -93,7 +93,7 @@ def _expect_loopback(evidence: Evidence, op: str, ranks: int) -> Expectation:
     """CPU ranks over TCP: all streams of the operation share the cores, of which one copy takes two."""
     copies = {each.node: each.bandwidth for each in evidence.baselines if each.name == "loopback-copy"}
     if not copies:
-        raise CannotLook("no loopback copy was measured beside it")
+        raise CannotLook("no loopback copy was measured")
     node = min(copies, key=lambda each: copies[each])
     cores = count_cores(evidence, node)
     if cores is None:
@@ -102,7 +102,7 @@ def _expect_loopback(evidence: Evidence, op: str, ranks: int) -> Expectation:
         count / (count_cores(evidence, each) or cores) for each, count in ranks_per_node(evidence).items()
     )
     if crowd > TOO_CROWDED:
-        raise CannotLook(f"{crowd:.0f} ranks share each core: the scheduler decides, not the network")
+        raise CannotLook(f"{crowd:.0f} ranks share each core: the scheduler limits it, not the network")
     streams = max(1, ranks - 1 if op in ("broadcast", "reduce") else 1 if op == "send_recv" else ranks)
     share = min(copies[node], copies[node] * max(1.0, cores / 2) / streams)
     low = share * EFFICIENCY.get(op, OTHER_EFFICIENCY)
@@ -158,13 +158,13 @@ def _expect_gpus(evidence: Evidence) -> Expectation:
             return Expectation(
                 PCIE_GBS * GPU_EFFICIENCY, PCIE_GBS * 4, "one GPU on each node, over PCIe to its NIC"
             )
-        raise CannotLook("nothing is known of the links between the GPUs")
+        raise CannotLook("the links between the GPUs are not known")
     return worst
 
 
 def _expect_node_gpus(host: str, used: list[Device]) -> Expectation:
     if not all(device.links for device in used):
-        raise CannotLook(f"nothing is known of the links between the GPUs of {host}")
+        raise CannotLook(f"the links between the GPUs of {host} are not known")
     lanes = [[_count_nvlinks(label) for label in _labels(device, used)] for device in used]
     needed = min(2, len(used) - 1)
     per_link = NVLINK_GBS.get(_major(used[0]))
@@ -174,11 +174,13 @@ def _expect_node_gpus(host: str, used: list[Device]) -> Expectation:
         return Expectation(
             bandwidth * GPU_EFFICIENCY,
             bandwidth * 1.3,  # NVSwitch reduces in the switch (NVLS) and so exceeds a ring
-            f"{links} NVLinks of {per_link:g} GB/s join each GPU of {host} to the next",
+            f"{links} NVLinks of {per_link:g} GB/s connect each GPU of {host} to the next",
         )
     across = any(label in ("SYS", "NODE") for device in used for label in _labels(device, used))
     bandwidth, way = (SOCKET_GBS, "PCIe across sockets") if across else (PCIE_GBS, "PCIe")
-    return Expectation(bandwidth * GPU_EFFICIENCY, bandwidth * 4, f"the GPUs of {host} are joined by {way}")
+    return Expectation(
+        bandwidth * GPU_EFFICIENCY, bandwidth * 4, f"the GPUs of {host} are connected by {way}"
+    )
 
 
 def _labels(device: Device, used: Iterable[Device]) -> list[str]:

@@ -93,8 +93,10 @@ def _low(
 ) -> Finding:
     band = f"{expected.low:.2g} to {expected.high:.2g} GB/s"
     return Finding(
-        message=f"{top.op} with {top.backend} reaches {top.busbw:.2g} GB/s (bus) at {format_bytes(top.bytes)}"
-        f" over {top.ranks:,} ranks; {band} are expected: {expected.reason}.",
+        message=(
+            f"{top.op} with {top.backend} reaches {top.busbw:.2g} GB/s (bus) at {format_bytes(top.bytes)} "
+            f"across {top.ranks:,} ranks; {band} are expected: {expected.reason}."
+        ),
         ranks=RankSet.span(top.ranks),
         evidence=tuple(
             EvidenceItem(
@@ -130,20 +132,23 @@ def _fixes(evidence: Evidence, row: BandwidthRow) -> Iterable[Fix]:
         )
     if row.backend == "nccl":
         yield Fix(
-            "see which way NCCL takes: `via NET/Socket` or `via SHM` where NVLink or InfiniBand is, is wrong",
+            (
+                "check which transport NCCL selects: `via NET/Socket` or `via SHM` where NVLink or "
+                "InfiniBand is present is wrong"
+            ),
             command="NCCL_DEBUG=INFO ddpdoctor check --only facts,rendezvous,bandwidth | grep -E 'via|NET/'",
         )
     elif evidence.launch.nnodes > 1:
         yield Fix(
-            "look at the negotiated speed and at traffic shaping of the interface on each node",
+            "check the negotiated speed and traffic shaping of the interface on each node",
             command="grep . /sys/class/net/*/speed; tc qdisc show",
         )
     else:
         yield Fix(
-            "look for other load and for a CPU limit of the container",
+            "check for other load and for a CPU limit of the container",
             command="uptime; nproc; cat /sys/fs/cgroup/cpu.max 2>/dev/null",
         )
-    yield Fix("measure longer, to be sure", command=f"ddpdoctor check --full --collectives {row.op}")
+    yield Fix("measure longer to confirm", command=f"ddpdoctor check --full --collectives {row.op}")
 
 
 @check("COL001", family="bandwidth", needs=("bandwidth",), id="bw.contents.exact")
@@ -157,17 +162,19 @@ def find_contents_wrong(evidence: Evidence) -> Iterable[Finding]:
     first = wrong[0]
     texts = [f"{row.op} of {format_bytes(row.bytes)} ({row.dtype})" for row in wrong]
     yield Finding(
-        message=f"In the bandwidth sweep {join_words(texts, few=3)} with {first.backend} left wrong values "
-        f"in the buffers of {first.ranks:,} ranks.",
+        message=(
+            f"In the bandwidth sweep {join_words(texts, few=3)} with {first.backend} left incorrect values "
+            f"in the buffers of {first.ranks:,} ranks."
+        ),
         ranks=RankSet.span(first.ranks),
-        evidence=tuple(EvidenceItem("bandwidth", f"{text}: contents wrong") for text in texts[:8]),
+        evidence=tuple(EvidenceItem("bandwidth", f"{text}: incorrect contents") for text in texts[:8]),
         fix=(
             Fix(
-                "see whether the small cases are exact",
+                "check whether the small cases are exact",
                 command="ddpdoctor check --only facts,smoke,rendezvous,collectives -v",
             ),
             Fix(
-                "with NCCL, see whether it goes away without peer-to-peer copies (then it is BKD007)",
+                "with NCCL, check whether it disappears without peer-to-peer copies (then it is BKD007)",
                 command="NCCL_P2P_DISABLE=1 ddpdoctor check --only facts,rendezvous,bandwidth "
                 f"--collectives {first.op}",
             ),

@@ -76,7 +76,7 @@ def find_node_slow(evidence: Evidence) -> Iterable[Finding]:
     """Runs of nccl-tests with one node are slower than all others."""
     runs = list_runs(evidence.texts)
     if len(runs) < FEWEST:
-        raise NotApplicable("there are not three outputs of nccl-tests to compare")
+        raise NotApplicable("fewer than three outputs of nccl-tests to compare")
     slow = find_slow_nodes(runs)
     for node, (own, typical) in slow.items():
         speeds = join_words(f"{run.bandwidth:.3g}" for run in own)

@@ -175,7 +175,7 @@ def _choose_ratio(evidence: Evidence, level: str) -> float:
             if cores is not None and count > cores:
                 crowded = f"{count_of(count, 'rank')} share {cores:g} cores of {Places(evidence).host(node)}"
     if crowded and level == "rank":
-        raise CannotLook(f"{crowded}: their pairs measure the scheduler")
+        raise CannotLook(f"{crowded}: their pairs would measure the scheduler")
     if evidence.launch.backend in GPU_BACKENDS:
         return SLOW
     return SLOW_CROWDED if crowded or level == "rank" else SLOW_TCP
@@ -241,9 +241,11 @@ def _slow_members(
     speed = max(member.speed for member in found.members.values())
     pairs = [row for row in rows if row.source in found.members or row.target in found.members]
     return Finding(
-        message=f"{said[0].upper() if level == 'rank' else said[0]}{said[1:]} slow with every partner: "
-        f"{speed:.2g} GB/s at best, {speed / found.typical:.0%} of the {found.typical:.2g} GB/s that is typical"
-        f"{label}.",
+        message=(
+            f"{said[0].upper() if level == 'rank' else said[0]}{said[1:]} slow with every partner: "
+            f"{speed:.2g} GB/s at best, {speed / found.typical:.0%} of the typical {found.typical:.2g} "
+            f"GB/s{label}."
+        ),
         ranks=ranks,
         nodes=hosts,
         pairs=_list_pairs(places, level, [(row.source, row.target) for row in pairs]),
@@ -263,10 +265,12 @@ def _slow_links(
     names = [f"{_name(places, level, a)} - {_name(places, level, b)}" for a, b in found.links]
     pairs = [row for row in rows if _unordered((row.source, row.target)) in found.links]
     return Finding(
-        message=f"{choose_form(len(names), 'The link', 'The links')} {join_words(names)} "
-        f"{choose_form(len(names), 'is', 'are')} slow: {speed:.2g} GB/s at best, "
-        f"{speed / found.typical:.0%} of the {found.typical:.2g} GB/s that is typical{label}; the same "
-        f"{level}s are not slow with others.",
+        message=(
+            f"{choose_form(len(names), 'The link', 'The links')} {join_words(names)} "
+            f"{choose_form(len(names), 'is', 'are')} slow: {speed:.2g} GB/s at best, "
+            f"{speed / found.typical:.0%} of the typical {found.typical:.2g} GB/s{label}; the same {level}s "
+            "are not slow with others."
+        ),
         ranks=ranks,
         nodes=hosts,
         pairs=_list_pairs(places, level, found.links),
@@ -320,7 +324,7 @@ def _fixes(level: str, hosts: Sequence[str]) -> tuple[Fix, ...]:
         return network, measure
     return (
         Fix(
-            f"see how the devices of {where} are joined, and which NUMA node they belong to",
+            f"check how the devices of {where} are connected, and which NUMA node they belong to",
             command="nvidia-smi topo -m; lscpu | grep NUMA",
         ),
         network,

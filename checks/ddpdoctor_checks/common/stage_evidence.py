@@ -82,7 +82,7 @@ def describe_exit(gone: RankExit) -> str:
     elif gone.exit_code is not None:
         text = f"exited with status {gone.exit_code}"
     else:
-        text = "is gone without a clean end"
+        text = "is gone without a clean exit"
     words = find_last_words(gone.detail or "")
     return f"{text} ({words})" if words else text
 
@@ -142,12 +142,12 @@ def explain_missing(evidence: Evidence, stage: str, what: str) -> CannotLook | N
     statuses = {record.status for record in records}
     if statuses == {"skipped"}:
         return NotApplicable(records[0].reason or f"stage {stage} was skipped")
-    words = {"cut": "was cut at its limit", "failed": "failed", "unreached": "was not reached"}
+    words = {"cut": "was stopped at its limit", "failed": "failed", "unreached": "was not reached"}
     for status, text in words.items():
         record = next((each for each in records if each.status == status), None)
         if record is not None:
             reason = f" ({record.reason})" if record.reason else ""
-            text = "was cut" if record.limit_option else text
+            text = "was stopped" if record.limit_option else text
             return CannotLook(f"stage {stage} {text}{reason} before {what} had a result")
     return CannotLook(f"stage {stage} ended, but left no result of {what}")
 
@@ -195,7 +195,7 @@ def quote_messages(messages: Iterable[RankMessage], most: int = 6) -> tuple[Evid
     said = list(messages)
     items = [EvidenceItem("rank", each.text, each.ranks) for each in said[:most]]
     if len(said) > most:
-        items.append(EvidenceItem("rank", f"{count_of(len(said) - most, 'more text')} left out"))
+        items.append(EvidenceItem("rank", f"{count_of(len(said) - most, 'more message')} omitted"))
     return tuple(items)
 
 

@@ -122,7 +122,7 @@ def find_odd(parts: Sequence[RankSet]) -> RankSet:
 
 
 def describe_counts(counts: Mapping[int, int], noun: str, plural: str | None = None) -> str:
-    """Return ``7 steps on rank 1 and 8 steps on ranks 0,2-3``, of counts by rank."""
+    """Return ``7 steps on rank 1 and 8 steps on ranks 0, 2-3``, of counts by rank."""
     groups: dict[int, list[int]] = {}
     for rank, count in counts.items():
         groups.setdefault(count, []).append(rank)
@@ -139,10 +139,10 @@ def describe_groups(groups: Sequence[ValueGroup], noun: str = "rank", few: int =
 
 
 def name_set(numbers: RankSet, noun: str = "rank", few: int = 12) -> str:
-    """Return ``rank 3``, ``ranks 0-2,4``; many scattered ones are counted and only the first are listed."""
+    """Return ``rank 3``, ``ranks 0-2, 4``; many scattered ones are counted and only the first are listed."""
     if len(numbers.ranges) > few:
-        return f"{count_of(len(numbers), noun)} ({RankSet.from_ranges(numbers.ranges[:few])} …)"
-    return f"{noun if len(numbers) == 1 else noun + 's'} {numbers}" if numbers else f"no {noun}"
+        return f"{count_of(len(numbers), noun)} ({RankSet.from_ranges(numbers.ranges[:few]).listed()} …)"
+    return f"{noun if len(numbers) == 1 else noun + 's'} {numbers.listed()}" if numbers else f"no {noun}"
 
 
 def tabulate(groups: Sequence[ValueGroup]) -> list[dict[str, str | None]]:

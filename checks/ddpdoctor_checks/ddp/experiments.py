@@ -60,9 +60,9 @@ def _difference(found: Experiment) -> str:
     family="ddp",
     needs=("experiments",),
     variants={
-        "ddp.gradients.mean": ("gradient-mean", "DDP's gradient of {tensor} is not the mean over ranks"),
+        "ddp.gradients.mean": ("gradient-mean", "DDP's gradient of {tensor} is not the mean across ranks"),
         "ddp.autocast.gradients": ("autocast", "Under bfloat16 autocast DDP's gradient of {tensor} is wrong"),
-        "ddp.scaler.step": ("grad-scaler", "With GradScaler the step changes {tensor} wrongly"),
+        "ddp.scaler.step": ("grad-scaler", "With GradScaler the step updates {tensor} incorrectly"),
         "ddp.no_sync.accumulates": (
             "no-sync",
             "no_sync does not keep {tensor} local and then reduce the sum",
@@ -85,11 +85,11 @@ def find_gradient_wrong(evidence: Evidence, *, variant: tuple[str, str]) -> Iter
         evidence=_evidence(found),
         fix=(
             Fix(
-                "see whether it is the backend: the same step with gloo on the CPU",
+                "check whether it is the backend: the same step with gloo on the CPU",
                 command=f"{_AGAIN} --backend gloo",
             ),
             Fix(
-                "compare torch on all nodes; one torch must run everywhere",
+                "compare torch on all nodes; all must run the same version",
                 command='python -c "import torch; print(torch.__version__, torch.version.git_version)"',
             ),
         ),
@@ -114,20 +114,22 @@ def find_replicas_diverged(evidence: Evidence) -> Iterable[Finding]:
     ranks, told = _minority(found, wrong)
     step = found.facts.get("first_step", found.facts.get("step"))
     when = f"after step {step}" if step is not None else "after the steps that were run"
-    doubt = "" if told else "; which of them is right cannot be told"
+    doubt = "" if told else "; which of them is right cannot be determined"
     yield Finding(
-        message=f"The replicas differ {when}: {found.tensor or 'a parameter'} on {name_set(ranks)} is not "
-        f"what the other ranks have{_difference(found)}{doubt}.",
+        message=(
+            f"Replicas diverged {when}: {found.tensor or 'a parameter'} on {name_set(ranks)} differs from "
+            f"the other ranks{_difference(found)}{doubt}."
+        ),
         ranks=ranks,
         nodes=hosts_of_ranks(evidence, ranks),
         evidence=_evidence(found),
         fix=(
             Fix(
-                "see whether it is the backend: the same steps with gloo on the CPU",
+                "check whether it is the backend: the same steps with gloo on the CPU",
                 command=f"{_AGAIN} --backend gloo",
             ),
             Fix(
-                "in a script of your own, compare after each step and stop at the first difference",
+                "in your own script, compare after each step and stop at the first difference",
                 code=_COMPARE,
             ),
         ),
@@ -173,14 +175,20 @@ def find_checkpoint_not_restored(evidence: Evidence) -> Iterable[Finding]:
         return
     ranks = gather_ranks(wrong)
     yield Finding(
-        message=f"What rank 0 saved is not what {name_set(ranks)} loaded: {found.tensor or 'a tensor'} "
-        f"differs{_difference(found)}: {wrong[0].text}",
+        message=(
+            f"The checkpoint of rank 0 differs after loading on {name_set(ranks)}: "
+            f"{found.tensor or 'a tensor'} differs{_difference(found)}: {wrong[0].text}"
+        ),
         ranks=ranks,
         nodes=hosts_of_ranks(evidence, ranks),
         evidence=_evidence(found),
         fix=(
             Fix(
-                "write to a file system that all nodes share, wait, and load onto the own device", code=_SAVE
+                (
+                    "save to shared storage, synchronize (barrier), and load with map_location set to each "
+                    "rank's own device"
+                ),
+                code=_SAVE,
             ),
         ),
         details=encode(
@@ -223,7 +231,7 @@ def find_experiment_raised(evidence: Evidence) -> Iterable[Finding]:
         victims=blame.victims,
         nodes=hosts_of_ranks(evidence, blame.ranks),
         evidence=quote_messages(RankMessage(m.ranks, f"{each.name}: {m.text}") for each, m in blamed),
-        fix=(Fix("run the same steps with the backend's own messages", command=f"{settings} {_AGAIN}"),),
+        fix=(Fix("rerun the same steps with the backend's own messages", command=f"{settings} {_AGAIN}"),),
         details=encode({"experiments": names, "backend": evidence.launch.backend}),
         confidence=blame.confidence,
         role=blame.role,

@@ -19,18 +19,18 @@ from ddpdoctor_checks.common.stage_evidence import (
 )
 from ddpdoctor_checks.common.wording import name_set
 
-_FACTORY = '''# pkg/mod.py, for `ddpdoctor check --model pkg.mod:factory`
-def factory():
-    """Return a module and example inputs for one forward."""
-    model = MyModel()
-    return model, (torch.randn(8, 3, 224, 224),)'''
+_FACTORY = (
+    '# pkg/mod.py, for `ddpdoctor check --model pkg.mod:factory`\ndef factory():\n    """Return a module '
+    'and example inputs for one forward pass."""\n    model = MyModel()\n    return model, (torch.randn(8, '
+    "3, 224, 224),)"
+)
 
 _STEPS = {
     "import": "could not be imported",
     "factory": "raised",
     "wrap": "cannot be wrapped in DDP",
     "forward": "raised in its forward",
-    "backward": "raised in its backward",
+    "backward": "raised in its backward pass",
 }
 
 
@@ -41,7 +41,7 @@ _CODE_FIXES = {
         "return loss  # or {'loss': loss, 'logits': logits}",
     ),
     "wrapped": (
-        "return the module itself; ddpdoctor wraps it, several times",
+        "return the bare module; ddpdoctor wraps it, several times",
         None,
         "return model.module, inputs",
     ),
@@ -57,7 +57,10 @@ _CODE_FIXES = {
         "print(torch.distributed.get_rank(), [tuple(p.shape) for p in model.parameters()])",
     ),
     "group-destroyed": (
-        "leave the process group to whoever made it: take destroy_process_group() out of the factory and the model",
+        (
+            "leave the process group to its creator: remove destroy_process_group() from the factory and "
+            "the model"
+        ),
         None,
         None,
     ),
@@ -99,14 +102,14 @@ def _failed(evidence: Evidence, factory: str, error: UserError, left_out: int) -
     inside = f" in {error.function}" if error.function and place else ""
     kind = f"{error.type}: " if error.type and not error.message.startswith(error.type) else ""
     words = {
-        "missing": "is not there",
-        "hung": "does not come back",
-        "wrong-type": "returns something else than a module and example inputs",
-        "wrong-output": "gives no loss",
+        "missing": "does not exist",
+        "hung": "does not return",
+        "wrong-type": "returns something other than a module and example inputs",
+        "wrong-output": "returns no loss",
         "not-trainable": "has no trainable parameter",
-        "wrapped": "is wrapped already",
+        "wrapped": "is already wrapped",
         "lazy": "has parameters without a shape",
-        "differs": "has other parameters",
+        "differs": "has different parameters",
         "group-destroyed": "destroyed the process group",
     }.get(error.kind) or _STEPS.get(error.step, "failed")
     where: tuple[Where, ...] = ()
@@ -132,7 +135,8 @@ def _fixes(factory: str, kind: str) -> tuple[Fix, ...]:
     if kind == "missing":
         return (
             Fix(
-                "run it from the directory that holds the package, or name it pkg.mod:factory", command=alone
+                ("run it from the directory that contains the package, or name it pkg.mod:factory"),
+                command=alone,
             ),
             Fix("a factory looks like this", code=_FACTORY),
         )
@@ -147,7 +151,7 @@ def _fixes(factory: str, kind: str) -> tuple[Fix, ...]:
                 code="model.head.requires_grad_(True)  # before DistributedDataParallel(model)",
             ),
         )
-    return (Fix("call it alone, in one process, and correct the line", command=alone),)
+    return (Fix("call it alone, in one process, and fix the line", command=alone),)
 
 
 def _find_died(evidence: Evidence) -> Iterable[Finding]:
@@ -201,8 +205,10 @@ def _find_hung(evidence: Evidence) -> Iterable[Finding]:
 def _hung(evidence: Evidence, factory: str, frame: Frame, sets: Sequence[RankSet], limit: float) -> Finding:
     ranks = RankSet().union(*sets)
     return Finding(
-        message=f"The model {factory} does not come back at {frame.file}:{frame.line} in {frame.function} on "
-        f"{name_set(ranks)}: stage ddp was cut after {limit:g} s.",
+        message=(
+            f"The model {factory} does not return at {frame.file}:{frame.line} in {frame.function} on "
+            f"{name_set(ranks)}: stage ddp was stopped after {limit:g} s."
+        ),
         ranks=ranks,
         nodes=hosts_of_ranks(evidence, ranks),
         where=(in_frame(frame, ranks, "culprit"),),

@@ -37,7 +37,7 @@ def find_parameters_unused(evidence: Evidence) -> Iterable[Finding]:
 def _require_steps(evidence: Evidence) -> ModelResult:
     result = require_model(evidence)
     if result.steps < 1:
-        raise CannotLook("the model did not get through one step")
+        raise CannotLook("the model did not complete one step")
     return result
 
 
@@ -52,8 +52,10 @@ def _report(
     ]
     partial = ranks != result.ranks
     return Finding(
-        message=f"{count_of(len(unused), 'parameter')} of {result.factory} got no gradient {where}: "
-        f"{join_words(described, few=3)}.",
+        message=(
+            f"{count_of(len(unused), 'parameter')} of {result.factory} received no gradient {where}: "
+            f"{join_words(described, few=3)}."
+        ),
         ranks=ranks,
         nodes=hosts_of_ranks(evidence, ranks),
         evidence=tuple(
@@ -86,14 +88,14 @@ def _fixes(result: ModelResult, modules: Sequence[tuple[str, str, bool]], partia
     if idle and not partial:
         yield Fix(
             f"remove {join_words(idle)}, or freeze {choose_form(len(idle), 'it', 'them')} before wrapping: "
-            "no forward calls it",
+            "no forward pass calls it",
             code="".join(f"model.get_submodule({name!r}).requires_grad_(False)\n" for name in idle[:8])
             + "model = DistributedDataParallel(model)",
         )
     if partial or any(ran for _, _, ran in modules):
         yield Fix(
-            "let what these modules give reach the loss on every rank (not detached, not under no_grad); "
-            "where a branch is skipped, add it with weight zero",
+            "let the outputs of these modules contribute to the loss on every rank (not detached, not under "
+            "no_grad); where a branch is skipped, add it with weight zero",
             code="loss = loss + 0.0 * sum(p.sum() for p in model.parameters() if p.requires_grad)",
         )
     yield _search_fix(result, partial)
@@ -103,16 +105,18 @@ def _search_fix(result: ModelResult, partial: bool) -> Fix:
     steps = count_of(result.steps, "step")
     if result.static_graph_ok and not partial and result.steps > 1:
         return Fix(
-            f"or keep them: the same parameters were unused in all {steps}, so static_graph=True does and "
-            f"find_unused_parameters=True would be wasted on a search each step{_cost(result)}",
+            f"or keep them: the same parameters were unused in all {steps}, so static_graph=True is enough "
+            f"and find_unused_parameters=True would waste a search each step{_cost(result)}",
             code="model = DistributedDataParallel(model, static_graph=True)",
         )
     why = (
-        "other ranks use other parameters" if partial else "what is used changes, or too few steps were seen"
+        "other ranks use other parameters"
+        if partial
+        else "the used parameters change, or too few steps were seen"
     )
     return Fix(
-        f"or keep them and let DDP search: find_unused_parameters=True is needed then ({why}; static_graph "
-        f"would not do){_cost(result)}",
+        f"or keep them and let DDP search: then find_unused_parameters=True is needed ({why}; static_graph "
+        f"is not enough){_cost(result)}",
         code="model = DistributedDataParallel(model, find_unused_parameters=True)",
     )
 
@@ -123,7 +127,7 @@ def _cost(result: ModelResult) -> str:
     if result.step_s_with_search <= result.step_s:
         return " (its cost was within the noise of these steps)"
     with_search, without = format_milliseconds(result.step_s_with_search), format_milliseconds(result.step_s)
-    return f" ({with_search} ms a step with the search, {without} ms without)"
+    return f" ({with_search} ms per step with the search, {without} ms without)"
 
 
 @check("DDP011", family="ddp", needs=("model",), id="ddp.model.search", required=False)
@@ -133,8 +137,10 @@ def find_search_unneeded(evidence: Evidence) -> Iterable[Finding]:
     if result.unused or result.errors or result.find_unused_needed is not False:
         return
     yield Finding(
-        message=f"All parameters of {result.factory} got a gradient in {count_of(result.steps, 'step')} on "
-        f"every rank: find_unused_parameters=True would find nothing{_cost(result)}.",
+        message=(
+            f"All parameters of {result.factory} received a gradient in {count_of(result.steps, 'step')} on "
+            f"every rank: find_unused_parameters=True would find nothing{_cost(result)}."
+        ),
         ranks=result.ranks,
         evidence=(EvidenceItem("model", f"{count_of(result.steps, 'step')}, none unused", result.ranks),),
         fix=(

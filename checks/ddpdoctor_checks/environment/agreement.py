@@ -132,14 +132,14 @@ def _describe_differing(
     node_of = {owner.number: owner.node for owner in owners}
     nodes = sorted({node_of[number] for number in odd})
     more = (
-        f" {join_words(names[1:])} {choose_form(len(names) - 1, 'differs', 'differ')} likewise."
+        f" {join_words(names[1:])} {choose_form(len(names) - 1, 'differs', 'differ')} in the same way."
         if names[1:]
         else ""
     )
     protocol = any(each.startswith(PROTOCOL) for each in names)
     right = next((group.value for group in groups), None)
     if right is None:
-        fix = Fix("clear it where it is set, or set it everywhere", f"unset {' '.join(names)}")
+        fix = Fix("unset it where it is set, or set it everywhere", f"unset {' '.join(names)}")
     else:
         assignments = [f"{n}={quote(g[0].value or '', 4096)}" for n, g in found if g[0].value is not None]
         fix = Fix(
@@ -171,14 +171,14 @@ class _Item:
 
     words: str
     severity: str = "warning"
-    fix: str = "install the same on all nodes, best from one image"
+    fix: str = "install the same version on all nodes, ideally from one image"
     command: str | None = None
 
 
 ITEMS = {
     "torch": _Item("torch", command="pip install torch=={}"),
-    "nccl": _Item("NCCL", fix="install the same torch on all nodes; its NCCL comes with it"),
-    "cuda": _Item("CUDA of torch", fix="install the same build of torch on all nodes"),
+    "nccl": _Item("NCCL", fix="install the same torch on all nodes; its NCCL is included"),
+    "cuda": _Item("CUDA of torch", fix="install the same PyTorch build on all nodes"),
     "driver": _Item("the GPU driver", fix="install the same driver on all nodes"),
     "python": _Item("Python"),
     "model": _Item("the file of --model", fix="copy one version of it to all nodes"),
@@ -215,8 +215,8 @@ def find_versions_differ(evidence: Evidence) -> Iterable[Finding]:
         if (
             evidence.launch.command != "check"
         ):  # the other nodes of a job need not be watched, nor tell this one
-            raise NotApplicable("only one node told its versions")
-        raise CannotLook("only one node told its versions")
+            raise NotApplicable("only one node reported its versions")
+        raise CannotLook("only one node reported its versions")
 
 
 def _describe_versions(places: Places, found: Sequence[tuple[str, tuple[ValueGroup, ...]]]) -> Finding:

@@ -79,24 +79,24 @@ def _too_late(process: ProcessRecord, change: SettingChange) -> str | None:
     """Say what had been there before a variable was set that is read only once; None where that is not known."""
     backend = process.backend or ""
     if change.name in ("CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING", "AMD_SERIALIZE_KERNEL"):
-        return "CUDA was in use already, which reads it when it starts" if change.cuda else None
+        return "CUDA, which reads it when it starts, was already in use" if change.cuda else None
     if change.name == "TORCH_DISTRIBUTED_DEBUG":
         went_by = next((e.value for e in process.settings if e.name == change.name and e.how == "end"), None)
         if not _reached(process, "import", change) or (went_by or "").upper() == change.value.upper():
             return None
-        end = f"; torch went by {went_by} to the end" if went_by else ""
-        return f"torch.distributed, which reads it when it is imported, was there already{end}"
+        end = f"; torch used {went_by} to the end" if went_by else ""
+        return f"torch.distributed, which reads it when it is imported, was already imported{end}"
     if change.name == "TORCH_CPP_LOG_LEVEL":
         return (
-            "torch, which reads it when it is imported, was there already"
+            "torch, which reads it when it is imported, was already imported"
             if _reached(process, "import", change)
             else None
         )
     if change.name.startswith("TORCH_NCCL_") and "nccl" in backend and _reached(process, "init", change):
-        return "the process group, which reads it when it is made, was there already"
+        return "the process group, which reads it when it is created, already existed"
     # NCCL itself starts with the first collective; wrapping a model makes some.
     if change.name.startswith("NCCL_") and "nccl" in backend and _reached(process, "wrap", change):
-        return "NCCL, which reads it when it starts, was in use already"
+        return "NCCL, which reads it when it starts, was already in use"
     return None
 
 
@@ -124,7 +124,7 @@ def find_late(evidence: Evidence) -> Iterable[Finding]:
             fix=(
                 Fix("set it where the job is started", f"export {name}={value}"),
                 Fix(
-                    "or above every import of torch, and take it out when it has served",
+                    "or above every import of torch, and remove it when it is no longer needed",
                     code=f'os.environ["{name}"] = "{value}"',
                 ),
             ),
@@ -159,13 +159,15 @@ def find_anomaly(evidence: Evidence, severity: str) -> Iterable[Finding]:
     first = next(iter(lines.values()), None)
     at = f", turned on at {first.place}," if first is not None else ""
     yield Finding(
-        message=f"Autograd's anomaly mode{at} is on in {name_set(ranks)}: every forward keeps its stack and every "
-        "backward looks for NaN, which makes steps several times slower.",
+        message=(
+            f"Autograd's anomaly mode{at} is on in {name_set(ranks)}: every forward pass keeps its stack "
+            "and every backward pass checks for NaN, which makes steps several times slower."
+        ),
         severity=severity,
         role="advice",
         ranks=ranks,
         where=tuple(place for made in lines.values() for place in made.where),
         evidence=(EvidenceItem("setting", "anomaly mode was on", ranks),),
-        fix=(Fix("take it out of normal runs", code="torch.autograd.set_detect_anomaly(False)"),),
+        fix=(Fix("remove it from normal runs", code="torch.autograd.set_detect_anomaly(False)"),),
         details={"setting": ANOMALY},
     )

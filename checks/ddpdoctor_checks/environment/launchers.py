@@ -97,7 +97,7 @@ def _list_conflicts(evidence: Evidence, variables: _Variables, node: int) -> Ite
         if stale is not None and stale >= launch.nnodes:
             yield _Conflict(
                 f"NODE_RANK={stale} is set, but torchrun runs on {count_of(launch.nnodes, 'node')}",
-                "clear what an earlier job left",
+                "unset what an earlier job left behind",
                 "unset NODE_RANK",
             )
 
@@ -110,7 +110,7 @@ def _compare_slurm(launch: Launch, variables: _Variables) -> Iterator[_Conflict]
         more = tasks > nodes * each
         yield _Conflict(
             f"SLURM_NTASKS={tasks} is not SLURM_NNODES={nodes} x SLURM_NTASKS_PER_NODE={each}",
-            "ask for tasks that fit, for instance one per rank",
+            "request matching tasks, for instance one per rank",
             f"#SBATCH --nodes={nodes} --ntasks-per-node={each}  # and no --ntasks",
             severity=None if more else "info",
         )
@@ -132,15 +132,15 @@ def _compare_slurm(launch: Launch, variables: _Variables) -> Iterator[_Conflict]
         )
     if launch.launcher == "srun" and step_tasks and step_tasks != launch.world_size:
         yield _Conflict(
-            f"SLURM_STEP_NUM_TASKS={step_tasks}, but the world has {count_of(launch.world_size, 'rank')}",
-            "let WORLD_SIZE be the number of tasks",
+            f"SLURM_STEP_NUM_TASKS={step_tasks}, but the launch has {count_of(launch.world_size, 'rank')}",
+            "set WORLD_SIZE to the number of tasks",
             "export WORLD_SIZE=$SLURM_STEP_NUM_TASKS",
             role="cause",
         )
     if launch.launcher in OWN_LAUNCH and nodes and launch.nnodes > nodes:
         yield _Conflict(
             f"SLURM_NNODES={nodes}, but the launch expects {count_of(launch.nnodes, 'node')}",
-            "ask Slurm for as many nodes, or launch on fewer",
+            "request as many nodes from Slurm, or launch on fewer",
             repeat_launch(replace(launch, nnodes=nodes, world_size=nodes * launch.nproc)),
             role="cause",
         )
@@ -156,8 +156,8 @@ def _compare_mpi(launch: Launch, variables: _Variables) -> Iterator[_Conflict]:
             continue
         if launch.launcher == "mpirun" and size != launch.world_size:
             yield _Conflict(
-                f"{size_name}={size}, but the world has {count_of(launch.world_size, 'rank')}",
-                "let WORLD_SIZE be the number of MPI processes",
+                f"{size_name}={size}, but the launch has {count_of(launch.world_size, 'rank')}",
+                "set WORLD_SIZE to the number of MPI processes",
                 f"export WORLD_SIZE=${size_name}",
                 role="cause",
             )
@@ -192,7 +192,7 @@ def _compare_pet(launch: Launch, variables: _Variables) -> Iterator[_Conflict]:
         alone = launch.nnodes == 1 or unit == "rank"
         yield _Conflict(
             f"{name}={value}, but the launch has {count_of(actual, unit)}{where}",
-            "leave the option out to follow the variable, or clear the variable",
+            "omit the option to follow the variable, or unset the variable",
             f"unset {name}",
             severity="info" if alone else None,
         )
@@ -215,7 +215,7 @@ def _compare_leftovers(launch: Launch, variables: _Variables, node: int) -> Iter
             yield _Conflict(
                 f"{which} {'are' if rank is not None else 'is'} set in the shell, but this launch has "
                 f"{count_of(launch.world_size, 'rank')}",
-                "clear what an earlier job or another launcher left; torchrun sets its own",
+                "unset what an earlier job or another launcher left behind; torchrun sets its own",
                 "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE",
                 severity="info" if variables.managed() else None,
             )
@@ -226,7 +226,7 @@ def _compare_leftovers(launch: Launch, variables: _Variables, node: int) -> Iter
             truth = "--node-rank is another"
         yield _Conflict(
             f"NODE_RANK={stale} is set in the shell, but {truth}",
-            "clear what an earlier job left; Lightning and others read it",
+            "unset what an earlier job left behind; Lightning and others read it",
             "unset NODE_RANK",
             severity="info" if variables.managed() else None,
         )
@@ -263,9 +263,9 @@ def _find_local_master(evidence: Evidence) -> Iterator[tuple[_Conflict, list[int
         name = known.host if known is not None and 0 in told else "HOST-OF-NODE-0"
         yield (
             _Conflict(
-                f"the rendezvous is at {quote(host)}, which is each node itself, in a world of "
+                f"the rendezvous is at {quote(host)}, which is each node itself, in a job of "
                 f"{count_of(launch.nnodes, 'node')}",
-                "give all nodes the name or address of the one that hosts",
+                "give all nodes the name or address of the rendezvous host",
                 repeat_launch(launch, address=name),
                 role="cause",
                 confidence="high" if nodes != [0] else "medium",

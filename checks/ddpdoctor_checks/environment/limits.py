@@ -69,11 +69,11 @@ def _describe_shared(
     fixes = []
     if full and total >= LOADER_NEED:
         fixes.append(
-            Fix("see what fills it; nccl-* and torch_* without a process are leftovers", "ls -la /dev/shm")
+            Fix("check what fills it; nccl-* and torch_* without a process are leftovers", "ls -la /dev/shm")
         )
     if not all(node.container for node in nodes):
         fixes.append(Fix("make it larger", "sudo mount -o remount,size=8g /dev/shm"))
-    fixes.append(Fix("in a container give it more", "docker run --shm-size=8g …  # or --ipc=host"))
+    fixes.append(Fix("in a container enlarge it", "docker run --shm-size=8g …  # or --ipc=host"))
     return Finding(
         message=f"/dev/shm on {join_words(hosts)} has {format_bytes(total)}, "
         f"{format_bytes(free)} of it free; {why} {format_bytes(need)}.",
@@ -95,8 +95,8 @@ def _need_shared(node: NodeFacts, ranks: int) -> tuple[int, str]:
     working = max(1, min(ranks, cores))
     loaders = working * LOADER_NEED
     if node.devices and loaders < NCCL_NEED:
-        return NCCL_NEED, "NCCL and loader workers want"
-    return loaders, f"a loader worker in each of {count_of(working, 'rank')} wants"
+        return NCCL_NEED, "NCCL and DataLoader workers need"
+    return loaders, f"a DataLoader worker in each of {count_of(working, 'rank')} needs"
 
 
 @check("ENV009", family="environment", needs=("nodes",), id="env.files.enough", required=False)
@@ -104,7 +104,7 @@ def find_open_files_low(evidence: Evidence) -> Iterable[Finding]:
     """The limit of open files (RLIMIT_NOFILE) is too low for the ranks and their loader workers."""
     known = [(node, node.limits) for node in evidence.nodes if node.limits is not None]
     if not known:
-        raise CannotLook("the limit of open files is not known")
+        raise CannotLook("the limit on open files is not known")
     places = Places(evidence)
     sockets = 1 + ("gloo" in evidence.launch.backend)
     need = FILES_OF_A_RANK + FILES_OF_LOADER + sockets * evidence.launch.world_size
@@ -126,8 +126,10 @@ def find_open_files_low(evidence: Evidence) -> Iterable[Finding]:
             line = "echo '* - nofile 65536' | sudo tee -a /etc/security/limits.conf"
             fixes.insert(0, Fix(f"the hard limit is {ceiling:,}: raise it, and log in again", line))
         yield Finding(
-            message=f"A process on {join_words(places.hosts(numbers))} may open {limit:,} files; a rank of "
-            f"{evidence.launch.world_size:,} with eight loader workers needs about {need:,}.",
+            message=(
+                f"A process on {join_words(places.hosts(numbers))} may open {limit:,} files; a rank of "
+                f"{evidence.launch.world_size:,} with eight DataLoader workers needs about {need:,}."
+            ),
             role="advice",
             ranks=places.ranks(numbers),
             nodes=places.hosts(numbers),
@@ -142,12 +144,12 @@ def find_locked_memory_low(evidence: Evidence) -> Iterable[Finding]:
     """The limit of locked memory (RLIMIT_MEMLOCK) is low although RDMA devices exist."""
     if not any(node.rdma_devices for node in evidence.nodes):
         if not evidence.nodes:
-            raise CannotLook("nothing is known of the nodes")
+            raise CannotLook("no evidence of the nodes")
         raise NotApplicable("no RDMA devices")
     places = Places(evidence)
     with_devices = [node for node in evidence.nodes if node.rdma_devices]
     if all(node.limits is None for node in with_devices):
-        raise CannotLook("the limit of locked memory is not known")
+        raise CannotLook("the limit on locked memory is not known")
     low = [
         (node, node.limits.locked_memory)
         for node in with_devices
@@ -159,9 +161,11 @@ def find_locked_memory_low(evidence: Evidence) -> Iterable[Finding]:
         numbers = [node.node for node in nodes]
         devices = list(dict.fromkeys(name for node in nodes for name in node.rdma_devices))
         yield Finding(
-            message=f"A process on {join_words(places.hosts(numbers))} may lock {format_bytes(limit)} "
-            f"of memory, although it has {join_words(devices)} for RDMA; "
-            f"NCCL wants {format_bytes(LOCKED_NEED)} or more.",
+            message=(
+                f"A process on {join_words(places.hosts(numbers))} may lock {format_bytes(limit)} of "
+                f"memory, although it has {join_words(devices)} for RDMA; NCCL needs "
+                f"{format_bytes(LOCKED_NEED)} or more."
+            ),
             severity=None if any(node.devices for node in nodes) else "info",
             role="advice",
             ranks=places.ranks(numbers),

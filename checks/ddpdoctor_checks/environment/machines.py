@@ -53,7 +53,7 @@ def find_clocks_differ(evidence: Evidence) -> Iterable[Finding]:
         ),
         fix=(
             Fix(
-                f"on {join_words(names, few=4)}, see whether the clock is kept",
+                f"on {join_words(names, few=4)}, check whether the clock is synchronized",
                 "timedatectl",
             ),
             Fix("step it once", "sudo chronyc makestep"),
@@ -119,7 +119,7 @@ def _describe_orphans(
         ),
         fix=(
             Fix(f"end {choose_form(len(orphans), 'it', 'them')} on {node.host}", f"kill {pids}"),
-            Fix("what does not go within some seconds", f"kill -9 {pids}"),
+            Fix("if processes remain after some seconds", f"kill -9 {pids}"),
         ),
         details={
             "processes": [

@@ -39,7 +39,7 @@ def find_environments(evidence: Evidence) -> dict[int, Mapping[str, str]]:
 def find_variables_missing(evidence: Evidence) -> Iterable[Finding]:
     """RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT are needed and absent."""
     if evidence.processes:
-        raise NotApplicable("a watched job is judged by how it fails")
+        raise NotApplicable("not applicable to `run` (only checked before launch by `ddpdoctor check`)")
     environments = find_environments(evidence)
     if not evidence.ranks and not environments:
         require(evidence, "nodes", "any environment")
@@ -68,8 +68,11 @@ def _judge_ranks(evidence: Evidence, places: Places) -> Iterable[Finding]:
         launcher = evidence.launch.launcher
         who = RankSet(ranks)
         yield Finding(
-            message=f"{join_words(names)} {choose_form(len(names), 'is', 'are')} not set in {name_set(who)}, "
-            f"started by {launcher}: env:// initialisation needs {choose_form(len(names), 'it', 'them')}.",
+            message=(
+                f"{join_words(names)} {choose_form(len(names), 'is', 'are')} not set in {name_set(who)}, "
+                f"started by {launcher}: env:// initialization needs "
+                f"{choose_form(len(names), 'it', 'them')}."
+            ),
             ranks=who,
             nodes=places.hosts(sorted({rank.node for rank in evidence.ranks if rank.rank in set(ranks)})),
             evidence=(EvidenceItem("variables", f"absent in {name_set(who)}: {', '.join(names)}", who),),
@@ -105,7 +108,7 @@ def _describe_environment(launcher: str, places: Places, missing: Sequence[str],
         evidence=(EvidenceItem("variables", f"absent in the environment of {where}: {', '.join(missing)}"),),
         fix=(fix,)
         if own
-        else (Fix("clear what an earlier job left in the shell", "unset RANK LOCAL_RANK"), fix),
+        else (Fix("unset what an earlier job left in the shell", "unset RANK LOCAL_RANK"), fix),
         details={"missing": list(missing), "launcher": launcher},
     )
 
@@ -142,7 +145,7 @@ def _describe_duplicate(
     else:
         fixes.append(
             Fix(
-                "number the ranks over all nodes",
+                "number the ranks across all nodes",
                 code="rank = node_rank * nproc_per_node + local_rank  # not local_rank alone",
             )
         )
@@ -152,12 +155,12 @@ def _describe_duplicate(
             Fix("if one of them is a leftover, end it", f"ps -o pid,etime,args -p {pids.replace(' ', ',')}")
         )
     return Finding(
-        message=f"{join_words(who)} both claim {called}."
+        message=f"{join_words(who)} both use {called}."
         if len(who) == 2
-        else f"{len(who)} processes claim {called}: {join_words(who)}.",
+        else f"{len(who)} processes use {called}: {join_words(who)}.",
         ranks=places.ranks([number]) if node else RankSet([number]),
         nodes=hosts,
-        evidence=tuple(EvidenceItem("claim", f"{each} claims {called}") for each in who),
+        evidence=tuple(EvidenceItem("claim", f"{each} uses {called}") for each in who),
         fix=tuple(fixes),
         details={"kind": kind, "number": number, "claimants": list(who)},
     )

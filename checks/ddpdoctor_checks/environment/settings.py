@@ -41,31 +41,39 @@ WORKAROUNDS: dict[str, _Setting] = {
         lambda value: value.upper() in ("LOC", "0"), "GPUs of a node copy through host memory", "gpus"
     ),
     "NCCL_SHM_DISABLE": _Setting(
-        _is_on, "ranks of a node talk over the network instead of shared memory", "gpus"
+        _is_on, "ranks of a node communicate over the network instead of shared memory", "gpus"
     ),
-    "NCCL_IB_DISABLE": _Setting(_is_on, "InfiniBand and RoCE are not used, nodes talk over TCP", "rdma"),
-    "NCCL_NET": _Setting(lambda value: value.lower() == "socket", "nodes talk over TCP only", "rdma"),
+    "NCCL_IB_DISABLE": _Setting(
+        _is_on, "InfiniBand and RoCE are not used, so nodes communicate over TCP", "rdma"
+    ),
+    "NCCL_NET": _Setting(lambda value: value.lower() == "socket", "nodes communicate over TCP only", "rdma"),
     "NCCL_NET_GDR_LEVEL": _Setting(
         lambda value: value.upper() in ("LOC", "0"),
-        "network adapters may not read GPU memory directly",
+        "network adapters cannot read GPU memory directly",
         "rdma",
     ),
-    "NCCL_NET_GDR_DISABLE": _Setting(_is_on, "network adapters may not read GPU memory directly", "rdma"),
+    "NCCL_NET_GDR_DISABLE": _Setting(_is_on, "network adapters cannot read GPU memory directly", "rdma"),
     "NCCL_NVLS_ENABLE": _Setting(_is_zero, "NVLink SHARP is not used", "gpus", "info"),
-    "NCCL_CUMEM_ENABLE": _Setting(_is_zero, "NCCL uses its older way to allocate", "gpu", "info"),
-    "NCCL_ALGO": _Setting(_is_on, "NCCL may not choose the algorithm by size", "gpu", "info"),
-    "NCCL_PROTO": _Setting(_is_on, "NCCL may not choose the protocol by size", "gpu", "info"),
+    "NCCL_CUMEM_ENABLE": _Setting(_is_zero, "NCCL uses its older allocator", "gpu", "info"),
+    "NCCL_ALGO": _Setting(_is_on, "NCCL cannot choose the algorithm by size", "gpu", "info"),
+    "NCCL_PROTO": _Setting(_is_on, "NCCL cannot choose the protocol by size", "gpu", "info"),
 }
 """Workarounds that forums hand out (NCCL user guide, Environment Variables: "should not be used in production
 nor retained in scripts, or only as workaround, and removed as soon as the issue is resolved")."""
 
 DEBUGGING: dict[str, _Setting] = {
-    "CUDA_LAUNCH_BLOCKING": _Setting(_is_on, "every kernel waits for the last, nothing overlaps", "gpu"),
-    "HIP_LAUNCH_BLOCKING": _Setting(_is_on, "every kernel waits for the last, nothing overlaps", "gpu"),
-    "AMD_SERIALIZE_KERNEL": _Setting(_is_on, "every kernel waits for the last, nothing overlaps", "gpu"),
+    "CUDA_LAUNCH_BLOCKING": _Setting(
+        _is_on, "every kernel waits for the previous one, so nothing overlaps", "gpu"
+    ),
+    "HIP_LAUNCH_BLOCKING": _Setting(
+        _is_on, "every kernel waits for the previous one, so nothing overlaps", "gpu"
+    ),
+    "AMD_SERIALIZE_KERNEL": _Setting(
+        _is_on, "every kernel waits for the previous one, so nothing overlaps", "gpu"
+    ),
     "TORCH_DISTRIBUTED_DEBUG": _Setting(
         lambda value: value.upper() == "DETAIL",
-        "every collective is checked by another one first, and DDP() was seen to crash with it on gloo",
+        "every collective is verified by another one first, and DDP() has been seen to crash with it on gloo",
     ),
     "TORCH_NCCL_BLOCKING_WAIT": _Setting(_is_on, "the host waits for every collective", "gpu"),
     "NCCL_BLOCKING_WAIT": _Setting(_is_on, "the host waits for every collective", "gpu"),
@@ -113,13 +121,13 @@ def _is_there(evidence: Evidence, what: str) -> bool:
 def _describe_made(made: Made, setting: _Setting, severity: str) -> Finding:
     name, value, ranks = made.change.name, made.change.value, RankSet(made.ranks)
     return Finding(
-        message=f"{name}={quote(value)}, a debug setting, is made at {made.place}: {setting.effect}.",
+        message=f"The debug setting {name}={quote(value)} is set at {made.place}: {setting.effect}.",
         severity=severity,
         role="advice",
         ranks=ranks,
         where=made.where,
         evidence=(EvidenceItem("variable", f"{name}={value} set at {made.place}", ranks),),
-        fix=(Fix(f"take it out of {made.line.file}, and set it for a run that is to be examined",
+        fix=(Fix(f"remove it from {made.line.file}, and set it only for a debugging run",
                  f"export {name}={value}"),),
         details={"variable": name, "value": value},
     )  # fmt: skip
@@ -179,7 +187,7 @@ def _describe_setting(
         ranks=ranks or places.ranks(nodes),
         nodes=hosts,
         evidence=(EvidenceItem("variable", f"{name}={value} on {join_words(hosts)}"),),
-        fix=(Fix("clear it, and remove it from the start-up files", f"unset {name}"),),
+        fix=(Fix("unset it, and remove it from the startup files", f"unset {name}"),),
         details={"variable": name, "value": value},
     )
 

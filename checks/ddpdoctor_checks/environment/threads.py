@@ -121,7 +121,7 @@ def _describe_few(evidence: Evidence, places: Places, load: _Load, nodes: list[i
         ranks=places.ranks(nodes),
         nodes=hosts,
         evidence=_quote_load(load),
-        fix=(Fix("let each rank use its share", f"export OMP_NUM_THREADS={fitting}"),),
+        fix=(Fix("let each rank use its share of the cores", f"export OMP_NUM_THREADS={fitting}"),),
         details={"ranks": load.ranks, "threads": 1, "cores": load.cores, "product": load.ranks},
     )
 

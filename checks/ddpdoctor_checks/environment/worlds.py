@@ -34,7 +34,7 @@ BELOW = (
 def find_world_inconsistent(evidence: Evidence) -> Iterable[Finding]:
     """WORLD_SIZE disagrees between ranks, with the launch, or with the processes seen."""
     if evidence.processes:
-        raise NotApplicable("a watched job is judged by how it fails")
+        raise NotApplicable("not applicable to `run` (only checked before launch by `ddpdoctor check`)")
     environments = find_environments(evidence)
     places = Places(evidence)
     found = False
@@ -64,8 +64,10 @@ def _describe_uneven(evidence: Evidence, places: Places) -> Iterable[Finding]:
     said = [f"{group.value} on {join_words(places.hosts(group.who), few=3)}" for group in groups]
     odd = find_minority(groups)
     yield Finding(
-        message=f"The nodes run different numbers of ranks, {join_words(said)}; all agree on a world of "
-        f"{len(believed):,}.",
+        message=(
+            f"The nodes run different numbers of ranks, {join_words(said)}; all agree on a world size of "
+            f"{len(believed):,}."
+        ),
         severity="info",
         role="advice",
         ranks=places.ranks(odd),
@@ -75,7 +77,10 @@ def _describe_uneven(evidence: Evidence, places: Places) -> Iterable[Finding]:
             for group in groups[:16]
         ),
         fix=(
-            Fix("if it is not meant, start all nodes with the same numbers", repeat_launch(evidence.launch)),
+            Fix(
+                ("if this is not intended, start all nodes with the same numbers"),
+                repeat_launch(evidence.launch),
+            ),
         ),
         details={"values": tabulate(groups), "world_size": len(believed)},
     )
@@ -116,7 +121,7 @@ def _compare_meetings(evidence: Evidence, places: Places) -> Iterable[Finding]:
     odd = find_minority(groups)
     said = [f"{join_words(places.hosts(group.who), few=3)} for {group.value}" for group in groups]
     yield Finding(
-        message=f"The nodes were started for worlds of different size: {join_words(said)} ranks.",
+        message=f"The nodes were started with different world sizes: {join_words(said)} ranks.",
         ranks=places.ranks(odd),
         nodes=places.hosts(odd),
         evidence=tuple(
@@ -150,10 +155,10 @@ def _find_impossible(
             evidence=(EvidenceItem("variable", line),),
             fix=(
                 Fix(
-                    "clear them; torchrun sets its own for every rank",
+                    "unset them; torchrun sets its own for every rank",
                     f"unset {' '.join(dict.fromkeys(names))}",
                 ),
-                Fix("then say the size of the world on the command line", repeat_launch(evidence.launch)),
+                Fix("then pass the world size on the command line", repeat_launch(evidence.launch)),
             ),
             details={"contradiction": line},
         )

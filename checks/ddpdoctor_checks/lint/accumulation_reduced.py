@@ -115,8 +115,8 @@ def tell_redundant(evidence: Evidence) -> Iterable[Finding]:
     for fact in facts_of(evidence, "accumulation-reduced"):
         yield tell_fact(
             fact,
-            f"Each backward at {name_line(fact.place)} reduces the gradients, and the optimizer steps only after "
-            f"several ({fact.details['count']}): one reduction for each step is enough.",
+            f"Each backward pass at {name_line(fact.place)} all-reduces the gradients, but the optimizer "
+            f"steps only after several ({fact.details['count']}): one reduction per step is enough.",
             Fix(
                 "reduce with the last micro-batch only",
                 code="with contextlib.nullcontext() if last else model.no_sync():\n"

@@ -97,11 +97,15 @@ def tell_attribute_on_wrapper(evidence: Evidence) -> Iterable[Finding]:
         whole = f"{owner}.{attribute}"
         yield tell_fact(
             fact,
-            f"{whole} at {name_line(fact.place)} is an attribute of {model}, and {owner} is the "
-            f"DistributedDataParallel that wraps it ({name_line(fact.related[0].place)}): it has none of that name.",
+            f"{whole} at {name_line(fact.place)} is an attribute of {model}, but {owner} is the "
+            f"DistributedDataParallel wrapper ({name_line(fact.related[0].place)}), which has no such "
+            "attribute.",
             Fix(
-                "ask the model inside of the wrapper",
+                "access it on the wrapped model",
                 code=line.replace(whole, f"{owner}.module.{attribute}"),
             ),
-            why="the wrapper was followed to the call that made it, and the class of the model to its definition",
+            why=(
+                "the wrapper was followed to the call that created it, and the class of the model to its "
+                "definition"
+            ),
         )

@@ -77,13 +77,16 @@ def tell_small_batches(evidence: Evidence) -> Iterable[Finding]:
         size = int(fact.details["size"])
         yield tell_fact(
             fact,
-            f"The model that is wrapped at {name_line(fact.place)} has BatchNorm, which counts over the "
-            f"{count_of(size, 'sample')} of each rank and not over those of all.",
+            f"The model that is wrapped at {name_line(fact.place)} has BatchNorm, which normalizes over the "
+            f"{count_of(size, 'sample')} of each rank and not over those of all ranks.",
             Fix(
-                "on GPUs count over all ranks",
-                code="model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)   # before the wrap",
+                "on GPUs synchronize BatchNorm across ranks",
+                code="model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)   # before wrapping",
             ),
-            why="the loader's batch size is spelled out, and nothing in the program mentions SyncBatchNorm",
+            why=(
+                "the loader's batch size is a number in the source, and nothing in the program mentions "
+                "SyncBatchNorm"
+            ),
             severity=None if size < buffers.VERY_FEW else "info",
             role="advice",
         )

@@ -295,12 +295,12 @@ def tell_changed(evidence: Evidence) -> Iterable[Finding]:
         words = {
             "replaced": f"gives {what} new parameters",
             "unfrozen": f"unfreezes {what}",
-            "moved": f"gives the parameters of {what} another type",
+            "moved": f"changes the dtype of the parameters of {what}",
         }
         yield tell_fact(
             fact,
-            f"{name_line(fact.place)} {words[way]} after DistributedDataParallel was made at {wrap}: it does not "
-            "reduce their gradients.",
+            f"{name_line(fact.place)} {words[way]} after DistributedDataParallel was created at {wrap}: it "
+            "does not reduce their gradients.",
             Fix(
                 "change the model first and wrap it last",
                 code=f"{fact.place.text}\n{fact.related[0].place.text}",

@@ -20,9 +20,9 @@ MORE_SHOWN = 6
 LEAVES = {
     "return": "return",
     "break": "leave the loop",
-    "continue": "go on to the next round",
+    "continue": "continue with the next iteration",
     "exit": "exit",
-    "skip": "pass over an error",
+    "skip": "suppress an error",
 }
 """What ranks do that do not come to the call."""
 
@@ -59,12 +59,17 @@ def _tell_pair(left: UnevenCall, right: UnevenCall) -> Finding:
     if left.guard.line != left.call.line:
         places.append(in_source(left.guard, "condition"))
     return Finding(
-        message=f"Where {left.test}, ranks call {left.operation} at {name_line(left.call)}, and the others "
-        f"{right.operation} at {name_line(right.call)}: they wait for different things.",
+        message=(
+            f"Where {left.test}, ranks issue {left.operation} at {name_line(left.call)}, and the others "
+            f"{right.operation} at {name_line(right.call)}: these do not match."
+        ),
         where=tuple(places),
         evidence=tuple(_items(left)),
         fix=(
-            Fix("make the same collective on all ranks, and test the rank afterwards", code=left.call.text),
+            Fix(
+                ("issue the same collective on all ranks, and branch on the rank afterwards"),
+                code=left.call.text,
+            ),
         ),
         details={
             "operation": left.operation,
@@ -122,15 +127,15 @@ def _describe(each: UnevenCall) -> str:
     if each.kind in LEAVES:
         why = f"except {each.test}" if each.origin == "error" else f"test {each.test}"
         side = f"Some ranks {LEAVES[each.kind]} at {name_line(each.guard)} ({why})"
-        return f"{side} and never come to {what} at {line}."
+        return f"{side} and never reach {what} at {line}."
     if each.kind == "decorator":
-        return f"{what} at {line} stands in a function that {each.test} runs on one rank only."
+        return f"{what} at {line} is in a function that {each.test} runs on one rank only."
     if each.kind in ("for", "while"):
-        return f"{what} at {line} stands in a loop whose rounds differ between ranks ({each.test})."
+        return f"{what} at {line} is in a loop whose iteration count differs across ranks ({each.test})."
     if each.kind == "except":
-        return f"{what} at {line} is called only by a rank that meets {each.test} ({name_line(each.guard)})."
+        return f"{what} at {line} is called only by a rank that hits {each.test} ({name_line(each.guard)})."
     words = "is called only where" if each.kind == "if" else "is called except where"
-    return f"{what} at {line} {words} {each.test}: the other ranks never call it."
+    return f"{what} at {line} {words} {each.test}: the other ranks never reach it."
 
 
 def _has_no_block(each: UnevenCall) -> bool:
@@ -148,18 +153,18 @@ def _items(each: UnevenCall) -> Iterable[EvidenceItem]:
         "helper": "the rank",
         "host": "the host",
         "clock": "the clock of each rank",
-        "loss": "the batch of each rank: it hangs on the output of the wrapped model",
+        "loss": "the batch of each rank: it depends on the output of the wrapped model",
         "random": "the rank: nothing seeds the generator, which starts differently in each process",
-        "error": "the rank that meets it",
+        "error": "the rank that hits it",
     }
     how = "followed to its source" if each.traced else "by the names in it"
     yield EvidenceItem("source", f"{each.test} differs with {differs.get(each.origin, each.origin)}: {how}")
     if each.operation == FORWARD:
         yield EvidenceItem(
-            "source", "before a forward the wrapper broadcasts the buffers, those of BatchNorm here"
+            "source", "before a forward pass DDP broadcasts the buffers, those of BatchNorm here"
         )
     if not each.certain:
-        yield EvidenceItem("source", "other conditions decide too whether a run comes there")
+        yield EvidenceItem("source", "other conditions also decide whether a run gets there")
     if each.more:
         lines = ", ".join(str(place.line) for place in each.more[:MORE_SHOWN])
         yield EvidenceItem("source", f"{count_of(len(each.more), 'further collective')} there: line {lines}")
@@ -168,33 +173,33 @@ def _items(each: UnevenCall) -> Iterable[EvidenceItem]:
 def _correct(each: UnevenCall) -> Fix:
     if each.operation in GROUPS:
         return Fix(
-            "make the group on all ranks, with the same list, and test the rank afterwards",
+            "create the group on all ranks, with the same list, and branch on the rank afterwards",
             code=each.call.text,
         )
     if each.origin == "clock":
         return Fix(
-            "let rank 0 decide and tell the others",
+            "decide on rank 0 and broadcast the decision",
             code="stop = torch.tensor(int(over))\ndist.broadcast(stop, src=0)\nif stop.item():\n    ...",
         )
     if each.origin in ("loss", "random"):
         return Fix(
-            "let all ranks decide together",
+            "make the decision collectively",
             code=f"stop = torch.tensor(float({each.test}), device=device)\n"
             "dist.all_reduce(stop, op=dist.ReduceOp.MAX)\nif stop.item():\n    ...",
         )
     if each.origin == "error":
         return Fix(
-            "note the error, and let all ranks decide together afterwards",
+            "record the error, and make the decision collectively afterwards",
             code="dist.all_reduce(failed, op=dist.ReduceOp.MAX)\nif failed.item():\n    ...",
         )
     if each.operation == FORWARD and each.kind not in LEAVES:
-        words = "call the model inside of the wrapper where one rank alone evaluates: it sends nothing"
+        words = "call the bare model where one rank alone evaluates: it issues no collectives"
         return Fix(words, code="with torch.no_grad():\n    output = model.module(batch)")
     if each.kind in LEAVES:
         code = f"{each.call.text}\n{each.guard.text}"
-        return Fix(f"make the call before {name_line(each.guard)}, on all ranks", code=code)
+        return Fix(f"move the call before {name_line(each.guard)}, so that all ranks reach it", code=code)
     if each.kind in ("if", "else"):
         moved = f"{each.guard.text}\n    ...\n{each.call.text}"
-        words = "move the call out of the test, so that all ranks make it"
+        words = "move the call out of the `if` so that every rank executes it"
         return Fix(words, code=None if _has_no_block(each) else moved)
-    return Fix("make the call where all ranks come")
+    return Fix("move the call to where all ranks reach it")

@@ -69,11 +69,14 @@ def tell_data_parallel(evidence: Evidence) -> Iterable[Finding]:
     for fact in (*here, *there):
         yield tell_fact(
             fact,
-            f"nn.DataParallel at {name_line(fact.place)} is made in a process that is one rank of several.",
+            (
+                f"nn.DataParallel at {name_line(fact.place)} is created in a process that is one rank of "
+                "several."
+            ),
             Fix(
                 "wrap the model in DistributedDataParallel instead",
                 code="model = DistributedDataParallel(model, device_ids=[local_rank])",
             ),
-            why="no test stands before it that does not stand before init_process_group too",
+            why="no `if` guards it that does not guard init_process_group too",
             role="advice",
         )

@@ -90,21 +90,24 @@ def tell_switches(evidence: Evidence) -> Iterable[Finding]:
         ):
             yield tell_fact(
                 fact,
-                f"{name}={value}, a debug setting, is made at {name_line(fact.place)}: {setting.effect}.",
-                Fix("take it out, and set it for a run that is to be examined", f"export {name}={value}"),
-                why="each run that becomes a rank comes there",
+                f"The debug setting {name}={value} is set at {name_line(fact.place)}: {setting.effect}.",
+                Fix("remove it, and set it only for a debugging run", f"export {name}={value}"),
+                why="every run that becomes a rank reaches it",
                 severity="warning",
                 role="advice",
             )
     for fact in facts_of(evidence, "anomaly-mode"):
         yield tell_fact(
             fact,
-            f"autograd's anomaly mode is turned on at {name_line(fact.place)}: each backward is checked and slow.",
+            (
+                f"autograd's anomaly mode is enabled at {name_line(fact.place)}: each backward pass is "
+                "checked and slow."
+            ),
             Fix(
-                "turn it on for a run that is to be examined",
+                "enable it only for a debugging run",
                 code="torch.autograd.set_detect_anomaly(args.debug)",
             ),
-            why="each run that becomes a rank comes there",
+            why="every run that becomes a rank reaches it",
             severity="warning",
             role="advice",
         )
@@ -112,8 +115,8 @@ def tell_switches(evidence: Evidence) -> Iterable[Finding]:
         name = fact.details["name"]
         yield tell_fact(
             fact,
-            f"{name} is set at {name_line(fact.place)}, after {name_line(fact.related[0].place)} has started "
-            "CUDA, which does not read it any more.",
+            f"{name} is set at {name_line(fact.place)}, after {name_line(fact.related[0].place)} has "
+            "started CUDA, which no longer reads it.",
             Fix("set it before the job starts", f"export {name}={fact.details['value']}"),
             why="CUDA reads it when it starts",
             severity="warning",

@@ -97,9 +97,9 @@ def tell_device_by_rank(evidence: Evidence) -> Iterable[Finding]:
         rank = fact.details["rank"]
         yield tell_fact(
             fact,
-            f"{name_line(fact.place)} takes {rank}, the rank in the whole job, for the number of a GPU: on "
-            "the second node there is none of that number.",
-            Fix("take the local rank", code=SET_DEVICE),
+            f"{name_line(fact.place)} uses {rank}, the global rank, as a GPU index: on the second node that "
+            "GPU does not exist.",
+            Fix("use the local rank", code=SET_DEVICE),
             why="the value was followed to RANK or get_rank()",
             severity="warning",
         )

@@ -86,17 +86,17 @@ def tell_device_ids(evidence: Evidence) -> Iterable[Finding]:
     for fact in facts_of(evidence, "device-ids"):
         several = fact.details["way"] == "several"
         reason = (
-            "names several devices: one process drives one"
+            "names several devices: one process uses one"
             if several
             else "names a device, and nothing in the program moves the model from the CPU"
         )
         fix = (
             Fix(
-                "give the one device of this rank",
+                "pass the one device of this rank",
                 code=_wrap(fact.place.text, "[local_rank]"),
             )
             if several
-            else Fix("leave device_ids out on the CPU", code=_wrap(fact.place.text, None))
+            else Fix("omit device_ids on the CPU", code=_wrap(fact.place.text, None))
         )
         yield tell_fact(
             fact,
@@ -104,6 +104,6 @@ def tell_device_ids(evidence: Evidence) -> Iterable[Finding]:
             fix,
             why="DistributedDataParallel refuses it"
             if several
-            else "no name and no text in it speaks of a device",
+            else "no name and no string in it mentions a device",
             severity=None if several else "warning",
         )

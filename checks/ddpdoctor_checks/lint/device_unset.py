@@ -73,17 +73,17 @@ def tell_device_unset(evidence: Evidence) -> Iterable[Finding]:
         function = fact.details["function"]
         yield tell_fact(
             fact,
-            f"{function} at {name_line(fact.place)} takes the current device, and no rank has set its own: all "
-            "may use GPU 0.",
+            f"{function} at {name_line(fact.place)} uses the current device, but no rank has set its own: "
+            "all may use GPU 0.",
             Fix("set the rank's device first", code=f"{SET_DEVICE}\n{fact.place.text}"),
-            why="the group is NCCL's, and nothing before sets the device",
+            why="the group is NCCL's, and nothing before it sets the device",
             severity="warning",
         )
     for fact in facts_of(evidence, "device-shared"):
         function = fact.details["function"]
         yield tell_fact(
             fact,
-            f"{function} at {name_line(fact.place)} takes the current device, which no rank sets: all use "
+            f"{function} at {name_line(fact.place)} uses the current device, which no rank sets: all use "
             "GPU 0.",
             Fix("set the rank's device first", code=f"{SET_DEVICE}\n{fact.place.text}"),
             why="the group is NCCL's, and nothing in the program sets the device",

@@ -58,20 +58,24 @@ def tell_directory_raced(evidence: Evidence) -> Iterable[Finding]:
     for fact in facts_of(evidence, "directory-raced"):
         path = fact.details["path"]
         if fact.details["way"] == "made":
-            wrong = f"All ranks make {path} at {name_line(fact.place)}: who comes second fails with FileExistsError."
-            fix = Fix("let it exist already", code=f"os.makedirs({path}, exist_ok=True)")
+            wrong = (
+                f"All ranks create {path} at {name_line(fact.place)}: the second rank fails with "
+                "FileExistsError."
+            )
+            fix = Fix("allow it to exist already", code=f"os.makedirs({path}, exist_ok=True)")
         else:
             wrong = (
-                f"All ranks delete {path} at {name_line(fact.place)}: some fail as it vanishes under them."
+                f"All ranks delete {path} at {name_line(fact.place)}: some fail because another rank "
+                "deletes it first."
             )
             fix = Fix(
-                "delete it on rank 0 and let the others wait",
+                "delete it on rank 0 and synchronize with a barrier",
                 code=f"if dist.get_rank() == 0:\n    shutil.rmtree({path}, ignore_errors=True)\ndist.barrier()",
             )
         yield tell_fact(
             fact,
             wrong,
             fix,
-            why="no test on the rank stands above it, and the path is the same on all ranks",
+            why="no rank-dependent `if` guards it, and the path is the same on all ranks",
             severity="warning",
         )

@@ -79,12 +79,12 @@ def tell_download_raced(evidence: Evidence) -> Iterable[Finding]:
         function = fact.details["function"]
         yield tell_fact(
             fact,
-            f"All ranks fetch or unpack with {function} at {name_line(fact.place)}: who is done early reads "
-            "what another writes once more.",
+            f"All ranks download or extract with {function} at {name_line(fact.place)}: the first rank to "
+            "finish reads what another rank is still writing.",
             Fix(
-                "fetch on one rank of each node, then let the others go on",
+                "download on one rank of each node, then synchronize with a barrier",
                 code=f'if int(os.environ["LOCAL_RANK"]) == 0:\n    {fact.place.text}\ndist.barrier()',
             ),
-            why="no test on the rank stands above it, and no rank has fetched it before",
+            why="no rank-dependent `if` guards it, and no rank has fetched it before",
             severity="warning",
         )

@@ -208,7 +208,7 @@ def _calls_super(function: Scope) -> bool:
 def tell_epoch_unset(evidence: Evidence) -> Iterable[Finding]:
     """A sampler that shuffles is not told the epoch, or takes no notice of it."""
     ways = {
-        "never": "nobody calls its set_epoch",
+        "never": "set_epoch is never called",
         "once": "its set_epoch is called outside of the loop over epochs",
         "other": "set_epoch of another sampler is called",
     }
@@ -217,16 +217,19 @@ def tell_epoch_unset(evidence: Evidence) -> Iterable[Finding]:
             fact,
             f"The DistributedSampler at {name_line(fact.place)} shuffles each epoch in the same way: "
             f"{ways[fact.details['way']]}.",
-            Fix("tell it the epoch before each pass", code=_tell_epoch(fact)),
-            why="its order hangs on its seed and the epoch alone, and the loop goes through it more than once",
+            Fix("call set_epoch before each epoch", code=_tell_epoch(fact)),
+            why=(
+                "its order depends on its seed and the epoch alone, and the loop iterates over it more than "
+                "once"
+            ),
         )
     for fact in facts_of(evidence, "epoch-ignored"):
         yield tell_fact(
             fact,
-            f"{fact.details['sampler']} shuffles by its seed and does not use the epoch that set_epoch gives "
+            f"{fact.details['sampler']} shuffles by its seed and ignores the epoch that set_epoch sets "
             f"({name_line(fact.place)}): every epoch has the same order.",
             Fix(
-                "let the seed of the order hang on the epoch",
+                "make the seed of the order depend on the epoch",
                 code="generator.manual_seed(self.seed + self.epoch)",
             ),
             why="no method of the class reads what set_epoch keeps",

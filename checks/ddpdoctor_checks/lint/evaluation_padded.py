@@ -59,13 +59,13 @@ def tell_evaluation_padded(evidence: Evidence) -> Iterable[Finding]:
     for fact in facts_of(evidence, "evaluation-padded"):
         yield tell_fact(
             fact,
-            f"The sampler at {name_line(fact.place)} fills up with samples that it has given already where their "
-            f"number is no multiple of the ranks; the loop at {name_line(fact.related[0].place)} counts these twice.",
+            f"The sampler at {name_line(fact.place)} repeats samples when their number is not a multiple of "
+            f"the number of ranks; the loop at {name_line(fact.related[0].place)} counts these twice.",
             Fix(
-                "let each rank evaluate its own part, without further samples",
+                "let each rank evaluate its own shard, without padding",
                 code="part = Subset(dataset, range(rank, len(dataset), world_size))",
             ),
-            why="the counts are joined over ranks, and nothing cuts them to the length of the data set",
+            why="the counts are combined across ranks, and nothing cuts them to the length of the dataset",
             severity="info",
             role="advice",
         )

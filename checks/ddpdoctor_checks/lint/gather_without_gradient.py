@@ -125,13 +125,13 @@ def tell_gathered(evidence: Evidence) -> Iterable[Finding]:
         into, what = fact.details["into"], fact.details["what"]
         yield tell_fact(
             fact,
-            f"What all_gather at {name_line(fact.place)} gives has no gradient, and the loss of the backward at "
-            f"{name_line(fact.related[0].place)} is computed from it.",
+            f"The output of all_gather at {name_line(fact.place)} has no gradient, but the loss of the "
+            f"backward pass at {name_line(fact.related[0].place)} is computed from it.",
             Fix(
                 "put this rank's own part back, with its gradient",
                 code=f"{into} = torch.cat(torch.distributed.nn.functional.all_gather({what}))"
                 if "into_tensor" in fact.place.text
                 else f"{fact.place.text}\n{into}[dist.get_rank()] = {what}",
             ),
-            why=f"{what} is an output of a DistributedDataParallel model; {into} is taken as it came",
+            why=f"{what} is an output of a DistributedDataParallel model; {into} is used as gathered",
         )

@@ -68,9 +68,9 @@ def tell_undestroyed(evidence: Evidence) -> Iterable[Finding]:
     for fact in facts_of(evidence, "group-left"):
         yield tell_fact(
             fact,
-            f"The process group of NCCL that is made at {name_line(fact.place)} is never destroyed.",
+            f"The NCCL process group created at {name_line(fact.place)} is never destroyed.",
             teardown.EVERYWHERE,
-            why="nothing in the program is called destroy, cleanup or shutdown; torch warns of it at the exit",
+            why="nothing in the program is called destroy, cleanup or shutdown; torch warns about it at exit",
             severity="info",
             role="advice",
         )

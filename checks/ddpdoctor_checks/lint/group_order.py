@@ -95,18 +95,18 @@ def tell_group_order(evidence: Evidence) -> Iterable[Finding]:
         function = fact.details["function"]
         yield tell_fact(
             fact,
-            f"{function} at {name_line(fact.place)} needs the process group, which is made only later.",
+            f"{function} at {name_line(fact.place)} needs the process group, which is created only later.",
             Fix(
                 "call init_process_group first",
                 code=f"dist.init_process_group(backend)\n{fact.place.text}",
             ),
-            why="no test stands before it, and nothing before it makes the group",
+            why="no `if` guards it, and nothing before it creates the group",
         )
     for fact in facts_of(evidence, "group-twice"):
         yield tell_fact(
             fact,
-            f"init_process_group at {name_line(fact.place)} makes the process group a second time: the first is at "
-            f"{name_line(fact.related[0].place)}.",
-            Fix("make it once", code=f"if not dist.is_initialized():\n    {fact.place.text}"),
-            why="whenever the first is made, so is this one, and nothing destroys the group in between",
+            f"init_process_group at {name_line(fact.place)} creates the process group a second time: the "
+            f"first is at {name_line(fact.related[0].place)}.",
+            Fix("initialize it once", code=f"if not dist.is_initialized():\n    {fact.place.text}"),
+            why="whenever the first is created, so is this one, and nothing destroys the group in between",
         )

@@ -75,8 +75,8 @@ def tell_load_unmapped(evidence: Evidence) -> Iterable[Finding]:
     for fact in facts_of(evidence, "load-unmapped"):
         yield tell_fact(
             fact,
-            f"torch.load at {name_line(fact.place)} has no map_location: each rank loads onto the device from which "
-            "the file was saved, mostly GPU 0.",
+            f"torch.load at {name_line(fact.place)} has no map_location: each rank loads onto the device "
+            "from which the file was saved, usually GPU 0.",
             Fix(
                 "load onto the CPU, or the rank's own device",
                 code=rewrite(

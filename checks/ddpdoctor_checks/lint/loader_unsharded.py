@@ -179,18 +179,20 @@ def _skips_by_rank(loop: TrainingLoop, kinds: Kinds) -> bool:
 def tell_unsharded(evidence: Evidence) -> Iterable[Finding]:
     """The loader of a training that is wrapped gives each rank all data."""
     for fact in facts_of(evidence, "loader-unsharded"):
-        orders = {"shuffled": ", in an order of its own", "in order": ", in the same order"}
+        orders = {"shuffled": ", each in its own order", "in order": ", in the same order"}
         order = fact.details["order"]
         yield tell_fact(
             fact,
-            f"The DataLoader at {name_line(fact.place)} has no DistributedSampler: each rank trains on the whole "
-            f"data set{orders.get(order, '')}.",
+            f"The DataLoader at {name_line(fact.place)} has no DistributedSampler: each rank trains on the "
+            f"whole dataset{orders.get(order, '')}.",
             Fix(
-                "give each rank its own part of the data",
+                "give each rank its own shard of the data",
                 code=_shard(fact.place.text, shuffled=order != "in order"),
             ),
-            why="the loop that trains a DistributedDataParallel model goes through it, and nothing splits the data "
-            "set by rank",
+            why=(
+                "the loop that trains a DistributedDataParallel model iterates over it, and nothing shards "
+                "the dataset by rank"
+            ),
             severity=None if order == "in order" else "warning",
         )
 

@@ -108,19 +108,19 @@ def tell_local_rank_option(evidence: Evidence) -> Iterable[Finding]:
     for fact in facts_of(evidence, "local-rank-option"):
         has, lacks = fact.details["has"], fact.details["lacks"]
         refused = (
-            "torch.distributed.launch of torch 2.0 and later passes --local-rank, which argparse refuses"
+            "torch.distributed.launch of torch 2.0 and later passes --local-rank, which argparse rejects"
             if has == "--local_rank"
-            else "torch.distributed.launch before torch 2.0 passes --local_rank, which argparse refuses"
+            else "torch.distributed.launch before torch 2.0 passes --local_rank, which argparse rejects"
         )
         yield tell_fact(
             fact,
-            f"The parser at {name_line(fact.place)} takes {has} but not {lacks}: {refused}; torchrun passes neither, "
-            "and nothing here reads LOCAL_RANK.",
+            f"The parser at {name_line(fact.place)} accepts {has} but not {lacks}: {refused}; torchrun "
+            "passes neither, and nothing here reads LOCAL_RANK.",
             Fix(
-                "take both spellings, with what torchrun sets as the default",
+                "accept both spellings, with torchrun's variable as the default",
                 code='parser.add_argument("--local-rank", "--local_rank", type=int, '
                 'default=int(os.environ.get("LOCAL_RANK", 0)))',
             ),
-            why=f"add_argument has {has} alone, and LOCAL_RANK stands in none of the files",
+            why=f"add_argument has {has} alone, and LOCAL_RANK occurs in none of the files",
             severity=None if has == "--local_rank" else "warning",
         )

@@ -69,32 +69,32 @@ def _knows_all(module: Scope, files: Files) -> bool:
 def tell_unmatched(evidence: Evidence) -> Iterable[Finding]:
     """Messages whose other side never comes: all ranks are on the same side first, or there is none."""
     exchange = Fix(
-        "let one half send first, or begin both at once",
+        "let one half send first, or issue both at once",
         code="works = dist.batch_isend_irecv([dist.P2POp(dist.isend, mine, peer), "
         "dist.P2POp(dist.irecv, theirs, peer)])\nfor work in works:\n    work.wait()",
     )
     for fact in facts_of(evidence, "all-receive"):
         yield tell_fact(
             fact,
-            f"All ranks receive at {name_line(fact.place)} before any sends ({name_line(fact.related[0].place)}): none "
-            "gets its message.",
+            f"All ranks receive at {name_line(fact.place)} before any sends "
+            f"({name_line(fact.related[0].place)}): deadlock.",
             exchange,
-            why="no test on the rank stands above either line",
+            why="no rank-dependent `if` guards either line",
         )
     for fact in facts_of(evidence, "all-send"):
         yield tell_fact(
             fact,
-            f"All ranks send at {name_line(fact.place)} before any receives ({name_line(fact.related[0].place)}): with "
-            "NCCL, or large tensors, none comes through.",
+            f"All ranks send at {name_line(fact.place)} before any receives "
+            f"({name_line(fact.related[0].place)}): a deadlock with NCCL, or with large tensors.",
             exchange,
-            why="no test on the rank stands above either line",
+            why="no rank-dependent `if` guards either line",
             severity="warning",
         )
     for fact in facts_of(evidence, "message-unmatched"):
         other = "receives" if fact.details["side"] == "send" else "sends"
         yield tell_fact(
             fact,
-            f"{name_line(fact.place)} has no other side: nothing in the program {other}.",
-            Fix("let the peer make the matching call", code="dist.recv(tensor, src=0)"),
-            why="the files that belong to the program do not name the other side",
+            f"{name_line(fact.place)} has no counterpart: nothing in the program {other}.",
+            Fix("issue the matching call on the peer", code="dist.recv(tensor, src=0)"),
+            why="the files of the program do not contain the counterpart",
         )

@@ -216,17 +216,17 @@ def tell_unreduced(evidence: Evidence) -> Iterable[Finding]:
     """A rank counts over the part of the data that it is given, and nothing joins the counts."""
     for fact in facts_of(evidence, "metric-unreduced"):
         way, name = fact.details["way"], fact.details["name"]
-        verb = "decides" if way == "decides" else "is told"
+        verb = "decides" if way == "decides" else "is reported"
         yield tell_fact(
             fact,
-            f"{name} {verb} at {name_line(fact.place)} and is that of one rank's part of the data: the loop at "
-            f"{name_line(fact.related[0].place)} goes over what a DistributedSampler gives, and nothing is reduced.",
+            f"{name} {verb} at {name_line(fact.place)} but covers one rank's shard only: the loop at "
+            f"{name_line(fact.related[0].place)} iterates over a DistributedSampler, and nothing is reduced.",
             Fix(
-                "reduce the sums and counts first",
+                "all-reduce the sums and counts first",
                 code="sums = torch.tensor([correct, count], dtype=torch.float64, device=device)\n"
                 "dist.all_reduce(sums)\naccuracy = (sums[0] / sums[1]).item()",
             ),
-            why="no name in the program speaks of reducing, gathering or metrics",
+            why="no name in the program mentions reducing, gathering or metrics",
             severity=None if way == "decides" else "info",
             role="cause" if way == "decides" else "advice",
         )

@@ -147,5 +147,8 @@ def tell_unwrapped(evidence: Evidence) -> Iterable[Finding]:
                 "wrap the model before the loop and call the wrapper",
                 code="model = DistributedDataParallel(model)",
             ),
-            why="the program joins a process group, cuts its data up with a DistributedSampler and reduces nothing",
+            why=(
+                "the program joins a process group, shards its data with a DistributedSampler and reduces "
+                "nothing"
+            ),
         )

@@ -106,11 +106,11 @@ def tell_unenclosed(evidence: Evidence) -> Iterable[Finding]:
         model = fact.details["model"]
         yield tell_fact(
             fact,
-            f"no_sync() at {name_line(fact.place)} encloses the backward only; the forward at "
-            f"{name_line(fact.related[0].place)} is before it: gradients are reduced all the same.",
+            f"no_sync() at {name_line(fact.place)} encloses only the backward pass; the forward pass at "
+            f"{name_line(fact.related[0].place)} is before it, so gradients are reduced anyway.",
             Fix(
-                "enclose the forward too",
+                "enclose the forward pass too",
                 code=f"{fact.place.text}\n    loss = criterion({model}(inputs), targets)\n    loss.backward()",
             ),
-            why="DistributedDataParallel decides in the forward whether the backward reduces",
+            why="DistributedDataParallel decides in the forward pass whether the backward pass reduces",
         )

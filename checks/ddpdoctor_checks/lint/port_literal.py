@@ -66,7 +66,7 @@ def tell_port_literal(evidence: Evidence) -> Iterable[Finding]:
             fact,
             f"Port {port} at {name_line(fact.place)} {wrong}.",
             Fix(
-                "take the port from the launcher, or one between 1024 and 65535 below the ephemeral range",
+                "use the launcher's port, or one between 1024 and 65535 below the ephemeral range",
                 code='os.environ.setdefault("MASTER_PORT", "29500")',
             ),
             why=f"the port is {port} in each run",

@@ -137,17 +137,19 @@ def tell_prefix(evidence: Evidence) -> Iterable[Finding]:
     for fact in facts_of(evidence, "prefix-differs"):
         line, saved = name_line(fact.place), name_line(fact.related[0].place)
         if fact.details["saved"] == "wrapped":
-            message = f"{line} loads into a model that is not wrapped what {saved} has saved of the wrapper: each key "
+            message = f"{line} loads into a bare model what {saved} saved from the wrapper: each key "
             message += "begins with module."
         else:
-            message = f"{line} loads into the wrapper what {saved} has saved of the model in it: no key begins with "
+            message = (
+                f"{line} loads into the wrapper what {saved} saved from the bare model: no key begins with "
+            )
             message += "module."
         yield tell_fact(
             fact,
             message,
             Fix(
-                "save and load the model inside of the wrapper",
+                "save and load the model inside the wrapper",
                 code="torch.save(model.module.state_dict(), path)\nmodel.module.load_state_dict(torch.load(path))",
             ),
-            why="both lines name one path, and what is saved and loaded was followed to where it was made",
+            why="both lines name one path, and what is saved and loaded was followed to where it was created",
         )

@@ -94,6 +94,9 @@ def tell_read_early(evidence: Evidence) -> Iterable[Finding]:
             fact,
             f"{path} is read at {name_line(fact.place)} by ranks that do not wait until rank 0 has "
             f"written it at {name_line(fact.related[0].place)}.",
-            Fix("let all ranks wait between writing and reading", code=f"dist.barrier()\n{fact.place.text}"),
-            why="no collective stands between the two lines",
+            Fix(
+                ("synchronize all ranks between writing and reading"),
+                code=f"dist.barrier()\n{fact.place.text}",
+            ),
+            why="no collective is between the two lines",
         )

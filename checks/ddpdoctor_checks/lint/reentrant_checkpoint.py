@@ -70,13 +70,13 @@ def tell_reentrant(evidence: Evidence) -> Iterable[Finding]:
     """Reentrant checkpointing in a model whose wrapper searches for unused parameters."""
     for fact in facts_of(evidence, "reentrant-checkpoint"):
         said = fact.details["way"] == "said"
-        how = "is reentrant" if said else "is reentrant where it does not say otherwise"
+        how = "is reentrant" if said else "is reentrant by default"
         yield tell_fact(
             fact,
             f"checkpoint at {name_line(fact.place)} {how}, and the DistributedDataParallel at "
-            f"{name_line(fact.related[0].place)} searches for unused parameters: those inside are taken as unused, and "
-            "come a second time in the backward.",
-            Fix("let checkpointing not be reentrant", code="checkpoint(block, x, use_reentrant=False)"),
-            why="the search goes through the graph of the forward, which reentrant checkpointing leaves out",
+            f"{name_line(fact.related[0].place)} searches for unused parameters: those inside are treated "
+            "as unused, and are ready a second time in the backward pass.",
+            Fix("use non-reentrant checkpointing", code="checkpoint(block, x, use_reentrant=False)"),
+            why="the search walks the graph of the forward pass, which reentrant checkpointing omits",
             severity=None if said else "warning",
         )

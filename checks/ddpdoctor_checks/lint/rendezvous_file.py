@@ -47,9 +47,9 @@ def tell_fixed_file(evidence: Evidence) -> Iterable[Finding]:
         path = fact.details["path"]
         yield tell_fact(
             fact,
-            f"Ranks meet at the file {path} ({name_line(fact.place)}) in each run: one that a killed run has "
-            "left, or another job's, makes the next one fail or hang.",
-            Fix("start with torchrun and meet by the environment", code='dist.init_process_group("nccl")'),
+            f"The rendezvous file {path} ({name_line(fact.place)}) is the same in each run: one left by a "
+            "killed run, or used by another job, makes the next one fail or hang.",
+            Fix("start with torchrun and use env://", code='dist.init_process_group("nccl")'),
             why="the path is fixed, and nothing in the script removes it",
             severity="warning",
         )

@@ -79,7 +79,7 @@ def set_keyword(call: ast.Call, name: str, value: str | None) -> None:
 
 def tell_seeds(way: str) -> str:
     """Return words on why random numbers differ over ranks."""
-    return "ranks are seeded by their number" if way == "seeded" else "nothing seeds the random numbers"
+    return "ranks are seeded by their rank" if way == "seeded" else "nothing seeds the random numbers"
 
 
 def seed_draw(function: str, given: str, seed: str = "0") -> str:

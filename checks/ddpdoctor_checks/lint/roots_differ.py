@@ -100,17 +100,16 @@ def tell_roots(evidence: Evidence) -> Iterable[Finding]:
         operation, root = fact.details["operation"], fact.details["root"]
         yield tell_fact(
             fact,
-            f"{operation} at {name_line(fact.place)} has {root} as its root, which is another on each rank: all wait "
-            "for different ones.",
-            Fix("name one rank, the same on all", code=f"dist.{operation}(tensor, 0)"),
+            f"{operation} at {name_line(fact.place)} has {root} as its root, which differs across ranks.",
+            Fix("use one root rank, the same on all ranks", code=f"dist.{operation}(tensor, 0)"),
             why=f"{root} was followed to the rank",
         )
     for fact in facts_of(evidence, "roots-apart"):
         operation, one, other = (fact.details[name] for name in ("operation", "root", "other"))
         yield tell_fact(
             fact,
-            f"{operation} at {name_line(fact.place)} has rank {one} as its root, and on the other side of the test "
-            f"({name_line(fact.related[0].place)}) rank {other}: ranks wait for different ones.",
-            Fix("name one rank, the same on all", code=f"dist.{operation}(tensor, {one})"),
-            why="a test on the rank decides between the two",
+            f"{operation} at {name_line(fact.place)} has root {one}, but on the other side of the `if` "
+            f"({name_line(fact.related[0].place)}) root {other}.",
+            Fix("use one root rank, the same on all ranks", code=f"dist.{operation}(tensor, {one})"),
+            why="a rank-dependent `if` decides between the two",
         )

@@ -293,13 +293,16 @@ def tell_shares(evidence: Evidence) -> Iterable[Finding]:
         way, function, given = (fact.details[name] for name in ("way", "function", "given"))
         yield tell_fact(
             fact,
-            f"{function.rpartition('.')[2]} at {name_line(fact.place)} gives each rank an order of its own, for "
-            f"{tell_seeds(way)}, and each takes its part of that: parts overlap, and some samples are in none.",
+            f"{function.rpartition('.')[2]} at {name_line(fact.place)} gives each rank an order of its own, "
+            f"because {tell_seeds(way)}, and each rank takes its shard from that: shards overlap, and some "
+            "samples are in none.",
             Fix(
-                "let all ranks draw the order by one seed",
+                "draw the order with one seed on all ranks",
                 code=seed_draw(function, given, fact.details["seed"]),
             ),
-            why=f"the part of a rank is taken at {name_line(fact.related[0].place)}, and nothing "
-            "is done with the order before",
+            why=(
+                f"each rank's shard is taken at {name_line(fact.related[0].place)}, and the order is not "
+                "used before"
+            ),
             severity=None if way == "seeded" else "warning",
         )

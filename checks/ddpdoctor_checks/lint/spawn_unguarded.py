@@ -96,8 +96,8 @@ def tell_spawn_unguarded(evidence: Evidence) -> Iterable[Finding]:
             fact,
             f"{name_line(fact.place)} starts processes with {function} whenever the file is imported: each "
             "child imports it first and fails there.",
-            Fix("put it below a main guard", code=f'if __name__ == "__main__":\n    {fact.place.text}'),
-            why="no test of __name__ stands above it, and the start method is spawn",
+            Fix("put it under a main guard", code=f'if __name__ == "__main__":\n    {fact.place.text}'),
+            why="no check of __name__ guards it, and the start method is spawn",
         )
     for fact in facts_of(evidence, "spawn-in-notebook"):
         function = fact.details["function"]
@@ -109,5 +109,5 @@ def tell_spawn_unguarded(evidence: Evidence) -> Iterable[Finding]:
                 "move the function into a file and import it, or start the script with torchrun",
                 code="from train import work\nmp.spawn(work, args=(world_size,), nprocs=world_size)",
             ),
-            why="the function stands in a cell",
+            why="the function is defined in a cell",
         )

@@ -80,9 +80,9 @@ def tell_splits(evidence: Evidence) -> Iterable[Finding]:
         way, function, given = (fact.details[name] for name in ("way", "function", "given"))
         yield tell_fact(
             fact,
-            f"{function.rpartition('.')[2]} at {name_line(fact.place)} gives each rank another split, for "
-            f"{tell_seeds(way)}: what one validates on another trains on.",
-            Fix("let all ranks draw the split by one seed", code=seed_draw(function, given)),
-            why="a DistributedDataParallel model is trained in this program, and the call names no generator",
+            f"{function.rpartition('.')[2]} at {name_line(fact.place)} gives each rank a different split, "
+            f"because {tell_seeds(way)}: one rank trains on what another validates on.",
+            Fix("draw the split with one seed on all ranks", code=seed_draw(function, given)),
+            why="a DistributedDataParallel model is trained in this program, and the call has no generator",
             severity=None if way == "seeded" else "warning",
         )

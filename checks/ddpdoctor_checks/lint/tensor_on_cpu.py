@@ -86,11 +86,14 @@ def tell_tensor_on_cpu(evidence: Evidence) -> Iterable[Finding]:
         operation, tensor = fact.details["operation"], fact.details["tensor"]
         yield tell_fact(
             fact,
-            f"{operation} at {name_line(fact.place)} is given {tensor}, a tensor on the CPU, and the group is NCCL's.",
+            (
+                f"{operation} at {name_line(fact.place)} receives {tensor}, a CPU tensor, but the group "
+                "uses NCCL."
+            ),
             Fix(
-                "make the tensor on the rank's GPU, or the group for both kinds of devices",
+                "create the tensor on the rank's GPU, or the group for both device types",
                 code='tensor = torch.tensor(values, device="cuda")\n'
                 '# or: dist.init_process_group("cpu:gloo,cuda:nccl")',
             ),
-            why="the tensor is made without a device, and nothing moves it",
+            why="the tensor is created without a device, and nothing moves it",
         )

@@ -18,8 +18,8 @@ SETTLES = frozenset({"torch.distributed.barrier", "torch.distributed.monitored_b
                      "torch.accelerator.synchronize"})  # fmt: skip
 _LOST = {
     "dropped": "and its Work is dropped",
-    "kept": "into a variable that nobody reads",
-    "collected": "into a list that nobody reads",
+    "kept": "into a variable that is never read",
+    "collected": "into a list that is never read",
 }
 
 
@@ -143,12 +143,12 @@ def tell_unwaited(evidence: Evidence) -> Iterable[Finding]:
         operation, how = fact.details["operation"], fact.details["way"]
         yield tell_fact(
             fact,
-            f"{operation} is begun at {name_line(fact.place)} {_LOST[how]}: nothing waits until it is done.",
+            f"{operation} is issued at {name_line(fact.place)} {_LOST[how]}: nothing waits for it.",
             Fix(
-                "keep the Work and wait before the tensor is used",
+                "keep the Work object and wait before the tensor is used",
                 code=_keep(fact.place.text, how),
             ),
-            why="no wait, barrier or synchronisation follows in the function",
+            why="no wait, barrier or synchronization follows in the function",
         )
 
 

@@ -69,10 +69,10 @@ def tell_workers(evidence: Evidence) -> Iterable[Finding]:
         function = fact.details["function"]
         yield tell_fact(
             fact,
-            f"{function} at {name_line(fact.place)} seeds each loader worker by its number alone: workers of "
-            "different ranks draw the same random numbers, and in each epoch again.",
+            f"{function} at {name_line(fact.place)} seeds each DataLoader worker by its id alone: workers "
+            "of different ranks draw the same random numbers, and the same again in each epoch.",
             Fix(
-                "take torch's own seed of the worker, which differs over ranks that are seeded apart",
+                "use torch's own worker seed, which differs across ranks that are seeded differently",
                 code=f"{function}(torch.initial_seed() % 2**32)",
             ),
             why="neither the rank nor the epoch is part of the seed",

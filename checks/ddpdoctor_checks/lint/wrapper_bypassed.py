@@ -138,13 +138,16 @@ def tell_bypassed(evidence: Evidence) -> Iterable[Finding]:
         backward = name_line(fact.related[0].place)
         yield tell_fact(
             fact,
-            f"{ways[fact.details['way']]} at {name_line(fact.place)}, and the backward at {backward} "
+            f"{ways[fact.details['way']]} at {name_line(fact.place)}, and the backward pass at {backward} "
             "trains it: gradients are never reduced.",
             Fix(
-                "call the wrapper in training; what else the step needs goes into the model's forward",
+                "call the wrapper in training; move whatever else the step needs into the model's forward",
                 code=_call_wrapper(fact.place.text),
             ),
-            why="no forward of the wrapper is behind that loss, and nothing else in the program reduces gradients",
+            why=(
+                "that loss comes from no forward pass of the wrapper, and nothing else in the program "
+                "reduces gradients"
+            ),
         )
 
 

@@ -50,8 +50,8 @@ def tell_write_raced(evidence: Evidence) -> Iterable[Finding]:
         yield tell_fact(
             fact,
             f"All ranks write {path} at {name_line(fact.place)}: the file can be torn, or a mix of their data.",
-            Fix("write on rank 0 only, under another name first", code=_guard(fact.place.text, path)),
-            why="no test on the rank stands above it, and the path is the same on all ranks",
+            Fix("write on rank 0 only, to a temporary name first", code=_guard(fact.place.text, path)),
+            why="no rank-dependent `if` guards it, and the path is the same on all ranks",
             severity=severity,
             role="advice" if severity == "info" else "cause",
         )

@@ -25,7 +25,7 @@ def find_loopback_advertised(evidence: Evidence) -> Iterable[Finding]:
         raise NotApplicable("all nodes are one machine")
     told = [node for node in evidence.nodes if node.advertised is not None]
     if not told:
-        raise CannotLook("no node could tell which address gloo takes")
+        raise CannotLook("no node could determine which address gloo uses")
     wrong = [node for node in told if is_loopback(node.advertised or "")]
     if wrong:
         yield _describe_loopback(evidence, told, wrong)
@@ -42,7 +42,9 @@ def _describe_loopback(evidence: Evidence, told: Sequence[NodeFacts], wrong: Seq
         interface = choose_interface(node, preferred)
         name = interface.name if interface is not None else None
         if name is None:
-            fixes.append(Fix(f"find the interface of {node.host} that the others reach", "ip -br address"))
+            fixes.append(
+                Fix(f"find the interface of {node.host} that the other nodes reach", "ip -br address")
+            )
             continue
         fixes.append(Fix(f"on {node.host}, before the launch", f"export GLOO_SOCKET_IFNAME={name}"))
     gloo = "gloo" in evidence.launch.backend
@@ -143,11 +145,11 @@ def judge_gloo_value(value: str, interfaces: Sequence[Interface]) -> str | None:
                 return f"interface {name} is down"
             continue
         if name[0] in "^=":
-            return f"{name[0]} is NCCL's syntax; gloo takes only the exact names of interfaces"
+            return f"{name[0]} is NCCL's syntax; gloo accepts only exact interface names"
         if name != name.strip():
-            return f"{name!r} has blanks around it, and gloo takes them as part of the name"
+            return f"{name!r} has blanks around it, and gloo treats them as part of the name"
         if any(known.startswith(name) for known in by_name):
-            return f"{name} is only the beginning of a name, and gloo takes exact names"
+            return f"{name} is only the beginning of a name, and gloo requires exact names"
         return f"there is no interface {name}"
     return None
 
@@ -169,9 +171,9 @@ def judge_nccl_value(value: str, interfaces: Sequence[Interface]) -> str | None:
         if inverted:
             return "it excludes every interface that has an address"
         if any(each.startswith(("^", "=")) for each in wanted):
-            return "^ and = are understood only at the beginning, in this order"
+            return "^ and = are recognized only at the beginning, in this order"
         if any(each != each.strip() for each in wanted):
-            return "it has blanks in it, and NCCL takes them as part of the name"
+            return "it contains blanks, and NCCL treats them as part of the name"
         return f"there is no interface {'' if exact else 'beginning with '}{join_words(wanted, last='or')}"
     if not any(each.up for each in left):
         return f"{join_words(each.name for each in left)} {choose_form(len(left), 'is', 'are')} down"
@@ -192,15 +194,17 @@ def _describe_interface(
         if best is not None:
             fixes.append(Fix(f"on {facts.host}, before the launch", f"export {variable}={best.name}"))
     if evidence.launch.nnodes == 1 or not fixes:
-        fixes.append(Fix("or let the backend choose by itself", f"unset {variable}"))
+        fixes.append(Fix("or let the backend choose", f"unset {variable}"))
     there = set(nodes)
     holders = [
         each.rank for each in evidence.ranks if each.node in there and each.variables.get(variable) == value
     ]
     return Finding(
-        message=f"{variable}={quote(value)} fits no interface of {join_words(hosts)}: {wrong.text} "
-        f"(there {choose_form(len(wrong.interfaces), 'is', 'are')} "
-        f"{join_words(wrong.interfaces, few=8) or 'none'}).",
+        message=(
+            f"{variable}={quote(value)} matches no interface of {join_words(hosts)}: {wrong.text} (there "
+            f"{choose_form(len(wrong.interfaces), 'is', 'are')} "
+            f"{join_words(wrong.interfaces, few=8) or 'none'})."
+        ),
         ranks=RankSet(holders) or places.ranks(nodes),
         nodes=hosts,
         severity=severity,

@@ -67,14 +67,14 @@ def _describe_missing(evidence: Evidence, best: Rendezvous, joined: RankSet) -> 
     alone = best.expected_nodes > 1 and set(best.joined_nodes) <= {best.node}
     if alone:
         others = best.expected_nodes - 1
-        whom = choose_form(others, "did not meet the other node", f"met none of the other {others:,} nodes")
+        whom = choose_form(others, "did not see the other node", f"saw none of the other {others:,} nodes")
         message = f"{places.host(best.node)} {whom} at {best.endpoint} within {waited}."
     elif evidence.launch.launcher == "env" and not joined:
         who = f"{name_set(best.own_ranks)} on {places.host(best.node)}"
-        message = f"{who} met no other rank within {waited}: {best.error or 'nothing answered'}."
+        message = f"{who} saw no other rank within {waited}: {best.error or 'nothing answered'}."
     else:
         share = f"{len(joined):,} of {count_of(best.expected_ranks, 'rank')} joined the rendezvous"
-        never = "had not come" if early else "never came"
+        never = "had not joined" if early else "never joined"
         by_rank = evidence.launch.launcher != "ddpdoctor" and not absent
         missing = (
             f"{name_set(lacking)} {never}"
@@ -109,8 +109,8 @@ def _name_missing(
         return f"{name_set(lacking)} {never}, although {did} did"
     if not numbered:
         came = join_words(places.hosts(sorted(best.joined_nodes)))
-        return f"only {came} came, {count_of(len(absent), 'node')} of {best.expected_nodes:,} did not"
-    who = f"{choose_form(len(absent), 'node', 'nodes')} {RankSet(absent)}"
+        return f"only {came} joined, {count_of(len(absent), 'node')} of {best.expected_nodes:,} did not"
+    who = f"{choose_form(len(absent), 'node', 'nodes')} {RankSet(absent).listed()}"
     if len(RankSet(absent).ranges) > FEW:
         who = count_of(len(absent), "node")
     known = [places.host(node) for node in absent if node in places.facts]
@@ -135,20 +135,20 @@ def _quote_views(places: Places, evidence: Evidence) -> Iterable[EvidenceItem]:
     for match in evidence.host_matches[:16]:
         if not match.matches:
             names = ", ".join(match.names)
-            text = f"{places.host(match.node)} does not take itself for {match.endpoint}: it is {names}"
+            text = f"{places.host(match.node)} does not recognize itself as {match.endpoint}: it is {names}"
             yield EvidenceItem("host-match", text)
     for gone in evidence.exits[:16]:
         if gone.stage == "rendezvous" and not gone.finished:
             how = f"signal {gone.signal}" if gone.signal is not None else f"status {gone.exit_code}"
             yield EvidenceItem(
-                "exit", f"rank {gone.rank} (pid {gone.pid}) ended with {how}", RankSet([gone.rank])
+                "exit", f"rank {gone.rank} (pid {gone.pid}) exited with {how}", RankSet([gone.rank])
             )
 
 
 def _fix_missing(evidence: Evidence, best: Rendezvous, absent: Sequence[int]) -> tuple[Fix, ...]:
     launch = evidence.launch
     if launch.launcher in ("srun", "mpirun"):
-        return (Fix("see whether all tasks were started, and start the world again", repeat_launch(launch)),)
+        return (Fix("check whether all tasks were started, and start the job again", repeat_launch(launch)),)
     if launch.launcher == "env":
         lacking = RankSet.span(best.expected_ranks).minus(best.joined_ranks).minus(best.own_ranks)
         return tuple(
@@ -168,7 +168,7 @@ def _fix_missing(evidence: Evidence, best: Rendezvous, absent: Sequence[int]) ->
     if not absent:
         line = "sudo dmesg --ctime | grep -i 'killed process'"
         return (
-            Fix("see on their nodes whether the kernel ended them", line),
+            Fix("check on their nodes whether the kernel killed them", line),
             Fix("then start it again", repeat_launch(launch)),
         )
     if launch.rdzv_backend in FIXED:
@@ -176,12 +176,12 @@ def _fix_missing(evidence: Evidence, best: Rendezvous, absent: Sequence[int]) ->
             Fix(f"start it on node {node} too", repeat_launch(launch, node_rank=node)) for node in absent[:4]
         ]
     else:
-        fixes = [Fix("start it on the missing nodes too, with the same words", repeat_launch(launch))]
+        fixes = [Fix("start it on the missing nodes too, with the same command", repeat_launch(launch))]
     if 0 < len(best.joined_nodes) < best.expected_nodes:
         few = len(best.joined_nodes)
         fixes.append(
             Fix(
-                f"if {count_of(few, 'node is', 'nodes are')} meant, say so on each of them",
+                f"if only {count_of(few, 'node is', 'nodes are')} intended, pass that number on each of them",
                 repeat_launch(replace(launch, nnodes=few, world_size=few * launch.nproc)),
             )
         )

@@ -55,7 +55,7 @@ def _collect_or_abstain(evidence: Evidence) -> dict[Pair, _Path]:
     require_several_nodes(evidence)
     paths = _collect(evidence)
     if not paths:
-        raise CannotLook("no connection between nodes was tried")
+        raise CannotLook("no connection between nodes was tested")
     return paths
 
 
@@ -135,7 +135,7 @@ def find_ports_blocked(evidence: Evidence) -> Iterable[Finding]:
     paths = _collect_or_abstain(evidence)
     tried = sum("ephemeral" in path.links for path in paths.values())
     if not tried:
-        raise CannotLook("no connection to an ephemeral port was tried")
+        raise CannotLook("no connection to an ephemeral port was tested")
     blocked = sort_failures(paths).blocked
     if not blocked:
         return
@@ -147,16 +147,17 @@ def find_ports_blocked(evidence: Evidence) -> Iterable[Finding]:
     guilty = _blame(blocked, evidence.launch.nnodes)
     sources = sorted({source for source, _ in blocked})
     yield Finding(
-        message=f"TCP ports {low}-{high} are blocked from {_describe_pairs(places, blocked)} "
-        f"({len(blocked):,} of {count_of(tried, 'directed pair')} tried), "
-        "although these nodes reach each other.",
+        message=(
+            f"TCP ports {low}-{high} are blocked from {_describe_pairs(places, blocked)} ({len(blocked):,} "
+            f"of {count_of(tried, 'directed pair')} tested), although these nodes reach each other."
+        ),
         ranks=places.ranks(guilty),
         nodes=places.hosts(guilty),
         pairs=_name_pairs(places, blocked),
         evidence=tuple(_quote_links(places, paths, blocked)),
         fix=(
             Fix(
-                f"on {join_words(places.hosts(targets))}, let the other nodes in",
+                f"on {join_words(places.hosts(targets))}, allow the other nodes",
                 "sudo iptables -I INPUT -p tcp "
                 f"-s {_addresses(places, sources)} --dport {low}:{high} -j ACCEPT",
             ),
@@ -203,14 +204,14 @@ def find_peer_unreachable(evidence: Evidence) -> Iterable[Finding]:
         evidence=tuple(_quote_links(places, paths, pairs)),
         fix=(
             Fix(
-                f"on {places.host(source)}, see which way it takes",
+                f"on {places.host(source)}, check the route",
                 f"ip route get {address}; ping -c 3 {address}",
             ),
             Fix(
-                f"on {places.host(target)}, see whether its link and addresses are up",
+                f"on {places.host(target)}, check whether its link and addresses are up",
                 "ip -br link; ip -br address",
             ),
-            Fix("then look at the firewalls on both", "sudo iptables -L -n -v; sudo nft list ruleset"),
+            Fix("then check the firewalls on both", "sudo iptables -L -n -v; sudo nft list ruleset"),
         ),
         details={"pairs": [list(pair) for pair in sorted(pairs)], "errors": reasons},
     )
@@ -255,8 +256,10 @@ def _describe_lost(
     facts = places.facts.get(source)
     interface = choose_interface(facts) if facts is not None else None
     return Finding(
-        message=f"Large packets vanish from {_describe_pairs(places, lost)}: {sizes}"
-        f"{f' (MTU: {shown})' if shown else ''}.",
+        message=(
+            f"Large packets are dropped from {_describe_pairs(places, lost)}: "
+            f"{sizes}{f' (MTU: {shown})' if shown else ''}."
+        ),
         ranks=places.ranks(guilty),
         nodes=places.hosts(guilty),
         pairs=_name_pairs(places, lost),
@@ -292,10 +295,10 @@ def advise_smaller_packets(host: str, far: str, interface: str, mtu: int) -> tup
             f"ping -c 2 -M do -s {max(mtu - 28, 472)} {far}",
         ),
         Fix(
-            "until the path is mended, make the interfaces of all nodes that small",
+            "until the path is fixed, make the interfaces of all nodes that small",
             f"sudo ip link set dev {interface} mtu 1400",
         ),
-        Fix("or let TCP find the size by itself", "sudo sysctl -w net.ipv4.tcp_mtu_probing=1"),
+        Fix("or let TCP find the size", "sudo sysctl -w net.ipv4.tcp_mtu_probing=1"),
     )
 
 

@@ -46,20 +46,23 @@ def _describe_unresolvable(
         fixes.append(
             Fix("use the address instead of the name", repeat_launch(evidence.launch, address=address))
         )
-        fixes.append(Fix(f"or make the name known on {where}", line))
+        fixes.append(Fix(f"or make the name resolvable on {where}", line))
     elif evidence.launch.nnodes == 1:
         fixes.append(
-            Fix("on one node meet on the loopback", repeat_launch(evidence.launch, address="127.0.0.1"))
+            Fix("on one node use the loopback address", repeat_launch(evidence.launch, address="127.0.0.1"))
         )
     else:
         fixes.append(
             Fix(
-                f"see what {where} can find, and use an address that hostname -I prints on the hosting node",
+                (
+                    f"check what {where} can resolve, and use an address that hostname -I prints on the "
+                    "rendezvous host"
+                ),
                 f"getent ahosts {name}",
             )
         )
     return Finding(
-        message=f"The rendezvous host {name} has no address on {where}{rest if elsewhere else ''}.",
+        message=f"The rendezvous host {name} cannot be resolved on {where}{rest if elsewhere else ''}.",
         ranks=places.ranks(nodes),
         nodes=places.hosts(nodes),
         evidence=tuple(
@@ -107,7 +110,7 @@ def find_host_unmatched(evidence: Evidence) -> Iterable[Finding]:
     owner = _owner(evidence, places, matches.values())
     if owner is None and len(matches) < launch.nnodes:
         raise CannotLook(
-            f"only {len(matches)} of {count_of(launch.nnodes, 'node')} said whether it is the host"
+            f"only {len(matches)} of {count_of(launch.nnodes, 'node')} reported whether it is the host"
         )
     yield _describe_unmatched(evidence, places, list(matches.values()), owner)
 
@@ -142,20 +145,20 @@ def _describe_unmatched(
     hosting = next((each for each in matches if each.node == (0 if owner is None else owner)), matches[0])
     if owner is not None:
         message = (
-            f"{places.host(owner)} holds the address of the rendezvous endpoint {endpoint}, but torch "
-            f"does not recognise it there, so no node starts the store: "
-            f"it calls itself {join_words(hosting.names)}."
+            f"{places.host(owner)} holds the address of the rendezvous endpoint {endpoint}, but torch does "
+            "not recognize it there, so no node starts the store: it calls itself "
+            f"{join_words(hosting.names)}."
         )
     else:
         called = [f"{places.host(each.node)} is {join_words(each.names) or 'nameless'}" for each in matches]
         message = (
-            f"None of {count_of(len(matches), 'node')} believes that it is the rendezvous host {host}: "
+            f"None of {count_of(len(matches), 'node')} recognizes itself as the rendezvous host {host}: "
             f"{join_words(called, few=4)}."
         )
     nodes = [owner] if owner is not None else [each.node for each in matches]
     fixes = [
         Fix(
-            "say it outright on the node that hosts",
+            "set it explicitly on the rendezvous host",
             start_torchrun(evidence.launch, "--rdzv-conf", "is_host=1") + "  # and is_host=0 elsewhere",
         )
     ]
@@ -200,7 +203,7 @@ def find_peer_unresolvable(evidence: Evidence) -> Iterable[Finding]:
             return
         if not _publishes_names(evidence.launch) or evidence.launch.local_addr is not None:
             raise NotApplicable("no node publishes its name with this rendezvous")
-        raise CannotLook("no node asked for its peers' names")
+        raise CannotLook("no node queried its peers' names")
     failed: dict[tuple[str, int | None], list[Resolution]] = {}
     for each in asked:
         if not each.addresses:
@@ -258,7 +261,7 @@ def _describe_peer(
         command = repeat_launch(launch, node_rank=owner, local_address=address)
         fixes.append(Fix(f"let {publisher} publish its address instead of its name", command))
     line = f"echo '{address or 'ADDRESS'} {name}' | sudo tee -a /etc/hosts"
-    fixes.append(Fix(f"or make the name known on {join_words(askers)}", line))
+    fixes.append(Fix(f"or make the name resolvable on {join_words(askers)}", line))
     return Finding(
         message=f"{join_words(askers)} cannot resolve {name}, "
         f"the name under which {publisher} publishes itself.",

@@ -38,12 +38,14 @@ def _describe_taken(evidence: Evidence, places: Places, probe: PortProbe) -> Fin
     if evidence.launch.nnodes == 1 and evidence.launch.launcher in ("ddpdoctor", "torchrun"):
         fixes.append(
             Fix(
-                "on one node let torchrun find a free port itself",
+                "on one node let torchrun find a free port",
                 f"torchrun --standalone --nproc-per-node {evidence.launch.nproc} train.py",
             )
         )
     if probe.holder_pid is None:
-        fixes.append(Fix("see who holds it (as root)", f"sudo ss -ltnp 'sport = :{probe.port}'"))
+        fixes.append(
+            Fix("find the process that holds it (as root)", f"sudo ss -ltnp 'sport = :{probe.port}'")
+        )
     else:
         fixes.append(
             Fix(f"if process {probe.holder_pid} is a leftover of yours, end it", f"kill {probe.holder_pid}")
@@ -64,9 +66,9 @@ def _describe_taken(evidence: Evidence, places: Places, probe: PortProbe) -> Fin
 
 def _describe_foreign(evidence: Evidence, places: Places, probe: PortProbe) -> Finding:
     """Describe what a node that is to connect to the store sees of it."""
-    host, seer = probe.address or "the hosting node", places.host(probe.node)
+    host, seer = probe.address or "the rendezvous host", places.host(probe.node)
     fixed = evidence.launch.rdzv_backend in FIXED
-    message = f"The rendezvous port {probe.port} on {host} is held by something that is no store of torch"
+    message = f"The rendezvous port {probe.port} on {host} is held by a process that is not a torch store"
     if probe.status == "silent":
         message = (
             f"The rendezvous port {probe.port} on {host} accepts connections, but torch's store has not answered "
@@ -80,7 +82,10 @@ def _describe_foreign(evidence: Evidence, places: Places, probe: PortProbe) -> F
         confidence="low" if probe.status == "silent" else "medium",
         evidence=(EvidenceItem("port", f"{seer} -> {host}:{probe.port}: {probe.error or 'no answer'}"),),
         fix=(
-            Fix(f"see on {host} who holds it (as root)", f"sudo ss -ltnp 'sport = :{probe.port}'"),
+            Fix(
+                (f"find out on {host} which process holds it (as root)"),
+                f"sudo ss -ltnp 'sport = :{probe.port}'",
+            ),
             Fix(
                 "or choose another port on all nodes", repeat_launch(evidence.launch, port=_next(probe.port))
             ),
@@ -129,7 +134,7 @@ def _is_port(value: str) -> bool:
 def _describe_invalid(evidence: Evidence, places: Places, probe: PortProbe) -> Finding:
     host = places.host(probe.node)
     if probe.status == "denied":
-        message = f"The rendezvous port {probe.port} is privileged: {host} may not listen on it without root."
+        message = f"The rendezvous port {probe.port} is privileged: {host} cannot listen on it without root."
     else:
         message = f"The rendezvous port {probe.port} does not exist: ports are 1-{LAST_PORT}."
     return Finding(
@@ -139,7 +144,7 @@ def _describe_invalid(evidence: Evidence, places: Places, probe: PortProbe) -> F
         evidence=(
             EvidenceItem("port", f"bind of port {probe.port} on {host}: {probe.error or probe.status}"),
         ),
-        fix=(Fix("take an ordinary port", repeat_launch(evidence.launch, port=DEFAULT_PORT)),),
+        fix=(Fix("use an unprivileged port", repeat_launch(evidence.launch, port=DEFAULT_PORT)),),
         details={"port": probe.port, "status": probe.status},
     )
 
@@ -150,7 +155,7 @@ def find_file_stale(evidence: Evidence) -> Iterable[Finding]:
     looked = [node for node in evidence.nodes if node.rendezvous_files is not None]
     if not looked:
         require(evidence, "nodes", "the nodes")
-        raise CannotLook("nobody looked for files of a file:// rendezvous")
+        raise CannotLook("no node checked for files of a file:// rendezvous")
     if not any(node.rendezvous_files for node in looked):
         raise NotApplicable("no file:// rendezvous is configured")
     places = Places(evidence)
@@ -166,8 +171,10 @@ def find_file_stale(evidence: Evidence) -> Iterable[Finding]:
                 state = f"is in use by {join_words(f'process {pid}' for pid in file.open_by)}"
             unique = "file:///tmp/ddp-$(date +%s)-$$"
             yield Finding(
-                message=f"The rendezvous file {file.path} on {places.host(node.node)} (from {file.named_by}) "
-                f"{state}: it holds {file.size:,} bytes{age}.",
+                message=(
+                    f"The rendezvous file {file.path} on {places.host(node.node)} (from {file.named_by}) "
+                    f"{state}: it contains {file.size:,} bytes{age}."
+                ),
                 role="advice",
                 ranks=places.ranks([node.node]),
                 nodes=(places.host(node.node),),

@@ -37,8 +37,8 @@ _EQUAL = (
         code="for buffer in model.module.buffers():\n    dist.broadcast(buffer, src=0)",
     ),
     Fix(
-        "on GPUs let BatchNorm count over all ranks",
-        code="model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)   # before the wrap",
+        "on GPUs synchronize BatchNorm across ranks",
+        code="model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)   # before wrapping",
     ),
 )
 Shares = tuple[Share, ...]
@@ -48,7 +48,7 @@ Shares = tuple[Share, ...]
 def find_buffers(evidence: Evidence) -> Iterable[Finding]:
     """Buffers of a wrapped model (running statistics) differ over ranks where several evaluate with them."""
     if not any(node.numerics.evaluations for node in evidence.training):
-        raise NotApplicable("no evaluation was seen that uses buffers which the wrapper does not broadcast")
+        raise NotApplicable("no evaluation with buffers that the wrapper does not broadcast was seen")
     told: set[int] = set()
     for look in join_evaluations(evidence.training):
         wrapper = find_wrapper(evidence, look.wrapper)
@@ -90,7 +90,7 @@ def _tell_buffers(
     how = (
         ": it is called without its wrapper, which would broadcast them"
         if look.door == "module" and look.broadcasts
-        else ", and its DistributedDataParallel was told not to broadcast them"
+        else ", and its DistributedDataParallel has broadcast_buffers=False"
     )
     names = list(differing)
     first = differing[names[0]]
@@ -136,17 +136,19 @@ def _tell_batch_norm(setup: WrapperSetup, ranks: RankSet, size: int) -> Finding:
     samples = count_of(size, "sample")
     verb = choose_form(setup.batch_norms, "normalises", "normalise")
     return Finding(
-        message=f"{count_of(setup.batch_norms, 'BatchNorm')} of {name_model(setup)} {verb} over the {samples} of each "
-        "rank, not over those of all.",
+        message=(
+            f"{count_of(setup.batch_norms, 'BatchNorm')} of {name_model(setup)} {verb} over the {samples} "
+            "of each rank, not over those of all ranks."
+        ),
         ranks=ranks,
         where=in_line(line, ranks, "noticed"),
-        evidence=(EvidenceItem("batches", f"the largest batch that a rank was seen with has {samples}"),),
+        evidence=(EvidenceItem("batches", f"the largest batch seen on a rank has {samples}"),),
         fix=(
             Fix(
-                "on GPUs count over all ranks",
-                code="model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)   # before the wrap",
+                "on GPUs synchronize BatchNorm across ranks",
+                code="model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)   # before wrapping",
             ),
-            Fix("or take GroupNorm or LayerNorm, which need no other samples"),
+            Fix("or use GroupNorm or LayerNorm, which do not depend on other samples"),
         ),
         details={"modules": setup.batch_norms, "samples": size},
         role="advice",

@@ -10,7 +10,7 @@ from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
 from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
-from ddpdoctor_checks.common.wording import capitalise, describe_counts, name_set
+from ddpdoctor_checks.common.wording import describe_counts, name_set
 from ddpdoctor_checks.training.divergence import Parting, judge_replicas
 from ddpdoctor_checks.training.parted_replicas import NEEDS
 
@@ -19,7 +19,7 @@ from ddpdoctor_checks.training.parted_replicas import NEEDS
 def find_skipped(evidence: Evidence) -> Iterable[Finding]:
     """Some ranks skipped steps of the optimizer that others made, and the replicas differ since."""
     if not any(setup.steps for node in evidence.training for setup in node.optimizers):
-        raise NotApplicable("no rank came to its end with steps of an optimizer")
+        raise NotApplicable("no rank reached its end with optimizer steps")
     backwards = {
         rank: count.backwards
         for node in evidence.training
@@ -81,11 +81,11 @@ def _count_at(site: StepSite, rank: int) -> int:
 
 
 _SKIP = Fix(
-    "let all ranks decide alike",
+    "make the decision collectively",
     code="skip = torch.tensor(float(bad))\ndist.all_reduce(skip)\n"
     "if skip == 0:   # on all ranks, or on none\n    optimizer.step()",
 )
-_EXTRA = Fix("let all ranks make the step, through the wrapper, or step a copy of the model")
+_EXTRA = Fix("take the step on all ranks, through the wrapper, or step a copy of the model")
 
 
 def _tell(parting: Parting, steps: Mapping[int, int], backwards: Mapping[int, int]) -> Finding:
@@ -99,12 +99,12 @@ def _tell(parting: Parting, steps: Mapping[int, int], backwards: Mapping[int, in
         evidence.append(EvidenceItem("backwards", describe_counts(known, "backward")))
     return Finding(
         message=(
-            f"{capitalise(name_set(ranks))} alone {'makes' if len(ranks) == 1 else 'make'} steps of {kind}"
-            f"{tell_line(line)}: "
+            f"Only {name_set(ranks)} {'takes' if len(ranks) == 1 else 'take'} steps of "
+            f"{kind}{tell_line(line)}: "
             if extra is not None
-            else f"Ranks made different numbers of steps of {kind}{tell_line(line)}: "
+            else f"Ranks took different numbers of steps of {kind}{tell_line(line)}: "
         )
-        + f"{describe_counts(steps, 'step')}. The replicas of {parting.replica.name} differ since.",
+        + f"{describe_counts(steps, 'step')}. The replicas of {parting.replica.name} have diverged since.",
         ranks=ranks,
         victims=parting.replica.ranks.minus(ranks),
         where=in_line(line, ranks, "culprit"),

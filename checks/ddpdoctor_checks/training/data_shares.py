@@ -36,7 +36,7 @@ PLAIN = 0.05
 def find_split_differs(evidence: Evidence) -> Iterable[Finding]:
     """What one rank validates on is in the training set of another."""
     if not any(sampling.split for node in evidence.training for sampling in node.samplings):
-        raise NotApplicable("no loader was seen that reads an explicit part of a data set")
+        raise NotApplicable("no loader that reads an explicit subset of a dataset was seen")
     for leak in find_leaks(evidence):
         yield _tell_leak(leak)
 
@@ -45,9 +45,11 @@ def _tell_leak(leak: Leak) -> Finding:
     validation, training = leak.validation, leak.training
     share = f"{leak.share:.0%}" if leak.share >= 0.01 else "some"
     return Finding(
-        message=f"{capitalise(name_set(leak.ranks))} have split the data set differently: about {share} of what rank "
-        f"{leak.reader} validates on{_place(validation)} is in the part that rank {leak.trainer} trains on"
-        f"{_place(training)}.",
+        message=(
+            f"{capitalise(name_set(leak.ranks))} have split the dataset differently: about {share} of what "
+            f"rank {leak.reader} validates on{_place(validation)} is in the subset that rank {leak.trainer} "
+            f"trains on{_place(training)}."
+        ),
         ranks=leak.ranks,
         where=_wheres((validation, "culprit"), (training, "caller")),
         evidence=(
@@ -56,7 +58,7 @@ def _tell_leak(leak: Leak) -> Finding:
             EvidenceItem("training", f"reads {count_of(training.split_size or 0, 'sample')} of it", training.ranks),
         ),
         fix=(
-            Fix("let all ranks draw the split by one seed",
+            Fix("draw the split with one seed on all ranks",
                 code="generator = torch.Generator().manual_seed(0)\n"
                 "train, validation = random_split(dataset, lengths, generator=generator)"),
         ),
@@ -70,7 +72,7 @@ def find_sampler_differs(evidence: Evidence) -> Iterable[Finding]:
     """Samplers that share a data set were told different seeds, epochs, lengths or sizes, or the same number."""
     samplings = [sampling for node in evidence.training for sampling in node.samplings]
     if not any(sampling.replicas or sampling.split_reach for sampling in samplings):
-        raise NotApplicable("no sampler was seen that takes a part of the data for each rank")
+        raise NotApplicable("no sampler that takes a shard for each rank was seen")
     for differing in find_differing(evidence):
         yield _tell_differing(differing)
     for overlap in find_overlaps(evidence):
@@ -80,9 +82,11 @@ def find_sampler_differs(evidence: Evidence) -> Iterable[Finding]:
 def _tell_overlap(overlap: Overlap) -> Finding:
     sampling = overlap.sampling
     return Finding(
-        message=f"{capitalise(name_set(overlap.ranks))} train on parts of one {_name_data(sampling)} that overlap"
-        f"{_place(sampling)}: about {overlap.share:.0%} of what a rank reads others read too, so some samples "
-        "are read several times and some never.",
+        message=(
+            f"{capitalise(name_set(overlap.ranks))} train on overlapping shards of one "
+            f"{_name_data(sampling)}{_place(sampling)}: other ranks read about {overlap.share:.0%} of what "
+            "a rank reads too, so some samples are read several times and some never."
+        ),
         ranks=overlap.ranks,
         where=_wheres((sampling, "culprit")),
         evidence=(
@@ -93,10 +97,10 @@ def _tell_overlap(overlap: Overlap) -> Finding:
             ),
         ),
         fix=(
-            Fix("let all ranks draw the order by one seed before they take their parts",
+            Fix("draw the order with one seed on all ranks before they take their shards",
                 code="generator = torch.Generator().manual_seed(epoch)\n"
                 "order = torch.randperm(len(dataset), generator=generator)\npart = order[rank::world_size]"),
-            Fix("or let torch share the data out", code="sampler = DistributedSampler(dataset, shuffle=True)"),
+            Fix("or let torch shard the data", code="sampler = DistributedSampler(dataset, shuffle=True)"),
         ),
         details={"what": "parts", "share": round(overlap.share, 3), "samples": overlap.samples},
         severity="warning",
@@ -105,7 +109,7 @@ def _tell_overlap(overlap: Overlap) -> Finding:
 
 
 def _name_data(sampling: Sampling) -> str:
-    return (sampling.dataset or "").rpartition(".")[2] or "data set"
+    return (sampling.dataset or "").rpartition(".")[2] or "dataset"
 
 
 def _tell_differing(differing: Differing) -> Finding:
@@ -115,13 +119,18 @@ def _tell_differing(differing: Differing) -> Finding:
     first = differing.values[0][1]
     ranks = first.union(*(ranks for _, ranks in differing.values))
     said = {
-        "seed": f"shuffles by another seed on each rank ({values}): there is no common order to take parts of",
-        "epoch": f"shuffles by another epoch on some ranks ({values}): set_epoch is not called on all of them",
-        "total_size": f"shares out another number of samples ({values}): the data sets differ in length",
-        "num_replicas": f"was told different sizes of the group ({values})",
-        "rank": f"was told the same rank several times (rank {values}): these ranks read the same part",
-        "missing": f"was told of {differing.values[0][0]} replicas, and there are {len(ranks)} ranks: the other parts "
-        "are never read",
+        "seed": f"shuffles with a different seed on each rank ({values}): there is no common order to shard",
+        "epoch": (
+            f"shuffles with a different epoch on some ranks ({values}): set_epoch is not called on all of "
+            "them"
+        ),
+        "total_size": f"shards different numbers of samples ({values}): the datasets differ in length",
+        "num_replicas": f"has different group sizes ({values})",
+        "rank": f"has the same rank several times (rank {values}): these ranks read the same shard",
+        "missing": (
+            f"is configured for {differing.values[0][0]} replicas, but there are {len(ranks)} ranks: the "
+            "other shards are never read"
+        ),
     }[differing.what]
     place = _place(sampling)
     return Finding(
@@ -134,7 +143,7 @@ def _tell_differing(differing: Differing) -> Finding:
             if differing.what != "missing"
         ),
         fix=(
-            Fix("let torch take rank and size from the group, and give all ranks one seed",
+            Fix("let torch take rank and size from the group, and use one seed on all ranks",
                 code="sampler = DistributedSampler(dataset, shuffle=True, seed=0)\n"
                 "for epoch in range(epochs):\n    sampler.set_epoch(epoch)"),
         ),
@@ -148,7 +157,7 @@ def _tell_differing(differing: Differing) -> Finding:
 def find_evaluation_padded(evidence: Evidence) -> Iterable[Finding]:
     """A sampler gives samples once more in an evaluation, so that all ranks have equally many."""
     if not any(sampling.padded is not None for node in evidence.training for sampling in node.samplings):
-        raise NotApplicable("no evaluation was seen whose sampler shares out its data in order")
+        raise NotApplicable("no evaluation with a sampler that shards its data in order was seen")
     for padded in find_padded(evidence):
         yield _tell_padded(padded)
 
@@ -158,18 +167,21 @@ def _tell_padded(padded: Padded) -> Finding:
     length = padded.samples - padded.padded
     few = padded.padded < LITTLE * padded.samples
     return Finding(
-        message=f"Evaluation with the loader{_place(sampling)} reads {count_of(padded.padded, 'sample')} of {length} "
-        f"twice: the sampler fills up, so that {name_set(padded.ranks)} have equally many.",
+        message=(
+            f"Evaluation with the loader{_place(sampling)} reads {count_of(padded.padded, 'sample')} of "
+            f"{length} twice: the sampler pads, so that {name_set(padded.ranks)} have equally many."
+        ),
         ranks=padded.ranks,
         where=_wheres((sampling, "culprit")),
         evidence=(
-            EvidenceItem("indices", f"{count_of(padded.samples, 'index', 'indices')} given, {padded.padded} of them "
-                         "once more", padded.ranks),
+            EvidenceItem("indices", (
+                f"{count_of(padded.samples, 'index', 'indices')}, {padded.padded} of them repeated"
+            ), padded.ranks),
         ),
         fix=(
-            Fix("cut what was gathered to the length of the data set",
+            Fix("cut the gathered results to the length of the dataset",
                 code="results = torch.cat(gathered)[: len(dataset)]  # after putting them in order again"),
-            Fix("or let each rank evaluate its own part, without padding",
+            Fix("or let each rank evaluate its own shard, without padding",
                 code="part = Subset(dataset, range(rank, len(dataset), world_size))"),
         ),
         details={"samples": padded.samples, "padded": padded.padded},
@@ -183,15 +195,17 @@ def _tell_padded(padded: Padded) -> Finding:
 def find_uneven_loaders(evidence: Evidence) -> Iterable[Finding]:
     """Ranks of one wrapper have different numbers of batches, and did not come to wait for each other yet."""
     if not any(sampling.trained for node in evidence.training for sampling in node.samplings):
-        raise NotApplicable("no loader was seen whose batches a model was trained with")
+        raise NotApplicable("no loader whose batches trained a model was seen")
     if evidence.standstills:
-        raise NotApplicable("the job stood still: that is judged by where its ranks stood")
+        raise NotApplicable("the job hung: it is diagnosed by where its ranks are blocked")
     for sampling, counts in find_uneven(evidence):
         told = describe_counts(counts, "batch", "batches")
-        luck = "W" if has_failed(evidence) else "Nobody waited for ever this time; w"
+        luck = "W" if has_failed(evidence) else "No rank hung this time; w"
         yield Finding(
-            message=f"The loader{_place(sampling)} gives {told}. {luck}here the loop runs to its end, those with more "
-            "wait for the others.",
+            message=(
+                f"The loader{_place(sampling)} has {told}. {luck}here the loop runs to its end, ranks with "
+                "more batches hang."
+            ),
             ranks=RankSet(counts),
             where=_wheres((sampling, "culprit")),
             evidence=(EvidenceItem("loader", f"length of the loader: {told}"),),

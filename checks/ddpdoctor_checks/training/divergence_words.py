@@ -55,25 +55,18 @@ def _say_bypassed(parting: Parting, line: Frame | None) -> str:
     seen = parting.way is not None and parting.way.bypassed is not None
     if seen:
         return (
-            f"{who} train {parting.replica.name} around DistributedDataParallel{tell_line(line)}: no "
-            "gradient is reduced."
+            f"{who} train {parting.replica.name} bypassing DistributedDataParallel{tell_line(line)}: "
+            "gradients are never reduced."
         )
     return (
-        f"{who} step the parameters of {parting.replica.name}{tell_line(line)}, whose DistributedDataParallel "
-        "made no forward "
-        "in training: no gradient is reduced."
+        f"{who} step the parameters of {parting.replica.name}{tell_line(line)}, whose "
+        "DistributedDataParallel ran no training forward pass: gradients are never reduced."
     )
 
 
 def _say_changed(parting: Parting, line: Frame | None) -> str:
     unfrozen = [each.name for each in parting.tensors if each.name in parting.replica.setup.unfrozen]
-    what = (
-        "required no gradient"
-        if unfrozen
-        else "was not there"
-        if len(parting.tensors) == 1
-        else "were not there"
-    )
+    what = "required no gradient" if unfrozen else "did not exist"
     return (
         f"{_names(parting.tensors)} of {parting.replica.name} {what} when the model was wrapped"
         f"{tell_line(_find_wrap(parting))}: "
@@ -86,33 +79,31 @@ def _say_unsynced(parting: Parting, line: Frame | None) -> str:
         before = last_before(parting.replica, parting.first)
         made = parting.first.step - parting.first.final - before
         return (
-            f"{capitalise(name_set(parting.ranks))} step the optimizer{tell_line(line)} now and then after forwards "
-            f"under no_sync() only: since step {before} there were {count_of(made, 'step')} and "
-            f"{count_of(parting.way.synced, 'forward')} that reduce the gradients of {parting.replica.name}, beside "
-            f"{parting.way.alone} under no_sync()."
+            f"{capitalise(name_set(parting.ranks))} sometimes step the optimizer{tell_line(line)} after "
+            f"forward passes under no_sync() only: since step {before} there were {count_of(made, 'step')} "
+            f"but only {count_of(parting.way.synced, 'forward pass', 'forward passes')} that reduce the "
+            f"gradients of {parting.replica.name}, and {parting.way.alone} under no_sync()."
         )
     return (
-        f"{capitalise(name_set(parting.ranks))} step the optimizer{tell_line(line)} after a forward under "
-        "no_sync(): the gradients "
-        f"of {parting.replica.name} are not reduced."
+        f"{capitalise(name_set(parting.ranks))} step the optimizer{tell_line(line)} after a forward pass "
+        f"under no_sync(): the gradients of {parting.replica.name} are not reduced."
     )
 
 
 def _say_unused(parting: Parting, line: Frame | None) -> str:
     idle = all(each.idle for each in parting.tensors)
-    why = " (its forward was never made)" if idle else ""
+    why = " (its forward never ran)" if idle else ""
     return (
-        f"{_names(parting.tensors)} of {parting.replica.name}{why} got no gradient on "
-        f"{name_set(parting.ranks)}: "
-        "DistributedDataParallel waits for it, and does not reduce what shares its bucket."
+        f"{_names(parting.tensors)} of {parting.replica.name}{why} received no gradient on "
+        f"{name_set(parting.ranks)}: DistributedDataParallel waits for it, and does not reduce the rest of "
+        "its bucket."
     )
 
 
 def _say_unwrapped(parting: Parting, line: Frame | None) -> str:
     return (
-        f"{capitalise(name_set(parting.ranks))} each step {parting.replica.name}{tell_line(line)} with gradients "
-        "of their own: "
-        "nothing wraps the model, and nothing reduces them."
+        f"{capitalise(name_set(parting.ranks))} each step {parting.replica.name}{tell_line(line)} with "
+        "local gradients: nothing wraps the model, and nothing reduces them."
     )
 
 
@@ -122,19 +113,19 @@ def _say_diverged(parting: Parting, line: Frame | None) -> str:
     who = "the ranks" if everyone else name_set(parting.ranks)
     if parting.at_start:
         return (
-            f"{capitalise(who)} hold other parameters of {name} before the first step, though "
-            "DistributedDataParallel made them equal "
-            "at the wrap: they were changed after it."
+            f"{capitalise(who)} have different parameters of {name} before the first step, although "
+            "DistributedDataParallel made them equal when the model was wrapped: they were changed "
+            "afterwards."
         )
     if parting.gradients is not None:
         return (
-            f"The gradients of {name} differ over {name_set(parting.replica.ranks)}, although its "
+            f"The gradients of {name} differ across {name_set(parting.replica.ranks)}, although its "
             "DistributedDataParallel ran."
         )
     bits = " in their last bits" if parting.slight else ""
     return (
-        f"Parameters of {name} part over {name_set(parting.replica.ranks)}{bits} with equal "
-        "gradients in the steps that were looked at: something else changes them."
+        f"Parameters of {name} diverge across {name_set(parting.replica.ranks)}{bits} with equal gradients "
+        "in the sampled steps: something else changes them."
     )
 
 
@@ -150,7 +141,7 @@ def _say_state(parting: Parting) -> str:
         told = join_words(
             f"{share.digest or 'not set'} on {name_set(share.ranks)}" for share in state.values[:MOST_SHARES]
         )
-        return f"The setting {state.item} of {kind} differs over ranks, with equal parameters: {told}."
+        return f"The setting {state.item} of {kind} differs across ranks, with equal parameters: {told}."
     lacking = [share for share in state.values if not share.digest]
     of = f" of {state.parameter}" if state.parameter else ""
     if lacking:
@@ -160,7 +151,7 @@ def _say_state(parting: Parting) -> str:
     else:
         told = f"whose norm is {_tell_shares(state.values)}"
     return (
-        f"The state of {kind} differs over ranks before step {parting.state_step}, with equal parameters: "
+        f"The state of {kind} differs across ranks before step {parting.state_step}, with equal parameters: "
         f"{state.item}{of}, {told}."
     )
 
@@ -173,8 +164,8 @@ def _say_rates(parting: Parting) -> str:
     )
     name = parting.replica.setup.kind.rpartition(".")[2]
     if any(rates == look.rates for look in parting.replica.looks):
-        return f"The learning rates of {name} differ over ranks: {told}."
-    return f"The learning rates of {name} have differed over ranks: those of all steps add up to {told}."
+        return f"The learning rates of {name} differ across ranks: {told}."
+    return f"The learning rates of {name} have differed across ranks: those of all steps add up to {told}."
 
 
 def _shorten_number(text: str) -> str:
@@ -195,8 +186,8 @@ def _say_consequence(parting: Parting) -> str:
     if parting.first.final:
         return f"The replicas differ at the end{', ' + which if which else ''}."
     if parting.at_start:
-        return "They differ from the beginning."
-    return f"The replicas differ from step {step} on{', ' + which if which else ''}."
+        return "They differ from the start."
+    return f"The replicas have diverged from step {step} on{', ' + which if which else ''}."
 
 
 def _list_places(parting: Parting, call: Frame | None, steps: Sequence[Frame]) -> tuple[Where, ...]:
@@ -225,7 +216,7 @@ def _list_evidence(parting: Parting) -> list[EvidenceItem]:
         items.append(EvidenceItem("replicas", f"equal on all ranks before step {equal[-1]}"))
     looked = [str(look.step) for look in parting.replica.looks if not look.final]
     if looked:
-        items.append(EvidenceItem("looks", f"looked at steps {join_words(looked, few=10)}"))
+        items.append(EvidenceItem("looks", f"sampled steps {join_words(looked, few=10)}"))
     return items
 
 
@@ -237,9 +228,9 @@ def _tell_look(look: StepLook, name: str, when: str) -> str:
     place = "at the end" if look.final else f"{when} step {look.step}"
     what = "gradients" if name == "gradients" else "parameters"
     if tensor is None:
-        parts = [str(share.ranks) for share in getattr(look, name)[:MOST_SHARES]]
+        parts = [share.ranks.listed() for share in getattr(look, name)[:MOST_SHARES]]
         return (
-            f"{place}: {what} agree within ranks {join_words(parts)} only"
+            f"{place}: {what} are equal only within ranks {join_words(parts)}"
             if parts
             else f"{place}: {what} differ"
         )
@@ -285,16 +276,16 @@ _REWRAP = (
     Fix("a layer that is unfrozen later can be wrapped unfrozen, with its learning rate at 0 until then"),
 )
 _UNUSED = (
-    Fix("take out what the forward does not use, or use it"),
+    Fix("remove what the forward pass does not use, or use it"),
     Fix(
-        "or let DistributedDataParallel look for it, which costs a walk through the graph in each step",
+        "or let DistributedDataParallel search for it, which costs a walk through the graph in each step",
         code="model = DistributedDataParallel(model, find_unused_parameters=True)",
     ),
 )
 _DIVERGED = (
-    Fix("load checkpoints and initialise before the wrap, or on all ranks alike"),
+    Fix("load checkpoints and initialize before wrapping, or identically on all ranks"),
     Fix(
-        "or make the ranks equal where they are changed",
+        "or make the ranks equal again after the change",
         code="for tensor in model.state_dict().values():\n    dist.broadcast(tensor, src=0)",
     ),
 )
@@ -305,7 +296,10 @@ _WAYS: dict[str, tuple[Callable[[Parting, Frame | None], str], tuple[Fix, ...]]]
         _say_bypassed,
         (
             Fix(
-                "call the wrapper in training; what else the step needs belongs into the wrapped module's forward",
+                (
+                    "call the wrapper in training; move whatever else the step needs into the wrapped "
+                    "module's forward"
+                ),
                 code="loss = criterion(model(x), y)   # not model.module(x)",
             ),
         ),
@@ -315,7 +309,7 @@ _WAYS: dict[str, tuple[Callable[[Parting, Frame | None], str], tuple[Fix, ...]]]
         _say_unsynced,
         (
             Fix(
-                "let the last micro-batch before the step run outside of no_sync()",
+                "run the last micro-batch before the step outside of no_sync()",
                 code="last = (i + 1) % accumulate == 0\n"
                 "with contextlib.nullcontext() if last else model.no_sync():\n"
                 "    loss = criterion(model(x), y) / accumulate\n    loss.backward()\n"
@@ -327,7 +321,7 @@ _WAYS: dict[str, tuple[Callable[[Parting, Frame | None], str], tuple[Fix, ...]]]
         _say_unwrapped,
         (
             Fix("wrap the model, and call the wrapper", code="model = DistributedDataParallel(model)"),
-            Fix("averaging by hand has to change .grad itself, on every rank, between backward and step",
+            Fix("averaging by hand must change .grad itself, on every rank, between backward pass and step",
                 code="for p in model.parameters():\n    dist.all_reduce(p.grad)\n    p.grad /= dist.get_world_size()"),
         ),
     ),
@@ -335,8 +329,11 @@ _WAYS: dict[str, tuple[Callable[[Parting, Frame | None], str], tuple[Fix, ...]]]
     "NUM006": (
         _say_optimizer,
         (
-            Fix("let every rank make the same steps of the same schedule: decide by values that are reduced first"),
-            Fix("make the optimizer on every rank with the same settings, and change them alike"),
+            Fix(
+                "take the same steps of the same schedule on every rank: decide by values that are reduced "
+                "first"
+            ),
+            Fix("create the optimizer on every rank with the same settings, and change them identically"),
             Fix(
                 "load the optimizer's state on every rank, not on one",
                 code='optimizer.load_state_dict(torch.load(path, map_location="cpu")["optimizer"])   # on every rank',

@@ -23,7 +23,7 @@ FEWEST = 3
 def find_draws_repeated(evidence: Evidence) -> Iterable[Finding]:
     """Ranks of one wrapper draw the same random numbers from batch to batch while they are given different data."""
     if not any(look.draws for node in evidence.training for look in node.batches):
-        raise NotApplicable("no random numbers of ranks were seen before batches that a model was given")
+        raise NotApplicable("no random numbers of ranks were seen before training batches")
     if not list_wrappers(evidence):
         return
     looks: dict[tuple[int, str], dict[int, list[BatchLook]]] = {}
@@ -72,10 +72,12 @@ def _tell(ranks: RankSet, rows: dict[int, list[BatchLook]]) -> Finding:
         ranks=ranks,
         where=in_line(line, ranks, "culprit"),
         evidence=(
-            EvidenceItem("draws", "torch's random numbers on the CPU are equally far before "
-                         f"{count_of(len(rows), 'batch', 'batches')} in a row, and further on each time", ranks),
+            EvidenceItem("draws", (
+                "torch's CPU random number generator is in the same state before "
+                f"{count_of(len(rows), 'batch', 'batches')} in a row, and advances each time"
+            ), ranks),
         ),
-        fix=(Fix("seed once more by rank, after the model was made and wrapped",
+        fix=(Fix("seed again by rank, after the model was created and wrapped",
                  code="torch.manual_seed(seed + dist.get_rank())"),),
         details={"batches": len(rows)},
         severity="info",

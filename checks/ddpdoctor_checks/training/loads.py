@@ -35,14 +35,17 @@ def _tell(rows: Sequence[EmptyLoad]) -> Finding:
     line = user_line(first.frames)
     model = first.model.rpartition(".")[2]
     has = f"begin with {first.prefix}" if first.extra else f"lack {first.prefix}"
-    other = "which those of the model do not" if first.extra else "with which those of the model begin"
+    other = "but those of the model do not" if first.extra else "with which those of the model begin"
     return Finding(
-        message=f"{capitalise(name_set(ranks))} {choose_form(len(ranks), 'loads', 'load')} nothing into {model}"
-        f"{tell_line(line)}: the names in the checkpoint {has}, {other}, and strict=False passes over them.",
+        message=(
+            f"{capitalise(name_set(ranks))} {choose_form(len(ranks), 'loads', 'load')} nothing into "
+            f"{model}{tell_line(line)}: the names in the checkpoint {has}, {other}, and strict=False "
+            "ignores the mismatch."
+        ),
         ranks=ranks,
         where=in_line(line, ranks, "culprit"),
         evidence=(
-            EvidenceItem("names", f"none of {first.count} names fits, the first is {first.name}", ranks),
+            EvidenceItem("names", f"none of {first.count} names matches, the first is {first.name}", ranks),
         ),
         fix=_fix(first),
         details={"prefix": first.prefix, "key": first.name, "names": first.count},
@@ -51,13 +54,13 @@ def _tell(rows: Sequence[EmptyLoad]) -> Finding:
 
 def _fix(load: EmptyLoad) -> tuple[Fix, ...]:
     let_say = Fix(
-        "let load_state_dict say what does not fit",
+        "print what load_state_dict could not match",
         code="print(model.load_state_dict(state, strict=False))   # or strict=True",
     )
     if load.extra:
         return (
             Fix(
-                "take the prefix off while loading",
+                "strip the prefix while loading",
                 code=f'state = {{k.removeprefix("{load.prefix}"): v for k, v in state.items()}}\n'
                 "model.load_state_dict(state)",
             ),
@@ -67,7 +70,7 @@ def _fix(load: EmptyLoad) -> tuple[Fix, ...]:
     return (
         Fix("load into the model inside the wrapper", code="model.module.load_state_dict(state)"),
         Fix(
-            "or load before the wrap",
+            "or load before the model is wrapped",
             code="model.load_state_dict(state)\nmodel = DistributedDataParallel(model)",
         ),
         let_say,

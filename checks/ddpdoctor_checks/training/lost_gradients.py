@@ -15,7 +15,10 @@ from ddpdoctor_checks.training.parted_replicas import NEEDS
 
 UNSAID = "gathered tensors: "
 """How a rank begins to say why it did not look."""
-_OWN = "gathered[rank] = z   # this rank's part, with its gradient; the others' gradients are made by their own ranks"
+_OWN = (
+    "gathered[rank] = z   # this rank's part, with its gradient; the other ranks compute the gradients of "
+    "theirs"
+)
 
 
 @check("COL010", family="training", needs=NEEDS, id="training.gathers", required=False, commands=JOB)
@@ -23,7 +26,7 @@ def find_gathered(evidence: Evidence) -> Iterable[Finding]:
     """A loss is computed from what all_gather gave, through which no gradient flows."""
     ranks = RankSet().union(*(node.ranks for node in evidence.training))
     if len(ranks) < 2 or not any(node.numerics.counts or node.steps for node in evidence.training):
-        raise NotApplicable("no backward was seen on several ranks")
+        raise NotApplicable("no backward pass was seen on several ranks")
     joined: dict[tuple[str, str], list[Gathered]] = {}
     for node in evidence.training:
         for each in node.syncs.gathered:
@@ -46,16 +49,18 @@ def _tell(rows: Sequence[Gathered]) -> Finding:
         ranks=ranks,
         where=in_line(line, ranks, "culprit"),
         evidence=(
-            EvidenceItem("gathered", f"what is given ({size}) requires a gradient", ranks),
-            EvidenceItem("graph", "what was gathered is saved for the backward, and requires none", ranks),
+            EvidenceItem("gathered", f"the input ({size}) requires a gradient", ranks),
+            EvidenceItem(
+                "graph", "the gathered tensor is saved for the backward pass and requires none", ranks
+            ),
         ),
         fix=(
             Fix("put this rank's own part back before the loss is computed", code=_OWN),
             Fix(
-                "or gather by a function that autograd knows",
+                "or gather with a function that autograd supports",
                 code="gathered = torch.cat(torch.distributed.nn.functional.all_gather(z))",
             ),
-            Fix("where it is meant to be constant, say so", code="dist.all_gather(gathered, z.detach())"),
+            Fix("if it is meant to be constant, detach it", code="dist.all_gather(gathered, z.detach())"),
         ),
         details={"operation": first.operation, "shape": list(first.shape)},
     )

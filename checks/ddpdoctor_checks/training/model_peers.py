@@ -104,14 +104,18 @@ def _tell(apart: Apart) -> Finding:
     ]
     if loader is not None and loader.sampler is not None:
         size = (
-            f", which was told of {count_of(loader.replicas, 'rank')}" if loader.replicas is not None else ""
+            (f", which is configured for {count_of(loader.replicas, 'rank')}")
+            if loader.replicas is not None
+            else ""
         )
         evidence.append(EvidenceItem("sampler", f"the sampler is {loader.sampler}{size}"))
     certain = bool(apart.indices_differ)
     return Finding(
-        message=f"{capitalise(name_set(ranks))} train on different batches{tell_line(line or call)} although they "
-        f"are tensor-parallel peers{dimension}: each computes a part of one layer, and the parts are added up as if "
-        "they came from the same samples.",
+        message=(
+            f"{capitalise(name_set(ranks))} train on different batches{tell_line(line or call)} although "
+            f"they are tensor-parallel peers{dimension}: each computes a part of one layer, and the parts "
+            "are added as if they came from the same samples."
+        ),
         ranks=ranks,
         where=(
             *in_line(line, ranks, "culprit"),

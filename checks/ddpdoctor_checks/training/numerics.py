@@ -23,7 +23,7 @@ def find_nonfinite(evidence: Evidence) -> Iterable[Finding]:
     if not any(count.checked for node in evidence.training for count in node.numerics.counts) and not any(
         node.numerics.losses for node in evidence.training
     ):
-        raise NotApplicable("no loss was seen that could be read")
+        raise NotApplicable("no readable loss was seen")
     origin = find_origin(evidence)
     if origin is not None:
         yield _tell_everywhere(origin) if origin.everywhere else _tell_origin(origin)
@@ -37,12 +37,12 @@ def _tell_origin(origin: Origin) -> Finding:
     if origin.spread:
         then = (
             f"{'the losses' if what == 'gradient' else 'those'} of {name_set(origin.spread)} since backward "
-            f"{origin.first_after}: the all-reduce of the gradients spread it."
+            f"pass {origin.first_after}: the all-reduce of the gradients spread it."
         )
     elif origin.finite:
         then = f"those of {name_set(origin.finite)} stayed finite."
     else:
-        then = "what the others had is not known."
+        then = "those of the other ranks are not known."
     verb = choose_form(many, "is", "are") if what != "gradient" else "is"
     since = "at" if origin.passing else "since"
     return Finding(
@@ -62,22 +62,24 @@ def _tell_origin(origin: Origin) -> Finding:
 
 _LOSS_FIXES = (
     Fix(
-        "look at the samples of that batch, and keep what is not finite out of the data",
+        "inspect the samples of that batch, and keep non-finite values out of the data",
         code="assert torch.isfinite(x).all() and torch.isfinite(y).all()",
     ),
     Fix(
-        "to pass over such batches let all ranks decide alike",
-        code="bad = (~torch.isfinite(loss.detach())).float()\ndist.all_reduce(bad)\n"
-        "if bad > 0:\n    continue   # before the backward: all ranks, or none",
+        "to skip such batches, make the decision collectively (all-reduce a flag)",
+        code=(
+            "bad = (~torch.isfinite(loss.detach())).float()\ndist.all_reduce(bad)\nif bad > 0:\n    "
+            "continue   # before the backward pass: all ranks, or none"
+        ),
     ),
 )
 _GRADIENT_FIXES = (
     Fix(
-        "let autograd say which function makes it, with that batch on that rank",
+        "let autograd report which function produces it, with that batch on that rank",
         code="with torch.autograd.detect_anomaly():\n    loss = criterion(model(x), y)\n    loss.backward()",
     ),
     Fix(
-        "functions whose slope is infinite at zero (sqrt, norms, powers, log) take a small number inside",
+        "functions whose slope is infinite at zero (sqrt, norms, powers, log) need a small epsilon inside",
         code="norm = (x.square().sum(-1) + 1e-8).sqrt()   # not x.square().sum(-1).sqrt() + 1e-8",
     ),
 )
@@ -87,10 +89,12 @@ def _tell_everywhere(origin: Origin) -> Finding:
     look = origin.look
     what = "gradients" if look.what == "gradient" else "losses"
     source = (
-        "it arises in the backward of each, though the losses are finite."
+        "it arises in the backward pass of each, though the losses are finite."
         if what == "gradients"
-        else "it came from what they have in common, the parameters"
-        f"{'' if look.backward > 1 else ' or the data'}."
+        else (
+            "it comes from what they have in common, the "
+            f"parameters{'' if look.backward > 1 else ' or the data'}."
+        )
     )
     return Finding(
         message=f"The {what} of {name_set(origin.ranks)} are {look.value} since step {look.step}, on all at once: "
@@ -100,7 +104,7 @@ def _tell_everywhere(origin: Origin) -> Finding:
         evidence=tuple(_list_losses(origin)),
         fix=(
             Fix(
-                "let autograd say which function makes it, around the steps before",
+                "let autograd report which function produces it, around the steps before",
                 code=f"with torch.autograd.set_detect_anomaly({max(0, look.step - 2)} < step < {look.step + 1}):\n"
                 "    loss = criterion(model(x), y)\n    loss.backward()",
             ),
@@ -127,19 +131,25 @@ def _say_batch(origin: Origin) -> str:
 def _list_losses(origin: Origin) -> list[EvidenceItem]:
     look = origin.look
     before = (
-        f", and finite at backward {look.backward - 1}" if look.backward > 1 else ", the first of the job"
+        (f", and finite at backward pass {look.backward - 1}")
+        if look.backward > 1
+        else ", the first of the job"
     )
     of = f" of {look.parameter}" if look.parameter else ""
-    items = [EvidenceItem(look.what, f"{look.value}{of} at backward {look.backward}{before}", origin.ranks)]
+    items = [
+        EvidenceItem(look.what, f"{look.value}{of} at backward pass {look.backward}{before}", origin.ranks)
+    ]
     if look.samples and len(origin.ranks) == 1:
         more = " …" if len(look.samples) > _FEW else ""
         told = ", ".join(map(str, look.samples[:_FEW]))
         items.append(EvidenceItem("samples", f"indices of the batch: {told}{more}", origin.ranks))
     if origin.spread:
-        items.append(EvidenceItem("loss", f"not finite since backward {origin.first_after}", origin.spread))
+        items.append(
+            EvidenceItem("loss", f"not finite since backward pass {origin.first_after}", origin.spread)
+        )
     if not origin.aligned:
         items.append(
-            EvidenceItem("backwards", "not all ranks made, or told of, the same number of backwards")
+            EvidenceItem("backwards", "not all ranks ran, or reported, the same number of backward passes")
         )
     return items
 
@@ -173,8 +183,10 @@ def _tell_scales(scales: Scales) -> Finding:
     line = user_line(scales.frames)
     steps = f"step {scales.first}" if scales.first > 1 else "the first step"
     return Finding(
-        message=f"The scale of GradScaler differs over {name_set(scales.ranks)} from {steps} on: "
-        f"{_join_scales(scales.values)}; each rank divides the common gradient by its own.",
+        message=(
+            f"The scale of GradScaler differs across {name_set(scales.ranks)} from {steps} on: "
+            f"{_join_scales(scales.values)}; each rank divides the common gradient by its own scale."
+        ),
         ranks=odd,
         victims=scales.ranks.minus(odd),
         where=in_line(line, scales.ranks, "noticed"),

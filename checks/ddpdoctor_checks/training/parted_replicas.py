@@ -26,7 +26,7 @@ NEEDS = ("training",)
 def find_parted(evidence: Evidence) -> Iterable[Finding]:
     """Parameters of one model differ over ranks; in a job that failed of something else, that stands beside it."""
     if not any(node.steps for node in evidence.training):
-        raise NotApplicable("no step of an optimizer was seen on several ranks")
+        raise NotApplicable("no optimizer step was seen on several ranks")
     failed = has_failed(evidence)
     for parting in judge_replicas(evidence):
         if failed and (parting.code in ("DDP001", "DDP002") or _is_seen_at_end(parting)):

@@ -24,7 +24,7 @@ from ddpdoctor_checks.training.parted_replicas import NEEDS
 _PATHS = 3
 """Paths that are named."""
 _GUARD = Fix(
-    "write on one rank, under another name first, and let the others wait where they need it",
+    "write on one rank, to a temporary name first, and synchronize before the other ranks need it",
     code='if dist.get_rank() == 0:\n    torch.save(state, path + ".tmp")\n    os.replace(path + ".tmp", path)\n'
     "dist.barrier()",
 )
@@ -41,16 +41,20 @@ def find_checkpoint_raced(evidence: Evidence) -> Iterable[Finding]:
         if {use.via for use in race.uses} == {"safetensors"}:
             severity = "warning"  # late versions of it write another file and rename it
         yield _tell(
-            evidence, race, f"{capitalise(name_set(race.ranks))} all write {_names(race)}{_place(race.uses[0])}, "
-            f"{_apart(race)}, and nothing puts them in order: the file can be torn, or a mix of their data.",
+            evidence, race, (
+                f"{capitalise(name_set(race.ranks))} all write {_names(race)}{_place(race.uses[0])}, "
+                f"{_apart(race)}, without synchronization: the file can be torn, or a mix of their data."
+            ),
             (_GUARD,), severity, "high" if race.kind == "checkpoint" else "medium",
         )  # fmt: skip
     for race in find_replaced(evidence):
         sizes = join_words(str(use.size) for use in race.uses)
         yield _tell(
-            evidence, race, f"{capitalise(name_set(race.ranks))} each rename a file of their own to {_names(race)}"
-            f"{_place(race.uses[0])} ({sizes} bytes): only that of the last one stays.",
-            (Fix("put the rank into the name of what differs over ranks",
+            evidence, race, (
+                f"{capitalise(name_set(race.ranks))} each rename a file of their own to "
+                f"{_names(race)}{_place(race.uses[0])} ({sizes} bytes): only the last one remains."
+            ),
+            (Fix("put the rank into the name of what differs across ranks",
                  code='torch.save(state, f"{path}.rank{dist.get_rank()}")'), _GUARD), None, "high",
         )  # fmt: skip
 
@@ -71,7 +75,7 @@ def find_checkpoint_read_early(evidence: Evidence) -> Iterable[Finding]:
         yield _tell(
             evidence, race, f"{capitalise(names)} read {_names(race)}{_place(readers[0])} {how}; "
             f"rank {writer.rank} writes it{_place(writer)}.",
-            (Fix("let all ranks wait between writing and reading",
+            (Fix("synchronize all ranks between writing and reading",
                  code="if rank == 0:\n    torch.save(state, path)\ndist.barrier()\n"
                  'state = torch.load(path, map_location="cpu")'),),
             None if race.seen else "warning", "high" if race.seen else "medium", culprits=readers,
@@ -87,17 +91,19 @@ def find_directories_raced(evidence: Evidence) -> Iterable[Finding]:
         if others:
             writers = name_set(RankSet(use.rank for use in others))
             what = (
-                f"Rank {race.uses[0].rank} deletes the directory {_names(race)}{_place(race.uses[0])}, and "
-                f"nothing puts it in order with {writers}, who write there{_place(others[0])}: that may be gone."
+                f"Rank {race.uses[0].rank} deletes the directory {_names(race)}{_place(race.uses[0])} "
+                f"without synchronization with {writers}, who write there{_place(others[0])}: those files "
+                "may be lost."
             )
         else:
             what = (
-                f"{capitalise(name_set(race.ranks))} all delete the directory {_names(race)}{_place(race.uses[0])}, "
-                f"{_apart(race)}: the later ones delete what the first has already put there."
+                f"{capitalise(name_set(race.ranks))} all delete the directory "
+                f"{_names(race)}{_place(race.uses[0])}, {_apart(race)}: the later ones delete what the "
+                "first has already written there."
             )
         yield _tell(
             evidence, race, what,
-            (Fix("let one rank do it, and the others wait",
+            (Fix("do it on one rank, and let the other ranks wait",
                  code="if rank == 0:\n    shutil.rmtree(path, ignore_errors=True)\n"
                  "    os.makedirs(path)\ndist.barrier()"),),
             None, "high" if not others else "medium",
@@ -113,9 +119,12 @@ def find_download_raced(evidence: Evidence) -> Iterable[Finding]:
             via = next((use.via for use in race.uses if use.via is not None), None)
             through = f" through {via}" if via is not None else ""
             yield _tell(
-                evidence, race, f"{capitalise(name_set(race.ranks))} all write {_names(race)}{through}"
-                f"{_place(race.uses[0])}, {_apart(race)}: who is done early reads what another writes once more.",
-                (Fix("fetch on one rank of each node, then let the others go on",
+                evidence, race, (
+                    f"{capitalise(name_set(race.ranks))} all write "
+                    f"{_names(race)}{through}{_place(race.uses[0])}, {_apart(race)}: the first rank to "
+                    "finish reads what another rank is still writing."
+                ),
+                (Fix("download on one rank of each node, then synchronize with a barrier",
                      code='if int(os.environ["LOCAL_RANK"]) == 0:\n    download()\ndist.barrier()'),),
                 None, "high",
             )  # fmt: skip

@@ -25,7 +25,7 @@ from ddpdoctor_checks.training.parted_replicas import NEEDS
 def find_unsharded(evidence: Evidence) -> Iterable[Finding]:
     """Ranks that train one model are given the same batches."""
     if not any(node.batches for node in evidence.training):
-        raise NotApplicable("no batch was seen that a model was given in training")
+        raise NotApplicable("no training batch was seen")
     same = find_repeated(evidence)
     for repeated in same:
         yield _tell_repeated(repeated)
@@ -37,11 +37,13 @@ def find_unsharded(evidence: Evidence) -> Iterable[Finding]:
 
 def _tell_whole(whole: Whole) -> Finding:
     line = user_line(whole.sampling.frames)
-    name = (whole.sampling.dataset or "").rpartition(".")[2] or "data set"
+    name = (whole.sampling.dataset or "").rpartition(".")[2] or "dataset"
     return Finding(
-        message=f"{capitalise(name_set(whole.ranks))} each go through all {whole.size} samples of the same {name} "
-        f"in one iteration of the loader{tell_line(line)}, in an order of its own: an epoch sees each sample "
-        f"{len(whole.ranks)} times and takes as long as on one rank.",
+        message=(
+            f"{capitalise(name_set(whole.ranks))} each iterate over all {whole.size} samples of the same "
+            f"{name} in one epoch of the loader{tell_line(line)}, each in its own order: an epoch uses each "
+            f"sample {len(whole.ranks)} times and takes as long as on one rank."
+        ),
         ranks=whole.ranks,
         where=in_line(line, whole.ranks, "culprit"),
         evidence=(
@@ -49,7 +51,7 @@ def _tell_whole(whole: Whole) -> Finding:
                 "sampler",
                 f"{whole.sampling.sampler}: {count_of(whole.size, 'index', 'indices')} on each rank",
             ),
-            EvidenceItem("data set", "its texts, numbers and tensors are equal on these ranks"),
+            EvidenceItem("dataset", "its strings, numbers and tensors are equal on these ranks"),
         ),
         fix=(_SHARD,),
         details={"samples": whole.size, "sampler": whole.sampling.sampler},
@@ -59,7 +61,7 @@ def _tell_whole(whole: Whole) -> Finding:
 
 
 _SHARD = Fix(
-    "give each rank its own part of the data",
+    "give each rank its own shard of the data",
     code="sampler = DistributedSampler(dataset, shuffle=True)\n"
     "loader = DataLoader(dataset, batch_size, sampler=sampler)\n"
     "for epoch in range(epochs):\n    sampler.set_epoch(epoch)",
@@ -70,31 +72,37 @@ def _tell_repeated(repeated: Repeated) -> Finding:
     loader, call = repeated.loader, user_line(repeated.frames)
     line = user_line(loader.frames) if loader is not None else None
     where = (*in_line(line, repeated.ranks, "culprit"), *in_line(call, repeated.ranks, "caller"))
-    source = f"from the loader{tell_line(line)}" if line is not None else "that no DataLoader gave"
+    source = (
+        f"from the loader{tell_line(line)}" if line is not None else "that did not come from a DataLoader"
+    )
     shape = "x".join(map(str, repeated.shape))
-    copies = f", each {count_of(repeated.copies, 'time')} in a row: its workers share nothing out either"
+    copies = f", each {count_of(repeated.copies, 'time')} in a row: its workers do not shard either"
     evidence = [
         EvidenceItem(
             "batches",
-            f"the first {count_of(repeated.batches, 'batch', 'batches')} of epoch {repeated.epoch} ({shape}) "
-            f"are equal to the bit{copies if repeated.copies > 1 else ''}",
+            f"the first {count_of(repeated.batches, 'batch', 'batches')} of epoch {repeated.epoch} "
+            f"({shape}) are bit-identical{copies if repeated.copies > 1 else ''}",
             repeated.ranks,
         )
     ]
     if loader is not None and loader.sampler is not None:
         told = (
-            f", which was told of {count_of(loader.replicas, 'rank')}" if loader.replicas is not None else ""
+            (f", which is configured for {count_of(loader.replicas, 'rank')}")
+            if loader.replicas is not None
+            else ""
         )
         evidence.append(EvidenceItem("sampler", f"the sampler is {loader.sampler}{told}"))
     return Finding(
-        message=f"{capitalise(name_set(repeated.ranks))} train on the same batches {source}: each sample is seen "
-        f"{len(repeated.ranks)} times and the ranks add nothing to each other.",
+        message=(
+            f"{capitalise(name_set(repeated.ranks))} train on the same batches {source}: each sample is "
+            f"used {len(repeated.ranks)} times and the ranks contribute nothing to each other."
+        ),
         ranks=repeated.ranks,
         where=where,
         evidence=tuple(evidence),
         fix=(
             _SHARD,
-            Fix("a stream has to be split by rank and by worker",
+            Fix("a stream must be sharded by rank and by worker",
                 code="shard, shards = rank * workers + worker, world_size * workers\n"
                 "for sample in itertools.islice(stream, shard, None, shards):"),
         ),
@@ -120,7 +128,7 @@ def _tell_order(same: SameOrder) -> Finding:
     name = (loader.sampler or "the sampler").rpartition(".")[2]
     told = len(set(loader.epochs)) > 1
     why = (
-        "set_epoch is called, and the sampler does not use it"
+        "set_epoch is called, but the sampler does not use it"
         if told
         else "set_epoch is not called"
         if loader.epochs

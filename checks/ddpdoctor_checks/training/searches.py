@@ -70,8 +70,8 @@ def _tell_cost(looks: Sequence[SearchLook]) -> str:
     search, apart = (format_milliseconds(each) for each in slowest)
     share = f"{_measure_share(looks):.1%}"
     return (
-        f" A search takes {search} ms of the {apart} ms from one to the next ({share}); the reduction of what it found "
-        "comes on top."
+        f" A search takes {search} ms of the {apart} ms from one to the next ({share}); the reduction of "
+        "its result is extra."
     )
 
 
@@ -91,7 +91,7 @@ def _make(
         ranks=ranks,
         where=in_line(line, ranks, "culprit"),
         evidence=(
-            EvidenceItem("search", f"looked at up to iteration {max(look.last for look in looks)}", ranks),
+            EvidenceItem("search", f"sampled up to iteration {max(look.last for look in looks)}", ranks),
         ),
         fix=fixes,
         details={
@@ -106,9 +106,9 @@ def _make(
 
 
 def _tell_needless(wrapper: WrapperSetup | None, looks: Sequence[SearchLook], fewest: int) -> Finding:
-    many = f"{count_of(fewest, 'iteration')} that {choose_form(fewest, 'was', 'were')} looked at"
+    many = f"{count_of(fewest, 'iteration')} that {choose_form(fewest, 'was', 'were')} sampled"
     fix = Fix(
-        "leave the search out, unless some batches take another way through the model",
+        "disable the search, unless some batches take another path through the model",
         code="model = DistributedDataParallel(model)",
     )
     return _make(wrapper, looks, f"in {many} none was unused.", (fix,), "medium")
@@ -116,8 +116,8 @@ def _tell_needless(wrapper: WrapperSetup | None, looks: Sequence[SearchLook], fe
 
 def _tell_alike(wrapper: WrapperSetup | None, looks: Sequence[SearchLook], fewest: int) -> Finding:
     fix = Fix(
-        "where each step takes the same way through the model, let it be searched once",
+        "if each step takes the same path through the model, search only once",
         code="model = DistributedDataParallel(model, static_graph=True)",
     )
-    text = f"in each of {count_of(fewest, 'iteration')} that were looked at equally much was unused."
-    return _make(wrapper, looks, text, (fix, Fix("or freeze what is never used, before the wrap")), "low")
+    text = f"in each of {count_of(fewest, 'iteration')} that were sampled the same number was unused."
+    return _make(wrapper, looks, text, (fix, Fix("or freeze what is never used, before wrapping")), "low")

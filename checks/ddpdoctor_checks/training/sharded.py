@@ -43,20 +43,22 @@ def find_roles_wrong(evidence: Evidence) -> Iterable[Finding]:
         join_words(f"{{{each}}}" for each in sets[:LISTED]) for sets in (mixed.groups, mixed.replicas)
     )
     yield Finding(
-        message=f"Gradients are averaged over the groups {groups} before the step{tell_line(line)}, and the ranks of "
-        f"each of them hold different parameters; those that began with the same are {replicas}. Replicas are not "
-        "kept equal, and gradients of different shards are mixed.",
+        message=(
+            f"Gradients are averaged over the groups {groups} before the step{tell_line(line)}, and the "
+            "ranks of each of them hold different parameters; those that started with the same are "
+            f"{replicas}. Replicas are not kept equal, and gradients of different shards are mixed."
+        ),
         ranks=ranks,
         where=in_line(line, ranks, "culprit"),
         evidence=(
             EvidenceItem(
-                "collectives", f"carry all gradients over {groups} between backward and step", ranks
+                "collectives", f"carry all gradients over {groups} between backward pass and step", ranks
             ),
             EvidenceItem("parameters", f"before step 1 they are equal on {replicas} and on no others", ranks),
         ),
         fix=(
             Fix(
-                "average gradients over the ranks that hold the same part of the model",
+                "average gradients over the ranks that hold the same shard of the model",
                 code='mesh = init_device_mesh("cuda", (dp, tp), mesh_dim_names=("dp", "tp"))\n'
                 'dist.all_reduce(p.grad, op=dist.ReduceOp.AVG, group=mesh["dp"].get_group())',
             ),
@@ -86,15 +88,17 @@ def _tell_left_off(setup: OptimizerSetup, off: list[StepLook]) -> Finding:
     kind = setup.kind.rpartition(".")[2]
     steps = join_words([str(look.step) for look in off[:LISTED]])
     return Finding(
-        message=f"{capitalise(name_set(ranks))} step {kind}{tell_line(line)} while gradient synchronization is off: "
-        "set_requires_gradient_sync(False) was called and not undone before the last micro-batch, so its gradients "
-        "were neither reduced nor given to the optimizer.",
+        message=(
+            f"{capitalise(name_set(ranks))} step {kind}{tell_line(line)} while gradient synchronization is "
+            "off: set_requires_gradient_sync(False) was called and not undone before the last micro-batch, "
+            "so its gradients were neither reduced nor passed to the optimizer."
+        ),
         ranks=ranks,
         where=in_line(line, ranks, "culprit"),
         evidence=(EvidenceItem("fully_shard", f"does not reduce gradients at step {steps}", ranks),),
         fix=(
             Fix(
-                "turn it on again for the micro-batch before the step",
+                "enable it again for the micro-batch before the step",
                 code="model.set_requires_gradient_sync(micro == last)\nloss.backward()",
             ),
         ),

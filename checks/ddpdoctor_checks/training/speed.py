@@ -38,33 +38,38 @@ FEWEST_LOOKS = 5
 def find_straggling(evidence: Evidence) -> Iterable[Finding]:
     """One rank, or a few, keep coming late to the reduction of gradients, and all others wait for them."""
     if not can_tell(evidence):
-        raise NotApplicable(f"fewer than {FEWEST_STEPS} steps were timed on ranks that meet")
+        raise NotApplicable(f"fewer than {FEWEST_STEPS} steps were timed on ranks that synchronize")
     for late in find_late(evidence):
         yield _tell_late(evidence, late)
 
 
 _LOSES = {
     DATA: "waiting for data",
-    FORWARD: "in the forward of the model",
+    FORWARD: "in the forward pass of the model",
     OPTIMIZER: "in the step of the optimizer",
-    OTHER: "in Python, outside of loader, forward, backward and optimizer",
-    AFTER: "in Python, between its backward and what follows",
-    BUCKET: "in the backward, before its first bucket of gradients",
+    OTHER: "in Python, outside of loader, forward pass, backward pass and optimizer",
+    AFTER: "in Python, between its backward pass and what follows",
+    BUCKET: "in the backward pass, before its first bucket of gradients",
 }
 _HELPS = {
     DATA: Fix(
-        "see what the data of that rank costs: larger samples, a slower disk, fewer workers",
+        "profile data loading on that rank: larger samples? slower disk? too few workers?",
         code="DataLoader(dataset, sampler=sampler, num_workers=4, persistent_workers=True)",
     ),
     FORWARD: Fix(
-        "see whether its batches are longer or its device is slower: sort samples by length, then shard them"
+        "check whether its batches are longer or its device is slower: sort samples by length, then "
+        "shard them"
     ),
     BUCKET: Fix(
-        "see whether its batches are longer or its device is slower: sort samples by length, then shard them"
+        "check whether its batches are longer or its device is slower: sort samples by length, then "
+        "shard them"
     ),
-    OPTIMIZER: Fix("see what slows the processor of that rank", "py-spy top --pid PID"),
+    OPTIMIZER: Fix("find out what slows the CPU of that rank", "py-spy top --pid PID"),
     OTHER: Fix(
-        "take what only this rank does out of the step: write logs and checkpoints less often, or in a thread",
+        (
+            "move what only this rank does out of the step: write logs and checkpoints less often, or in a "
+            "thread"
+        ),
         code="if rank == 0 and step % 100 == 0:\n    log(loss)",
     ),
 }
@@ -77,22 +82,25 @@ def _tell_late(evidence: Evidence, late: Late) -> Finding:
     victims = everyone.minus(late.ranks)
     others = choose_form(len(victims), "the other", "the others")
     message = (
-        f"{capitalise(name_set(late.ranks))} {'keeps' if one else 'keep'} arriving last: {_name_time(late.lag_s)} "
-        f"after {others} in the median, in steps of {_name_time(late.step_s)}"
+        f"{capitalise(name_set(late.ranks))} {'is a straggler' if one else 'are stragglers'}: "
+        f"{_name_time(late.lag_s)} (median) after {others} in steps of {_name_time(late.step_s)}"
     )
     if late.share is not None:
         message += f", and late in {late.share:.0%} of the steps"
     line = _find_loader(evidence) if late.phase == DATA else None
-    message += f"; {'it loses' if one else 'they lose'} it {_LOSES[late.phase]}{tell_line(line)}"
+    message += f"; the time is lost {_LOSES[late.phase]}{tell_line(line)}"
     role = "culprit"
     if line is None:
         line, role = _find_step_line(evidence), "noticed"
     items = [EvidenceItem("times", _describe(list_times(evidence), late))]
     if late.whole_nodes:
         how = (
-            "by how long ranks are on their own between two reductions, and by who waits; clocks of nodes do not count"
+            (
+                "by how long ranks compute between two reductions, and by which ranks wait; clocks of nodes "
+                "are not used"
+            )
             if late.share is None
-            else "clocks of the nodes were compared, and their error is taken off"
+            else "clocks of the nodes were compared, and their error is subtracted"
         )
         items.append(EvidenceItem("nodes", how))
     return Finding(
@@ -120,8 +128,8 @@ def _describe(ranks: Sequence[RankTimes], late: Late) -> str:
     words = []
     for name, phase in (("data", DATA), ("forward", FORWARD), ("backward", BACKWARD), ("Python", OTHER)):
         here, there = (median([each.spend(phase) for each in some] or [0.0]) for some in (own, rest))
-        words.append(f"{name} {_name_time(here)} against {_name_time(there)}")
-    return "in a usual step, here and on the others: " + ", ".join(words)
+        words.append(f"{name} {_name_time(here)} versus {_name_time(there)}")
+    return "in a median step, here and on the other ranks: " + ", ".join(words)
 
 
 @check("PRF004", family="training", needs=NEEDS, id="training.loading", required=False, commands=JOB)
@@ -147,7 +155,7 @@ def find_loader_bound(evidence: Evidence) -> Iterable[Finding]:
         evidence=(EvidenceItem("times", _break_down(waiting), who),),
         fix=(
             Fix(
-                "load ahead in worker processes, which stay over epochs",
+                "prefetch in worker processes that persist across epochs",
                 code="DataLoader(dataset, sampler=sampler, num_workers=4, persistent_workers=True,\n"
                 "           prefetch_factor=4, pin_memory=torch.cuda.is_available())",
             ),
@@ -185,13 +193,19 @@ def _tell_bound(
     speed = 2 * (count - 1) / count * size / reduction_s / 1e9 if reduction_s and count > 1 else 0.0
     hidden = reduction_s <= computing_s
     allowed = (
-        "as long as the backward, which could hide it"
+        "as long as the backward pass, which could overlap with it"
         if hidden
-        else f"at this bandwidth the backward of {_name_time(computing_s)} can hide no more than that much of it"
+        else (
+            f"at this bandwidth the backward pass of {_name_time(computing_s)} can overlap with no more "
+            "than that much of it"
+        )
     )
     return Finding(
-        message=f"{exposed_s / step_s:.0%} of each step is communication that nothing hides: {_name_time(exposed_s)} "
-        f"of {_name_time(step_s)}, also on the rank that comes last. A reduction carries {format_bytes(size)}.",
+        message=(
+            f"{exposed_s / step_s:.0%} of each step is exposed communication: {_name_time(exposed_s)} of "
+            f"{_name_time(step_s)}, even on the last rank to arrive. A reduction carries "
+            f"{format_bytes(size)}."
+        ),
         ranks=who,
         where=in_line(_find_step_line(evidence), who, "noticed"),
         evidence=(
@@ -206,7 +220,10 @@ def _tell_bound(
             Fix("try smaller buckets", code="DistributedDataParallel(model, bucket_cap_mb=5)")
             if hidden
             else Fix(
-                "reduce once for several micro-batches, with forward and backward of all but the last under no_sync()",
+                (
+                    "reduce once for several micro-batches, with forward and backward pass of all but the "
+                    "last under no_sync()"
+                ),
                 code="with model.no_sync():\n    (criterion(model(x), y) / accumulate).backward()",
             ),
             Fix(
@@ -214,7 +231,7 @@ def _tell_bound(
                 code="from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n"
                 "model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
             ),
-            Fix("see what the network gives", "ddpdoctor check"),
+            Fix("measure the network", "ddpdoctor check"),
         ),
         details={
             "share": round(exposed_s / step_s, 3),
@@ -252,7 +269,7 @@ def _break_down(ranks: Sequence[RankTimes]) -> str:
             ("data", DATA), ("forward", FORWARD), ("backward", BACKWARD), ("optimizer", OPTIMIZER), ("Python", OTHER),
         )
     ]  # fmt: skip
-    return "a usual step: " + ", ".join(words)
+    return "a median step: " + ", ".join(words)
 
 
 def _name_time(seconds: float) -> str:

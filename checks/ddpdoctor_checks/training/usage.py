@@ -22,7 +22,7 @@ FEWEST_LOOKS = 3
 def find_unenclosed(evidence: Evidence) -> Iterable[Finding]:
     """A backward runs under no_sync, but the forward before it did not: gradients are reduced all the same."""
     if not any(node.steps or node.numerics.counts for node in evidence.training):
-        raise NotApplicable("no backward was seen on several ranks")
+        raise NotApplicable("no backward pass was seen on several ranks")
     told: dict[tuple[int, str, int], list[Unenclosed]] = {}
     for node in evidence.training:
         for each in node.syncs.unenclosed:
@@ -39,16 +39,22 @@ def _tell_unenclosed(evidence: Evidence, rows: Sequence[Unenclosed]) -> Finding:
     model = name_model(find_wrapper(evidence, rows[0].wrapper))
     count = max(row.count for row in rows)
     return Finding(
-        message=f"The backward{tell_line(line)} is under no_sync() and the forward of {model} before it was not: "
-        "its gradients are reduced all the same.",
+        message=(
+            f"The backward pass{tell_line(line)} is under no_sync() but the forward pass of {model} before "
+            "it was not, so its gradients are reduced anyway."
+        ),
         ranks=ranks,
         where=in_line(line, ranks, "culprit"),
         evidence=(
-            EvidenceItem("backwards", f"at least {count_of(count, 'such backward')} on a rank", ranks),
+            EvidenceItem(
+                "backwards",
+                f"at least {count_of(count, 'such backward pass', 'such backward passes')} on a rank",
+                ranks,
+            ),
         ),
         fix=(
             Fix(
-                "enclose the forward too",
+                "enclose the forward pass too",
                 code="with model.no_sync():\n    loss = criterion(model(x), y) / accumulate\n    loss.backward()",
             ),
         ),
@@ -61,7 +67,7 @@ def find_data_parallel(evidence: Evidence) -> Iterable[Finding]:
     """A rank of a distributed job puts a model into nn.DataParallel, which spreads it over all GPUs of the machine."""
     ranks = RankSet().union(*(node.ranks for node in evidence.training))
     if len(ranks) < 2:
-        raise NotApplicable("it is no job of several ranks")
+        raise NotApplicable("the job has a single rank")
     joined: dict[tuple[str, int | None, str], list[Replicated]] = {}
     for node in evidence.training:
         for each in node.syncs.replicated:
@@ -86,13 +92,15 @@ def _tell_data_parallel(rows: Sequence[Replicated]) -> Finding:
         else "no GPU: it does nothing"
     )
     return Finding(
-        message=f"{capitalise(name_set(ranks))} {'puts' if len(ranks) == 1 else 'put'} "
-        f"{first.model.removeprefix('__main__.')} into nn.DataParallel{tell_line(line)}, each over {over}.",
+        message=(
+            f"{capitalise(name_set(ranks))} {'wraps' if len(ranks) == 1 else 'wrap'} "
+            f"{first.model.removeprefix('__main__.')} in nn.DataParallel{tell_line(line)}, each over {over}."
+        ),
         ranks=ranks,
         where=in_line(line, ranks, "culprit"),
         fix=(
             Fix(
-                "take nn.DataParallel out and let one process drive one GPU",
+                "remove nn.DataParallel and use one process per GPU",
                 code='local = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(local)\n'
                 "model = DistributedDataParallel(model.to(local), device_ids=[local])",
             ),
@@ -137,8 +145,11 @@ def _tell_redundant(evidence: Evidence, number: int, looks: Sequence[PaceLook], 
     line = user_line(setup.frames) if setup is not None else None
     steps = sorted({look.step for look in looks})
     return Finding(
-        message=f"Each step of the optimizer{tell_line(line)} follows {each} backwards of "
-        f"{name_model(wrapper)}, and each of them reduces the gradients: {each - 1} of {each} reductions are wasted.",
+        message=(
+            f"Each step of the optimizer{tell_line(line)} follows {each} backward passes of "
+            f"{name_model(wrapper)}, and each of them all-reduces the gradients: {each - 1} of {each} "
+            "reductions are wasted."
+        ),
         ranks=ranks,
         where=in_line(line, ranks, "noticed"),
         evidence=(

@@ -110,7 +110,7 @@ class _Machine:
             if steps > MOST_STEPS:
                 raise NotPlain(f"is a pickle of more than {MOST_STEPS:,} steps")
             if position >= len(data):
-                raise NotPlain("is cut off")
+                raise NotPlain("is truncated")
             code = data[position]
             if code == 0x68:  # BINGET: every second instruction of a dump
                 stack.append(memo[data[position + 1]])
@@ -202,10 +202,10 @@ class _Machine:
 
     def text(self, start: int, size: int) -> int:
         if size > MOST_TEXT:
-            raise NotPlain(f"holds a text of {size:,} bytes")
+            raise NotPlain(f"contains a string of {size:,} bytes")
         raw = self._data[start : start + size]
         if len(raw) < size:
-            raise NotPlain("is cut off")
+            raise NotPlain("is truncated")
         self._stack.append(raw.decode("utf-8", "replace"))
         return start + size
 
@@ -216,10 +216,10 @@ class _Machine:
     def long(self, start: int) -> int:
         size = self._data[start]
         if size > 16:
-            raise NotPlain(f"holds a number of {size} bytes")
+            raise NotPlain(f"contains a number of {size} bytes")
         raw = self._data[start + 1 : start + 1 + size]
         if len(raw) < size:
-            raise NotPlain("is cut off")
+            raise NotPlain("is truncated")
         self._stack.append(int.from_bytes(raw, "little", signed=True))
         return start + 1 + size
 
@@ -235,7 +235,7 @@ class _Machine:
     def unsigned(self, start: int, size: int) -> int:
         raw = self._data[start : start + size]
         if len(raw) < size:
-            raise NotPlain("is cut off")
+            raise NotPlain("is truncated")
         return int.from_bytes(raw, "little")
 
     def count(self) -> int:

@@ -116,7 +116,7 @@ def _read_chunk(files: Sequence[tuple[Path, str]]) -> _Part:
         try:
             rank = read_rank(path)
             if rank is None:
-                table.lost.append(f"{name} does not tell which rank it is of: no number in its name")
+                table.lost.append(f"{name} does not show which rank it belongs to: no number in its name")
                 continue
             rows = _read_file(path, table)
             groups = [
@@ -124,7 +124,7 @@ def _read_chunk(files: Sequence[tuple[Path, str]]) -> _Part:
                 for each, (description, _, members) in rows.members.items()
             ]
             if rows.odd:
-                table.lost.append(f"{name}: {rows.odd} entries could not be understood")
+                table.lost.append(f"{name}: {rows.odd} entries could not be parsed")
             row = dataclasses.replace(
                 rows.finish(rank, name, groups=groups), written_ns=path.stat().st_mtime_ns
             )
@@ -171,7 +171,7 @@ def take_entries(whole: object, rows: Rows, last: int | None = None) -> None:
         NotPlain: it is none.
     """
     if not isinstance(whole, dict) or not looks_like_dump(whole):
-        raise NotPlain("is no dump of the Flight Recorder")
+        raise NotPlain("is not a Flight Recorder dump")
     rows.set_groups(whole["pg_config"])
     for entry in whole["entries"][-last:] if last else whole["entries"]:
         if isinstance(entry, dict):

@@ -75,7 +75,7 @@ def probe_backends(ctx: RankContext) -> None:
             ctx.note(f"backend {each.name}")
             _try_group(ctx, each)
         else:
-            reason = each.reason or "other ranks cannot try it"
+            reason = each.reason or "other ranks cannot use it"
             ctx.emit("backends", _describe(each, reason=reason))
 
 
@@ -96,7 +96,7 @@ def is_built(name: str) -> bool:
 def examine_backend(name: str, ctx: RankContext, environ: Mapping[str, str] | None = None) -> _Candidate:
     """Return what this rank can say of a backend without trying it."""
     if not is_built(name):
-        return _Candidate(name, False, None, "not built into this torch")
+        return _Candidate(name, False, None, "not in this PyTorch build")
     if name == "mpi" and not any(key in (environ or os.environ) for key in MPI_VARIABLES):
         return _Candidate(name, True, "cpu", "needs ranks that were started by mpirun")
     tried = []

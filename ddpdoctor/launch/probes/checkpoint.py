@@ -40,7 +40,7 @@ def try_checkpoint(bench: Bench) -> Verdict:
     for (name, value), mark in zip(restored.items(), marks.tolist(), strict=True):
         if fingerprint_all([value])[0].item() != mark:
             difference = (value.double() - tensors[name].to(value.device).double()).abs().max().item()
-            verdict.blame(f"{name} is not what rank 0 saved", name, difference)
+            verdict.blame(f"{name} differs from what rank 0 saved", name, difference)
         elif value.device != torch.device(ctx.device):
             verdict.blame(f"{name} was loaded onto {value.device} instead of {ctx.device}", name)
     return verdict

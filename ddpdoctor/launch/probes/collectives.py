@@ -216,7 +216,7 @@ def _shorten(value: Any) -> str:
 def _try_subgroup(ctx: RankContext, *, one_host: bool) -> None:
     """Try a few operations in a group of some ranks; all ranks take part in making it."""
     members = choose_members(ctx.world_size)
-    ctx.note(f"sub-group of {len(members)} ranks")
+    ctx.note(f"subgroup of {len(members)} ranks")
     try:
         group = dist.new_group(list(members), timeout=ctx.group_timeout("collectives"))
     except Exception as problem:

@@ -141,7 +141,7 @@ def _require_bare(module: nn.Module) -> None:
     """
     if isinstance(module, nn.parallel.DistributedDataParallel):
         raise FactoryError(
-            "wrapped", "factory", "it returned a DistributedDataParallel, expected what is in it"
+            "wrapped", "factory", "it returned a DistributedDataParallel, expected the bare module"
         )
     lazy = [name for name, each in module.named_parameters() if isinstance(each, UninitializedParameter)]
     if lazy:

@@ -44,6 +44,6 @@ def word_difference(values: Sequence[int], rank: int, what: str) -> str | None:
     majority = find_majority(values)
     if majority is None:
         return (
-            f"{what} has {len(set(values))} different values over {len(values)} ranks, none on most of them"
+            f"{what} has {len(set(values))} different values across {len(values)} ranks, without a majority"
         )
-    return None if values[rank] == majority else f"{what} is not what most ranks hold"
+    return None if values[rank] == majority else f"{what} differs from most ranks"

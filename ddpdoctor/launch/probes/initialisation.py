@@ -41,13 +41,13 @@ def probe_initialisation(ctx: RankContext) -> None:
     folder = find_common_directory(ctx)
     leave_group()
     host = f"[{address}]" if ":" in address else address
-    ctx.note("initialisation by tcp://")
+    ctx.note("initialization by tcp://")
     _try_method(ctx, "tcp", f"tcp://{host}:{port}")
     if folder is not None:
-        ctx.note("initialisation by file://")
+        ctx.note("initialization by file://")
         _try_method(ctx, "file", (folder / FILE).as_uri())
     else:
-        ctx.emit("initialisations", InitResult("file", skipped="the ranks found no directory in common"))
+        ctx.emit("initialisations", InitResult("file", skipped="the ranks have no common directory"))
 
 
 def _agree_on_port(ctx: RankContext) -> int:
@@ -79,7 +79,7 @@ def _try_method(ctx: RankContext, method: str, address: str) -> None:
         pass_defect(problem)
         text = word_exception(problem)
         ctx.emit("initialisations", InitResult(method, failures=(RankMessage(ranks, text),)))
-        raise ProbeError(f"initialisation by {method}:// failed: {text}") from problem
+        raise ProbeError(f"initialization by {method}:// failed: {text}") from problem
     failures = (RankMessage(ranks, wrong),) if wrong else ()
     passed = RankSet() if wrong else ranks
     ctx.emit("initialisations", InitResult(method, passed=passed, failures=failures))

@@ -97,7 +97,7 @@ def _examine(ctx: RankContext, reference: str, seen: _Seen) -> None:
         ctx.note(f"model: calling {reference}")
         ctx.enter("factory")
         product = _together(ctx, lambda: _build(ctx, factory))
-        ctx.note("model: forward and backward")
+        ctx.note("model: forward and backward pass")
         ctx.enter("forward")
         repeat = _watch_steps(ctx, product, seen)
         ctx.enter(None)
@@ -125,7 +125,7 @@ def _together(ctx: RankContext, action: Callable[[], Any]) -> Any:
     except FactoryError as raised:
         error = raised
     if not dist.is_initialized():
-        text = "the default process group was destroyed, which belongs to the caller"
+        text = "the default process group was destroyed, although it belongs to the caller"
         raise error or FactoryError("group-destroyed", "factory", text)
     ready = torch.tensor([int(error is None)], dtype=torch.int32, device=ctx.device)
     dist.all_reduce(ready, op=dist.ReduceOp.MIN)

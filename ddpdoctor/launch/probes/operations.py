@@ -221,7 +221,7 @@ def run_barrier(arena: Arena, spec: Spec) -> Iterator[Outcome]:
     dist.all_gather(parts, times, group=arena.group)
     if arena.one_host:
         table = torch.stack(parts).cpu()
-        yield Outcome(bool(table[:, 1].min() >= table[:, 0].max()), True, "all came before one left")
+        yield Outcome(bool(table[:, 1].min() >= table[:, 0].max()), True, "all ranks arrived before one left")
 
 
 def run_send_recv(arena: Arena, spec: Spec) -> Iterator[Outcome]:

@@ -53,7 +53,7 @@ def word_difference(rows: list[str], count: int, others: list[str]) -> str:
             return f"{mine} here, {other} on rank 0"
     if len(rows) != count:
         return f"{len(rows)} trainable parameters here, {count} on rank 0"
-    return "other shapes or types than on rank 0"
+    return "different shapes or dtypes than on rank 0"
 
 
 def _digest(rows: list[str]) -> str:

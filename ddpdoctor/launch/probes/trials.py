@@ -111,7 +111,7 @@ def try_gradient_mean(bench: Bench) -> Verdict:
     bench.integers.zero_grad(set_to_none=True)
     run_step(bench, 0)
     slack = allowed_difference(size)
-    what = "the mean of the gradients over ranks"
+    what = "the mean of the gradients across ranks"
     compare_gradients(verdict, bench.integers.module, mean_gradients(size, [0]), what, slack)
     verdict.facts = {"tolerance": slack, **read_logging_data(bench.integers)}
     return verdict
@@ -127,7 +127,7 @@ def try_no_sync(bench: Bench) -> Verdict:
     local = compute_gradients([bench.ctx.rank], [1])
     compare_gradients(verdict, model, local, "this rank's own gradient inside no_sync", 0.0)
     run_step(bench, 2)
-    what = "the mean over ranks of two accumulated micro-batches"
+    what = "the mean across ranks of two accumulated micro-batches"
     compare_gradients(verdict, model, mean_gradients(size, [1, 2]), what, slack)
     verdict.facts = {"tolerance": slack, "micro_batches": 2}
     return verdict
@@ -142,9 +142,9 @@ def try_autocast(bench: Bench) -> Verdict:
     with torch.autocast(bench.device_type, dtype=torch.bfloat16):
         outputs = run_step(bench, 3)
     if outputs.dtype is not torch.bfloat16:
-        verdict.blame(f"the forward gave {outputs.dtype} under autocast to torch.bfloat16")
+        verdict.blame(f"the forward pass returned {outputs.dtype} under autocast to torch.bfloat16")
     slack = allowed_difference(size)
-    what = "the mean of the gradients over ranks"
+    what = "the mean of the gradients across ranks"
     compare_gradients(verdict, bench.integers.module, mean_gradients(size, [3]), what, slack)
     verdict.facts = {"tolerance": slack, "dtype": "bfloat16"}
     return verdict

@@ -133,13 +133,15 @@ def _draw(
     """Draw each lane's calls over the last seconds; what is open reaches to the look."""
     if span <= 0:
         return None
-    shown = caps.take(lanes, LANES_SHOWN, "lanes of the time line")
+    shown = caps.take(lanes, LANES_SHOWN, "lanes of the timeline")
     height = TOP + LANE * len(shown) + 26
     drawing = Drawing(
         RIGHT + 10, height, "lanes", ident="lanes",
-        title=f"Calls of the ranks before the {moment}",
-        description="A lane for each rank or for ranks of equal calls; a bar for each call, from its beginning to its "
-        "return. A red bar had not returned.",
+        title=f"Collectives of the ranks before the {moment}",
+        description=(
+            "One lane per rank or per group of ranks with equal calls; one bar per call, from start to "
+            "return. A red bar had not returned."
+        ),
     )  # fmt: skip
 
     def place(age_s: float) -> float:

@@ -18,7 +18,7 @@ STATUS_WORDS = {
     "pass": "passed",
     "fail": "found something",
     "skipped": "not applicable",
-    "unknown": "could not look",
+    "unknown": "inconclusive",
     "error": "broke",
 }
 FAMILY_NAMES = {"ddp": "DDP"}
@@ -86,7 +86,7 @@ def view_checks(rows: tuple[CheckRow, ...], caps: Caps) -> ChecksView:
         tuple(_family(name, members, caps) for name, members in families.items()),
         _count(rows),
         _bar(rows),
-        caps.take(reasons.most_common(), REASONS_SHOWN, "counted reasons of checks that did not look"),
+        caps.take(reasons.most_common(), REASONS_SHOWN, "counted reasons of checks that did not run"),
     )
 
 

@@ -166,7 +166,7 @@ def _describe_state(finding: Finding) -> str | None:
     if finding.suppression is None:
         return None if finding.state == "active" else finding.state
     reason = f": {finding.suppression.reason}" if finding.suppression.reason else ""
-    return f"not counted, by {finding.suppression.by}{reason}"
+    return f"suppressed by {finding.suppression.by}{reason}"
 
 
 def _evidence(item: EvidenceItem, size: int, caps: Caps, code: str) -> EvidenceView:

@@ -136,9 +136,9 @@ def _speed_map(noun: str, rows: list[PairRow], name: Names, caps: Caps) -> HeatV
 def _reach_map(kind: str, links: list[Link], name: Names, caps: Caps) -> HeatView:
     """A map of attempts over TCP: reached or not."""
     words = {
-        "rendezvous": "Reaching the rendezvous port",
-        "ephemeral": "Reaching ports that the kernel chose",
-        "large": "Passing large messages",
+        "rendezvous": "Rendezvous port reachable",
+        "ephemeral": "Ephemeral ports reachable",
+        "large": "Large messages",
     }
     failed = sum(not link.ok for link in links)
     cells: dict[tuple[int, int], tuple[str, str, float]] = {}

@@ -38,7 +38,7 @@ def view_overlaps(evidence: Evidence, caps: Caps) -> tuple[OverlapView, ...]:
         host = hosts.get(node.node, f"node {node.node}") if len(evidence.training) > 1 else ""
         found.append(_view(host, timing, computing, timing.exposed_s, timing.reduction_s))
     if len(found) > NODES_SHOWN:
-        caps.note(f"overlap of reductions: the first {NODES_SHOWN} of {len(found)} nodes")
+        caps.note(f"communication/computation overlap: the first {NODES_SHOWN} of {len(found)} nodes")
     return tuple(found[:NODES_SHOWN])
 
 
@@ -67,8 +67,9 @@ def _view(host: str, timing: Timing, computing: float, exposed: float, reduction
     size = f" of {format_bytes(timing.gradient_bytes)}" if timing.gradient_bytes else ""
     return OverlapView(
         host,
-        f"Reducing the gradients{size} takes {format_seconds(round(reduction, 6))}, of which {hidden:.0%} hides behind "
-        f"the backward: medians over {count(timing.iterations, 'iteration')}, on the rank that waits least for others.",
+        f"The gradient all-reduce{size} takes {format_seconds(round(reduction, 6))}, of which {hidden:.0%} "
+        f"overlaps with the backward pass: medians over {count(timing.iterations, 'iteration')}, on the "
+        "rank that waits least for other ranks.",
         (
             (
                 "backward",

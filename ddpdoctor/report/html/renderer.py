@@ -22,7 +22,7 @@ class HtmlRenderer:
     """Format ``html``."""
 
     name = "html"
-    description = "one self-contained page, readable offline"
+    description = "self-contained HTML, works offline"
 
     def render(self, report: Report, options: RenderOptions) -> str:
         """Return the page, ending in a newline. It can always be encoded as UTF-8."""

@@ -115,7 +115,7 @@ def _backend(result: BackendResult, size: int, caps: Caps) -> Outcome:
         return Outcome(name, "pass", f"works on {format_ranks(result.collective, size)}{device}", remarks)
     why = "not tried" if result.device_present else "no device for it"
     return Outcome(
-        name, "skipped", result.reason or (why if result.built else "not built into this torch"), ()
+        name, "skipped", result.reason or (why if result.built else "not in this PyTorch build"), ()
     )
 
 
@@ -126,7 +126,7 @@ def _initialisation(result: InitResult, size: int, caps: Caps) -> Outcome:
 def _experiment(result: Experiment, size: int, caps: Caps) -> Outcome:
     remarks = []
     if result.tensor:
-        remarks.append(f"first wrong: {result.tensor}")
+        remarks.append(f"first incorrect: {result.tensor}")
     if is_known(result.largest_difference) and result.largest_difference > 0:
         remarks.append(f"largest difference {result.largest_difference:.3g}")
     return _outcome(result.name.replace("-", " "), result, size, caps, tuple(remarks))
@@ -140,9 +140,9 @@ def _outcome(
     failures = _messages(result.failures, size, caps, name)
     if failures or not result.passed:
         return Outcome(
-            name, "fail", f"failed, right on {format_ranks(result.passed, size)}", (*remarks, *failures)
+            name, "fail", f"failed, correct on {format_ranks(result.passed, size)}", (*remarks, *failures)
         )
-    return Outcome(name, "pass", f"right on {format_ranks(result.passed, size)}", remarks)
+    return Outcome(name, "pass", f"correct on {format_ranks(result.passed, size)}", remarks)
 
 
 def _grid(cases: tuple[CollectiveCase, ...], size: int, caps: Caps) -> GridView:
@@ -170,8 +170,10 @@ def _grid(cases: tuple[CollectiveCase, ...], size: int, caps: Caps) -> GridView:
             (caps.clip(words, MESSAGE_LENGTH, "what is not supported"), "; ".join(names))
             for words, names in caps.take(list(unsupported.items()), MESSAGES_SHOWN, "what is not supported")
         ),
-        f"{count(len({case.op for case in cases}), 'operation')}, {count(len(columns), 'type')}, "
-        f"{count(len(cases), 'case')}: " + (f"{count(len(failures), 'error')}" if failures else "none wrong"),
+        f"{count(len({case.op for case in cases}), 'operation')}, "
+        f"{count(len(columns), 'dtype')}, "
+        f"{count(len(cases), 'case')}: "
+        + (f"{count(len(failures), 'error')}" if failures else "none incorrect"),
     )
 
 
@@ -198,12 +200,12 @@ def _model(result: ModelResult, size: int, caps: Caps) -> ModelView:
     if is_known(result.step_s):
         facts.append(("Step", format_seconds(result.step_s)))
     if is_known(result.step_s_with_search):
-        facts.append(("Step, unused searched", format_seconds(result.step_s_with_search)))
+        facts.append(("Step with unused-parameter search", format_seconds(result.step_s_with_search)))
     for label, value in (
-        ("Unused search needed", result.find_unused_needed),
-        ("Static graph holds", result.static_graph_ok),
+        ("Unused-parameter search needed", result.find_unused_needed),
+        ("Static graph possible", result.static_graph_ok),
     ):
-        facts.append((label, "could not be told" if value is None else "yes" if value else "no"))
+        facts.append((label, "could not be determined" if value is None else "yes" if value else "no"))
     unused = tuple(
         (
             each.name,

@@ -21,7 +21,7 @@ TEXT_SHOWN = 2000
 STATUS_ORDER = ("cut", "failed", "unreached", "passed", "skipped")
 """A stage that ended differently on its nodes is shown by the first of these."""
 STATUS_WORDS = {
-    "cut": "cut at its limit",
+    "cut": "stopped at its limit",
     "failed": "failed",
     "unreached": "not reached",
     "passed": "passed",

@@ -28,15 +28,15 @@ CLASSES_SHOWN = 12
 FRAMES_SHOWN = 16
 LADDER_SHOWN = 20
 STAGES = {
-    "look": "looked at",
-    "moving": "looked at: it moves",
-    "brief": "looked at",
-    "waiting": "ranks of other nodes are waited for",
-    "proved": "proved: nobody of them can go on",
+    "look": "sampled",
+    "moving": "sampled: making progress",
+    "brief": "sampled",
+    "waiting": "waiting for ranks of other nodes",
+    "proved": "deadlock proven: none of these ranks can make progress",
     "suspected": "suspected",
-    "reminded": "still so",
+    "reminded": "still stalled",
     "confirmed": "confirmed",
-    "withdrawn": "withdrawn: it went on",
+    "withdrawn": "cleared: progress resumed",
 }
 
 
@@ -72,7 +72,7 @@ def view_standstill(evidence: Evidence, caps: Caps) -> StandstillView | None:
     if look is None:
         return None
     return StandstillView(
-        caps.take(_classes(look.stands), CLASSES_SHOWN, "places where ranks stood"),
+        caps.take(_classes(look.stands), CLASSES_SHOWN, "places where ranks were blocked"),
         draw_timeline(look.stands, caps),
         make_table(look.stands, caps),
         view_tree(look.stands, caps),
@@ -117,8 +117,8 @@ def _class(group: Sequence[Stand]) -> ClassView:
     else:
         native = telling_frame(first.native)
         inside = f", in {name_native(native)}" if native is not None else ""
-        doing = f"in {name_call(call)}" if call is not None else f"outside of every call{inside}"
-        doing = "in backward" if is_in_backward(first) else doing
+        doing = f"in {name_call(call)}" if call is not None else f"outside of any collective{inside}"
+        doing = "in the backward pass" if is_in_backward(first) else doing
     known = [stand.still_s if stand.watched else stand.asleep_s for stand in group]
     still = [seconds for seconds in known if seconds is not None]
     shares = [stand.cpu_share for stand in group if stand.cpu_share is not None]

@@ -38,8 +38,8 @@ PARTS = (
     (STARTING, "p-starting", "workers start"),
     (FORWARD, "p-forward", "forward"),
     (BACKWARD, "p-backward", "backward"),
-    (EXPOSED, "p-exposed", "reduction not hidden"),
-    (CALLS, "p-calls", "own collectives"),
+    (EXPOSED, "p-exposed", "exposed communication"),
+    (CALLS, "p-calls", "the script's own collectives"),
     (OPTIMIZER, "p-optimizer", "optimizer"),
     (OTHER, "p-other", "other Python"),
 )
@@ -99,7 +99,7 @@ def view_timed(evidence: Evidence, caps: Caps) -> TimedView | None:
         chosen = {rank.rank for rank in latest[: RANKS_SHOWN - 1]}
         rest = [rank for rank, _ in ordered if rank.rank not in chosen]
         ordered = [pair for pair in ordered if pair[0].rank in chosen]
-        caps.note(f"ranks with times of their own: the {len(ordered)} that come latest, of {len(pairs):,}")
+        caps.note(f"ranks with their own step times: the {len(ordered)} largest stragglers of {len(pairs):,}")
     rows = [
         _make_row(f"rank {rank.rank}", parts[rank.rank], shown, longest, _middle(rank), memory.get(rank.rank))
         for rank, _ in ordered
@@ -110,7 +110,7 @@ def view_timed(evidence: Evidence, caps: Caps) -> TimedView | None:
     ranks = [rank for rank, _ in pairs]
     drawing, folded = _draw_lags(evidence, caps)
     return TimedView(
-        f"A usual step takes {format_seconds(median(rank.step_s for rank in ranks))}; medians over "
+        f"A median step takes {format_seconds(median(rank.step_s for rank in ranks))}; medians over "
         f"{count(steps, 'step')}, without the first three.",
         tuple((css, words) for _, css, words in shown),
         tuple(rows),
@@ -198,7 +198,7 @@ def _draw_lags(evidence: Evidence, caps: Caps) -> tuple[Markup | None, str | Non
     folded = None
     if block > 1:
         folded = (
-            f"{len(rows):,} ranks in {len(groups)} blocks of up to {block}; a block shows its latest rank"
+            f"{len(rows):,} ranks in {len(groups)} blocks of up to {block}; a block shows its slowest rank"
         )
         caps.note(f"lag of ranks: {folded}")
     last = max(1, *(min(timing.columns[-1] + timing.width - 1, timing.steps) for _, timing, _ in rows))
@@ -255,6 +255,7 @@ def _describe(rows: Sequence[tuple[int, Timing, RankTimes]], step_s: float) -> s
     latest = sorted(((_middle(rank) or 0.0, number) for number, _, rank in rows), reverse=True)[:3]
     words = [f"rank {number} {format_seconds(round(lag, 4))}" for lag, number in latest]
     return (
-        f"{count(len(rows), 'rank')}, steps of {format_seconds(step_s)}. The latest, in the median: "
-        f"{join_words(words)}. All are in the table ({format_ranks(RankSet(number for number, _, _ in rows))})."
+        f"{count(len(rows), 'rank')}, steps of {format_seconds(step_s)}. Largest median lag: "
+        f"{join_words(words)}. All ranks are in the table "
+        f"({format_ranks(RankSet((number for number, _, _ in rows)))})."
     )

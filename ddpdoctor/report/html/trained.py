@@ -85,7 +85,7 @@ def view_trained(evidence: Evidence, caps: Caps) -> TrainedView | None:
     shares = [node.share for node in evidence.training if node.share is not None]
     tensors = [_view_tensor(each) for each in listed[-1].tensors] if listed else []
     return TrainedView(
-        caps.take([_view_step(look, kinds) for look in looks], LOOKS_SHOWN, "looks at replicas"),
+        caps.take([_view_step(look, kinds) for look in looks], LOOKS_SHOWN, "snapshots of replicas"),
         _name_step(listed[-1]) if listed else "",
         caps.take(tensors, TENSORS_SHOWN, "tensors that differ"),
         caps.take(batches, BATCHES_SHOWN, "batches"),
@@ -155,7 +155,7 @@ def _part(sets: Iterable[RankSet]) -> str:
 
 def _view_tensor(tensor: TensorLook) -> TensorRow:
     parts = [
-        (format_ranks(share.ranks), f"{share.norm:.7g}" if share.norm is not None else "other bits")
+        (format_ranks(share.ranks), f"{share.norm:.7g}" if share.norm is not None else "different bits")
         for share in tensor.values[:PARTS_SHOWN]
     ]
     shape = " × ".join(map(str, tensor.shape)) or "scalar"
@@ -174,7 +174,7 @@ def _list_batches(evidence: Evidence) -> list[tuple[str, str, Cell]]:
         cell = (
             Cell(f"the same on {_part(same)}", parted=True)
             if same
-            else Cell("another one on each rank", parted=False)
+            else Cell("distinct on every rank (expected)", parted=False)
         )
         which = f"epoch {epoch}, batch {index}" if loader else f"batch {index}"
         rows.append((loader or "no DataLoader", which, cell))

@@ -35,7 +35,7 @@ HEADLINE_LONG = 150
 
 VERDICT_WORDS = {
     "problems": "Problem found",
-    "unknown": "Could not tell",
+    "unknown": "Inconclusive",
     "error": "ddpdoctor failed",
 }
 
@@ -157,7 +157,7 @@ def _verdict(
         verdict.headline.removeprefix(f"{good} · ") if verdict.status == "healthy" else verdict.headline
     )
     # the count stands beside the headline, so it need not be said twice
-    looked = f"{verdict.looked} of {verdict.of} checks could look"
+    looked = f"{verdict.looked} of {verdict.of} checks ran"
     if verdict.status == "healthy":
         scope = headline.removeprefix(looked).removeprefix(" · ")
         headline = f"No problem found: {scope}" if scope else "No problem found"
@@ -225,7 +225,7 @@ def _commands(report: Report) -> tuple[tuple[str, str], ...]:
     if report.verdict.code:
         rows.append(("Read about the code, offline", f"ddpdoctor explain {quote_word(report.verdict.code)}"))
     rows.append(
-        ("Make this page again from the saved JSON", "ddpdoctor report report.json --html report.html")
+        ("Render this page again from the saved JSON", "ddpdoctor report report.json --html report.html")
     )
     return tuple(rows)
 

@@ -154,7 +154,7 @@ def _own_facts(facts: NodeFacts) -> tuple[tuple[str, str], ...]:
 def _notes(facts: NodeFacts) -> tuple[tuple[str, bool], ...]:
     leftovers = count(len(facts.leftovers), "process", "processes")
     notes = [
-        (f"own name: {facts.name_error}" if facts.name_error else None, True),
+        (f"own host name: {facts.name_error}" if facts.name_error else None, True),
         (facts.devices_note, False),
         (f"{leftovers} left by earlier jobs" if facts.leftovers else None, True),
         (f"no stacks: {facts.tracing}" if facts.tracing else None, True),

@@ -31,7 +31,7 @@ def make_evidence(job: FoundJob, looks: Sequence[Standstill]) -> Evidence:
     node = job.ranks[0].seen.place.node_rank
     # Where a script makes the variables itself, /proc does not show them, and there is nothing to compare.
     ranks = describe_ranks(processes) if all(rank.seen.marked for rank in job.ranks) else ()
-    why = Absent("attach looks at a job that runs, from beside it", applicable=False)
+    why = Absent("`attach` inspects a running job from outside", applicable=False)
     return Evidence(
         launch=Launch(
             command="attach",

@@ -42,8 +42,8 @@ class ClusterWatch:
                 if event["event"] == "cluster":
                     self._over = True
                     self._say(
-                        f"the job gives its work to the {read_cluster(event)}, which was started outside of this "
-                        "command: ranks there are not watched. Type ddpdoctor attach on their nodes"
+                        f"the job submits its work to the {read_cluster(event)}, which was started outside "
+                        "of this command: ranks there are not watched. Run `ddpdoctor attach` on their nodes"
                     )
                     return
         self._over = len(self._offsets) >= MOST_FILES and all(

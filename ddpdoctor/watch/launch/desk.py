@@ -65,7 +65,7 @@ class Desk:
             return b""
 
     def _note(self, problem: Exception) -> None:
-        self.lost.append(f"the sum for other nodes: {type(problem).__name__}: {problem}")
+        self.lost.append(f"the summary for other nodes: {type(problem).__name__}: {problem}")
 
     def _sum_up(self, node: int) -> bytes:
         # Only when asked: the job does not wait for these to be imported.

@@ -109,7 +109,7 @@ def make_unstarted(problem: ScriptProblem, split: Split) -> Evidence:
 
 def _absent() -> dict[str, Absent]:
     """A run examines the job, not the machine: that is what check is for."""
-    why = Absent("run watches the job; ddpdoctor check examines the machine", applicable=False)
+    why = Absent("`run` watches the job; use `ddpdoctor check` to test the machine", applicable=False)
     return {kind: why for kind in KINDS if kind not in JOB_KINDS}
 
 

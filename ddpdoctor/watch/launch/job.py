@@ -205,7 +205,7 @@ class _Job:
         self._relay = guard(
             "output of the job", lambda: Relay(run.kept, run.private / "streams", limit=self._log_limit)
         )
-        self._guardian = guard("tidying up", lambda: Guardian(run.private, run.path))
+        self._guardian = guard("cleaning up", lambda: Guardian(run.private, run.path))
         self._witness = guard("signals for the process group", lambda: Witness(command))
         variables = dict(environment)
         if self._relay is None:
@@ -226,23 +226,23 @@ class _Job:
         guard, company, child = self._guard, self._company, self._child
         assert child is not None
         if self._guardian is not None:
-            guard("tidying up", functools.partial(self._guardian.watch, child.pid))
+            guard("cleaning up", functools.partial(self._guardian.watch, child.pid))
         relay = self._companions.begin("output of the job", lambda: self._relay)
         guard("memory", self._memory.begin)
         if company.desk is not None:
             company.desk.expect(self._memory, self._signals)
-        self._companions.begin("what other nodes saw", lambda: company.desk)
-        self._reception = self._companions.begin("looks that are asked for", lambda: company.reception)
+        self._companions.begin("evidence of other nodes", lambda: company.desk)
+        self._reception = self._companions.begin("requested snapshots", lambda: company.reception)
         if company.launched is not None:
-            guard("loading what judges", company.launched)
-        self._limit = guard("ending the job", lambda: Limit(child, self._run.processes, limit_s))
+            guard("loading the checks", company.launched)
+        self._limit = guard("stopping the job", lambda: Limit(child, self._run.processes, limit_s))
         self._monitor = self._companions.begin(
             "watching for hangs",
             company.monitoring,
             lambda monitor: monitor.tell_after(relay.end_line) if relay is not None else None,
         )
-        self._calls = self._companions.begin("comparing the calls of ranks", company.comparing)
-        self._companions.begin("comparing the loaders of ranks", company.counting)
+        self._calls = self._companions.begin("comparing the collectives of ranks", company.comparing)
+        self._companions.begin("comparing the DataLoaders of ranks", company.counting)
         if company.viewing is not None and relay is not None:
             make = functools.partial(company.viewing, self._memory, self._monitor)
             self._view = self._companions.begin(
@@ -256,7 +256,7 @@ class _Job:
         self._companions.close()
         for helper in (self._witness, self._guardian):
             if helper is not None:
-                self._guard("ending a helper", helper.close)
+                self._guard("stopping a helper", helper.close)
         self._guard("memory", self._memory.stop)
 
     def stay(self, watched: Set[signal.Signals]) -> bool:
@@ -270,7 +270,7 @@ class _Job:
         stopped = False
         wait = self._guard("waiting for signals", lambda: SignalWait(watched))
         while child.poll() is None:
-            if self._guard("ending the job", functools.partial(self._enforce, stopped)):
+            if self._guard("stopping the job", functools.partial(self._enforce, stopped)):
                 stopped = True
             if self._company.waiting is not None:
                 self._guard("the rendezvous", self._company.waiting.look)
@@ -282,7 +282,7 @@ class _Job:
             self._guard("a signal", functools.partial(self._hear, heard))
         self._ended = Moment(time.time_ns(), time.monotonic_ns())
         if self._limit is not None:
-            self._guard("ending the job", self._limit.clear)
+            self._guard("stopping the job", self._limit.clear)
         return stopped
 
     def _enforce(self, stopped: bool) -> bool:

@@ -130,7 +130,7 @@ class BoundedLog:
         left_out = self._size - self._limit - kept + skip
         with (self._folder / self._name).open("ab") as whole:
             if left_out > 0:
-                whole.write(f"\n[ddpdoctor: {left_out} bytes left out here]\n".encode())
+                whole.write(f"\n[ddpdoctor: {left_out} bytes omitted here]\n".encode())
             for path in tails:
                 with path.open("rb") as part:
                     part.seek(min(skip, path.stat().st_size))
@@ -335,7 +335,7 @@ class Relay:
                 self._end(stream)
                 break
             except OSError as problem:  # a full disk, a terminal that was closed: the job and its log go on
-                self._note_failure("output that was to be shown", problem)
+                self._note_failure("output for the terminal", problem)
                 break
 
     def _note_failure(self, what: str, problem: Exception) -> None:

@@ -51,8 +51,8 @@ def look_at_stdin() -> Stdin:
             return Stdin()
     except OSError:
         return Stdin()  # closed: there is nothing to read in either run
-    kind = "a pipe" if stat.S_ISFIFO(status.st_mode) else "no terminal and no file"
-    return Stdin(f"standard input is {kind}, and what the first run read of it is gone")
+    kind = "a pipe" if stat.S_ISFIFO(status.st_mode) else "neither a terminal nor a file"
+    return Stdin(f"stdin is {kind}, and what the first run read from it is gone")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +97,14 @@ def choose_rerun(
     if interrupted:
         problem = "the first run was interrupted"
     elif environ.get(name, "").upper() == value:
-        problem = f"{name}={value} was on in the first run already"
+        problem = f"{name}={value} was already on in the first run"
     elif _count_nodes(evidence) > 1:
         problem = (
-            "the job runs on several nodes, which would all have to start again together; run the same command "
+            "the job runs on several nodes, which would all have to restart together; run the same command "
             f"with --{BLOCKING if toggle == BLOCKING else 'debug detail'} on each"
         )
     elif stdin.problem is not None:
-        problem = f"{stdin.problem}; with </dev/null it could be run again"
+        problem = f"{stdin.problem}; with </dev/null it could be rerun"
     return Choice(toggle, problem)
 
 

@@ -37,7 +37,7 @@ def check_script(split: Split) -> ScriptProblem | None:
     try:
         os.stat(path)
     except PermissionError:  # of a directory on the way
-        return ScriptProblem("PermissionError", f"{name} may not be read", name)
+        return ScriptProblem("PermissionError", f"{name} is not readable", name)
     except (OSError, ValueError):
         return ScriptProblem("FileNotFoundError", f"there is no file {name} in {Path.cwd().name}/", name)
     if os.path.isdir(path):
@@ -45,7 +45,7 @@ def check_script(split: Split) -> ScriptProblem | None:
             return None  # Python runs such a directory
         return ScriptProblem("IsADirectoryError", f"{name} is a directory without a __main__.py", name)
     if not os.access(path, os.R_OK):
-        return ScriptProblem("PermissionError", f"{name} may not be read", name)
+        return ScriptProblem("PermissionError", f"{name} is not readable", name)
     if not os.path.isfile(path):
         return None  # a pipe, such as <(…) of a shell: what is read here the script would lack
     return _compile(path, name)
@@ -66,8 +66,10 @@ def refuse_notebook(split: Split) -> None:
         return
     raise UsageError(
         f"{name} is a notebook, which Python cannot run as a script",
-        hint=f"jupyter nbconvert --to script {shlex.quote(name)}, then run the script; "
-        f"or read it: ddpdoctor lint {shlex.quote(name)}",
+        hint=(
+            f"jupyter nbconvert --to script {shlex.quote(name)}, then run the script; or lint it: ddpdoctor "
+            f"lint {shlex.quote(name)}"
+        ),
     )
 
 
@@ -104,10 +106,12 @@ def describe_start_failure(split: Split, failure: OSError) -> DoctorError:
         return CommandError(f"the interpreter that the first line of {name} names does not exist", 126)
     if failure.errno == errno.ENOEXEC:
         return CommandError(
-            f"{name} is no program and names no interpreter in its first line", 126, hint=_what_instead(split)
+            (f"{name} is not an executable and its first line names no interpreter"),
+            126,
+            hint=_what_instead(split),
         )
     if failure.errno in (errno.EACCES, errno.ENOTDIR):
-        why = "is a directory" if os.path.isdir(path) else "may not be executed"
+        why = "is a directory" if os.path.isdir(path) else "is not executable"
         return CommandError(f"{name} {why}", 126, hint=_what_instead(split))
     return DoctorError(f"{name} could not be started: {failure.strerror or failure}")
 

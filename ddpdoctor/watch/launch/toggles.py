@@ -12,10 +12,12 @@ INFO = "info"
 DETAIL = "detail"
 
 COSTS = {
-    BLOCKING: "every CUDA kernel is waited for, the job is slower",
+    BLOCKING: "every CUDA kernel launch is synchronous, so the job is slower",
     INFO: "more lines in the logs",
-    DETAIL: "every collective is checked by another one and written down, the job is slower and its logs grow; "
-    "DDP was seen to crash with it on gloo",
+    DETAIL: (
+        "every collective is verified by another one and logged, so the job is slower and its logs grow; "
+        "DDP has been seen to crash with it on gloo"
+    ),
 }
 """What each costs, said when it is on."""
 

@@ -109,11 +109,11 @@ class RendezvousWatch:
         out = {each.state for each in mine if each.far_port == self._port}
         if "connected" in out:
             return (
-                f"it is connected to {place}, and a node is missing: is the command running on all of them?"
+                f"it is connected to {place}, and a node is missing; is the command running on all of them?"
             )
         if "connecting" in out:
-            return f"{place} does not answer: is that host up, and does a firewall let port {self._port} through?"
-        return f"it has no connection to {place} now: is the command running on the node that hosts it?"
+            return f"{place} does not respond; is that host up, and does a firewall allow port {self._port}?"
+        return f"it has no connection to {place} now; is the command running on the rendezvous host?"
 
     def _describe_peers(self, mine: list[Connection]) -> str:
         ours = [each for each in mine if each.port == self._port and each.state == "connected"]
@@ -121,7 +121,7 @@ class RendezvousWatch:
         peers = sorted({each.far_address for each in ours} - local)
         if not peers:
             none = f"no other node has connected to port {self._port} here"
-            return f"{none}: is the command running on them, with this address?"
+            return f"{none}; is the command running on them, with this address?"
         return f"connected to port {self._port} here so far: {', '.join(peers[:8])}{' …' if len(peers) > 8 else ''}"
 
 

@@ -93,14 +93,14 @@ class Reception:
 
     def _take_and_tell(self) -> None:
         try:
-            self._tell(f"looked: {self.take()}")
+            self._tell(f"snapshot: {self.take()}")
         except Exception as problem:  # ours; the job goes on
-            self._tell(f"no look was taken: {problem}")
+            self._tell(f"no snapshot was saved: {problem}")
 
     def _answer(self, question: bytes) -> bytes:
         try:
             if json.loads(question).get("ask") != "look":
-                raise ValueError("it asks for nothing that is known")
+                raise ValueError("the request is not known")
             answer = {"look": self.take().name}
         except Exception as problem:  # ours, or a question of nobody's; the next one is answered
             answer = {"problem": str(problem)}
@@ -115,10 +115,10 @@ class Reception:
         """
         with self._taking:
             if self._count >= MOST_LOOKS:
-                raise ValueError(f"{MOST_LOOKS} looks are kept already")
+                raise ValueError(f"{MOST_LOOKS} snapshots are already saved")
             rings = self._ranks.find()
             if not rings:
-                raise ValueError("no rank has made a process group yet")
+                raise ValueError("no rank has created a process group yet")
             counts = [ring.read_count() for ring in rings]
             seen = self._looker.look(rings, interval_s=SAMPLES_S, wait=self._stop.wait)
             if seen is None:
@@ -157,13 +157,13 @@ def ask_for_look(run: Path) -> Path:
         except (OSError, ValueError, RecursionError) as problem:
             what = getattr(problem, "strerror", None) or str(problem)
             raise DoctorError(
-                f"the run in {run} could not be asked: {what}", hint=f"ddpdoctor attach {run}"
+                f"the run in {run} could not be reached: {what}", hint=f"ddpdoctor attach {run}"
             ) from problem
     name = answer.get("look") if isinstance(answer, dict) else None
     if not isinstance(name, str) or not name or os.path.basename(name) != name:
         why = answer.get("problem") if isinstance(answer, dict) else None
         raise DoctorError(
-            f"the run in {run} took no look: {why or 'it does not say why'}", hint=f"ddpdoctor attach {run}"
+            f"the run in {run} saved no snapshot: {why or 'no reason given'}", hint=f"ddpdoctor attach {run}"
         )
     return run / "looks" / name
 
@@ -177,10 +177,10 @@ def _read_control(run: Path) -> Path:
         address = Path(json.loads(text)["socket"])
         status = address.stat()
         if not stat.S_ISSOCK(status.st_mode) or status.st_uid != run.stat().st_uid:
-            raise ValueError(f"{address} is no socket of the run's user")
+            raise ValueError(f"{address} is not a socket of the run's user")
     except PermissionError as problem:
         raise DoctorError(
-            f"the run in {run} belongs to somebody else", hint=f"sudo ddpdoctor attach {run} --dump"
+            f"the run in {run} belongs to another user", hint=f"sudo ddpdoctor attach {run} --dump"
         ) from problem
     except FileNotFoundError as problem:
         raise _say_ended(run) from problem
@@ -191,7 +191,7 @@ def _read_control(run: Path) -> Path:
 
 def _say_ended(run: Path) -> DoctorError:
     return DoctorError(
-        f"no live run is to be asked in {run}: it has ended, runs on another host, or was started with --no-watch",
+        f"there is no live run in {run}: it has ended, runs on another host, or was started with --no-watch",
         hint=f"ddpdoctor analyze {run}",
     )
 

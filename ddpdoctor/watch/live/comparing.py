@@ -35,7 +35,7 @@ MOST_KINDS = 20_000
 """Different calls that are told apart."""
 MOST_SHARE, FREE_S = 0.01, 1.0
 """Of the time of the job that may be spent here, and seconds that are free."""
-OVERWRITTEN = "ranks called faster than could be compared: some calls were overwritten before"
+OVERWRITTEN = "ranks issued collectives faster than they could be compared: some records were overwritten"
 GUARDED = 3
 """Of the user's own frames whose conditions are looked for."""
 
@@ -181,7 +181,7 @@ class CallComparer:
             or not row.signature
             or len(known.kinds) >= MOST_KINDS
         ):
-            self._lose("some calls have no line, or no group, by which they could be compared")
+            self._lose("some collectives have no line or no group to compare by")
             return None
         name = (call.group, str(call.members))
         numbers = known.names.setdefault(name, [])
@@ -324,7 +324,7 @@ class CallWatch:
         try:
             self._comparer.read(last=last)
         except Exception as problem:  # ours; the job goes on
-            self.lost.append(f"comparing the calls of ranks ended: {type(problem).__name__}: {problem}")
+            self.lost.append(f"comparing the collectives of ranks ended: {type(problem).__name__}: {problem}")
             return False
         if self._comparer.found is None:
             return True

@@ -136,7 +136,9 @@ class Monitor:
                 self._keep_last()
                 self._exchange.leave(self._look_last)
             except Exception as problem:  # ours; the job is over
-                self.lost.append(f"a suspicion could not be settled: {type(problem).__name__}: {problem}")
+                self.lost.append(
+                    f"a suspected stall could not be resolved: {type(problem).__name__}: {problem}"
+                )
 
     def _watch(self) -> None:
         failures = 0
@@ -246,7 +248,9 @@ class Monitor:
         try:
             self._exchange.publish(self._shared, self._checked)
         except OSError as problem:
-            self.lost.append(f"other nodes could not be told of a standstill: {problem.strerror or problem}")
+            self.lost.append(
+                f"a hang could not be reported to the other nodes: {problem.strerror or problem}"
+            )
             self._shared = None
             return
         stop = self._exchange.read_stop()
@@ -301,7 +305,7 @@ class Monitor:
         seen = replace(seen, stage=stage, stopped=ends)
         self._save(seen)
         if stage == "proved":
-            more = "" if ends else " (--on-hang report: it goes on)"
+            more = "" if ends else " (--on-hang report: the job continues)"
             self._say(stage, f"{ruling.code}: {ruling.headline}{more}")
         else:
             marks = mark(glances)
@@ -322,7 +326,7 @@ class Monitor:
         try:
             return self._recorders.tell(seen, self._ranks.find(), f"{self._saved + 1:04d}", ends=ends)
         except Exception as problem:  # ours; what was seen without them holds
-            self.lost.append(f"torch's recorders were not asked: {type(problem).__name__}: {problem}")
+            self.lost.append(f"torch's Flight Recorder was not queried: {type(problem).__name__}: {problem}")
             return seen
 
     def _ask_ras(self, seen: Standstill) -> Standstill:
@@ -330,7 +334,7 @@ class Monitor:
         try:
             answer = ask_ras(seen, self._run)
         except Exception as problem:  # ours; what was seen without it holds
-            self.lost.append(f"NCCL's RAS service was not asked: {type(problem).__name__}: {problem}")
+            self.lost.append(f"NCCL's RAS service was not queried: {type(problem).__name__}: {problem}")
             return seen
         return replace(seen, ras=(answer,)) if answer is not None else seen
 
@@ -348,7 +352,7 @@ class Monitor:
 
     def _withdraw(self) -> None:
         assert self._suspicion is not None
-        self._tell("stall cleared: the ranks are moving again")
+        self._tell("stall cleared: the job is making progress again")
         self._insight.forget()
         self._save(self._date(self._suspicion.look, "withdrawn"))
         self._suspicion = None
@@ -367,4 +371,4 @@ class Monitor:
         try:
             write_below(self._run, f"looks/{self._saved:04d}.json", json.dumps(encode(seen)).encode())
         except OSError as problem:
-            self.lost.append(f"a look at the ranks could not be kept: {problem.strerror or problem}")
+            self.lost.append(f"a snapshot of the ranks could not be saved: {problem.strerror or problem}")

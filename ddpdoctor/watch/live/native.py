@@ -107,7 +107,9 @@ def _dump(program: str, pid: int, limit_s: float) -> Native:
         return _parse(pid, done.stdout)
     text = done.stderr.decode(errors="replace").strip()
     if _UNSUPPORTED.search(text):
-        return Native(pid, problem=f"py-spy takes no native frames on this machine ({platform.machine()})")
+        return Native(
+            pid, problem=f"py-spy cannot sample native frames on this machine ({platform.machine()})"
+        )
     if is_refused(text):
         return Native(pid, problem=PERMISSION_HINT)
     return Native(pid, problem=f"py-spy --native: {text.splitlines()[0] if text else 'failed'}")
@@ -123,7 +125,7 @@ def _parse(pid: int, text: bytes) -> Native:
         )
         return Native(pid, tuple(_read_frames(main["frames"])))
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as problem:
-        return Native(pid, problem=f"py-spy gave nothing readable: {problem}")
+        return Native(pid, problem=f"py-spy printed nothing readable: {problem}")
 
 
 def _read_frames(rows: Iterable[dict[str, Any]]) -> Iterable[NativeFrame]:

@@ -41,7 +41,7 @@ def take_sample(pids: Sequence[int]) -> Sample:
             sample.source = "sock_diag"
             sample.links += links
         except (OSError, ValueError) as problem:
-            sample.note = f"the kernel's account of connections could not be read: {problem}"[:200]
+            sample.note = f"the kernel's connection table could not be read: {problem}"[:200]
             try:
                 sockets = list_tcp_from_proc(pid)
             except (OSError, ValueError):
@@ -89,7 +89,7 @@ def describe(ranks: Mapping[int, int | None], before: Sample, after: Sample, nod
     rows.sort(key=order)
     note = after.note or before.note
     if unread:
-        note = f"the sockets of {unread} of {len(ranks)} ranks may not be listed"
+        note = f"no permission to list the sockets of {unread} of {len(ranks)} ranks"
     return NodeNetwork(
         node,
         socket.gethostname(),

@@ -57,9 +57,9 @@ def ask_ras(look: Standstill, run: Path) -> RasAnswer | None:
     except ConnectionRefusedError:
         if address == DEFAULT:
             return None  # an older NCCL, or one that was built without it
-        return RasAnswer(shown, look.node, here, note="nobody listens there")
+        return RasAnswer(shown, look.node, here, note="nothing is listening there")
     except (OSError, ValueError) as problem:
-        return RasAnswer(shown, look.node, here, note=f"it gave no answer: {problem}"[:LINE])
+        return RasAnswer(shown, look.node, here, note=f"it did not respond: {problem}"[:LINE])
     return RasAnswer(shown, look.node, here, summarise(text), _keep(text, run))
 
 
@@ -110,17 +110,19 @@ def converse(address: str) -> str:
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
-        raise ValueError(f"{address} is no host:port")
+        raise ValueError(f"{address} is not host:port")
     deadline = time.monotonic() + LIMIT_S
     with socket.create_connection((host.strip("[]"), int(port)), timeout=1.0) as peer:
         reader = _Reader(peer, deadline)
         peer.sendall(f"CLIENT PROTOCOL {PROTOCOL}\n".encode())
         hello = reader.line()
         if not hello.upper().startswith("SERVER PROTOCOL "):
-            raise ValueError(f"what listens there does not answer as NCCL's RAS service: {hello[:60]!r}")
+            raise ValueError(
+                f"the process listening there does not answer like NCCL's RAS service: {hello[:60]!r}"
+            )
         peer.sendall(f"TIMEOUT {WAIT_S}\n".encode())
         if reader.line().upper() != "OK":
-            raise ValueError("it did not take a time limit")
+            raise ValueError("it did not accept a time limit")
         peer.sendall(b"STATUS\n")
         return reader.rest()
 
@@ -148,7 +150,7 @@ class _Reader:
         """
         while b"\n" not in self._data:
             if not self._more():
-                raise ConnectionResetError("it ended the connection")
+                raise ConnectionResetError("it closed the connection")
         line, _, self._data = self._data.partition(b"\n")
         return line.decode(errors="replace").strip()
 

@@ -74,7 +74,7 @@ class _Store:
         try:
             write_below(self.run, f"{self.name}/{name}", data)
         except OSError as problem:
-            return f"its answer could not be kept: {problem.strerror or problem}"
+            return f"its answer could not be saved: {problem.strerror or problem}"
         self.written += len(data)
         return None
 
@@ -146,7 +146,7 @@ def _ask(
         finally:
             for key in list(selector.get_map().values()):
                 key.data.socket.close()
-                told[key.data.ring.pid] = f"it did not answer within {LIMIT_S:.0f} s"
+                told[key.data.ring.pid] = f"it did not respond within {LIMIT_S:.0f} s"
 
 
 def _refrain(ring: Ring, stand: Stand, *, ends: bool) -> str | None:
@@ -161,7 +161,7 @@ def _refrain(ring: Ring, stand: Stand, *, ends: bool) -> str | None:
         return "its process is stopped"
     if ends or not _may_use_device(ring):
         return None
-    return "it is asked only before a job is ended: its answer may take memory of a GPU"
+    return "it is queried only before a job is stopped, because its answer may use GPU memory"
 
 
 def _may_use_device(ring: Ring) -> bool:
@@ -188,7 +188,7 @@ def _connect(path: Path) -> socket.socket:
 def _explain(problem: OSError) -> str:
     if problem.errno in (errno.ENOENT, errno.ECONNREFUSED):
         return "it does not listen"
-    return f"it cannot be asked: {problem.strerror or problem}"
+    return f"it cannot be queried: {problem.strerror or problem}"
 
 
 def _receive(asked: _Asked) -> bytes | str | None:
@@ -212,13 +212,16 @@ def _read(answer: bytes | str, ring: Ring, store: _Store, deadline: float) -> Ca
     head, _, body = answer.partition(b"\r\n\r\n")
     status = head[:_HEAD].split(b"\r\n", 1)[0].split()
     if len(status) < 2 or not status[0].startswith(b"HTTP/1."):
-        return "its answer is none of a worker server"
+        return "its answer is not from a worker server"
     if status[1] != b"200":
-        return f"this torch's recorder does not tell (HTTP status {status[1][:3].decode('ascii', 'replace')})"
+        return (
+            "this torch's recorder does not respond to it (HTTP status "
+            f"{status[1][:3].decode('ascii', 'replace')})"
+        )
     if time.monotonic() > deadline:
         return (
             store.keep(f"rank_{ring.rank or 0}.json", body)
-            or "its answer was kept, and came too late to be read"
+            or "its answer was saved, but came too late to be read"
         )
     try:
         whole = json.loads(body)
@@ -228,7 +231,7 @@ def _read(answer: bytes | str, ring: Ring, store: _Store, deadline: float) -> Ca
         take_entries(whole, rows, LAST)
         dump = _pickle(whole)
     except (ValueError, RecursionError, NotPlain):
-        return "its answer is no dump of the Flight Recorder"
+        return "its answer is not a Flight Recorder dump"
     return store.keep(f"rank_{ring.rank or 0}", dump) or rows.table.log([rows.finish(ring.rank or 0)])
 
 

@@ -28,8 +28,8 @@ _CALLS = "torch/distributed/"
 ATTEMPTS = 3
 """Of a dump: one that is taken while the process runs may be torn, and the next one is not."""
 PERMISSION_HINT = (
-    "py-spy may not read other processes here: run as root, or `sudo sysctl kernel.yama.ptrace_scope=0`, "
-    "or give the container `--cap-add SYS_PTRACE`"
+    "py-spy has no permission to read other processes here: run as root, or `sudo sysctl "
+    "kernel.yama.ptrace_scope=0`, or give the container `--cap-add SYS_PTRACE`"
 )
 
 
@@ -135,7 +135,7 @@ def _parse(pid: int, text: bytes) -> Stack:
                 chosen, thread, frames = beside
         others = tuple(_list_callers(each for each in threads if each is not chosen))
     except (ValueError, KeyError, IndexError, TypeError) as problem:
-        return _unreadable(pid, f"py-spy gave nothing readable: {problem}")
+        return _unreadable(pid, f"py-spy printed nothing readable: {problem}")
     if not frames:
         return _unreadable(pid, "py-spy saw no Python frame")
     state = _read_state(pid)

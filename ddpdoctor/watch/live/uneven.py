@@ -120,6 +120,8 @@ class LoaderWatch:
                 if not self.look():
                     return
             except Exception as problem:  # ours; the job goes on
-                self.lost.append(f"comparing the loaders of ranks ended: {type(problem).__name__}: {problem}")
+                self.lost.append(
+                    f"comparing the DataLoaders of ranks ended: {type(problem).__name__}: {problem}"
+                )
                 return
             self._spent += time.thread_time() - began

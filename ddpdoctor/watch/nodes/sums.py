@@ -233,7 +233,9 @@ def _read_part(path: Path, member: JobNode, lost: list[str]) -> Evidence | None:
         changes.update(members=own, extra={}, absent={})
         return renumber_node(dataclasses.replace(part, **changes), member.node)
     except (OSError, ValueError, TypeError, RecursionError) as problem:
-        lost.append(f"what {member.host or f'node {member.node}'} told could not be read: {problem}"[:300])
+        lost.append(
+            f"the report of {member.host or f'node {member.node}'} could not be read: {problem}"[:300]
+        )
         return None
 
 

@@ -59,7 +59,7 @@ def join_recorder(stand: Stand, told: CallLog | str, at: Moment) -> Stand:
     entries = _list_entries(told)
     if not entries:
         return replace(
-            stand, recorder=Recorder(problem="it holds no collective: this torch records none here")
+            stand, recorder=Recorder(problem="it contains no collective: this torch records none here")
         )
     over = _match(stand.recent, entries, at)
     members = {call.group: call.members for call in stand.recent if call.group and call.members}

@@ -110,7 +110,7 @@ def read_newest(event: Times) -> tuple[float, ...]:
     """
     columns = [_read_column(row) for row in event["columns"][-2:] if len(row) >= _PHASES + 2]
     if not columns:
-        raise ValueError("it tells of no step")
+        raise ValueError("it contains no step")
     count = sum(each.count for each in columns)
     return tuple(sum(took) / count / 1e6 for took in zip(*(each.spent for each in columns), strict=True))
 

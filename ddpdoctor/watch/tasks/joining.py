@@ -169,9 +169,9 @@ def _join_ends(
 
 
 _WORDS = {
-    "gone": "ended without a word: its ddpdoctor run was killed, or its host was lost",
+    "gone": "ended without a record: its ddpdoctor run was killed, or its host was lost",
     "alive": "had not ended when the report was made",
-    "absent": "was not seen: no ddpdoctor run of it came here",
+    "absent": "was not seen: no ddpdoctor run of it joined here",
 }
 
 
@@ -181,7 +181,7 @@ def _name_unknown(tasks: Sequence[Seen]) -> list[str]:
         host = f" on {each.about.host}" if each.about.host else ""
         lines.append(f"task {each.about.number}{host} {_WORDS[each.state]}")
     if len(tasks) > NAMED:
-        lines.append(f"{len(tasks) - NAMED} more tasks did not report how they ended")
+        lines.append(f"{len(tasks) - NAMED} more tasks did not report their exit status")
     return lines
 
 
@@ -196,7 +196,7 @@ def _read_end(folder: Folder, number: int, lost: list[str]) -> Evidence | None:
         require_numbers(part)
         return part
     except (ValueError, TypeError, RecursionError) as problem:
-        lost.append(f"what task {number} saw could not be read: {problem}"[:300])
+        lost.append(f"the evidence of task {number} could not be read: {problem}"[:300])
         return None
 
 

@@ -95,7 +95,7 @@ class LiveView:
                 self._draw()
             except Exception as problem:  # ours; the job goes on
                 self.screen.close()
-                self._tell(f"the live view has ended: {type(problem).__name__}: {problem}; the job goes on")
+                self._tell(f"the live view has ended: {type(problem).__name__}: {problem}; the job continues")
                 return
 
     def _draw(self) -> None:
@@ -125,7 +125,7 @@ class LiveView:
         still_s = min((each.since_s for each in progress.ranks if each.alive), default=0.0)
         rate = self._rate(progress, now)
         moving = still_s < STILL_S or all(each.phase == STARTING for each in progress.ranks)
-        parts.append(rate if moving else f"no call for {name_time(still_s)}")
+        parts.append(rate if moving else f"no collective for {name_time(still_s)}")
         return [part for part in parts if part]
 
     def _rate(self, progress: Progress, now: float) -> str:

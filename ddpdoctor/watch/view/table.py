@@ -241,7 +241,7 @@ def describe_phase(one: RankProgress) -> list[str]:
         of_last = one.op == one.last and one.place == one.last_place
         what = f"outside, after {after}" if not of_last else "outside"
         if one.op == FORWARD:
-            what = "after forward"
+            what = "after forward pass"
         if one.raised:
             what = f"{after} has raised"
     words = f"{what} {time_text}".rstrip()

@@ -39,7 +39,7 @@ def judge_claims(diagnosis: Diagnosis) -> None:
         _blame(
             diagnosis,
             "ENV003",
-            [(view, f"a world of {size}") for rank, (size, view) in sorted(sizes.items()) if rank in odd],
+            [(view, f"world size {size}") for rank, (size, view) in sorted(sizes.items()) if rank in odd],
         )
 
 

@@ -47,7 +47,9 @@ def judge_complaints(diagnosis: Diagnosis) -> None:
     elif ended:
         _judge_ended(diagnosis, ended)
     elif diagnosis.job is not None and (diagnosis.job.exit_code or diagnosis.job.signal):
-        diagnosis.reason = "no process of the job left an exception, a signal or an exit status behind"
+        diagnosis.reason = (
+            "cannot determine the first failure: no rank recorded an exception, signal or exit code"
+        )
 
 
 def _blame(diagnosis: Diagnosis, code: str, failures: Sequence[Failure], suspects: RankSet) -> None:
@@ -71,7 +73,9 @@ def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
         _blame(diagnosis, "NET006", outside, absent)
         return
     if find_stopped(diagnosis) is not None:
-        diagnosis.reason = f"only victims were seen ({waiting[0].words}); {describe_unheard(diagnosis)}"
+        diagnosis.reason = (
+            f"only affected ranks were seen ({waiting[0].words}); {describe_unheard(diagnosis)}"
+        )
         return
     late = [each for each in waiting if each.entry is not None and each.entry.id in TIMED_OUT]
     apart = find_mismatch(late)
@@ -95,7 +99,9 @@ def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
             complained = RankSet(each.rank for each in waiting if each.rank is not None)
             silent = diagnosis.world.minus(complained).minus(_timed_out(diagnosis))
             if silent and not silent.minus(unheard_ranks(diagnosis)):
-                diagnosis.reason = f"only victims were seen ({late[0].words}); {describe_unheard(diagnosis)}"
+                diagnosis.reason = (
+                    f"only affected ranks were seen ({late[0].words}); {describe_unheard(diagnosis)}"
+                )
                 return
             _blame(diagnosis, "COL005", late, silent.minus(unheard_ranks(diagnosis)))
         return
@@ -110,10 +116,10 @@ def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
         return
     silent = diagnosis.world.minus(RankSet(each.rank for each in diagnosis.failures if each.rank is not None))
     silent = silent.minus(unheard_ranks(diagnosis))
-    there = [f"{silent.phrase()} left no trace of a failure"] if silent else []
+    there = [f"{silent.phrase()} recorded no failure"] if silent else []
     unheard = describe_unheard(diagnosis)
     diagnosis.reason = "; ".join(
-        [f"only victims were seen ({waiting[0].words})", *there, *([unheard] if unheard else [])]
+        [f"only affected ranks were seen ({waiting[0].words})", *there, *([unheard] if unheard else [])]
     )
 
 
@@ -269,7 +275,7 @@ def lost_node(diagnosis: Diagnosis) -> bool:
         diagnosis.cause = Group("NET015", Level.SILENT, [told], told)
         return True
     lost = [
-        Failure(view, Level.SILENT, "NET015", "gone without a trace", sure="medium")
+        Failure(view, Level.SILENT, "NET015", "disappeared without a record", sure="medium")
         for view in diagnosis.views.ranks
         if view.node in gone and view.attempt == diagnosis.attempt
     ]
@@ -340,4 +346,6 @@ def _judge_ended(diagnosis: Diagnosis, ended: Sequence[Failure]) -> None:
     names = ", ".join(name_signal(signal) for signal in sorted(s for s in signals if s is not None))
     senders = [each.view.process.signal_sender for each in ended if each.view.process is not None]
     by = next((f" by {sender}" for sender in senders if sender is not None), "")
-    diagnosis.reason = f"all ranks were told to end{by} ({names or 'interrupted'}), and nothing shows why"
+    diagnosis.reason = (
+        f"all ranks were signaled to stop{by} ({names or 'interrupted'}), and nothing shows why"
+    )

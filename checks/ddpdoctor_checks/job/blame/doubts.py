@@ -58,7 +58,7 @@ def _doubt(diagnosis: Diagnosis, cause: Group) -> Iterator[str]:
     if first.entry is not None and first.entry.doubt is not None:
         yield first.entry.doubt
     if cause.code in SOFT and first.sure == "high":
-        yield "a peer that ended first brings about the same"
+        yield "a peer that exited first produces the same error"
     if cause.code == "ERR007" and any(each in first.words for each in OF_HARDWARE):
         yield "a faulty GPU reports the same error; an Xid in the kernel log distinguishes the two"
     yield from _rivals(diagnosis, cause)
@@ -67,13 +67,13 @@ def _doubt(diagnosis: Diagnosis, cause: Group) -> Iterator[str]:
         if loss is not None:
             yield f'it follows a lost peer or a timeout: "{quote_line(loss.text)}" ({loss.file}:{loss.line})'
         elif cause.code == "ERR001" and is_of_stack(first):
-            yield "communication and CUDA also raise what other ranks or earlier kernels brought about"
+            yield "communication and CUDA also raise errors that other ranks or earlier kernels caused"
     if cause.code in DECISIVE and first.exception is None and first.rank is None:
         own = next(
             (each for each in diagnosis.failures if each.level in OWN and each.code not in OF_DEVICES), None
         )
         if own is not None and own.rank is not None and not is_of_stack(own):
-            yield f"rank {own.rank} failed on its own account: {own.words}"
+            yield f"rank {own.rank} failed by itself: {own.words}"
 
 
 def _rivals(diagnosis: Diagnosis, cause: Group) -> Iterator[str]:

@@ -300,7 +300,7 @@ def _note(record: ExceptionRecord) -> str:
         found = re.search(r"DataLoader worker process (\d{1,5})", record.message[:200])
         return f"in DataLoader worker {found[1]}" if found else ""
     if record.parent_frames:
-        return "in a process of a pool"
+        return "in a pool process"
     if record.kind == "handled":
         return "handled by an exit"
     return ""

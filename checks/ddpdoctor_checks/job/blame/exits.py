@@ -69,7 +69,7 @@ def judge_view(view: View, context: Context) -> Failure | None:
             said.level = Level.SOFT
     if failure is None and context.over and view.role == "rank" and not process.running:
         failure = Failure(
-            view, Level.SILENT, "ERR005", "gone without an exception and without a clean end", sure="medium"
+            view, Level.SILENT, "ERR005", "gone without an exception and without a clean exit", sure="medium"
         )
     if failure is not None and failure.at is None:
         _date(failure, process, context)

@@ -56,18 +56,21 @@ def lose_members(diagnosis: Diagnosis) -> bool:
 def describe_loss(member: JobNode) -> str:
     """Return how the loss of a node showed, for a sentence."""
     if member.state == "closed":
-        return "its connection to the rendezvous ended without a word: its processes were killed, or the host went down"
+        return (
+            "its connection to the rendezvous ended without a message: its processes were killed, or the "
+            "host went down"
+        )
     if member.state == "cut":
-        return "it no longer acknowledges what is sent to it: the host is down, or the link between is"
+        return "it no longer acknowledges packets: the host is down, or the link between is"
     since = f" for {member.silent_s:.0f} s" if member.silent_s is not None else ""
-    return f"no sign of life{since}, and its connections never ended: the host is down, or the link to it is"
+    return f"no heartbeat{since}, and its connections never ended: the host is down, or the link to it is"
 
 
 def _last_sign(member: JobNode) -> str:
     if member.seen_ns is None:
-        return "gone without a word"
+        return "disappeared without a record"
     seen = datetime.fromtimestamp(member.seen_ns / 1e9, timezone.utc)
-    return f"last sign of life at {seen:%H:%M:%S.%f}"[:-5] + " UTC by its own clock"
+    return f"last heartbeat at {seen:%H:%M:%S.%f}"[:-5] + " UTC by its own clock"
 
 
 def find_lost(diagnosis: Diagnosis, node: int) -> JobNode | None:
@@ -97,9 +100,9 @@ def describe_unheard(diagnosis: Diagnosis) -> str:
     if ranks and members:
         hosts = join_words([each.host or f"node {each.node}" for each in members], few=4)
         left = any(each.state == "left" for each in members)
-        why = ", where the rendezvous had gone by then" if left else ""
-        parts.append(f"what {name_set(ranks)} did on {hosts}{why} is not known here")
+        why = ", where the rendezvous was already gone," if left else ""
+        parts.append(f"{name_set(ranks)} on {hosts}{why} were not observed here")
     stopped = find_stopped(diagnosis)
     if stopped is not None:
-        parts.append(f"the job was told to end on {stopped.host} ({stopped.interrupted})")
+        parts.append(f"the job was stopped on {stopped.host} ({stopped.interrupted})")
     return "; ".join(parts)

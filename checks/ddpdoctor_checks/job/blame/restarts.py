@@ -18,7 +18,10 @@ from ddpdoctor_checks.job.blame.failures import Failure
 SHARED = "TORCHELASTIC_USE_AGENT_STORE"
 SWITCH = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
 _FUNCTION = "init_process_group"
-_WHY = "torchrun keeps one store for all attempts, and ranks may read addresses there that an earlier attempt left"
+_WHY = (
+    "torchrun keeps one store for all attempts, and ranks may read addresses that an earlier attempt left "
+    "there"
+)
 _ADDRESSES = ("connectFullMesh failed", "NCCL error", "socketPollConnect", "Connection refused")
 """In what ranks say that used an address of a peer which is no more."""
 
@@ -34,7 +37,7 @@ def explain_restarts(diagnosis: Diagnosis) -> list[EvidenceItem]:
 
 def describe_store() -> EvidenceItem:
     """Return why ranks that were started again may wait in init_process_group for ever."""
-    return EvidenceItem("restart", f"the ranks were started again: {_WHY}")
+    return EvidenceItem("restart", f"the ranks were restarted: {_WHY}")
 
 
 def advise_restarts() -> Fix:

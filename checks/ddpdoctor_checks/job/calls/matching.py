@@ -234,7 +234,7 @@ def find_unexplained(matching: Matching) -> str | None:
             if line.numbers and line.is_over(line.last) is False:
                 call = matching.log.calls[line.at(line.last)[0]]
                 where = f"{call.op} #{line.last}{group.title}"
-                return f"rank {rank} waits in {where}, and nothing tells who is a member of it"
+                return f"rank {rank} is blocked in {where}, and its members are not known"
     return None
 
 

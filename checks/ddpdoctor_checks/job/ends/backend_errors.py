@@ -22,18 +22,18 @@ def _describe_unavailable(diagnosis: Diagnosis, group: Group) -> Clause:
     if entry == "backend-unknown":
         return Clause(
             f"there is no backend {backend!r}",
-            (Fix("ask for one that torch has", code='dist.init_process_group("cpu:gloo,cuda:nccl")'),),
+            (Fix("use one that torch has", code='dist.init_process_group("cpu:gloo,cuda:nccl")'),),
             {"backend": backend},
         )
     if entry == "launcher-without-device":
         return _describe_launcher(diagnosis, group)
     built = entry == "backend-not-built"
-    why = "is not built into this torch" if built else "finds no GPU"
+    why = "is not in this PyTorch build" if built else "finds no GPU"
     name = backend or "the CUDA backend"
     fixes = [
         Fix("use gloo where there is no GPU", code='backend = "nccl" if torch.cuda.is_available() else "gloo"\n'
             "dist.init_process_group(backend)"),
-        Fix("see what this torch has and which GPUs it sees",
+        Fix("check what this PyTorch build includes and which GPUs it sees",
             "python -c 'import torch; print(torch.__version__, torch.cuda.device_count())'; nvidia-smi -L"),
     ]  # fmt: skip
     return Clause(f"{name} {why}", fixes, {"backend": backend or None})
@@ -44,11 +44,11 @@ def _describe_launcher(diagnosis: Diagnosis, group: Group) -> Clause:
     kind = "GPU" if device == "CUDA" else f"{device} device"
     asked = kind.lower().partition(" ")[0]
     return Clause(
-        f"it was to start as many ranks as there are devices (--nproc {asked}), and torch finds no {kind} here",
+        f"as many ranks as devices were requested (--nproc {asked}), and torch finds no {kind} here",
         (
-            Fix("give the number of ranks", rerun(diagnosis, nproc=2)),
+            Fix("pass the number of ranks", rerun(diagnosis, nproc=2)),
             Fix(
-                "see whether this torch is one for GPUs, and which it finds",
+                "check whether this is a GPU build of PyTorch and which GPUs it finds",
                 "python -c 'import torch; print(torch.__version__, torch.cuda.device_count())'; nvidia-smi -L",
             ),
         ),
@@ -63,16 +63,19 @@ def _describe_failed(diagnosis: Diagnosis, group: Group) -> Clause:
     look = ("TORCH_CPP_LOG_LEVEL=INFO",) if gloo else ("NCCL_DEBUG=INFO",)
     why = first.groups.get("what") or first.words
     late = Fix(
-        "NCCL may only have met what an earlier kernel did: with every kernel waited for, that one raises",
+        (
+            "NCCL may only have surfaced the error of an earlier kernel: with synchronous kernel launches, "
+            "that kernel raises"
+        ),
         rerun(diagnosis, "--blocking"),
     )
     return Clause(
         f"{backend} failed: {why}",
         (
             *((late,) if why == "unhandled cuda error" else ()),
-            Fix("let the backend say more", rerun(diagnosis, environment=look)),
+            Fix("enable the backend's logs", rerun(diagnosis, environment=look)),
             Fix(
-                "try every backend on a tiny world", "ddpdoctor check --only facts,smoke,rendezvous,backends"
+                "test every backend in a small job", "ddpdoctor check --only facts,smoke,rendezvous,backends"
             ),
         ),
         {"backend": backend},
@@ -91,9 +94,9 @@ def _describe_shared(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(
         f"{name_set(ranks)} use one GPU (bus id {device})",
         (
-            Fix("give each rank its own, before anything else touches CUDA", code=_SET_DEVICE),
+            Fix("give each rank its own GPU, before anything else touches CUDA", code=_SET_DEVICE),
             Fix(
-                "do not let CUDA_VISIBLE_DEVICES show one GPU to several ranks",
+                "do not let CUDA_VISIBLE_DEVICES expose one GPU to several ranks",
                 "env | grep CUDA_VISIBLE_DEVICES",
             ),
         ),
@@ -108,26 +111,26 @@ def _describe_range(diagnosis: Diagnosis, group: Group) -> Clause:
     local = process.local_rank if process is not None else None
     seen = f" (CUDA_VISIBLE_DEVICES={visible})" if visible is not None else ""
     count = None if visible is None else _count_visible(visible)
-    number = Fix("take the local rank, not the global one nor a physical number", code=_SET_DEVICE)
+    number = Fix("use the local rank, not the global rank or a physical index", code=_SET_DEVICE)
     look = Fix(
-        "count the GPUs that a rank sees, and start no more ranks",
+        "count the GPUs that a rank sees, and start no more ranks than that",
         "python -c 'import torch; print(torch.cuda.device_count())'",
     )
     fixes = [look, number]
     if count is not None and local is not None and local >= count:
         seen = f": {choose_form(count, 'one is', f'{count} are')} visible{seen}, and it is local rank {local}"
-        seen += ", so that there are more ranks than GPUs"
+        seen += ", so there are more ranks than GPUs"
         if count:
             look = Fix("start no more ranks than GPUs are visible", rerun(diagnosis, nproc=count))
         fixes = [look, number]
     elif count is not None and local is not None:
         seen = f": {choose_form(count, 'one is', f'{count} are')} visible{seen}, enough for its local rank {local}, "
-        seen += "so it took another number"
+        seen += "so it used another index"
         fixes = [number, look]
     elif local is not None:
         seen += f"; it is local rank {local}"
     return Clause(
-        f"it asks for a GPU that is not there{seen}", fixes, {"local_rank": local, "visible": visible}
+        f"it asks for a GPU that does not exist{seen}", fixes, {"local_rank": local, "visible": visible}
     )
 
 
@@ -141,14 +144,17 @@ def _count_visible(value: str) -> int:
 def _describe_unsupported(diagnosis: Diagnosis, group: Group) -> Clause:
     entry = group.first.entry.id if group.first.entry is not None else ""
     if entry == "kernel-image-missing":
-        what = "this torch has no kernels for this GPU"
-        fix = Fix("compare the two, and install a torch that was built for the GPU",
+        what = "this PyTorch build has no kernels for this GPU"
+        fix = Fix("compare the two, and install a PyTorch build for this GPU",
                   "python -c 'import torch.cuda as c; print(c.get_device_capability(), c.get_arch_list())'"
         )  # fmt: skip
     else:
         driver = group.first.groups.get("driver")
-        what = f"the NVIDIA driver{f' ({driver})' if driver else ''} is older than the CUDA of this torch"
-        fix = Fix("compare the two: a newer driver, or a torch for an older CUDA",
+        what = (
+            f"the NVIDIA driver{f' ({driver})' if driver else ''} is older than the CUDA version of this "
+            "PyTorch build"
+        )
+        fix = Fix("compare the two: install a newer driver, or a PyTorch build for an older CUDA",
                   "nvidia-smi | head -4; python -c 'import torch; print(torch.version.cuda)'")  # fmt: skip
     return Clause(what, (fix,), {"driver": group.first.groups.get("driver")})
 
@@ -158,8 +164,8 @@ def _describe_conflict(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(
         f"torch loaded a libnccl that lacks {symbol}: it is not the one that it was built with",
         (
-            Fix("see which libraries there are", "pip list | grep -i nccl; ldconfig -p | grep nccl"),
-            Fix("keep torch's own: take the others off LD_LIBRARY_PATH and uninstall a second wheel",
+            Fix("list the installed NCCL libraries", "pip list | grep -i nccl; ldconfig -p | grep nccl"),
+            Fix("keep torch's own: remove the others from LD_LIBRARY_PATH and uninstall the second wheel",
                 rerun(diagnosis, environment=("LD_LIBRARY_PATH=",))),
         ),
         {"symbol": symbol},
@@ -168,10 +174,10 @@ def _describe_conflict(diagnosis: Diagnosis, group: Group) -> Clause:
 
 def _describe_peer_access(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(
-        "a GPU cannot reach another one's memory directly, and was asked to",
+        "peer-to-peer memory access was requested between GPUs that do not support it",
         (
-            Fix("see how the GPUs are connected", "nvidia-smi topo -p2p r"),
-            Fix("let NCCL do without", rerun(diagnosis, environment=("NCCL_P2P_DISABLE=1",))),
+            Fix("check how the GPUs are connected", "nvidia-smi topo -p2p r"),
+            Fix("run NCCL without it", rerun(diagnosis, environment=("NCCL_P2P_DISABLE=1",))),
         ),
     )
 
@@ -181,13 +187,16 @@ def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
     device = group.first.groups.get("device", "cpu")
     has = f"the group has only {backend}" if backend else "the group has no backend for it"
     return Clause(
-        f"a collective got a tensor on {device}, and {has}",
+        f"a collective received a tensor on {device}, and {has}",
         (
             Fix(
                 "move the tensor to the group's device",
                 code='value = value.to(torch.device("cuda", local_rank))',
             ),
-            Fix("or give the group a backend for each", code='dist.init_process_group("cpu:gloo,cuda:nccl")'),
+            Fix(
+                ("or create the group with a backend for each device type"),
+                code='dist.init_process_group("cpu:gloo,cuda:nccl")',
+            ),
         ),
         {"device": device, "backend": backend},
     )
@@ -210,17 +219,19 @@ def find_device_unset(evidence: Evidence) -> Iterable[Finding]:
     shown = wrong or said
     ranks = RankSet(text.rank for text in shown if text.rank is not None)
     who = name_set(ranks) if ranks else count_of(len(shown), "process", "processes")
-    guess = "a wrong one" if wrong else "the right one this time"
+    guess = "the wrong one" if wrong else "the right one this time"
     yield Finding(
-        message=f"NCCL had to guess the GPU of {who} at a barrier before set_device, and took {guess}: "
-        f"{choose_form(len(shown), 'it', 'they')} may hang.",
+        message=(
+            f"NCCL had to guess the GPU of {who} at a barrier before set_device, and used {guess}: "
+            f"{choose_form(len(shown), 'it', 'they')} may hang."
+        ),
         ranks=ranks,
         severity="warning" if wrong else "info",
         role="advice",
         evidence=(EvidenceItem("text", shown[0].text, ranks or None),),
         fix=(
             Fix(
-                "set the device first and tell it to the group",
+                "set the device first and pass it to init_process_group",
                 code=_SET_DEVICE
                 + '\ndist.init_process_group("nccl", device_id=torch.device("cuda", local_rank))',
             ),

@@ -51,7 +51,7 @@ def find_cause(evidence: Evidence) -> Iterable[Finding]:
     judged = require_job(evidence)
     yield from tell(judged, CLAUSES)
     if judged.cause is None and judged.reason is not None:
-        raise CannotLook(f"it cannot be told who failed first: {judged.reason}")
+        raise CannotLook(f"the first failure cannot be determined: {judged.reason}")
     unseen = evidence.absent.get("processes")
     if unseen is not None and unseen.applicable and not evidence.processes:
         raise CannotLook(unseen.reason)

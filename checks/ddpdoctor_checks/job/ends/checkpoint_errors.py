@@ -29,7 +29,10 @@ def _describe_early(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(
         f"{they} found{named} missing or unfinished{others}: another rank had not written it yet ({group.first.words})",
         (
-            Fix("write on rank 0, whole and under another name first, and let all ranks wait",
+            Fix((
+                "write on rank 0 to a temporary name, rename the file, and synchronize all ranks with a "
+                "barrier"
+            ),
                 code='if rank == 0:\n    torch.save(state, path + ".tmp")\n    os.replace(path + ".tmp", path)\n'
                 'dist.barrier()\nstate = torch.load(path, map_location="cpu")'),
         ),
@@ -46,7 +49,7 @@ def _describe_prefix(diagnosis: Diagnosis, group: Group) -> Clause:
     if saved_wrapped:
         what = f"the checkpoint was saved from the wrapper and is loaded into the bare model{example}"
         fixes = (
-            Fix("take the prefix off while loading",
+            Fix("strip the prefix while loading",
                 code='state = {k.removeprefix("module."): v for k, v in state.items()}\nmodel.load_state_dict(state)'),
             Fix("and save the model, not the wrapper", code="torch.save(model.module.state_dict(), path)"),
         )  # fmt: skip
@@ -55,7 +58,7 @@ def _describe_prefix(diagnosis: Diagnosis, group: Group) -> Clause:
         fixes = (
             Fix("load into the model inside the wrapper", code="model.module.load_state_dict(state)"),
             Fix(
-                "or load before the wrap",
+                "or load before the model is wrapped",
                 code="model.load_state_dict(state)\nmodel = DistributedDataParallel(model)",
             ),
         )
@@ -69,11 +72,11 @@ def _describe_directory(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(
         f"another rank had {did} {path or 'the directory'} a moment before",
         (
-            Fix("let it be there already", code="os.makedirs(path, exist_ok=True)")
+            Fix("allow it to exist already", code="os.makedirs(path, exist_ok=True)")
             if exists
-            else Fix("let it be gone already", code="shutil.rmtree(path, ignore_errors=True)"),
+            else Fix("allow it to be gone already", code="shutil.rmtree(path, ignore_errors=True)"),
             Fix(
-                "or let one rank do it",
+                "or do it on one rank",
                 code="if rank == 0:\n    os.makedirs(path, exist_ok=True)\ndist.barrier()",
             ),
         ),

@@ -56,12 +56,12 @@ def require_job(evidence: Evidence) -> Diagnosis:
     if not any(getattr(evidence, kind) for kind in KINDS):
         raise NotApplicable("no job was watched")
     if evidence.standstills and not any(getattr(evidence, kind) for kind in KINDS if kind != "processes"):
-        raise NotApplicable("the job was looked at while it ran")
+        raise NotApplicable("the job was inspected while it ran")
     diagnosis = diagnose(evidence)
     if interrupted_by_user(diagnosis):
         if diagnosis.job is not None and diagnosis.job.stopped:
-            raise NotApplicable("ddpdoctor ended the job, which stood still, before anything had failed")
-        raise NotApplicable("the job was told to end from outside before anything had failed")
+            raise NotApplicable("ddpdoctor ended the hung job before any rank crashed")
+        raise NotApplicable("the job was stopped from outside before any rank failed")
     return diagnosis
 
 

@@ -52,11 +52,16 @@ def _describe_missing(diagnosis: Diagnosis, group: Group) -> Clause:
     if lag is not None and group.first.entry is not None and group.first.entry.id == "nccl-timed-out":
         return _describe_lag(group, lag)
     return Clause(
-        f"{name} never came to the barrier in which {name_set(group.ranks)} waited{_at(group)}{_limit(group)}.",
         (
-            Fix(f"look what {who} did at that time: a branch on the rank, a loop that ended earlier, an exception that "
-                "was caught"),
-            Fix("call the barrier on every rank, outside of any test of the rank"),
+            f"{name} never reached the barrier in which {name_set(group.ranks)} "
+            f"waited{_at(group)}{_limit(group)}."
+        ),
+        (
+            Fix(
+                f"check what {who} did at that time: a rank-dependent branch, a loop that ended earlier, an "
+                "exception that was caught"
+            ),
+            Fix("call the barrier on every rank, outside of any rank-dependent `if`"),
         ),
         {"missing": list(missing)},
         whole=True,
@@ -78,19 +83,21 @@ def _describe_lag(group: Group, lag: Lag) -> Clause:
     seen = [
         EvidenceItem(
             "text",
-            f"last call asked for: #{count}",
+            f"last enqueued: #{count}",
             RankSet(r for r, n in known.items() if n == count),
         )
         for count in sorted(set(known.values()))[:8]
     ]
     return Clause(
         f"{capitalise(who)} {verb} in {op} #{lag.number}{_at(group)}{_limit(group)}; {late}: "
-        f"{choose_form(len(lag.ranks), 'it', 'they')} never issued the call, or "
+        f"{choose_form(len(lag.ranks), 'it', 'they')} never issued it, or "
         f"{choose_form(len(lag.ranks), 'is', 'are')} blocked inside it.",
         (
-            Fix(f"look what {name_set(lag.ranks)} did at that time: a branch on the rank, fewer batches, a slow or "
-                "stuck loader"),
-            Fix("let torch record who called what, with lines: ddpdoctor analyze reads it",
+            Fix(
+                f"check what {name_set(lag.ranks)} did at that time: a rank-dependent branch, fewer "
+                "batches, a slow or stuck data loader"
+            ),
+            Fix("record the collectives of all ranks with their source lines, for ddpdoctor analyze",
                 f"{' '.join(_FLIGHT)} torchrun … train.py"),
             Fix("where all ranks run the same code, suspect the transport: try once without a network plugin",
                 "NCCL_NET_PLUGIN=none NCCL_DEBUG=INFO torchrun … train.py"),
@@ -113,17 +120,19 @@ def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
         ranks = diagnosis.suspects or ranks.union(RankSet([int(groups["rank"]), int(groups["other"])]))
     again = None if "own" in groups else look_again(diagnosis, group, "detail", ("COL003",))
     fixes = [
-        Fix("call the same collectives in the same order with the same shapes and types on every rank; sort what "
-            "is iterated over", code="for name in sorted(metrics):\n    dist.all_reduce(metrics[name])"),
+        Fix((
+            "issue the same collectives in the same order with the same shapes and dtypes on every rank; "
+            "sort what is iterated over"
+        ), code="for name in sorted(metrics):\n    dist.all_reduce(metrics[name])"),
     ]  # fmt: skip
     if "own" in groups and "others" in groups:
         what = _compare(groups)
     elif "got" in groups:
         what = f"a peer sent {int(groups['got']):,} bytes where {int(groups['expected']):,} were expected"
     else:
-        what = "data of another size or type came than this call expects"
+        what = "data of a different size or dtype arrived than this collective expects"
     both = len(diagnosis.world) == 2
-    told = "; of two ranks it cannot be told which is wrong" if both else ""
+    told = "; with two ranks the wrong one cannot be determined" if both else ""
     details: dict[str, Any] = {
         key: groups[key] for key in ("own", "others", "got", "expected") if key in groups
     }
@@ -134,25 +143,25 @@ def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
     odd = _find_odd(compared, diagnosis) if compared is not None else RankSet()
     places = again.places if again is not None else ()
     if odd and compared is not None:
-        told += f"; {name_set(odd)} {choose_form(len(odd), 'differs', 'differ')} from most"
+        told += f"; {name_set(odd)} {choose_form(len(odd), 'differs', 'differ')} from the majority"
         details["odd"] = list(odd)
         places, ranks = place_failures(compared, odd), odd
     guessed = (
         not both and not odd and "own" not in groups
     )  # gloo's ring brings data from a neighbour of the odd rank
     if guessed:
-        told += "; who notices it need not be the one that differs"
+        told += "; the rank that detects it need not be the one that differs"
     untold = "own" not in groups and (again is None or again.details["rerun"] == "skipped")
     if untold and not _detail_crashes(diagnosis):
         fixes.insert(
             0,
             Fix(
-                "run it with torch's own comparison of calls: it names both",
+                "rerun it with torch's own comparison of collectives, which names both",
                 rerun(diagnosis, "--debug", "detail"),
             ),
         )
     return Clause(
-        f"ranks called collectives that do not fit: {what}{told}",
+        f"ranks issued mismatched collectives: {what}{told}",
         [*(again.fix if again is not None else ()), *fixes],
         details,
         ranks=diagnosis.world if both else ranks if ranks != group.ranks else None,
@@ -170,8 +179,8 @@ def _describe_last(diagnosis: Diagnosis, group: Group, last: LastCall) -> Clause
     named = odd or RankSet().union(*(side.ranks for side in last.sides))
     sides = sorted(last.sides, key=lambda side: side.ranks.minus(named) == side.ranks)
     told = join_words(
-        f"{name_set(side.ranks)} {choose_form(len(side.ranks), 'calls', 'call')} {describe_call(side.call)}"
-        f"{tell_line(side.site)}"
+        f"{name_set(side.ranks)} {choose_form(len(side.ranks), 'issues', 'issue')} "
+        f"{describe_call(side.call)}{tell_line(side.site)}"
         for side in sides[:MOST_SIDES]
     )
     doubt = "" if odd else "; the evidence does not show which side is wrong"
@@ -181,11 +190,11 @@ def _describe_last(diagnosis: Diagnosis, group: Group, last: LastCall) -> Clause
         if side.site and side.ranks.minus(named) != side.ranks
     ]
     return Clause(
-        f"At call #{last.number}{last.group.title} {told}{doubt}.",
+        f"At collective #{last.number}{last.group.title} {told}{doubt}.",
         (
             Fix(
-                "the same calls, in the same order, with the same shapes and types on every rank; sort what is "
-                "iterated over",
+                "issue the same collectives, in the same order, with the same shapes and dtypes on every "
+                "rank; sort what is iterated over",
                 code="for name in sorted(metrics):\n    dist.all_reduce(metrics[name])",
             ),
         ),
@@ -194,7 +203,7 @@ def _describe_last(diagnosis: Diagnosis, group: Group, last: LastCall) -> Clause
         ranks=named,
         victims=RankSet().union(*(side.ranks for side in last.sides)).minus(named),
         seen=tuple(
-            EvidenceItem("calls", f"call #{last.number}: {describe_call(side.call)}", side.ranks)
+            EvidenceItem("calls", f"collective #{last.number}: {describe_call(side.call)}", side.ranks)
             for side in last.sides[:8]
         ),
         confidence="high",
@@ -258,13 +267,18 @@ def _fixes_timeout(diagnosis: Diagnosis) -> list[Fix]:
     backends = {view.process.backend for view in diagnosis.views.ranks if view.process is not None} - {None}
     fixes = []
     if diagnosis.evidence.launch.command == "analyze":
-        fixes.append(Fix("run it again and let ddpdoctor watch", rerun(diagnosis)))
+        fixes.append(Fix("rerun it under ddpdoctor", rerun(diagnosis)))
     if any("nccl" in (backend or "") for backend in backends) or not backends:
-        fixes.append(Fix("let torch write down who called what", rerun(diagnosis, environment=_FLIGHT)))
+        fixes.append(
+            Fix("record the collectives with torch's Flight Recorder", rerun(diagnosis, environment=_FLIGHT))
+        )
     if "gloo" in backends or any("cpu:gloo" in (backend or "") for backend in backends):
         fixes.append(
             Fix(
-                "let every rank pass here before the call: rank 0 then names those that do not come",
+                (
+                    "put a monitored barrier before the collective: rank 0 then names the ranks that do not "
+                    "arrive"
+                ),
                 code="dist.monitored_barrier(timeout=datetime.timedelta(seconds=60), wait_all_ranks=True)",
             )
         )
@@ -278,9 +292,9 @@ def _describe_timeout(diagnosis: Diagnosis, group: Group) -> Clause:
     who = name_set(waiting) if waiting else "Ranks"
     where = _at(group)
     if suspects:
-        rest = f"{name_set(suspects)} said nothing of it: look there first"
+        rest = f"{name_set(suspects)} reported nothing: look there first"
     else:
-        rest = "nothing shows which rank is at fault"
+        rest = "nothing shows which rank is the root cause"
     if again is not None:
         rest += f"; {_describe_again(again)}"
     return Clause(
@@ -288,7 +302,10 @@ def _describe_timeout(diagnosis: Diagnosis, group: Group) -> Clause:
         (
             *(again.fix if again is not None else ()),
             *_fixes_timeout(diagnosis),
-            Fix("a longer limit helps only where a rank is slow on purpose (evaluation, preprocessing on rank 0)",
+            Fix((
+                "a longer timeout helps only where a rank is slow on purpose (evaluation, preprocessing on "
+                "rank 0)"
+            ),
                 code="dist.init_process_group(backend, timeout=datetime.timedelta(hours=1))"),
         ),
         {
@@ -310,21 +327,22 @@ def _describe_early(diagnosis: Diagnosis, group: Group) -> Clause:
     early = diagnosis.suspects
     who = name_set(early) if early else "a rank"
     return Clause(
-        f"{capitalise(who)} left the program while {name_set(group.ranks)} still waited{_at(group)}: the "
-        "process group went with it.",
+        f"{capitalise(who)} exited while {name_set(group.ranks)} still waited{_at(group)}; its part of the "
+        "process group is gone.",
         (
             Fix(
-                f"look why {who} had less to do: fewer batches, a loop that broke off, a return on a test of the rank"
+                f"check why {who} had less to do: fewer batches, a loop that ended early, a "
+                "rank-dependent return"
             ),
             Fix(
-                "where the numbers of batches differ",
+                "if the numbers of batches differ",
                 code="with Join([model]):\n    for batch in loader:\n        ...",
             ),
-            Fix("end together", code="dist.barrier()\ndist.destroy_process_group()"),
+            Fix("exit together", code="dist.barrier()\ndist.destroy_process_group()"),
         ),
         whole=True,
         ranks=early,
-        seen=(EvidenceItem("exit", "ended well, with status 0", early),),
+        seen=(EvidenceItem("exit", "exited cleanly, with status 0", early),),
         places=list_exits(diagnosis.views.ranks, early),
     )
 

@@ -41,7 +41,8 @@ def _describe_blocked(diagnosis: Diagnosis, group: Group) -> Clause:
     who = name_set(group.ranks) if group.ranks else "a rank"
     return Clause(
         f"The NCCL watchdog of {who} was blocked{since} and ended the "
-        f"{choose_form(max(1, len(group.ranks)), 'process', 'processes')}: a CUDA call or the GIL held it.",
+        f"{choose_form(max(1, len(group.ranks)), 'process', 'processes')}: a CUDA call or the GIL blocked "
+        "it.",
         (
             Fix("dump all threads of the rank while it hangs", "py-spy dump --native --pid PID"),
             Fix(

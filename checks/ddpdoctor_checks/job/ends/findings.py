@@ -94,21 +94,21 @@ def tell(diagnosis: Diagnosis, clauses: Mapping[str, Describe]) -> Iterator[Find
 
 
 LEADS = {
-    "BKD001": "NCCL finds no GPU", "BKD002": "NCCL failed", "BKD004": "the GPU number is out of range",
+    "BKD001": "NCCL finds no GPU", "BKD002": "NCCL failed", "BKD004": "the GPU index is out of range",
     "BKD005": "the GPU, the driver and this build of CUDA do not match",
     "BKD006": "two NCCL libraries conflict", "BKD007": "GPUs cannot reach each other's memory",
     "BKD009": "tensors and communicator are on different GPUs", "BKD010": "a device is faulty",
     "BKD012": "the NVLink fabric is not ready", "BKD013": "the network plugin of NCCL failed",
-    "COL001": "a collective returned wrong values", "COL009": "a process does not answer any more",
-    "COL003": "ranks issued collectives that do not match", "COL011": "a send or receive has no counterpart",
-    "ENV002": "two processes have one rank", "ENV003": "ranks disagree about the world size",
+    "COL001": "a collective returned an incorrect result", "COL009": "a process does not respond any more",
+    "COL003": "ranks issued mismatched collectives", "COL011": "a send or receive has no counterpart",
+    "ENV002": "two processes use one rank", "ENV003": "ranks have different world sizes",
     "ENV005": "ranks use different versions of NCCL", "ENV008": "/dev/shm is too small for NCCL",
-    "ENV009": "the limit of open files was reached", "ENV010": "NCCL could not lock memory for RDMA",
-    "ERR002": "the host's memory ran out", "NET015": "a node is gone",
-    "ERR003": "a process got a bus error", "ERR004": "a process crashed in native code",
-    "ERR005": "a process was killed", "ERR007": "a CUDA kernel failed earlier", "ERR008": "the GPU's memory ran out",
+    "ENV009": "the limit on open files was reached", "ENV010": "NCCL could not lock memory for RDMA",
+    "ERR002": "host memory ran out", "NET015": "a node is gone",
+    "ERR003": "a process received a bus error", "ERR004": "a process crashed in native code",
+    "ERR005": "a process was killed", "ERR007": "a CUDA kernel failed earlier", "ERR008": "GPU memory ran out",
     "NET002": "a host name does not resolve", "NET003": "a loopback address was advertised",
-    "ENV013": "a setting of NCCL cannot be followed",
+    "ENV013": "an NCCL setting cannot be applied",
     "NET004": "NCCL finds no usable network interface", "NET005": "another node's port cannot be reached",
     "NET011": "the connection to a peer went silent", "NET016": "the RDMA path does not carry data",
 }  # fmt: skip
@@ -134,7 +134,7 @@ def describe_line(diagnosis: Diagnosis, group: Group) -> Clause:
     """Return the words of a line that decided: what it means, and the line itself."""
     first = group.first
     fix = first.entry.fix if first.entry is not None else None
-    more = Fix("let NCCL log more", rerun(diagnosis, environment=("NCCL_DEBUG=INFO",)))
+    more = Fix("enable NCCL's logs", rerun(diagnosis, environment=("NCCL_DEBUG=INFO",)))
     return Clause(
         f'{LEADS[group.code or ""]}: "{first.words}"',
         (Fix(fix),) if fix else (more,),
@@ -184,7 +184,7 @@ def make_finding(diagnosis: Diagnosis, group: Group, describe: Describe) -> Find
     if diagnosis.recovered and severity is None:
         severity = "warning"
     if diagnosis.recovered and cause:
-        message += " The launcher started the job again, and then it went well."
+        message += " The launcher restarted the job, which then succeeded."
     message += describe_sequence(diagnosis, group) if cause else ""
     doubts = list_doubts(diagnosis) if cause else []
     if doubts:
@@ -264,9 +264,11 @@ def _subject(diagnosis: Diagnosis, group: Group) -> str:
     lead = lead_of(diagnosis)
     if many:
         told = f" (rank {first.rank} first)" if first.rank is not None and first.at is not None else ""
-        return f"{who} failed alike{place}{told}" + (f", {lead} before anyone else" if lead else "")
+        return f"{who} failed in the same way{place}{told}" + (
+            f", {lead} before any other rank" if lead else ""
+        )
     if lead:
-        return f"{who} failed first, {lead} before anyone else" + (f",{place}" if place else "")
+        return f"{who} failed first, {lead} before any other rank" + (f",{place}" if place else "")
     alone = len(diagnosis.world) == 1 or not (diagnosis.victims or diagnosis.others)
     return f"{who} failed{place}" if alone else f"{who} failed first{place}"
 

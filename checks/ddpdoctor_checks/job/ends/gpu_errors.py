@@ -31,26 +31,26 @@ def _describe_device_error(diagnosis: Diagnosis, group: Group) -> Clause:
     assertions = [t for t in first.view.texts if t.entry == "device-assertion"]
     seen = [EvidenceItem("text", t.text, group.ranks or None) for t in assertions[:1]]
     what = first.groups.get("what", first.words)
-    correct = "correct what this line hands to the kernel: an index, a label, a shape"
+    correct = "fix what this line passes to the kernel: an index, a label, a shape"
     fixes: list[Fix] = []
     if blocking:
         where = f"{blocking} was set, so this is the line"
         fixes.append(Fix(correct))
     elif again is not None and again.group is not None and again.group.first.line is not None:
         line = again.group.first.line
-        where = f"{'noticed there; ' if again.places else ''}{again.what}"
+        where = f"{'detected there; ' if again.places else ''}{again.what}"
         fixes.append(Fix(correct.replace("this line", f"{line.file}:{line.line}")))
     else:
-        where = "CUDA reports errors late: the line is where it was noticed, not where it happened"
+        where = "CUDA errors are asynchronous: this line is where it was detected, not where it happened"
         where += f"; {again.what}" if again is not None else ""
         fixes += again.fix if again is not None else ()
         fixes.append(
-            Fix("run it once more with every kernel waited for: then the line is the true one",
+            Fix("rerun it with synchronous kernel launches: then the line is the true one",
                 rerun(diagnosis, "--blocking")),
         )  # fmt: skip
     if assertions:
         test = assertions[0].groups.get("assertion", "")
-        fixes.append(Fix(f"the kernel's own test that failed: {test}. Check the index or the label before it is used",
+        fixes.append(Fix(f"assertion that failed in the kernel: {test}. Check the index or the label before it is used",
                          code="assert labels.min() >= 0 and labels.max() < num_classes"))  # fmt: skip
     if again is not None:
         seen += again.seen
@@ -67,20 +67,22 @@ def _describe_device_memory(diagnosis: Diagnosis, group: Group) -> Clause:
     size = group.first.groups.get("size")
     asked = f" ({size} asked for)" if size else ""
     some = 0 < len(group.ranks) < len(diagnosis.world)
-    only = f"only {name_set(group.ranks)}: something else holds memory there, or its batches are longer"
+    only = f"only {name_set(group.ranks)}: another process uses memory there, or its batches are longer"
     fixes = [
-        Fix("see who holds the memory", "nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv"),
+        Fix((
+            "list the processes that use GPU memory"
+        ), "nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv"),
         Fix(
-            "use smaller batches with accumulation, or keep less of the graph",
+            "use smaller batches with gradient accumulation, or activation checkpointing",
             code="output = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
         ),
-        Fix("where memory is fragmented",
+        Fix("if memory is fragmented",
             rerun(diagnosis, environment=("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",))),
     ]  # fmt: skip
     if some:
         fixes.insert(0, Fix(f"{only}; load checkpoints with map_location, and set the device first",
                             code='torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'))  # fmt: skip
-    return Clause(f"the GPU's memory ran out{asked}", fixes, {"asked": size})
+    return Clause(f"the GPU ran out of memory{asked}", fixes, {"asked": size})
 
 
 CLAUSES: dict[str, Describe] = {

@@ -74,17 +74,17 @@ def _unused_fixes(parameters: Sequence[WrappedParameter], partial: bool, searche
     if idle and not partial:
         freeze = "".join(f"model.get_submodule({name!r}).requires_grad_(False)\n" for name in idle[:8])
         fixes.append(
-            Fix(f"freeze or remove {join_words(idle)} before the wrap: no forward calls it",
+            Fix(f"freeze or remove {join_words(idle)} before the model is wrapped: no forward pass calls it",
                 code=freeze + "model = DistributedDataParallel(model)")
         )  # fmt: skip
     if partial or not idle:
         fixes.append(
-            Fix("let what these parameters give reach the loss on every rank, if only with weight zero",
+            Fix("let these parameters contribute to the loss on every rank, if only with weight zero",
                 code="loss = loss + 0.0 * sum(p.sum() for p in model.parameters() if p.requires_grad)")
         )  # fmt: skip
     if not searched:
         fixes.append(
-            Fix("or keep them and let DDP search in every step (it costs time)",
+            Fix("or keep them and let DDP search in every step (costs time)",
                 code="model = DistributedDataParallel(model, find_unused_parameters=True)")
         )  # fmt: skip
     return fixes
@@ -97,7 +97,7 @@ def _searched(failure: Failure) -> bool:
 def _describe_unused(diagnosis: Diagnosis, group: Group) -> Clause:
     parameters = find_parameters(group.first)
     names = describe_parameters(parameters) or "some parameters"
-    count = f"{count_of(len(parameters), 'parameter')} got" if parameters else "parameters got"
+    count = f"{count_of(len(parameters), 'parameter')} received" if parameters else "parameters received"
     return Clause(
         f"{count} no gradient in the step before: {names}",
         _unused_fixes(parameters, partial=False, searched=_searched(group.first)),
@@ -122,7 +122,7 @@ def _describe_unused_somewhere(diagnosis: Diagnosis, group: Group) -> Clause:
     used = diagnosis.world.minus(group.ranks)
     others = f"; {name_set(used)} used all" if used else ""
     return Clause(
-        f"parameters got no gradient on some ranks only: {join_words(told, few=3)}{others}",
+        f"parameters received no gradient on some ranks only: {join_words(told, few=3)}{others}",
         _unused_fixes(parameters, partial=True, searched=_searched(group.first)),
         {
             **_table(parameters),
@@ -136,7 +136,7 @@ def _describe_twice(diagnosis: Diagnosis, group: Group) -> Clause:
     names = describe_parameters(parameters) or "a parameter"
     searched = _searched(group.first)
     fixes = [
-        Fix("let checkpointing not be reentrant",
+        Fix("use non-reentrant checkpointing",
             code="y = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)\n"
             'model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})'),
         Fix("or, where every step has the same graph",
@@ -145,7 +145,9 @@ def _describe_twice(diagnosis: Diagnosis, group: Group) -> Clause:
     if searched:
         fixes.append(Fix("and do not search for unused parameters where all are used",
                          code="model = DistributedDataParallel(model, find_unused_parameters=False)"))  # fmt: skip
-    return Clause(f"DDP got the gradient of {names} twice in one backward", fixes, _table(parameters))
+    return Clause(
+        f"DDP received the gradient of {names} twice in one backward pass", fixes, _table(parameters)
+    )
 
 
 def _describe_graph(diagnosis: Diagnosis, group: Group) -> Clause:
@@ -156,9 +158,9 @@ def _describe_graph(diagnosis: Diagnosis, group: Group) -> Clause:
     )
     step = f" in step {forwards}" if forwards else ""
     return Clause(
-        f"static_graph=True, but the set of parameters in use changed{step}{names}",
+        f"static_graph=True, but the set of used parameters changed{step}{names}",
         (
-            Fix("drop static_graph where warm-up phases or dropped layers change the graph",
+            Fix("remove static_graph where warm-up phases or dropped layers change the graph",
                 code="model = DistributedDataParallel(model, find_unused_parameters=True)"),
         ),
         {**_table(parameters), "step": forwards},

@@ -22,10 +22,10 @@ def _describe_variables(diagnosis: Diagnosis, group: Group) -> Clause:
     count = max(diagnosis.evidence.launch.nproc, 1)
     script = quote_words(script_words(diagnosis))
     return Clause(
-        f"{variable} is not set: the script was not started by a launcher of torch",
+        f"{variable} is not set: the script was not started by a PyTorch launcher",
         (
             Fix("start it with torchrun, or with ddpdoctor", f"torchrun --nproc-per-node {count} {script}"),
-            Fix("or let it run alone too", code=f'value = int(os.environ.get("{variable}", "0"))'),
+            Fix("or support running it alone", code=f'value = int(os.environ.get("{variable}", "0"))'),
         ),
         {"variable": variable, "launcher": launcher_of(diagnosis)},
     )
@@ -40,13 +40,13 @@ def _describe_double(diagnosis: Diagnosis, group: Group) -> Clause:
     for each in group.failures:
         pids.setdefault(str(each.rank), []).append(each.view.pid)
     return Clause(
-        f"Two processes at a time claim {name_set(group.ranks)}: {one}{who}.",
+        f"Two processes use {name_set(group.ranks)} at the same time: {one}{who}.",
         (
             Fix(
-                "let the launcher number them: a rank is node rank times ranks per node plus local rank",
+                "let the launcher assign ranks: rank = node rank x ranks per node + local rank",
                 code='rank = int(os.environ["RANK"])  # not LOCAL_RANK',
             ),
-            Fix("give every node another --node-rank"),
+            Fix("give every node a different --node-rank"),
         ),
         {"processes": dict(list(pids.items())[:50])},
         whole=True,
@@ -59,10 +59,13 @@ def _describe_local_rank(diagnosis: Diagnosis, group: Group) -> Clause:
     words = [w for w in script_words(diagnosis) if not w.startswith(("--local-rank", "--local_rank"))]
     script = quote_words(words)
     return Clause(
-        f"the script does not know {option}, which its launcher passes (it may know {other}: torch 2.0 changed it)",
+        (
+            f"the script does not accept {option}, which its launcher passes (it may accept {other}: torch "
+            "2.0 changed it)"
+        ),
         (
             Fix(
-                "take both spellings, and the variable that torchrun sets",
+                "accept both spellings, and the variable that torchrun sets",
                 code='parser.add_argument("--local-rank", "--local_rank", type=int,\n'
                 '                    default=int(os.environ.get("LOCAL_RANK", 0)))',
             ),
@@ -81,14 +84,16 @@ def _describe_shared_memory(diagnosis: Diagnosis, group: Group) -> Clause:
     free = memory.shm_free_bytes if memory is not None else None
     size = f" ({format_bytes(free)} of {format_bytes(total)} free then)" if free is not None and total else ""
     nccl = group.first.entry is not None and group.first.entry.id.startswith("nccl")
-    who = "NCCL" if nccl else "a loader worker"
+    who = "NCCL" if nccl else "a DataLoader worker"
     return Clause(
         f"/dev/shm is too small for {who}{size}",
         (
-            Fix("see its size, and what a crashed job left there", "df -h /dev/shm; ls -la /dev/shm"),
-            Fix("in a container give it more: `docker run --shm-size=8g` or `--ipc=host`; in Kubernetes an emptyDir of "
-                "medium Memory at /dev/shm"),
-            Fix("or use fewer workers, or files in place of shared memory",
+            Fix("check its size, and what a crashed job left there", "df -h /dev/shm; ls -la /dev/shm"),
+            Fix(
+                "in a container enlarge it: `docker run --shm-size=8g` or `--ipc=host`; in Kubernetes an "
+                "emptyDir of medium Memory at /dev/shm"
+            ),
+            Fix("or use fewer workers, or files instead of shared memory",
                 code='torch.multiprocessing.set_sharing_strategy("file_system")'),
         ),
         {"shm_total_bytes": total, "shm_free_bytes": free},
@@ -103,15 +108,15 @@ def _describe_files(diagnosis: Diagnosis, group: Group) -> Clause:
     workers = len(first.view.workers)
     loader = bool(workers) or (first.entry is not None and first.entry.id in LOADER_FILES)
     why = (
-        "loader workers hand over one descriptor for each tensor"
+        "DataLoader workers pass one descriptor for each tensor"
         if loader
-        else "what it opens has to be closed again, or be opened when it is read"
+        else "files that it opens must be closed again, or opened only when they are read"
     )
     fixes = [Fix("raise the limit where the job is started", "ulimit -n $(ulimit -Hn)")]
     if loader:
         fixes.append(
             Fix(
-                "or let workers share files by name, and do not keep their tensors",
+                "or share tensors by file name",
                 code='torch.multiprocessing.set_sharing_strategy("file_system")',
             )
         )
@@ -126,11 +131,14 @@ def _describe_files(diagnosis: Diagnosis, group: Group) -> Clause:
 
 def _describe_locked_memory(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(
-        "NCCL could not lock memory for RDMA: the limit of locked memory is too low",
+        "NCCL could not lock memory for RDMA: the locked-memory limit is too low",
         (
-            Fix("see the limit where the job is started", "ulimit -l"),
-            Fix("in a container lift it: `docker run --ulimit memlock=-1`; for a service LimitMEMLOCK=infinity"),
-            Fix("on a host of your own, and log in again",
+            Fix("check the limit where the job is started", "ulimit -l"),
+            Fix(
+                "in a container raise it: `docker run --ulimit memlock=-1`; for a service "
+                "LimitMEMLOCK=infinity"
+            ),
+            Fix("on your own host, and log in again",
                 "echo '* - memlock unlimited' | sudo tee -a /etc/security/limits.conf"),
         ),
     )  # fmt: skip
@@ -138,13 +146,13 @@ def _describe_locked_memory(diagnosis: Diagnosis, group: Group) -> Clause:
 
 def _describe_hangup(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(
-        "The job got SIGHUP: the terminal or the ssh connection that it hung on was closed. nohup does not help, as "
+        "The job received SIGHUP: its terminal or ssh connection was closed. nohup does not help, because "
         "torchrun installs its own handler.",
         (
-            Fix("start it in a session of its own", f"tmux new -s train '{rerun(diagnosis)}'"),
+            Fix("start it in a terminal multiplexer", f"tmux new -s train '{rerun(diagnosis)}'"),
             Fix("or without a terminal", f"setsid {rerun(diagnosis)} > train.log 2>&1 < /dev/null &"),
             Fix(
-                "or let torchrun leave SIGHUP alone",
+                "or keep torchrun from handling SIGHUP",
                 "nohup "
                 + rerun(diagnosis, "--signals-to-handle=SIGTERM,SIGINT,SIGQUIT", torchrun=True)
                 + " &",
@@ -187,7 +195,7 @@ def find_restart_loop(evidence: Evidence) -> Iterable[Finding]:
         evidence=(
             EvidenceItem("restart", f"attempts {join_words(map(str, attempts))} have fingerprint {mark}"),
         ),
-        fix=(Fix("do not restart while the failure is there", rerun(diagnosis, "--max-restarts", "0")),),
+        fix=(Fix("do not restart until the failure is fixed", rerun(diagnosis, "--max-restarts", "0")),),
         details={
             "fingerprint": mark,
             "attempts": attempts,
@@ -201,10 +209,10 @@ def _describe_uninitialised(diagnosis: Diagnosis, group: Group) -> Clause:
     twice = group.first.entry is not None and group.first.entry.id == "group-initialised-twice"
     if twice:
         return Clause(
-            "the default process group is initialised twice: the script and a framework both do it",
+            "the default process group is initialized twice: by the script and by a framework",
             (
                 Fix(
-                    "let one of them do it",
+                    "initialize it only once",
                     code="if not dist.is_initialized():\n    dist.init_process_group()",
                 ),
             ),
@@ -213,11 +221,11 @@ def _describe_uninitialised(diagnosis: Diagnosis, group: Group) -> Clause:
         "torch.distributed is used before init_process_group",
         (
             Fix(
-                "initialise first: before samplers, SyncBatchNorm, DDP and every collective",
+                "initialize first: before samplers, SyncBatchNorm, DDP and every collective",
                 code='dist.init_process_group("gloo")  # "nccl" with GPUs',
             ),
             Fix(
-                "in one process do without",
+                "or skip it in a single process",
                 code="if dist.is_available() and dist.is_initialized():\n    dist.all_reduce(value)",
             ),
         ),

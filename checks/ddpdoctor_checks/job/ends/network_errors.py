@@ -27,19 +27,19 @@ def _describe_taken(diagnosis: Diagnosis, group: Group) -> Clause:
     port = _port(diagnosis, group)
     other = port + 1 if port is not None and 1024 <= port < LAST_PORT else DEFAULT_PORT
     if launcher_of(diagnosis) in ELASTIC:
-        fixes = [Fix("take another port", rerun(diagnosis, port=other))]
+        fixes = [Fix("choose another port", rerun(diagnosis, port=other))]
         if diagnosis.context.nodes == 1:
             fixes.append(Fix("on one node let torchrun find a free port", rerun(diagnosis, "--standalone")))
     else:  # the script chooses the port itself
         fixes = [
             Fix(
-                "take another port where the script sets it; on one node let the system find a free one, before the "
-                "ranks are started",
+                "choose another port where the script sets it; on one node let the system find a free one "
+                "before the ranks are started",
                 code='with socket.socket() as probe:\n    probe.bind(("127.0.0.1", 0))\n'
                 '    os.environ["MASTER_PORT"] = str(probe.getsockname()[1])',
             )
         ]
-    fixes.append(Fix("see who holds it", f"ss -ltnp 'sport = :{port or DEFAULT_PORT}'"))
+    fixes.append(Fix("find the process that holds it", f"ss -ltnp 'sport = :{port or DEFAULT_PORT}'"))
     what = "the rendezvous port" if port is None else f"the rendezvous port {port}"
     return Clause(f"{what} is held by another process", fixes, {"port": port})
 
@@ -52,10 +52,10 @@ def _describe_invalid(diagnosis: Diagnosis, group: Group) -> Clause:
         port = value or _port(diagnosis, group)
         what = f"port {port} is privileged" if port else "the port is privileged"
     else:
-        what = f"{quote(value) if value else 'the port'} is no port"
+        what = f"{quote(value) if value else 'the port'} is not a port"
     return Clause(
         f"{what}: the rendezvous needs one between 1024 and {LAST_PORT}",
-        (Fix("take an ordinary port", rerun(diagnosis, port=DEFAULT_PORT)),),
+        (Fix("use an unprivileged port", rerun(diagnosis, port=DEFAULT_PORT)),),
         {"port": value or None},
     )
 
@@ -64,11 +64,12 @@ def _describe_unresolvable(diagnosis: Diagnosis, group: Group) -> Clause:
     name = group.first.groups.get("host", "the name")
     where = name_hosts(diagnosis, group.failures)
     return Clause(
-        f"the rendezvous host {quote(name)} has no address on {where}",
+        f"the rendezvous host {quote(name)} cannot be resolved on {where}",
         (
-            Fix("ask the resolver there", f"getent ahosts {quote(name, 255)}"),
+            Fix("query the resolver there", f"getent ahosts {quote(name, 255)}"),
             Fix(
-                "use an address in its place (`--master-addr`, `--rdzv-endpoint`), or add the name to /etc/hosts"
+                "use an IP address instead (`--master-addr`, `--rdzv-endpoint`), or add the name to "
+                "/etc/hosts"
             ),
         ),
         {"host": name},
@@ -78,7 +79,10 @@ def _describe_unresolvable(diagnosis: Diagnosis, group: Group) -> Clause:
 def _describe_peer(diagnosis: Diagnosis, group: Group) -> Clause:
     name = group.first.groups.get("host", "the name")
     return Clause(
-        f"a node published itself as {quote(name)}, which has no address on {name_hosts(diagnosis, group.failures)}",
+        (
+            f"a node published itself as {quote(name)}, which cannot be resolved on "
+            f"{name_hosts(diagnosis, group.failures)}"
+        ),
         (
             Fix(
                 "let each node publish an address",
@@ -93,11 +97,11 @@ def _describe_peer(diagnosis: Diagnosis, group: Group) -> Clause:
 def _describe_loopback(diagnosis: Diagnosis, group: Group) -> Clause:
     address = group.first.groups.get("address", "127.0.0.1")
     return Clause(
-        f"a rank on another node was dialled at {address}: a node's host name maps to loopback",
+        f"a rank on another node was contacted at {address}: a node's host name maps to loopback",
         (
-            Fix("name the interface that reaches the other nodes, on each node",
+            Fix("set the interface that reaches the other nodes, on each node",
                 "export GLOO_SOCKET_IFNAME=$(ip route get $MASTER_ADDR | grep -oP 'dev \\K\\S+')"),
-            Fix("or take the host's name off the 127.0.1.1 line", "grep -n 127 /etc/hosts"),
+            Fix("or remove the host name from the 127.0.1.1 line", "grep -n 127 /etc/hosts"),
         ),
         {"address": address},
     )  # fmt: skip
@@ -111,14 +115,14 @@ def _describe_interface(diagnosis: Diagnosis, group: Group) -> Clause:
     value = value or variables.get(variable, "")
     syntax = not nccl and (value.startswith(("^", "=")) or "," in value)
     why = (
-        "gloo takes one name, not a list or an exclusion"
+        "gloo accepts one name, not a list or an exclusion"
         if syntax
         else "no interface of this node has that name"
     )
     return Clause(
         f"{variable}={quote(value)} names no interface: {why}",
         (
-            Fix("see the interfaces there", "ip -brief address"),
+            Fix("list the interfaces there", "ip -brief address"),
             Fix("set the one that reaches the other nodes, or unset it on one node", f"unset {variable}"),
         ),
         {"variable": variable, "value": value},
@@ -127,12 +131,12 @@ def _describe_interface(diagnosis: Diagnosis, group: Group) -> Clause:
 
 def _describe_blocked(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(
-        "the rendezvous worked, but connections between the nodes timed out: a firewall lets the master's port through "
-        "and not the ephemeral ones",
+        "the rendezvous worked, but connections between the nodes timed out: a firewall allows the master "
+        "port but blocks the ephemeral ones",
         (
-            Fix("see which ports are used", "sysctl net.ipv4.ip_local_port_range"),
+            Fix("check which ports are used", "sysctl net.ipv4.ip_local_port_range"),
             Fix(
-                "open that range between all nodes, then try it on all of them",
+                "open that range between all nodes, then test it on all of them",
                 "ddpdoctor check --only tcp,rendezvous",
             ),
         ),
@@ -155,7 +159,7 @@ def _describe_missing(diagnosis: Diagnosis, group: Group) -> Clause:
         *([f"{name_set(missing.minus(idle))} never started"] if missing.minus(idle) else []),
         *([f"{name_set(idle)} never called init_process_group"] if idle else []),
     ]
-    who = " and ".join(told) if told else "the others cannot be told by their numbers"
+    who = " and ".join(told) if told else "the missing ranks cannot be determined"
     after = f" within {groups['seconds']} s" if "seconds" in groups else ""
     return Clause(
         f"The rendezvous ended without all ranks: {count}{after}; {who}.",
@@ -170,10 +174,11 @@ def _fixes_missing(diagnosis: Diagnosis, idle: RankSet) -> list[Fix]:
     if idle:
         return [
             Fix(
-                f"look at what {name_set(idle)} did before init_process_group: nothing may end it or hold it up there"
+                f"check what {name_set(idle)} did before init_process_group: nothing may end or block "
+                "it there"
             ),
             Fix(
-                "or give it more time",
+                "or raise the timeout",
                 code="dist.init_process_group(backend, timeout=datetime.timedelta(minutes=30))",
             ),
         ]
@@ -185,8 +190,8 @@ def _fixes_missing(diagnosis: Diagnosis, idle: RankSet) -> list[Fix]:
             )
         ]
     return [
-        Fix("start the command on every node: nodes times ranks per node has to be WORLD_SIZE"),
-        Fix("look who comes", "ddpdoctor check --only tcp,rendezvous"),
+        Fix("start the command on every node: nodes x ranks per node must equal WORLD_SIZE"),
+        Fix("test which nodes join", "ddpdoctor check --only tcp,rendezvous"),
     ]
 
 
@@ -194,11 +199,11 @@ def _describe_unmatched(diagnosis: Diagnosis, group: Group) -> Clause:
     endpoint = diagnosis.evidence.launch.rdzv_endpoint
     at = f" at {endpoint}" if endpoint else ""
     return Clause(
-        f"nobody serves the rendezvous{at}: no node believes that it hosts it, or the host is down",
+        f"no store serves the rendezvous{at}: no node recognizes itself as its host, or the host is down",
         (
-            Fix("give the hosting node's own name or address as the endpoint", "hostname -f; hostname -I"),
+            Fix("use the rendezvous host's own name or address as the endpoint", "hostname -f; hostname -I"),
             Fix(
-                "or tell that node that it is the host",
+                "or set the host explicitly on that node",
                 rerun(diagnosis, "--rdzv-conf", "is_host=1", torchrun=True),
             ),
         ),
@@ -212,10 +217,10 @@ def _describe_stale(diagnosis: Diagnosis, group: Group) -> Clause:
     method = process.init_method if process is not None and process.init_method else "file://…"
     path = method.removeprefix("file://")
     return Clause(
-        f"the rendezvous file {path} named addresses of an earlier run, and nobody listens there",
+        f"the rendezvous file {path} contained addresses of an earlier run, and nothing is listening there",
         (
             Fix("delete it before the next start", f"rm -f {quote(path, 4096)}"),
-            Fix("or give every job a file of its own, or use env:// with torchrun",
+            Fix("or use a file of its own for every job, or env:// with torchrun",
                 code='dist.init_process_group("gloo", init_method="env://")'),
         ),
         {"path": path},
@@ -225,12 +230,16 @@ def _describe_stale(diagnosis: Diagnosis, group: Group) -> Clause:
 def _describe_link(diagnosis: Diagnosis, group: Group) -> Clause:
     hosts = name_hosts(diagnosis, group.failures)
     return Clause(
-        f"The link between {hosts} was lost while all processes still ran: every rank of every node timed out.",
+        (
+            f"The link between {hosts} was lost while all processes were still running: every rank of every "
+            "node timed out."
+        ),
         (
             Fix(
-                "look at the counters of the interfaces", "ip -s link; ethtool -S eth0 | grep -iE 'err|drop'"
+                ("check the error counters of the interfaces"),
+                "ip -s link; ethtool -S eth0 | grep -iE 'err|drop'",
             ),
-            Fix("try every pair of nodes again", "ddpdoctor check --only tcp,bandwidth"),
+            Fix("test every pair of nodes", "ddpdoctor check --only tcp,bandwidth"),
         ),
         whole=True,
         ranks=RankSet(),
@@ -240,10 +249,12 @@ def _describe_link(diagnosis: Diagnosis, group: Group) -> Clause:
 
 def _describe_noise(diagnosis: Diagnosis, count: int) -> Finding:
     return Finding(
-        message=f"The {count_of(count, 'line')} with errno 97 (no IPv6 here) {choose_form(count, 'is', 'are')} "
-        "harmless: torch tries IPv6 first and then connects by IPv4.",
+        message=(
+            f"The {count_of(count, 'line')} with errno 97 (no IPv6 here) {choose_form(count, 'is', 'are')} "
+            "harmless: torch tries IPv6 first and then connects over IPv4."
+        ),
         evidence=(EvidenceItem("text", "(errno: 97 - Address family not supported by protocol)"),),
-        fix=(Fix("nothing is needed; an IPv4 address in place of the name stops the lines"),),
+        fix=(Fix("nothing is needed; an IPv4 address instead of the name removes the lines"),),
         role="advice",
         details={"lines": count},
     )
@@ -268,20 +279,20 @@ def _describe_node(diagnosis: Diagnosis, group: Group) -> Clause:
     )
     who = f"with {name_set(ranks)} " if ranks else ""
     member = find_lost(diagnosis, group.first.view.node)
-    how = "none of its processes left an end, while others of the job did"
+    how = "none of its processes recorded an exit, while others of the job did"
     if group.first.entry is not None and group.first.entry.id == "scheduler-lost-node":
-        how = "Slurm says so"
+        how = "Slurm reports it"
     if member is not None:
         how, last = describe_loss(member), member.seen_ns
-    gone = "is gone" if member is None or member.state == "closed" else "is gone or cut off"
+    gone = "is gone" if member is None or member.state == "closed" else "is gone or unreachable"
     return Clause(
         f"The node {hosts} {who}{gone}: {how}.",
         (
             Fix(
-                "see whether the host is up and what its kernel said",
+                "check whether the host is up, and its kernel log",
                 f"ssh {host} 'uptime; dmesg -T | tail -50'",
             ),
-            Fix("on a cluster ask the scheduler for the node's state", "sinfo -R"),
+            Fix("on a cluster query the scheduler for the node's state", "sinfo -R"),
         ),
         {
             "last_sign_wall_ns": last,

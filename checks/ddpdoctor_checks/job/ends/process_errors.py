@@ -19,14 +19,14 @@ _HINTS: tuple[tuple[str, Fix], ...] = (
     (
         r"Expected more than 1 value per channel when training",
         Fix(
-            "the last batch of a rank has one sample: leave it out",
+            "the last batch of a rank has one sample: drop it",
             code="loader = DataLoader(dataset, sampler=sampler, drop_last=True)",
         ),
     ),
     (
         r"Expected all tensors to be on the same device",
         Fix(
-            "take the device from LOCAL_RANK everywhere, not cuda:0",
+            "use the device of LOCAL_RANK everywhere, not cuda:0",
             code='device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))',
         ),
     ),
@@ -40,7 +40,7 @@ _HINTS: tuple[tuple[str, Fix], ...] = (
     (
         r"Torch not compiled with CUDA enabled",
         Fix(
-            "install a torch with CUDA, or run on the CPU",
+            "install a PyTorch build with CUDA, or run on the CPU",
             code='device = torch.device("cuda" if torch.cuda.is_available() else "cpu")',
         ),
     ),
@@ -50,18 +50,20 @@ _HINTS: tuple[tuple[str, Fix], ...] = (
     ),
     (
         r"DefaultCPUAllocator: can't allocate memory|^MemoryError",
-        Fix("give each rank less: every rank of a node holds its own copy", command="free -h"),
+        Fix("use less memory per rank: every rank of a node holds its own copy", command="free -h"),
     ),
     (
         r"[Cc]an(?:'t|not) pickle",
         Fix(
-            "what is sent to another process has to be defined at module level: no lambda, no local function"
+            "whatever is sent to another process must be defined at module level: no lambda, no local "
+            "function"
         ),
     ),
     (
         r"^FileNotFoundError",
         Fix(
-            "look for the path on that host: it may not be on a shared file system, or be written later by rank 0"
+            "check for the path on that host: it may not be on a shared file system, or rank 0 may "
+            "write it later"
         ),
     ),
 )
@@ -77,27 +79,30 @@ def _describe_exception(diagnosis: Diagnosis, group: Group) -> Clause:
     if "might be asynchronously reported" in first.message:  # torch's words under any error that CUDA returns
         fixes.append(
             Fix(
-                "CUDA may have reported it late: with every kernel waited for, the line is the true one",
+                (
+                    "CUDA may have reported it asynchronously: with synchronous kernel launches, the line "
+                    "is the true one"
+                ),
                 rerun(diagnosis, "--blocking"),
             )
         )
     everyone = group.ranks == diagnosis.world
-    where = f"correct {line.file}:{line.line}" if line is not None else "correct what the exception names"
+    where = f"fix {line.file}:{line.line}" if line is not None else "fix what the exception names"
     if everyone and len(diagnosis.world) > 1:
         fixes.append(
-            Fix(f"{where}: every rank fails there, so one rank shows it too", rerun(diagnosis, nproc=1))
+            Fix(f"{where}: every rank fails there, so one rank reproduces it", rerun(diagnosis, nproc=1))
         )
     elif len(diagnosis.world) > 1:
         only = name_set(group.ranks) if group.ranks else "one process"
         fixes.append(
-            Fix(f"{where}; only {only} met it: look for what differs there (its share of the data, its host)")
+            Fix(f"{where}; only {only} hit it, so check what differs there (its data shard, its host)")
         )
     else:
         fixes.append(Fix(where, rerun(diagnosis, nproc=1)))
     process = first.view.process
     said = process.exit_text if process is not None and process.exit_how is not None else None
     seen = (EvidenceItem("exit", f"it then ended with: {said}", group.ranks or None),) if said else ()
-    outer = f", raised on as {first.outer}{tell_line(first.outer_line)}" if first.outer else ""
+    outer = f", re-raised as {first.outer}{tell_line(first.outer_line)}" if first.outer else ""
     return Clause(f"{first.words}{outer}", fixes, seen=seen)
 
 
@@ -113,16 +118,14 @@ def _describe_exit(diagnosis: Diagnosis, group: Group) -> Clause:
     they = choose_form(len(group.failures), "it", "they")
     their = choose_form(len(group.failures), "its", "their")
     if how is None:
-        told = f"; the last that it said: {last}" if last else ""
+        told = f"; its last output: {last}" if last else ""
         what = f"{they} exited with status {status}, and no exception was seen{said}{told}"
         watched = process is not None and process.watched
         reason = (
             "" if watched or process is None else f" ({process.unwatched_reason or 'it was not watched'})"
         )
         if diagnosis.evidence.launch.command == "analyze":
-            fixes.append(
-                Fix("the log does not say where: run it again and let ddpdoctor watch", rerun(diagnosis))
-            )
+            fixes.append(Fix("the log does not show where: rerun it under ddpdoctor", rerun(diagnosis)))
         else:
             fixes.append(Fix(f"read the end of its output{reason}", _log_command(diagnosis)))
     else:
@@ -132,7 +135,7 @@ def _describe_exit(diagnosis: Diagnosis, group: Group) -> Clause:
             seen.append(EvidenceItem("log", f"last line on stderr: {last}", who))
         fixes.append(
             Fix(
-                "raise an exception instead: an exit says nothing of its reason",
+                "raise an exception instead: an exit does not report its reason",
                 code='raise RuntimeError("why")',
             )
         )
@@ -140,7 +143,10 @@ def _describe_exit(diagnosis: Diagnosis, group: Group) -> Clause:
         what = f"{their} arguments were refused (exit status 2): {_usage_error(process.last_words)}"
         seen.clear()
         fixes = [
-            Fix("call the script as its usage says", f"python {' '.join(script_words(diagnosis)[:1])} --help")
+            Fix(
+                ("pass the arguments that its usage describes"),
+                f"python {' '.join(script_words(diagnosis)[:1])} --help",
+            )
         ]
     details = {"status": status, "how": how, "text": process.exit_text if process else None}
     return Clause(what.rstrip("."), fixes, details, seen=seen)
@@ -152,7 +158,7 @@ def _last_line(words: str | None) -> str:
 
 def _usage_error(words: str) -> str:
     found = re.search(r"error: ([^\n]{1,200})", words)
-    return found[1] if found else "see its usage"
+    return found[1] if found else "show its usage"
 
 
 def _log_command(diagnosis: Diagnosis) -> str:
@@ -168,11 +174,14 @@ def _describe_not_started(diagnosis: Diagnosis, group: Group) -> Clause:
         module = re.search(r"No module named '([\w.]{1,200})'", first.message)
         missing = module[1].partition(".")[0] if module else "it"
         what = f"a module is missing: {first.words}"
-        fixes = [Fix("install it into the environment that the ranks use, or start from the directory that holds it",
+        fixes = [Fix((
+            "install it into the environment that the ranks use, or start from the directory that contains "
+            "it"
+        ),
                      f"python -c 'import {missing}'")]  # fmt: skip
     elif name:
         what = f"the script does not parse: {first.words}{at}"
-        fixes = [Fix("correct the line", f"python -m py_compile {script_words(diagnosis)[0]}")]
+        fixes = [Fix("fix the line", f"python -m py_compile {script_words(diagnosis)[0]}")]
         spot = f" ({first.line.file}:{first.line.line})" if first.line is not None else ""
         return _begin_at(diagnosis, what, fixes, spot)
     else:
@@ -188,7 +197,7 @@ def _describe_missing_file(diagnosis: Diagnosis, group: Group) -> Clause:
         package = module.partition(".")[0]
         what = f"there is no module {module} to run"
         fix = Fix(
-            "name it as Python imports it, and start from the directory that holds the package",
+            "use the name that Python imports, and start from the directory that contains the package",
             f"python -c 'import {package}; print({package}.__path__)'",
         )
     else:
@@ -199,7 +208,7 @@ def _describe_missing_file(diagnosis: Diagnosis, group: Group) -> Clause:
         fix = Fix("name a script that exists, relative to the directory of the command",
                   f"ls {quote_word(str(folder))}")  # fmt: skip
         if "[Errno 13]" in first.words and file is not None:
-            fix = Fix("let the user who starts the job read it", f"ls -l {quote_word(file)}; id")
+            fix = Fix("make it readable for the user who starts the job", f"ls -l {quote_word(file)}; id")
     return _begin_at(diagnosis, what, [fix])
 
 
@@ -222,16 +231,16 @@ def _describe_at_exit(diagnosis: Diagnosis, group: Group) -> Clause:
     words = [t for t in first.view.texts if t.entry == "aborted-at-exit"]
     last = f' ("{words[0].text.strip()}")' if words else ""
     ended = sum(1 for each in diagnosis.victims if each.level == Level.ENDED)
-    others = f" {count_of(ended, 'other rank')} got SIGTERM for it." if ended else ""
+    others = f" {count_of(ended, 'other rank')} received SIGTERM as a result." if ended else ""
     who = name_set(ranks) if ranks else "a rank"
     return Clause(
-        f"{capitalise(who)} {choose_form(len(ranks) or 1, 'was', 'were')} aborted by {first.words}{last} after "
-        f"{choose_form(len(ranks) or 1, 'its', 'their')} script had ended: the results stand, the exit code does not "
-        f"say so.{others}",
+        f"{capitalise(who)} {choose_form(len(ranks) or 1, 'was', 'were')} aborted by {first.words}{last} "
+        f"after {choose_form(len(ranks) or 1, 'its', 'their')} script had ended: the results are valid "
+        f"although the exit code reports a failure.{others}",
         (
             Fix(
-                "let the wrapper, and what else was reduced, go before the interpreter ends: torch may abort a process "
-                "that still holds it",
+                "release the wrapper, and whatever else was reduced, before the interpreter exits: torch "
+                "may abort a process that still holds it",
                 code="del model\ngc.collect()\ntorch.distributed.destroy_process_group()",
             ),
         ),

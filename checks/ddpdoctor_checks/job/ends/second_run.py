@@ -55,8 +55,8 @@ def look_again(diagnosis: Diagnosis, group: Group, toggle: str, codes: Collectio
         return None
     if rerun.state == "skipped":
         return Again(
-            f"it was not run again: {rerun.reason}",
-            seen=(EvidenceItem("rerun", f"not made: {rerun.reason}"),),
+            f"it was not rerun: {rerun.reason}",
+            seen=(EvidenceItem("rerun", f"not run: {rerun.reason}"),),
             details={"rerun": "skipped"},
         )
     second = diagnose(_evidence_of(rerun, diagnosis.evidence))
@@ -90,29 +90,35 @@ def _name(rerun: Rerun) -> str:
 def _took(rerun: Rerun) -> str:
     seconds = rerun.job[0].duration_s if rerun.job else None
     kept = f", kept in {rerun.directory}/" if rerun.directory else ""
-    return f"second run with {_name(rerun)}" + (f" ({seconds:.3g} s{kept})" if seconds else "")
+    return f"rerun with {_name(rerun)}" + (f" ({seconds:.3g} s{kept})" if seconds else "")
 
 
 def _not_shown(rerun: Rerun, second: Diagnosis, first: Diagnosis) -> Again:
     """The second run did not come to the same failure: say how it ended instead."""
     fixes: tuple[Fix, ...] = ()
-    what = f"run again with {_name(rerun)} it was not reproduced"
+    what = f"in a rerun with {_name(rerun)} it was not reproduced"
     if rerun.state == "timed-out":
         within = f" within {rerun.limit_s:.0f} s" if rerun.limit_s else " in time"
-        what, how = f"run again with {_name(rerun)} it did not come{within}", "was stopped at its limit"
+        what, how = (
+            f"in a rerun with {_name(rerun)} it did not occur{within}",
+            "was stopped at its time limit",
+        )
         more = f"{2 * (rerun.limit_s or LIMIT_S):.0f}"
         again = command(first, "--rerun", rerun.toggle, "--rerun-limit", more)
-        fixes = (Fix("give the second run more time", again),)
+        fixes = (Fix("allow more time for the rerun", again),)
     elif rerun.state == "stopped":
-        what, how = f"a second run with {_name(rerun)} stood still before that", "stood still and was stopped"
+        what, how = f"a rerun with {_name(rerun)} hung before that", "hung and was stopped"
     elif rerun.state == "interrupted":
-        what, how = f"a second run with {_name(rerun)} was interrupted before that", "was interrupted"
+        what, how = f"a rerun with {_name(rerun)} was interrupted before that", "was interrupted"
     elif rerun.job and rerun.job[0].exit_code == 0:
-        how = "ended well"
+        how = "exited cleanly"
     elif second.cause is not None:
-        how = f"failed otherwise: {second.cause.first.words}"
+        how = f"failed differently: {second.cause.first.words}"
         if rerun.toggle == "detail" and second.cause.code == "ERR004":
-            how += " (torch was seen to crash so in DDP() with this setting on gloo; that is no fault of the script)"
+            how += (
+                " (torch has been seen to crash in DDP() with this setting on gloo; the script is not the "
+                "cause)"
+            )
     else:
         how = "failed, and nothing shows why"
     return Again(
@@ -128,7 +134,7 @@ def _shown(rerun: Rerun, group: Group, same: Group, toggle: str) -> Again:
     line, before = same.first.line, group.first.line
     if line is None:
         return Again(
-            f"run again with {_name(rerun)} it failed alike, without a line of the user's own",
+            f"in a rerun with {_name(rerun)} it failed in the same way, without a line of user code",
             group=same,
             seen=(item,),
             details={"rerun": "reproduced"},
@@ -139,14 +145,14 @@ def _shown(rerun: Rerun, group: Group, same: Group, toggle: str) -> Again:
         details["reported_line"] = {"file": before.file, "line": before.line}
         if (before.file, before.line) == (line.file, line.line):
             return Again(
-                f"run again with {_name(rerun)} it was raised at the same line"
+                f"in a rerun with {_name(rerun)} it was raised at the same line"
                 + (", so this is the true one" if toggle == "blocking" else ""),
                 group=same,
                 seen=(item,),
                 details=details,
             )
     return Again(
-        f"run again with {_name(rerun)} it was raised at {place}"
+        f"in a rerun with {_name(rerun)} it was raised at {place}"
         + (", which is the true line" if toggle == "blocking" else ""),
         group=same,
         places=place_failures(same),

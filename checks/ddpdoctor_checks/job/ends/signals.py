@@ -22,19 +22,19 @@ def _describe_memory(diagnosis: Diagnosis, group: Group) -> Clause:
         if memory and memory.limit_bytes
         else ""
     )
-    last = f", holding {format_bytes(held)}{of}" if held else of.replace(" of ", ", under the limit of ", 1)
-    worker = "a loader worker of it" if group.first.entry is not None else "it"
+    last = f", using {format_bytes(held)}{of}" if held else of.replace(" of ", ", under the limit of ", 1)
+    worker = "one of its DataLoader workers" if group.first.entry is not None else "it"
     killer = "the kernel" if process is not None or group.first.proof else "the kernel or the scheduler"
     return Clause(
         f"{killer} killed {worker} because memory ran out{last}",
         (
             Fix(
-                "every rank and every loader worker holds its own copy of what it loads: use fewer workers, memory-map "
-                "the data, or load it lazily",
+                "every rank and every DataLoader worker holds its own copy of what it loads: use fewer "
+                "workers, memory-map the data, or load it lazily",
                 code='data = numpy.load(path, mmap_mode="r")  # torch.load(path, mmap=True) for checkpoints',
             ),
             Fix(
-                "watch it while the job runs",
+                "watch memory while the job runs",
                 "watch -n 1 'free -h; ps -eo pid,rss,args --sort=-rss | head -20'",
             ),
             Fix("or raise the limit: `docker run --memory`, `resources.limits.memory`, `sbatch --mem`"),
@@ -59,10 +59,11 @@ def _describe_bus(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(
         f"it died of SIGBUS{shared}",
         (
-            Fix("look at /dev/shm: loader workers and NCCL get SIGBUS where it is full", "df -h /dev/shm"),
-            Fix("in a container give it more: `docker run --shm-size=8g` or `--ipc=host`"),
+            Fix("check /dev/shm: DataLoader workers and NCCL get SIGBUS when it is full", "df -h /dev/shm"),
+            Fix("in a container enlarge it: `docker run --shm-size=8g` or `--ipc=host`"),
             Fix(
-                "where it has room: a memory-mapped file was truncated while it was read (a cache that is rewritten)"
+                "if it has room: a memory-mapped file was truncated while it was read (a cache that is "
+                "rewritten)"
             ),
         ),
         {"shm_free_bytes": free, "shm_total_bytes": total},
@@ -82,27 +83,30 @@ def _describe_fault(diagnosis: Diagnosis, group: Group) -> Clause:
     inside = f" in {native}" if native else ""
     detail = group.first.view.variables.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"
     known = Fix(
-        "TORCH_DISTRIBUTED_DEBUG=DETAIL is set, with which DDP() was seen to crash on gloo: run without it",
+        (
+            "TORCH_DISTRIBUTED_DEBUG=DETAIL is set, with which DDP() has been seen to crash on gloo: run "
+            "without it"
+        ),
         "unset TORCH_DISTRIBUTED_DEBUG",
     )
     if diagnosis.job is not None and "TORCH_DISTRIBUTED_DEBUG" in diagnosis.job.toggles:
         known = Fix(
-            "--debug detail sets TORCH_DISTRIBUTED_DEBUG=DETAIL, with which DDP() was seen to crash on gloo: the lower "
-            "level does not",
+            "--debug detail sets TORCH_DISTRIBUTED_DEBUG=DETAIL, with which DDP() has been seen to crash on "
+            "gloo; the lower level does not",
             rerun(diagnosis, "--debug", "info"),
         )
-    worker = " of a loader worker" if group.first.entry is not None else ""
+    worker = " of a DataLoader worker" if group.first.entry is not None else ""
     return Clause(
         f"segmentation fault{worker}{inside}",
         (
             *((known,) if detail else ()),
             Fix(
-                "look at the line that was running; native code below it is at fault (an extension, a driver, a mix of "
-                "versions); a core file shows which",
+                "check the line that was running; the crash is in native code below it (an extension, a "
+                "driver, a mix of versions); a core file shows which",
                 f"ulimit -c unlimited && {rerun(diagnosis, nproc=_enough_ranks(diagnosis, group))}",
             ),
             Fix(
-                "rebuild or align the extensions that were loaded",
+                "rebuild or upgrade the extensions that were loaded",
                 "pip check && python -m torch.utils.collect_env",
             ),
         ),
@@ -117,7 +121,7 @@ def _describe_kill(diagnosis: Diagnosis, group: Group) -> Clause:
     first = group.first
     process = (first.worker or first.view).process
     memory = diagnosis.views.memory.get(first.view.node)
-    blind = memory.kernel_note if memory is not None else "the kernel log was not looked at"
+    blind = memory.kernel_note if memory is not None else "the kernel log was not read"
     details = {
         "signal": process.signal if process is not None else None,
         "sender": process.signal_sender if process is not None else None,
@@ -129,11 +133,11 @@ def _describe_kill(diagnosis: Diagnosis, group: Group) -> Clause:
             f"sent by {details['sender']}" if first.level != Level.ENDED else "the launcher was told to stop"
         )
         return Clause(
-            f"Every rank was ended by {first.words}, and nobody had failed before: {why}.",
+            f"Every rank was ended by {first.words}, and no rank had failed before: {why}.",
             (
-                Fix("ask the scheduler why: a time limit, preemption, or somebody's kill",
+                Fix("check the scheduler: a time limit, preemption, or a kill by a user",
                     "sacct -j $SLURM_JOB_ID -o ALL"),
-                Fix("let the job end well on SIGTERM: save a checkpoint when it comes",
+                Fix("exit cleanly on SIGTERM: save a checkpoint when it arrives",
                     code="signal.signal(signal.SIGTERM, save_and_exit)"),
             ),
             details,
@@ -141,22 +145,25 @@ def _describe_kill(diagnosis: Diagnosis, group: Group) -> Clause:
         )  # fmt: skip
     if first.level == Level.SILENT:
         return Clause(
-            "it is gone without an exception, an exit call or a clean end: a signal, or an exit in native code",
             (
-                Fix("look at the kernel's log of that time", "sudo dmesg -T | tail -50"),
-                Fix("run under a launcher that sees how its ranks end", rerun(diagnosis)),
+                "it is gone without an exception, an exit call or a clean exit: a signal, or an exit in "
+                "native code"
+            ),
+            (
+                Fix("check the kernel log of that time", "sudo dmesg -T | tail -50"),
+                Fix("run under a launcher that records how its ranks exit", rerun(diagnosis)),
             ),
             details,
         )
     what, sender = _describe_death(first)
     fixes = [
         Fix(
-            "look for who sent it: the kernel's log first",
+            "find the sender: the kernel log first",
             "sudo dmesg -T | grep -i -E 'killed process|oom' | tail",
         )
     ]
     if "SIGKILL" in what and (sender is None or "kernel" in sender):
-        what += f"; that memory ran out is not shown ({blind or 'no out-of-memory kill was counted'})"
+        what += f"; there is no evidence that memory ran out ({blind or 'no out-of-memory kill was counted'})"
         fixes.append(
             Fix(
                 "a scheduler kills too: time limit, memory limit, preemption", "sacct -j $SLURM_JOB_ID -o ALL"
@@ -165,14 +172,14 @@ def _describe_kill(diagnosis: Diagnosis, group: Group) -> Clause:
     elif sender == "itself":
         fixes = [
             Fix(
-                "look at the line that sends it: an exception instead would say why",
+                "check the line that sends it: an exception instead would show the reason",
                 code='raise RuntimeError("why")',
             )
         ]
     elif first.crash is not None or first.frames:
         fixes = [
             Fix(
-                "look at the line that was running: native code below it gave up",
+                "check the line that was running: native code below it aborted",
                 rerun(diagnosis, nproc=_enough_ranks(diagnosis, group)),
             )
         ]
@@ -183,7 +190,7 @@ def _describe_death(first: Failure) -> tuple[str, str | None]:
     """Return ``it was killed by SIGKILL, sent by …`` and by whom; of a loader worker that it was one."""
     who, view, words = "it", first.view, first.words
     if first.entry is not None and first.entry.id in ("loader-killed", "loader-gone"):
-        who, view = "a DataLoader worker of it", first.worker or first.view
+        who, view = "one of its DataLoader workers", first.worker or first.view
         signal = view.process.signal if first.worker is not None and view.process is not None else None
         words = name_signal(signal or KILL)
     sender = view.process.signal_sender if view.process is not None else None
@@ -191,7 +198,7 @@ def _describe_death(first: Failure) -> tuple[str, str | None]:
         return f"{who} sent itself {words}", sender
     if "status" in words:
         return f"{who} died of {words}", sender
-    return f"{who} was killed by {words}, {f'sent by {sender}' if sender else 'by whom is not known'}", sender
+    return f"{who} was killed by {words}, {f'sent by {sender}' if sender else 'sender unknown'}", sender
 
 
 CLAUSES: dict[str, Describe] = {

@@ -12,7 +12,7 @@ from ddpdoctor_checks.job.ends.clauses import Clause, Describe
 def _describe_sizes(diagnosis: Diagnosis, group: Group) -> Clause:
     groups = fold_values({rank: str(size) for rank, (size, _) in find_sizes(diagnosis).items()})
     return Clause(
-        f"The ranks wanted to join worlds of different size: WORLD_SIZE is {describe_groups(groups)}.",
+        f"The ranks used different world sizes: WORLD_SIZE is {describe_groups(groups)}.",
         (
             Fix("let the launcher count them", code='world_size = int(os.environ["WORLD_SIZE"])'),
             Fix("start all nodes with the same --nnodes and --nproc-per-node"),

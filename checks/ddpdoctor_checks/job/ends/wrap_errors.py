@@ -37,9 +37,12 @@ def _describe_model(diagnosis: Diagnosis, group: Group) -> Clause:
         seen = f"the {what} of {name} are {sizes} and others on rank 0"
     zero = any(value == "0 parameters" for value in counts.values())
     fixes = [
-        Fix("build the model from one configuration that every rank reads alike (vocabulary, checkpoint, adapters)",
+        Fix((
+            "build the model from one configuration that every rank reads identically (vocabulary, "
+            "checkpoint, adapters)"
+        ),
             code="config = [make_config() if rank == 0 else None]\ndist.broadcast_object_list(config, src=0)"),
-        Fix("compare what the ranks built, before the wrap",
+        Fix("compare what the ranks built, before the model is wrapped",
             code="print(rank, [(n, tuple(p.shape)) for n, p in model.named_parameters()])"),
     ]  # fmt: skip
     if zero:
@@ -53,8 +56,8 @@ def _describe_model(diagnosis: Diagnosis, group: Group) -> Clause:
         where = f" at {line.file}:{line.line}" if line is not None else ""
         who = name_set(ranks)
         what = (
-            f"{capitalise(who)} built another model than the other ranks: {seen}; DDP() refused it "
-            f"on {name_set(group.ranks)}{where}."
+            f"{capitalise(who)} built a different model than the other ranks: {seen}; DDP() refused it on "
+            f"{name_set(group.ranks)}{where}."
         )
     return Clause(
         what,
@@ -76,16 +79,16 @@ def _describe_in_place(diagnosis: Diagnosis, group: Group) -> Clause:
     buffers = [name for facts in group.first.view.wrappers for name in facts.buffers]
     known = f" (its buffers: {join_words(buffers, few=3)})" if buffers else ""
     return Clause(
-        f"autograd lost a tensor {groups.get('tensor', '')} that DDP overwrote: it broadcasts buffers in place before "
-        f"each forward{known}",
+        f"autograd lost a tensor {groups.get('tensor', '')} that DDP overwrote: it broadcasts buffers in "
+        f"place before each forward pass{known}",
         (
-            Fix("make one forward of both inputs",
+            Fix("run both inputs in one forward pass",
                 code="both = model(torch.cat([real, fake]))\nreal_out, fake_out = both.chunk(2)"),
-            Fix("or do not broadcast buffers in each forward",
+            Fix("or do not broadcast buffers in each forward pass",
                 code="model = DistributedDataParallel(model, broadcast_buffers=False)"),
-            Fix("or synchronise the statistics in the forward itself",
+            Fix("or synchronize the statistics in the forward pass itself",
                 code="model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)"),
-            Fix(f"or take a newer torch than {version or 'this one'}: 2.13 does not fail here"),
+            Fix(f"or use a newer torch than {version or 'this one'}: 2.13 does not fail here"),
         ),
         {"tensor": groups.get("tensor"), "buffers": buffers[:50], "torch": version},
         confidence="medium",
@@ -97,9 +100,10 @@ def _describe_attribute(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(
         f"the wrapper was asked for {name!r}, which the model has",
         (
-            Fix("ask the model inside it", code=f"model.module.{name}"),
+            Fix("access it on the wrapped model", code=f"model.module.{name}"),
             Fix(
-                "but call the wrapper itself in training: a forward through .module reduces no gradients (DDP005)"
+                "but call the wrapper itself in training: a forward pass through .module reduces no "
+                "gradients (DDP005)"
             ),
         ),
         {"attribute": name},
@@ -120,7 +124,7 @@ def _describe_device_ids(diagnosis: Diagnosis, group: Group) -> Clause:
         (
             Fix("move the model to the rank's GPU first", code="model = model.to(local_rank)\n"
                 "model = DistributedDataParallel(model, device_ids=[local_rank])"),
-            Fix("on the CPU, or where the model is spread over devices, give no device_ids",
+            Fix("on the CPU, or where the model is spread over devices, omit device_ids",
                 code="model = DistributedDataParallel(model)"),
             Fix("do not load with device_map under DDP: it spreads the model over all GPUs"),
         ),
@@ -130,12 +134,12 @@ def _describe_device_ids(diagnosis: Diagnosis, group: Group) -> Clause:
 
 def _describe_nothing(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(
-        "a module was wrapped in DDP none of whose parameters is trained",
+        "a module without trainable parameters was wrapped in DDP",
         (
-            Fix("do not wrap it (a frozen teacher, a discriminator that is only asked)",
+            Fix("do not wrap it (a frozen teacher, a discriminator that is only evaluated)",
                 code="if any(p.requires_grad for p in model.parameters()):\n"
                 "    model = DistributedDataParallel(model)"),
-            Fix("or see what froze everything (adapters, a loop over requires_grad)",
+            Fix("or find what froze everything (adapters, a loop over requires_grad)",
                 code="print([n for n, p in model.named_parameters() if p.requires_grad])"),
         ),
     )  # fmt: skip

@@ -47,15 +47,17 @@ def find_beside(reading: Reading, stage: str) -> Finding | None:
             if line is not None:
                 where.append(in_frame(line, ranks_of(side), "culprit"))
     return Finding(
-        message=f"{capitalise(told)}. Two threads use one group at once, so ranks issue its collectives in different "
-        f"order; nothing has moved for {format_age(reading.look.still_s)}.",
+        message=(
+            f"{capitalise(told)}. Two threads use one group at once, so ranks issue its collectives in a "
+            f"different order; no progress for {format_age(reading.look.still_s)}."
+        ),
         code="COL004",
         ranks=ranks_of(place for place, _ in found),
         where=tuple(where),
         evidence=(
             *what_was_seen(reading),
             *(
-                EvidenceItem("ring", f"another thread waits in {name_call(call)}", ranks_of([place]))
+                EvidenceItem("ring", f"another thread is blocked in {name_call(call)}", ranks_of([place]))
                 for place, call in found[:4]
             ),
         ),
@@ -102,11 +104,11 @@ def _advise(calls: Sequence[Call]) -> tuple[Fix, ...]:
     if any(map(_is_checkpoint, calls)):
         return (
             Fix(
-                "give the checkpoint a group of its own, and wait for the previous save before the next one",
+                "use a separate group for the checkpoint, and wait for the previous save before the next one",
                 code=f"{own}future = dcp.async_save(state, checkpoint_id=path, process_group=background)",
             ),
         )
     return (
-        Fix("give the thread a group of its own", code=f"{own}dist.all_reduce(value, group=background)"),
+        Fix("use a separate group for the thread", code=f"{own}dist.all_reduce(value, group=background)"),
         Fix("or issue all collectives of a group from one thread"),
     )

@@ -89,7 +89,10 @@ def _say_waiting(living: Sequence[Place]) -> str:
     side = largest(living)
     who = name_set(ranks_of(side))
     verb = choose_form(len(side), "waits", "wait")
-    return f"{capitalise(who)} {verb} in {name_call(side[0].call)}{name_line(side[0].line)}; no rank is at fault."
+    return (
+        f"{capitalise(who)} {verb} in {name_call(side[0].call)}{name_line(side[0].line)}; no rank is the "
+        "root cause."
+    )
 
 
 def _name_pairs(
@@ -113,13 +116,15 @@ def _tell_large(
     passed = max((_passed(route) for route in trouble.routes), default=0)
     failed = min((each.segment_bytes or 0 for route in trouble.routes for each in route.stuck), default=0)
     small = (
-        f"small ones still come through, the last {first.heard_s or 0:.1f} s ago"
+        f"small ones still arrive, the last {first.heard_s or 0:.1f} s ago"
         if trouble.heard
         else "the connection has never carried a full packet, and both hosts still reach the others"
     )
     shown = f" (MTU: {join_words(f'{host} {mtu}' for host, mtu in mtus.items())})" if mtus else ""
     where = _describe_pairs(pairs)
-    message = f"Large packets vanish between {where}: {describe_route(first, far)}, while {small}{shown}."
+    message = (
+        f"Large packets are dropped between {where}: {describe_route(first, far)}, while {small}{shown}."
+    )
     interface = _interface_of(first, networks)
     return (
         message,
@@ -175,7 +180,7 @@ def _tell_lost(
         "silent_s": round(silent, 1) if silent is not None else None,
         "since": clock,
     }
-    since = f" Nothing has passed for {format_age(silent)}, since {clock}." if silent is not None else ""
+    since = f" No data has passed for {format_age(silent)}, since {clock}." if silent is not None else ""
     if trouble.links:
         told = join_words(
             f"{link.name} on {network.host} {'has lost its carrier' if link.up else 'is switched off'}"
@@ -186,7 +191,10 @@ def _tell_lost(
         return (
             f"The link is lost: the interface {told}.{since}",
             (
-                Fix(f"on {network.host}, look at the cable, the switch and the kernel's words on the interface",
+                Fix((
+                    f"on {network.host}, check the cable, the switch port and the kernel log for the "
+                    "interface"
+                ),
                     f"ip -s link show {link.name}; dmesg -T | grep -i {link.name} | tail -20"),
             ),
             details,
@@ -195,18 +203,18 @@ def _tell_lost(
     far = name_far(first, networks, others)
     live = all(route.far_node is not None for route in trouble.routes)
     doubt = (
-        " The processes on both still run."
+        " The processes on both are still running."
         if live
         else " No connection was closed: the link is cut, or that host is without power."
     )
     if all(passed_small_only(route) for route in trouble.routes):
-        doubt += " Full packets had never passed before: it may be that only those vanish."
+        doubt += " Full packets had never passed before: possibly only those are dropped."
     return (
         f"The link between {_describe_pairs(pairs)} is lost: {describe_route(first, far)}.{since}{doubt}",
         (
-            Fix(f"on {first.host}, see whether the other host answers, and what the way there loses",
+            Fix(f"on {first.host}, check whether the other host responds, and what the path loses",
                 f"ip neigh show {first.far}; ping -c 3 {first.far}; ip -s link"),
-            Fix("then look at the firewalls on both", "sudo iptables -L -n -v; sudo nft list ruleset"),
+            Fix("then check the firewalls on both", "sudo iptables -L -n -v; sudo nft list ruleset"),
         ),
         details,
     )  # fmt: skip
@@ -220,7 +228,7 @@ def _quote(
         far = name_far(route, networks, others)
         again = max((each.repeated or 0 for each in route.stuck), default=0)
         heard = (
-            f"; the last packet from there came {route.heard_s:.1f} s ago"
+            f"; the last packet from there arrived {route.heard_s:.1f} s ago"
             if route.heard_s is not None
             else ""
         )
@@ -228,7 +236,7 @@ def _quote(
             EvidenceItem(
                 "socket",
                 f"{route.host} to {far} ({route.far}): {count_of(len(route.connections), 'connection')}, "
-                f"{len(route.stuck)} of them stuck, up to {again} packets sent again{heard}",
+                f"{len(route.stuck)} of them stuck, up to {again} packets retransmitted{heard}",
             )
         )
     for network, link in trouble.links:

@@ -45,8 +45,8 @@ def find_crossed(reading: Reading) -> Deadlock | None:
     blamed = ranks_of(place for side in odd for place in side)
     return Deadlock(
         "COL006",
-        f"{capitalise(told)} as group {first}: the ranks create their groups in different order, so members of a group "
-        f"meet the wrong ranks. {_say_blocked(living, first)}.",
+        f"{capitalise(told)} as group {first}: the ranks create their groups in a different order, so "
+        f"members of a group are connected to the wrong ranks. {_say_blocked(living, first)}.",
         blamed,
         ranks_of(place for side in rest for place in side),
         [*odd, *rest],

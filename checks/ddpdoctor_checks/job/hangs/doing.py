@@ -33,7 +33,10 @@ _BY_FRAME: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
         "loader",
         _LOADER,
         "waits for its DataLoader's workers",
-        "look at what the worker does (below); set DataLoader(timeout=…) so that a worker that hangs is an error",
+        (
+            "check what the worker does (below); set DataLoader(timeout=…) so that a hanging worker raises "
+            "an error"
+        ),
     ),
     (
         "rpc",
@@ -52,40 +55,40 @@ _BY_FRAME: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
         "filelock",
         re.compile(r"torch/utils/file_baton\.py:wait$"),
         "waits for the lock file of an extension that another process builds",
-        "where no process builds it any more, the lock file was left by one that was killed: delete the file `lock` in "
-        "the build directory",
+        "if no process builds it any more, the lock file is stale: delete the file `lock` in the build "
+        "directory",
     ),
     (
         "subprocess",
         re.compile(r"(^|/)subprocess\.py:(wait|_wait|communicate|_communicate|_try_wait)"),
-        "waits for a program that it has started",
-        "give it a time limit: subprocess.run(…, timeout=600)",
+        "waits for a subprocess",
+        "add a timeout: subprocess.run(…, timeout=600)",
     ),
     (
         "process",
         re.compile(r"multiprocessing/(popen_\w+|process|connection|pool)\.py:(wait|poll|join|_wait|recv|_recv)"),
-        "waits for a process that it has started",
-        "join with a time limit, and look at what that process does",
+        "waits for a child process",
+        "join with a timeout, and check what that process does",
     ),
     (
         "filelock",
         re.compile(r"(^|/)(filelock/\w+|fasteners/\w+|portalocker/\w+|zc/lockfile/\w+)\.py:"
                    r"(acquire|_acquire|lock|__enter__|wait)"),
         "waits for a lock file",
-        "let one rank take it while the others wait in a barrier, and give the wait a time limit",
+        "take it on one rank while the other ranks wait in a barrier, and add a timeout",
     ),
     (
         "lock",
         re.compile(r"(^|/)(threading|queue|multiprocessing/synchronize|multiprocessing/queues)\.py:"
                    r"(acquire|wait|join|get|put|__enter__|_wait_for_tstate_lock)"),
         "waits for a lock, a queue or a thread of its own",
-        "look at who holds it; a lock that another rank holds while it waits in a collective is never let go",
+        "find the lock holder; a lock held by a rank blocked in a collective is never released (deadlock)",
     ),
     (
         "network",
         re.compile(r"(^|/)(socket|ssl|http/client|urllib3/\w+|requests/\w+|aiohttp/\w+|botocore/\w+|fsspec/\w+)\.py:"),
         "waits for the network",
-        "give the request a time limit, and let one rank load while the others read the copy",
+        "add a timeout to the request, and download on one rank while the others read the copy",
     ),
     (
         "compile",
@@ -93,13 +96,13 @@ _BY_FRAME: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
                    r"torch/_dynamo/(convert_frame|symbolic_convert|output_graph)\.py:|"
                    r"triton/(compiler|backends|runtime/build)"),
         "compiles",
-        "compile before the first collective on all ranks, or raise the time limit of the group",
+        "compile before the first collective on all ranks, or raise the process-group timeout",
     ),
     (
         "checkpoint",
         re.compile(r"torch/(serialization|distributed/checkpoint/)"),
         "writes or reads a checkpoint",
-        "raise the time limit of the group for as long as writing takes, or write in the background",
+        "raise the process-group timeout to cover the write, or write in the background",
     ),
 )  # fmt: skip
 """What the innermost frames say: the first that fits. torch/_dynamo/eval_frame.py is no sign of a compiler at work: it
@@ -118,7 +121,7 @@ _STORE_WORK = re.compile(r"c10d::(\w*Store|detail::TCPClient|TCPClient)\b")
 """Names of torch's C++ in which a rank talks to a store, whatever its variable is called."""
 _KEY = re.compile(r"""\(\s{0,20}\[?\s{0,20}f?(["'])(?P<key>[^"']{1,80})\1""")
 STORE_FIX = Fix(
-    "set the key on the rank that knows it before the others wait for it, and give the wait a time limit",
+    "set the key on the rank that knows it before the other ranks wait for it, and add a timeout",
     code="store.wait([key], timedelta(minutes=5))",
 )
 
@@ -128,10 +131,12 @@ def describe_doing(place: Place) -> Doing:
     stand = place.stand
     if stand.state in STOPPED:
         return Doing("stopped", "is stopped by a signal (SIGSTOP, or a debugger)",
-                     Fix("let it go on", command=f"kill -CONT {stand.pid}"))  # fmt: skip
+                     Fix("resume it", command=f"kill -CONT {stand.pid}"))  # fmt: skip
     if stand.state == "D":
         return Doing("uninterruptible", "is in an uninterruptible wait of the kernel (a disk or a network file system)",
-                     Fix("look at the file system it uses", command=f"cat /proc/{stand.pid}/stack"))  # fmt: skip
+                     Fix((
+                         "check the file system that it uses"
+                     ), command=f"cat /proc/{stand.pid}/stack"))  # fmt: skip
     texts = [f"{frame.file}:{frame.function}" for frame in stand.frames[:DEEP]]
     for rows in (_BY_FRAME[:FIRST], _BY_FRAME):
         for text in texts:
@@ -143,8 +148,8 @@ def describe_doing(place: Place) -> Doing:
         inside = f", in {name_native(native)}," if native is not None else ""
         return Doing(
             "compute",
-            f"computes on one line{inside} and does not come back",
-            Fix("see what it computes", command=f"py-spy dump --native --locals --pid {stand.pid}"),
+            f"computes on one line{inside} and does not return",
+            Fix("find out what it computes", command=f"py-spy dump --native --locals --pid {stand.pid}"),
         )
     return _read_line(place, native)
 
@@ -159,27 +164,34 @@ def _read_line(place: Place, native: NativeFrame | None) -> Doing:
         return store
     if _SLEEP.search(source):
         return Doing(
-            "sleep", "sleeps", Fix("others wait meanwhile: let every rank wait, or wait for the thing itself")
+            "sleep",
+            "sleeps",
+            Fix(
+                "the other ranks are blocked meanwhile: make all ranks sleep, or wait on the actual event "
+                "instead of sleeping"
+            ),
         )
     if _FLOCK.search(source) or any(not lock.held for lock in stand.locks):
         return Doing("filelock", "waits for a lock on a file",
-                     Fix("look at who holds it, and give the wait a time limit"))  # fmt: skip
+                     Fix("find the lock holder, and add a timeout"))  # fmt: skip
     if _READ.search(source):
-        return Doing("read", "reads, and nothing comes",
-                     Fix("look at what it reads from: a pipe without a writer, a dead mount, a server"))  # fmt: skip
+        return Doing("read", "is blocked in a read without data",
+                     Fix(
+                         "check what it reads from: a pipe without a writer, a dead mount, a server"
+                     ))  # fmt: skip
     if _LOCK.search(source):
         return Doing("lock", "waits for a lock, a queue or a thread of its own",
-                     Fix("look at who holds it, and give the wait a time limit"))  # fmt: skip
+                     Fix("find the lock holder, and add a timeout"))  # fmt: skip
     if native is not None:
         return Doing(
             "native",
-            f"stands in {name_native(native)}",
-            Fix(f"look at what {name_native(native)} waits for, and give it a time limit"),
+            f"is blocked in {name_native(native)}",
+            Fix(f"check what {name_native(native)} waits for, and add a timeout"),
         )
     return Doing(
         "native",
-        "does not move",
-        Fix("look at its native stack", command=f"ddpdoctor attach --native {stand.pid}"),
+        "makes no progress",
+        Fix("check its native stack", command=f"ddpdoctor attach --native {stand.pid}"),
     )
 
 

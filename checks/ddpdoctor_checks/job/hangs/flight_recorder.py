@@ -57,7 +57,13 @@ def list_recorded(reading: Reading) -> list[EvidenceItem]:
     items = []
     if told:
         items.append(
-            _item("torch's Flight Recorder told what C++ calls by itself, and which calls are over", told)
+            _item(
+                (
+                    "Flight Recorder shows the collectives issued from C++ (e.g. DDP buckets) and which have "
+                    "completed"
+                ),
+                told,
+            )
         )
     return [*items, *_list_buckets(told)[:MOST_ITEMS], *_list_problems(living)[:MOST_ITEMS]]
 
@@ -81,7 +87,10 @@ def _list_buckets(places: Sequence[Place]) -> list[EvidenceItem]:
     items = []
     for (bucket, more), side in sides.items():
         verb = choose_form(len(side), "waits", "wait")
-        after = f"; {count_of(more, 'call')} after it {choose_form(more, 'is', 'are')} not over either"
+        after = (
+            f"; {count_of(more, 'collective')} after it {choose_form(more, 'has', 'have')} not completed "
+            "either"
+        )
         text = f"{verb} in the reducer's {_name(bucket)} ({bucket.state})"
         items.append(_item(text + (after if more else ""), side))
     return items
@@ -92,7 +101,7 @@ def _list_problems(places: Sequence[Place]) -> list[EvidenceItem]:
     sides: dict[str, list[Place]] = {}
     for place in places:
         recorder = place.stand.recorder
-        why = recorder.problem if recorder is not None else "it was not asked, on another node"
+        why = recorder.problem if recorder is not None else "it was not queried, on another node"
         if why is not None:
             sides.setdefault(why, []).append(place)
-    return [_item(f"torch's Flight Recorder told nothing: {why}", side) for why, side in sides.items()]
+    return [_item(f"no Flight Recorder data: {why}", side) for why, side in sides.items()]

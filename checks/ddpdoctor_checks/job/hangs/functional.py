@@ -45,11 +45,11 @@ def find_apart(reading: Reading, stage: str) -> Finding | None:
     told = join_words((_say(op, first, side) for op, side in ordered), few=MOST_SIDES)
     doubt = "" if odd else "; the evidence does not show which side is wrong"
     if guard is not None:
-        verb = choose_form(len(odd), "comes", "come")
-        doubt = f"; by the test{name_line(guard)} only {name_set(ranks_of(odd))} {verb} there"
+        verb = choose_form(len(odd), "is", "are")
+        doubt = f"; because of the `if`{name_line(guard)} only {name_set(ranks_of(odd))} {verb} there"
     shown = sorted((side for _, side in reversed(ordered)), key=lambda side: side[0] not in odd)
     return Finding(
-        message=f"{capitalise(told)}: to torch these are one call{doubt}.",
+        message=f"{capitalise(told)}: torch pairs these as one collective{doubt}.",
         code="COL002",
         ranks=ranks_of(odd),
         victims=ranks_of(usual) if odd else RankSet(),
@@ -62,7 +62,7 @@ def find_apart(reading: Reading, stage: str) -> Finding | None:
             ),
         ),
         evidence=tuple(what_was_seen(reading)),
-        fix=(Fix("make the same calls in the same order on every rank: both lines are above"),),
+        fix=(Fix("issue the same collectives in the same order on every rank: both lines are above"),),
         details={"proof": False, "stage": stage},
         confidence="medium",
         decisive=True,

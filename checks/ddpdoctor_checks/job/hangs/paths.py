@@ -244,33 +244,37 @@ def describe_sockets(reading: Reading) -> list[str]:
         if each.unread:
             told.append(f"rank {rank} has {format_bytes(each.unread)} of rank {far} that it does not read")
         elif each.unacknowledged:
-            again = f", sent again {count_of(each.repeats, 'time')}" if each.repeats else ""
+            again = f", retransmitted {count_of(each.repeats, 'time')}" if each.repeats else ""
             told.append(
-                f"rank {rank} has {format_bytes(each.unacknowledged)} for rank {far} that are not confirmed{again}"
+                f"rank {rank} has {format_bytes(each.unacknowledged)} for rank {far} that are "
+                f"unacknowledged{again}"
             )
     if told:
         return [*told[:4], *([f"and {len(told) - 4} more such connections"] if len(told) > 4 else []), *notes]
     if not pairs:
         return [
             *notes,
-            "the ranks have no TCP connections to each other: what else carries their data is not seen",
+            (
+                "no TCP connections between the ranks; RDMA/NVLink/shared-memory traffic is not visible to "
+                "ddpdoctor"
+            ),
         ]
     ranks = {rank for _, rank, _ in pairs}
     idle = f"nothing is in flight on the {count_of(len(pairs), 'connection')} between ranks"
     if any(each.left_out for each in networks):
-        idle += " that were kept"
+        idle += " that were saved"
     if len(ranks) < len(reading.places):
         idle += f" (of {count_of(len(ranks), 'rank')})"
-    return [f"{idle}: the library or a rank holds it, and not the network", *notes]
+    return [f"{idle}: the library or a rank is blocked, not the network", *notes]
 
 
 def describe_route(route: Route, far: str) -> str:
     """Return what is stuck on the way to a host, for a sentence."""
     stuck = max(route.stuck, key=lambda each: (each.rank is not None, each.repeats), default=None)
     if stuck is None:
-        return f"nothing has passed between {route.host} and {far} for {route.silent_s or 0:.0f} s"
+        return f"no data has passed between {route.host} and {far} for {route.silent_s or 0:.0f} s"
     who = f"rank {stuck.rank}" if stuck.rank is not None else "the agent"
     return (
-        f"{who} on {route.host} has sent the same of {format_bytes(stuck.unacknowledged)} to {far} "
-        f"{count_of(stuck.repeats + 1, 'time')}, and none of it was confirmed"
+        f"{who} on {route.host} has sent the same {format_bytes(stuck.unacknowledged)} to {far} "
+        f"{count_of(stuck.repeats + 1, 'time')}, and none of it was acknowledged"
     )

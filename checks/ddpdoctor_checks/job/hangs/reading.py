@@ -96,7 +96,7 @@ def last_look(evidence: Evidence) -> Standstill:
     """
     look = last_looks([look for look in evidence.standstills if not look.asked])
     if look is None:
-        raise NotApplicable("the job was not seen to stand still")
+        raise NotApplicable("no hang was observed")
     return restore_given_up(look, evidence)
 
 
@@ -326,10 +326,10 @@ def name_call(call: Call | None) -> str:
     if call is None:
         return "a call"
     if call.op == BACKWARD:
-        return "the backward of DistributedDataParallel"
+        return "the backward pass of DistributedDataParallel"
     if call.op == FORWARD:
         number = f" #{call.ordinal}" if call.ordinal else ""
-        return f"the forward{number} of DistributedDataParallel, which waits for all ranks"
+        return f"the forward pass{number} of DistributedDataParallel, which waits for all ranks"
     if call.op == WRAP:
         return "DistributedDataParallel(…)"
     if call.op == INIT:

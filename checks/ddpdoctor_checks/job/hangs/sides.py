@@ -82,7 +82,10 @@ def count_forwards(places: Sequence[Place]) -> list[EvidenceItem]:
     if len(counts) < 2:
         return []
     told = join_words(
-        f"{name_set(RankSet(ranks))} ran {count_of(count, 'forward')} of the wrapped model"
+        (
+            f"{name_set(RankSet(ranks))} ran {count_of(count, 'forward pass', 'forward passes')} of the "
+            "wrapped model"
+        )
         for count, ranks in sorted(counts.items())
     )
     return [EvidenceItem("count", told)]
@@ -112,14 +115,14 @@ def say_place(place: Place, *, bare: bool = False) -> str:
         )
     if place.kind == "outside":
         return f"{name}is elsewhere{name_line(place.line)}"
-    return f"{name}waits in {name_call(place.call)}{name_line(place.line)}"
+    return f"{name}is blocked in {name_call(place.call)}{name_line(place.line)}"
 
 
 def _say_asked(place: Place) -> str:
     """Return what a rank waits for that it asked for on another line."""
     asked = user_line(place.call.frames) if place.call is not None else None
     same = asked is None or (place.line is not None and spot_of(asked) == spot_of(place.line))
-    return f"{name_call(place.call)}" if same else f"{name_call(place.call)}, asked for{name_line(asked)},"
+    return f"{name_call(place.call)}" if same else f"{name_call(place.call)}, issued{name_line(asked)},"
 
 
 def say_gone(gone: Sequence[Place]) -> str:
@@ -131,14 +134,14 @@ def say_gone(gone: Sequence[Place]) -> str:
         return f"{name} was killed by signal {stand.signal}"
     if stand.exit_frames:
         code = f" with status {stand.exit_code}" if stand.exit_code else ""
-        return f"{name} has left the program{code}{line}"
+        return f"{name} has exited{code}{line}"
     if stand.exit_code:
         return f"{name} has ended with exit code {stand.exit_code}"
     last = stand.recent[-1] if stand.recent else None
     after = f" after {name_call(last)}{name_line(user_line(last.frames))}" if last is not None else ""
     if not stand.ended and stand.exit_code is None:
         return f"{name} is gone{after}"
-    return f"{name} has come to the end of the script{after}"
+    return f"{name} has reached the end of the script{after}"
 
 
 def say_sides(places: Sequence[Place], *, bare: bool = False, first: bool = False) -> str:

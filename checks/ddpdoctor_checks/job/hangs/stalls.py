@@ -65,9 +65,9 @@ def find_stall(reading: Reading, stage: str) -> Finding | None:
     begun = all(place.call is not None for place in still)  # stopped inside of it
     how = choose_form(len(ranks), "is not in it", "are not in it")
     if begun:
-        how = choose_form(len(ranks), "holds them", "hold them")
+        how = choose_form(len(ranks), "blocks them", "block them")
     elif main[0].call is not None and main[0].call.op != BACKWARD:
-        how = "never called it"
+        how = "never issued it"
     where_they_wait = f"{verb} in {name_wait(main)}{name_line(first)}"
     message = f"{capitalise(waiting)} {where_they_wait}; {name} {how}: {told}."
     return Finding(
@@ -121,7 +121,7 @@ def _say_standing(side: Sequence[Place], *, only: bool) -> str:
     one = len(side) == 1
     name = ("it" if one else "they") if only else name_set(ranks_of(side))
     spent = min((each.stand.still_s for each in side if each.stand.still_s is not None), default=None)
-    there = "outside of every collective"
+    there = "outside of any collective"
     if line is not None:
         at = f"{line.file}:{line.line}"
         there = f"in {line.function} ({at})" if line.function != "<module>" else f"at {at}"
@@ -130,7 +130,7 @@ def _say_standing(side: Sequence[Place], *, only: bool) -> str:
     if worker is not None and doing.kind in WITH_CHILDREN:
         child, frame = worker
         inside = (
-            f", of which one stands in {frame.function} ({frame.file}:{frame.line})"
+            f", one of which is in {frame.function} ({frame.file}:{frame.line})"
             if child.role == "loader-worker"
             else f" (pid {child.pid})"
         )
@@ -197,7 +197,7 @@ def _children(children: Sequence[ChildStand]) -> list[EvidenceItem]:
     items = []
     for child in children[:4]:
         line = user_line(child.frames)
-        at = f" stands{name_line(line)}" if line is not None else ""
-        what = "loader worker" if child.role == "loader-worker" else "child"
+        at = f" is blocked{name_line(line)}" if line is not None else ""
+        what = "DataLoader worker" if child.role == "loader-worker" else "child"
         items.append(EvidenceItem("child", f"{what} {child.pid}{at}, {child.state or 'state unknown'}"))
     return items

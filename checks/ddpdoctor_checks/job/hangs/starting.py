@@ -57,8 +57,10 @@ def find_starting(reading: Reading, stage: str, seen: Sequence[EvidenceItem] | N
     ]
     sure = "high" if stage == "confirmed" else "medium"
     return Finding(
-        message=f"{capitalise(join_words(told, few=MOST_SIDES))}{absent}. Nothing has moved for {age}, and no rank "
-        "waits in a collective.",
+        message=(
+            f"{capitalise(join_words(told, few=MOST_SIDES))}{absent}. No progress for {age}, and no rank is "
+            "blocked in a collective."
+        ),
         code="COL009",
         ranks=ranks_of(blamed),
         where=tuple(where),

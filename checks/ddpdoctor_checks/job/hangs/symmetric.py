@@ -50,13 +50,13 @@ def find_symmetric(reading: Reading, stage: str) -> Finding | None:
     if together:
         name = f"{name_wait(living)}{name_line(living[0].line)}"
         message = (
-            f"All {len(living)} ranks have been blocked in {name} for {age} after the same number of collectives: no "
-            "rank diverged, and no data moves between them."
+            f"All {len(living)} ranks have been blocked in {name} for {age} after the same number of "
+            "collectives; no rank diverged and no data is moving between them."
         )
     else:
         told = join_words((_say_waiting(side) for side in sides), few=MOST_SIDES)
         why = _why(living, numbered)
-        message = f"{capitalise(told)}. Nothing has moved for {age}, and {why}: no rank can be named."
+        message = f"{capitalise(told)}. No progress for {age}, and {why}: no rank can be named."
     return Finding(
         message=message,
         code="COL005",
@@ -99,7 +99,7 @@ def _why(living: Sequence[Place], numbered: bool) -> str:
     if any(place.stand.threads > 1 or place.stand.beside for place in living):
         return "several threads of a rank issue collectives, whose order is not known"
     if any(place.stand.raised for place in living):
-        return "calls raised before, so the sequence numbers no longer match"
+        return "some collectives raised before, so the sequence numbers no longer match"
     return "the sequence numbers do not show which rank skipped one"
 
 
@@ -111,19 +111,24 @@ def advise_library(reading: Reading, pid: int) -> tuple[Fix, ...]:
         pid: of a rank.
     """
     if reading.hosts > 1:
-        return (Fix("examine the network between the nodes", command="ddpdoctor check --nproc 2"),)
-    return (Fix("look where the library waits below the call", command=f"ddpdoctor attach --native {pid}"),)
+        return (Fix("test the network between the nodes", command="ddpdoctor check --nproc 2"),)
+    return (
+        Fix("check where the library is blocked below the call", command=f"ddpdoctor attach --native {pid}"),
+    )
 
 
 def _advise(reading: Reading, living: Sequence[Place]) -> tuple[Fix, ...]:
     library = advise_library(reading, living[0].stand.pid)
     if reading.hosts > 1:
-        slow = Fix("a call on very much data takes long on a slow link: compare with what check measures")
+        slow = Fix(
+            "a large collective can be slow on a slow link; compare with the bandwidth measured by "
+            "`ddpdoctor check`"
+        )
         return (*library, slow)
     return (
         *library,
         Fix(
-            "let torch compare the calls of all ranks before it issues them",
+            "let torch compare the collectives of all ranks before it issues them",
             command="ddpdoctor run --debug detail …",
         ),
     )

@@ -17,12 +17,12 @@ EXPLAINED = ("COL002", "COL008")
 """What an unequal number of batches can look like."""
 EVEN = (
     Fix(
-        "let every rank have the same number of batches",
+        "give every rank the same number of batches",
         code="sampler = DistributedSampler(dataset, drop_last=True)\n"
         "loader = DataLoader(dataset, batch_size, sampler=sampler, drop_last=True)",
     ),
     Fix(
-        "or let those that have more go on without the others",
+        "or use the Join context manager for uneven inputs",
         code="with Join([model]):\n    for batch in loader:\n        …",
     ),
 )
@@ -58,12 +58,14 @@ def explain_by_batches(found: Finding, reading: Reading) -> Finding:
     return replace(
         found,
         code="DAT003",
-        message=f"The loader at {line.file}:{line.line} gives {told}, so the ranks leave the loop at different times. "
-        f"{found.message}",
+        message=(
+            f"The DataLoader at {line.file}:{line.line} has {told}, so the ranks leave the loop at "
+            f"different times. {found.message}"
+        ),
         ranks=short,
         victims=usual,
         where=(place, *others),
-        evidence=(*found.evidence, EvidenceItem("loader", f"length of the loader: {told}")),
+        evidence=(*found.evidence, EvidenceItem("loader", f"length of the DataLoader: {told}")),
         fix=EVEN,
         details={**found.details, "batches": list_batches(counts)},
     )

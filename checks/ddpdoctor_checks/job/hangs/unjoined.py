@@ -11,7 +11,6 @@ from ddpdoctor_checks.common.places import in_frame
 from ddpdoctor_checks.common.wording import (
     capitalise,
     choose_form,
-    count_of,
     format_age,
     join_words,
     name_set,
@@ -73,7 +72,7 @@ def find_sizes(reading: Reading, stage: str) -> Finding | None:
     return _make(
         reading,
         "ENV003",
-        f"The ranks wait in init_process_group for worlds of different size: {told}.",
+        f"The ranks are blocked in init_process_group with different world sizes: {told}.",
         blamed,
         stage,
         (_OWN, Fix("start all nodes with the same --nnodes and --nproc-per-node")),
@@ -83,13 +82,13 @@ def find_sizes(reading: Reading, stage: str) -> Finding | None:
 
 def _tell_larger(reading: Reading, living: Sequence[Place], asked: int, stage: str) -> Finding:
     """The script asks for a larger world than the launcher has started."""
-    who = f"{choose_form(len(living), 'Rank 0 waits', f'All {len(living)} ranks wait')}"
+    who = f"{choose_form(len(living), 'Rank 0 is blocked', f'All {len(living)} ranks are blocked')}"
     if len(living) == 2:
-        who = "Both ranks wait"
+        who = "Both ranks are blocked"
     message = (
-        f"{who} in init_process_group{name_line(living[0].line)} for a world of {count_of(asked, 'rank')}, but the "
-        f"launcher started {len(living)}: {name_set(reading.unseen)} {choose_form(len(reading.unseen), 'was', 'were')} "
-        "never started."
+        f"{who} in init_process_group{name_line(living[0].line)} with a world size of {asked}, but the "
+        f"launcher started {len(living)}: {name_set(reading.unseen)} "
+        f"{choose_form(len(reading.unseen), 'was', 'were')} never started."
     )
     return _make(
         reading,
@@ -111,8 +110,8 @@ def _tell_missing(reading: Reading, living: Sequence[Place], stage: str) -> Find
     age = format_age(reading.look.still_s)
     message = (
         f"{capitalise(name_set(ranks_of(living)))} {choose_form(len(living), 'has', 'have')} been in "
-        f"init_process_group{name_line(living[0].line)} for {age}, waiting for a world of "
-        f"{count_of(reading.world_size, 'rank')}: no process of {name_set(missing)} was seen."
+        f"init_process_group{name_line(living[0].line)} for {age}, waiting for a world size of "
+        f"{reading.world_size}: no process of {name_set(missing)} was seen."
     )
     made = _make(
         reading,
@@ -121,8 +120,8 @@ def _tell_missing(reading: Reading, living: Sequence[Place], stage: str) -> Find
         living,
         stage,
         (
-            Fix("see whether these ranks were started, on which host, and what they do there"),
-            Fix("where the script counts the ranks itself, let the launcher do so", code=_OWN.code),
+            Fix("check whether these ranks were started, on which host, and what they do there"),
+            Fix("if the script sets the world size itself, let the launcher set it", code=_OWN.code),
         ),
         {"missing": list(missing)[:64]},
         sure="medium",

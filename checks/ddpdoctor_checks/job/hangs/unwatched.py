@@ -99,10 +99,11 @@ def find_busy(reading: Reading) -> Finding | None:
         waited,
         (
             Fix(
-                "where one rank is meant to work while the others wait (evaluation, checkpointing) nothing is wrong"
+                "if one rank is meant to work while the others wait (evaluation, checkpointing), "
+                "nothing is wrong"
             ),
             Fix(
-                "else look whether its line changes, and at the loop that it is in",
+                "otherwise check whether its line changes, and the loop that it is in",
                 command="ddpdoctor attach --watch 10",
             ),
         ),
@@ -140,13 +141,13 @@ def say_side(side: Sequence[Place], hosts: Mapping[int, str] | None = None) -> s
     if first.kind == "gone":
         return f"{name} {choose_form(len(side), 'is', 'are')} gone"
     if first.kind == "outside":
-        stands = choose_form(len(side), "stands", "stand")
+        stands = choose_form(len(side), "has", "have")
         if not first.stand.frames:
             if first.stand.native:
-                return f"{name} {stands} outside of Python"
-            return f"where {name} {stands} could not be read"
+                return f"{name} {stands} been outside of Python"
+            return f"the stack of {name} could not be read"
         line = first.line or first.stand.frames[0]
-        return f"{name} {stands} in {line.function} ({line.file}:{line.line})"
+        return f"{name} {stands} been in {line.function} ({line.file}:{line.line})"
     return (
         f"{name} {choose_form(len(side), 'waits', 'wait')} in {name_call(first.call)}{name_line(first.line)}"
     )
@@ -161,7 +162,7 @@ def describe_standing(reading: Reading) -> str:
     notes = list(dict.fromkeys(place.stand.note for place in places if place.stand.note))
     more = [] if reading.look.given else [f"nothing has moved for {format_age(still)}"]
     if reading.look.stage == "brief":
-        more[0] += ", which is too short to name anybody"
+        more[0] += ", which is too short to name a rank"
     if reading.unseen and reading.look.given:
         more.append(f"there is no stack of {name_set(reading.unseen)}")
     elif reading.unseen:
@@ -169,7 +170,9 @@ def describe_standing(reading: Reading) -> str:
     elif not notes and reading.look.stage != "brief":
         waits = any(place.waits for place in places)
         more.append(
-            "who holds them is not to be seen" if waits else "no rank stands in a call of torch.distributed"
+            ("the rank that blocks them is not visible")
+            if waits
+            else "no rank is in a call of torch.distributed"
         )
     return "; ".join([text, *more, *notes[:1]])
 
@@ -198,7 +201,7 @@ def _find_outside(
     if (
         reading.look.given and doing.kind == "native" and not outside[0].stand.native
     ):  # one stack alone does not tell that nothing moved
-        does, fix = "", Fix("look what that line waits for, and give it a time limit")
+        does, fix = "", Fix("check what that line waits for, and add a timeout")
     return _make(
         reading,
         f"{capitalise(told)}{spent}{does}.",
@@ -214,7 +217,7 @@ def _find_outside(
 def _find_gone(reading: Reading, waiting: Sequence[Place], gone: Sequence[Place], waited: float) -> Finding:
     sides = part_sides(waiting)
     told = capitalise(join_words((say_side(side) for side in sides), few=MOST_SIDES))
-    there = choose_form(len(gone), "there is no process of it", "there are no processes of them")
+    there = choose_form(len(gone), "it has no process", "they have no processes")
     return _make(
         reading,
         f"{told}; {name_set(ranks_of(gone))} {choose_form(len(gone), 'is', 'are')} gone: {there} on this host.",
@@ -224,7 +227,7 @@ def _find_gone(reading: Reading, waiting: Sequence[Place], gone: Sequence[Place]
         waited,
         (
             Fix(
-                "look at how it ended in its log; all ranks have to leave the loop together",
+                "check its log for how it ended; all ranks must leave the loop together",
                 code="stop = torch.tensor([int(done)], device=device)\ndist.all_reduce(stop, op=dist.ReduceOp.MAX)",
             ),
         ),
@@ -242,21 +245,24 @@ def _find_sides(reading: Reading, sides: Sequence[Sequence[Place]], waited: floa
     odd = [place for side in sides[1:] for place in side] if len(sides[0]) > len(sides[1]) else []
     told = capitalise(join_words((say_side(side) for side in sides), few=MOST_SIDES))
     doubt = (
-        "none of them comes to the other's call" if odd else "the evidence does not show which side is wrong"
+        ("none of them reaches the other's collective")
+        if odd
+        else "the evidence does not show which side is wrong"
     )
     return _make(
         reading,
-        f"{told}: all of them wait, and {doubt}.",
+        f"{told}: all of them are blocked, and {doubt}.",
         code,
         odd or [place for side in sides for place in side],
         (),  # without the numbers of calls nothing shows that the larger side is right
         waited,
         (
             Fix(
-                "every rank has to make the same calls in the same order: look at what decides between these lines"
+                "every rank must issue the same collectives in the same order: check what decides "
+                "between these lines"
             ),
             Fix(
-                "with numbers of calls, and so with proof, where the job is started by ddpdoctor",
+                "start the job under ddpdoctor to get sequence numbers, which prove a deadlock",
                 command="ddpdoctor run --nproc N train.py",
             ),
         ),
@@ -279,7 +285,7 @@ def _find_together(reading: Reading, waiting: Sequence[Place], waited: float) ->
         (
             *advise_library(reading, first.stand.pid),
             Fix(
-                "a call on very much data takes long on a slow link; look again",
+                "a large collective can be slow on a slow link; sample again",
                 command="ddpdoctor attach --watch 30",
             ),
         ),
@@ -349,9 +355,9 @@ def _what_was_seen(reading: Reading, culprits: Sequence[Place]) -> list[Evidence
         text += ", do not change"
     watched = [place.stand.watched for place in living]
     if not any(watched):
-        text += "; there are no numbers of calls, for the job was not started by ddpdoctor run"
+        text += "; there are no sequence numbers, because the job was not started by ddpdoctor run"
     elif not all(watched):
-        text += "; of some there are no numbers of calls"
+        text += "; some have no sequence numbers"
     seen = [EvidenceItem("stack", text)]
     for place in [place for place in culprits if place.kind != "gone"][:MOST_SIDES]:
         stand = place.stand

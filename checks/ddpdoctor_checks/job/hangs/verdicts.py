@@ -86,9 +86,9 @@ def judge_points(reading: Reading, points: Sequence[Place]) -> Deadlock:
         Fix("or post both at once", code="for work in dist.batch_isend_irecv(ops):\n    work.wait()"),
     ]
     if not others:
-        both = f"{told}: each waits for the other's side, and nobody is left to make it"
+        both = f"{told}: each waits for the other's counterpart, and no rank is left to issue it"
         return Deadlock("COL011", f"{both}.", ranks_of(points), RankSet(), [points], fix=fix)
-    message = f"{told}, but {say_sides(others)}: the other side of it is never made."
+    message = f"{told}, but {say_sides(others)}: its counterpart is never issued."
     return Deadlock(
         "COL011",
         message,
@@ -119,8 +119,8 @@ def _count_points(reading: Reading, points: Sequence[Place]) -> list[EvidenceIte
         items.append(
             EvidenceItem(
                 "count",
-                f"rank {place.rank} has begun {count_of(call.ordinal, mine)} {side} rank "
-                f"{call.peer}, and rank {call.peer} {count_of(made, theirs)} {back} it",
+                f"rank {place.rank} has issued {count_of(call.ordinal, mine)} {side} rank {call.peer}, and "
+                f"rank {call.peer} {count_of(made, theirs)} {back} it",
             )
         )
     return items
@@ -132,23 +132,26 @@ def judge_gone(main: Sequence[Place], gone: Sequence[Place]) -> Deadlock:
     failed = [place for place in gone if _has_failed(place.stand)]
     how = say_gone(gone)
     one = len(ranks) == 1
-    message = f"{name_ranks(main)} {say_wait(main)}; {how}: {'it' if one else 'they'} will never come."
+    message = f"{name_ranks(main)} {say_wait(main)}; {how}: {'it' if one else 'they'} will never arrive."
     fix = [
         Fix(
-            "all ranks have to leave the loop together: let them agree on it",
+            "all ranks must leave the loop together: decide collectively",
             code="stop = torch.tensor([int(done)], device=device)\ndist.all_reduce(stop, op=dist.ReduceOp.MAX)\n"
             "if stop.item():\n    break",
         ),
         Fix(
-            "where a rank runs out of data earlier, give all the same number of batches, or let the others go on",
+            (
+                "if a rank runs out of data earlier, give all ranks the same number of batches, or use the "
+                "Join context manager"
+            ),
             code="sampler = DistributedSampler(dataset, drop_last=True)   # or: with Join([model]): …",
         ),
     ]
     if op_of(main[0]) in (INIT, WRAP, *MAKERS):
         fix = [
             Fix(
-                "every rank has to come here, also one that has nothing to do: let it take part with nothing, or let "
-                "all decide alike",
+                "every rank must reach this call, even with no work: let it participate with an empty "
+                "input, or make the decision collectively",
                 code="files = names[rank::world_size]   # may be empty\ndist.init_process_group(backend)",
             )
         ]
@@ -192,14 +195,14 @@ def judge_makers(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
     )
     return Deadlock(
         "COL006",
-        f"{made}; {told}: every rank has to make the same groups, of the same ranks and in the same order.",
+        f"{made}; {told}: every rank must create the same groups, with the same ranks and in the same order.",
         culprits,
         ranks_of(places).minus(culprits),
         sides,
         blamed=len(odd),
         fix=[
             Fix(
-                "call it on all ranks of the job, with the same ranks, outside of any test of the rank",
+                "call it on all ranks of the job, with the same ranks, outside of any rank-dependent `if`",
                 code=f"{line.source}   # on every rank" if line is not None and line.source else None,
             ),
         ],
@@ -225,15 +228,15 @@ def judge_mismatch(main: Sequence[Place], others: Sequence[Place]) -> Deadlock:
     doubt = "; the evidence does not show which side is wrong" if tied else ""
     return Deadlock(
         "COL003",
-        f"At call #{call.ordinal}{group} {told}{doubt}.",
+        f"At collective #{call.ordinal}{group} {told}{doubt}.",
         culprits,
         RankSet(once).minus(culprits),
         sides,
         blamed=len(odd),
         fix=[
             Fix(
-                "the same calls, in the same order, with the same shapes and types on every rank; sort what is "
-                "iterated over",
+                "issue the same collectives, in the same order, with the same shapes and dtypes on every "
+                "rank; sort what is iterated over",
                 code="for name in sorted(metrics):\n    dist.all_reduce(metrics[name])",
             ),
         ],
@@ -264,17 +267,22 @@ def judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
     told = say_sides([place for side in (rest or sides) for place in side])
     if rest:
         first = rest[0][0].call
-        never = "never called it" if first is not None and first.op != BACKWARD else "is not in it"
+        never = "never issued it" if first is not None and first.op != BACKWARD else "is not in it"
         where = say_sides(culprits, bare=True)
         message = f"{capitalise(told)}; {name_set(ranks_of(culprits))} {never}: {where}."
         if loop is not None:
             left = f"{choose_form(len(culprits), 'has', 'have')} left the loop ({loop.file}:{loop.line})"
             message = f"{capitalise(told)}; {name_set(ranks_of(culprits))} {left}: {where}."
         if guard is not None and not _covers(guard, rest):
-            message = f"{say_sides(culprits, first=True)}, which the others never call; they wait elsewhere: {told}."
+            message = (
+                f"{say_sides(culprits, first=True)}, which the others never issue; they are blocked "
+                f"elsewhere: {told}."
+            )
     else:
         none = (
-            "neither comes to the other's call" if len(sides) == 2 else "none of them comes to another's call"
+            ("neither reaches the other's collective")
+            if len(sides) == 2
+            else "none of them reaches another's collective"
         )
         message = f"{capitalise(told)}: {none}; the evidence does not show which side is wrong."
     return Deadlock(
@@ -356,7 +364,7 @@ def _advise(culprits: Sequence[Place], guard: Frame | None, rest: Sequence[Place
     if op in (FORWARD, BACKWARD) and guard is not None:
         return [
             Fix(
-                "evaluate the bare model on one rank: it takes part in no collective",
+                "evaluate the bare model on one rank: it issues no collective",
                 code="model.module.eval()\nwith torch.no_grad():\n    loss = criterion(model.module(x), y)",
             ),
             Fix("or evaluate on every rank"),
@@ -365,7 +373,7 @@ def _advise(culprits: Sequence[Place], guard: Frame | None, rest: Sequence[Place
         source = f"{line.source}   # on every rank" if line is not None and line.source else None
         return [
             Fix(
-                f"take the call out of the test ({guard.file}:{guard.line}), so that every rank makes it",
+                f"move the call out of the `if` at {guard.file}:{guard.line} so every rank reaches it",
                 code=source,
             )
         ]
@@ -373,12 +381,15 @@ def _advise(culprits: Sequence[Place], guard: Frame | None, rest: Sequence[Place
     if len({count for count in counts.values() if count is not None}) > 1:
         return [
             Fix(
-                "give every rank the same number of batches, or let those that have more go on without the others",
+                (
+                    "give every rank the same number of batches, or use the Join context manager for uneven "
+                    "inputs"
+                ),
                 code="sampler = DistributedSampler(dataset, drop_last=True)   # or: with Join([model]): …",
             ),
             Fix(
-                "a loop that one rank leaves on a value of its own has to be left by all",
+                "all ranks must leave the loop together: decide collectively",
                 code="stop = torch.tensor([int(done)], device=device)\ndist.all_reduce(stop, op=dist.ReduceOp.MAX)",
             ),
         ]
-    return [Fix("make the same calls in the same order on every rank: both lines are above")]
+    return [Fix("issue the same collectives in the same order on every rank: both lines are above")]

@@ -230,8 +230,8 @@ def what_was_seen(reading: Reading) -> list[EvidenceItem]:
     seen = [
         EvidenceItem(
             "ring",
-            f"the calls of {count_of(len(reading.places), 'rank')}, and their stacks taken twice "
-            f"{look.interval_s:.1f} s apart; nothing had moved for {still}",
+            f"collective history of {count_of(len(reading.places), 'rank')} and two stack samples "
+            f"{look.interval_s:.1f} s apart; no progress for {still}",
         )
     ]
     seen += list_recorded(reading)

@@ -24,15 +24,16 @@ MOST_ROWS = 32
 MOST_CALLERS = 2
 
 SORTED = Fix(
-    "make the calls in one order on every rank: sort what is iterated over",
+    "issue the collectives in one order on every rank: sort what is iterated over",
     code="for name in sorted(metrics):\n    dist.all_reduce(metrics[name])",
 )
-SAME = Fix("call the same collectives in the same order with the same shapes and types on every rank")
+SAME = Fix("issue the same collectives in the same order with the same shapes and dtypes on every rank")
 OUTSIDE = Fix(
-    "take the call out of tests on the rank or on local values, so that every rank makes it or none"
+    "move the call out of branches that depend on the rank or on local values, so that every rank "
+    "reaches it or none"
 )
 UNEVEN = Fix(
-    "where a rank has fewer batches, give all the same number, or let the others go on",
+    "if a rank has fewer batches, give all ranks the same number, or use the Join context manager",
     code="with Join([model]):\n    for batch in loader:\n        ...",
 )
 
@@ -74,8 +75,8 @@ def tell_early(matching: Matching, difference: Difference, early: RankSet) -> To
     told = tell(matching, difference)
     waits = _say_waiting(matching, difference)
     told.code, told.ranks, told.victims, told.confidence = "COL008", early, difference.waiting, "high"
-    told.message = f"{capitalise(name_set(early))} left the program while {waits}."
-    told.fix = (Fix("let all ranks leave the loop together: agree on it with an all_reduce"), UNEVEN)
+    told.message = f"{capitalise(name_set(early))} exited while {waits}."
+    told.fix = (Fix("let all ranks leave the loop together: decide collectively with an all_reduce"), UNEVEN)
     told.where = _places(matching, difference, early)
     return told
 
@@ -112,21 +113,24 @@ def _say_waiting(matching: Matching, difference: Difference) -> str:
 
 def _say_last(matching: Matching, side: Side) -> str:
     if side.last is None:
-        return "made no call on the group at all"
+        return "issued no collective on the group at all"
     call = name_call(matching.log.calls[side.last], side.last_number)
-    return f"{choose_form(len(side.ranks), 'its', 'their')} last call was {call}{name_site(side.site)}"
+    return f"{choose_form(len(side.ranks), 'its', 'their')} last collective was {call}{name_site(side.site)}"
 
 
 def _tell_missing(matching: Matching, difference: Difference) -> tuple[str, str, tuple[Fix, ...]]:
     late = _sides(difference, called=False)
     never = join_words(
-        f"{name_set(side.ranks)} had not called it: {_say_last(matching, side)}" for side in late[:MOST_SIDES]
+        f"{name_set(side.ranks)} had not issued it: {_say_last(matching, side)}" for side in late[:MOST_SIDES]
     )
     message = f"{capitalise(_say_waiting(matching, difference))}; {never}"
     elsewhere = waiting_elsewhere(matching, difference)
     if elsewhere:
         told = join_words(
-            f"{name_set(ranks)} {choose_form(len(ranks), 'waits', 'wait')} in a call of group {name}"
+            (
+                f"{name_set(ranks)} {choose_form(len(ranks), 'is', 'are')} blocked in a collective of group "
+                f"{name}"
+            )
             for name, ranks in elsewhere.items()
         )
         message += f"; meanwhile {told}"
@@ -158,22 +162,22 @@ def _say_calls(matching: Matching, difference: Difference) -> str:
         verb = choose_form(len(side.ranks), "calls", "call")
         parts.append(f"{name_set(side.ranks)} {verb} {describe_call(call)}{name_site(side.site)}")
     more = len(difference.sides) - MOST_SIDES
-    return join_words([*parts, f"{more} others other calls"] if more > 0 else parts)
+    return join_words([*parts, f"{more} others issue other collectives"] if more > 0 else parts)
 
 
 def _tell_mismatch(matching: Matching, difference: Difference) -> tuple[str, str, tuple[Fix, ...]]:
     doubt = "" if difference.culprits else "; the evidence does not show which side is wrong"
-    at = f"At call #{difference.number}{difference.group.title}"
+    at = f"At collective #{difference.number}{difference.group.title}"
     return "COL003", f"{at} {_say_calls(matching, difference)}{doubt}.", (SAME, SORTED)
 
 
 _ORIGINS = {
-    "forward": " by the forward of DistributedDataParallel",
-    "backward": " in backward",
+    "forward": " by the forward pass of DistributedDataParallel",
+    "backward": " in the backward pass",
     "wrap": " by the constructor of DistributedDataParallel",
 }
 BARE = Fix(
-    "evaluate the bare model on one rank: it takes part in no collective",
+    "evaluate the bare model on one rank: it issues no collective",
     code="model.module.eval()\nwith torch.no_grad():\n    loss = criterion(model.module(x), y)",
 )
 
@@ -189,7 +193,7 @@ def _tell_apart(matching: Matching, difference: Difference) -> tuple[str, str, t
     here = f"{name_set(usual.ranks)} {choose_form(len(usual.ranks), 'is', 'are')} in"
     there = f"{choose_form(len(odd.ranks), 'it is', 'they are')} in {_say_place(matching, difference, odd)}"
     message = f"{capitalise(here)} {_say_place(matching, difference, usual)}; {name_set(odd.ranks)} "
-    message += f"never called it: {there}"
+    message += f"never issued it: {there}"
     if not difference.culprits:
         message += "; the evidence does not show which side is wrong"
     alone = len(odd.ranks) == 1 and matching.essences.origin((odd.call or 0,)) == "forward"
@@ -202,13 +206,16 @@ def _tell_shift(matching: Matching, difference: Difference) -> tuple[str, str, t
     if difference.kind == "skipped":
         call = matching.log.calls[usual.call or 0]
         left = f"{name_call(call, difference.number)}{difference.group.title}{name_site(usual.site)}"
-        message = f"{capitalise(who)} left out {left}, which {name_set(usual.ranks)} made"
+        message = f"{capitalise(who)} skipped {left}, which {name_set(usual.ranks)} issued"
     else:
         call = matching.log.calls[odd.call or 0]
         more = f"{name_call(call, difference.number)}{difference.group.title}{name_site(odd.site)}"
         verb = choose_form(len(odd.ranks), "makes", "make")
-        message = f"{capitalise(who)} {verb} one more call, {more}, which {name_set(usual.ranks)} never make"
-    return "COL002", f"{message}: from there on all calls are out of step.", (OUTSIDE, UNEVEN)
+        message = (
+            f"{capitalise(who)} {verb} one extra collective, {more}, which {name_set(usual.ranks)} never "
+            "issue"
+        )
+    return "COL002", f"{message}: from there on all collectives are out of step.", (OUTSIDE, UNEVEN)
 
 
 def _tell_swap(matching: Matching, difference: Difference) -> tuple[str, str, tuple[Fix, ...]]:
@@ -221,7 +228,7 @@ def _tell_swap(matching: Matching, difference: Difference) -> tuple[str, str, tu
     doubt = "" if difference.culprits else "; the evidence does not show which order is wrong"
     what = f"{describe_call(call)} #{difference.number}{difference.group.title}"
     mixed = f"into {what} {join_words(parts)}{doubt}: their values were mixed, silently"
-    message = f"Two calls have changed places: {mixed}."
+    message = f"Two collectives have changed places: {mixed}."
     return "COL004", message, (SORTED,)
 
 
@@ -232,10 +239,11 @@ def _tell_absent(matching: Matching, difference: Difference) -> tuple[str, str, 
         "COL005",
         message,
         (
-            Fix(f"look at the log and the stack of {who}: it died, or stood where no dump could be written"),
             Fix(
-                "run it again and let ddpdoctor watch: it sees every rank", "ddpdoctor run --nproc N train.py"
+                f"check the log and the stack of {who}: it died, or was blocked where no dump could be "
+                "written"
             ),
+            Fix("rerun it under ddpdoctor, which sees every rank", "ddpdoctor run --nproc N train.py"),
         ),
     )
 
@@ -248,13 +256,18 @@ def _tell_unstarted(matching: Matching, difference: Difference) -> tuple[str, st
     )
     who, verb = name_set(difference.waiting), choose_form(len(difference.waiting), "runs", "run")
     asked = choose_form(
-        len(late), "has asked for it, but its device has", "have asked for it, but their devices have"
+        len(late), "has enqueued it, but its device has", "have enqueued it, but their devices have"
     )
-    busy = f"{name_set(late)} {asked} not come to it: earlier work is still busy there"
+    busy = f"{name_set(late)} {asked} not reached it: earlier work is still running there"
     return "COL005", f"{capitalise(who)} {verb} {where}; {busy}.", (
-        Fix(f"look what the device of {name_set(late)} does: a kernel that does not end, a slow or faulty device",
+        Fix((
+            f"check what the device of {name_set(late)} does: a kernel that does not end, a slow or faulty "
+            "device"
+        ),
             "nvidia-smi"),
-        Fix("take stacks of the rank, and dumps again, to see whether it moves", "py-spy dump --pid PID"),
+        Fix((
+            "sample stacks of the rank, and dump again, to see whether it makes progress"
+        ), "py-spy dump --pid PID"),
     )  # fmt: skip
 
 
@@ -265,11 +278,14 @@ def _tell_together(matching: Matching, difference: Difference) -> tuple[str, str
         "All ranks" if len(side.ranks) == len(difference.group.members) else capitalise(name_set(side.ranks))
     )
     where = f"{name_call(call, difference.number)}{difference.group.title}{name_site(side.site)}"
-    message = f"{who} wait in {where}, and all calls before it agree: the network or the library, not a rank."
+    message = (
+        f"{who} are blocked in {where}, and all collectives before it match: the network or the library, "
+        "not a rank."
+    )
     if call.op not in MEETING and call.root is None:
         message = (
-            f"{who} wait in {where}, and all calls before it agree: the network, the library, or ranks that take "
-            "different roots, which the recorder does not keep."
+            f"{who} are blocked in {where}, and all collectives before it match: the network, the library, "
+            "or ranks that use different roots, which the recorder does not keep."
         )
     return (
         "COL005",
@@ -277,7 +293,7 @@ def _tell_together(matching: Matching, difference: Difference) -> tuple[str, str
         (
             Fix("test the network between the hosts", "ddpdoctor check --nproc N --nnodes N …"),
             Fix(
-                "with NCCL, let it say what it waits for",
+                "with NCCL, enable its logs",
                 "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET torchrun … train.py",
             ),
         ),
@@ -333,7 +349,9 @@ def _seen(matching: Matching, difference: Difference) -> list[EvidenceItem]:
         seen.append(EvidenceItem("recorder", "left no dump", difference.group.absent))
     if matching.stale:
         seen.append(
-            EvidenceItem("recorder", "dumped before the others, and say nothing of the end", matching.stale)
+            EvidenceItem(
+                "recorder", "dumped before the others, and contain nothing about the end", matching.stale
+            )
         )
     if not any(call.stack >= 0 for call in log.calls):
         seen.append(EvidenceItem("recorder", "JSON dumps have no call sites: the pickled ones have"))

@@ -29,9 +29,9 @@ MOMENTARY = ("missing", "absent", "unstarted", "together")
 """Differences that are none a moment later where the job gets on; of the others no time makes calls fit."""
 
 
-AGAIN = Fix("where it does hang, make the dumps then")
+AGAIN = Fix("if it does hang, write the dumps then")
 LATER = Fix(
-    "add what tells whether it hung: the log of the job, or dumps that were made some minutes later",
+    "add evidence of whether it hung: the log of the job, or dumps written some minutes later",
     "ddpdoctor analyze DUMPS LATER_DUMPS train.log",
 )
 SURENESS = ("low", "medium", "high")
@@ -64,7 +64,7 @@ def weaken(told: Told, moment: Moment) -> Told:
         told.where = tuple(replace(place, role="condition") for place in told.where)
     else:
         told.severity = "warning"
-        told.message = f"{sentence.removesuffix('.')}; whether that was a hang nothing tells."
+        told.message = f"{sentence.removesuffix('.')}; there is no evidence of whether that was a hang."
     told.fix = (AGAIN,) if moment.stage == "passing" else (LATER, *told.fix)
     return told
 
@@ -80,7 +80,7 @@ def judge_moment(matching: Matching, difference: Difference, ends: Diagnosis | N
     if difference.kind not in MOMENTARY:
         return Moment("hung")
     if ends is not None and ended_well(ends, difference.waiting) == difference.waiting:
-        return Moment("passing", f"{name_set(difference.waiting)} went on, and ended well")
+        return Moment("passing", f"{name_set(difference.waiting)} continued and exited cleanly")
     if ends is not None and ends.failures and not interrupted_by_user(ends):
         return Moment("hung")
     log = matching.log
@@ -125,7 +125,7 @@ def _compare_dumps(difference: Difference, rows: Mapping[int, RankCalls]) -> Mom
     if not known or len(known) < len(still) or min(known) < HUNG_S * 1e9:
         return None
     who, age = name_set(RankSet(held)), format_age(min(known) / 1e9)
-    return Moment("hung", f"{who} called nothing between two dumps {age} apart")
+    return Moment("hung", f"{who} issued nothing between two dumps {age} apart")
 
 
 def _compare_files(
@@ -141,7 +141,7 @@ def _compare_files(
         limit = log.calls[row.calls[place]].timeout_ms
         if limit and row.rank in ages and limit / 1e3 - EARLY_S <= ages[row.rank] <= limit / 1e3 + LATE_S:
             told = f"the dump of rank {row.rank} was written {format_age(ages[row.rank])} after its call"
-            return Moment("hung", f"{told}, whose time limit is {format_age(limit / 1e3)}")
+            return Moment("hung", f"{told}, whose timeout is {format_age(limit / 1000.0)}")
     longest = max(ages.values(), default=-1.0)
     if len(ages) == len(waiting) and min(ages.values(), default=-1.0) >= 0 and longest < PASSING_S:
         return Moment("passing", f"the dumps were written {longest:.1f} s after the call at the latest")
@@ -161,7 +161,7 @@ def _find_older(
     dumps = choose_form(len(difference.behind), "the dump", "the dumps")
     verb = choose_form(len(difference.behind), "was", "were")
     who = name_set(difference.behind)
-    return Moment("passing", f"{dumps} of {who} {verb} written before the others made the call")
+    return Moment("passing", f"{dumps} of {who} {verb} written before the others issued the collective")
 
 
 def _find_failed(log: CallLog, waiting: Iterable[tuple[RankCalls, int]]) -> Moment | None:
@@ -171,7 +171,7 @@ def _find_failed(log: CallLog, waiting: Iterable[tuple[RankCalls, int]]) -> Mome
         for row, place in waiting
         if row.states[place] & RETIRED and log.calls[row.calls[place]].op in MEETING
     )
-    return Moment("hung", f"the call failed on {name_set(failed)}") if failed else None
+    return Moment("hung", f"the collective failed on {name_set(failed)}") if failed else None
 
 
 def _compare_calls(log: CallLog, begun: Mapping[int, int]) -> Moment | None:
@@ -182,4 +182,4 @@ def _compare_calls(log: CallLog, begun: Mapping[int, int]) -> Moment | None:
     spent = (last - min(begun.values())) / 1e9
     if spent < HUNG_S:
         return None
-    return Moment("hung", f"other calls were made up to {format_age(spent)} later")
+    return Moment("hung", f"other collectives were issued up to {format_age(spent)} later")

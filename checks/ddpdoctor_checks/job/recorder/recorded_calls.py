@@ -29,11 +29,11 @@ def _judge(evidence: Evidence) -> Told | None:
     """
     recorded = [log for log in evidence.calls if not is_ring(log)]
     if not recorded:
-        raise NotApplicable("no calls were recorded")
+        raise NotApplicable("no collectives were recorded")
     if evidence.standstills:
-        raise NotApplicable("the ranks themselves were looked at")
+        raise NotApplicable("the ranks themselves were sampled")
     if max(len(log.ranks) for log in recorded) < 2:
-        raise CannotLook("the calls of one rank alone tell nothing")
+        raise CannotLook("the collectives of a single rank cannot be compared")
     found = first_difference(evidence)
     if found is None:
         return None
@@ -90,7 +90,7 @@ def find_groups_differ(evidence: Evidence) -> Iterable[Finding]:
         for name, versions in conflicting_groups(matching.log).items():
             ordered = sorted(versions.items(), key=lambda item: -len(item[1]))
             told = join_words(
-                f"{name_set(who)} made it of {name_set(members)}" for members, who in ordered[:MOST_LISTS]
+                f"{name_set(who)} created it of {name_set(members)}" for members, who in ordered[:MOST_LISTS]
             )
             counts = [len(who) for _, who in ordered]
             odd = RankSet().union(*(who for _, who in ordered[1:])) if counts[0] > counts[1] else RankSet()
@@ -99,8 +99,10 @@ def find_groups_differ(evidence: Evidence) -> Iterable[Finding]:
                 ranks=odd,
                 victims=ordered[0][1] if odd else RankSet(),
                 evidence=tuple(EvidenceItem("recorder", f"members {members}", who) for members, who in ordered[:8]),
-                fix=(Fix("call new_group on every rank, with the same ranks in the same order, outside of any test of "
-                         "the rank"),),
+                fix=(Fix(
+                    "call new_group on every rank, with the same ranks in the same order, outside of any "
+                    "rank-dependent `if`"
+                ),),
                 details={"group": name, "members": [[str(m), str(who)] for m, who in ordered[:64]]},
                 confidence="high" if odd else "medium",
                 role="consequence" if follows else "cause",

@@ -22,7 +22,7 @@ def find_order_in_job(evidence: Evidence) -> Iterable[Finding]:
     """Ranks of a watched job made two calls in another order, by what each wrote down before it made them."""
     logs = [log for log in evidence.calls if is_ring(log)]
     if not logs:
-        raise NotApplicable("the calls of ranks were not compared")
+        raise NotApplicable("the collectives of ranks were not compared")
     for log in logs:
         essences = Essences(log)
         groups = read_groups(log)
@@ -35,7 +35,7 @@ def find_order_in_job(evidence: Evidence) -> Iterable[Finding]:
         raise CannotLook(lost)
     world = max(log.world or 0 for log in logs)
     if any(len(log.ranks) < (log.world or world) for log in logs):
-        raise CannotLook("calls were compared among the ranks of each node only, not over nodes")
+        raise CannotLook("collectives were compared among the ranks of each node only, not across nodes")
 
 
 def _tell(evidence: Evidence, matching: Matching, found: Difference) -> Finding:
@@ -51,7 +51,9 @@ def _tell(evidence: Evidence, matching: Matching, found: Difference) -> Finding:
         where.append(in_frame(side.site, side.ranks, role))
         place = f"{side.site.file}:{side.site.line}"
         seen.append(
-            EvidenceItem("calls", f"call #{found.number}: {describe_call(call)} from {place}", side.ranks)
+            EvidenceItem(
+                "calls", f"collective #{found.number}: {describe_call(call)} from {place}", side.ranks
+            )
         )
     return Finding(
         message=told.message,

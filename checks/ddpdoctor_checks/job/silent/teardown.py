@@ -14,7 +14,7 @@ from ddpdoctor_checks.common.wording import capitalise, choose_form, name_set
 from ddpdoctor_checks.job.silent.well_ended import ended_well, find_ranks, job_ended_well, ranks_of
 
 EVERYWHERE = Fix(
-    "destroy it on every rank, in a finally that is around all of the program",
+    "destroy it on every rank, in a finally block around the whole program",
     code="dist.init_process_group()\ntry:\n    main()\nfinally:\n    dist.destroy_process_group()",
 )
 MOST_LINES = 4
@@ -25,9 +25,9 @@ def find_teardown(evidence: Evidence) -> Iterable[Finding]:
     """The process group is destroyed on some ranks only, or, with NCCL, on none."""
     ranks = [each for each in find_ranks(evidence) if _last(each, "init") is not None]
     if not ranks:
-        raise NotApplicable("no rank made a process group")
+        raise NotApplicable("no rank created a process group")
     if not job_ended_well(evidence) or not all(ended_well(each, evidence) for each in ranks):
-        raise NotApplicable("a job that did not end well is torn down as it comes")
+        raise NotApplicable("a job that failed has no orderly teardown")
     left = [each for each in ranks if not _is_destroyed(each)]
     if not left:
         return
@@ -38,7 +38,9 @@ def find_teardown(evidence: Evidence) -> Iterable[Finding]:
         yield Finding(
             message="No rank calls destroy_process_group before the program ends.",
             ranks=everybody,
-            evidence=(EvidenceItem("milestone", "made a process group and never destroyed it", everybody),),
+            evidence=(
+                EvidenceItem("milestone", "created a process group and never destroyed it", everybody),
+            ),
             fix=(EVERYWHERE,),
             details={"kind": "never"},
             severity="info",
@@ -72,7 +74,7 @@ def _tell_some(left: list[ProcessRecord], done: list[ProcessRecord]) -> Finding:
         ranks=never,
         where=tuple(where),
         evidence=(
-            EvidenceItem("milestone", "made a process group and never destroyed it", never),
+            EvidenceItem("milestone", "created a process group and never destroyed it", never),
             EvidenceItem("milestone", "destroyed the process group", others),
         ),
         fix=(EVERYWHERE,),

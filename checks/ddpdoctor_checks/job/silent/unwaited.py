@@ -22,9 +22,9 @@ MISSED = ("COL005", "COL008")
 """Codes of jobs in which ranks waited for others that did not come."""
 _RISKS = {
     "isend": "the message may never leave, and the tensor may change before it does",
-    "irecv": "the tensor may be read before the message has come",
+    "irecv": "the tensor may be read before the message has arrived",
 }
-_RISK = "its result may be used before it is there"
+_RISK = "its result may be used before it is complete"
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ def find_unwaited(evidence: Evidence) -> Iterable[Finding]:
     blind = [each.rank for each in ranks if any(work.blind for work in each.unwaited)]
     lines = _read_lines(each for each in ranks if each.rank not in blind)
     if blind and not lines:
-        raise CannotLook("the program takes Work.wait from its class: what it waits for cannot be seen")
+        raise CannotLook("the program replaces Work.wait: its waits are not visible")
     missed = find_missed(evidence)
     ordered = sorted(lines, key=lambda line: (-_count_lost(line.most), line.most.first))
     for line in ordered[:MOST_LINES]:
@@ -110,7 +110,7 @@ def _tell(line: _Line, missed: RankSet, lines: int) -> Finding:
     if harmed:
         leave = choose_form(len(ranks), "leaves", "leave")
         rest = (
-            f"and {leave} the program without having waited for it{times}; {name_set(harmed)} waited in vain"
+            f"and {leave} without having waited for it{times}; {name_set(harmed)} waited until it timed out"
         )
     else:
         wait = choose_form(len(ranks), "waits", "wait")
@@ -137,20 +137,23 @@ def _tell(line: _Line, missed: RankSet, lines: int) -> Finding:
 
 def _describe(work: UnwaitedWork) -> str:
     parts = [
-        f"{work.dropped:,} thrown away" if work.dropped else "",
-        f"{work.kept:,} held to the end" if work.kept else "",
+        f"{work.dropped:,} dropped" if work.dropped else "",
+        f"{work.kept:,} held until exit" if work.kept else "",
     ]
     calls = f"call {work.first:,}" if work.first == work.last else f"calls {work.first:,} to {work.last:,}"
     lost = " and ".join(part for part in parts if part)
-    return f"of {count_of(work.begun, 'Work', 'Works')} {lost} without having been asked ({calls})"
+    return f"of {count_of(work.begun, 'Work object')} {lost} without having been used ({calls})"
 
 
 def _fixes(line: _Line) -> tuple[Fix, ...]:
     call = f"dist.{line.op}(tensor, peer)" if line.op in _RISKS else f"dist.{line.op}(tensor, async_op=True)"
     wait = Fix(
-        "keep the Work, and wait for it before the tensor is used or changed and before the process ends",
+        (
+            "keep the Work object, and wait for it before the tensor is used or modified and before the "
+            "process exits"
+        ),
         code=f"work = {call}\n…\nwork.wait()",
     )
     if line.op in _RISKS:
-        return (wait, Fix(f"or use the call that waits by itself: dist.{line.op[1:]}"))
-    return (wait, Fix("or leave async_op out: the call then waits by itself"))
+        return (wait, Fix(f"or use the blocking call: dist.{line.op[1:]}"))
+    return (wait, Fix("or drop async_op=True: the call is then blocking"))

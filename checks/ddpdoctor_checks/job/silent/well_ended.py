@@ -20,7 +20,7 @@ def find_ranks(evidence: Evidence) -> list[ProcessRecord]:
     if not ranks:
         raise NotApplicable("no rank was watched")
     if len({each.rank for each in ranks}) < len(ranks):
-        raise NotApplicable("several jobs ran beside each other")
+        raise NotApplicable("several jobs ran at the same time")
     return sorted(ranks, key=lambda each: each.rank or 0)
 
 

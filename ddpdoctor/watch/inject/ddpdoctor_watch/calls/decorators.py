@@ -36,7 +36,8 @@ def install(module: ModuleType) -> None:
         make = _make_decorator(module, original, sources, tools) if original is not None else None
         if make is None:
             journal.trouble(
-                "calls", f"torch.distributed.c10d_logger.{name} is of another form: its calls are not seen"
+                "calls",
+                f"torch.distributed.c10d_logger.{name} has an unexpected form: its calls are not visible",
             )
             continue
         replace(module, name, make)
@@ -210,7 +211,9 @@ def watch_undecorated(module: ModuleType) -> None:
         if func is not None and hasattr(func, "__code__"):
             specs[func.__code__] = read_spec(func)
     if real is None or not specs:
-        journal.trouble("calls", "torch.distributed has no _rank_not_in_group: isend and irecv are not seen")
+        journal.trouble(
+            "calls", "torch.distributed has no _rank_not_in_group: isend and irecv are not visible"
+        )
         return
     frame_of = sys._getframe
     find = specs.get

@@ -99,7 +99,9 @@ def install(module: ModuleType) -> None:
     global _work_type, _batch
     kind = getattr(module, "Work", None)
     if not isinstance(kind, type) or "wait" not in vars(kind):
-        journal.trouble("works", "torch.distributed has no Work.wait: work that nobody waits for is not seen")
+        journal.trouble(
+            "works", "torch.distributed has no Work.wait: work that is never waited for is not visible"
+        )
         return
     for name in ASKING:
         real = vars(kind).get(name)

@@ -258,7 +258,7 @@ def _write(event: str, fields: Mapping[str, object]) -> int:
         if count == limit + 1 and event != "trouble":
             write(
                 "trouble",
-                {"where": "journal", "text": f"more than {limit} events {event}: the rest is not kept"},
+                {"where": "journal", "text": f"more than {limit} events {event}: the rest is dropped"},
             )
         return 0
     try:
@@ -281,7 +281,7 @@ def cut(text: str) -> str:
     left_out = len(text) - HEAD - TAIL
     if left_out <= 0:
         return text
-    return f"{text[:HEAD]}\n[{left_out} characters left out]\n{text[-TAIL:]}"
+    return f"{text[:HEAD]}\n[{left_out} characters omitted]\n{text[-TAIL:]}"
 
 
 def trouble(where: str, error: object) -> None:

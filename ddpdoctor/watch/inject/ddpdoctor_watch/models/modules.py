@@ -62,7 +62,7 @@ def open_window(number: int) -> None:
             _state.owners[id(module)] = number
     if not running.listen(_note_module):
         _state.wanted.clear()
-        budget.abstain("modules can no longer be seen to run")
+        budget.abstain("module calls can no longer be observed")
 
 
 def is_open() -> bool:
@@ -142,7 +142,7 @@ def leave_compiled() -> None:
 
 
 def _leave() -> None:
-    budget.abstain("torch.compile: modules are not looked at")
+    budget.abstain("torch.compile: modules are not sampled")
     for number in list(_state.wanted):
         close_window(number)
 

@@ -44,18 +44,18 @@ def explain_unreadable(tensor: Any) -> str | None:
     if tensor.layout is not torch.strided:
         return f"its layout is {tensor.layout}"
     if tensor.is_quantized:
-        return "it is quantised"
+        return "it is quantized"
     if tensor.device.type not in ("cpu", "cuda", "xpu", "hpu"):
         return f"it is on device {tensor.device.type}"
     if tensor.is_nested or torch._is_functional_tensor(tensor):
-        return "it holds other tensors"
+        return "it contains other tensors"
     if (
         tensor.is_conj()
         or tensor.is_neg()
         or tensor._is_zerotensor()
         or tensor.element_size() not in _INTEGERS
     ):
-        return f"its type is {tensor.dtype}"
+        return f"its dtype is {tensor.dtype}"
     return None
 
 
@@ -68,7 +68,7 @@ def explain_busy() -> str | None:
         return "torch.jit traces the step"
     if cuda_used():
         if profiled():  # before what follows, which a profiler of the device would see
-            return "a profiler records what the device computes"
+            return "a profiler records the device's work"
         if captures():
             return "a CUDA graph is being recorded"
     if compiles():

@@ -27,7 +27,7 @@ ELEMENTS = 1 << 24
 """Of one call, up to which what it gathered is kept until the backward."""
 NODES = 400
 """Of a backward's graph that are looked at, from the loss on."""
-UNSAID = "gathered tensors: this torch does not say which saved tensors a hook of the program has packed"
+UNSAID = "gathered tensors: this torch does not expose which saved tensors a hook of the program has packed"
 _FRAMES = 8
 _RAW, _SAVED = "_raw_saved_", "_saved_"
 

@@ -166,7 +166,7 @@ def finish() -> bool:
         return False
     _state.finished = True
     if not _state.known and "torch._dynamo.convert_frame" in sys.modules:
-        budget.abstain("no step of an optimizer was seen: those that torch.compile has compiled are not")
+        budget.abstain("no optimizer step was seen; steps compiled by torch.compile are not visible")
     return True
 
 
@@ -207,7 +207,7 @@ def _meet(optimizer: Any) -> Optimizer | None:
         if entry.ref() is None:
             del _state.known[key]
     if _state.count >= OPTIMIZERS:
-        budget.abstain(f"more than {OPTIMIZERS} optimizers: the others are not looked at")
+        budget.abstain(f"more than {OPTIMIZERS} optimizers: the others are not sampled")
         return None
     budget.begin()
     _state.count += 1
@@ -243,7 +243,8 @@ def _take_before(entry: Optimizer, optimizer: Any, frame: FrameType) -> None:
         budget.abstain(busy)
     if busy is None and step > _FREE and not budget.affordable():
         busy = (
-            f"looks had taken more than {budget.SHARE:.0%} of the time: later steps were looked at less often"
+            f"sampling had taken more than {budget.SHARE:.0%} of the time: later steps were sampled "
+            "less often"
         )
         budget.abstain(busy)
     if busy is not None:
