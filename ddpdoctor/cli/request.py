@@ -94,7 +94,7 @@ def _choose_stages(given: dict[str, Any]) -> tuple[str, ...]:
     if "only" in given and "skip" in given:
         raise UsageError(
             ("use only one of --only and --skip"),
-            hint="--only selects the stages to run, --skip those to leave out",
+            hint="--only selects the stages to run, --skip the stages to omit",
         )
     chosen = given.get("only", STAGES)
     stages = tuple(stage for stage in STAGES if stage in chosen and stage not in given.get("skip", ()))

@@ -1,4 +1,4 @@
-"""Evidence: what was seen, per rank or per node, before anybody has judged it.
+"""Evidence: what was seen, per rank or per node, before any check has run.
 
 Plain frozen dataclasses; they import nothing above them. `Evidence` is the whole, its field names are the
 *evidence kinds* that a check names in ``needs``.

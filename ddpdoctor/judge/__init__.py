@@ -1,4 +1,4 @@
-"""Judging: the check registry, running checks over evidence, and ordering what they found."""
+"""The verdict: the check registry, running checks over evidence, and ordering what they found."""
 
 from ddpdoctor.judge.catalogue import CodePage
 from ddpdoctor.judge.finding import EvidenceItem, Finding, Fix, Where

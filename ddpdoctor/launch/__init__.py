@@ -1,1 +1,1 @@
-"""The tiny world: torch's elastic agent on a preloaded forkserver, run in bounded stages."""
+"""The test job of `check`: torch's elastic agent on a preloaded forkserver, run in bounded stages."""

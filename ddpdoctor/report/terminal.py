@@ -370,7 +370,7 @@ def _is_worth_telling(row: CheckRow, report: Report) -> bool:
         return True
     if row.status == "skipped" or (report.command == "attach" and row.id == PROGRESS):
         return False
-    return report.command in ("check", "attach") or report.verdict.code is None
+    return report.command == "attach" or report.verdict.code is None
 
 
 def _put_suppressed(paper: Paper, report: Report, *, verbose: bool) -> None:

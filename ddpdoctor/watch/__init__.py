@@ -1,1 +1,1 @@
-"""Watching the user's job: starting it, looking at it from beside, reading what its processes wrote."""
+"""Watching the user's job: starting it, sampling it from outside, reading what its processes recorded."""

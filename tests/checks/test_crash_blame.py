@@ -201,7 +201,7 @@ def test_job_that_was_told_to_stop_is_told_so() -> None:
     job.says_example(None, "agent-signalled")
     found = cause_of(job)
     assert found.code == "ERR005"
-    assert "no rank had failed before: the launcher was told to stop" in found.message
+    assert "no rank had failed before: the launcher was signaled to stop" in found.message
 
 
 def test_exception_that_a_complaint_was_raised_from_is_a_complaint() -> None:

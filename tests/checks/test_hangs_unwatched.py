@@ -176,7 +176,7 @@ def test_the_reason_says_what_may_be_granted() -> None:
         make(0, (), note="py-spy has no permission to read: sudo"),
         make(1, (), note="py-spy has no permission to read: sudo"),
     )
-    with pytest.raises(CannotLook, match=r"where ranks 0-1 stand could not be read.*sudo"):
+    with pytest.raises(CannotLook, match=r"the stack of ranks 0-1 could not be read.*sudo"):
         list(find_hang(see(*stands)))
 
 

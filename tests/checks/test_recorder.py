@@ -121,7 +121,7 @@ def test_a_forward_of_the_wrapper_on_one_rank_is_none_of_the_others_calls() -> N
 STEP = [("all_reduce", 20), ("all_gather", 21), ("broadcast", 22), ("reduce_scatter", 23)]
 
 
-@pytest.mark.parametrize(("shift", "words"), [(1, "left out"), (-1, "makes one more call")])
+@pytest.mark.parametrize(("shift", "words"), [(1, "skipped"), (-1, "issues one extra collective")])
 def test_a_rank_that_left_a_call_out_or_made_one_more_is_told_so(shift: int, words: str) -> None:
     made = Made(3).together()
     for number in range(4, 14):

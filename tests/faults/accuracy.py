@@ -39,15 +39,15 @@ COLUMNS = (
 )
 HEAD = """# Accuracy
 
-Each case is a script in `tests/faults/cases`, with its ground truth beside it: the code, the ranks at fault, the line
+Each case is a script in `tests/faults/cases`, with its ground truth next to it: the code, the root-cause ranks, the line
 (by a marker in the source), what the finding has to carry (parameter names, a port), the exit code. Healthy ones are
 made to look suspicious. `make accuracy` runs them all under `ddpdoctor run` and writes this page.
 
-*said* is the code of the first finding; *class*, *ranks*, *line* and *content* are judged on that one alone. A false
+*said* is the code of the first finding; *class*, *ranks*, *line* and *content* are evaluated on that one alone. A false
 alarm is any further warning or error whose code the truth does not allow. A dash: the truth says nothing about it.
-*verdict*: seconds for which nothing had moved at the end of the look that the finding is made of, of hangs (`make bench
-ARGS="--only hangs"` measures to the printed line); those that are no proof are given `--stall-after 4 --hang-timeout 8`,
-and count to the end that the latter asks for. *s*: the whole, with the start of the job.
+*verdict*: for hangs, seconds without progress at the end of the snapshot that the finding is based on (`make bench
+ARGS="--only hangs"` measures to the printed line); stalls without a proven deadlock run with `--stall-after 4 --hang-timeout 8`
+and count to the end of the latter. *s*: the whole run, with the start of the job.
 """
 HALVES_HEAD = """\
 Measured on {today}, {cases} cases. Rules were written with those of the cases in view whose name has an even CRC-32 (*seen*), and
@@ -136,7 +136,7 @@ def summarise(scores: Sequence[Score]) -> list[str]:
     if proved:
         soon = sum(each <= PROOF_S for each in proved)
         rows.append(
-            f"proved hangs named within {PROOF_S:.0f} s of the last rank blocking {soon} of {len(proved)} "
+            f"proven deadlocks named within {PROOF_S:.0f} s of the last rank blocking {soon} of {len(proved)} "
             f"(median {proved[len(proved) // 2]:.1f} s, longest {proved[-1]:.1f} s)"
         )
     rows.append(f"right exit code {_count(score.exit for score in scores)}")

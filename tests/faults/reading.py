@@ -21,12 +21,12 @@ from tests.faults.truth import Truth
 ROOT = Path(__file__).resolve().parent.parent.parent
 HEADING = "## As read by `lint`"
 WORDS = """\
-The same scripts, read and not run. *Could be read*: broken cases whose code `lint` looks for; many of them break in a way that does not stand in the source (a
-slow rank, data that differ, a full disk), so this is a floor and no aim. A finding is right where its code is that of the truth, or stands on a marked line and is of
+The same scripts, read and not run. *Could be read*: broken cases whose code `lint` looks for; many of them break in a way that is not visible in the source (a
+slow rank, data that differ, a full disk), so this is a floor, not a goal. A finding is right where its code is that of the truth, or is on a marked line and of
 its family (a call that only some ranks make is COL002 as read, and COL002, COL003 or COL008 as seen, by what the others do). An alarm is any other warning or error.
 
-*Programs*: those of `tests/lint` and of the pages of the codes, wrong and right ones of each code in different styles. A wrong one is found where its finding stands at
-the marked line; a right one is passed where that rule, and in most tests every other, says nothing (`pytest tests/lint -m wrong`, `-m right`). They were written
+*Programs*: those of `tests/lint` and of the pages of the codes, wrong and right ones of each code in different styles. A wrong one is found where its finding is at
+the marked line; a right one passes where that rule, and in most tests every other, reports nothing (`pytest tests/lint -m wrong`, `-m right`). They were written
 with the rules: what these find elsewhere is the table's."""
 
 

@@ -92,7 +92,7 @@ def _compare_ranks(truth: Truth, first: dict[str, Any] | None, notes: list[str])
         notes.append(f"ranks {sorted(named)}, expected {'some of ' * truth.some}{sorted(true)}")
     victims = named & set(truth.victims)
     if victims:
-        notes.append(f"victims {sorted(victims)} named")
+        notes.append(f"affected ranks {sorted(victims)} named")
     cleared = set(first.get("victims", ())) & true if first and not truth.some else set()
     if cleared:
         notes.append(f"{sorted(cleared)} called innocent")

@@ -49,7 +49,7 @@ make matrix ARGS="--only 2.4.1 --only 2.15.0" # the two corners
 make matrix ARGS="--only 2.4 --steps check"   # one step; --again where nothing has changed
 ```
 
-A run that was stopped goes on where it was: results are kept in `tests/matrix/results`, one file for each row, and are used again as long as
+A run that was stopped resumes where it was: results are kept in `tests/matrix/results`, one file for each row, and are used again as long as
 `ddpdoctor/` and `checks/` are the same. No environment outlives its row. The matrix is not part of `make test`, which has to end within
 15 minutes ([ADR 0017](adr/0017-matrix.md)); before a release CI runs the two corners as a job of its own.
 """

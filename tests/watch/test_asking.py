@@ -99,7 +99,7 @@ def test_a_signal_asks_in_a_thread_and_the_path_is_told(
     add_rank(directory)
     reception.take_later()
     wait_for(lambda: len(told) == 2, "a look is taken")
-    assert told[1] == f"looked: {directory.path / 'looks' / 'asked-0001.json'}"
+    assert told[1] == f"snapshot: {directory.path / 'snapshots' / 'asked-0001.json'}"
 
 
 def test_a_look_is_given_up_when_the_job_ends(

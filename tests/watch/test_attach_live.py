@@ -116,13 +116,13 @@ def test_a_live_run_is_looked_at_and_goes_on(tmp_path: Path) -> None:
     try:
         wait_for(lambda: ready(out) or job.poll() is not None, "both ranks are there")
         _, report, err = attach(tmp_path, str(run), "--dump")
-        assert f"snapshot saved in {run}/looks/asked-0001.json; the job is still running" in err
+        assert f"snapshot saved in {run}/snapshots/asked-0001.json; the job is still running" in err
         (look,) = report["evidence"]["standstills"]
         waiting = look["stands"][0]
         assert (waiting["rank"], waiting["call"]["op"], waiting["watched"]) == (0, "all_reduce", True)
         assert waiting["call"]["ordinal"] > 1
         job.send_signal(signal.SIGUSR1)
-        wait_for(lambda: (run / "looks" / "asked-0002.json").exists(), "the signal asks for a look")
+        wait_for(lambda: (run / "snapshots" / "asked-0002.json").exists(), "the signal asks for a look")
         _, report, _ = attach(tmp_path, str(run))
         (look,) = report["evidence"]["standstills"]
         assert all(stand["watched"] for stand in look["stands"])

@@ -22,7 +22,7 @@ from ddpdoctor.watch.readers.records import Shortener
 from ddpdoctor.watch.readers.rings import Row, find_rings
 
 DEEP = b'{"event":"init","wall_ns":1,"rank":' + b"[" * 100_000
-PLACES = ("processes/8-1.jsonl", "processes/7-1.fault", "logs/rank-0.0.7.stderr.log", "looks/0001.json")
+PLACES = ("processes/8-1.jsonl", "processes/7-1.fault", "logs/rank-0.0.7.stderr.log", "snapshots/0001.json")
 
 
 def line(name: str, /, **values: Any) -> bytes:
@@ -31,7 +31,7 @@ def line(name: str, /, **values: Any) -> bytes:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    for name in ("processes", "logs", "looks"):
+    for name in ("processes", "logs", "snapshots"):
         (tmp_path / "run" / name).mkdir(parents=True)
     start = line("start", pid=7, ppid=1, rank=0, world_size=2, role="rank", host="node-a")
     (tmp_path / "run" / "processes" / "7-1.jsonl").write_bytes(start)
@@ -168,7 +168,7 @@ def test_files_that_are_named_as_no_process_is(run: Path, name: str) -> None:
 @pytest.mark.parametrize("rank", [-2, 10**9])
 def test_a_look_with_ranks_that_no_job_has_is_refused(run: Path, rank: int) -> None:
     look = Standstill(Moment(10**18, 5), 1.0, 1.0, (Stand(rank, 7),), 2)
-    (run / "looks" / "0001.json").write_text(json.dumps(encode(look)))
+    (run / "snapshots" / "0001.json").write_text(json.dumps(encode(look)))
     found = collect_run(run)
     assert not found.standstills
     assert any(text.startswith("0001.json could not be read") for text in found.lost)
@@ -228,7 +228,7 @@ def test_a_run_whose_supervisor_was_killed_is_judged_by_its_looks(
         Stand(1, 8, alive=False, exit_code=0, ended=True),
     )
     look = Standstill(Moment(10**18, 5), 30.0, 9.0, stands, 2)
-    (run / "looks" / "0001.json").write_text(json.dumps(encode(look)))
+    (run / "snapshots" / "0001.json").write_text(json.dumps(encode(look)))
     assert main(["analyze", str(run), "--json", "-", "-q"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert report["verdict"]["code"].startswith("COL")

@@ -123,7 +123,7 @@ def test_monitor_asks_at_a_proof_and_keeps_the_answer_with_the_look(
     with server(speak) as address:
         at(address)
         monitor._rule(look(), 10.0, [])
-    assert "Missing communicator data" in (tmp_path / "looks" / "0001.json").read_text()
+    assert "Missing communicator data" in (tmp_path / "snapshots" / "0001.json").read_text()
     assert told
     assert monitor.decided
 

@@ -109,7 +109,7 @@ def test_a_look_that_is_asked_for_has_the_recorders_and_the_job_goes_on(tmp_path
                 timeout=LIMIT_S,
                 check=False,
             )
-            looks = sorted((run / "looks").glob("asked-*.json"))
+            looks = sorted((run / "snapshots").glob("asked-*.json"))
             assert looks, asked.stderr
             stands = json.loads(looks[-1].read_text())["stands"]
             assert all(stand["recorder"]["problem"] is None for stand in stands)

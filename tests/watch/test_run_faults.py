@@ -123,7 +123,7 @@ MOVES = {
     "run directory": "os.rename(run, run + '.was'); os.symlink(other, run)",
     "a link at the report": "os.symlink(os.path.join(other, 'x'), os.path.join(run, 'report.html'))",
     "the logs": "os.rename(os.path.join(run, 'logs'), os.path.join(run, 'l')); os.symlink(other, os.path.join(run, 'logs'))",
-    "a link at a folder of ours": "os.symlink(other, os.path.join(run, 'looks'))",
+    "a link at a folder of ours": "os.symlink(other, os.path.join(run, 'snapshots'))",
 }
 
 

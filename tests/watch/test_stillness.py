@@ -89,7 +89,9 @@ def test_look_at_all_nodes_is_kept_where_another_one_ends_the_job(
     assert monitor.elsewhere == "COL002: rank 3 is wrong"
     assert told == ["ended on another node: COL002: rank 3 is wrong"]
     assert [len(look.stands) for look in judged] == [4]
-    kept = [decode(Standstill, json.loads(path.read_text())) for path in (tmp_path / "looks").glob("0*.json")]
+    kept = [
+        decode(Standstill, json.loads(path.read_text())) for path in (tmp_path / "snapshots").glob("0*.json")
+    ]
     assert [(look.stage, look.stopped, look.joined) for look in kept] == (
         [(stage, True, True)] if stage else []
     )

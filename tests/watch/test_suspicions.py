@@ -74,7 +74,7 @@ def test_a_suspicion_of_nobody_stands_where_all_that_moved_gave_up(tmp_path: Pat
 
 def kept(folder: Path) -> list[tuple[str, float]]:
     """Return stage of each look that was kept, and for how long nothing had moved."""
-    files = sorted((folder / "looks").glob("*.json"))
+    files = sorted((folder / "snapshots").glob("*.json"))
     return [(look["stage"], look["still_s"]) for look in (json.loads(file.read_text()) for file in files)]
 
 

@@ -1,4 +1,4 @@
-"""Checks of a job: why it ended, why it does not get on, what its recorded calls show, what it does wrong in silence.
+"""Checks of a job: why it ended, why it hangs, what its recorded calls show, and silent failures.
 
 Each package builds on those before it: `calls`, `blame`, then `hangs` and `recorder`, `silent`, `ends`.
 """

@@ -21,7 +21,7 @@ from ddpdoctor_checks.training.wrappers import list_wrappers
 FEWEST_LOOKS = 2
 """Steps in which it has to run: one that is called once, or whose optimizer steps later, is no companion."""
 _AFTER = Fix(
-    "copy the model after the wrap, which makes all ranks alike",
+    "copy the model after it is wrapped in DDP, which makes all ranks equal",
     code="model = DistributedDataParallel(model)\nteacher = copy.deepcopy(model.module)",
 )
 _EQUAL = Fix(
@@ -37,7 +37,7 @@ _ALIKE = Fix(
 
 @check("NUM001", family="training", needs=NEEDS, id="training.companions", required=False, commands=JOB)
 def find_companions(evidence: Evidence) -> Iterable[Finding]:
-    """A model that is used in training, but neither wrapped nor optimized, differs over ranks (teacher, EMA)."""
+    """A model that is used in training, but neither wrapped nor optimized, differs across ranks (teacher, EMA)."""
     models: dict[tuple[str, int, int, int], list[CompanionLook]] = {}
     for look in join_companions(evidence.training):
         models.setdefault((look.model, look.number, look.parameters, look.optimizer), []).append(look)
@@ -79,13 +79,13 @@ def _tell(
     norms = join_words(f"{share.norm:.7g} on {name_set(share.ranks)}" for share in shares[:4])
     return Finding(
         message=f"{name}, a model that no optimizer trains (a teacher or a moving average){tell_line(line)}, differs "
-        f"over {name_set(ranks)} {'from the first step on' if at_start else f'since step {first.step}'}: "
-        "DistributedDataParallel makes only the model equal that it wraps, and each rank trains against another one.",
+        f"across {name_set(ranks)} {'from the first step on' if at_start else f'since step {first.step}'}: "
+        "DistributedDataParallel synchronizes only the model that it wraps, so ranks train against different ones.",
         ranks=ranks,
         where=in_line(line, ranks, "culprit"),
         evidence=(
             EvidenceItem("model", f"before step {first.step}: norm of all its parameters is {norms}"),
-            EvidenceItem("model", f"ran in {count_of(len(looks), 'step')} that were looked at up to {looks[-1].step}"),
+            EvidenceItem("model", f"ran in {count_of(len(looks), 'step')} that were sampled up to {looks[-1].step}"),
         ),
         fix=(_AFTER, _EQUAL) if at_start else (_ALIKE, _EQUAL),
         details={"model": first.model, "step": first.step, "at_start": at_start, "copied": copied, "moves": moves},

@@ -58,7 +58,7 @@ def find_roles_wrong(evidence: Evidence) -> Iterable[Finding]:
         ),
         fix=(
             Fix(
-                "average gradients over the ranks that hold the same shard of the model",
+                "average gradients across the ranks that hold the same shard of the model",
                 code='mesh = init_device_mesh("cuda", (dp, tp), mesh_dim_names=("dp", "tp"))\n'
                 'dist.all_reduce(p.grad, op=dist.ReduceOp.AVG, group=mesh["dp"].get_group())',
             ),

@@ -1,4 +1,4 @@
-"""Finding secrets in texts: by their shape, by the name before them, and by the place where they stand.
+"""Finding secrets in strings: by their shape, by the name before them, and by their position.
 
 Each finder takes a text and yields spans. `find_spans` applies them all, also to the text as it reads without escapes
 and line breaks, and gives the places in the text as it is.

@@ -1,4 +1,4 @@
-"""Probes: what each rank of the tiny world runs. They emit evidence and draw no conclusion.
+"""Probes: what each rank of the test job runs. They emit evidence and draw no conclusion.
 
 Importing this package imports torch; the forkserver preloads it. The default process group exists before any
 of them runs, and only `probe_initialisation`, which comes last, ends it.

@@ -61,7 +61,7 @@ def build_schema() -> Json:
         "title": "ddpdoctor report 1.1",
         "description": (
             "Everything that one command of ddpdoctor found out. Absent = does not apply; null = could not "
-            "be told. Readers ignore keys that they do not know."
+            "be determined. Readers ignore keys that they do not know."
         ),
         **_object(_top_level(kinds, measured), optional=("job", "interrupted", "remarks")),
         "$defs": dict(sorted(definitions.items())),
@@ -214,7 +214,7 @@ def _finding_definition() -> Json:
             "role": {"enum": list(ROLES)},
             "state": {"enum": list(STATES)},
             "message": {"type": "string", "minLength": 1},
-            "ranks": {**RANKS, "description": "Culprits, never victims."},
+            "ranks": {**RANKS, "description": "Root-cause ranks, never affected ones."},
             "victims": RANKS,
             "nodes": _list(TEXT),
             "pairs": _list({"type": "array", "items": TEXT, "minItems": 2, "maxItems": 2}),

@@ -1,1 +1,1 @@
-"""Examining a job that runs already: finding its ranks in /proc, and looking at them without touching them."""
+"""Diagnosing a running job: finding its ranks in /proc, and sampling them without touching them."""

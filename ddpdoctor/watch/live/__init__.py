@@ -1,1 +1,1 @@
-"""Looking at a job while it runs: what its ranks do, whether it gets on, and what to say of it."""
+"""Watching a job while it runs: what its ranks do, whether it makes progress, and what to report."""

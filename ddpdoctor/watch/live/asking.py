@@ -128,8 +128,8 @@ class Reception:
             name = f"asked-{self._count:04d}"
             told = self._recorders.tell(seen, rings, name)
             asked = replace(told, asked=True, stage="moving" if moved else "look")
-            write_below(self._directory.kept, f"looks/{name}.json", json.dumps(encode(asked)).encode())
-            return self._directory.path / "looks" / f"{name}.json"
+            write_below(self._directory.kept, f"snapshots/{name}.json", json.dumps(encode(asked)).encode())
+            return self._directory.path / "snapshots" / f"{name}.json"
 
 
 def ask_for_look(run: Path) -> Path:
@@ -165,7 +165,7 @@ def ask_for_look(run: Path) -> Path:
         raise DoctorError(
             f"the run in {run} saved no snapshot: {why or 'no reason given'}", hint=f"ddpdoctor attach {run}"
         )
-    return run / "looks" / name
+    return run / "snapshots" / name
 
 
 def _read_control(run: Path) -> Path:

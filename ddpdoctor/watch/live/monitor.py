@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 from ddpdoctor.evidence.codec import encode
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Standstill
+from ddpdoctor.facts.wire import ENDED
 from ddpdoctor.watch.companions import end_thread
 from ddpdoctor.watch.keeping import write_below
 from ddpdoctor.watch.live.glances import TICK_S, GlanceReader, choose_stall
@@ -155,6 +157,8 @@ class Monitor:
                 if self._shared is not None and self.elsewhere is None:
                     self._exchange.stop(f"{self._ended.code}: {self._ended.headline}")
                     self._stop.wait(STOP_S)
+                with contextlib.suppress(OSError):  # the launcher's stack then says nothing new
+                    write_below(self._run, ENDED, b"")
                 self.ending = self._ended
                 return
 
@@ -369,6 +373,6 @@ class Monitor:
         if self._saved > LOOKS_KEPT and seen.stage not in ("proved", "confirmed"):
             return
         try:
-            write_below(self._run, f"looks/{self._saved:04d}.json", json.dumps(encode(seen)).encode())
+            write_below(self._run, f"snapshots/{self._saved:04d}.json", json.dumps(encode(seen)).encode())
         except OSError as problem:
             self.lost.append(f"a snapshot of the ranks could not be saved: {problem.strerror or problem}")

@@ -64,7 +64,7 @@ class Exchange:
         """Tell that something moves."""
         self._base.clear()
         with contextlib.suppress(OSError):
-            (self._run / "looks" / "still").unlink()
+            (self._run / "snapshots" / "still").unlink()
 
     def join(self, own: Standstill, *, ended: bool = False) -> Standstill | None:
         """Return how all nodes stand, where each of them has been seen not to move since the look of this one.
@@ -139,7 +139,7 @@ class Exchange:
             return None
 
     def _write(self, name: str, text: str) -> None:
-        write_below(self._run, f"looks/{name}", text.encode())
+        write_below(self._run, f"snapshots/{name}", text.encode())
 
     def _read(self, path: Path) -> Told | None:
         try:

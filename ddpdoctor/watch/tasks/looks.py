@@ -60,7 +60,7 @@ class TaskExchange(Exchange):
         return found
 
     def _read_task(self, number: int) -> Told | None:
-        path = self._folder.kept / f"task-{number}" / "looks" / "still"
+        path = self._folder.kept / f"task-{number}" / "snapshots" / "still"
         try:
             state = path.stat()
         except OSError:

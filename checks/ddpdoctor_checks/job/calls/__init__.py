@@ -1,1 +1,1 @@
-"""Recorded calls of torch.distributed, matched over ranks: no checks, but what checks are made of."""
+"""Recorded calls of torch.distributed, matched across ranks: no checks, but what checks are made of."""

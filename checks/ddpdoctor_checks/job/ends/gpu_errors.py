@@ -31,7 +31,7 @@ def _describe_device_error(diagnosis: Diagnosis, group: Group) -> Clause:
     assertions = [t for t in first.view.texts if t.entry == "device-assertion"]
     seen = [EvidenceItem("text", t.text, group.ranks or None) for t in assertions[:1]]
     what = first.groups.get("what", first.words)
-    correct = "fix what this line passes to the kernel: an index, a label, a shape"
+    correct = "correct what this line passes to the kernel: an index, a label, a shape"
     fixes: list[Fix] = []
     if blocking:
         where = f"{blocking} was set, so this is the line"

@@ -87,7 +87,7 @@ def _describe_exception(diagnosis: Diagnosis, group: Group) -> Clause:
             )
         )
     everyone = group.ranks == diagnosis.world
-    where = f"fix {line.file}:{line.line}" if line is not None else "fix what the exception names"
+    where = f"correct {line.file}:{line.line}" if line is not None else "correct what the exception names"
     if everyone and len(diagnosis.world) > 1:
         fixes.append(
             Fix(f"{where}: every rank fails there, so one rank reproduces it", rerun(diagnosis, nproc=1))
@@ -181,7 +181,7 @@ def _describe_not_started(diagnosis: Diagnosis, group: Group) -> Clause:
                      f"python -c 'import {missing}'")]  # fmt: skip
     elif name:
         what = f"the script does not parse: {first.words}{at}"
-        fixes = [Fix("fix the line", f"python -m py_compile {script_words(diagnosis)[0]}")]
+        fixes = [Fix("correct the line", f"python -m py_compile {script_words(diagnosis)[0]}")]
         spot = f" ({first.line.file}:{first.line.line})" if first.line is not None else ""
         return _begin_at(diagnosis, what, fixes, spot)
     else:

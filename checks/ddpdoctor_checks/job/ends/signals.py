@@ -130,7 +130,9 @@ def _describe_kill(diagnosis: Diagnosis, group: Group) -> Clause:
     everyone = len(diagnosis.world) > 1 and group.ranks == diagnosis.world
     if first.level == Level.ENDED or (everyone and details["signal"] == TERM):
         why = (
-            f"sent by {details['sender']}" if first.level != Level.ENDED else "the launcher was told to stop"
+            f"sent by {details['sender']}"
+            if first.level != Level.ENDED
+            else "the launcher was signaled to stop"
         )
         return Clause(
             f"Every rank was ended by {first.words}, and no rank had failed before: {why}.",

@@ -1,4 +1,4 @@
-"""Checks of jobs that do not get on: who waits for whom, and which rank holds them.
+"""Checks of hangs: which ranks wait for which, and which rank blocks them.
 
 Made of looks at all ranks (`ddpdoctor.evidence.standstill`): their open calls, their stacks twice, their processes.
 *Proof* is a rank that can never go on, for it waits for one that is gone or that waits for it; *suspicion* is a rank

@@ -1,4 +1,4 @@
-"""Checks of what a job does wrong without anybody complaining: it may end with exit code 0 all the same."""
+"""Checks of silent failures: no rank raises, and the job may exit 0."""
 
 from ddpdoctor_checks.job.silent.order import find_order_in_job
 from ddpdoctor_checks.job.silent.teardown import find_teardown

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     Hook = Callable[[type[BaseException], Any, TracebackType | None], object]
-    from ddpdoctor.facts import events
+    from ddpdoctor.facts import events, wire
+else:
+    from .. import wire
 
 _hooks: dict[int, Hook] = {}
+_SIGNALED = "torch.distributed.elastic.multiprocessing.api.SignalException"
 
 
 def install() -> None:
@@ -65,9 +68,23 @@ def _wrap_excepthook(hook: Hook) -> Hook:
                 {"kind": "uncaught", "type": getattr(kind, "__name__", ""), "message": "", "frames": []},
             )
             journal.trouble("excepthook", error)
-        return hook(kind, value, traceback)
+        return None if _is_told(kind, value) else hook(kind, value, traceback)
 
     return excepthook
+
+
+def _is_told(kind: type[BaseException], value: object) -> bool:
+    """Print one line in place of the elastic agent's own stack, where the signal that it raises for is ddpdoctor's."""
+    try:
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        if name != _SIGNALED or not os.path.exists(
+            os.path.join(os.environ["DDPDOCTOR_RUN"], *wire.ENDED.split("/"))
+        ):
+            return False
+        sys.stderr.write(f"{name}: {value} (ddpdoctor stopped the hung job)\n")
+    except Exception:
+        return False
+    return True
 
 
 def _is_fatal(value: BaseException) -> bool:

@@ -1,1 +1,1 @@
-"""What the elastic agents of several nodes tell each other."""
+"""What the elastic agents of several nodes exchange."""

@@ -1,9 +1,9 @@
 """How nodes on which nothing moves tell the head where their ranks stand, while the job still lives.
 
-The supervisor of each node writes ``looks/still`` below its run directory as long as nothing moves there, and takes it
-away when something does. Its agent passes it on through the store: the head's agent puts what others wrote into
-``nodes/still-<node>``. What a supervisor says when it ends the job (``looks/stop``) comes into ``nodes/stop`` of all
-others on which nothing moves. While there is no such file, nothing is asked of the store.
+The supervisor of each node writes ``snapshots/still`` below its run directory as long as nothing moves there, and
+removes it when something does. Its agent passes it on through the store: the head's agent puts what others wrote into
+``nodes/still-<node>``. What a supervisor says when it ends the job (``snapshots/stop``) comes into ``nodes/stop`` of
+all others on which nothing moves. While there is no such file, nothing is asked of the store.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Stillness:
 
     def _pass_stop(self) -> None:
         """Tell the others that the job is ended here, or hear it."""
-        path = os.path.join(self._run, "looks", "stop")
+        path = os.path.join(self._run, "snapshots", "stop")
         if os.path.exists(path):
             self._stopped = True
             with open(path, "rb") as file:
@@ -130,7 +130,7 @@ class Stillness:
 
     def _mark(self) -> object:
         try:
-            found = os.stat(os.path.join(self._run, "looks", "still"))
+            found = os.stat(os.path.join(self._run, "snapshots", "still"))
         except OSError:
             return None
         return found.st_mtime_ns, found.st_size, found.st_ino
@@ -141,7 +141,7 @@ class Stillness:
         import zlib
 
         try:
-            with open(os.path.join(self._run, "looks", "still"), "rb") as file:
+            with open(os.path.join(self._run, "snapshots", "still"), "rb") as file:
                 data = zlib.compress(file.read(16 * LARGEST), 6)
         except OSError:
             return "-"

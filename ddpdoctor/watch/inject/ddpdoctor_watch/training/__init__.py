@@ -1,1 +1,1 @@
-"""What a rank writes down of its training: steps, backwards, batches, times, and how it uses its wrapper."""
+"""What a rank records of its training: steps, backward passes, batches, times, and how it uses its wrapper."""
