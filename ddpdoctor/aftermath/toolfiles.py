@@ -131,7 +131,7 @@ def _tell_diag(test: str, gpu: str, status: str) -> str:
     if "fabric" in test.lower():
         return f"fabric not ready: {test} : {status}"
     if test.lower() in SOFTWARE and "remap" not in test.lower():
-        return f"node setup: {test} : {status}"
+        return f"the node's set-up: {test} : {status}"
     return f"GPU {gpu or '?'}: failed its diagnosis: {test} : {status}"
 
 
@@ -197,4 +197,4 @@ def _read_ras(text: str) -> Iterator[Told]:
                 if isinstance(status, dict) and (status.get("considered_dead") or status.get("unresponsive")):
                     host = str(each.get("host", ""))[:64]
                     who = f"process {each.get('pid')} on node {host}"
-                    yield 1, f"rank {each.get('rank')} of NCCL's RAS does not respond: {who}"
+                    yield 1, f"rank {each.get('rank')} of NCCL's RAS does not answer: {who}"

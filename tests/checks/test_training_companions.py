@@ -41,7 +41,7 @@ def test_a_copy_that_differs_from_the_start_was_made_before_the_wrap() -> None:
     (found,) = judge(look(1, 1.0, 2.0), look(8, 1.1, 2.1))
     assert found.ranks == RankSet([0, 1])
     assert "from the first step on" in found.message
-    assert "after the wrap" in found.fix[0].text
+    assert "after it is wrapped" in found.fix[0].text
     assert found.where[0].line == 7
     assert (found.severity, found.confidence) == (None, "high")
 

@@ -220,7 +220,7 @@ def test_a_dump_that_is_cut_off_costs_only_itself(tmp_path: Path) -> None:
     assert [rank.rank for rank in read(tmp_path, lost).ranks] == [0]
     assert len(lost) == rank
     assert all(
-        "cut off" in sentence or "damaged" in sentence or "empty" in sentence for sentence in lost[:-1]
+        "truncated" in sentence or "damaged" in sentence or "empty" in sentence for sentence in lost[:-1]
     )
 
 

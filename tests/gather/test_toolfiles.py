@@ -64,7 +64,7 @@ def test_gpu_of_nvidia_smi_is_named_by_its_bus() -> None:
         (JSON, "GPU 5: failed its diagnosis: memory : Fail"),
         (IBSTAT, "adapter mlx5_1 port 1 is not up: Down, Physical state: Polling"),
         (ETHTOOL, "adapter counts errors: rx_crc_errors_phy: 418822"),
-        (RAS, "rank 1 of NCCL's RAS does not respond: process 1524345 on node 172.16.64.245"),
+        (RAS, "rank 1 of NCCL's RAS does not answer: process 1524345 on node 172.16.64.245"),
     ],
 )
 def test_trouble_is_a_line_that_the_table_of_texts_knows(data: bytes, words: str) -> None:

@@ -190,5 +190,5 @@ def test_ranks_of_other_nodes_are_said_not_to_be_compared(tmp_path: Path) -> Non
     comparer, _ = compare(tmp_path, ["ab", "ab"])
     log = comparer.log()
     assert log is not None
-    with pytest.raises(CannotLook, match="over nodes"):
+    with pytest.raises(CannotLook, match="across nodes"):
         judge(dataclasses.replace(log, world=4))

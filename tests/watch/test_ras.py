@@ -235,7 +235,7 @@ def test_address_that_is_none_is_said(tmp_path: Path, at: Callable[[str], None],
     at(address)
     got = ras.ask_ras(look(), tmp_path)
     assert got is not None
-    assert "no host:port" in str(got.note)
+    assert "not host:port" in str(got.note)
 
 
 def test_healthy_page_and_a_page_of_something_else() -> None:

@@ -73,7 +73,7 @@ def test_the_true_line_is_shown_beside_the_reported_one(tmp_path: Path) -> None:
     assert ("noticed", reported) in places
     assert f"raised at train.py:{true} in kernel, which is the true line" in finding["message"]
     text = re.sub(r"\s+", " ", ended.stderr.decode())
-    assert "the same command once more with CUDA_LAUNCH_BLOCKING=1" in text
+    assert "rerunning the same command with CUDA_LAUNCH_BLOCKING=1" in text
     shown = text.rpartition("ddpdoctor ✖")[2]
     assert f"train.py:{true} kernel" in shown
     assert f"noticed by rank 0 train.py:{reported} synchronise" in shown
@@ -120,7 +120,7 @@ def test_a_pipe_on_stdin_cannot_be_read_again(tmp_path: Path) -> None:
     finding = report_of(tmp_path)["findings"][0]
     assert "it was not rerun: stdin is a pipe" in finding["message"]
     assert finding["where"][0]["line"] == line_of(tmp_path, "REPORTED")
-    assert b"standard input is not replayable" in ended.stderr
+    assert b"stdin is not replayable" in ended.stderr
 
 
 def test_a_second_run_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_other_failures_are_not_run_again(tmp_path: Path) -> None:
     ended = finish(begin(tmp_path, "--rerun", "auto", script="raise KeyError('x')"), tmp_path)
     assert ended.code == 1
     assert report_of(tmp_path)["evidence"]["reruns"] == []
-    assert b"not run again, it would show nothing more about ERR001" in ended.stderr
+    assert b"not rerun; it would show nothing more about ERR001" in ended.stderr
 
 
 def test_a_job_that_ends_well_is_not_run_again(tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ def what_was_seen(reading: Reading) -> list[EvidenceItem]:
     for place in reading.places:
         for frame in place.stand.others[:1]:
             at = f"{frame.file}:{frame.line}"
-            text = f"another thread stands at {at} in {frame.function}, and may still make calls"
+            text = f"another thread is at {at} in {frame.function}, and may still issue collectives"
             seen.append(EvidenceItem("thread", text, ranks_of([place])))
     if reading.unseen:
         seen.append(EvidenceItem("ring", f"nothing was seen of {name_set(reading.unseen)}", reading.unseen))

@@ -210,7 +210,7 @@ def _tell_shift(matching: Matching, difference: Difference) -> tuple[str, str, t
     else:
         call = matching.log.calls[odd.call or 0]
         more = f"{name_call(call, difference.number)}{difference.group.title}{name_site(odd.site)}"
-        verb = choose_form(len(odd.ranks), "makes", "make")
+        verb = choose_form(len(odd.ranks), "issues", "issue")
         message = (
             f"{capitalise(who)} {verb} one extra collective, {more}, which {name_set(usual.ranks)} never "
             "issue"
