@@ -76,7 +76,7 @@ def test_the_true_line_is_shown_beside_the_reported_one(tmp_path: Path) -> None:
     assert "rerunning the same command with CUDA_LAUNCH_BLOCKING=1" in text
     shown = text.rpartition("ddpdoctor ✖")[2]
     assert f"train.py:{true} kernel" in shown
-    assert f"noticed by rank 0 train.py:{reported} synchronise" in shown
+    assert f"detected on rank 0 train.py:{reported} synchronise" in shown
     (rerun,) = report["evidence"]["reruns"]
     assert (rerun["toggle"], rerun["state"]) == ("blocking", "ended")
     assert rerun["variables"] == {"CUDA_LAUNCH_BLOCKING": "1"}

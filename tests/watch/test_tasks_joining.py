@@ -111,7 +111,7 @@ def test_what_a_task_left_that_cannot_be_read_is_named(opened: list[Folder]) -> 
     assert [each.rank for each in whole.processes] == [0]
     assert [text.partition(":")[0] for text in whole.job[0].lost] == [
         "the evidence of task 1 could not be read",
-        "what task 2 saw could not be read",
+        "the evidence of task 2 could not be read",
     ]
 
 
