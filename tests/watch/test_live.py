@@ -231,7 +231,7 @@ def test_the_title_says_how_fast_the_job_is_or_for_how_long_it_has_called_nothin
 
     assert title(1, 10, since_s=0.1) == "ddpdoctor · 1 of 4 ranks · gloo · 00:01 · restart 1"
     assert title(3, 15, since_s=0.1).endswith("2.5 steps/s")
-    assert title(63, 15, since_s=60.0).endswith("01:03 · restart 1 · no call for 60 s")
+    assert title(63, 15, since_s=60.0).endswith("01:03 · restart 1 · no collective for 60 s")
     assert title(64, 15, since_s=0.0).endswith("restart 1")
     assert title(84, 16, since_s=0.0).endswith("restart 1")
     assert title(92, 18, since_s=0.0).endswith("4.0 s a step")
