@@ -38,7 +38,7 @@ def test_debug_sets_what_this_torch_knows_and_says_what_it_costs(tmp_path: Path)
     assert seen["TORCH_FR_DUMP_TEMP_FILE"] == str(tmp_path / "run" / "recorder-")
     text = ended.stderr.decode()
     assert "--debug detail: every collective is verified by another one" in text
-    assert "--blocking: every CUDA kernel is waited for" in text
+    assert "--blocking: every CUDA kernel launch is synchronous" in text
     assert "NCCL_DEBUG=WARN was already set and is kept" in text
     end = json.loads((tmp_path / "run" / "report.json").read_text())["evidence"]["job"][0]
     assert end["toggles"] == {
