@@ -15,7 +15,7 @@ import pytest
 import ddpdoctor_checks
 from ddpdoctor.cli import attach, demo, targets
 from ddpdoctor.cli.commands import COMMANDS
-from ddpdoctor.errors import DoctorError
+from ddpdoctor.errors import DoctorError, OutputError
 from ddpdoctor.evidence import PortProbe
 from ddpdoctor.plugins import CHECKS, Entry
 from ddpdoctor.report.json_renderer import JsonRenderer
@@ -147,6 +147,10 @@ CASES: dict[tuple[str, str], Make] = {
     ("lint", "2"): lambda b: b.run("lint", "nowhere.py").code,
     ("lint", "3"): lambda b: b.run("lint", b.write("a.py", RIGHT), b.write("b.py", "import torch\nif x\n")).code,
     ("lint", "130"): lambda b: b.interrupt("cli.lint.examine", "lint", b.write("a.py", RIGHT)),
+    ("completion", "0"): lambda b: b.run("completion", "bash").code,
+    ("completion", "2"): lambda b: b.run("completion", "tcsh").code,
+    ("completion", "3"): lambda b: b.fail("cli.completion.print_text", OutputError("full"), "completion", "bash"),
+    ("completion", "130"): lambda b: b.interrupt("cli.completion.build_parser", "completion", "bash"),
     ("report", "0"): lambda b: b.run("report", b.report()).code,
     ("report", "2"): lambda b: b.run("report", "nowhere.json").code,
     ("report", "3"): lambda b: b.run("report", b.report("{}")).code,

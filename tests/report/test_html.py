@@ -178,7 +178,7 @@ def test_closing_tells_how_to_run_again_and_what_is_missing() -> None:
     assert "ddpdoctor check --model 'a b:c'" in text
     assert "ddpdoctor explain BKD011" in text
     assert "Evidence not collected" in text
-    assert "bandwidth ddp was cut at its limit" in text
+    assert "bandwidth ddp was stopped at its limit" in text
 
 
 def test_interruption_and_job_are_told() -> None:

@@ -112,7 +112,8 @@ def collect_run(
         _read_log(file, by_pid, found, log_bytes)
     for exception in found.exceptions:
         found.texts.extend(match_exception(exception, by_pid.get(exception.pid)))
-    for file in sorted((path / "snapshots").glob("*.json")):
+    # Run directories of version 0.1 before 2026-11-23 have them in looks/.
+    for file in sorted([*(path / "snapshots").glob("*.json"), *(path / "looks").glob("*.json")]):
         _read_look(file, node, found, by_pid)
     _fold_training(node, shorten, found, seen)
     return found

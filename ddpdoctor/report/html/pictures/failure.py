@@ -147,7 +147,7 @@ def _list_events(evidence: Evidence, record: ProcessRecord, affected: bool) -> l
     for milestone in record.milestones:
         if milestone.name == "told-to-end" and record.signal is None:
             sender = f" by {milestone.detail}" if milestone.detail else ""
-            found.append(_Event(milestone.at.wall_ns, f"told to end{sender}", "follows"))
+            found.append(_Event(milestone.at.wall_ns, f"asked to stop{sender}", "follows"))
     if record.ended is not None:
         found.append(_Event(record.ended.wall_ns, _name_end(record), "end"))
     found.sort(key=lambda event: event.wall_ns)
