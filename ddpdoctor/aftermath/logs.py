@@ -70,8 +70,11 @@ _KERNELS = re.compile(
     rb"(?m)^(?:\[ {0,8}\d{1,9}\.\d{1,9}\] |\[[A-Z][a-z]{2} [A-Z][a-z]{2} {1,2}\d|[^\n]{1,120}? kernel: )"
 )
 """dmesg, ``dmesg -T``, and syslog or journalctl -k."""
-NAMING = ("pid", "pids", "local_rank", "bus", "xid", "node", "process", "bandwidth")
+NAMING = ("pid", "pids", "local_rank", "bus", "xid", "node", "process", "bandwidth", "waiter", "other")
 """Parts of a text that say something else for each process, device or run."""
+FELL_OFF = "device-fell-off"
+"""Entry of the table that newer drivers spread over lines: which GPU, then what became of it."""
+_GPU_ABOVE = re.compile(rb"NVRM: The NVIDIA GPU ([\da-fA-F]{4}:[\da-fA-F]{2}:[\da-fA-F]{2}\.\d)")
 MEMBER = "nccl-member"
 """Entry of the table in which NCCL says which rank a process is."""
 
@@ -230,6 +233,9 @@ class LogReader:
             counted = offset
             line = read_prefix(plain(text), number, labelled=self._labelled)
             for entry, groups in hits:
+                if entry == FELL_OFF and "bus" not in groups:
+                    named = _GPU_ABOVE.findall(data[max(0, offset - 400) : offset])
+                    groups = {**groups, "bus": named[-1].decode()} if named else groups
                 kept = self._keep(entry, line, groups)
                 if kept is not None:
                     kept.stamp = read_stamp(text)

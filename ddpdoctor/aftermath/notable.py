@@ -63,6 +63,8 @@ _HARMLESS = re.compile(
 )
 """Measured errors, counts of none, and source lines of a traceback."""
 _VARYING = re.compile(r"0x[\da-fA-F]{1,16}|\d{1,20}")
+_TRAIL = re.compile(rb"[^\n]{0,160}NCCL INFO \S{1,120}:\d{1,5} -> [1-9]")
+"""NCCL's way back out of a call that failed: what was printed before it was not harmless this time."""
 _SPEAKER = re.compile(
     r"(?<![\w.-])[\w.-]{1,64}:\d{1,10}:\d{1,10} \[\d{1,5}\]|\[[Rr]ank ?\d{1,7}\]| Rank \d{1,7}\]"
 )
@@ -153,7 +155,7 @@ class NotableReader:
             end = start
 
     def _keep(self, number: int, data: bytes, start: int) -> None:
-        raw = data[start : start + 4 * _LENGTH].partition(b"\n")[0]
+        raw, _, following = data[start : start + 4 * _LENGTH].partition(b"\n")
         place = next((place for place, word in enumerate(WORDS) if word in raw), None)
         if place is None:
             return
@@ -165,7 +167,8 @@ class NotableReader:
         if found is None:
             roles = {find_entry(entry).role for entry, _ in match_line(text)}
             role = int(CONSEQUENCE in roles and CAUSE not in roles)
-            found = self._found[wording] = _Wording(place, role, number, text, harmless=roles == {NOISE})
+            harmless = roles == {NOISE} and not _TRAIL.match(following.partition(b"\n")[0])
+            found = self._found[wording] = _Wording(place, role, number, text, harmless=harmless)
         if number < found.line:
             found.line, found.text = number, text
         found.place = min(found.place, place)

@@ -25,7 +25,19 @@ TIMED_OUT = (
     "barrier-names-ranks",
 )
 """Entries of ranks that waited to the end of a limit."""
-UNJOINED = ("store-timed-out", "client-timed-out", "store-socket-timed-out", "clients-missing")
+STORE_BARRIER = ("store-barrier-waits", "store-barrier-timed-out")
+"""Entries in which a rank of a group says that it waits at the store for the others."""
+UNREACHED = ("client-timed-out", "client-refused")
+"""Entries of ranks that never reached the store."""
+LARGEST_WORLD = 1 << 20
+"""Ranks that are counted one by one."""
+UNJOINED = (
+    "store-timed-out",
+    "client-timed-out",
+    "client-refused",
+    "store-socket-timed-out",
+    "clients-missing",
+)
 """Entries of ranks that waited for others to join."""
 
 
@@ -109,7 +121,7 @@ def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
     if stuck:
         _blame(diagnosis, "ERR011", stuck, RankSet())
         return
-    unreached = [each for each in waiting if each.entry is not None and each.entry.id == "client-timed-out"]
+    unreached = [each for each in waiting if each.entry is not None and each.entry.id in UNREACHED]
     seen = RankSet(view.rank for view in diagnosis.views.ranks if view.rank is not None)
     if unreached and 0 not in seen:
         _blame(diagnosis, "NET006", unreached, diagnosis.world.minus(seen) or RankSet([0]))
@@ -152,6 +164,15 @@ def _missing(diagnosis: Diagnosis, code: str, coded: Sequence[Failure]) -> RankS
     if code == "COL002":
         named = [each.groups.get("missing", "") for each in coded]
         return RankSet(int(part) for text in named for part in text.replace(",", " ").split())
+    if code == "NET006" and coded[0].groups.get("expected", "").isdigit():
+        waited = RankSet(
+            int(text.groups["waiter"])
+            for text in diagnosis.evidence.texts
+            if text.entry in STORE_BARRIER and "waiter" in text.groups
+        )
+        expected, joined = int(coded[0].groups["expected"]), int(coded[0].groups.get("joined", "-1"))
+        if expected <= LARGEST_WORLD and len(waited) == joined < expected:
+            return RankSet(range(expected)).minus(waited)
     if code == "NET006":
         came = [view.rank for view in diagnosis.views.ranks if view.rank is not None]
         # Where none was started those that lack are a node's, and they have no numbers yet.

@@ -231,12 +231,29 @@ def _ended_by(view: View, groups: dict[str, str], context: Context) -> str | Non
     return {SEGV: "ERR004", BUS: "ERR003", ABRT: "ERR005", KILL: "ERR005"}.get(int(groups["signal"]))
 
 
-DEATHS = {"Killed": "ERR005", "Segmentation fault": "ERR004", "Bus error": "ERR003"}
-"""What a shell says of a command that a signal ended, and the code."""
+DEATHS = {
+    "Killed": "ERR005", "Segmentation fault": "ERR004", "Bus error": "ERR003",
+    "SIGKILL": "ERR005", "SIGSEGV": "ERR004", "SIGBUS": "ERR003",
+    "137": "ERR005", "139": "ERR004", "135": "ERR003",
+}  # fmt: skip
+"""What shells, launchers and container engines say of a process that a signal ended, and the code."""
+
+
+def _locked(view: View, groups: dict[str, str], context: Context) -> str | None:
+    """Memory that could not be registered: where no limit is set it is the adapter, or what lies below it."""
+    said = [*context.views.loose, *(text for each in context.views.all for text in each.texts)]
+    return "NET016" if any(text.entry == "memory-lock-unlimited" for text in said) else "ENV010"
 
 
 _RULES: dict[str, Rule] = {
+    "memory-not-locked": _locked,
+    "nccl-memory-not-locked": _locked,
+    "scheduler-saw-signal": lambda view, groups, context: DEATHS[groups["death"]],
+    "container-ended": lambda view, groups, context: DEATHS[groups["status"]],
     "hydra-saw-signal": _ended_by,
+    "launcher-names-signal": lambda view, groups, context: DEATHS[groups["death"]],
+    "launcher-saw-signal": _ended_by,
+    "shell-said-death": lambda view, groups, context: DEATHS[groups["death"]],
     "shell-saw-signal": lambda view, groups, context: DEATHS[groups["death"]],
     "mpirun-saw-signal": _ended_by,
     "signal-caught": _ended_by,

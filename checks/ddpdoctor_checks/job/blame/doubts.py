@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.evidence.job import TextMatch
-from ddpdoctor.evidence.texts import CONSEQUENCE, find_entry
+from ddpdoctor.evidence.job import NotableLine, TextMatch
+from ddpdoctor.evidence.texts import CONSEQUENCE, find_entry, match_line
 from ddpdoctor_checks.job.blame.complaints import TIMED_OUT
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.job.blame.failures import OWN, SOFT, WAITING, Failure, is_of_stack, quote_line
 from ddpdoctor_checks.job.blame.said import DECISIVE, GENERIC, LAST, QUIET, list_settled
 
-PLAIN = frozenset({"ERR001", "ERR003", "ERR004", "ERR005", "ERR006", "ERR007"})
-"""Codes of failures that a lost peer or an aborted communicator can bring about too."""
 LOSSES = frozenset({
     *TIMED_OUT, "nccl-remote-error", "nccl-peer-closed", "nccl-aborted", "gloo-peer-gone", "nccl-takes-process-down",
     "process-taken-down", "store-closed", "store-network-error",
 })  # fmt: skip
 """Entries of ranks that lost a peer or gave up: what fails after them may only follow."""
+GRAVE = (
+    "NCCL WARN", "CUDA error", "HIP error", "NVRM: ", "Fatal Python error", "core dumped", "srun: error", "slurmstepd",
+)  # fmt: skip
+"""Words of lines that tell of a failure whatever else they say."""
 OF_DEVICES = frozenset({
     "BKD001", "BKD004", "BKD005", "BKD007", "BKD010", "BKD012",
     "ERR003", "ERR004", "ERR005", "ERR007", "ERR008", "NET015",
@@ -62,12 +64,15 @@ def _doubt(diagnosis: Diagnosis, cause: Group) -> Iterator[str]:
     if cause.code == "ERR007" and any(each in first.words for each in OF_HARDWARE):
         yield "a faulty GPU reports the same error; an Xid in the kernel log distinguishes the two"
     yield from _rivals(diagnosis, cause)
-    if cause.level in OWN and cause.code in PLAIN:
-        loss = _loss_before(diagnosis, first)
+    if cause.level in OWN and cause.code not in DECISIVE:
+        loss = _loss_before(diagnosis, cause)
         if loss is not None:
             yield f'it follows a lost peer or a timeout: "{quote_line(loss.text)}" ({loss.file}:{loss.line})'
         elif cause.code == "ERR001" and is_of_stack(first):
             yield "communication and CUDA also raise errors that other ranks or earlier kernels caused"
+        unknown = _unknown_before(diagnosis, cause)
+        if unknown is not None:
+            yield f'an unclassified error was reported before it: "{unknown.text}" ({unknown.file}:{unknown.line})'
     if cause.code in DECISIVE and first.exception is None and first.rank is None:
         own = next(
             (each for each in diagnosis.failures if each.level in OWN and each.code not in OF_DEVICES), None
@@ -98,15 +103,47 @@ def _place(failure: Failure) -> tuple[str, int] | None:
     return failure.exception.source if failure.exception is not None else None
 
 
-def _loss_before(diagnosis: Diagnosis, failure: Failure) -> TextMatch | None:
+def _find_place(diagnosis: Diagnosis, cause: Group) -> tuple[str, int] | None:
+    """Return the log and the line in which a cause stands first, as far as that is known."""
+    own = _place(cause.first)
+    if own is not None:
+        return own
+    known = [
+        (text.file, text.line)
+        for text in diagnosis.evidence.texts
+        if text.file is not None and text.line is not None and _is_of(text, cause)
+    ]
+    return min(known, default=None)
+
+
+def _loss_before(diagnosis: Diagnosis, cause: Group) -> TextMatch | None:
     """Return a loss that stands before a failure in its log, or of the same rank where the failure has no place."""
-    place = _place(failure)
+    place = _find_place(diagnosis, cause)
     for text in diagnosis.evidence.texts:
         if text.entry not in LOSSES or find_entry(text.entry).role != CONSEQUENCE:
             continue
         if place is None:
-            if text.rank is not None and text.rank == failure.rank:
+            if text.rank is not None and text.rank == cause.first.rank:
                 return text
         elif text.file == place[0] and (text.line or 0) < place[1]:
             return text
     return None
+
+
+def _unknown_before(diagnosis: Diagnosis, cause: Group) -> NotableLine | None:
+    """Return a line of grave trouble that no entry knows, and that stands before a cause in its log."""
+    place = _find_place(diagnosis, cause)
+    if place is None:
+        return None
+    return next(
+        (
+            line
+            for job in diagnosis.evidence.job
+            for line in job.notable
+            if line.trouble
+            and (line.file, line.line < place[1]) == (place[0], True)
+            and any(word in line.text for word in GRAVE)
+            and not match_line(line.text)
+        ),
+        None,
+    )

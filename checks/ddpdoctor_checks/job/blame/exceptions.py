@@ -46,6 +46,13 @@ _REMOTE = ("RemoteTraceback", "_RemoteTraceback")
 _WORKER_PIDS = re.compile(r"DataLoader worker \(pid(?:\(s\))? (\d[\d, ]{0,200})\)")
 _SNIPPET = re.compile(r"^\[Rank (?P<ranks>\d[\d,]{0,400}) Error Snippet\]:\n", re.MULTILINE)
 """Before the traceback of each rank in Ray Train's error (ray/train/v2, worker_group/poll.py)."""
+_LOST = re.compile(
+    r"(?i)^(?:\[Errno \d{1,3}\] )?"
+    r"(?:connection reset by peer|connection refused|broken pipe|socket closed|connection closed by peer)"
+)
+"""The whole message of a call of torch.distributed whose peer, or whose store, is gone."""
+_LAUNCHERS = ("torch/distributed/launch.py", "accelerate/commands/", "deepspeed/launcher/")
+"""Launchers that raise CalledProcessError where a rank ended with a status."""
 _ENDING = re.compile(r"(^|\.)(KeyboardInterrupt|SignalException|ChildFailedError)$")
 """Exceptions of processes that were told to end, or that report others."""
 
@@ -65,6 +72,16 @@ class _Told:
 
     @property
     def complains(self) -> bool:
+        if (
+            self.entry is None
+            and stands_in(self.frames[:1], "torch/distributed/")
+            and _LOST.match(self.message)
+        ):
+            return True
+        if short_type(self.type) == "CalledProcessError" and any(
+            stands_in(self.frames, part) for part in _LAUNCHERS
+        ):
+            return True
         return bool(_ENDING.search(self.type)) or (
             self.entry is not None and (self.entry.role == CONSEQUENCE or self.entry.code in WAITING)
         )

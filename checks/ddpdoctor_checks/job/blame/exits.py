@@ -24,7 +24,16 @@ from ddpdoctor_checks.job.blame.conditions import (
     settle_text,
 )
 from ddpdoctor_checks.job.blame.exceptions import judge_exceptions
-from ddpdoctor_checks.job.blame.failures import OWN, SOFT, WAITING, Failure, Level, choose_level, quote_line
+from ddpdoctor_checks.job.blame.failures import (
+    DOUBTED,
+    OWN,
+    SOFT,
+    WAITING,
+    Failure,
+    Level,
+    choose_level,
+    quote_line,
+)
 from ddpdoctor_checks.job.blame.views import View
 
 FATAL = (4, 5, ABRT, BUS, 8, SEGV)
@@ -146,7 +155,9 @@ def _is_settled(failure: Failure, process: ProcessRecord) -> bool:
 def _choose_text(view: View) -> tuple[TextEntry, TextMatch] | None:
     """Return the narrowest text of a process that is no noise."""
     known = {text.entry: text for text in reversed(view.texts)}
-    entry = choose_entry([(id, {}) for id in known])
+    entry = choose_entry([(id, {}) for id in known if id not in DOUBTED]) or choose_entry(
+        [(id, {}) for id in known]
+    )
     return None if entry is None else (entry, known[entry.id])
 
 

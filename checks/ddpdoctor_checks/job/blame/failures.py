@@ -18,6 +18,11 @@ SOFT = frozenset({"BKD002", "BKD013", "NET005", "NET007", "NET016"})
 WAITING = frozenset({"NET006", "NET011", "NET015", "COL002", "COL005", "ERR011"})
 """Codes of texts that those say who waited for somebody else."""
 
+DOUBTED = frozenset({
+    "adapter-reports-trouble", "device-handle-unknown", "device-reports-trouble", "fabric-manager-failed",
+    "fabric-reports-trouble", "nccl-fabric-stale", "peer-path-redirected",
+})  # fmt: skip
+"""Entries that have other reasons too: they are a cause only where nothing narrower is one."""
 MESSAGE_LIMIT = 240
 """Characters of a message that a sentence holds."""
 

@@ -92,11 +92,13 @@ def find_mismatch(late: Sequence[Failure]) -> Mismatch | None:
         return None
     ((number, known),) = calls.items()
     counted = Counter(known.values()).most_common()
-    if len(counted) < 2 or len(known) < 3 or counted[0][1] <= counted[1][1]:
+    if len(counted) < 2 or (len(known) > 2 and counted[0][1] <= counted[1][1]):
         return None
     odd = RankSet(rank for rank, call in known.items() if call != counted[0][0])
-    one = min(odd)
+    one = max(odd) if len(known) == 2 else min(odd)
     other = min(rank for rank in known if rank not in odd)
+    if len(known) == 2:
+        odd = RankSet(known)  # of two nobody can tell which is wrong
     named = {
         rank: f"{op} #{number}" + (f" of {size} elements" if size else "")
         for rank, (op, size) in known.items()

@@ -8,38 +8,56 @@ from ddpdoctor.evidence.job import TextMatch
 from ddpdoctor.evidence.texts import CAUSE, CONSEQUENCE, find_entry
 from ddpdoctor_checks.job.blame.conditions import ABRT, KILL, settle_text
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
-from ddpdoctor_checks.job.blame.failures import SOFT, WAITING, Failure, Level, is_of_stack, quote_line
+from ddpdoctor_checks.job.blame.failures import (
+    DOUBTED,
+    SOFT,
+    WAITING,
+    Failure,
+    Level,
+    is_of_stack,
+    quote_line,
+)
 from ddpdoctor_checks.job.blame.views import View
 
 DECISIVE = ("BKD010", "BKD012")
 """Codes of hardware and of what drives it: a line that speaks for one decides, whatever else a log says."""
 LINK = "NET011"
 """Code of a peer that became silent, which NCCL reports by itself."""
-DOUBTED = frozenset({
-    "adapter-reports-trouble", "device-handle-unknown", "device-reports-trouble", "fabric-manager-failed",
-    "fabric-reports-trouble", "nccl-fabric-stale",
-})  # fmt: skip
-"""Entries that have other reasons too: they are a cause only where nothing narrower is one."""
 EMPTY = frozenset({None, "COL005", "ERR011"})
 """Codes of ranks that waited or stopped, and do not say for what."""
 RULED = frozenset(
     {
+        "container-ended",
         "fabric-error",
         "hydra-saw-signal",
+        "launcher-names-signal",
+        "launcher-saw-signal",
+        "memory-lock-limited",
         "mpi-process-received-signal",
         "mpirun-saw-signal",
         "nccl-loopback-chosen",
+        "peer-path-redirected",
         "ray-worker-died",
         "scheduler-cancelled",
+        "scheduler-saw-signal",
+        "shell-said-death",
         "shell-saw-signal",
         "signal-caught",
     }
 )
 """Entries with a condition that their rule or the order of blame sees to."""
-QUIET = frozenset({"fabric-manager-failed", "nccl-loopback-chosen", "plugin-not-loaded"})
+QUIET = frozenset({
+    "fabric-manager-failed", "memory-lock-limited", "nccl-loopback-chosen", "peer-path-redirected", "plugin-not-loaded",
+})  # fmt: skip
 """Entries of lines that a job may print which runs well: they explain a failure, and are none."""
-LAST = frozenset({"ray-worker-died", "scheduler-cancelled", "shell-saw-signal"})
+LAST = frozenset({
+    "container-ended", "launcher-names-signal", "launcher-saw-signal", "ray-worker-died", "scheduler-cancelled",
+    "scheduler-saw-signal",
+    "shell-said-death", "shell-saw-signal",
+})  # fmt: skip
 """Entries that only say that a process is gone."""
+STUCK = frozenset({"peer-path-redirected"})
+"""Of these the entries that explain a job without an end too, with low confidence: nothing else speaks of it."""
 GONE_NODES = frozenset(
     {"scheduler-lost-node", "scheduler-node-failure", "mpirun-lost-daemon", "pod-node-gone"}
 )
@@ -66,7 +84,10 @@ def judge_said(diagnosis: Diagnosis) -> None:
         if row[1] == LINK or row[1] not in WAITING or row[0].entry in GONE_NODES
     ]
     if diagnosis.cause is None and not _complains(diagnosis):
+        stuck = [row for row in rows if row[0].entry in STUCK] if _never_ends(diagnosis) else []
         rows = [row for row in rows if row[0].entry not in QUIET]
+        if not rows and _blame(diagnosis, stuck, Level.SOFT, sure="low"):
+            return
     narrow = [row for row in rows if row[1] not in SOFT and row[1] != LINK and not _is_late(row[0])]
     narrow.sort(key=lambda row: row[0].entry not in GONE_NODES)
     soft = [row for row in rows if row[1] in SOFT | {LINK} and row[1] not in GENERIC]
@@ -75,6 +96,12 @@ def judge_said(diagnosis: Diagnosis) -> None:
     for chosen, least, level in ((narrow, 3, Level.EXCEPTION), (soft, 2, Level.SOFT), (rows, 1, Level.SOFT)):
         if weight < least and _blame(diagnosis, chosen, level):
             return
+
+
+def _never_ends(diagnosis: Diagnosis) -> bool:
+    """Whether several ranks are known to have started, and nothing shows how any of them ended."""
+    job = diagnosis.job
+    return len(diagnosis.world) > 1 and job is not None and job.exit_code is None and job.signal is None
 
 
 def _is_late(text: TextMatch) -> bool:
@@ -142,7 +169,9 @@ def _is_deaf(diagnosis: Diagnosis, text: TextMatch) -> bool:
     )
 
 
-def _blame(diagnosis: Diagnosis, rows: list[tuple[TextMatch, str, View]], level: Level) -> bool:
+def _blame(
+    diagnosis: Diagnosis, rows: list[tuple[TextMatch, str, View]], level: Level, *, sure: str | None = None
+) -> bool:
     """Make the code of the first line the cause, with all lines that speak for it."""
     if not rows:
         return False
@@ -162,7 +191,7 @@ def _blame(diagnosis: Diagnosis, rows: list[tuple[TextMatch, str, View]], level:
         raised = [each for each in diagnosis.failures if each.code == code and each.rank is not None]
         failures = raised or failures
     doubted = _is_late(rows[0][0])
-    failures[0].sure = "medium" if code in SOFT or doubted else "high"
+    failures[0].sure = sure or ("medium" if code in SOFT or doubted else "high")
     diagnosis.cause = Group(code, level, failures, failures[0])
     diagnosis.others = []
     diagnosis.reason = None

@@ -83,11 +83,18 @@ def _describe_failed(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
+SHARED = ("device-shared", "nccl-device-shared")
+"""Entries in which two ranks are said to use one GPU; of three ranks two lines say it."""
+
+
 def _describe_shared(diagnosis: Diagnosis, group: Group) -> Clause:
     pairs = {
-        (int(each.groups["rank"]), int(each.groups["other"]))
-        for each in group.failures
-        if each.groups.get("rank", "").isdigit() and each.groups.get("other", "").isdigit()
+        (int(groups["rank"]), int(groups["other"]))
+        for groups in (
+            *(each.groups for each in group.failures),
+            *(text.groups for text in diagnosis.evidence.texts if text.entry in SHARED),
+        )
+        if groups.get("rank", "").isdigit() and groups.get("other", "").isdigit()
     }
     ranks = RankSet(rank for pair in pairs for rank in pair) or group.ranks
     device = group.first.groups.get("device")
