@@ -18,6 +18,7 @@ from ddpdoctor.aftermath.agent import AgentReader
 from ddpdoctor.aftermath.faults import Dump, FaultReader
 from ddpdoctor.aftermath.lines import SEGMENT_LIMIT, Line, plain, read_prefix, split_line
 from ddpdoctor.aftermath.notable import NotableReader
+from ddpdoctor.aftermath.shapes import ShapeReader
 from ddpdoctor.aftermath.stamps import LOOK_BACK, Stamp, last_stamp, read_stamp
 from ddpdoctor.aftermath.tracebacks import Told, TracebackReader
 from ddpdoctor.evidence.job import NotableLine, TextMatch
@@ -54,6 +55,8 @@ BUDGET = 100_000_000
 LINE_COST = 200
 PIECE = 1 << 18
 """Bytes after which it is looked whether work is left: what a piece may cost is bounded by the lines in it."""
+FOLLOW = 1 << 14
+"""Bytes that are read at a time while a traceback or a dump goes on."""
 PIECES_HELD = 4
 """Pieces at the end of a log that are read although no work is left."""
 KEPT = 2000
@@ -144,6 +147,7 @@ class LogReader:
         self._notable = NotableReader(name, labelled=labelled)
         self._kept: dict[tuple[object, ...], Text] = {}
         self._left = BUDGET
+        self._shapes = ShapeReader(TRIGGERS)
         self._held: deque[bytes] = deque()
         self._tail = b""
         self._number = 1
@@ -153,7 +157,7 @@ class LogReader:
         """Take a stretch that ends with a line."""
         lines = data.count(b"\n")
         if 2 * (len(data) + LINE_COST * lines) <= self._left:  # whatever is in it
-            self._read(data, lines)
+            self._read_parts(data, lines)
             return
         position = 0
         while position < len(data):
@@ -165,6 +169,37 @@ class LogReader:
             self._held.append(piece)  # no work is left for it, unless it is one of the last
             if len(self._held) > PIECES_HELD:
                 self._skip(self._held.popleft())
+
+    def _read_parts(self, data: bytes, lines: int) -> None:
+        """Read what is worth it of a stretch; what is begun there is read to its end."""
+        parts = self._shapes.find(data)
+        if parts is None:
+            self._read(data, lines)
+            return
+        begin, position, before = self._number, 0, self.facts.bytes
+        if self._busy:
+            position = self._read_on(data, 0, parts[0][1] if parts else len(data))
+        for number, (first, start, end) in enumerate(parts):
+            if start > position:
+                self._number = begin + first
+                self._tail = data[max(0, start - LOOK_BACK) : start]
+            part = data[max(start, position) : end]
+            self._read(part, part.count(b"\n"))
+            limit = parts[number + 1][1] if number + 1 < len(parts) else len(data)
+            position = self._read_on(data, end, limit) if self._busy else end
+        self._notable.pass_over(data, begin, lines)
+        self._number = begin + lines
+        self.facts.bytes = before + len(data)
+        self._tail = (self._tail + data)[-LOOK_BACK:] if len(data) < LOOK_BACK else data[-LOOK_BACK:]
+
+    def _read_on(self, data: bytes, position: int, limit: int) -> int:
+        """Read on while something has been begun; return where that ended."""
+        while self._busy and position < limit:
+            end = data.find(b"\n", min(position + FOLLOW, limit) - 1) + 1 or len(data)
+            piece = data[position : min(end, limit)]
+            self._read(piece, piece.count(b"\n"))
+            position = min(end, limit)
+        return position
 
     def _skip(self, piece: bytes) -> None:
         self._number += piece.count(b"\n")

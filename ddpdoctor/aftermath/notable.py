@@ -120,6 +120,10 @@ class NotableReader:
         if len(self._found) > 40 * MOST:
             kept = sorted(self._found.items(), key=lambda item: item[1].key(0))[: 20 * MOST]
             self._found = dict(kept)
+        self.pass_over(data, first, lines)
+
+    def pass_over(self, data: bytes, first: int, lines: int) -> None:
+        """Note the last line of a stretch in which nothing is searched."""
         tail = data[-8 * _LENGTH :]
         stripped = tail.rstrip()
         if stripped:

@@ -26,6 +26,8 @@ __all__ = [
     "TextHit",
     "choose_entry",
     "find_entry",
+    "holds_gate",
+    "list_gates",
     "match_line",
     "match_text",
     "scan_chunk",
@@ -86,14 +88,25 @@ def _plain_gates() -> tuple[bytes, ...]:
 @functools.cache
 def _gate_pattern() -> re.Pattern[bytes]:
     """Return the search for gates over raw bytes; gates that begin alike share a branch."""
-    literals = [text for entry in _patterned() for text in entry.gates or (entry.anchor,)]
-    known = [_choose_gate(text) for text in literals if text.encode() not in _plain_gates()]
-    gates = sorted({*known, _WARN_GATE, _choose_gate(_LAST_ERROR)})
+    gates = sorted(gate.decode() for gate in list_gates() if gate not in _plain_gates())
     by_first: dict[str, list[str]] = {}
     for gate in gates:
         by_first.setdefault(gate[0], []).append(re.escape(gate[1:]))
     branches = (re.escape(first) + "(?:" + "|".join(rests) + ")" for first, rests in by_first.items())
     return re.compile("|".join(branches).encode())
+
+
+def list_gates() -> list[bytes]:
+    """Return literals of which each line that an entry knows holds one, or follows one that does."""
+    literals = [text for entry in _patterned() for text in entry.gates or (entry.anchor,)]
+    known = [_choose_gate(text) for text in literals if text.encode() not in _plain_gates()]
+    gates = sorted({*known, _WARN_GATE, _choose_gate(_LAST_ERROR)})
+    return [*(gate.encode() for gate in gates), *_plain_gates()]
+
+
+def holds_gate(line: bytes) -> bool:
+    """Whether one of `list_gates` stands in a line."""
+    return _gate_pattern().search(line) is not None or any(gate in line for gate in _plain_gates())
 
 
 @functools.cache
