@@ -17,13 +17,17 @@ CASES = load_all()
 COMING = {"BKD012", "BKD013", "BKD014", "ERR011", "NET016"}
 """Codes that a case may have before a check gives them."""
 CODES = {*load_plugins().checks.pages, *COMING}
-FLOOR = {"seen": 0.0, "unseen": 0.0}
+FLOOR = {"seen": 0.97, "unseen": 0.78}
 """The least share of right cases in each half; raised as the rules get better, never lowered."""
 SAMPLE = (
     "ecc-accelerate",
     "shm-posix-fallocate",
     "healthy-should-dump-at-shutdown",
-    "should-dump-broken-pipe-only",
+    "gpu-fell-off-without-xid",
+    "store-barrier-seven-of-eight",
+    "save-gathers-other-sizes",
+    "pxb-hang-with-acs",
+    "healthy-memlock-no-infiniband",
 )
 
 
@@ -135,9 +139,11 @@ def test_single_cases_of_the_unseen_half_are_not_on_the_page() -> None:
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_case_is_read_as_a_user_would(name: str) -> None:
-    report = analyze(next(case for case in CASES if case.name == name))
+    case = next(case for case in CASES if case.name == name)
+    report = analyze(case)
     assert report is not None
-    assert report["verdict"]["status"] in ("problems", "unknown", "healthy")
+    score = score_report(case, report)
+    assert (score.right, score.misleads, score.healthy_on_failed) == (True, False, False)
 
 
 @pytest.mark.long
