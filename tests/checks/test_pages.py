@@ -51,6 +51,7 @@ BKD010 device-faulty error
 BKD011 stage-timed-out error
 BKD012 fabric-not-ready error
 BKD013 network-plugin-failed error
+BKD014 library-version-faulty warning
 COL001 result-wrong error
 DDP001 parameters-unused error
 DDP019 gradient-wrong error

@@ -9,7 +9,14 @@ from ddpdoctor_checks.job.ends.cause import find_cause
 
 # isort: split
 from ddpdoctor_checks.job.ends.backend_errors import find_device_unset
+from ddpdoctor_checks.job.ends.known_defects import find_known_defects
 from ddpdoctor_checks.job.ends.launch_errors import find_restart_loop
 from ddpdoctor_checks.job.ends.network_errors import find_address_family_noise
 
-__all__ = ["find_address_family_noise", "find_cause", "find_device_unset", "find_restart_loop"]
+__all__ = [
+    "find_address_family_noise",
+    "find_cause",
+    "find_device_unset",
+    "find_known_defects",
+    "find_restart_loop",
+]
