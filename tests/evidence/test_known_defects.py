@@ -49,3 +49,11 @@ def test_a_crash_in_the_library_fits_one_release(tmp_path: Path, version: str, k
     findings = analyze(tmp_path, CRASH.format(version=version))
     assert [each["code"] for each in findings if each["role"] == "cause"] == ["ERR004"]
     assert any(each["code"] == "BKD014" for each in findings) == known
+
+
+def test_a_sentence_is_shown_once(tmp_path: Path) -> None:
+    line = "[Mon Mar  2 04:11:09 2026] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"
+    findings = analyze(tmp_path, "step 1\n" + line)
+    said = [each["text"] for finding in findings for each in finding["evidence"]]
+    assert said
+    assert len(said) == len(set(said))

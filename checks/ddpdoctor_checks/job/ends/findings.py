@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -201,7 +201,7 @@ def make_finding(diagnosis: Diagnosis, group: Group, describe: Describe) -> Find
         where=_places(diagnosis, group, clause, ranks, cause),
         evidence=tuple(
             replace(item, ranks=None) if clause.nobody else item
-            for item in _seen(diagnosis, group, clause, cause)
+            for item in _once(_seen(diagnosis, group, clause, cause))
         ),
         fix=(*clause.fix, *([advise_restarts()] if cause and explain_restarts(diagnosis) else [])),
         details={**_details(diagnosis, group, cause), **clause.details},
@@ -377,6 +377,17 @@ def _victim_places(diagnosis: Diagnosis) -> list[Where]:
             found.setdefault((line.file, line.line), (line, []))[1].append(each.rank)
     largest = sorted(found.values(), key=lambda item: -len(item[1]))[:3]
     return [in_frame(frame, RankSet(ranks), "victim") for frame, ranks in largest]
+
+
+def _once(items: Iterable[EvidenceItem]) -> list[EvidenceItem]:
+    """Return each sentence once, with the place in a log that any of its items has."""
+    kept: dict[tuple[str, tuple[int, ...]], EvidenceItem] = {}
+    for item in items:
+        key = (item.text, tuple(item.ranks or ()))
+        known = kept.setdefault(key, item)
+        if known.source is None and item.source is not None:
+            kept[key] = replace(known, source=item.source)
+    return list(kept.values())
 
 
 def _seen(diagnosis: Diagnosis, group: Group, clause: Clause, cause: bool) -> Iterator[EvidenceItem]:
