@@ -39,7 +39,7 @@ def judge(run: Run, tmp_path: Path, text: str) -> tuple[int, str, str | None, st
     [
         (BANNER + WARN, "train.log:2: node1:123:456 [0] NCCL WARN NET/Socket"),
         (BANNER + WARN + "epoch 1\n" * 4000, "train.log:2: node1:123:456 [0] NCCL WARN"),
-        (BANNER + "epoch 1\nSegmentation fault (core dumped)\n", "train.log:3: Segmentation fault"),
+        (BANNER + "epoch 1\nFloating point exception (core dumped)\n", "train.log:3: Floating point"),
         (BANNER + "srun: error: node1: task 3: Exited with exit code 1\n", "task 3: Exited with exit code 1"),
         (BANNER + "ERROR: the frobnicator is gone\nepoch 2\n", "ERROR: the frobnicator is gone"),
         (BANNER + "my.module.Error: it broke\n", "my.module.Error: it broke"),

@@ -92,12 +92,13 @@ def find_mismatch(late: Sequence[Failure]) -> Mismatch | None:
         return None
     ((number, known),) = calls.items()
     counted = Counter(known.values()).most_common()
-    if len(counted) < 2 or (len(known) > 2 and counted[0][1] <= counted[1][1]):
+    two = len(known) == 2 and bool(groups)  # of which the log says that they speak of one group
+    if len(counted) < 2 or (not two and counted[0][1] <= counted[1][1]):
         return None
     odd = RankSet(rank for rank, call in known.items() if call != counted[0][0])
-    one = max(odd) if len(known) == 2 else min(odd)
+    one = max(odd) if two else min(odd)
     other = min(rank for rank in known if rank not in odd)
-    if len(known) == 2:
+    if two:
         odd = RankSet(known)  # of two nobody can tell which is wrong
     named = {
         rank: f"{op} #{number}" + (f" of {size} elements" if size else "")
