@@ -105,6 +105,7 @@ def lint_program(script: Path, root: Path, plugins: Plugins) -> tuple[list[Findi
         What `lint` finds there, without what comments hide, and the rules that failed.
     """
     from ddpdoctor.evidence import Evidence, Launch
+    from ddpdoctor.judge.finding import QUESTION
     from ddpdoctor.judge.runner import run_checks
     from ddpdoctor.judge.suppression import Suppressor
     from ddpdoctor.source.gather import judge_scripts
@@ -119,7 +120,7 @@ def lint_program(script: Path, root: Path, plugins: Plugins) -> tuple[list[Findi
     failed = dict.fromkeys(
         words for source in sources for words in source.skipped if f": {FAILED} (" in words
     )
-    return [each for each in found if each.state == "active"], list(failed)
+    return [each for each in found if each.state == "active" and each.role != QUESTION], list(failed)
 
 
 def describe(sure: list[Finding], script: Path) -> str:

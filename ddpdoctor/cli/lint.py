@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,7 @@ EXAMPLES = (
         "existing code: current findings are ignored from now on",
     ),
     ("ddpdoctor lint . --baseline lint.json", "only new findings"),
+    ("ddpdoctor lint src/ --questions", "also what is likely wrong but not certain from the files"),
     ("ddpdoctor lint src/ --fix", "apply the safe corrections; --diff shows them first"),
     ("ddpdoctor lint src/ --format json -o lint.json", "for another program"),
     ("git show HEAD:train.py | ddpdoctor lint -", "from a pipe"),
@@ -52,6 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     common.add_output_options(parser)
     common.add_selection_options(parser)
+    parser.add_argument(
+        "--questions",
+        action="store_true",
+        help="show what is likely wrong and is not decided by the files; never counts for the exit code",
+    )
     add_hiding_options(parser)
     add_fixing_options(parser)
     common.add_fail_option(parser)
@@ -80,6 +87,7 @@ def run(options: argparse.Namespace) -> int:
     if getattr(options, "fix", False):
         report = _fix(report, options, plugins, selection)
     _tell_unread(report)
+    report = _keep_questions(report, options)
     level = getattr(options, "fail_on", "error")
     if (baseline := getattr(options, "write_baseline", None)) is not None:
         complain(
@@ -129,6 +137,21 @@ def _fix(report: Report, options: argparse.Namespace, plugins: Plugins, selectio
     done = before - count_correctable(again)
     complain(f"ddpdoctor: {count(done, 'finding')} corrected in {count(written, 'file')}")
     return again
+
+
+def _keep_questions(report: Report, options: argparse.Namespace) -> Report:
+    """Return the report without its questions, unless they were asked for; say how many there are beside findings."""
+    from ddpdoctor.cli.display import complain
+    from ddpdoctor.judge.finding import QUESTION
+    from ddpdoctor.report.words import count
+
+    kept = [each for each in report.findings if each.role != QUESTION]
+    number = sum(each.role == QUESTION and each.state == "active" for each in report.findings)
+    if getattr(options, "questions", False) or len(kept) == len(report.findings):
+        return report
+    if number and report.verdict.status != "healthy" and common.verbosity(options) >= 0:
+        complain(f"ddpdoctor: {count(number, 'question')} not shown, see --questions")
+    return replace(report, findings=tuple(kept))
 
 
 def _offer_fixes(report: Report, options: argparse.Namespace) -> None:

@@ -1,7 +1,7 @@
 """The verdict: the check registry, running checks over evidence, and ordering what they found."""
 
 from ddpdoctor.judge.catalogue import CodePage
-from ddpdoctor.judge.finding import EvidenceItem, Finding, Fix, Where
+from ddpdoctor.judge.finding import QUESTION, EvidenceItem, Finding, Fix, Where
 from ddpdoctor.judge.once import once
 from ddpdoctor.judge.registry import CannotLook, Check, NotApplicable, Registry, check, diagnosis
 from ddpdoctor.judge.rules import LintRule, lint_rule
@@ -9,6 +9,7 @@ from ddpdoctor.judge.runner import CheckRow, run_checks
 from ddpdoctor.judge.verdict import Verdict, order_findings, reach_verdict
 
 __all__ = [
+    "QUESTION",
     "CannotLook",
     "Check",
     "CheckRow",

@@ -10,7 +10,9 @@ from ddpdoctor.evidence.ranks import RankSet
 
 SEVERITIES = ("error", "warning", "info")
 CONFIDENCES = ("high", "medium", "low")
-ROLES = ("cause", "consequence", "advice")
+QUESTION = "question"
+"""Role of what is likely and undecided: it asks, and counts as no issue."""
+ROLES = ("cause", "consequence", "advice", QUESTION)
 STATES = ("active", "withdrawn", "suppressed")
 """Suppressed: the user has said that it is not to count, see ``ddpdoctor.judge.suppression``."""
 

@@ -11,6 +11,7 @@ import ddpdoctor
 from ddpdoctor.evidence import Evidence, NodeFacts, RankSet
 from ddpdoctor.evidence.job import REQUESTS
 from ddpdoctor.judge.defects import describe_defects, set_aside
+from ddpdoctor.judge.finding import QUESTION
 from ddpdoctor.judge.registry import Registry
 from ddpdoctor.judge.runner import CheckRow, run_checks
 from ddpdoctor.judge.selection import Selection
@@ -62,6 +63,7 @@ def build_report(
     rows = [_forgive_plugin(row) for row in rows] + list(extra_rows)
     one_job = evidence.launch.command != "lint"
     ordered = order_findings(findings, registry.checks, related=one_job)
+    asked = sum(each.role == QUESTION and each.state == "active" for each in ordered)
     world = describe_world(evidence)
     scope = describe_scope(evidence, world)
     verdict = reach_verdict(
@@ -73,7 +75,7 @@ def build_report(
         elsewhere=next((end.stopped_elsewhere for end in evidence.job if end.stopped_elsewhere), None),
         unseen=describe_unseen(evidence),
         broken=describe_defects(evidence),
-        good=name_good(evidence.launch.command),
+        good=name_good(evidence.launch.command, asked),
     )
     judging = time.perf_counter() - began
     return Report(

@@ -20,7 +20,7 @@ from ddpdoctor.report.summary import (
     describe_suppressed,
     families,
     list_notable,
-    name_good,
+    read_good,
     split_findings,
 )
 from ddpdoctor.report.words import clip, count, fold_hosts, format_ranks, format_seconds
@@ -136,7 +136,7 @@ def _name_verdict(report: Report, problems: Sequence[Finding]) -> tuple[str, str
         return f"{mark} {count_findings(report) if lint else f'{problems[0].code} {problems[0].name}'}", ""
     if (standing := describe_standing(report)) is not None:
         return "? hang, root cause not determined", standing
-    good = name_good(report.command)
+    good = read_good(report)
     titles = {"healthy": f"✓ {good}", "problems": "✖ the job failed", "error": "? ddpdoctor failed"}
     return titles.get(status, "? inconclusive"), headline.removeprefix(f"{good} · ")
 

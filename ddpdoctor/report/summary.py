@@ -51,9 +51,22 @@ def describe_stop(evidence: Evidence) -> str | None:
     return f"stopped by {ended.interrupted}{why}"
 
 
-def name_good(command: str) -> str:
-    """Return what a report of a command calls it where nothing is wrong: reading source proves no job healthy."""
-    return "no issues found" if command == "lint" else HEALTHY
+def name_good(command: str, questions: int = 0) -> str:
+    """Return what a report of a command calls it where nothing is wrong: reading source proves no job healthy.
+
+    Args:
+        command: of ddpdoctor.
+        questions: what is likely wrong and was not decided.
+    """
+    if command != "lint":
+        return HEALTHY
+    return f"no issues found, {count(questions, 'question')}" if questions else "no issues found"
+
+
+def read_good(report: Report) -> str:
+    """Return what a report calls it where nothing is wrong, with its questions: the first words of the headline."""
+    first, good = report.verdict.headline.partition(" · ")[0], name_good(report.command)
+    return first if first.startswith(good) else good
 
 
 def describe_read(sources: Sequence[SourceFile]) -> str:

@@ -27,7 +27,7 @@ from ddpdoctor.report.summary import (
     describe_suppressed,
     families,
     list_notable,
-    name_good,
+    read_good,
     split_findings,
 )
 from ddpdoctor.report.timeline import choose_rows, day_of, list_rows
@@ -145,7 +145,7 @@ def _put_verdict(paper: Paper, report: Report, problems: Sequence[Finding]) -> N
         paper.put_parts(f"{NAME} ✓ moving", [stopped, moved, took], hang=HANG, style="green")
         return
     if verdict.status == "healthy":
-        good = name_good(report.command)
+        good = read_good(report)
         counted = count_checks(verdict)
         parts = [part for part in verdict.headline.split(" · ") if part not in (good, counted)]
         paper.put_parts(f"{NAME} ✓ {good}", [stopped, *parts, took], hang=HANG, style="green")

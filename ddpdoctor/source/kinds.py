@@ -56,6 +56,8 @@ class Value:
     """Of what is wrapped: what was put in."""
     via: tuple[tuple[ast.Call, Scope], ...] = ()
     """The calls of functions of the files in which it was made, the outermost first."""
+    guessed: bool = False
+    """It is taken for a model since it is wrapped; what made it is not known."""
 
     @property
     def identity(self) -> object:
@@ -261,7 +263,8 @@ class Kinds:
                     else next((k.value for k in node.keywords if k.arg == "module"), None)
                 )
                 inner = self.find(given, scope) if given is not None else (UNKNOWN,)
-                return (Value("wrapped", node, scope, name, inner=inner),)
+                inside = tuple(dict.fromkeys(_as_model(each, node, scope) for each in inner))
+                return (Value("wrapped", node, scope, name, inner=inside),)
             if name in PASSED | ITERATES and node.args:
                 return self.find(node.args[0], scope)
             if name in COPIES and node.args:
@@ -277,7 +280,9 @@ class Kinds:
             return (Value(kind, node, scope, name, self.files.find_class(node.func, scope)),)
         function = self.files.function(node.func, scope)
         if function is None:
-            return (UNKNOWN,)
+            return (
+                Value("unknown", node, scope, name),
+            )  # of what it is nothing is known, but which one it is
         return [_born(each, function, node, scope) for each in self._of_returns(function, index)]
 
     def _of_method(
@@ -285,7 +290,7 @@ class Kinds:
     ) -> list[Value] | None:
         if func.attr in SAME and index is None:
             owners = self.find(func.value, scope)
-            if any(each.kind in ("model", "wrapped", "loss") for each in owners):
+            if any(each.kind in ("model", "wrapped", "loss") or each.made is not None for each in owners):
                 return list(owners)
         if (
             func.attr == "log_every" and node.args and index is None
@@ -323,6 +328,15 @@ def kinds_of(files: Files) -> Kinds:
     if files not in _KINDS:
         _KINDS[files] = Kinds(files)
     return _KINDS[files]
+
+
+def _as_model(value: Value, wrapper: ast.Call, scope: Scope) -> Value:
+    """Return what is wrapped: whatever made it, a wrapper takes models alone."""
+    if value.kind != "unknown":
+        return value
+    if value.made is None:
+        return Value("model", wrapper, scope, guessed=True)
+    return replace(value, kind="model", guessed=True)
 
 
 def _renew(value: Value, node: ast.Call, scope: Scope) -> Value:

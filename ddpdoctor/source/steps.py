@@ -126,8 +126,13 @@ def loaders_of(node: ast.expr, scope: Scope, kinds: Kinds) -> tuple[Value, ...]:
 
 
 def is_backward(call: ast.Call) -> bool:
-    """Whether a call is ``loss.backward()``, ``accelerator.backward(loss)`` or the like."""
-    return isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "manual_backward")
+    """Whether a call is ``loss.backward()``, ``accelerator.backward(loss)`` or ``loss_scaler(loss, optimizer)``."""
+    if isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "manual_backward"):
+        return True
+    # timm's and others' scalers do the backward and the step when they are called: scaler(loss, optimizer)
+    owner = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    given = [ast.unparse(each).lower() for each in call.args[:2]]
+    return "scaler" in owner.lower() and len(given) == 2 and "loss" in given[0] and "optim" in given[1]
 
 
 def find_backwards(kinds: Kinds) -> dict[ast.Call, Scope]:

@@ -58,6 +58,7 @@ DDP019 gradient-wrong error
 DDP020 model-factory-failed error
 NUM001 replicas-diverged error
 CKP006 checkpoint-not-restored error
+CKP007 optimizer-state-lost warning
 PRF001 bandwidth-low warning
 PRF002 link-slow warning
 ERR001 exception-uncaught error

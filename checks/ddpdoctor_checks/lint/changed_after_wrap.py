@@ -21,6 +21,8 @@ WITHOUT = re.compile(
     r"|LogSoftmax|Softplus|Hard|Flatten|Unflatten|Upsample|(Adaptive)?(Max|Avg)Pool|ZeroPad|ReflectionPad|.*Loss$)"
 )
 """Modules of torch.nn that have no parameters."""
+PASSES = frozenset({"list", "tuple", "sorted", "reversed", "enumerate", "iter"})
+"""Functions whose result has the elements of what they are given."""
 
 
 @lint_rule("changed-after-wrap", reads="files")
@@ -198,7 +200,7 @@ def _root(node: ast.expr) -> tuple[ast.expr, tuple[str, ...]]:
 def _belongs(node: ast.expr, scope: Scope, wrap: Wrap, kinds: Kinds) -> bool:
     """Whether an expression is the wrapped model, the wrapper, or a part of it."""
     root, _ = _root(node)
-    found = kinds.all_of(root, scope, "model", "wrapped")
+    found = kinds.all_of(root, scope, "model", "wrapped", "unknown")
     made = {wrap.value.identity, *(each.identity for each in wrap.value.inner)}
     return bool(found) and all(each.identity in made for each in found)
 
@@ -212,10 +214,26 @@ def _path_of_loop(node: ast.expr, statement: ast.stmt, scope: Scope, kinds: Kind
     flow = kinds.flow(scope)
     spot = flow.spot(statement)
     for each in flow.holding(node.id, spot) or () if spot is not None else ():
-        call = each.value if each.kind == "loop" else None
+        call = _without_slice(each.value) if each.kind == "loop" else None
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
             return call.func.value if call.func.attr in ("parameters", "named_parameters") else None
     return None
+
+
+def _without_slice(node: ast.expr | None) -> ast.expr | None:
+    """Return ``model.parameters()`` of ``list(model.parameters())[:2]`` and the like: some or all of it."""
+    while True:
+        if isinstance(node, ast.Subscript):
+            node = node.value
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in PASSES
+            and node.args
+        ):
+            node = node.args[0]
+        else:
+            return node
 
 
 def _was_frozen(node: ast.expr, scope: Scope, wrap: Wrap, kinds: Kinds) -> bool:
@@ -231,7 +249,7 @@ def _was_frozen(node: ast.expr, scope: Scope, wrap: Wrap, kinds: Kinds) -> bool:
             continue
         root, other = _root(frozen)
         made = {each.identity for each in wrap.value.inner}
-        found = kinds.all_of(root, wrap.scope, "model")
+        found = kinds.all_of(root, wrap.scope, "model", "unknown")
         if found and all(each.identity in made for each in found):
             short = min(len(path), len(other))
             if path[:short] == other[:short]:

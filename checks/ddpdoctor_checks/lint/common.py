@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact, SourcePlace
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable
+from ddpdoctor.judge import QUESTION, EvidenceItem, Finding, Fix, NotApplicable
 from ddpdoctor_checks.common.places import in_source
 
 LINT = ("lint",)
@@ -62,3 +63,16 @@ def tell_fact(
         severity=severity if severity is not None or proof == "on every path" else "warning",
         role=role,
     )
+
+
+def tell_question(fact: SourceFact, message: str, fix: Fix, *, why: str) -> Finding:
+    """Return what is likely and not decided by the files: a finding of severity info that asks.
+
+    Args:
+        fact: what was read.
+        message: what is seen, with the line, and what has to be known.
+        fix: the correction, where the answer is that it is wrong.
+        why: what is not known.
+    """
+    found = tell_fact(fact, message, fix, why=why, severity="info", role=QUESTION)
+    return replace(found, confidence="low")

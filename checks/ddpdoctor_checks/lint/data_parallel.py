@@ -6,13 +6,15 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.evidence.sources import SourceFact
+from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.apart import Ways
 from ddpdoctor.source.calls import JOINS
+from ddpdoctor.source.kinds import kinds_of
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.traces import Trace
 from ddpdoctor.source.walking import find_calls, find_keyword
+from ddpdoctor.source.wraps import wraps_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
 DATA_PARALLEL = ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel")
@@ -45,6 +47,18 @@ def find_in_program(trace: Trace, files: Files) -> Iterator[SourceFact]:
             yield SourceFact("data-parallel-on-ranks", step.scope.place(step.node))
 
 
+@lint_rule("data-parallel-wrapped", reads="files")
+def find_wrapped(files: Files) -> Iterator[SourceFact]:
+    """Yield nn.DataParallel that is given to a DistributedDataParallel, on whatever way (``data-parallel-wrapped``)."""
+    kinds = kinds_of(files)
+    for wrap in wraps_of(kinds):
+        if wrap.value.inner and all(each.kind == "data parallel" for each in wrap.value.inner):
+            noticed = RelatedPlace("noticed", wrap.scope.place(wrap.value.call))
+            for inner in wrap.value.inner:
+                if inner.scope is not None:
+                    yield SourceFact("data-parallel-wrapped", inner.scope.place(inner.call), (noticed,))
+
+
 def _is_alone(join: ast.Call) -> bool:
     """Whether a group of one rank is made, as tests of a single process do."""
     size = find_keyword(join, "world_size", 3)
@@ -65,7 +79,11 @@ def tell_data_parallel(evidence: Evidence) -> Iterable[Finding]:
     """nn.DataParallel is made where the process has just become a rank."""
     here = list(facts_of(evidence, "data-parallel"))
     places = {fact.place for fact in here}
-    there = [fact for fact in facts_of(evidence, "data-parallel-on-ranks") if fact.place not in places]
+    there = []
+    for fact in facts_of(evidence, "data-parallel-on-ranks", "data-parallel-wrapped"):
+        if fact.place not in places:
+            places.add(fact.place)
+            there.append(fact)
     for fact in (*here, *there):
         yield tell_fact(
             fact,

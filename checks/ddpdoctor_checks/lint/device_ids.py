@@ -36,7 +36,7 @@ def find_device_ids(files: Files) -> Iterator[SourceFact]:
             way = "several"
         elif (
             devices.elts
-            and all(each.kind == "model" for each in wrap.value.inner)
+            and all(each.kind == "model" and not each.guessed for each in wrap.value.inner)
             and not _moves(module, kinds)
         ):
             way = "nowhere"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 
 from ddpdoctor.evidence import Evidence
@@ -17,6 +18,8 @@ from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_
 
 ASKS = frozenset({"torch.distributed.get_rank", "torch.distributed.get_world_size"})
 DESTROYS = "torch.distributed.destroy_process_group"
+ENDS = re.compile("destroy|cleanup|clean_up|shutdown|teardown|finali[sz]e|reset|abort", re.IGNORECASE)
+"""Names of functions that may end a group."""
 
 
 @lint_rule("group-not-made", "group-twice", reads="program")
@@ -30,7 +33,8 @@ def find_group_order(trace: Trace, files: Files) -> Iterator[SourceFact]:
     if not trace.joins or not any(step.name in JOINS for step in trace.steps):
         return
     ways = Ways(files, trace)
-    yield from _find_early(trace, ways, files)
+    early = list(_find_early(trace, ways, files)) or list(_find_before(trace, files))
+    yield from early
     made: Step | None = None
     for step in trace.steps:
         if step.name in JOINS and step.call is not None:
@@ -65,15 +69,63 @@ def _find_early(trace: Trace, ways: Ways, files: Files) -> Iterator[SourceFact]:
             return
 
 
+def _find_before(trace: Trace, files: Files) -> Iterator[SourceFact]:
+    """Yield a call that needs the group where the next thing that each such run does with groups is to make it.
+
+    Whatever ran before: either there was no group, and the call is wrong, or there was one, and making it is.
+    """
+    waiting: list[Step] = []
+    made = False
+    for step in trace.steps:
+        call = step.call
+        if call is None:
+            continue
+        if step.name in JOINS:
+            for each in waiting:
+                if _is_on_one_way(each, step):
+                    what = each.name.rpartition(".")[2]
+                    place = RelatedPlace("noticed", step.scope.place(step.node))
+                    yield SourceFact(
+                        "group-not-made", each.scope.place(each.node), (place,), {"function": what}
+                    )
+                    return
+            waiting, made = [], True
+        elif step.name == DESTROYS or (not step.known and ENDS.search(ast.unparse(call.func))):
+            waiting, made = [], False
+        elif not made and _needs_group(step, files) and not _asks_whether(step) and not _is_lazy(step):
+            waiting.append(step)
+
+
+def _is_on_one_way(first: Step, second: Step) -> bool:
+    """Whether each run that comes to one of two steps comes to the other, in this order, and to both at most once."""
+    own, other = set(first.guards), set(second.guards)
+    more = own ^ other
+    return (own <= other or other <= own) and all(
+        each.kind not in ("try", "except", "for", "while", "case") for each in more
+    )
+
+
+def _asks_whether(step: Step) -> bool:
+    """Whether a test before a step may ask if there is a group."""
+    return any(
+        each.kind not in ("for", "main", "with") and "initialized" in ast.unparse(each.test)
+        for each in step.guards
+    )
+
+
 def _runs_at_once(step: Step, ways: Ways) -> bool:
     """Whether no test stands before a step, and no generator, which runs when it is gone through."""
+    return ways.is_straight(step) and not _is_lazy(step)
+
+
+def _is_lazy(step: Step) -> bool:
+    """Whether a step is one of a generator."""
     later = (
         each.callee for each in step.frames if not isinstance(each.callee.node, (ast.Module, ast.ClassDef))
     )
-    lazy = any(
+    return any(
         isinstance(node, (ast.Yield, ast.YieldFrom)) for each in later for node in own_nodes(each.node)
     )
-    return ways.is_straight(step) and not lazy
 
 
 def _needs_group(step: Step, files: Files) -> bool:

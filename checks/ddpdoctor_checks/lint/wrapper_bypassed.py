@@ -15,6 +15,7 @@ from ddpdoctor.source.steps import find_backwards, is_backward
 from ddpdoctor.source.walking import find_calls, names_in
 from ddpdoctor.source.wraps import goes_through_module, is_certain, reduces_by_hand, wraps_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
+from ddpdoctor_checks.lint.module_called import find_in_loops
 from ddpdoctor_checks.lint.rewriting import read_line
 
 PASSIVE = frozenset({"parameters", "named_parameters", "buffers", "state_dict", "load_state_dict", "train", "eval",
@@ -26,7 +27,8 @@ PASSIVE = frozenset({"parameters", "named_parameters", "buffers", "state_dict", 
 def find_bypassed(files: Files) -> Iterator[SourceFact]:
     """Yield where a loss is made by the model inside of a wrapper, and the wrapper has no part in it (``bypassed``).
 
-    way: ``module`` (through ``.module``) or ``bare`` (through the variable that was wrapped).
+    way: ``module`` (through ``.module``), ``bare`` (through the variable that was wrapped), or ``loop`` (through
+    ``.module``, in a loop that never calls the wrapper).
     """
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
@@ -47,6 +49,7 @@ def find_bypassed(files: Files) -> Iterator[SourceFact]:
                 place = home.place(inner)
                 certain = is_certain(inner, home, kinds) and is_certain(call, scope, kinds)
                 yield SourceFact("bypassed", place, (noticed,), {"way": way}, certain=certain)
+    yield from find_in_loops(kinds, told)
 
 
 def _is_cleared(backward: ast.Call, scope: Scope, kinds: Kinds) -> bool:
@@ -131,6 +134,7 @@ def _find_way(call: ast.Call, scope: Scope, kinds: Kinds) -> str | None:
 def tell_bypassed(evidence: Evidence) -> Iterable[Finding]:
     """A loss is made by the model inside of the wrapper."""
     ways = {
+        "loop": "The model is called through .module",
         "module": "The model is called through .module",
         "bare": "The model is called, and not the DistributedDataParallel that wraps it,",
     }

@@ -26,7 +26,7 @@ from ddpdoctor.report.html.trained import TrainedView, view_trained
 from ddpdoctor.report.html.world import WorldView, view_world
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.registry import RenderOptions
-from ddpdoctor.report.summary import describe_job, name_good
+from ddpdoctor.report.summary import describe_job, read_good
 from ddpdoctor.report.words import count, format_seconds
 from ddpdoctor.text.shell import quote_word, quote_words
 
@@ -112,7 +112,7 @@ def build_view(report: Report, options: RenderOptions) -> PageView:
         read=options.read_source,
     )
     checks = view_checks(report.checks, caps)
-    verdict = _verdict(report.verdict, findings, checks, name_good(report.command))
+    verdict = _verdict(report.verdict, findings, checks, read_good(report))
     return PageView(
         title=f"{verdict.word} · ddpdoctor {report.command}",
         version=report.version,

@@ -1,0 +1,169 @@
+"""ENV019: a script needs the process group, and nothing in its program makes one."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.sources import SourceFact
+from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.apart import Ways
+from ddpdoctor.source.calls import APEX, SAMPLERS, WRAPPERS
+from ddpdoctor.source.kinds import Kinds, kinds_of
+from ddpdoctor.source.known import KNOWN_ROOTS
+from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.programs import ALL_JOINS, FRAMEWORKS
+from ddpdoctor.source.traces import Guard, Step, Trace
+from ddpdoctor.source.walking import find_keyword, is_spelled_out
+from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
+
+ASKS = frozenset({"torch.distributed.get_rank", "torch.distributed.get_world_size", "torch.distributed.barrier",
+                  "torch.distributed.all_reduce", "torch.distributed.broadcast"})  # fmt: skip
+MAKES = re.compile(r"init\w*(process_?group|distributed|_ddp|_dist\b|_mpi|parallel)|setup_ddp|setup_dist|Trainer\b"
+                   r"|TrainingArguments|HfArgumentParser|launch|horovod|deepspeed|tensor_parallel", re.I)  # fmt: skip
+"""Names of what may make a group, in whichever package."""
+QUIET = frozenset("""PIL absl albumentations apex attr attrs av boto3 braceexpand click clip colorama cv2 dateutil
+    easydict einops filelock ftfy fsspec gdown h5py huggingface_hub imageio imgaug jinja2 joblib jsonlines kornia
+    librosa lmdb loguru lpips matplotlib mpl_toolkits mpi4py msgpack natsort nltk numba omegaconf opencv pandas
+    packaging pickle5 plotly prettytable psutil pyarrow pycocotools pydantic regex requests rich sacrebleu sacremoses
+    safetensors scipy seaborn sentencepiece shapely simplejson six skimage sklearn soundfile spacy submitit tabulate
+    tensorboard tensorboardX tensorboard_logger termcolor thop tiktoken timm tokenizers toml torchaudio torchinfo
+    torchmetrics torchsummary trimesh typing_extensions ujson unidecode webdataset xxhash yacs zmq Levenshtein
+    jieba Cython cython setuptools pkg_resources distutils editdistance torchtext tensorflow fvcore iopath
+    ruamel configargparse""".split())  # fmt: skip
+"""Packages that make no group of processes when they are imported or called."""
+
+
+@lint_rule("group-missing", "group-doubted", reads="program")
+def find_missing_groups(trace: Trace, files: Files) -> Iterator[SourceFact]:
+    """Yield the first call of a script that needs a group that nothing makes (``group-missing``).
+
+    function: what is called. package: what else may make it, where the program imports what is not known
+    (``group-doubted``).
+    """
+    kinds = kinds_of(files)
+    module = trace.start.module
+    if trace.alone or not trace.whole:
+        return
+    steps = [step for step in trace.steps if _is_of_script(step) and _needs_group(step)]
+    if not steps or _is_made(module, kinds):
+        return
+    needed = next((step for step in steps if _is_reached(step, kinds)), None)
+    ways, step = Ways(files, trace), needed or steps[0]
+    package = next(iter(sorted(_list_others(module, kinds))), "")
+    details = {"function": step.name.rpartition(".")[2], "package": package}
+    yield SourceFact(
+        "group-missing" if needed is not None and not package else "group-doubted",
+        step.scope.place(step.node),
+        details=details,
+        certain=ways.is_sure(step),
+    )
+
+
+def _is_of_script(step: Step) -> bool:
+    """Whether a step is surely one of a script that is started: behind its main guard, not when it is imported."""
+    return any(each.kind == "main" for each in step.guards)
+
+
+def _is_reached(step: Step, kinds: Kinds) -> bool:
+    """Whether a run of several ranks comes to a step, by what the program itself says of the tests before it."""
+    return all(
+        each.kind in ("main", "for", "with", "decorator") or _is_taken(each, kinds) for each in step.guards
+    )
+
+
+def _is_taken(guard: Guard, kinds: Kinds) -> bool:
+    """Whether a test asks the environment for ranks, or for a setting that the program turns on by itself."""
+    test = guard.test
+    if not isinstance(test, ast.expr) or kinds.programs.side(test, guard.scope) != guard.positive:
+        return False
+    plain = test.operand if isinstance(test, ast.UnaryOp) else test
+    if not isinstance(plain, (ast.Name, ast.Attribute)):
+        return "os.environ" in ast.unparse(test)
+    name = ast.unparse(plain).rpartition(".")[2]
+    values = [
+        node.value
+        for member in kinds.programs.members(guard.scope.module)
+        for node in ast.walk(member.node)
+        if isinstance(node, ast.Assign)
+        and any(
+            isinstance(each, (ast.Name, ast.Attribute)) and ast.unparse(each).rpartition(".")[2] == name
+            for each in node.targets
+        )
+    ]
+    return any(not isinstance(each, ast.Constant) or each.value is True for each in values)
+
+
+def _needs_group(step: Step) -> bool:
+    """Whether a step raises where there is no group, and no test before it may ask for one."""
+    call = step.call
+    if call is None or find_keyword(call, "process_group") is not None:
+        return False
+    if step.name in SAMPLERS:
+        given = find_keyword(call, "num_replicas", 1), find_keyword(call, "rank", 2)
+        if not is_spelled_out(call) or None not in given:
+            return False
+    elif step.name not in (*WRAPPERS, APEX, *ASKS):
+        return False
+    return not any(
+        each.kind in ("try", "except", "case") or MAY_ASK.search(ast.unparse(each.test))
+        for each in step.guards
+        if each.kind not in ("for", "main", "with", "decorator")
+    )
+
+
+MAY_ASK = re.compile("initiali[sz]ed|available|is_dist|get_world_size|world_size|num_gpus|n_gpu|gpus", re.I)
+"""Tests that ask for a group, directly or by the number of ranks that it has."""
+
+
+def _is_made(module: Scope, kinds: Kinds) -> bool:
+    """Whether something in the program may make a group, by its name."""
+    for call, scope, name in kinds.programs.calls(module):
+        if name in ALL_JOINS or name in FRAMEWORKS:
+            return True
+        whole = name or ast.unparse(call.func)
+        if MAKES.search(whole) and kinds.files.function(call.func, scope) is None:
+            return True
+    return False
+
+
+def _list_others(module: Scope, kinds: Kinds) -> set[str]:
+    """Return packages of which it is not known what they do, and files that are imported and were not read."""
+    found = set()
+    for member in kinds.programs.members(module):
+        for scope in member.walk():
+            for name in scope.imports.values():
+                root = name.lstrip(".").split(".")[0]
+                if root not in KNOWN_ROOTS | QUIET and not kinds.files.was_read(name):
+                    found.add(root or name)
+    return found
+
+
+@check("ENV019", family="source", needs=NEEDS, id="lint.group_missing", commands=LINT)
+def tell_group_missing(evidence: Evidence) -> Iterable[Finding]:
+    """A script needs the process group and nothing in its files makes one."""
+    make = Fix("make the group first", code='dist.init_process_group("nccl")')
+    for fact in facts_of(evidence, "group-missing"):
+        yield tell_fact(
+            fact,
+            f"{fact.details['function']} at {name_line(fact.place)} needs the process group, and nothing in the "
+            "program calls init_process_group.",
+            make,
+            why="no file of the program makes a group, and no package that it imports does",
+        )
+    for fact in facts_of(evidence, "group-doubted"):
+        yield tell_question(
+            fact,
+            f"{fact.details['function']} at {name_line(fact.place)} needs the process group, and no file that was "
+            f"read calls init_process_group: {_ask(fact.details['package'])}",
+            make,
+            why="the program imports a module that was not read"
+            if fact.details["package"]
+            else "a test before the call may keep a run of this program away from it",
+        )
+
+
+def _ask(package: str) -> str:
+    return f"does {package}?" if package else "is the call never reached in this program?"

@@ -1,0 +1,101 @@
+"""Loops that train a wrapped model and call the model inside of the wrapper alone: a part of DDP005."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
+from ddpdoctor.source.kinds import Kinds
+from ddpdoctor.source.names import Scope
+from ddpdoctor.source.steps import Forward, TrainingLoop, is_backward, training_loops
+from ddpdoctor.source.walking import own_nodes
+from ddpdoctor.source.wraps import REDUCES
+
+OF_GRADIENTS = re.compile(r"\.grad\b|grads\b|gradients|parameters\(")
+WITHOUT_GRADIENTS = ("no_grad", "inference_mode")
+
+
+def find_in_loops(kinds: Kinds, told: set[ast.AST]) -> Iterator[SourceFact]:
+    """Yield calls of ``model.module(x)`` in a loop that trains, where the wrapper is not called (``bypassed``).
+
+    How the loss is made of what the call gives is not followed.
+
+    Args:
+        kinds: of all files.
+        told: calls that were told already.
+    """
+    for loop in training_loops(kinds):
+        for forward in loop.forwards:
+            if forward.call in told or forward.scope is not loop.scope:
+                continue
+            wrapper = _wrapper_of(forward, kinds)
+            if wrapper is None or _is_without_gradients(forward.call, forward.scope):
+                continue
+            if any(_counts(each, forward, wrapper, kinds) for each in loop.wrapped):
+                continue
+            if _is_given_away(loop, wrapper, kinds) or _reduces_gradients(loop.scope.module, kinds):
+                continue
+            backward = next((pair for pair in loop.calls if is_backward(pair[0])), None)
+            if backward is not None:
+                told.add(forward.call)
+                noticed = RelatedPlace("noticed", backward[1].place(backward[0]))
+                yield SourceFact(
+                    "bypassed", forward.scope.place(forward.call), (noticed,), {"way": "loop"}, certain=False
+                )
+
+
+def _wrapper_of(forward: Forward, kinds: Kinds) -> object:
+    """Return the identity of the wrapper whose ``.module`` is called; None where it is none."""
+    func = forward.call.func
+    if not isinstance(func, ast.Attribute) or func.attr != "module":
+        return None
+    found = kinds.all_of(func.value, forward.scope, "wrapped")
+    return found[0].identity if len(found) == 1 else None
+
+
+def _counts(other: Forward, forward: Forward, wrapper: object, kinds: Kinds) -> bool:
+    """Whether another call goes through the same wrapper, in rounds in which the first call is made too."""
+    if all(each.identity != wrapper for each in other.values):
+        return False
+    if other.scope is not forward.scope:
+        return True
+    flow = kinds.flow(forward.scope)
+    own, its = flow.spot(forward.call), flow.spot(other.call)
+    return own is None or its is None or not own.excludes(its)
+
+
+def _is_given_away(loop: TrainingLoop, wrapper: object, kinds: Kinds) -> bool:
+    """Whether the wrapper is given to a function that was not read, which may call it."""
+    for call, scope in loop.calls:
+        if kinds.called(call, scope) is not None:
+            continue
+        if isinstance(call.func, ast.Name) and call.func.id in ("isinstance", "hasattr", "getattr", "print"):
+            continue
+        given = [*call.args, *(each.value for each in call.keywords)]
+        named = (each for each in given if isinstance(each, (ast.Name, ast.Attribute)))
+        if any(value.identity == wrapper for each in named for value in kinds.find(each, scope)):
+            return True
+    return False
+
+
+def _reduces_gradients(module: Scope, kinds: Kinds) -> bool:
+    """Whether a function of the program that has a collective also speaks of gradients or parameters."""
+    return any(
+        name.rpartition(".")[2] in REDUCES
+        and name.startswith("torch.distributed.")
+        and OF_GRADIENTS.search(ast.unparse(scope.node))
+        for _, scope, name in kinds.programs.calls(module)
+        if not isinstance(scope.node, ast.Module)
+    )
+
+
+def _is_without_gradients(call: ast.Call, scope: Scope) -> bool:
+    for node in own_nodes(scope.node):
+        if isinstance(node, (ast.With, ast.AsyncWith)) and any(each is call for each in ast.walk(node)):
+            heads = " ".join(ast.unparse(item.context_expr) for item in node.items)
+            if any(word in heads for word in WITHOUT_GRADIENTS):
+                return True
+    decorators = " ".join(ast.unparse(each) for each in getattr(scope.node, "decorator_list", ()))
+    return any(word in decorators for word in WITHOUT_GRADIENTS)

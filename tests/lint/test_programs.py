@@ -1,0 +1,182 @@
+"""Rules of whole programs: what they make, need and restore; and what is asked instead of told."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddpdoctor.judge import QUESTION, Finding
+from tests.lint.judging import lint
+
+START = """
+def start(args):
+    if "RANK" not in os.environ:
+        return
+    args.distributed = True
+    {before}
+    dist.init_process_group("nccl")
+    {after}
+def main(args):
+    start(args)
+    model = build(args)
+    if args.distributed:
+        model = DDP(model)
+if __name__ == "__main__":
+    main(argparse.ArgumentParser().parse_args())
+"""
+RESUME = """
+def main(args):
+    dist.init_process_group("gloo")
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    model = DDP(model)
+    start = 0
+    if args.resume:
+        checkpoint = torch.load(args.resume, map_location="cpu")  # HERE
+        model.module.load_state_dict(checkpoint["model"])
+        {restore}
+        {count}
+    for epoch in range(start, 10):
+        for x in batches:
+            model(x).sum().backward()
+            optimizer.step()
+        if dist.get_rank() == 0:
+            torch.save({{"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}}, args.out)
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    main(argparse.ArgumentParser().parse_args())
+"""
+LOOP = """
+def train(model, batches, optimizer, criterion):
+    for x, y in batches:
+        {step}
+        losses = criterion(out, y)
+        total = sum(losses[name] * weights[name] for name in losses)
+        total.backward()
+        optimizer.step()
+def main(args):
+    dist.init_process_group("gloo")
+    model = DDP(build(args))
+    {before}
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for epoch in range(9):
+        train(model, batches, optimizer, Criterion())
+    dist.destroy_process_group()
+main(parse())
+"""
+
+
+def of(findings: list[Finding], code: str) -> list[Finding]:
+    """Return the findings of a code that tell something."""
+    return [each for each in findings if each.code == code and each.role != QUESTION]
+
+
+def resume(restore: str = "pass", count: str = 'start = checkpoint["epoch"] + 1') -> list[Finding]:
+    """Return what is said of a training that may go on from a checkpoint."""
+    return of(lint(RESUME.format(restore=restore, count=count)), "CKP007")
+
+
+def loop(step: str, before: str = "pass") -> list[Finding]:
+    """Return what is said of a loop that trains."""
+    return lint(LOOP.format(step=step, before=before))
+
+
+def test_barrier_right_before_the_group_is_made_is_wrong_whatever_ran_before() -> None:
+    (found,) = of(lint(START.format(before="dist.barrier()", after="pass")), "ENV019")
+    assert "barrier" in found.message
+    assert found.where[0].line != found.where[1].line
+
+
+@pytest.mark.parametrize("before", ["pass", "if dist.is_initialized():\n        dist.barrier()", "try:\n        dist.barrier()\n    except Exception:\n        pass"])  # fmt: skip
+def test_group_that_is_made_first_or_asked_for_is_right(before: str) -> None:
+    assert of(lint(START.format(before=before, after="dist.barrier()")), "ENV019") == []
+
+
+def test_script_that_makes_no_group_is_wrong() -> None:
+    text = START.format(before="pass", after="dist.barrier()").replace(
+        'dist.init_process_group("nccl")', "pass"
+    )
+    (found,) = of(lint(text), "ENV019")
+    assert found.severity in ("error", "warning")
+
+
+def test_script_whose_group_may_come_from_elsewhere_is_asked_about() -> None:
+    text = START.format(before="pass", after="dist.barrier()").replace(
+        'dist.init_process_group("nccl")', "pass"
+    )
+    found = [each for each in lint("import mmengine_like\n" + text) if each.code == "ENV019"]
+    assert [(each.role, each.severity) for each in found] == [(QUESTION, "info")]
+    assert "mmengine_like" in found[0].message
+
+
+def test_script_that_turns_ranks_off_is_not_wrong() -> None:
+    text = """
+    def main(args):
+        args.distributed = False
+        if args.distributed:
+            model = DDP(build())
+    if __name__ == "__main__":
+        main(argparse.ArgumentParser().parse_args())
+    """
+    assert of(lint(text), "ENV019") == []
+
+
+def test_module_that_others_import_makes_no_group_of_its_own() -> None:
+    assert of(lint("def wrap(model):\n    return DDP(model)\nmodel = wrap(build())\n"), "ENV019") == []
+
+
+def test_optimizer_that_is_saved_and_not_restored() -> None:
+    (found,) = resume()
+    assert "'optimizer'" in found.message
+    assert found.severity == "warning"
+
+
+@pytest.mark.parametrize(
+    ("restore", "count"),
+    [
+        ('optimizer.load_state_dict(checkpoint["optimizer"])', "start = checkpoint['epoch'] + 1"),
+        ("helper.load_optimizer(optimizer, checkpoint)", "start = checkpoint['epoch'] + 1"),
+        ("for name in state:\n            state[name].load_state_dict(checkpoint[name])", "start = checkpoint['epoch']"),
+        ("pass", "print(checkpoint['epoch'])"),
+        ("pass", "pass"),
+    ],
+)  # fmt: skip
+def test_optimizer_that_is_restored_or_begins_anew(restore: str, count: str) -> None:
+    assert resume(restore, count) == []
+
+
+def test_loop_that_trains_the_model_inside_of_the_wrapper() -> None:
+    (found,) = of(loop("out = model.module(x)"), "DDP005")
+    assert found.severity in ("error", "warning")
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "out = model(x)",
+        "out = model(x) + model.module.bias(x)",
+        "with torch.no_grad():\n            target = model.module(x)\n        out = model(x) - target",
+        "out = model.module(x) if short else model(x)\n        model(x)",
+    ],
+)
+def test_loop_that_calls_the_wrapper_or_may(step: str) -> None:
+    assert of(loop(step), "DDP005") == []
+
+
+@pytest.mark.parametrize("frozen", ["net.parameters()", "list(net.parameters())[:2]"])
+def test_model_of_an_unknown_maker_is_followed_through_the_wrapper(frozen: str) -> None:
+    before = "for p in model.module.parameters():\n        p.requires_grad = True"
+    text = LOOP.replace("model = DDP(build(args))", f"net = build(args)\n    for p in {frozen}:\n        p.requires_grad = False\n    model = DDP(net)")  # fmt: skip
+    assert of(lint(text.format(step="out = model(x)", before=before)), "DDP006")
+    assert of(lint(text.format(step="out = model(x)", before="pass")), "DDP006") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("net = torch.nn.DataParallel(build(args))\nmodel = DDP(net)\n", True),
+        ("net = build(args)\nmodel = torch.nn.DataParallel(net) if args.one else DDP(net)\n", False),
+    ],
+)
+def test_data_parallel_inside_of_the_wrapper(text: str, wrong: bool) -> None:
+    found = of(lint(f"args = parse()\n{text}"), "DDP012")
+    assert bool(found) is wrong
