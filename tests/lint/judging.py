@@ -9,7 +9,7 @@ import ddpdoctor_checks
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.facts import Launch
 from ddpdoctor.evidence.sources import SourceFile
-from ddpdoctor.judge import Finding, Registry
+from ddpdoctor.judge import QUESTION, Finding, Registry
 from ddpdoctor.judge.runner import run_checks
 from ddpdoctor.source.gather import judge_scripts
 from ddpdoctor.source.reading import parse_script
@@ -41,12 +41,17 @@ def read(files: Mapping[str, str]) -> tuple[SourceFile, ...]:
     return rows
 
 
-def judge(sources: Sequence[SourceFile]) -> list[Finding]:
-    """Return the findings of what was read."""
+def judge(sources: Sequence[SourceFile], *, questions: bool = False) -> list[Finding]:
+    """Return the findings of what was read, or the questions."""
     evidence = Evidence(launch=Launch("lint", nproc=0, world_size=0), sources=tuple(sources))
     states, findings = run_checks(REGISTRY.checks_of("lint"), evidence)
     assert {state.status for state in states} <= {"pass", "fail"}
-    return findings
+    return [each for each in findings if (each.role == QUESTION) is questions]
+
+
+def ask(text: str) -> list[Finding]:
+    """Return the questions about a script."""
+    return judge(read({"train.py": HEAD + textwrap.dedent(text)}), questions=True)
 
 
 def lint(text: str, head: str = HEAD, **others: str) -> list[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddpdoctor.judge import QUESTION, Finding
-from tests.lint.judging import lint
+from tests.lint.judging import ask, lint
 
 START = """
 def start(args):
@@ -67,7 +67,7 @@ main(parse())
 
 def of(findings: list[Finding], code: str) -> list[Finding]:
     """Return the findings of a code that tell something."""
-    return [each for each in findings if each.code == code and each.role != QUESTION]
+    return [each for each in findings if each.code == code]
 
 
 def resume(restore: str = "pass", count: str = 'start = checkpoint["epoch"] + 1') -> list[Finding]:
@@ -103,7 +103,7 @@ def test_script_whose_group_may_come_from_elsewhere_is_asked_about() -> None:
     text = START.format(before="pass", after="dist.barrier()").replace(
         'dist.init_process_group("nccl")', "pass"
     )
-    found = [each for each in lint("import mmengine_like\n" + text) if each.code == "ENV019"]
+    found = [each for each in ask("import mmengine_like\n" + text) if each.code == "ENV019"]
     assert [(each.role, each.severity) for each in found] == [(QUESTION, "info")]
     assert "mmengine_like" in found[0].message
 
@@ -180,3 +180,108 @@ def test_model_of_an_unknown_maker_is_followed_through_the_wrapper(frozen: str) 
 def test_data_parallel_inside_of_the_wrapper(text: str, wrong: bool) -> None:
     found = of(lint(f"args = parse()\n{text}"), "DDP012")
     assert bool(found) is wrong
+
+
+DATA = """
+def main(args):
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    data = make_data(args)
+    sampler = DistributedSampler(data)
+    {loader}
+    model = DDP(build(args).cuda())
+    for epoch in range(9):
+        sampler.set_epoch(epoch)
+        train(model, loader)
+    dist.destroy_process_group()
+main(parse())
+"""
+TIMES = """
+def average(value):
+    total = value.clone()
+    work = 1
+    dist.all_reduce(total, {given})
+    {after}
+def elsewhere():
+    torch.cuda.synchronize()
+"""
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        "loader = torch.utils.data.DataLoader(data, 8)",
+        "loader = torch.utils.data.DataLoader(data, 8, shuffle=sampler is None)",
+        "given = dict(batch_size=8)\n    loader = torch.utils.data.DataLoader(data, **given)",
+    ],
+)
+def test_sampler_that_no_loader_is_given(loader: str) -> None:
+    (found,) = of(lint(DATA.format(loader=loader)), "DAT001")
+    assert found.severity == "warning"
+    assert "sampler" in found.message
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        "loader = torch.utils.data.DataLoader(data, 8, sampler=sampler)",
+        "loader = torch.utils.data.DataLoader(data, batch_sampler=Batches(sampler))",
+        "given = dict(batch_size=8)\n    given['sampler'] = sampler\n    loader = torch.utils.data.DataLoader(data, **given)",
+        "given = dict(sampler=sampler)\n    loader = torch.utils.data.DataLoader(data, **given)",
+        "loader = torch.utils.data.DataLoader(data, **options)",
+        "loader = torch.utils.data.DataLoader(other, 8)",
+        "whole = torch.utils.data.DataLoader(data, 8)\n    loader = torch.utils.data.DataLoader(data, 8, sampler=sampler)",
+        "loader = helper.make(data, sampler)\n    whole = torch.utils.data.DataLoader(data, 8)",
+    ],
+)  # fmt: skip
+def test_sampler_that_a_loader_is_given_or_may_be(loader: str) -> None:
+    assert of(lint(DATA.format(loader=loader)), "DAT001") == []
+
+
+def test_work_whose_result_the_next_line_reads_is_wrong_whoever_waits_elsewhere() -> None:
+    (found,) = of(lint(TIMES.format(given="async_op=True", after="return total / 2")), "COL007")
+    assert found.where[0].line > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "after"),
+    [
+        ("async_op=False", "return total / 2"),
+        ("async_op=True", "torch.cuda.synchronize()\n    return total / 2"),
+        ("async_op=True", "print(work)\n    return total / 2"),
+    ],
+)
+def test_work_that_may_be_waited_for_elsewhere(given: str, after: str) -> None:
+    assert of(lint(TIMES.format(given=given, after=after)), "COL007") == []
+
+
+def test_loaded_file_whose_use_is_not_seen_is_asked_about() -> None:
+    text = """
+    def load(path):
+        state = torch.load(path{map})
+        return state["args"]
+    def main(args):
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        use(load(args.resume))
+        dist.destroy_process_group()
+    main(parse())
+    """
+    asked = ask(text.replace("{map}", ""))
+    assert [each.code for each in asked] == ["CKP003"]
+    assert [
+        each for each in lint(text.replace("{map}", ", map_location='cpu'")) if each.role == QUESTION
+    ] == []
+
+
+def test_group_of_gpus_whose_ranks_set_no_device_is_asked_about() -> None:
+    text = """
+    dist.init_process_group("nccl", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
+    {set}
+    model = DDP(build().to(f"cuda:{os.environ['LOCAL_RANK']}"))
+    dist.destroy_process_group()
+    """
+    asked = ask(text.replace("{set}", ""))
+    assert [each.code for each in asked] == ["BKD009"]
+    right = text.replace("{set}", "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))")
+    assert ask(right) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import ddpdoctor_checks
 from ddpdoctor.evidence import Evidence, Launch
-from ddpdoctor.judge import Registry
+from ddpdoctor.judge import QUESTION, Registry
 from ddpdoctor.judge.runner import run_checks
 from ddpdoctor.source.gather import read_sources
 
@@ -25,6 +25,8 @@ class Said:
     message: str
     lines: tuple[tuple[str, int], ...] = ()
     """All places that it names."""
+    question: bool = False
+    """It asks and decides nothing."""
 
 
 def read(root: Path, files: Iterable[str]) -> list[Said]:
@@ -43,7 +45,8 @@ def read(root: Path, files: Iterable[str]) -> list[Said]:
     for each in findings:
         lines = tuple((_below(root, place.file), place.line) for place in each.where)
         file, line = lines[0] if lines else ("", 0)
-        found.append(Said(each.code, file, line, each.severity or "", each.message, lines))
+        asks = each.role == QUESTION
+        found.append(Said(each.code, file, line, each.severity or "", each.message, lines, asks))
     return sorted(set(found))
 
 

@@ -14,7 +14,7 @@ JUDGED = Path(__file__).resolve().parent / "judgements.json"
 HALVES = ("seen", "unseen")
 WORDS = """\
 Correct training code, into which one mistake at a time is put by an operator: the reverse of a correction that people make. A mutant counts as found where `lint` says
-one of the operator's codes and had not said it of the correct code; *place*: it names a line where that is right. Repositories are halved by a hash of their names: rules
+one of the operator's codes and had not said it of the correct code; *place*: it names a line where that is right; *with questions*: or `--questions` asks about it. Repositories are halved by a hash of their names: rules
 may be written against what is missed in the *seen* half, never against the *unseen* one. Mutants that the files given do not decide are made and not counted. *Precision*: of the
 warnings and errors on the correct code, those that are true by a judgement of each one by hand (`tests/mutants/judgements.json`); what nobody could decide counts as false.
 
@@ -80,7 +80,11 @@ def _recall(results: Sequence[Result]) -> str:
     counted = [mutant for result in results for mutant in result.mutants if not mutant.undecided]
     found = sum(mutant.found for mutant in counted)
     placed = sum(mutant.placed for mutant in counted)
-    return f"recall {_share(found, len(counted))}, at a right line {_share(placed, len(counted))}"
+    asked = sum(mutant.found or mutant.asked for mutant in counted)
+    return (
+        f"recall {_share(found, len(counted))}, at a right line {_share(placed, len(counted))}, "
+        f"with questions {_share(asked, len(counted))}"
+    )
 
 
 def _share(part: int, whole: int) -> str:

@@ -50,6 +50,8 @@ class Mutant:
     before: str
     after: str
     """The changed lines."""
+    asked: bool = False
+    """A question of one of the codes that the correct program did not have, where nothing was found."""
 
 
 @dataclass(slots=True)
@@ -163,7 +165,8 @@ def _try_edit(
         for each in correct
     }
     new = [each for each in said if (each.code, each.file, each.line) not in known]
-    hits = [each for each in new if each.code in operator.codes]
+    hits = [each for each in new if each.code in operator.codes and not each.question]
+    asked = not hits and any(each.code in operator.codes for each in new)
     placed = [each for each in hits if any(name == file.name and line in right for name, line in each.lines)]
     least = SEVERITIES.index(operator.severity)
     old_text, new_text = _changed(file.text, text)
@@ -183,6 +186,7 @@ def _try_edit(
         operator.undecided or edit.undecided,
         old_text,
         new_text,
+        asked,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 
 from ddpdoctor.evidence import Evidence
@@ -10,27 +11,48 @@ from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.facts.collectives import COLLECTIVES
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.apart import Ways
-from ddpdoctor.source.calls import name_collective
-from ddpdoctor.source.cuda import SETS, is_of_nccl
+from ddpdoctor.source.calls import JOINS, name_collective
+from ddpdoctor.source.cuda import SETS, is_of_nccl, uses_gpu
+from ddpdoctor.source.kinds import kinds_of
 from ddpdoctor.source.names import Files
 from ddpdoctor.source.texts import find_settings, fold
 from ddpdoctor.source.traces import OTHER_JOINS, Step, Trace
 from ddpdoctor.source.walking import find_keyword
-from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
+from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 from ddpdoctor_checks.lint.rewriting import SET_DEVICE
 
 BY_CURRENT = frozenset({"barrier", *(row.name for row in COLLECTIVES.values() if row.objects)})
 """Collectives that take the current device, whatever they are given."""
 
 
-@lint_rule("device-unset", "device-shared", reads="program")
+SETTING = re.compile(
+    r"set_device|CUDA_VISIBLE_DEVICES|device_id\b|cuda\.device\(|set_default_device|Accelerator\("
+)
+"""What sets the device of a rank, or makes it the only one."""
+
+
+@lint_rule("device-unset", "device-shared", "device-doubted", reads="program")
 def find_unset_devices(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield what needs the device before it is set (``device-unset``), or where all take GPU 0 (``device-shared``).
 
-    function: what is called. Nothing behind a call of a function that was not given: it may set the device.
+    function: what is called. Nothing behind a call of a function that was not given: it may set the device. A group of
+    NCCL in a program that speaks of no setting of the device is asked about (``device-doubted``).
     """
-    if not is_of_nccl(trace, files):
+    found = list(_find_sure(trace, files)) if is_of_nccl(trace, files) else []
+    yield from found or _find_doubted(trace, files)
+
+
+def _find_doubted(trace: Trace, files: Files) -> Iterator[SourceFact]:
+    joins = [step for step in trace.steps if step.name in JOINS and step.call is not None]
+    if not joins or not trace.has_peers or not uses_gpu(trace, files):
         return
+    members = kinds_of(files).programs.members(trace.start.module)
+    text = "\n".join(line for each in members for line in each.script.lines)
+    if "nccl" in text and not SETTING.search(text):
+        yield SourceFact("device-doubted", joins[0].scope.place(joins[0].node))
+
+
+def _find_sure(trace: Trace, files: Files) -> Iterator[SourceFact]:
     ways = Ways(files, trace)
     later = any(step.name in SETS for step in trace.steps)
     for step in trace.steps:
@@ -88,4 +110,12 @@ def tell_device_unset(evidence: Evidence) -> Iterable[Finding]:
             Fix("set the rank's device first", code=f"{SET_DEVICE}\n{fact.place.text}"),
             why="the group is NCCL's, and nothing in the program sets the device",
             severity="warning",
+        )
+    for fact in facts_of(evidence, "device-doubted"):
+        yield tell_question(
+            fact,
+            f"No file of the program sets the device of a rank whose group of NCCL is made at {name_line(fact.place)}: "
+            "does all that goes to a GPU name its own?",
+            Fix("set the rank's device first", code=f"{SET_DEVICE}\n{fact.place.text}"),
+            why="the program uses GPUs, and calls without a device take GPU 0",
         )

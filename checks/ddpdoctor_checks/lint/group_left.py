@@ -12,6 +12,7 @@ from ddpdoctor.source.kinds import kinds_of
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.programs import ALL_JOINS
 from ddpdoctor.source.steps import training_loops
+from ddpdoctor.source.texts import fold
 from ddpdoctor.source.walking import find_calls, find_keyword, is_spelled_out, names_in
 from ddpdoctor_checks.job.silent import teardown
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
@@ -37,7 +38,8 @@ def find_undestroyed(files: Files) -> Iterator[SourceFact]:
         members = kinds.programs.members(module)
         if not any(each.script.name in training for each in members):
             continue
-        words = {name for member in members for name in names_in(member.node)}
+        empty = {name for member in members for name, own in member.functions.items() if _does_nothing(own)}
+        words = {name for member in members for name in names_in(member.node)} - empty
         if not any("destroy" in word or "cleanup" in word or "shutdown" in word for word in words):
             yield from (SourceFact("group-left", scope.place(call)) for call, scope in joins)
 
@@ -47,7 +49,15 @@ def _is_nccl(call: ast.Call, scope: Scope, files: Files) -> bool:
     if files.dotted(call.func, scope) not in ALL_JOINS or not is_spelled_out(call):
         return False
     backend = find_keyword(call, "backend", 0)
-    return isinstance(backend, ast.Constant) and backend.value == "nccl"
+    return fold(backend, scope, files) == "nccl"
+
+
+def _does_nothing(function: Scope) -> bool:
+    """Whether the body of a function is a text or ``pass`` alone."""
+    return all(
+        isinstance(each, ast.Pass) or (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
+        for each in getattr(function.node, "body", ())
+    )
 
 
 def _is_script(module: Scope) -> bool:

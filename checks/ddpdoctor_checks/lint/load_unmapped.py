@@ -15,18 +15,19 @@ from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.texts import find_settings
 from ddpdoctor.source.traces import Trace
 from ddpdoctor.source.walking import find_calls, find_keyword, is_true
-from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
+from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 from ddpdoctor_checks.lint.rewriting import rewrite, set_keyword
 
 PUBLISHED = re.compile("pretrain|backbone|imagenet", re.IGNORECASE)
 """Checkpoints that others have published, whose tensors mostly are on the CPU."""
 
 
-@lint_rule("load-unmapped", reads="program")
+@lint_rule("load-unmapped", "load-doubted", reads="program")
 def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield where each rank loads a checkpoint onto the device from which it was saved (``load-unmapped``).
 
-    Only what is given to ``load_state_dict``, in programs that use GPUs.
+    Only what is given to ``load_state_dict``, in programs that use GPUs. Where it is not seen what becomes of it, that
+    is asked (``load-doubted``).
     """
     if not trace.has_peers or not uses_gpu(trace, files):
         return
@@ -43,8 +44,9 @@ def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]
         path = find_keyword(call, "f", 0)
         if path is None or PUBLISHED.search(ways.spell(path, step)):
             continue
-        if not ways.may_differ(step) and _is_restored(call, step.scope):
-            yield ways.tell("load-unmapped", step)
+        if ways.may_differ(step):
+            continue
+        yield ways.tell("load-unmapped" if _is_restored(call, step.scope) else "load-doubted", step)
 
 
 def _is_restored(load: ast.Call, scope: Scope) -> bool:
@@ -88,4 +90,11 @@ def tell_load_unmapped(evidence: Evidence) -> Iterable[Finding]:
             ),
             why="the program uses GPUs, and what is loaded goes to load_state_dict",
             severity="warning",
+        )
+    for fact in facts_of(evidence, "load-doubted"):
+        yield tell_question(
+            fact,
+            f"torch.load at {name_line(fact.place)} has no map_location: are there tensors of a GPU in the file?",
+            Fix("load onto the CPU", code='torch.load(path, map_location="cpu")'),
+            why="each rank of a program that uses GPUs comes there, and what becomes of the result is not seen",
         )

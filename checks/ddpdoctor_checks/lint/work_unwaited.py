@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterable, Iterator
 
 from ddpdoctor.evidence import Evidence
@@ -35,7 +36,8 @@ def find_unwaited(module: Scope, files: Files) -> Iterator[SourceFact]:
         if not works:
             continue
         if any(_synchronises(each, files) for each in files.find_related(module)):
-            return
+            yield from _find_read_at_once(scope, works)
+            continue
         settled = max((c.lineno for c, name in name_calls(scope, files) if name in SETTLES), default=0)
         for node in own_nodes(scope.node):
             if isinstance(node, (ast.With, ast.AsyncWith)) and "coalescing" in ast.unparse(
@@ -48,6 +50,41 @@ def find_unwaited(module: Scope, files: Files) -> Iterator[SourceFact]:
                     operation = works[call].removeprefix(DIST)
                     details = {"operation": operation, "way": how}
                     yield SourceFact("work-unwaited", scope.place(call), details=details)
+
+
+def _find_read_at_once(scope: Scope, works: dict[ast.Call, str]) -> Iterator[SourceFact]:
+    """Yield work that is dropped and whose tensor the next statement reads: nothing can have waited in between."""
+    for node in (scope.node, *own_nodes(scope.node)):
+        for body in (
+            getattr(node, "body", None),
+            getattr(node, "orelse", None),
+            getattr(node, "finalbody", None),
+        ):
+            if not isinstance(body, list):
+                continue
+            for statement, after in itertools.pairwise(body):
+                call = statement.value if isinstance(statement, ast.Expr) else None
+                if not isinstance(call, ast.Call) or call not in works or not call.args:
+                    continue
+                if _reads(after, ast.unparse(call.args[0])):
+                    operation = works[call].removeprefix(DIST)
+                    details = {"operation": operation, "way": "dropped"}
+                    yield SourceFact("work-unwaited", scope.place(call), details=details)
+
+
+def _reads(statement: ast.stmt, text: str) -> bool:
+    """Whether a statement reads a tensor, and waits for nothing by itself."""
+    if isinstance(statement, (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.If)):
+        return False
+    words = ast.unparse(statement)
+    if "synchronize" in words or ".wait" in words or "dist." in words or "distributed" in words:
+        return False
+    return any(
+        isinstance(node, (ast.Name, ast.Attribute))
+        and isinstance(node.ctx, ast.Load)
+        and ast.unparse(node) == text
+        for node in ast.walk(statement)
+    )
 
 
 def _synchronises(module: Scope, files: Files) -> bool:
