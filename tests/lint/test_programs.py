@@ -285,3 +285,52 @@ def test_group_of_gpus_whose_ranks_set_no_device_is_asked_about() -> None:
     assert [each.code for each in asked] == ["BKD009"]
     right = text.replace("{set}", "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))")
     assert ask(right) == []
+
+
+EPOCHS = """
+def main(args):
+    dist.init_process_group("gloo")
+    data = read_data(args)
+    sampler = DistributedSampler(data{shuffle}) if args.distributed else None
+    loader = torch.utils.data.DataLoader(data, 8, sampler=sampler, shuffle=sampler is None)
+    model = DDP(build(args))
+    for epoch in range(args.epochs):
+        {tell}
+        engine.run(model, loader)
+def step(loss):
+    loss.backward()
+main(parse())
+"""
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "tell", "wrong"),
+    [
+        ("", "pass", True),
+        ("", "sampler.set_epoch(epoch)", False),
+        ("", "sampler.epoch = epoch", False),
+        (", shuffle=False", "pass", False),
+        (", **options", "pass", False),
+    ],
+)
+def test_epoch_that_no_file_of_a_program_sets(shuffle: str, tell: str, wrong: bool) -> None:
+    assert bool(of(lint(EPOCHS.format(shuffle=shuffle, tell=tell)), "DAT002")) is wrong
+
+
+def test_directory_that_a_helper_makes_first() -> None:
+    text = """
+    def make(path):
+        if not os.path.exists(path):
+            os.makedirs(path, exist_ok=True)
+    def write(path):
+        if not os.path.exists(path):
+            os.makedirs(path)
+    def main(args):
+        dist.init_process_group("gloo")
+        {first}
+        write(args.out)
+        dist.destroy_process_group()
+    main(argparse.ArgumentParser().parse_args())
+    """
+    assert of(lint(text.replace("{first}", "make(args.out)")), "CKP005") == []
+    assert of(lint(text.replace("{first}", "make(args.other)")), "CKP005")

@@ -10,7 +10,7 @@ from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.apart import Ways
 from ddpdoctor.source.names import Files
-from ddpdoctor.source.traces import Step, Trace
+from ddpdoctor.source.traces import SIDES, Guard, Step, Trace
 from ddpdoctor.source.walking import find_keyword, is_true
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
@@ -26,12 +26,45 @@ def find_raced_directories(trace: Trace, files: Files) -> Iterator[SourceFact]:
     if not trace.has_peers or any(step.name == "os.chdir" for step in trace.steps):
         return
     ways = Ways(files, trace)
+    there: list[tuple[str, Step]] = []
     for step in trace.steps:
+        if (safe := _find_safe(step)) is not None:
+            there.append((ways.spell(safe, step), step))
         found = _find_directory(step)
         if found is None or any(each.kind == "try" for each in step.guards):
             continue
+        if _asks(step) and any(
+            path == ways.spell(found[0], step) and _runs_before(made, step) for path, made in there
+        ):
+            continue  # it is there by then
         if not ways.may_differ(step) and ways.is_alike(found[0], step):
             yield ways.tell("directory-raced", step, way=found[1], path=ast.unparse(found[0]))
+
+
+def _find_safe(step: Step) -> ast.expr | None:
+    """Return the directory that a step makes whoever was first."""
+    call = step.call
+    if call is None or not is_true(find_keyword(call, "exist_ok")):
+        return None
+    if step.name == "os.makedirs":
+        return find_keyword(call, "name", 0)
+    return call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr == "mkdir" else None
+
+
+def _asks(step: Step) -> bool:
+    """Whether a test before a step asks if the directory is there."""
+    return any(_is_asking(each) for each in step.guards)
+
+
+def _is_asking(guard: Guard) -> bool:
+    return guard.kind in SIDES and any(
+        word in ast.unparse(guard.test) for word in ("exists", "isdir", "is_dir")
+    )
+
+
+def _runs_before(made: Step, step: Step) -> bool:
+    """Whether each run that comes to a step has come past an earlier one, or found the directory there."""
+    return all(_is_asking(each) or each in step.guards for each in made.guards)
 
 
 def _find_directory(step: Step) -> tuple[ast.expr, str] | None:

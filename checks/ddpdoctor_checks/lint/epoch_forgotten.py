@@ -1,0 +1,118 @@
+"""DAT002: a program of epochs gives loaders a DistributedSampler, and no file of it calls ``set_epoch``."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence.sources import SourceFact
+from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.calls import SAMPLERS
+from ddpdoctor.source.kinds import Kinds, kinds_of
+from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.steps import is_backward
+from ddpdoctor.source.walking import find_keyword, is_spelled_out, name_calls, own_nodes
+from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
+
+LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
+SETS = re.compile(r"set_epoch|sampler\w*\.epoch\s*=|setattr\(\w*sampler|Accelerator\(")
+"""What sets the epoch of a sampler, or is known to do it."""
+FRAMEWORKS = re.compile(
+    r"^(lightning|pytorch_lightning|lightning_fabric|ignite|mmengine|mmcv|catalyst|composer)\b|^transformers.*Trainer"
+)
+"""Modules that set it in loops of their own."""
+NOT_TRAINED = re.compile(r"val|test|eval|infer|query|gallery|feature|memory|bank|predict", re.IGNORECASE)
+"""Names of what is not trained on, or not for epochs."""
+
+
+@lint_rule("epoch-forgotten", reads="files")
+def find_forgotten_epochs(files: Files) -> Iterator[SourceFact]:
+    """Yield samplers that shuffle and are given to a loader, in programs that never speak of ``set_epoch``.
+
+    These train in a loop over epochs (``epoch-forgotten``).
+    """
+    kinds = kinds_of(files)
+    told: set[ast.AST] = set()
+    for module in files.modules:
+        made = [pair for scope in module.walk() for pair in _find_given(scope, files)]
+        made = [(sampler, scope) for sampler, scope in made if sampler not in told]
+        if made and _trains_without(module, kinds):
+            told.update(sampler for sampler, _ in made)
+            yield from (
+                SourceFact("epoch-forgotten", scope.place(sampler), certain=False) for sampler, scope in made
+            )
+
+
+def _find_given(scope: Scope, files: Files) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield samplers of a scope that shuffle by the epoch, and that a loader for training is given."""
+    if NOT_TRAINED.search(scope.name or ""):
+        return
+    given = {
+        ast.unparse(sampler)
+        for call, name in name_calls(scope, files)
+        if name in LOADERS and (sampler := find_keyword(call, "sampler", 3)) is not None
+    }
+    for node in own_nodes(scope.node):
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+            continue
+        target = ast.unparse(node.targets[0])
+        values = [node.value.body, node.value.orelse] if isinstance(node.value, ast.IfExp) else [node.value]
+        for value in values:
+            if (
+                isinstance(value, ast.Call)
+                and target in given
+                and files.dotted(value.func, scope) in SAMPLERS
+                and _shuffles(value)
+                and not NOT_TRAINED.search(target)
+            ):
+                yield value, scope
+
+
+def _shuffles(sampler: ast.Call) -> bool:
+    shuffle = find_keyword(sampler, "shuffle", 3)
+    data = find_keyword(sampler, "dataset", 0)
+    return (
+        is_spelled_out(sampler)
+        and find_keyword(sampler, "seed", 4) is None
+        and (shuffle is None or (isinstance(shuffle, ast.Constant) and shuffle.value is True))
+        and data is not None
+        and not NOT_TRAINED.search(ast.unparse(data))
+    )
+
+
+def _trains_without(module: Scope, kinds: Kinds) -> bool:
+    """Whether a program trains in epochs, and nothing in its files may set that of a sampler."""
+    members = kinds.programs.members(module)
+    if any(SETS.search(line) for member in members for line in member.script.lines):
+        return False
+    imports = (name for member in members for scope in member.walk() for name in scope.imports.values())
+    if any(map(FRAMEWORKS.search, imports)) or not kinds.programs.is_distributed(module):
+        return False
+    epochs = any(
+        isinstance(node, ast.For)
+        and "epoch" in ast.unparse(node.target).lower()
+        and isinstance(node.iter, ast.Call)
+        and ast.unparse(node.iter) != "range(1)"
+        for member in members
+        for node in ast.walk(member.node)
+    )
+    return epochs and any(is_backward(call) for call, _, _ in kinds.programs.calls(module))
+
+
+@check("DAT002", family="source", needs=NEEDS, id="lint.epoch_told", commands=LINT)
+def tell_forgotten_epoch(evidence: Evidence) -> Iterable[Finding]:
+    """A program that trains for epochs never tells its sampler which one it is."""
+    known = {fact.place for fact in facts_of(evidence, "epoch-unset")}
+    for fact in facts_of(evidence, "epoch-forgotten"):
+        if fact.place in known:
+            continue
+        yield tell_fact(
+            fact,
+            f"No file of the program calls set_epoch of the DistributedSampler made at {name_line(fact.place)}: each "
+            "epoch has the same order.",
+            Fix("set it before each pass", code="for epoch in range(epochs):\n    sampler.set_epoch(epoch)"),
+            why="a loader is given the sampler, and the program trains in a loop over epochs",
+            severity="warning",
+        )
