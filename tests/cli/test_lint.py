@@ -296,3 +296,38 @@ def test_cells_of_other_languages_are_nobodys_and_timed_ones_are_read(run: Run, 
     assert run("lint", notebook(tmp_path / "a.ipynb", RIGHT, "%%bash\nls")).code == 0
     timed = run("lint", notebook(tmp_path / "b.ipynb", "%%time\n" + WRONG))
     assert (timed.code, "(cell 1)" in timed.out) == (1, True)
+
+
+ASKED = """import torch
+import torch.distributed as dist
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+use(torch.load("start.pt"))
+dist.destroy_process_group()
+"""
+
+
+def test_questions_are_counted_and_shown_where_they_are_asked_for(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(ASKED)
+    plain = run("lint", str(path), "--ignore", "BKD004", "--fail-on", "warning")
+    assert plain.code == 0
+    assert "no issues found, 1 question " in plain.out + " "
+    assert "CKP003" not in plain.out
+    shown = run("lint", str(path), "--ignore", "BKD004", "--fail-on", "warning", "--questions")
+    assert shown.code == 0
+    assert "CKP003" in shown.out
+    assert "no issues found, 1 question " in shown.out + " "
+
+
+def test_questions_are_in_reports_only_where_they_are_asked_for(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(ASKED + "if dist.get_rank() == 0:\n    dist.barrier()\n")
+    plain = run("lint", str(path), "--format", "json")
+    roles = [each["role"] for each in json.loads(plain.out)["findings"]]
+    assert "question" not in roles
+    assert "1 question not shown, see --questions" in plain.err
+    asked = run("lint", str(path), "--format", "json", "--questions")
+    found = [each for each in json.loads(asked.out)["findings"] if each["role"] == "question"]
+    assert [(each["code"], each["severity"]) for each in found] == [("CKP003", "info")]
+    assert plain.code == asked.code
