@@ -154,7 +154,7 @@ def tell_unused_sampler(evidence: Evidence) -> Iterable[Finding]:
         yield tell_fact(
             fact,
             f"The DataLoader at {name_line(fact.place)} is not given {sampler}, the DistributedSampler made for its "
-            f"data set at {name_line(fact.related[0].place)}: each rank gets the whole data set.",
+            f"dataset at {name_line(fact.related[0].place)}: each rank gets the whole dataset.",
             Fix("give it to the loader, and leave shuffle out", code=f"sampler={sampler}"),
             why="no loader is given that sampler, and nothing else uses it",
             severity="warning",
