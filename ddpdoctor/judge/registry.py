@@ -24,7 +24,16 @@ Function = Callable[..., Iterable[Finding]]
 
 
 class CannotLook(Exception):
-    """Raised by a check when evidence that it needs is missing; its status becomes ``unknown``."""
+    """Raised by a check when evidence that it needs is missing; its status becomes ``unknown``.
+
+    Args:
+        reason: what is missing.
+        decides: whether all is well hangs on it, also where the check is not required.
+    """
+
+    def __init__(self, reason: str, *, decides: bool = False) -> None:
+        super().__init__(reason)
+        self.decides = decides
 
 
 class NotApplicable(Exception):

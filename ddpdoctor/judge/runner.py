@@ -109,15 +109,16 @@ def _run_one(
     wanted: Callable[[str], bool],
 ) -> tuple[CheckRow, list[Finding]]:
     def row(status: str, reason: str | None, seconds: float = 0.0) -> CheckRow:
-        return CheckRow(each.id, each.codes, each.family, status, reason, seconds, each.source, each.required)
+        required = each.required or outcome.decides
+        return CheckRow(each.id, each.codes, each.family, status, reason, seconds, each.source, required)
 
+    outcome = _Outcome()
     for kind in each.needs:
         if kind not in _NEEDABLE:
             return row("error", f"{each.source}: needs unknown evidence {kind!r}"), []
         why = evidence.absent.get(kind)
         if why is not None and not getattr(evidence, kind):
             return row("unknown" if why.applicable else "skipped", why.reason), []
-    outcome = _Outcome()
     context = contextvars.copy_context()  # with what other checks have judged already
     thread = threading.Thread(target=context.run, args=(_call, each, evidence, outcome), daemon=True)
     started = time.perf_counter()
@@ -138,11 +139,14 @@ class _Outcome:
     findings: list[Finding]
     status: str
     reason: str | None
+    decides: bool
+    """What it could not look at decides whether all is well."""
     clock: int | None
     """Of the thread's processor time, where the system has one."""
 
     def __init__(self) -> None:
         self.findings, self.status, self.reason, self.clock = [], "", None, None
+        self.decides = False
 
 
 def _await(thread: threading.Thread, outcome: _Outcome, limit_s: float, *, ours: bool) -> None:
@@ -163,7 +167,7 @@ def _call(each: Check, evidence: Evidence, outcome: _Outcome) -> None:
         for finding in each.function(evidence):
             outcome.findings.append(_complete(each, finding))
     except CannotLook as why:
-        outcome.status, outcome.reason = "unknown", str(why)
+        outcome.status, outcome.reason, outcome.decides = "unknown", str(why), why.decides
     except NotApplicable as why:
         outcome.status, outcome.reason = "skipped", str(why)
     except BaseException as problem:  # a check of anyone's must not stop the others

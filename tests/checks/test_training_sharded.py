@@ -6,11 +6,15 @@ import dataclasses
 
 import pytest
 
+import ddpdoctor_checks
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.layout import make_layout
 from ddpdoctor.evidence.training import LossWeights
 from ddpdoctor.facts import strategies
-from tests.checks.training import STEP, Made, judge, only
+from ddpdoctor.judge import Registry
+from ddpdoctor.report.build import build_report
+from ddpdoctor.testing import STARTED
+from tests.checks.training import STEP, Made, judge, only, tensor
 
 
 def by_hand(*groups: list[int]) -> Made:
@@ -98,3 +102,57 @@ def test_two_nodes_make_one_finding() -> None:
     evidence = unsynced(2, 3).evidence()
     other = dataclasses.replace(evidence.training[0], node=1)
     assert only(dataclasses.replace(evidence, training=(*evidence.training, other))).code == "DDP008"
+
+
+def parts(*, bias: str = "", norm: str = "0|1", carried: float = 2.0) -> Made:
+    """Return a model of which two ranks hold different weights, and a norm that began equal."""
+    made = Made(2, wrapped=False)
+    for step in (1, 2, 4):
+        later = step > 1
+        rows = [
+            tensor("layer.weight", 2, "0|1", "0|1", model=-1, reduced=False),
+            tensor("layer.bias", 2, bias if later else "", "0|1", model=-1, reduced=False),
+            tensor("norm.weight", 2, norm if later else "", norm, model=-1, reduced=False),
+        ]
+        told = [each for each in rows if len(each.values) > 1 or len(each.gradients) > 1]
+        made.look(step, "0|1", "0|1", *told, carried=carried)
+    return made
+
+
+def test_shared_parameters_of_a_sharded_model_part() -> None:
+    found = only(parts(bias="0|1"))
+    assert (found.code, found.severity, found.confidence) == ("NUM001", "warning", "low")
+    assert [row["name"] for row in found.details["parameters"]] == ["norm.weight"]
+    assert "norm.weight of Net began equal" in found.message
+
+
+@pytest.mark.parametrize(
+    "made",
+    [parts(bias="0|1", norm=""), parts(carried=0.01)],
+    ids=["a bias is sharded with its layer", "members of an ensemble exchange nothing"],
+)
+def test_parts_that_are_no_fault(made: Made) -> None:
+    assert {each.severity for each in judge(made)} <= {"info"}
+
+
+def look_undecided(made: Made) -> str | None:
+    """Return what replicas could not be told of, where the verdict hangs on it."""
+    registry = Registry()
+    ddpdoctor_checks.register(registry)
+    report = build_report(made.evidence(), registry=registry, started_at=STARTED, duration_s=1.0)
+    row = next(each for each in report.checks if each.id == "training.replicas")
+    return row.reason if row.status == "unknown" and row.required else None
+
+
+def test_copies_that_may_be_one_model_are_not_called_healthy() -> None:
+    made = Made(2, wrapped=False).look(1, "", "0|1").look(2, "0|1", "0|1")
+    assert "whether they are meant to train one model" in str(look_undecided(made))
+
+
+def test_copies_that_are_averaged_later_are_decided() -> None:
+    made = Made(2, wrapped=False).look(1, "", "0|1").look(2, "0|1", "0|1").look(5, "", "0|1")
+    assert look_undecided(made) is None
+
+
+def test_models_that_begin_apart_are_decided() -> None:
+    assert look_undecided(Made(2, wrapped=False).look(1, "0|1", "0|1").look(2, "0|1", "0|1")) is None

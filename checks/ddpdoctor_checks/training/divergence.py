@@ -11,6 +11,7 @@ from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.training import StateLook, StepLook, TensorLook, WrapperLook, WrapperSetup
 from ddpdoctor_checks.common.wording import find_odd
 from ddpdoctor_checks.training.replicas import Replica, agrees_over, leave_ignored, list_replicas
+from ddpdoctor_checks.training.shared_parts import find_shared_parted
 
 LAST_BITS = 1e-6
 """Relative difference of norms up to which parameters count as equal but for their last bits, where the
@@ -47,6 +48,10 @@ class Parting:
     """It happened in a step between two looks: counts tell it."""
     advice: bool = False
     """It may well be meant."""
+    unsure: bool = False
+    """Nothing tells whether the ranks train one model or each its own."""
+    shared: bool = False
+    """Tensors are those that ranks hold alike beside parts of their own of one model."""
 
 
 def judge_replicas(evidence: Evidence) -> list[Parting]:
@@ -214,6 +219,12 @@ def _weigh_unwrapped(evidence: Evidence, parting: Parting) -> Parting | None:
     carry as much as the parameters in each step. Folds, members of an ensemble and trials of a search have neither.
     """
     replica, world = parting.replica, len(parting.replica.ranks)
+    shared = find_shared_parted(replica) if parting.at_start and is_moved(replica, "carried") else None
+    if shared is not None:
+        told = replace(
+            parting, code="NUM001", first=shared[1], gradients=shared[0], tensors=shared[1].tensors
+        )
+        return replace(told, at_start=False, shared=True, confidence="low")
     loaders = [loader for node in evidence.training for loader in node.loaders]
     trained = {look.loader for node in evidence.training for look in node.epochs if look.steps}
     sharded = any(loader.replicas == world and loader.loader in trained for loader in loaders)
@@ -228,7 +239,7 @@ def _weigh_unwrapped(evidence: Evidence, parting: Parting) -> Parting | None:
         return replace(parting, confidence="medium" if parting.at_start else "high")
     if is_moved(replica, "carried") and batches and not parting.at_start:
         return replace(parting, confidence="medium")
-    return replace(parting, confidence="low", advice=True)
+    return replace(parting, confidence="low", advice=True, unsure=not parting.at_start)
 
 
 def _has_rounds(evidence: Evidence, replica: Replica) -> bool:

@@ -24,6 +24,8 @@ _NAMES = 3
 def tell_parting(parting: Parting, severity: str | None = None) -> Finding:
     """Return the finding for replicas that parted."""
     say, fixes = _WAYS[parting.code]
+    if parting.shared:
+        fixes = _SHARED
     steps = parting.replica.setup.frames
     call = user_line(parting.way.bypass) if parting.way is not None else None
     line = call or user_line(steps)
@@ -111,6 +113,12 @@ def _say_diverged(parting: Parting, line: Frame | None) -> str:
     name = parting.replica.name
     everyone = parting.ranks == parting.replica.ranks
     who = "the ranks" if everyone else name_set(parting.ranks)
+    if parting.shared:
+        return (
+            f"{_names(parting.tensors)} of {name} began equal on {name_set(parting.replica.ranks)}, and each rank "
+            f"steps its copy{tell_line(line)} with a gradient of its own, while collectives join the parts of the "
+            "model that ranks hold for themselves."
+        )
     if parting.at_start:
         return (
             f"{capitalise(who)} have different parameters of {name} before the first step, although "
@@ -288,6 +296,14 @@ _DIVERGED = (
         "or make the ranks equal again after the change",
         code="for tensor in model.state_dict().values():\n    dist.broadcast(tensor, src=0)",
     ),
+)
+_SHARED = (
+    Fix(
+        "sum the gradients of replicated parameters (norms, routers, embeddings) over the ranks that each computed a "
+        "part of them, between backward and step",
+        code="for p in replicated_parameters:\n    dist.all_reduce(p.grad, group=tensor_parallel_group)",
+    ),
+    Fix("ranks that train models of their own on purpose can begin from seeds of their own throughout"),
 )
 _WAYS: dict[str, tuple[Callable[[Parting, Frame | None], str], tuple[Fix, ...]]] = {
     "DDP001": (_say_unused, _UNUSED),

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.judge import Finding, NotApplicable, diagnosis
+from ddpdoctor.judge import CannotLook, Finding, NotApplicable, diagnosis
 from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.wording import name_set
 from ddpdoctor_checks.job.blame.judging import has_failed
 from ddpdoctor_checks.training.divergence import Parting, judge_replicas
 from ddpdoctor_checks.training.divergence_words import tell_parting
@@ -28,12 +29,21 @@ def find_parted(evidence: Evidence) -> Iterable[Finding]:
     if not any(node.steps for node in evidence.training):
         raise NotApplicable("no optimizer step was seen on several ranks")
     failed = has_failed(evidence)
-    for parting in judge_replicas(evidence):
+    partings = judge_replicas(evidence)
+    for parting in partings:
         if failed and (parting.code in ("DDP001", "DDP002") or _is_seen_at_end(parting)):
             continue
         doubtful = parting.confidence == "low" or parting.slight
         found = tell_parting(parting, "info" if parting.advice else "warning" if doubtful else None)
         yield replace(found, role="advice" if failed else "cause")
+    unsure = next((parting for parting in partings if parting.unsure), None)
+    if unsure is not None:
+        who, name = name_set(unsure.ranks), unsure.replica.name
+        raise CannotLook(
+            f"{who} each train a copy of {name} that began equal on all of them, and no gradient is reduced: no "
+            "wrapper, sampler or collective tells whether they are meant to train one model",
+            decides=True,
+        )
 
 
 def _is_seen_at_end(parting: Parting) -> bool:
