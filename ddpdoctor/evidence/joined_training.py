@@ -73,6 +73,7 @@ def _join_setups(one: OptimizerSetup, other: OptimizerSetup) -> OptimizerSetup:
         alongside=tuple(sorted({*one.alongside, *other.alongside})),
         peers=tuple(dict.fromkeys((*one.peers, *other.peers))),
         weighed=one.weighed or other.weighed,
+        scaled=one.scaled or other.scaled,
     )
 
 
@@ -108,6 +109,7 @@ def _join_looks(one: StepLook, other: StepLook) -> StepLook:
         states=_join_states(one.states, other.states),
         joined=one.joined or other.joined,
         weights=(*one.weights, *other.weights),
+        scaled=(*one.scaled, *other.scaled),
         unsynced=one.unsynced.union(other.unsynced),
     )
 

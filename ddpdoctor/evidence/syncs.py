@@ -16,7 +16,7 @@ class PaceLook:
     """What the steps between two looks took, in a program with one optimizer and one wrapper."""
 
     wrapper: int
-    """As in `WrapperSetup.number`."""
+    """As in `WrapperSetup.number`; 0 of a model that fully_shard shards."""
     ranks: RankSet
     step: int
     """The last of them."""
@@ -25,9 +25,9 @@ class PaceLook:
     kept: int
     """Of these, how many added to gradients that were there."""
     synced: int
-    """Forwards in training whose backward reduces."""
+    """Forwards in training whose backward reduces; of fully_shard backwards that do."""
     alone: int
-    """Forwards under no_sync."""
+    """Forwards under no_sync; of fully_shard backwards that were told not to reduce."""
 
 
 @dataclass(frozen=True, slots=True)

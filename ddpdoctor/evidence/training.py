@@ -95,6 +95,14 @@ class LossWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class Scaled:
+    """By what one rank scaled the gradients of a sharded model between the backward and the step."""
+
+    rank: int
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
 class StepLook:
     """One step of one optimizer."""
 
@@ -125,6 +133,7 @@ class StepLook:
     """A rank had run out of batches under Join before it, and had shadowed others since: what its optimizer remembers
     is its own, and replicas are only sure to be equal where a Join has ended."""
     weights: tuple[LossWeights, ...] = ()
+    scaled: tuple[Scaled, ...] = ()
     unsynced: RankSet = field(default_factory=RankSet)
     """Ranks on which modules of fully_shard that hold its parameters were told not to reduce gradients."""
 
@@ -189,6 +198,8 @@ class OptimizerSetup:
     """Sets of ranks that hold the same pieces of all tensors, where some are sharded; empty where none is."""
     weighed: tuple[Frame, ...] = ()
     """Where the backward of `StepLook.weights` was called, innermost first."""
+    scaled: tuple[Frame, ...] = ()
+    """Where gradients were scaled (`StepLook.scaled`), innermost first; else where the step was made."""
 
 
 @dataclass(frozen=True, slots=True)

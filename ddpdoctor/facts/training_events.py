@@ -223,6 +223,10 @@ class Step(Event, total=False):
     """Frames of the backward of the first of them."""
     averaged: list[list[int]]
     """Ranks of each group over which the program carried all gradients between the backward and this step."""
+    scaled: float
+    """Factor by which gradients of a sharded model were scaled between the backward and this step."""
+    scaled_at: list[Any]
+    """Frames of the line that did, as far as it can be told."""
     unsynced: int
     """Modules of fully_shard that hold parameters of it and were told not to reduce gradients."""
 

@@ -119,6 +119,7 @@ CKP001 checkpoint-raced error
 DAT008 download-raced warning
 DAT009 model-parallel-data-differs error
 COL013 group-roles-wrong error
+NUM007 norm-of-shard error
 NUM008 loss-mean-of-means warning
 NUM002 buffers-diverged warning
 DDP013 batch-norm-unsynchronised warning

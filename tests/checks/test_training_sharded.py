@@ -9,7 +9,7 @@ import pytest
 import ddpdoctor_checks
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.layout import make_layout
-from ddpdoctor.evidence.training import LossWeights
+from ddpdoctor.evidence.training import LossWeights, Scaled
 from ddpdoctor.facts import strategies
 from ddpdoctor.judge import Registry
 from ddpdoctor.report.build import build_report
@@ -156,3 +156,40 @@ def test_copies_that_are_averaged_later_are_decided() -> None:
 
 def test_models_that_begin_apart_are_decided() -> None:
     assert look_undecided(Made(2, wrapped=False).look(1, "0|1", "0|1").look(2, "0|1", "0|1")) is None
+
+
+def scaled(*steps: tuple[float, ...], layout: str = strategies.FSDP2.name, name: str = "") -> Made:
+    """Return a job whose ranks scale gradients before the step: for each step the factor of each rank."""
+    made = Made(len(steps[0]), wrapped=False)
+    made.layout = make_layout([(layout, name, list(range(made.world)))])
+    for number, factors in enumerate(steps, 1):
+        made.look(number)
+        rows = tuple(Scaled(rank, factor) for rank, factor in enumerate(factors))
+        made.looks[-1] = dataclasses.replace(made.looks[-1], scaled=rows)
+    return made
+
+
+def test_gradients_clipped_by_the_norm_of_each_shard() -> None:
+    found = only(scaled((1.0, 1.0, 1.0), (0.3, 0.6, 1.0)))
+    assert (found.code, found.severity, found.confidence) == ("NUM007", "error", "high")
+    assert (found.ranks, found.details["steps"]) == (RankSet.span(3), [2])
+    assert "0.3 on rank 0, 0.6 on rank 1 and 1 on rank 2" in found.message
+
+
+def test_stages_that_a_mesh_names_are_clipped_apart() -> None:
+    found = only(scaled((0.3, 0.6), layout="group", name="pp"))
+    assert (found.code, found.confidence) == ("NUM007", "medium")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        scaled((0.5, 0.5), (0.25, 0.251)),
+        scaled((0.5, 1.0), layout="group", name="ep"),
+        scaled((0.5, 1.0), layout="group"),
+        scaled((0.5, 1.0), layout=strategies.DDP.name),
+    ],
+    ids=["one norm", "experts", "a group of which nothing is known", "replicas"],
+)
+def test_factors_that_are_no_fault(made: Made) -> None:
+    assert "NUM007" not in {each.code for each in judge(made)}

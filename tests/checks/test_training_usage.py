@@ -55,6 +55,13 @@ def test_micro_batches_that_are_all_reduced_are_named() -> None:
     assert found.where[0].line == 7
 
 
+def test_micro_batches_of_fully_shard_that_are_all_reduced() -> None:
+    rows = tuple(PaceLook(0, BOTH, *row) for row in accumulating(3))
+    (found,) = list(find_redundant(training(Syncs(paces=rows))))
+    assert (found.confidence, found.role) == ("medium", "advice")
+    assert "set_requires_gradient_sync" in str(found.fix[0].code)
+
+
 @pytest.mark.parametrize(
     "rows",
     [

@@ -35,6 +35,7 @@ from ddpdoctor_checks.training.data_shares import (
 )
 from ddpdoctor_checks.training.model_peers import find_model_peers_apart
 from ddpdoctor_checks.training.searches import find_search
+from ddpdoctor_checks.training.shard_norms import find_scaled_apart
 from ddpdoctor_checks.training.sharded import find_loss_uneven, find_roles_wrong, find_sync_left_off
 from ddpdoctor_checks.training.speed import find_communication_bound, find_loader_bound, find_straggling
 from ddpdoctor_checks.training.usage import find_data_parallel, find_redundant, find_unenclosed
@@ -62,6 +63,7 @@ __all__ = [
     "find_redundant",
     "find_roles_wrong",
     "find_sampler_differs",
+    "find_scaled_apart",
     "find_scalers",
     "find_search",
     "find_skipped",

@@ -116,7 +116,7 @@ def find_redundant(evidence: Evidence) -> Iterable[Finding]:
     """Gradients of several micro-batches accumulate for one step of the optimizer, and each of them is reduced."""
     looks = [look for node in evidence.training for look in node.syncs.paces]
     if not looks:
-        raise NotApplicable("no steps of one optimizer and one DistributedDataParallel were seen")
+        raise NotApplicable("no steps of one optimizer and one model that reduces gradients were seen")
     for number in sorted({look.wrapper for look in looks}):
         own = [look for look in looks if look.wrapper == number]
         each = _count_reductions(own)
@@ -140,6 +140,7 @@ def _count_reductions(looks: Sequence[PaceLook]) -> int | None:
 
 def _tell_redundant(evidence: Evidence, number: int, looks: Sequence[PaceLook], each: int) -> Finding:
     wrapper = find_wrapper(evidence, number)
+    sharded = wrapper is None
     ranks = RankSet().union(*(look.ranks for look in looks))
     setup = next((setup for node in evidence.training for setup in node.optimizers), None)
     line = user_line(setup.frames) if setup is not None else None
@@ -155,17 +156,32 @@ def _tell_redundant(evidence: Evidence, number: int, looks: Sequence[PaceLook], 
         evidence=(
             EvidenceItem(
                 "reductions",
-                f"{each} for each step, none under no_sync(), at steps up to {join_words(map(str, steps), few=8)}",
+                f"{each} for each step, none {_tell_way(sharded)}, at steps up to {join_words(map(str, steps), few=8)}",
             ),
         ),
         fix=(
             Fix(
                 "reduce with the last micro-batch only",
-                code="last = (i + 1) % accumulate == 0\n"
-                "with contextlib.nullcontext() if last else model.no_sync():\n"
-                "    loss = criterion(model(x), y) / accumulate\n    loss.backward()",
+                code=_SHARDED if sharded else _WRAPPED,
             ),
         ),
         details={"reductions": each, "looks": len(steps)},
+        confidence="medium" if sharded else "high",
         role="advice",
-    )  # fmt: skip
+    )
+
+
+_WRAPPED = (
+    "last = (i + 1) % accumulate == 0\n"
+    "with contextlib.nullcontext() if last else model.no_sync():\n"
+    "    loss = criterion(model(x), y) / accumulate\n    loss.backward()"
+)
+_SHARDED = (
+    "last = (i + 1) % accumulate == 0\n"
+    "model.set_requires_gradient_sync(last)   # keeps whole gradients until then: it needs the memory\n"
+    "loss = criterion(model(x), y) / accumulate\nloss.backward()"
+)
+
+
+def _tell_way(sharded: bool) -> str:
+    return "with set_requires_gradient_sync(False)" if sharded else "under no_sync()"

@@ -12,6 +12,7 @@ from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.training import (
     LossWeights,
     OptimizerSetup,
+    Scaled,
     StateLook,
     StepLook,
     StepSite,
@@ -83,6 +84,7 @@ def fold_setup(number: int, ranks: Sequence[RankSteps], shorten: Shortener) -> O
         alongside=tuple(sorted({other for rank in ranks for other in _find_alongside(number, rank)})),
         peers=list_peers({rank: read_pieces(table) for rank, table in known.items()}),
         weighed=shorten.frames(next((event["weighed"] for _, event in looks if event.get("weighed")), None)),
+        scaled=shorten.frames(next((each for _, event in looks if (each := event.get("scaled_at"))), None)),
     )
 
 
@@ -175,6 +177,9 @@ def _fold_step(
         exchanged=max(float(event.get("exchanged") or 0) for event in events.values()),
         joined=joined,
         weights=tuple(_read_weights(rank, event) for rank, event in events.items() if event.get("weights")),
+        scaled=tuple(
+            Scaled(rank, float(event["scaled"])) for rank, event in events.items() if event.get("scaled")
+        ),
         unsynced=RankSet(rank for rank, event in events.items() if event.get("unsynced")),
     )
 

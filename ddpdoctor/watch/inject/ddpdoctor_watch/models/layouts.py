@@ -115,6 +115,19 @@ def _list_parts(module: Any) -> list[Any]:
     return list(held)
 
 
+def find_part(model: Any) -> Any:
+    """Return the first group of parameters that fully_shard shares out in a model; None where there is none."""
+    try:
+        for _, module in tree.list_modules(model):
+            if any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__):
+                parts = [each for each in _list_parts(module) if each.fsdp_params]
+                if parts:
+                    return parts[0]
+    except Exception as error:
+        journal.failed("layout", error)
+    return None
+
+
 def count_unsynced(models: list[Any], tensors: list[Any]) -> int:
     """Return how many modules of fully_shard hold parameters of a step, and were told not to reduce gradients."""
     wanted = {id(each) for each in tensors if type(each).__name__ == "DTensor"}

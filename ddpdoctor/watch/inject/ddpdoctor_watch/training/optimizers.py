@@ -45,6 +45,8 @@ class Optimizer:
         self.before: list[list[object] | None] | None = None
         self.averaged: list[list[int]] = []
         """Groups over which gradients were averaged by hand before the step that is looked at."""
+        self.scaled: tuple[float, list[list[object]]] | None = None
+        """By what gradients were scaled before the step that is looked at, and where."""
         self.states: list[tuple[str, list[list[object] | None]]] | None = None
         self.rounds = rounds.Rounds([each for group in optimizer.param_groups for each in group["params"]])
         self.last_seen: dict[int, tuple[int, int, int]] = {}
@@ -180,6 +182,8 @@ def write_step(
     if not final:
         fields["weights"], fields["weighed"] = losses.take()
         fields["averaged"] = entry.averaged
+        if entry.scaled is not None:
+            fields["scaled"], fields["scaled_at"] = entry.scaled
         fields["unsynced"] = layouts.count_unsynced(modules.list_roots(), entry.tensors)
     budget.write("step", fields)
     return whole

@@ -16,7 +16,7 @@ import time
 
 from ..core import budget, frames, journal, lifetime, progress, stopwatch, unseen
 from ..models import ddp, joins, modules, prints
-from . import clocks, companions, states, syncs
+from . import clocks, companions, scaling, states, syncs
 from .optimizers import LEAST_DISTANCE, SITE_FRAMES, Optimizer, is_whole, look_at, write_step
 
 TYPE_CHECKING = False
@@ -254,6 +254,7 @@ def _take_before(entry: Optimizer, optimizer: Any, frame: FrameType) -> None:
     look_at(entry, optimizer, frame)
     entry.before = prints.measure(entry.tensors)
     entry.averaged = entry.rounds.list_averaged()
+    entry.scaled = scaling.take(frame)
     entry.states = None
     if is_whole(entry, step):
         entry.states = states.measure(optimizer, entry.tensors[: entry.parameters])

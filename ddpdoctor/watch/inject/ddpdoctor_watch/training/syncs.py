@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
+import weakref
 
 from ..core import describe, frames, journal, lifetime, unseen
-from ..models import ddp
+from ..models import ddp, layouts, modules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
+SHARDED = 0
+"""Number of a model that fully_shard shares out, in place of a wrapper's."""
 _FRAMES = 8
 _WARM = 3
 """Searches of a wrapper that are not timed: the first ones come with much else that is done once."""
@@ -26,6 +29,10 @@ class _State:
 
     def __init__(self) -> None:
         self.kept = 0
+        self.sharded: Any = None
+        """First group of parameters (weakly) of a model that fully_shard shares out."""
+        self.reduced = self.unreduced = 0
+        """Backwards of it that reduce its gradients, and that were told not to."""
         self.seen: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
         self.unenclosed: dict[int, int] = {}
         self.costs: dict[int, _Cost] = {}
@@ -64,6 +71,8 @@ def after_fork() -> None:
 
 def note_backward(frame: FrameType) -> None:
     """Count a backward that adds to gradients that are there, and see one that no_sync encloses but not its forward."""
+    if _state.sharded is not None:
+        _ask_sharded(_state.sharded())  # of a plain job there is none
     for entry in ddp.list_entries():
         wrapper = entry.wrapper()
         if wrapper is None:
@@ -77,6 +86,18 @@ def note_backward(frame: FrameType) -> None:
 
 def _has_gradient(parameter: Any) -> bool:
     return parameter.is_leaf and parameter.grad is not None
+
+
+@unseen.behind
+def _ask_sharded(part: Any) -> None:
+    """Count a backward of a model that fully_shard shares out."""
+    if part is None:
+        return
+    alone = not getattr(part, "reduce_grads", True)
+    _state.unreduced += alone
+    _state.reduced += not alone
+    first = next((each.sharded_param for each in part.fsdp_params if each.sharded_param.requires_grad), None)
+    _state.kept += first is not None and first.grad is not None
 
 
 _ask_unseen = unseen.behind(_has_gradient)
@@ -116,23 +137,39 @@ def note_look(optimizer: int, optimizers: int, step: int, backwards: int) -> Non
     wrappers = ddp.list_wrappers()
     if len(wrappers) == optimizers == 1:
         synced, alone, _ = ddp.count_forwards(wrappers[0][0])
-        seen = (step, backwards, _state.kept, synced, alone)
-        counts = [now - before for now, before in zip(seen, _state.seen)]
-        _state.seen = seen
-        journal.write(
-            "pace",
-            {
-                "number": wrappers[0][0],
-                "step": step,
-                "steps": counts[0],
-                "backwards": counts[1],
-                "kept": counts[2],
-                "synced": counts[3],
-                "alone": counts[4],
-            },
-        )
+        _write_pace(wrappers[0][0], step, backwards, synced, alone)
+    elif not wrappers and optimizers == 1:
+        _note_sharded(step, backwards)
     for number, wrapper in wrappers:
         _note_search(number, wrapper, step)
+
+
+def _note_sharded(step: int, backwards: int) -> None:
+    """Do the same of a model that fully_shard shares out; it is known from the first look on."""
+    if _state.sharded is not None:
+        _write_pace(SHARDED, step, backwards, _state.reduced, _state.unreduced)
+        return
+    parts = [part for part in map(layouts.find_part, modules.list_roots()) if part is not None]
+    if len(parts) == 1:
+        _state.sharded, _state.seen = weakref.ref(parts[0]), (step, backwards, 0, 0, 0)
+
+
+def _write_pace(number: int, step: int, backwards: int, synced: int, alone: int) -> None:
+    seen = (step, backwards, _state.kept, synced, alone)
+    counts = [now - before for now, before in zip(seen, _state.seen)]
+    _state.seen = seen
+    journal.write(
+        "pace",
+        {
+            "number": number,
+            "step": step,
+            "steps": counts[0],
+            "backwards": counts[1],
+            "kept": counts[2],
+            "synced": counts[3],
+            "alone": counts[4],
+        },
+    )
 
 
 def note_data_parallel(device_type: Any, frame: FrameType, args: Any) -> None:
