@@ -38,7 +38,7 @@ def find_crossed(reading: Reading) -> Deadlock | None:
     places = [_go_to(place, created[place.rank][first]) for place in living if first in created[place.rank]]
     sides = part(places, lambda place: (place.call.members if place.call is not None else None, _spot(place)))
     guarded = [side for side in sides if guard_of(side[0]) is not None]
-    odd = guarded if len(guarded) == 1 else _find_minority(sides)
+    odd = guarded if len(guarded) == 1 else _find_conditional(sides) or _find_minority(sides)
     rest = [side for side in sides if side not in odd]
     told = join_words((_say(side) for side in (*odd, *rest)), few=MOST_SIDES)
     stuck = all(place.rank in reading.stuck for place in living)
@@ -65,6 +65,20 @@ def find_crossed(reading: Reading) -> Deadlock | None:
         details={"group": str(first), "members": [str(_members(side[0])) for side in (*odd, *rest)][:16]},
         proof=stuck,
     )
+
+
+def _find_conditional(sides: Sequence[Sequence[Place]]) -> list[Sequence[Place]]:
+    """Return the one side that creates its group under a condition, where all others do so under none of their own."""
+    conditions = [
+        {spot_of(each) for each in side[0].stand.conditions if each.function in ("if", "else", "unless")}
+        for side in sides
+    ]
+    own = [
+        side
+        for place, side in enumerate(sides)
+        if conditions[place] - set().union(*(each for other, each in enumerate(conditions) if other != place))
+    ]
+    return own if len(own) == 1 else []
 
 
 def _find_minority(sides: Sequence[Sequence[Place]]) -> list[Sequence[Place]]:

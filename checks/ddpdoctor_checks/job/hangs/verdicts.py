@@ -12,6 +12,7 @@ from ddpdoctor.evidence.standstill import Stand, name_points
 from ddpdoctor.judge import EvidenceItem, Fix
 from ddpdoctor_checks.common.frames import user_line
 from ddpdoctor_checks.common.wording import capitalise, choose_form, count_of, join_words, name_set
+from ddpdoctor_checks.job.hangs.habits import find_leaving
 from ddpdoctor_checks.job.hangs.reading import (
     BACKWARD,
     FORWARD,
@@ -219,7 +220,11 @@ def judge_mismatch(main: Sequence[Place], others: Sequence[Place]) -> Deadlock:
     most = max(votes.values())
     sides.sort(key=lambda side: (votes[side[0].key], len(side)))
     tied = list(votes.values()).count(most) > 1
-    odd = sides if tied else [side for side in sides if votes[side[0].key] < most]
+    leaving = find_leaving(sides) if tied else []
+    if leaving:
+        tied = False
+        sides.sort(key=lambda side: side not in leaving)
+    odd = leaving or (sides if tied else [side for side in sides if votes[side[0].key] < most])
     call = main[0].call
     assert call is not None
     told = join_words(say_call(side) for side in sides[:MOST_SIDES])
@@ -331,7 +336,10 @@ def _covers(guard: Frame, sides: Sequence[Sequence[Place]]) -> bool:
 
 
 def _odd_sides(sides: Sequence[Sequence[Place]]) -> list[Sequence[Place]]:
-    """Return the sides at fault: the fewer; of two equal ones the one under a test on the rank, or on a new line."""
+    """Return the sides at fault: the fewer; of two equal ones the one under a test on the rank, or on a new line.
+
+    Else the one whose call is not what followed the same calls before.
+    """
     votes = Counter(place.key for side in sides for place in side)  # one call may be made from several lines
     most = max(votes.values())
     fewer = [side for side in sides if votes[side[0].key] < most]
@@ -341,7 +349,7 @@ def _odd_sides(sides: Sequence[Sequence[Place]]) -> list[Sequence[Place]]:
     if len(guarded) == 1:
         return guarded
     fresh = [side for side in sides if not _was_here_before(side[0])]
-    return fresh if len(fresh) == 1 and len(sides) == 2 else []
+    return fresh if len(fresh) == 1 and len(sides) == 2 else find_leaving(sides)
 
 
 def _was_here_before(place: Place) -> bool:
