@@ -8,7 +8,8 @@ import pytest
 
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.standstill import Stand
-from ddpdoctor_checks.job.hangs.habits import leaves_habit
+from ddpdoctor_checks.job.calls.habits import leaves_habit
+from ddpdoctor_checks.job.hangs.habits import list_calls
 from ddpdoctor_checks.job.hangs.standing import Place
 from tests.checks.standing import collective, judge, proved, stand
 
@@ -43,7 +44,7 @@ def test_the_rank_that_passes_over_a_call_of_its_turn_is_at_fault() -> None:
 )
 def test_habits(ops: Ops, leaves: bool | None) -> None:
     found = walk(0, *ops)
-    assert leaves_habit(Place(found, "collective", found.call)) is leaves
+    assert leaves_habit(list_calls(Place(found, "collective", found.call))) is leaves
 
 
 def create(rank: int, line: int, members: RankSet, *conditions: Frame) -> Stand:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
-from ddpdoctor.evidence.collectives import RecordedCall
-from ddpdoctor_checks.job.calls.sequences import UNEVEN, Essences, GroupCalls, is_ring, read_groups
+from ddpdoctor.evidence.collectives import CallLog, RecordedCall
+from ddpdoctor_checks.job.calls.habits import LATEST, find_leaving
+from ddpdoctor_checks.job.calls.sequences import UNEVEN, Essences, GroupCalls, Line, is_ring, read_groups
+from ddpdoctor_checks.job.calls.votes import place_of
 
 SHAPES = 3
 """Shapes of one call that a sentence holds."""
@@ -30,12 +32,14 @@ class LastCall:
     group: GroupCalls
     sides: tuple[LastSide, ...]
     """The most ranks first."""
+    left: tuple[LastSide, ...] = ()
+    """Of sides of which none has more than half of the ranks, the one whose call never followed those before it."""
 
     @property
     def odd(self) -> tuple[LastSide, ...]:
-        """The sides that differ from that of more than half of the ranks; none where there is no such side."""
+        """The sides that differ from that of more than half of the ranks; else `left`."""
         most = len(self.sides[0].ranks)
-        return self.sides[1:] if 2 * most > sum(len(side.ranks) for side in self.sides) else ()
+        return self.sides[1:] if 2 * most > sum(len(side.ranks) for side in self.sides) else self.left
 
 
 def find_last_mismatch(evidence: Evidence) -> LastCall | None:
@@ -64,8 +68,21 @@ def find_last_mismatch(evidence: Evidence) -> LastCall | None:
                     for side in sides.values()
                 ]
                 made.sort(key=lambda side: (-len(side.ranks), side.ranks.ranges[:1]))
-                return LastCall(number, group, tuple(made))
+                found = find_leaving(
+                    [_list_calls(log, group.lines[next(iter(side.ranks))], number, essences) for side in made]
+                )
+                return LastCall(number, group, tuple(made), () if found is None else (made[found],))
     return None
+
+
+def _list_calls(log: CallLog, line: Line, number: int, essences: Essences) -> list[Hashable]:
+    """Return what tells a rank's calls apart, up to a number."""
+    told: list[Hashable] = []
+    for each in range(max(line.first, number - LATEST), number + 1):
+        for place in line.at(each):
+            call = log.calls[place]
+            told.append((_describe(call), call.inputs, place_of(essences.site((place,)))))
+    return told
 
 
 def _describe(call: RecordedCall) -> object:
