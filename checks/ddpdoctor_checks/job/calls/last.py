@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.collectives import CallLog, RecordedCall
@@ -22,6 +22,8 @@ class LastSide:
     ranks: RankSet
     call: RecordedCall
     site: Frame | None
+    path: tuple[Frame, ...] = ()
+    """The user's lines that it came from, innermost first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,10 @@ def find_last_mismatch(evidence: Evidence) -> LastCall | None:
             if len(sides) > 1:
                 made = [
                     LastSide(
-                        RankSet(rank for rank, _ in side), log.calls[side[0][1]], essences.site((side[0][1],))
+                        RankSet(rank for rank, _ in side),
+                        log.calls[side[0][1]],
+                        essences.site((side[0][1],)),
+                        essences.path((side[0][1],)),
                     )
                     for side in sides.values()
                 ]
@@ -71,8 +76,23 @@ def find_last_mismatch(evidence: Evidence) -> LastCall | None:
                 found = find_leaving(
                     [_list_calls(log, group.lines[next(iter(side.ranks))], number, essences) for side in made]
                 )
+                if found is not None:
+                    others = [side.path for side in made if side is not made[found]]
+                    made[found] = replace(made[found], site=_find_parting(made[found], others))
                 return LastCall(number, group, tuple(made), () if found is None else (made[found],))
     return None
+
+
+def _find_parting(side: LastSide, others: Sequence[tuple[Frame, ...]]) -> Frame | None:
+    """Return the line of the innermost function that all sides are in, where it is not theirs: there ways part."""
+    for frame in side.path:
+        same = [
+            [each.line for each in path if (each.file, each.function) == (frame.file, frame.function)]
+            for path in others
+        ]
+        if all(same):
+            return frame if all(frame.line not in lines for lines in same) else side.site
+    return side.site
 
 
 def _list_calls(log: CallLog, line: Line, number: int, essences: Essences) -> list[Hashable]:
