@@ -12,7 +12,7 @@ from ddpdoctor.evidence.standstill import Stand, name_points
 from ddpdoctor.judge import EvidenceItem, Fix
 from ddpdoctor_checks.common.frames import user_line
 from ddpdoctor_checks.common.wording import capitalise, choose_form, count_of, join_words, name_set
-from ddpdoctor_checks.job.hangs.habits import find_leaving
+from ddpdoctor_checks.job.hangs.departures import find_leaving
 from ddpdoctor_checks.job.hangs.reading import (
     BACKWARD,
     FORWARD,
