@@ -16,7 +16,7 @@ WORDS = """\
 Correct training code, into which one mistake at a time is put by an operator: the reverse of a correction that people make. A mutant counts as found where `lint` says
 one of the operator's codes and had not said it of the correct code; *place*: it names a line where that is right; *with questions*: or `--questions` asks about it. Repositories are halved by a hash of their names: rules
 may be written against what is missed in the *seen* half, never against the *unseen* one. Mutants that the files given do not decide are made and not counted. *Precision*: of the
-warnings and errors on the correct code, those that are true by a judgement of each one by hand (`tests/mutants/judgements.json`); what nobody could decide counts as false.
+warnings and errors on the correct code, those that are true, each decided by hand (`tests/mutants/judgements.json`); undecided ones count as false.
 
 `make mutants ARGS="--store DIR"` makes this section; `tests/mutants/repositories.json` has the repositories with their commits, none of whose code is here."""
 

@@ -299,7 +299,7 @@ _DIVERGED = (
 )
 _SHARED = (
     Fix(
-        "sum the gradients of replicated parameters (norms, routers, embeddings) over the ranks that each computed a "
+        "sum the gradients of replicated parameters (norms, routers, embeddings) across the ranks that each computed a "
         "part of them, between backward and step",
         code="for p in replicated_parameters:\n    dist.all_reduce(p.grad, group=tensor_parallel_group)",
     ),

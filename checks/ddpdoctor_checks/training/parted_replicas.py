@@ -40,8 +40,8 @@ def find_parted(evidence: Evidence) -> Iterable[Finding]:
     if unsure is not None:
         who, name = name_set(unsure.ranks), unsure.replica.name
         raise CannotLook(
-            f"{who} each train a copy of {name} that began equal on all of them, and no gradient is reduced: no "
-            "wrapper, sampler or collective tells whether they are meant to train one model",
+            f"{who} each train a replica of {name} that started equal on all of them, and no gradient is reduced: no "
+            "wrapper, sampler or collective shows whether they are meant to train one model",
             decides=True,
         )
 

@@ -71,7 +71,7 @@ def _tell(setup: OptimizerSetup, group: RankSet, apart: list[StepLook], *, sure:
             EvidenceItem(
                 "gradients", f"step {worst.step}: norm before the step, of that after backward, {told}"
             ),
-            EvidenceItem("looks", f"they differ at {count_of(len(apart), 'step')} that were looked at"),
+            EvidenceItem("looks", f"they differ at {count_of(len(apart), 'sampled step')}"),
         ),
         fix=(
             Fix(
@@ -80,7 +80,7 @@ def _tell(setup: OptimizerSetup, group: RankSet, apart: list[StepLook], *, sure:
                 "model.clip_grad_norm_(1.0)                                # FullyShardedDataParallel",
             ),
             Fix(
-                "a norm of your own is summed over the ranks that hold other shards or stages before it is used",
+                "sum a norm of your own across the ranks that hold other shards or stages before it is used",
                 code="squares = sum(g.pow(2).sum() for g in local_gradients)\n"
                 "dist.all_reduce(squares, group=shard_group)\nnorm = squares.sqrt()",
             ),

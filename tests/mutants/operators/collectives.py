@@ -36,7 +36,7 @@ def _is_alone(line: cst.SimpleStatementLine) -> bool:
     "collective-under-rank",
     "COL002",
     "COL003",
-    words="a collective below a test of the rank",
+    words="a collective under a condition on the rank",
     severity="error",
 )
 def collective_under_rank(file: File) -> Iterator[Edit]:

@@ -50,7 +50,7 @@ def metric_not_reduced(file: File) -> Iterator[Edit]:
 
 
 @operator(
-    "helper-not-called", "NUM005", words="the helper that averages a logged value over ranks is not called"
+    "helper-not-called", "NUM005", words="the helper that averages a logged value across ranks is not called"
 )
 def helper_not_called(file: File) -> Iterator[Edit]:
     for call in file.calls(

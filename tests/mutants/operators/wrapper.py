@@ -108,7 +108,12 @@ def drop_wrap(file: File) -> Iterator[Edit]:
             yield Edit({each: cst.RemoveFromParent() for each in gone}, anchors)
 
 
-@operator("unfreeze-after-wrap", "DDP006", words="parameters are unfrozen after the wrap", severity="error")
+@operator(
+    "unfreeze-after-wrap",
+    "DDP006",
+    words="parameters are unfrozen after the model is wrapped",
+    severity="error",
+)
 def unfreeze_after_wrap(file: File) -> Iterator[Edit]:
     for line, assign, name in _wraps(file):
         call = assign.value
@@ -138,7 +143,9 @@ def _epoch_loop(file: File, line: cst.CSTNode) -> cst.For | None:
     return None
 
 
-@operator("change-after-wrap", "DDP006", words="a layer is replaced after the wrap", severity="error")
+@operator(
+    "change-after-wrap", "DDP006", words="a layer is replaced after the model is wrapped", severity="error"
+)
 def change_after_wrap(file: File) -> Iterator[Edit]:
     for line, _, name in _wraps(file):
         if _epoch_loop(file, line) is None and not list(_steps(file, name)):
