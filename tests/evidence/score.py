@@ -24,10 +24,10 @@ from tests.parts import replace_part
 
 HEADING = "## Evidence of NCCL jobs"
 WORDS = """\
-What `ddpdoctor analyze` says of the evidence that NCCL jobs left behind (`tests/evidence/nccl`): logs, kernel logs, nccl-tests, RAS and recorder dumps, written after public incidents with
-their stated causes; the templates are those of the programs, all names are made up. A fixed hash parts the cases: rules are written while looking at the *seen* half only.
-60 of the seen cases were written from public threads before the rules were looked at: on first contact 44 were right (failed jobs: 38 of 53), 3 misleading, one of them at high confidence; 24 more, after the rules were mended: 21 right (failed jobs: 14 of 17), none at high confidence.
-50 more: on first contact 38 right (failed jobs: 25 of 35), 3 misleading, none at high confidence; 20 more, after the rules were mended: 18 right (failed jobs: 15 of 15), none misleading.
+How `ddpdoctor analyze` diagnoses the evidence that NCCL jobs left behind (`tests/evidence/nccl`): logs, kernel logs, nccl-tests, RAS and Flight Recorder dumps, written after public incidents with
+their stated causes; the templates are those of the programs, all names are invented. A fixed hash splits the cases: rules are written with the *seen* half only.
+60 of the seen cases were written from public threads before the rules were read: on first contact 44 were right (failed jobs: 38 of 53), 3 misleading, one of them at high confidence; 24 more, after the rules were fixed: 21 right (failed jobs: 14 of 17), none at high confidence.
+50 more: on first contact 38 right (failed jobs: 25 of 35), 3 misleading, none at high confidence; 20 more, after the rules were fixed: 18 right (failed jobs: 15 of 15), none misleading.
 
 *Right*: the first cause has one of the case's codes; where the cause cannot be known from the evidence (*untold*), also no cause at all; where nothing is wrong (*healthy*), no warning or
 error. *Abstained*: no cause named in a job that failed. *Misleading*: a code that sends the owner the wrong way. *Place*: the ranks, host or device of the truth, where the class is right.
