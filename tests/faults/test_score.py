@@ -77,7 +77,7 @@ def test_one_wrong_part_makes_the_case_wrong(finding: dict[str, Any], part: str)
     ("finding", "note"),
     [
         (make_finding("ERR006"), "said ERR006, expected ERR001"),
-        (make_finding(ranks=[0, 1]), "victims [0] named"),
+        (make_finding(ranks=[0, 1]), "affected ranks [0] named"),
         (make_finding(ranks=[0]), "ranks [0], expected [1]"),
         (make_finding(ranks=[0], victims=[1]), "[1] called innocent"),
     ],
@@ -183,7 +183,7 @@ def test_the_page_counts_what_was_right_and_names_what_was_not() -> None:
     assert "* detected 2 of 2\n* right class 2 of 2\n* right ranks 1 of 2\n" in page
     assert "* false alarms on 0 of 1 healthy jobs\n" in page
     assert "| made-up | ERR001 | ERR001 | yes | yes | **no** | yes | yes | yes | - | - | 1.0 |\n" in page
-    assert "* `made-up`: ranks [0], expected [1]; victims [0] named\n" in page
+    assert "* `made-up`: ranks [0], expected [1]; affected ranks [0] named\n" in page
     assert "* shm: needs root\n" in page
 
 

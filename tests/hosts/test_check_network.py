@@ -109,7 +109,7 @@ def test_missing_host_is_named_by_those_that_came(doctor: Doctor) -> None:
     with Hosts(3) as hosts:
         told = doctor.ask([hosts[0], hosts[2]], static(hosts, *QUICK, *MISSING))
     found = require_named(told, "NET006", ranks=[1])
-    assert "node 1 with rank 1 never came" in found["message"]
+    assert "node 1 with rank 1 never joined" in found["message"]
     assert "--node-rank 1" in json.dumps(found["fix"])
 
 

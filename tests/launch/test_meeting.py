@@ -118,7 +118,7 @@ def test_missing_node_is_named(tmp_path: Path) -> None:
         (row,) = rows(each, "rendezvous")
         assert row["joined_nodes"] == [0, 2]
         assert row["joined_ranks"] == "0,2"
-        assert "node 1 of 3 did not come" in row["error"]
+        assert "node 1 of 3 did not join" in row["error"]
         assert len(rows(each, "nodes")) == 1  # what the other said of itself
 
 
@@ -227,7 +227,7 @@ def test_address_of_another_machine_cannot_be_hosted(tmp_path: Path, monkeypatch
     party = Party(tmp_path, replace(plan, launch=elsewhere))
     events = party.finish()
     assert party.together is False
-    assert "192.0.2.1 is none of its addresses" in rows(events, "rendezvous")[0]["error"]
+    assert "192.0.2.1 is not one of its addresses" in rows(events, "rendezvous")[0]["error"]
     # A thread that is still in torch's code when the interpreter ends would abort it.
     for thread in set(threading.enumerate()) - before:
         thread.join(60)

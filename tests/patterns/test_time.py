@@ -37,7 +37,7 @@ SCRIPTS: dict[str, str] = {
     "functions": repeat("def f{i}():\n    f{i}x()\n    dist.{one}(x)\n", 1500),
     "branches that return": "def f():\n" + repeat("    if x == rank + {i}:\n        return\n    dist.{one}(x)\n", 1500) + "f()\n",
 }  # fmt: skip
-EVENTS = 8_000_000
+EVENTS = 10_000_000
 """Calls of Python's that reading one of the scripts may take, generators' and built-in ones too."""
 
 

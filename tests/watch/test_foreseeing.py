@@ -26,7 +26,7 @@ def test_what_will_hang_is_said_early_and_explains_the_failure(tmp_path: Path) -
     command = [*DOCTOR, "--run-dir", "kept", "--nproc", "2", "train.py"]
     ended = finish(start(command, tmp_path / "out", tmp_path), tmp_path / "out")
     stderr = ended.stderr.decode()
-    early = stderr.index("as read, barrier at steps.py:4 is called only where dist.get_rank() == 0")
+    early = stderr.index("lint: barrier at steps.py:4 is called only where dist.get_rank() == 0")
     assert early < stderr.index("ddpdoctor ✖ COL002")
     report = json.loads((tmp_path / "kept/report.json").read_text())
     assert ended.code == 1

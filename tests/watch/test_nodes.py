@@ -229,7 +229,7 @@ def test_damaged_or_hostile_parts_are_said_and_left_out(tmp_path: Path, content:
     whole = add_nodes(path, evidence(0, 0, 1))
     assert [each.state for each in whole.members] == ["told", "ended"]
     assert [each.rank for each in whole.processes] == [None, 0, 1]
-    assert any("node-b told could not be read" in text for text in whole.job[0].lost)
+    assert any("the report of node-b could not be read" in text for text in whole.job[0].lost)
 
 
 def test_each_nodes_own_word_goes_before_what_another_has_of_it() -> None:

@@ -120,7 +120,7 @@ def test_a_rank_after_a_forward_and_in_one(tmp_path: Path) -> None:
     rows = [call(1), call(2, PASS, ordinal=7, site=2, flags=OTHER)]
     one = read_one(tmp_path, rows)
     assert (one.phase, one.op, one.last) == (BETWEEN, FORWARD, "all_reduce")
-    assert describe_phase(one) == ["after forward 20 s · train.py:31", "after forward 20 s"]
+    assert describe_phase(one) == ["after forward pass 20 s · train.py:31", "after forward pass 20 s"]
     rows[1] = replace(rows[1], end_ns=0)
     one = read_one(tmp_path, rows)
     assert one.phase == INSIDE

@@ -33,7 +33,7 @@ def test_a_longer_one_keeps_its_beginning_and_its_end(tmp_path: Path, step: int)
     kept = write_all(tmp_path / "log", chunks, 100)
     assert kept.startswith(data[:100])
     assert kept.endswith(data[-100:])
-    assert b"800 bytes left out" in kept
+    assert b"800 bytes omitted here" in kept
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log"]
 
 

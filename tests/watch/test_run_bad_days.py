@@ -117,7 +117,7 @@ def test_output_of_200_mb_is_passed_on_whole_and_kept_in_part(tmp_path: Path) ->
     kept = log.read_bytes()
     assert kept.startswith(bytes(1 << 20))
     assert kept.endswith(bytes([199]) * (1 << 20))
-    assert f"{size - (2 << 20)} bytes left out".encode() in kept
+    assert f"{size - (2 << 20)} bytes omitted here".encode() in kept
     assert sum(path.stat().st_size for path in (tmp_path / "run").rglob("*")) < 4 << 20
 
 
@@ -445,7 +445,7 @@ def test_a_stdout_that_takes_nothing_more_leaves_the_job_alone(tmp_path: Path) -
         )
     ended = finish(process, tmp_path)
     assert ended.code == 0
-    assert b"lost: output that was to be shown: No space left on device" in ended.stderr
+    assert b"lost: output for the terminal: No space left on device" in ended.stderr
     (log,) = (tmp_path / "run" / "logs").glob("*.stdout.log")
     assert log.read_bytes() == b"hello\n"
 

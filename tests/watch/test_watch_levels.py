@@ -184,7 +184,7 @@ def test_the_level_is_handed_to_the_job(tmp_path: Path) -> None:
 def test_a_level_that_does_not_exist_is_refused_before_the_job(tmp_path: Path) -> None:
     ended = run(tmp_path, "open('ran', 'w')", "--watch-level", "lihgt")
     assert ended.code == 2
-    assert b"there is no level 'lihgt'; there are off, light, normal, deep" in ended.stderr
+    assert b"there is no level 'lihgt'; choose from off, light, normal, deep" in ended.stderr
     assert b"try: light" in ended.stderr
     assert not (tmp_path / "ran").exists()
 

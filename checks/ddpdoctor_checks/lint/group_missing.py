@@ -21,7 +21,7 @@ from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_
 
 ASKS = frozenset({"torch.distributed.get_rank", "torch.distributed.get_world_size", "torch.distributed.barrier",
                   "torch.distributed.all_reduce", "torch.distributed.broadcast"})  # fmt: skip
-MAKES = re.compile(r"init\w*(process_?group|distributed|_ddp|_dist\b|_mpi|parallel)|setup_ddp|setup_dist|Trainer\b"
+MAKES = re.compile(r"init\w{0,24}(process_?group|distributed|_ddp|_dist\b|_mpi|parallel)|setup_ddp|setup_dist|Trainer\b"
                    r"|TrainingArguments|HfArgumentParser|launch|horovod|deepspeed|tensor_parallel", re.I)  # fmt: skip
 """Names of what may make a group, in whichever package."""
 QUIET = frozenset("""PIL absl albumentations apex attr attrs av boto3 braceexpand click clip colorama cv2 dateutil

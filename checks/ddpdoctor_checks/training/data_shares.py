@@ -208,7 +208,7 @@ def find_uneven_loaders(evidence: Evidence) -> Iterable[Finding]:
             ),
             ranks=RankSet(counts),
             where=_wheres((sampling, "culprit")),
-            evidence=(EvidenceItem("loader", f"length of the loader: {told}"),),
+            evidence=(EvidenceItem("loader", f"length of the DataLoader: {told}"),),
             fix=EVEN,
             details={"batches": list_batches(counts)},
             severity="info",

@@ -26,7 +26,7 @@ TEXT_SHOWN = 72
 MARGIN = 0.06
 """Of the axis that lies before the first failure and after the last end."""
 SECOND = 1e9
-_PLACE = re.compile(r"\[\S{1,300}:\d{1,6}\] ?")
+_PLACE = re.compile(r"\[[^\s\[\]]{1,200}:\d{1,6}\] ?")
 """Where in a C++ file a message was raised: ``[…/pair.cc:553]``."""
 
 

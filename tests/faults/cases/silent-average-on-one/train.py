@@ -33,6 +33,8 @@ def main():
     trainer = Trainer(dist.get_rank())
     for _ in range(30):
         trainer.train_step(torch.randn(16, 8))
+    if dist.get_rank() == 0:
+        print("done")
     dist.destroy_process_group()
 
 
