@@ -78,3 +78,50 @@ def test_gradients_are_seen_before_they_are_reduced(tmp_path: Path) -> None:
     assert plain == [None] * len(plain)
     assert after == []
     assert counts == [4, 5]
+
+
+PART = """
+    import json, sys, torch
+    import torch.distributed, torch.nn.parallel
+    sys.path.insert(0, sys.argv[1])
+    from ddpdoctor_watch.models import ddp
+    from ddpdoctor_watch.training import gradients
+    from ddpdoctor_watch.core import journal, progress
+
+    events = []
+    journal.write = lambda event, fields: events.append([event, fields["number"], fields["name"]]) or 0
+
+    class Wrapper(torch.nn.Module):
+        def __init__(self, module):
+            super().__init__()
+            self.module = module
+
+    model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(4)))
+    wrapper = Wrapper(model)
+    parameters = list(model.parameters())
+    kept = [each.view_as(each).grad_fn.next_functions[0][0] for each in parameters]
+    ddp.remember(wrapper, parameters, [])
+    gradients.watch(wrapper)
+    (watched,) = gradients._watched
+    waiting = [len(watched.waiting)]
+    for number in range(1, 5):
+        progress.backwards += 1
+        gradients.note_backward(False)
+        given = torch.randn(2, 4)
+        first = given if number > 1 else model[0](given)  # from the second on the first layer has no gradient
+        out = model[3](model[2](model[1](first)))
+        (out.square().sum(1) * (0.0 if number == 3 else 1.0)).sqrt().sum().backward()
+        waiting.append(len(watched.waiting))
+    held = [len(probe.held) for probe in watched.probes.values()]
+    print(json.dumps([waiting, held, events]))
+"""
+
+
+def test_gradients_do_not_wait_for_one_that_does_not_come(tmp_path: Path) -> None:
+    done = python(tmp_path, PART, str(INJECT))
+    assert done.returncode == 0, done.stderr
+    waiting, held, events = json.loads(done.stdout)
+    assert waiting == [3, 3, 3, 0, 0]
+    assert not any(held)
+    told = {(event, number) for event, number, _ in events}
+    assert told == {("nonfinite", 3), ("finite", 4)}
