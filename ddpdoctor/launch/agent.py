@@ -23,7 +23,7 @@ from ddpdoctor.launch.processes import follow_parent
 from ddpdoctor.launch.wire import EventWriter, word_exception
 
 if TYPE_CHECKING:
-    from ddpdoctor.launch.exchange import Exchange
+    from ddpdoctor.launch.meeting.exchange import Exchange
 
 
 def agent_file(workdir: str) -> Path:
@@ -62,7 +62,7 @@ def run_agent(plan_data: dict[str, Any], facts: dict[str, Any], commands: Connec
 
 
 def _work(plan: Plan, facts: dict[str, Any], commands: Connection, writer: EventWriter) -> None:
-    from ddpdoctor.launch.meeting import Meeting
+    from ddpdoctor.launch.meeting.party import Meeting
 
     if not plan.meets:
         _run_world(plan, writer)

@@ -20,7 +20,7 @@ PRELOADED = (
     "torch.distributed.elastic.agent.server.local_elastic_agent",
     "ddpdoctor.launch.agent",
     "ddpdoctor.launch.elastic",
-    "ddpdoctor.launch.meeting",
+    "ddpdoctor.launch.meeting.party",
     "ddpdoctor.launch.smoke",
 )
 """What the forkserver imports once. Nothing of it starts a thread or touches a device, or forking were

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Evidence, Launch, NodeFacts, RankFacts, encode
-from ddpdoctor.launch.exchange import Exchange, is_gone, join_evidence
+from ddpdoctor.launch.meeting.exchange import Exchange, is_gone, join_evidence
+from ddpdoctor.launch.meeting.store import serve_store
 from ddpdoctor.launch.plan import Plan
-from ddpdoctor.launch.store import serve_store
 from ddpdoctor.launch.wire import EventReader, EventWriter
 
 

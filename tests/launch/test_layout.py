@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ddpdoctor.gather.launcher import detect_launcher
-from ddpdoctor.launch.layout import Seat, arrange_ranks
+from ddpdoctor.launch.meeting.layout import Seat, arrange_ranks
 from ddpdoctor.launch.planning import make_plan
 from ddpdoctor.launch.request import CheckRequest
 

@@ -15,7 +15,7 @@ import pytest
 
 from ddpdoctor.evidence import Launch, NodeFacts, encode
 from ddpdoctor.gather.ports import free_port
-from ddpdoctor.launch.meeting import Meeting
+from ddpdoctor.launch.meeting.party import Meeting
 from ddpdoctor.launch.plan import Plan
 from ddpdoctor.launch.wire import EventReader, EventWriter
 
@@ -83,7 +83,7 @@ def test_nodes_with_different_numbers_of_ranks_are_counted_up(tmp_path: Path) ->
 def one_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let one of two parties believe that it hosts, as on two machines; on one both would."""
     answers = iter([True, False])
-    monkeypatch.setattr("ddpdoctor.launch.meeting.matches_this_machine", lambda host: next(answers))
+    monkeypatch.setattr("ddpdoctor.launch.meeting.entry.matches_this_machine", lambda host: next(answers))
 
 
 @pytest.mark.usefixtures("one_hosts")
@@ -138,7 +138,7 @@ def test_port_of_something_else_is_told(tmp_path: Path, backend: str) -> None:
 
 
 def test_port_that_answers_otherwise_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddpdoctor.launch.meeting.CONNECT_LIMIT_S", 3.0)
+    monkeypatch.setattr("ddpdoctor.launch.meeting.entry.CONNECT_LIMIT_S", 3.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=greet, args=(server,), daemon=True).start()
         party = Party(tmp_path, plan_static(server.getsockname()[1], 1, 2, join_timeout=50))
@@ -187,7 +187,7 @@ def test_ranks_that_nobody_numbered_find_out_who_shares_a_machine(
         with lock:
             return drawn.setdefault(threading.get_ident(), next(names))
 
-    monkeypatch.setattr("ddpdoctor.launch.meeting.identify_machine", identify)
+    monkeypatch.setattr("ddpdoctor.launch.meeting.party.identify_machine", identify)
     port = free_port()
     parties = [Party(tmp_path, plan_rank(port, rank, 3)) for rank in range(3)]
     for party in parties:
@@ -204,7 +204,7 @@ def test_ranks_that_nobody_numbered_find_out_who_shares_a_machine(
 
 def test_equal_names_and_process_ids_are_still_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Containers made from one image have one host name, and in each the command is process 1."""
-    monkeypatch.setattr("ddpdoctor.launch.meeting.os.getpid", lambda: 1)
+    monkeypatch.setattr("ddpdoctor.launch.meeting.party.os.getpid", lambda: 1)
     port = free_port()
     parties = [Party(tmp_path, plan_static(port, node, 3, join_timeout=20)) for node in (0, 1, 1)]
     events = [party.finish() for party in parties]
@@ -220,7 +220,7 @@ def test_port_at_which_nobody_listens_is_told(tmp_path: Path) -> None:
 
 
 def test_address_of_another_machine_cannot_be_hosted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddpdoctor.launch.store.STORE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("ddpdoctor.launch.meeting.store.STORE_TIMEOUT_S", 1.0)
     before = set(threading.enumerate())
     plan = plan_static(free_port(), 0, 2, join_timeout=1)
     elsewhere = replace(plan.launch, master_addr="192.0.2.1")  # of nobody (RFC 5737)

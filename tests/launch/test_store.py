@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
-from ddpdoctor.launch.store import PIECE, open_store, receive_parcel, send_parcel, serve_store
+from ddpdoctor.launch.meeting.store import PIECE, open_store, receive_parcel, send_parcel, serve_store
 
 
 @pytest.fixture

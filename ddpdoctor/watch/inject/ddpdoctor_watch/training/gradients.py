@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 SMALL = 1 << 14
 """Elements of a parameter up to which its gradient is looked at in each backward."""
 PROBES = 4
-"""Gradients of a model that are looked at: some 5 µs together on the CPU, 15 µs each on a device to start the work. Two are too
-few for a model of four layers: an activation before the layer that turned lets nothing of it through."""
+"""Gradients of a model that are looked at: some 5 µs together on the CPU, 15 µs each on a device to start the work.
+Two are too few for a model of four layers: an activation before the layer that turned lets nothing of it through."""
 WRAPPERS, MOST_WRAPPERS = 4, 16
 """Models that are looked at, at a time and one after the other (folds, trials)."""
 TRIES = 10
@@ -110,7 +110,7 @@ class _Watched:
             return
         known = {place: entry.parameters[place]() for place in order if place < len(entry.parameters)}
         parameters = {place: each for place, each in known.items() if each is not None and _is_small(each)}
-        small = list(parameters)
+        small = _list_telling(parameters)
         chosen = {small[len(small) - 1 - len(small) * part // PROBES] for part in range(PROBES) if small}
         for place in set(self.probes) - chosen:
             self.probes.pop(place).remove()
@@ -282,6 +282,15 @@ def _is_small(parameter: Any) -> bool:
         and parameter.is_floating_point()
         and prints.explain_unreadable(parameter) is None
     )
+
+
+def _list_telling(parameters: dict[int, Any]) -> list[int]:
+    """Return the places of parameters whose gradients tell of all: the vectors, where most layers have one.
+
+    What comes back to a layer goes into the gradient of its bias as it does into that of its weight.
+    """
+    vectors = [place for place, each in parameters.items() if each.dim() == 1]
+    return vectors if 2 * len(vectors) >= len(parameters) else list(parameters)
 
 
 def _is_held(parameter: Any) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 from ddpdoctor.evidence import Link, Resolution, decode
 from ddpdoctor.gather.names import resolve
 from ddpdoctor.gather.pairs import choose_pairs, dial, push_large
+from ddpdoctor.launch.meeting.store import DIAL_LIMIT_S
 from ddpdoctor.launch.plan import Plan
-from ddpdoctor.launch.store import DIAL_LIMIT_S
 
 PARALLEL_DIALS = 8
 """Connections and look-ups under way at once."""

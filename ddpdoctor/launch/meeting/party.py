@@ -1,7 +1,7 @@
 """Where the nodes of one check meet before the world: torch's own TCPStore on the rendezvous port.
 
 Every node says who it is, the paths between the nodes are tried, and one decision is made for all: launch or
-not. What they tell each other later is `ddpdoctor.launch.exchange`. No port is used but the rendezvous port
+not. What they tell each other later is `ddpdoctor.launch.meeting.exchange`. No port is used but the rendezvous port
 and, for the paths, ephemeral ones.
 """
 
@@ -17,38 +17,28 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistStoreError
 
-from ddpdoctor.evidence import HostMatch, Link, PortProbe, RankSet, Rendezvous, encode
-from ddpdoctor.gather.deadline import call_within
+from ddpdoctor.evidence import Link, RankSet, Rendezvous, encode
 from ddpdoctor.gather.pairs import Listener
-from ddpdoctor.gather.ports import probe_port
-from ddpdoctor.launch.addresses import matches_this_machine, own_names, reachable_address
-from ddpdoctor.launch.exchange import Exchange
-from ddpdoctor.launch.layout import arrange_ranks, identify_machine
-from ddpdoctor.launch.paths import choose_launch, resolve_peers, try_paths
-from ddpdoctor.launch.plan import Bound, Plan
-from ddpdoctor.launch.store import (
-    CONNECT_LIMIT_S,
-    DIAL_LIMIT_S,
+from ddpdoctor.launch.meeting.addresses import reachable_address
+from ddpdoctor.launch.meeting.entry import Entry
+from ddpdoctor.launch.meeting.exchange import Exchange
+from ddpdoctor.launch.meeting.layout import arrange_ranks, identify_machine
+from ddpdoctor.launch.meeting.paths import choose_launch, resolve_peers, try_paths
+from ddpdoctor.launch.meeting.store import (
     POLL_S,
     STORE_TIMEOUT_S,
-    open_store,
     receive_parcel,
     send_parcel,
-    serve_store,
     wait_for_key,
 )
+from ddpdoctor.launch.plan import Bound, Plan
 from ddpdoctor.launch.wire import EventWriter, word_exception
 
 HEARING_S = 2.0
 """For what the others saw of the paths to arrive, also when ``--timeout`` is over."""
-REDIAL_S = 0.2
-"""Between two attempts at a port at which nobody listens yet."""
-
-_OWN = {"host_matches": "node", "links": "source", "ports": "node"}
-"""The field in which a row names this node."""
 
 
 class Meeting:
@@ -59,7 +49,6 @@ class Meeting:
         self._facts = facts
         self._writer = writer
         self._store: PrefixStore | None = None
-        self._server: TCPStore | None = None
         self._token = ""
         self._listeners: list[Listener] = []
         self._others: dict[int, dict[str, Any]] = {}
@@ -68,11 +57,9 @@ class Meeting:
         self._second = False
         """Another process had this party's place already."""
         self._given_up: str | None = None
-        self._is_host = False
         self._gently = False
-        self._early: list[tuple[str, Any]] = []
-        """Rows from before this node knew its number."""
         self._started = time.monotonic()
+        self._entry = Entry(plan, writer, self._say_limit)
         self._bound = plan.bound(plan.join_timeout, "--join-timeout", self._started)
 
     def gather(self) -> bool:
@@ -88,8 +75,13 @@ class Meeting:
             )
             return False
         self._writer.write("stage", stage="tcp", limit=self._plan.join_timeout)
-        error = self._connect(deadline)
-        if error is None:
+        found = self._entry.open(deadline)
+        if self._entry.is_first:
+            self._renumber(0)
+        if isinstance(found, str):
+            error: str | None = found
+        else:
+            self._store = found
             error = self._wait_for_all(deadline)
         self._write_rendezvous(error)
         reason = error if error is not None else self._decide(*self._look_around())
@@ -112,98 +104,6 @@ class Meeting:
         """Close the ports that were opened for the paths."""
         for listener in self._listeners:
             listener.close()
-
-    # -- the store
-
-    def _connect(self, deadline: float) -> str | None:
-        """Open the store as torchrun would; return why not."""
-        launch = self._plan.launch
-        host, port = launch.master_addr or "127.0.0.1", launch.master_port or 0
-        self._is_host = self._hosts_store(host)
-        error = self._serve(host, port, deadline) if self._is_host else self._reach(host, port, deadline)
-        if error is None and self._server is not None:
-            self._store = PrefixStore(f"ddpdoctor/{launch.rdzv_id}", self._server)
-        return error
-
-    def _hosts_store(self, host: str) -> bool:
-        """Decide who hosts as torch does: by node rank, or by comparing names for c10d."""
-        plan = self._plan
-        if plan.external:
-            return plan.party == 0 and not plan.agent_store
-        if plan.launch.rdzv_backend == "static":
-            return plan.party == 0
-        matches = matches_this_machine(host)
-        endpoint = plan.launch.rdzv_endpoint or host
-        self._early.append(("host_matches", HostMatch(plan.node, endpoint, matches, own_names())))
-        if matches and not plan.placed:
-            self._renumber(0)  # also when the port turns out to be taken
-        return matches
-
-    def _serve(self, host: str, port: int, deadline: float) -> str | None:
-        limit = max(DIAL_LIMIT_S, deadline - time.monotonic())
-        try:
-            self._server = call_within(limit, lambda: serve_store(host, port))
-            return None
-        except Exception as problem:  # torch raises RuntimeError, DistNetworkError and ValueError here
-            text = word_exception(problem)
-        probe = probe_port(self._plan.node, host, port)
-        if probe.status == "unassignable":
-            return f"this node hosts the store, but {host} is not one of its addresses ({probe.error})"
-        if self._plan.launch.rdzv_backend == "c10d" and probe.status == "taken":
-            # As torch does: another process of this launch on this machine may host it already.
-            self._is_host = False
-            try:
-                self._server = open_store(host, port, min(limit, CONNECT_LIMIT_S))
-                return None
-            except Exception:
-                text = f"cannot listen on port {port}: taken"
-        if probe.status != "free":
-            self._early.append(("ports", probe))
-        return text
-
-    def _reach(self, host: str, port: int, deadline: float) -> str | None:
-        while True:
-            error = self._wait_for_port(host, port, deadline)
-            if error is not None:
-                return error
-            limit = max(1.0, min(CONNECT_LIMIT_S, deadline - time.monotonic()))
-            try:
-                self._server = open_store(host, port, limit)
-                return None
-            except ConnectionRefusedError as problem:
-                return f"{host}:{port}: {_word_error(problem)}"
-            except TimeoutError:  # of another program, or of a store whose process is stopped or starved
-                status, text = (
-                    "silent",
-                    f"the process listening there has not answered within {self._say_limit()}",
-                )
-            except Exception as problem:
-                text = (
-                    "the process listening there does not answer like torch's store "
-                    f"({word_exception(problem)})"
-                )
-                status = "foreign"
-            if status == "foreign" or time.monotonic() >= deadline:
-                self._early.append(("ports", PortProbe(self._plan.node, port, status, host, text)))
-                return f"{host}:{port}: {text}"
-
-    def _wait_for_port(self, host: str, port: int, deadline: float) -> str | None:
-        """Dial the rendezvous port until somebody listens, and note how the last attempt went."""
-        plan = self._plan
-        self._writer.write("note", text=f"waiting for {host}:{port} to listen")
-        while True:
-            limit = max(0.5, min(DIAL_LIMIT_S, deadline - time.monotonic()))
-            begun = time.monotonic()
-            try:
-                socket.create_connection((host, port), timeout=limit).close()
-                link = Link(plan.node, 0, "rendezvous", True, host, port, time.monotonic() - begun)
-            except OSError as problem:
-                link = Link(plan.node, 0, "rendezvous", False, host, port, error=_word_error(problem))
-            if link.ok or time.monotonic() >= deadline:
-                if (plan.leads and not plan.external) or not link.ok:
-                    self._early.append(("links", link))
-                return None if link.ok else f"{host}:{port}: {link.error}"
-            time.sleep(REDIAL_S)
 
     def _need_store(self) -> PrefixStore:
         if self._store is None:
@@ -237,7 +137,9 @@ class Meeting:
         """Take a place and publish who this is, gently: on a bad path large packets do not arrive."""
         store, plan = self._need_store(), self._plan
         store.set_timeout(timedelta(seconds=max(1.0, deadline - time.monotonic())))
-        hosting = plan.party == 0 if plan.launch.node_rank is not None or plan.external else self._is_host
+        hosting = (
+            plan.party == 0 if plan.launch.node_rank is not None or plan.external else self._entry.is_host
+        )
         if plan.launch.node_rank is None and not plan.external:
             self._renumber(0 if hosting else store.add("tickets", 1))
         if hosting:
@@ -395,9 +297,7 @@ class Meeting:
     def _write_rendezvous(self, error: str | None) -> None:
         plan, launch = self._plan, self._plan.launch
         host = int(self._others[0]["node"]) if 0 in self._others else 0
-        for kind, row in self._early:
-            known = dataclasses.replace(row, **{_OWN[kind]: plan.node})
-            self._writer.emit(kind, dataclasses.replace(known, target=host) if kind == "links" else known)
+        self._entry.write_rows(plan.node, host)
         per = 1 if plan.external else launch.nproc
         came = RankSet(rank for party in self._others for rank in range(party * per, (party + 1) * per))
         self._writer.emit(
@@ -489,7 +389,3 @@ class Meeting:
         if missing and choice["reason"] is None:
             choice["reason"] = f"{self._word(missing)} had not tested the paths yet ({bound.describe()})"
         return choice
-
-
-def _word_error(problem: OSError) -> str:
-    return problem.strerror or str(problem) or type(problem).__name__

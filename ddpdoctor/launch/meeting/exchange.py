@@ -15,8 +15,8 @@ from typing import Any
 from torch._C._distributed_c10d import PrefixStore
 
 from ddpdoctor.evidence import Evidence, NodeFacts, StageRecord, decode, merge_evidence
+from ddpdoctor.launch.meeting.store import DIAL_LIMIT_S, Store, open_store, receive_parcel, send_parcel
 from ddpdoctor.launch.plan import Plan
-from ddpdoctor.launch.store import DIAL_LIMIT_S, Store, open_store, receive_parcel, send_parcel
 from ddpdoctor.launch.wire import EventWriter
 
 WATCH_S = 0.25
