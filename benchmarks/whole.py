@@ -14,10 +14,11 @@ from __future__ import annotations
 import json
 import os
 import statistics
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, format_table
 from benchmarks.machine import ROOT
 from benchmarks.running import make_command
 from benchmarks.timing import Command, run_once
@@ -65,7 +66,9 @@ def measure(folder: Path, rounds: int = 6) -> list[Figure]:
                     taken[way].wall.append(wall)
                     taken[way].processor.append(processor)
         named = f"{length} ms step, {ranks} ranks, {parameters} parameters, {kind}: "
-        figures += judge(named, taken, bar)
+        found = judge(named, taken, bar)
+        print(format_table(found), file=sys.stderr, flush=True)  # all take an hour: what is cut says what it had
+        figures += found
     return figures
 
 
