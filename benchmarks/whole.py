@@ -67,7 +67,9 @@ def measure(folder: Path, rounds: int = 6) -> list[Figure]:
                     taken[way].processor.append(processor)
         named = f"{length} ms step, {ranks} ranks, {parameters} parameters, {kind}: "
         found = judge(named, taken, bar)
-        print(format_table(found), file=sys.stderr, flush=True)  # all take an hour: what is cut says what it had
+        print(
+            format_table(found), file=sys.stderr, flush=True
+        )  # all take an hour: what is cut says what it had
         figures += found
     return figures
 

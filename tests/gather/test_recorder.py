@@ -15,7 +15,7 @@ import pytest
 from benchmarks.dumps import Entry, make_dump, make_entry, make_steps, pickle_dump, write_dumps
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.collectives import RETIRED, SCHEDULED, CallLog, CallTable, RankCalls
-from ddpdoctor.gather.recorder import pickles, read_dumps
+from ddpdoctor.gather.recorder import lanes, pickles, read_dumps
 from ddpdoctor.gather.recorder.pickles import NotPlain, read_pickle
 from ddpdoctor.gather.recorder.read import read_rank
 from ddpdoctor.gather.recorder.rows import Rows
@@ -81,7 +81,7 @@ def test_entries_taken_in_one_step_are_those_read_the_long_way(monkeypatch: pyte
     entries = [*make_steps(700), *[make_entry(700 + n, 70_000 + n, "broadcast", (n % 3,)) for n in range(40)]]
     data = pickle_dump(make_dump(entries, [0, 1]))
     quick = read_one(data)
-    monkeypatch.setattr(pickles._Lane, "run", lambda lane, data, position, rows, memo: position)
+    monkeypatch.setattr(lanes.Lane, "run", lambda lane, data, position, rows, memo: position)
     assert read_one(data) == quick
     assert list(quick[1].sequences) == [entry["collective_seq_id"] for entry in entries]
     assert list(quick[1].begun_ns) == [entry["time_created_ns"] for entry in entries]
