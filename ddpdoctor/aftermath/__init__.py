@@ -1,6 +1,6 @@
 """Evidence out of what a job left behind: logs, error files, trees of logs."""
 
-from ddpdoctor.aftermath.join import join_logs
+from ddpdoctor.aftermath.joining.join import join_logs
 from ddpdoctor.aftermath.read import read_sources
 from ddpdoctor.aftermath.sources import Source, Sources
 

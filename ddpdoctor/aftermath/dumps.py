@@ -6,9 +6,9 @@ import dataclasses
 import time
 from pathlib import Path
 
+from ddpdoctor.aftermath.joining.whose import make_shortener
 from ddpdoctor.aftermath.sources import Sources
 from ddpdoctor.aftermath.stackfiles import read_stacks
-from ddpdoctor.aftermath.whose import make_shortener
 from ddpdoctor.evidence import Absent, Evidence, Launch
 from ddpdoctor.evidence.bundle import KINDS
 from ddpdoctor.evidence.job import Moment

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ddpdoctor.aftermath.errorfiles import read_error
-from ddpdoctor.aftermath.join import join_logs
+from ddpdoctor.aftermath.joining.join import join_logs
 from ddpdoctor.aftermath.lines import looks_labelled
 from ddpdoctor.aftermath.logs import LogFacts, LogReader, read_stretches, read_told
 from ddpdoctor.aftermath.parts import Error, Log

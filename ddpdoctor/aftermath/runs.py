@@ -6,7 +6,7 @@ import dataclasses
 import os
 from pathlib import Path
 
-from ddpdoctor.aftermath.join import make_absent
+from ddpdoctor.aftermath.joining.join import make_absent
 from ddpdoctor.aftermath.saved import read_report
 from ddpdoctor.aftermath.sources import Source
 from ddpdoctor.errors import DoctorError

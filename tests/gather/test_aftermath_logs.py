@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.aftermath import Sources, read_sources
+from ddpdoctor.aftermath.joining.nodes import name_by_paths
 from ddpdoctor.aftermath.logs import CHUNK, LogReader, read_stretches
-from ddpdoctor.aftermath.nodes import name_by_paths
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.job import ExceptionRecord
 from tests.cli.torchrun_output import ended, raised

@@ -10,7 +10,7 @@ import pytest
 
 from ddpdoctor.aftermath import Sources
 from ddpdoctor.aftermath.gathering import gather
-from ddpdoctor.aftermath.hosts import read_bus
+from ddpdoctor.aftermath.joining.hosts import read_bus
 from ddpdoctor.aftermath.stamps import SECOND, choose_year, last_stamp, read_stamp
 from ddpdoctor.cli.incident import LOST_RANK, SILENT_S, write_incident
 from ddpdoctor.evidence import RankSet

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
-from ddpdoctor.aftermath.hosts import Hosts
+from ddpdoctor.aftermath.joining.hosts import Hosts
 from ddpdoctor.aftermath.logs import Text
 from ddpdoctor.aftermath.parts import Log
 from ddpdoctor.aftermath.stamps import choose_year
