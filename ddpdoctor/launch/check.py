@@ -21,9 +21,11 @@ from ddpdoctor.launch.planning import complete_plan, make_plan
 from ddpdoctor.launch.processes import adopt_orphans, kill_descendants
 from ddpdoctor.launch.request import CheckOutcome, CheckRequest, Progress
 from ddpdoctor.launch.server import TorchServer
-from ddpdoctor.launch.supervisor import WORLD_STAGES, Supervisor
 from ddpdoctor.launch.torchcheck import require_torch
 from ddpdoctor.launch.workplace import work_directory
+from ddpdoctor.launch.world.records import collect
+from ddpdoctor.launch.world.state import WORLD_STAGES
+from ddpdoctor.launch.world.supervisor import Supervisor
 
 EXCHANGE_LIMIT_S = 20.0
 """For sending and receiving the evidence of all nodes after the world has ended."""
@@ -146,8 +148,8 @@ class _Run:
     def _with_world(self, local: LocalFindings) -> Evidence:
         supervisor = Supervisor(self.plan, self._server, self._progress, self._interrupt)
         supervisor.run(local.facts or NodeFacts(self.plan.node, os.uname().nodename))
-        self.plan = supervisor.plan
-        world = supervisor.collect(self.plan.node, self._origin)
+        self.plan = supervisor.world.plan
+        world = collect(supervisor.world, supervisor.ending, self._origin)
         before = dataclasses.replace(renumber_node(local.evidence, self.plan.node), launch=world.launch)
         joined = merge_evidence([world, before])
         mine = self._complete(_complete_facts(joined, self.plan.node, supervisor.world.libraries))
