@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.standstill import Stand, name_points
+from ddpdoctor.evidence.standstill import Stand
 from ddpdoctor.judge import EvidenceItem, Fix
 from ddpdoctor_checks.common.frames import user_line
-from ddpdoctor_checks.common.wording import capitalise, choose_form, count_of, join_words, name_set
+from ddpdoctor_checks.common.wording import capitalise, choose_form, join_words, name_set
 from ddpdoctor_checks.job.hangs.departures import find_leaving
 from ddpdoctor_checks.job.hangs.reading import (
     BACKWARD,
@@ -19,7 +19,6 @@ from ddpdoctor_checks.job.hangs.reading import (
     INIT,
     MAKERS,
     WRAP,
-    Reading,
     largest,
     lines_called,
     name_call,
@@ -38,7 +37,6 @@ from ddpdoctor_checks.job.hangs.sides import (
     say_call,
     say_gone,
     say_members,
-    say_place,
     say_sides,
     say_wait,
     spot_of,
@@ -67,64 +65,6 @@ class Deadlock:
     """It can never go on; else it may, as far as the calls tell."""
     loop: Frame | None = None
     """What those at fault have left and the others are in."""
-
-
-def judge_points(reading: Reading, points: Sequence[Place]) -> Deadlock:
-    """Sends and receives wait whose other side is never made."""
-    first = points[0]
-    assert first.call is not None
-    waiting = {place.rank for place in points}
-    peers = {rank for place in points for rank in reading.need(place).ranks}
-    others = [place for place in reading.places if place.rank in peers and place.rank not in waiting]
-    told = capitalise(join_words(say_place(place) for place in points[:MOST_SIDES]))
-    fix = [
-        Fix(
-            "every send needs its receive on the other rank: same tag and group, and an order in which one side sends "
-            "while the other receives",
-            code="if rank % 2 == 0:\n    dist.send(out, peer); dist.recv(inp, peer)\nelse:\n"
-            "    dist.recv(inp, peer); dist.send(out, peer)",
-        ),
-        Fix("or post both at once", code="for work in dist.batch_isend_irecv(ops):\n    work.wait()"),
-    ]
-    if not others:
-        both = f"{told}: each waits for the other's counterpart, and no rank is left to issue it"
-        return Deadlock("COL011", f"{both}.", ranks_of(points), RankSet(), [points], fix=fix)
-    message = f"{told}, but {say_sides(others)}: its counterpart is never issued."
-    return Deadlock(
-        "COL011",
-        message,
-        ranks_of(others),
-        ranks_of(points),
-        [*part_by_line(others), points],
-        blamed=len(part_by_line(others)),
-        fix=fix,
-        seen=_count_points(reading, points),
-    )
-
-
-_SIDES = {True: ("send", "to", "receive", "from"), False: ("receive", "from", "send", "to")}
-
-
-def _count_points(reading: Reading, points: Sequence[Place]) -> list[EvidenceItem]:
-    """Return how many messages each side has begun of those that wait."""
-    items = []
-    for place in points[:MOST_SIDES]:
-        call = place.call
-        if call is None or call.peer is None or not call.ordinal:
-            continue
-        other = reading.get(call.peer)
-        sends = "send" in call.op
-        series = name_points(not sends, place.rank, call.tag or 0, call.group)
-        made = other.stand.counts.get(series, 0) if other is not None else 0
-        mine, side, theirs, back = _SIDES[sends]
-        items.append(
-            EvidenceItem(
-                "count",
-                f"rank {place.rank} has issued {count_of(call.ordinal, mine)} {side} rank {call.peer}, and "
-                f"rank {call.peer} {count_of(made, theirs)} {back} it",
-            )
-        )
-    return items
 
 
 def judge_gone(main: Sequence[Place], gone: Sequence[Place]) -> Deadlock:

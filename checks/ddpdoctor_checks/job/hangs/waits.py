@@ -10,6 +10,7 @@ from ddpdoctor.judge import EvidenceItem, Finding, Where
 from ddpdoctor_checks.common.frames import user_frames
 from ddpdoctor_checks.common.places import in_frame
 from ddpdoctor_checks.common.wording import count_of, format_age, name_set
+from ddpdoctor_checks.job.hangs.exchanges import judge_points
 from ddpdoctor_checks.job.hangs.flight_recorder import list_recorded
 from ddpdoctor_checks.job.hangs.needs import call_at
 from ddpdoctor_checks.job.hangs.ras import quote_ras
@@ -22,7 +23,6 @@ from ddpdoctor_checks.job.hangs.verdicts import (
     judge_makers,
     judge_mismatch,
     judge_missing,
-    judge_points,
 )
 
 MOST_CALLERS = 2

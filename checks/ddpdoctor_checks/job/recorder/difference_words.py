@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.collectives import RETIRED, STATES, RecordedCall
+from ddpdoctor.evidence import RankSet
 from ddpdoctor.judge import EvidenceItem, Fix, Where
-from ddpdoctor_checks.common.frames import user_frames
-from ddpdoctor_checks.common.places import in_frame
-from ddpdoctor_checks.common.wording import capitalise, choose_form, count_of, join_words, name_set
+from ddpdoctor_checks.common.wording import capitalise, choose_form, join_words, name_set
 from ddpdoctor_checks.job.calls.chains import follow, name_dimension
 from ddpdoctor_checks.job.calls.last import describe_call
 from ddpdoctor_checks.job.calls.matching import Matching, waiting_elsewhere
 from ddpdoctor_checks.job.calls.sequences import MEETING
 from ddpdoctor_checks.job.calls.votes import Difference, Side
-
-MOST_SIDES = 4
-"""Sides that a sentence names; ``details`` has up to `MOST_ROWS`."""
-MOST_ROWS = 32
-MOST_CALLERS = 2
+from ddpdoctor_checks.job.recorder.difference_evidence import (
+    MOST_SIDES,
+    list_places,
+    list_seen,
+    list_sides,
+    make_details,
+    name_call,
+    name_site,
+)
 
 SORTED = Fix(
     "issue the collectives in one order on every rank: sort what is iterated over",
@@ -64,9 +64,9 @@ def tell(matching: Matching, difference: Difference) -> Told:
         difference.culprits,
         _victims(difference),
         difference.sure,
-        _places(matching, difference),
-        tuple(_seen(matching, difference)),
-        _details(matching, difference),
+        list_places(matching, difference),
+        tuple(list_seen(matching, difference)),
+        make_details(matching, difference),
     )
 
 
@@ -77,7 +77,7 @@ def tell_early(matching: Matching, difference: Difference, early: RankSet) -> To
     told.code, told.ranks, told.victims, told.confidence = "COL008", early, difference.waiting, "high"
     told.message = f"{capitalise(name_set(early))} exited while {waits}."
     told.fix = (Fix("let all ranks leave the loop together: decide collectively with an all_reduce"), UNEVEN)
-    told.where = _places(matching, difference, early)
+    told.where = list_places(matching, difference, early)
     return told
 
 
@@ -87,23 +87,9 @@ def _victims(difference: Difference) -> RankSet:
     return RankSet().union(*(side.ranks for side in difference.sides)).minus(difference.culprits)
 
 
-def name_call(call: RecordedCall, number: int) -> str:
-    """Return ``all_reduce #128``."""
-    return f"{call.op} #{number}"
-
-
-def name_site(site: Frame | None) -> str:
-    """Return `` (train.py:88)``, or nothing."""
-    return f" ({site.file}:{site.line})" if site is not None else ""
-
-
-def _sides(difference: Difference, *, called: bool) -> list[Side]:
-    return [side for side in difference.sides if (side.call is not None) is called]
-
-
 def _say_waiting(matching: Matching, difference: Difference) -> str:
     parts = []
-    for side in _sides(difference, called=True)[:MOST_SIDES]:
+    for side in list_sides(difference, called=True)[:MOST_SIDES]:
         call = matching.log.calls[side.call or 0]
         verb = choose_form(len(side.ranks), "waits", "wait")
         where = f"{name_call(call, difference.number)}{difference.group.title}{name_site(side.site)}"
@@ -119,7 +105,7 @@ def _say_last(matching: Matching, side: Side) -> str:
 
 
 def _tell_missing(matching: Matching, difference: Difference) -> tuple[str, str, tuple[Fix, ...]]:
-    late = _sides(difference, called=False)
+    late = list_sides(difference, called=False)
     never = join_words(
         f"{name_set(side.ranks)} had not issued it: {_say_last(matching, side)}" for side in late[:MOST_SIDES]
     )
@@ -311,93 +297,3 @@ _WORDS = {
     "unstarted": _tell_unstarted,
     "together": _tell_together,
 }
-
-
-def _places(matching: Matching, difference: Difference, culprits: RankSet | None = None) -> tuple[Where, ...]:
-    """Return both lines, those at fault first with their callers; where nobody is, all sides weigh the same."""
-    blamed = set(difference.culprits if culprits is None else culprits)
-    guilty: list[Where] = []
-    others: list[Where] = []
-    for side in difference.sides[:MOST_ROWS]:
-        number = side.call if side.call is not None else side.last
-        stack = matching.log.frames_of(matching.log.calls[number]) if number is not None else ()
-        own = user_frames(stack)
-        if not own:
-            continue
-        if blamed and not blamed.issuperset(side.ranks):
-            others.append(in_frame(own[0], side.ranks, "victim"))
-            continue
-        guilty.append(in_frame(own[0], side.ranks, "culprit"))
-        guilty += [in_frame(frame, side.ranks, "caller") for frame in own[1 : 1 + MOST_CALLERS]]
-    return (*guilty, *others)
-
-
-def _seen(matching: Matching, difference: Difference) -> list[EvidenceItem]:
-    log = matching.log
-    rows = sum(len(rank.calls) for rank in log.ranks)
-    dumps = f"{count_of(len(log.ranks), 'dump')} with {count_of(rows, 'call')}"
-    seen = [EvidenceItem("recorder", dumps, RankSet(rank.rank for rank in log.ranks))]
-    for side in difference.sides[:MOST_SIDES]:
-        number = side.call if side.call is not None else side.last
-        if number is None:
-            continue
-        at = difference.number if side.call is not None else side.last_number
-        text = f"{'call' if side.call is not None else 'last call'} #{at}: {describe_call(log.calls[number])}"
-        state = _state_of(difference, side, at)
-        seen.append(EvidenceItem("recorder", f"{text}{state}", side.ranks, _file_of(matching, side)))
-    if difference.group.absent:
-        seen.append(EvidenceItem("recorder", "left no dump", difference.group.absent))
-    if matching.stale:
-        seen.append(
-            EvidenceItem(
-                "recorder", "dumped before the others, and contain nothing about the end", matching.stale
-            )
-        )
-    if not any(call.stack >= 0 for call in log.calls):
-        seen.append(EvidenceItem("recorder", "JSON dumps have no call sites: the pickled ones have"))
-    return seen
-
-
-def _state_of(difference: Difference, side: Side, number: int) -> str:
-    rank = next(iter(side.ranks))
-    line = difference.group.lines.get(rank)
-    state = line.state(number) if line is not None else None
-    if state is None:
-        return ""
-    return f", {STATES[state & ~RETIRED]}" + (" and retired" if state & RETIRED else "")
-
-
-def _file_of(matching: Matching, side: Side) -> tuple[str, int | None] | None:
-    first = next(iter(side.ranks))
-    file = next((rank.file for rank in matching.log.ranks if rank.rank == first), None)
-    return (file, None) if file else None
-
-
-def _details(matching: Matching, difference: Difference) -> dict[str, Any]:
-    rows: list[dict[str, Any]] = []
-    for side in difference.sides[:MOST_ROWS]:
-        number = side.call if side.call is not None else side.last
-        rows.append(
-            {
-                "ranks": str(side.ranks),
-                "called": side.call is not None,
-                "call": describe_call(matching.log.calls[number]) if number is not None else None,
-                "number": difference.number if side.call is not None else side.last_number,
-                "where": f"{side.site.file}:{side.site.line}" if side.site is not None else None,
-            }
-        )
-    return {
-        "kind": difference.kind,
-        "group": difference.group.name,
-        "sequence": difference.number,
-        "sides": rows,
-        "others": _tell_others(matching.differences[1:]),
-    }
-
-
-def _tell_others(others: Sequence[Difference]) -> list[dict[str, Any]]:
-    """Return the first differences of further groups, which mostly follow from the first."""
-    return [
-        {"kind": each.kind, "group": each.group.name, "sequence": each.number, "ranks": str(each.culprits)}
-        for each in others[:MOST_ROWS]
-    ]
