@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: arguments after the program's name; None takes those of the process.
     """
-    from ddpdoctor.cli.display import silence  # before anything that cannot be taken back has begun
+    from ddpdoctor.cli.output.display import silence  # before anything that cannot be taken back has begun
 
     code = _main(list(sys.argv[1:] if argv is None else argv))
     _settle_stderr(silence)
@@ -61,7 +61,7 @@ def _word_defect(problem: Exception) -> str:
 
 def _dispatch(arguments: list[str]) -> int:
     from ddpdoctor.cli.commands import COMMANDS, render_help
-    from ddpdoctor.cli.display import print_text
+    from ddpdoctor.cli.output.display import print_text
     from ddpdoctor.text.suggest import closest
 
     if not arguments or arguments[0] in ("-h", "--help", "help"):
@@ -95,8 +95,8 @@ def _describe_version(rest: list[str]) -> str:
 
 
 def _run(name: str, rest: list[str]) -> int:
+    from ddpdoctor.cli.arguments.invocation import parse_command
     from ddpdoctor.cli.commands import load_command
-    from ddpdoctor.cli.invocation import parse_command
 
     command = load_command(name)
     try:
@@ -125,7 +125,7 @@ def _tolerate_any_encoding() -> None:
 
 def _complain(text: str, arguments: list[str], traceback: bool = True) -> None:
     """Print a message on stderr; a traceback before it with -vv."""
-    from ddpdoctor.cli.display import complain
+    from ddpdoctor.cli.output.display import complain
 
     if traceback and _very_verbose(arguments):
         import traceback as tracebacks
@@ -149,7 +149,7 @@ def _settle_stderr(silence: Callable[[TextIO], object]) -> None:
 
 def _leave_closed_pipe() -> int:
     """The reader of stdout went away (``| head``): end quietly, also when Python flushes at its exit."""
-    from ddpdoctor.cli.display import silence
+    from ddpdoctor.cli.output.display import silence
 
     silence(sys.stdout)
     return EXIT_OK

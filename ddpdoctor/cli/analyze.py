@@ -11,8 +11,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from ddpdoctor.cli import options as common
-from ddpdoctor.cli.values import require_path
+from ddpdoctor.cli.arguments import options as common
+from ddpdoctor.cli.arguments.values import require_path
 from ddpdoctor.errors import EXIT_FINDINGS, DoctorError
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Read, judge, show."""
-    from ddpdoctor.cli.display import Display, complain
+    from ddpdoctor.cli.arguments.select import choose_selection
+    from ddpdoctor.cli.output.display import Display, complain
     from ddpdoctor.cli.outputs import deliver, render_options
-    from ddpdoctor.cli.select import choose_selection
     from ddpdoctor.plugins import load_plugins
 
     sources = sort_paths(options.paths)

@@ -12,12 +12,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddpdoctor.cli import options as common
-from ddpdoctor.cli.parsing import add_option
+from ddpdoctor.cli.arguments import options as common
+from ddpdoctor.cli.arguments.parsing import add_option
 from ddpdoctor.errors import EXIT_FAILED, DoctorError, UsageError
 
 if TYPE_CHECKING:
-    from ddpdoctor.cli.display import Display
+    from ddpdoctor.cli.output.display import Display
     from ddpdoctor.evidence.standstill import Standstill
     from ddpdoctor.judge.selection import Selection
     from ddpdoctor.plugins import Plugins
@@ -100,8 +100,8 @@ class _Tools:
 
 def run(options: argparse.Namespace) -> int:
     """Find the job, look, judge, show."""
-    from ddpdoctor.cli.display import Display
-    from ddpdoctor.cli.select import choose_selection
+    from ddpdoctor.cli.arguments.select import choose_selection
+    from ddpdoctor.cli.output.display import Display
     from ddpdoctor.cli.targets import find_targets, frames_of
     from ddpdoctor.plugins import load_plugins
     from ddpdoctor.watch.attach.jobs import follow_job
@@ -147,7 +147,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _look_at_all(jobs: Sequence[FoundJob], tools: _Tools) -> int:
-    from ddpdoctor.cli.display import print_text
+    from ddpdoctor.cli.output.display import print_text
     from ddpdoctor.cli.targets import describe_job
     from ddpdoctor.text.characters import neutralise
 
@@ -177,7 +177,7 @@ def _look_at(job: FoundJob, tools: _Tools, *, several: bool) -> int:
 
 
 def _observe(job: FoundJob, tools: _Tools) -> Standstill | None:
-    from ddpdoctor.cli.progress import make_progress
+    from ddpdoctor.cli.output.progress import make_progress
     from ddpdoctor.report.words import count
     from ddpdoctor.watch.attach.sight import STILL_S, Sight, wait_for
     from ddpdoctor.watch.live.native import LIMIT_S, look_inside
@@ -286,6 +286,6 @@ def _dump(target: str | None, tools: _Tools) -> int:
 
 
 def _complain(text: str) -> None:
-    from ddpdoctor.cli.display import complain
+    from ddpdoctor.cli.output.display import complain
 
     complain(f"ddpdoctor: {text}")

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddpdoctor.cli import options as common
-from ddpdoctor.cli.parsing import add_option
-from ddpdoctor.cli.values import (
+from ddpdoctor.cli.arguments import options as common
+from ddpdoctor.cli.arguments.parsing import add_option
+from ddpdoctor.cli.arguments.values import (
     parse_backend,
     parse_nnodes,
     parse_node_rank,
@@ -146,11 +146,11 @@ def _add_limit_options(group: argparse._ArgumentGroup) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Launch, judge, show."""
-    from ddpdoctor.cli.display import Display, reserved_stdout
+    from ddpdoctor.cli.arguments.request import read_request
+    from ddpdoctor.cli.arguments.select import choose_selection
+    from ddpdoctor.cli.output.display import Display, reserved_stdout
+    from ddpdoctor.cli.output.progress import make_progress
     from ddpdoctor.cli.outputs import deliver, render_options, require_writable
-    from ddpdoctor.cli.progress import make_progress
-    from ddpdoctor.cli.request import read_request
-    from ddpdoctor.cli.select import choose_selection
     from ddpdoctor.plugins import load_plugins
 
     request = read_request(options)
@@ -236,7 +236,7 @@ def run_outputs(folder: Path | None, outcome: CheckOutcome) -> list[common.Outpu
 
 def keep_own(folder: Path | None, outcome: CheckOutcome, own: Report, renderers: RendererRegistry) -> int:
     """Write what this node saw, whatever became of the others; return an exit code."""
-    from ddpdoctor.cli.display import Display
+    from ddpdoctor.cli.output.display import Display
     from ddpdoctor.cli.outputs import render, render_options, write_file
 
     if folder is None:

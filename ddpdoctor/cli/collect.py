@@ -8,9 +8,9 @@ import socket
 import time
 from pathlib import Path
 
-from ddpdoctor.cli import options as common
-from ddpdoctor.cli.parsing import add_option
-from ddpdoctor.cli.values import require_path
+from ddpdoctor.cli.arguments import options as common
+from ddpdoctor.cli.arguments.parsing import add_option
+from ddpdoctor.cli.arguments.values import require_path
 from ddpdoctor.errors import EXIT_OK, DoctorError, UsageError
 
 EXAMPLES = (
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         UsageError: a path does not exist, the archive does, or the limit is none.
         DoctorError: the archive cannot be written.
     """
-    from ddpdoctor.cli.display import print_text
+    from ddpdoctor.cli.output.display import print_text
     from ddpdoctor.gather.collecting import MEBI, collect
 
     limit = getattr(options, "limit", LIMIT_MB)

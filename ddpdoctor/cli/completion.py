@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 
+from ddpdoctor.cli.arguments.parsing import build_parser
 from ddpdoctor.cli.commands import COMMANDS, load_command
-from ddpdoctor.cli.display import print_text
-from ddpdoctor.cli.parsing import build_parser
+from ddpdoctor.cli.output.display import print_text
 from ddpdoctor.errors import EXIT_OK, UsageError
 from ddpdoctor.text.shell import quote_word
 from ddpdoctor.text.suggest import closest

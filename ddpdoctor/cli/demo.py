@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddpdoctor.cli import options as common
-from ddpdoctor.cli.parsing import add_option
+from ddpdoctor.cli.arguments import options as common
+from ddpdoctor.cli.arguments.parsing import add_option
 from ddpdoctor.errors import EXIT_FINDINGS, EXIT_OK, DoctorError, UsageError
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
         UsageError: there is no such demonstration.
         DoctorError: the directory cannot be used.
     """
-    from ddpdoctor.cli.display import Display, print_text
+    from ddpdoctor.cli.output.display import Display, print_text
 
     paper = Display.of(sys.stdout, no_color=getattr(options, "no_color", False)).paper()
     if getattr(options, "fault", None) is None:
@@ -130,8 +130,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _analyze_incident(options: argparse.Namespace) -> int:
     """Write an incident and analyze it."""
-    from ddpdoctor.cli.display import print_text
     from ddpdoctor.cli.incident import write_incident
+    from ddpdoctor.cli.output.display import print_text
 
     if getattr(options, "fixed", False):
         raise UsageError(

@@ -6,8 +6,8 @@ import argparse
 import re
 import sys
 
-from ddpdoctor.cli.display import Display, print_text
 from ddpdoctor.cli.index import Index, Page, load_index
+from ddpdoctor.cli.output.display import Display, print_text
 from ddpdoctor.errors import EXIT_OK, UsageError
 from ddpdoctor.text.paper import Paper
 from ddpdoctor.text.suggest import closest
@@ -85,7 +85,7 @@ def render_page(page: Page, index: Index, display: Display) -> str:
     facts = [page.severity, f"since {page.since}", *source]
     paper.put_parts(f"{page.code} {page.name}", facts, hang=2, style="bold")
     if display.color:
-        from ddpdoctor.cli.rendered import render_markdown
+        from ddpdoctor.cli.output.rendered import render_markdown
 
         text = paper.text() + render_markdown(page.sections(indented=False), display)
         paper = display.paper()

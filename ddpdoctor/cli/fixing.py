@@ -76,7 +76,7 @@ def find_wanted(report: Report) -> dict[str, list[Wanted]]:
 
 def make_corrections(report: Report) -> Iterator[tuple[str, bytes, bytes]]:
     """Yield each file that can be corrected, what it holds and what it would hold; say which cannot be."""
-    from ddpdoctor.cli.display import complain
+    from ddpdoctor.cli.output.display import complain
     from ddpdoctor.source.fixes import Refused, correct
 
     for name, wanted in sorted(find_wanted(report).items()):

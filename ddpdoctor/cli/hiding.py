@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddpdoctor.cli.config import find_pyproject
-from ddpdoctor.cli.options import split_words
-from ddpdoctor.cli.parsing import BadValue, add_option
-from ddpdoctor.cli.select import choose_words
+from ddpdoctor.cli.arguments.config import find_pyproject
+from ddpdoctor.cli.arguments.options import split_words
+from ddpdoctor.cli.arguments.parsing import BadValue, add_option
+from ddpdoctor.cli.arguments.select import choose_words
 from ddpdoctor.errors import DoctorError, UsageError
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from ddpdoctor.cli import options as common
+from ddpdoctor.cli.arguments import options as common
+from ddpdoctor.cli.arguments.values import require_path
 from ddpdoctor.cli.fixing import (
     add_fixing_options,
     check_fixing,
@@ -19,7 +20,6 @@ from ddpdoctor.cli.fixing import (
     write_corrections,
 )
 from ddpdoctor.cli.hiding import add_hiding_options, make_excluder, make_suppressor, save_baseline
-from ddpdoctor.cli.values import require_path
 from ddpdoctor.errors import EXIT_OK, DoctorError
 
 if TYPE_CHECKING:
@@ -67,10 +67,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Read, judge, correct where that was asked for, show."""
+    from ddpdoctor.cli.arguments.select import choose_selection
     from ddpdoctor.cli.check import exit_code
-    from ddpdoctor.cli.display import Display, complain, print_text
+    from ddpdoctor.cli.output.display import Display, complain, print_text
     from ddpdoctor.cli.outputs import deliver, render_options
-    from ddpdoctor.cli.select import choose_selection
     from ddpdoctor.plugins import load_plugins
     from ddpdoctor.report.words import count
 
@@ -127,7 +127,7 @@ def examine(options: argparse.Namespace, plugins: Plugins, selection: Selection)
 
 def _fix(report: Report, options: argparse.Namespace, plugins: Plugins, selection: Selection) -> Report:
     """Write the corrections; return what is left, read again."""
-    from ddpdoctor.cli.display import complain
+    from ddpdoctor.cli.output.display import complain
     from ddpdoctor.report.words import count
 
     before, written = count_correctable(report), write_corrections(report)
@@ -141,7 +141,7 @@ def _fix(report: Report, options: argparse.Namespace, plugins: Plugins, selectio
 
 def _keep_questions(report: Report, options: argparse.Namespace) -> Report:
     """Return the report without its questions, unless they were asked for; say how many there are beside findings."""
-    from ddpdoctor.cli.display import complain
+    from ddpdoctor.cli.output.display import complain
     from ddpdoctor.judge.finding import QUESTION
     from ddpdoctor.report.words import count
 
@@ -155,7 +155,7 @@ def _keep_questions(report: Report, options: argparse.Namespace) -> Report:
 
 
 def _offer_fixes(report: Report, options: argparse.Namespace) -> None:
-    from ddpdoctor.cli.display import complain
+    from ddpdoctor.cli.output.display import complain
 
     number = count_correctable(report)
     if number and not getattr(options, "fix", False) and common.verbosity(options) >= 0:
@@ -163,7 +163,7 @@ def _offer_fixes(report: Report, options: argparse.Namespace) -> None:
 
 
 def _tell_unread(report: Report) -> None:
-    from ddpdoctor.cli.display import complain
+    from ddpdoctor.cli.output.display import complain
 
     sources = report.evidence.sources
     unread = [f"{each.name} was not read: {each.problem}" for each in sources if each.problem]

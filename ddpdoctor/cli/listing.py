@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ddpdoctor.cli import options as common
-from ddpdoctor.cli.display import Display, print_text
+from ddpdoctor.cli.arguments import options as common
+from ddpdoctor.cli.arguments.select import choose_codes
 from ddpdoctor.cli.index import Index, Page, load_index
-from ddpdoctor.cli.select import choose_codes
+from ddpdoctor.cli.output.display import Display, print_text
 from ddpdoctor.errors import EXIT_OK
 from ddpdoctor.text.paper import Paper
 

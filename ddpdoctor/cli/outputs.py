@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddpdoctor.cli.display import Display, complain, print_text, reserved_stdout
-from ddpdoctor.cli.options import STDOUT, Output
+from ddpdoctor.cli.arguments.options import STDOUT, Output
+from ddpdoctor.cli.output.display import Display, complain, print_text, reserved_stdout
 from ddpdoctor.errors import EXIT_FAILED, EXIT_OK, OutputError
 from ddpdoctor.judge.catalogue import CodePage
 from ddpdoctor.judge.registry import OURS

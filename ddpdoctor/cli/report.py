@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from ddpdoctor.cli import options as common
-from ddpdoctor.cli.parsing import add_option
+from ddpdoctor.cli.arguments import options as common
+from ddpdoctor.cli.arguments.parsing import add_option
 from ddpdoctor.errors import EXIT_FAILED, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Render the report; the exit code says only whether that worked."""
     from ddpdoctor.aftermath.saved import read_report
-    from ddpdoctor.cli.display import Display
+    from ddpdoctor.cli.output.display import Display
     from ddpdoctor.cli.outputs import deliver, render_options
     from ddpdoctor.plugins import load_plugins
 
@@ -70,7 +70,7 @@ def _explain(options: argparse.Namespace) -> int:
         UsageError: outputs were asked for, or the report has no such finding.
     """
     from ddpdoctor.aftermath.saved import read_report
-    from ddpdoctor.cli.display import Display, print_text
+    from ddpdoctor.cli.output.display import Display, print_text
     from ddpdoctor.cli.outputs import clean_report, render_options
     from ddpdoctor.plugins import load_plugins
     from ddpdoctor.report.why import explain_findings
@@ -97,7 +97,7 @@ def _compare(options: argparse.Namespace) -> int:
         UsageError: outputs were asked for, which only one report can be rendered to, or both are stdin.
     """
     from ddpdoctor.aftermath.saved import read_report
-    from ddpdoctor.cli.display import Display, print_text
+    from ddpdoctor.cli.output.display import Display, print_text
     from ddpdoctor.cli.outputs import clean_report, render_options
     from ddpdoctor.report.compare import compare_reports
 

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from ddpdoctor.cli import options as common
-from ddpdoctor.cli.foreseeing import Foresight, add_foreseeing_options
-from ddpdoctor.cli.hanging import Watching, add_hang_options
-from ddpdoctor.cli.hidden import (
+from ddpdoctor.cli.arguments import options as common
+from ddpdoctor.cli.arguments.parsing import Parser, add_option, both_spellings
+from ddpdoctor.cli.running.foreseeing import Foresight, add_foreseeing_options
+from ddpdoctor.cli.running.hanging import Watching, add_hang_options
+from ddpdoctor.cli.running.hidden import (
     First,
     add_hidden_options,
     announce,
@@ -25,13 +26,12 @@ from ddpdoctor.cli.hidden import (
     make_job_environment,
     run_again,
 )
-from ddpdoctor.cli.parsing import Parser, add_option, both_spellings
-from ddpdoctor.cli.preparing import Preparation, Tools
-from ddpdoctor.cli.telling import complain_of, tell_head, tell_lost
-from ddpdoctor.cli.viewing import add_live_option, check_live, choose_viewing
+from ddpdoctor.cli.running.preparing import Preparation, Tools
+from ddpdoctor.cli.running.telling import complain_of, tell_head, tell_lost
+from ddpdoctor.cli.running.viewing import add_live_option, check_live, choose_viewing
 
 if TYPE_CHECKING:
-    from ddpdoctor.cli.display import Display
+    from ddpdoctor.cli.output.display import Display
     from ddpdoctor.evidence import Evidence
     from ddpdoctor.judge.registry import Registry
     from ddpdoctor.report.model import Job, Report
@@ -127,9 +127,9 @@ def separate(parser: Parser, arguments: Sequence[str]) -> tuple[list[str], Split
 
 def run(options: argparse.Namespace) -> int:
     """Launch, watch, judge, show; return what the launched command would have returned."""
-    from ddpdoctor.cli.display import Display, complain
+    from ddpdoctor.cli.output.display import Display, complain
     from ddpdoctor.cli.outputs import require_writable
-    from ddpdoctor.cli.together import find_others
+    from ddpdoctor.cli.running.together import find_others
     from ddpdoctor.evidence.rounds import number_rounds
     from ddpdoctor.watch.commandline import find_misplaced
     from ddpdoctor.watch.launch.clusters import ClusterWatch
@@ -350,7 +350,7 @@ def _deliver(
     """Write the files, and the text to stderr: stdout belongs to the job."""
     from pathlib import Path
 
-    from ddpdoctor.cli.display import complain
+    from ddpdoctor.cli.output.display import complain
     from ddpdoctor.cli.outputs import render, render_options, write_file
     from ddpdoctor.errors import OutputError
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddpdoctor.cli.display import complain
+from ddpdoctor.cli.output.display import complain
 from ddpdoctor.errors import DoctorError, UsageError
 from ddpdoctor.evidence import Frame
 from ddpdoctor.report.words import count

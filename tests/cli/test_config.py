@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.cli import config
+from ddpdoctor.cli.arguments import config
 from ddpdoctor.errors import UsageError
 from tests.cli.conftest import Run, Stage
 

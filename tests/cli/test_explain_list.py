@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.cli import index as indexes
-from ddpdoctor.cli.display import Display
 from ddpdoctor.cli.explain import render_page
 from ddpdoctor.cli.index import Index, Page, Row
+from ddpdoctor.cli.output.display import Display
 from ddpdoctor.cli.searching import search_pages
 from ddpdoctor.judge import Registry
 from ddpdoctor.plugins import CHECKS, Entry

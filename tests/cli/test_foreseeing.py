@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.cli.foreseeing import Foresight
-from ddpdoctor.cli.preparing import Tools
+from ddpdoctor.cli.running.foreseeing import Foresight
+from ddpdoctor.cli.running.preparing import Tools
 from ddpdoctor.judge.selection import Selection
 from ddpdoctor.plugins import load_plugins
 from ddpdoctor.watch.commandline import Split

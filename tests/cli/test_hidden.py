@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ddpdoctor.cli import hidden
+from ddpdoctor.cli.running import hidden
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.job import JobEnd
 from ddpdoctor.judge.registry import Registry

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.cli.together import Together, find_others
+from ddpdoctor.cli.running.together import Together, find_others
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.job import JobEnd
 from ddpdoctor.watch.commandline import Split

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ddpdoctor.cli.arguments.parsing import BadValue
 from ddpdoctor.cli.hiding import parse_file_rule
-from ddpdoctor.cli.parsing import BadValue
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.sources import SourceFile
 from ddpdoctor.judge.finding import Finding, Where

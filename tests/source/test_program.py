@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.cli.foreseeing import find_script
+from ddpdoctor.cli.running.foreseeing import find_script
 from ddpdoctor.source.program import read_program
 from ddpdoctor.watch.commandline import Split
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from ddpdoctor.cli.arguments.parsing import build_parser
 from ddpdoctor.cli.commands import COMMANDS, load_command, render_help
-from ddpdoctor.cli.parsing import build_parser
 
 ROOT = Path(__file__).parents[2]
 

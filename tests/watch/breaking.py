@@ -242,7 +242,7 @@ def _become_command(folder: Path, target: str | None, failure: Exception | None)
 
 def warm_up() -> None:
     """Import what every run would, once."""
-    from ddpdoctor.cli.preparing import REPORTING
+    from ddpdoctor.cli.running.preparing import REPORTING
     from ddpdoctor.plugins import load_plugins
 
     load_plugins()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ddpdoctor.cli import main
-from ddpdoctor.cli.viewing import make_view
+from ddpdoctor.cli.running.viewing import make_view
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.facts.wire import FORWARD, OTHER
 from ddpdoctor.text.characters import width_of

@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddpdoctor.cli.parsing import add_option
+from ddpdoctor.cli.arguments.parsing import add_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ddpdoctor.cli.preparing import Tools
+    from ddpdoctor.cli.running.preparing import Tools
     from ddpdoctor.judge.finding import Finding
     from ddpdoctor.plugins import Plugins
     from ddpdoctor.report.model import Report

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from ddpdoctor.cli import options as common
-from ddpdoctor.cli.display import complain
+from ddpdoctor.cli.arguments import options as common
+from ddpdoctor.cli.output.display import complain
 
 if TYPE_CHECKING:
     from ddpdoctor.report.model import Report

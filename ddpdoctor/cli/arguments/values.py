@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from ddpdoctor.cli.options import parse_count, parse_seconds, split_words
-from ddpdoctor.cli.parsing import BadValue
+from ddpdoctor.cli.arguments.options import parse_count, parse_seconds, split_words
+from ddpdoctor.cli.arguments.parsing import BadValue
 from ddpdoctor.errors import UsageError
 from ddpdoctor.text.suggest import closest
 

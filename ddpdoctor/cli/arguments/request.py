@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ddpdoctor.cli.parsing import BadValue
-from ddpdoctor.cli.values import parse_port
+from ddpdoctor.cli.arguments.parsing import BadValue
+from ddpdoctor.cli.arguments.values import parse_port
 from ddpdoctor.errors import UsageError
 from ddpdoctor.evidence.stages import STAGES
 from ddpdoctor.launch.request import CheckRequest

@@ -8,7 +8,7 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from ddpdoctor.cli.display import complain
+from ddpdoctor.cli.output.display import complain
 
 if TYPE_CHECKING:
     from ddpdoctor.evidence import Evidence

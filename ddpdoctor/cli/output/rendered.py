@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 
-from ddpdoctor.cli.display import Display
+from ddpdoctor.cli.output.display import Display
 
 
 def render_markdown(sections: Mapping[str, str], display: Display) -> str:

@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ddpdoctor.cli import options as common
+from ddpdoctor.cli.arguments import options as common
 
 if TYPE_CHECKING:
     from ddpdoctor.judge.selection import Selection
@@ -71,7 +71,7 @@ class Preparation:
             return  # `finish` meets it again, when the job has ended
 
     def _load(self) -> Tools:
-        from ddpdoctor.cli.select import choose_selection
+        from ddpdoctor.cli.arguments.select import choose_selection
         from ddpdoctor.plugins import load_plugins
 
         plugins = load_plugins()

@@ -31,7 +31,7 @@ class TerminalProgress:
         from rich.progress import Progress as Bar
         from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        from ddpdoctor.cli.display import is_unicode
+        from ddpdoctor.cli.output.display import is_unicode
 
         spinner = "dots" if is_unicode(stream) else "line"
         self._bar = Bar(

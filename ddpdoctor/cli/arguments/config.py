@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ddpdoctor.cli.arguments.parsing import Parser, build_parser
 from ddpdoctor.cli.commands import COMMANDS, load_command
-from ddpdoctor.cli.parsing import Parser, build_parser
 from ddpdoctor.errors import UsageError
 from ddpdoctor.text.suggest import closest
 

@@ -89,7 +89,7 @@ class Parser(argparse.ArgumentParser):
         Raises:
             OutputError: stdout is closed or full.
         """
-        from ddpdoctor.cli.display import print_text
+        from ddpdoctor.cli.output.display import print_text
 
         print_text(self.format_help())
 

@@ -6,14 +6,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddpdoctor.cli import options as common
-from ddpdoctor.cli.display import complain
-from ddpdoctor.cli.parsing import add_option
+from ddpdoctor.cli.arguments import options as common
+from ddpdoctor.cli.arguments.parsing import add_option
+from ddpdoctor.cli.output.display import complain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ddpdoctor.cli.together import Together
+    from ddpdoctor.cli.running.together import Together
     from ddpdoctor.evidence.collectives import CallLog
     from ddpdoctor.evidence.training import Training
     from ddpdoctor.judge.registry import Registry

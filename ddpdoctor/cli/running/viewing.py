@@ -62,7 +62,7 @@ def make_view(
     """
     if monitor is None:
         return None
-    from ddpdoctor.cli.display import complain
+    from ddpdoctor.cli.output.display import complain
 
     try:
         descriptor = next((number for number in (2, 1) if os.isatty(number)), None)
@@ -86,7 +86,7 @@ def _make_view(
 ) -> LiveView:
     from pathlib import Path
 
-    from ddpdoctor.cli.display import Display, complain
+    from ddpdoctor.cli.output.display import Display, complain
     from ddpdoctor.watch.view.live_view import LiveView
     from ddpdoctor.watch.view.progress import ProgressReader
     from ddpdoctor.watch.view.screen import Screen

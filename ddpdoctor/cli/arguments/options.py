@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ddpdoctor.cli.parsing import BadValue, add_option
+from ddpdoctor.cli.arguments.parsing import BadValue, add_option
 from ddpdoctor.errors import UsageError
 from ddpdoctor.text.suggest import closest
 

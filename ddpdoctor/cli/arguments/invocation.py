@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from ddpdoctor.cli.arguments.config import load_config
+from ddpdoctor.cli.arguments.parsing import build_parser
 from ddpdoctor.cli.commands import Command
-from ddpdoctor.cli.config import load_config
-from ddpdoctor.cli.parsing import build_parser
 
 EXCLUSIVE = (("formats", "outputs"), ("verbose", "quiet"), ("only", "skip"))
 """Options of which one on the command line replaces all of its group in the configuration."""

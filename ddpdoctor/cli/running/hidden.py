@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ddpdoctor.cli import options as common
-from ddpdoctor.cli.hanging import Watching
-from ddpdoctor.cli.parsing import add_option
-from ddpdoctor.cli.viewing import choose_viewing
+from ddpdoctor.cli.arguments import options as common
+from ddpdoctor.cli.arguments.parsing import add_option
+from ddpdoctor.cli.running.hanging import Watching
+from ddpdoctor.cli.running.viewing import choose_viewing
 from ddpdoctor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def lay_toggles(options: argparse.Namespace, directory: RunDirectory) -> Applied
     """Return the environment with the toggles that were asked for; what the user set himself is kept and said."""
     import os
 
-    from ddpdoctor.cli.display import complain
+    from ddpdoctor.cli.output.display import complain
     from ddpdoctor.watch.launch import toggles
 
     chosen = [toggles.BLOCKING] if getattr(options, "blocking", False) else []
@@ -115,7 +115,7 @@ class First:
 
 def announce(options: argparse.Namespace, stdin: Stdin) -> None:
     """Say before the first run what will keep a second one from being made."""
-    from ddpdoctor.cli.display import complain
+    from ddpdoctor.cli.output.display import complain
 
     if getattr(options, "rerun", None) is not None and stdin.problem is not None:
         complain(f"ddpdoctor: --rerun {options.rerun} skipped: stdin is not replayable")
@@ -126,7 +126,7 @@ def choose(options: argparse.Namespace, first: First, report: Report) -> Choice 
     asked = getattr(options, "rerun", None)
     if asked is None:
         return None
-    from ddpdoctor.cli.display import complain
+    from ddpdoctor.cli.output.display import complain
     from ddpdoctor.watch.launch.rerun import choose_rerun
     from ddpdoctor.watch.launch.toggles import find_torch
 
@@ -178,7 +178,7 @@ def run_again(choice: Choice, options: argparse.Namespace, first: First, headlin
 def _run_again(
     choice: Choice, options: argparse.Namespace, first: First, headline: str, limit: float
 ) -> Rerun:
-    from ddpdoctor.cli.display import complain
+    from ddpdoctor.cli.output.display import complain
     from ddpdoctor.watch.launch import toggles
     from ddpdoctor.watch.launch.evidence import make_evidence
     from ddpdoctor.watch.launch.job import Company, run_job

@@ -1,0 +1,1 @@
+"""From the words of a command line and of pyproject.toml to checked options."""

@@ -1,0 +1,1 @@
+"""What a terminal can show, and what is shown there while a command works."""
