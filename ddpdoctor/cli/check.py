@@ -24,6 +24,7 @@ from ddpdoctor.cli.arguments.values import (
     parse_sizes,
     parse_stage_limit,
     parse_stages,
+    parse_strategies,
 )
 from ddpdoctor.errors import EXIT_FAILED, EXIT_FINDINGS, EXIT_INTERRUPTED, EXIT_OK, OutputError
 
@@ -95,7 +96,14 @@ def _add_stage_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--model", metavar="PKG.MOD:FACTORY", help="function that returns your module and example inputs"
     )
-    stages = "facts, smoke, tcp, rendezvous, backends, collectives, ddp, bandwidth"
+    group.add_argument(
+        "--strategy",
+        action="extend",
+        type=parse_strategies,
+        metavar="S,...",
+        help="also try fsdp2 (fully_shard), tp, pp and dcp: tensor and pipeline parallelism, distributed checkpoints",
+    )
+    stages = "facts, smoke, tcp, rendezvous, backends, collectives, ddp, bandwidth, strategies"
     group.add_argument(
         "--only", action="extend", type=parse_stages, metavar="S,...", help=f"run only these stages: {stages}"
     )

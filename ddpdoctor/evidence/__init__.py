@@ -22,7 +22,9 @@ from ddpdoctor.evidence.facts import (
 from ddpdoctor.evidence.network import HostMatch, Link, PortProbe, Rendezvous, Resolution
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.stages import (
+    DEFAULT_STAGES,
     STAGES,
+    STRATEGIES,
     Defect,
     Frame,
     RankError,
@@ -46,7 +48,9 @@ from ddpdoctor.evidence.world import (
 )
 
 __all__ = [
+    "DEFAULT_STAGES",
     "STAGES",
+    "STRATEGIES",
     "Absent",
     "BackendResult",
     "BandwidthRow",

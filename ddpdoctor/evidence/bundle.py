@@ -79,6 +79,7 @@ class Evidence:
     bandwidth: tuple[BandwidthRow, ...] = ()
     pairs: tuple[PairRow, ...] = ()
     baselines: tuple[Baseline, ...] = ()
+    strategies: tuple[Experiment, ...] = ()
     processes: tuple[ProcessRecord, ...] = ()
     exceptions: tuple[ExceptionRecord, ...] = ()
     crashes: tuple[CrashRecord, ...] = ()
@@ -161,6 +162,7 @@ _FOLDED: dict[str, tuple[str, ...]] = {
     "collectives": ("op", "backend", "dtype", "count", "reduction", "group"),
     "initialisations": ("method",),
     "experiments": ("name",),
+    "strategies": ("name",),
     "model": ("factory",),
 }
 """Kinds whose rows are folded over ranks, and the fields that tell one row from another."""

@@ -33,6 +33,8 @@ class Launch:
     model: str | None = None
     stages: tuple[str, ...] = ()
     """Stages that were selected to run."""
+    strategies: tuple[str, ...] = ()
+    """What ``--strategy`` named; empty means all, where the stage is selected."""
     variables: dict[str, str] = field(default_factory=dict)
     """Allow-listed variables that described another launch to us and that we did not follow."""
 

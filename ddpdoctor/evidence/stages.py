@@ -8,8 +8,12 @@ from dataclasses import dataclass, field
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.facts.ownership import USER, find_owner
 
-STAGES = ("facts", "smoke", "tcp", "rendezvous", "backends", "collectives", "ddp", "bandwidth")
-"""The stages of `check` in the order in which they run."""
+STAGES = ("facts", "smoke", "tcp", "rendezvous", "backends", "collectives", "ddp", "bandwidth", "strategies")
+"""The stages of `check` in the order in which they run; the last one only where it is asked for."""
+DEFAULT_STAGES = STAGES[:-1]
+"""Those that run where nothing is said."""
+STRATEGIES = ("fsdp2", "tp", "pp", "dcp")
+"""What the stage of that name can try."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,10 +71,11 @@ class InitResult:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """One experiment with DistributedDataParallel whose outcome is known beforehand."""
+    """One experiment with DistributedDataParallel or with another strategy, whose outcome is known beforehand."""
 
     name: str
-    """gradient-mean, replicas-equal, autocast, grad-scaler, no-sync, unused-named or checkpoint."""
+    """gradient-mean, replicas-equal, autocast, grad-scaler, no-sync, unused-named or checkpoint; or one of
+    `STRATEGIES`."""
     passed: RankSet = field(default_factory=RankSet)
     failures: tuple[RankMessage, ...] = ()
     skipped: str | None = None

@@ -14,6 +14,7 @@ SHOWN_BY = {
     "collectives": ("collectives", "initialisations"),
     "ddp": ("experiments", "model"),
     "bandwidth": ("bandwidth", "pairs", "baselines"),
+    "strategies": ("strategies",),
 }
 """Kinds of evidence that each stage brings."""
 OF_ALL = ("stages", "errors", "exits")

@@ -15,6 +15,7 @@ STAGE_KINDS: dict[str, tuple[str, ...]] = {
     "collectives": ("collectives", "initialisations"),
     "ddp": ("experiments", "model"),
     "bandwidth": ("bandwidth", "pairs", "baselines"),
+    "strategies": ("strategies",),
 }
 """Which evidence each stage brings."""
 
@@ -30,6 +31,8 @@ def absent_kinds(plan: Plan, evidence: Evidence) -> dict[str, Absent]:
                 absent.setdefault(kind, Absent(f"stage {record.stage} {record.status}: {record.reason}"))
     for kind in JOB_KINDS:
         absent[kind] = Absent("`check` does not watch a job", applicable=False)
+    if not plan.runs("strategies"):
+        absent["strategies"] = Absent("no --strategy was given", applicable=False)
     if plan.launch.model is None:
         absent["model"] = Absent("no --model was given", applicable=False)
     if plan.launch.world_size == 1:

@@ -17,9 +17,11 @@ DEFAULT_LIMITS: dict[str, float] = {
     "collectives": 30.0,
     "ddp": 30.0,
     "bandwidth": 30.0,
+    "strategies": 60.0,
 }
 """Seconds after which a stage is cut. On an idle laptop each takes under 1 s; 30 s is what a loaded 2-core
-machine needed at 64 ranks, with room."""
+machine needed at 64 ranks, with room; the modules that the strategies need alone take
+that long to import there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ def make_plan(request: CheckRequest, workdir: str, environ: Mapping[str, str] | 
     launcher = detect_launcher(environ)
     stages = _with_rendezvous(request.stages)
     base = Plan(
-        launch=Launch(stages=stages),
+        launch=Launch(stages=stages, strategies=request.strategies),
         workdir=workdir,
         stages=stages,
         limits={**DEFAULT_LIMITS, **request.limits},

@@ -139,7 +139,7 @@ def _run_stages(context: RankContext, writer: EventWriter) -> None:
     with _stage("rendezvous", context, writer):
         writer.emit("ranks", rank_facts(context))
         _initialise(context)
-    for stage in ("backends", "collectives", "ddp", "bandwidth"):
+    for stage in ("backends", "collectives", "ddp", "bandwidth", "strategies"):
         if context.plan.runs(stage):
             with _stage(stage, context, writer):
                 _run_probes(stage, context)

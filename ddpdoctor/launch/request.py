@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from ddpdoctor.evidence import STAGES, Evidence
+from ddpdoctor.evidence import DEFAULT_STAGES, Evidence
 from ddpdoctor.evidence.gatherers import GathererFailure
 
 MAX_NPROC = 1024
@@ -50,8 +50,10 @@ class CheckRequest:
     """One of `BACKENDS`."""
     model: str | None = None
     """``package.module:factory``."""
-    stages: tuple[str, ...] = STAGES
+    stages: tuple[str, ...] = DEFAULT_STAGES
     """Selected stages, in order."""
+    strategies: tuple[str, ...] = ()
+    """Of `STRATEGIES`; empty means all, where the stage is selected."""
     full: bool = False
     """The long bandwidth sweep."""
     collectives: tuple[str, ...] = ()

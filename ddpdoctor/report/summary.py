@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from ddpdoctor.evidence import STAGES, Evidence, Launch
+from ddpdoctor.evidence import DEFAULT_STAGES, Evidence, Launch
 from ddpdoctor.evidence.job import REQUESTS, find_seen
 from ddpdoctor.evidence.sources import SourceFile
 from ddpdoctor.judge.finding import EvidenceItem, Finding
@@ -30,8 +30,12 @@ EXPERIMENT_WORDS = {
     "no-sync": "no_sync",
     "unused-named": "unused parameters named",
     "checkpoint": "checkpoint",
+    "fsdp2": "FSDP2",
+    "tp": "tensor parallel",
+    "pp": "pipeline parallel",
+    "dcp": "distributed checkpoint",
 }
-"""Experiment of the ddp stage -> words when every rank passed it."""
+"""Experiment, or strategy, -> words when every rank passed it."""
 
 
 _UNREACHED = re.compile(r"^stage \w+(?: unreached)?: ")
@@ -145,7 +149,7 @@ def describe_next(report: Report) -> str:
         return f"ddpdoctor check --nproc {launch.nproc}"
     if report.verdict.status != "healthy":
         return f"{again} -v"
-    if launch.stages and set(launch.stages) != set(STAGES):
+    if launch.stages and not set(DEFAULT_STAGES) <= set(launch.stages):
         return again
     if launch.model is None:
         return f"{again} --model your_package.module:factory"
@@ -302,7 +306,7 @@ def _collectives(evidence: Evidence) -> list[str]:
 
 def _ddp(evidence: Evidence) -> list[str]:
     parts = []
-    for each in evidence.experiments:
+    for each in (*evidence.experiments, *evidence.strategies):
         if not len(each.passed) or each.failures:
             continue
         words = EXPERIMENT_WORDS.get(each.name, each.name)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ddpdoctor.evidence import (
-    STAGES,
+    DEFAULT_STAGES,
     BackendResult,
     BandwidthRow,
     Baseline,
@@ -65,13 +65,15 @@ def make_world(nodes: int | Sequence[NodeFacts] = 1, nproc: int = 2, **changes: 
         rdzv_backend="c10d",
         rdzv_endpoint=f"{hosts[0].host}:29500" if len(hosts) > 1 else "127.0.0.1:29500",
         rdzv_id="made-up",
-        stages=STAGES,
+        stages=DEFAULT_STAGES,
     )
     evidence = Evidence(
         launch=launch,
         nodes=hosts,
         ranks=tuple(make_rank(rank, nproc, size, host=hosts[rank // nproc].host) for rank in range(size)),
-        stages=tuple(_make_stage(node, stage, nproc) for node in range(len(hosts)) for stage in STAGES),
+        stages=tuple(
+            _make_stage(node, stage, nproc) for node in range(len(hosts)) for stage in DEFAULT_STAGES
+        ),
         **_make_network(len(hosts), size, launch),
         **_make_results(everyone, len(hosts)),
     )
@@ -143,7 +145,7 @@ def _make_stage(node: int, stage: str, nproc: int) -> StageRecord:
         node,
         stage,
         "passed",
-        started_s=0.1 * STAGES.index(stage),
+        started_s=0.1 * DEFAULT_STAGES.index(stage),
         duration_s=0.1,
         limit_s=30.0,
         finished=ranks,

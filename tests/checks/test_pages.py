@@ -56,6 +56,7 @@ COL001 result-wrong error
 DDP001 parameters-unused error
 DDP019 gradient-wrong error
 DDP020 model-factory-failed error
+DDP021 strategy-wrong error
 NUM001 replicas-diverged error
 CKP006 checkpoint-not-restored error
 CKP007 optimizer-state-lost warning

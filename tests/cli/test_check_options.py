@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ddpdoctor.cli.arguments.values import parse_sizes
-from ddpdoctor.evidence import STAGES
+from ddpdoctor.evidence import DEFAULT_STAGES, STAGES
 from tests.cli.conftest import Run, Stage
 
 
@@ -138,7 +138,7 @@ def test_nothing_said_is_none(run: Run, stage: Stage) -> None:
     run("check")
     (request,) = stage.requests
     assert (request.nproc, request.nnodes, request.backend, request.timeout) == (None, None, None, None)
-    assert request.stages == STAGES
+    assert request.stages == DEFAULT_STAGES
     assert not request.explicit_world()
 
 

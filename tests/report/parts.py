@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ddpdoctor.evidence import (
-    STAGES,
+    DEFAULT_STAGES,
     BackendResult,
     BandwidthRow,
     CollectiveCase,
@@ -127,7 +127,7 @@ def make_stages(
     durations = (0.09, 0.12, 0.03, 0.41, 0.16, 0.52, 0.61, 0.83)
     records = []
     start = 0.02
-    for stage, duration in zip(STAGES, durations, strict=True):
+    for stage, duration in zip(DEFAULT_STAGES, durations, strict=True):
         for node in range(nodes):
             fields: dict[str, Any] = {
                 "status": "passed",

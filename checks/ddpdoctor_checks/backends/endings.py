@@ -24,7 +24,7 @@ from ddpdoctor_checks.common.stage_evidence import (
 )
 from ddpdoctor_checks.common.wording import capitalise, join_words, name_set
 
-GROUP_STAGES = ("rendezvous", "backends", "collectives", "ddp", "bandwidth")
+GROUP_STAGES = ("rendezvous", "backends", "collectives", "ddp", "bandwidth", "strategies")
 """Stages in which ranks exist and talk to each other."""
 
 

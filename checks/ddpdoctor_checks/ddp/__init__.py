@@ -1,4 +1,4 @@
-"""Checks of DDP, NUM and CKP: a training step whose outcome is known, and the user's own model."""
+"""Checks of DDP, NUM and CKP: a training step whose outcome is known, the user's own model, and other strategies."""
 
 from ddpdoctor_checks.ddp.experiments import (
     find_checkpoint_not_restored,
@@ -7,6 +7,7 @@ from ddpdoctor_checks.ddp.experiments import (
     find_replicas_diverged,
 )
 from ddpdoctor_checks.ddp.factory import find_factory_failed
+from ddpdoctor_checks.ddp.strategies import find_strategy_raised, find_strategy_wrong
 from ddpdoctor_checks.ddp.unused import (
     find_parameters_unused,
     find_search_unneeded,
@@ -21,5 +22,7 @@ __all__ = [
     "find_parameters_unused",
     "find_replicas_diverged",
     "find_search_unneeded",
+    "find_strategy_raised",
+    "find_strategy_wrong",
     "verify_own_naming",
 ]

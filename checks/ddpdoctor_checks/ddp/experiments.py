@@ -22,16 +22,23 @@ from ddpdoctor_checks.common.wording import join_words, name_set
 _AGAIN = "ddpdoctor check --only facts,rendezvous,collectives,ddp -v"
 
 
-def take_experiment(evidence: Evidence, name: str) -> Experiment:
+def take_experiment(evidence: Evidence, name: str, kind: str = "experiments") -> Experiment:
     """Return an experiment that was made and raised nothing.
+
+    Args:
+        evidence: of a check.
+        name: of the experiment.
+        kind: of evidence: ``experiments`` or ``strategies``.
 
     Raises:
         NotApplicable: it was skipped for a reason.
         CannotLook: it has no result, or it raised; then `find_experiment_raised` tells of it.
     """
-    found = next((each for each in evidence.experiments if each.name == name), None)
+    rows: tuple[Experiment, ...] = getattr(evidence, kind)
+    found = next((each for each in rows if each.name == name), None)
     if found is None:
-        raise explain_missing(evidence, "ddp", f"the experiment {name}")
+        stage, what = ("ddp", "experiment") if kind == "experiments" else ("strategies", "strategy")
+        raise explain_missing(evidence, stage, f"the {what} {name}")
     if found.skipped:
         raise NotApplicable(found.skipped)
     raised = [each for each in found.failures if is_exception(each.text)]
@@ -43,7 +50,8 @@ def take_experiment(evidence: Evidence, name: str) -> Experiment:
     return found
 
 
-def _evidence(found: Experiment) -> tuple[EvidenceItem, ...]:
+def list_evidence(found: Experiment) -> tuple[EvidenceItem, ...]:
+    """Return what ranks said of an experiment, and what it measured."""
     items = list(quote_messages(found.failures))
     facts = ", ".join(f"{key} {value}" for key, value in list(found.facts.items())[:12])
     if facts:
@@ -51,7 +59,8 @@ def _evidence(found: Experiment) -> tuple[EvidenceItem, ...]:
     return tuple(items)
 
 
-def _difference(found: Experiment) -> str:
+def describe_difference(found: Experiment) -> str:
+    """Return the end of a clause: how far the result was off, where that is known."""
     return "" if found.largest_difference is None else f" (largest difference {found.largest_difference:.3g})"
 
 
@@ -79,10 +88,10 @@ def find_gradient_wrong(evidence: Evidence, *, variant: tuple[str, str]) -> Iter
     ranks = gather_ranks(wrong)
     tensor = found.tensor or "some parameter"
     yield Finding(
-        message=f"{words.format(tensor=tensor)} on {name_set(ranks)}{_difference(found)}: {wrong[0].text}",
+        message=f"{words.format(tensor=tensor)} on {name_set(ranks)}{describe_difference(found)}: {wrong[0].text}",
         ranks=ranks,
         nodes=hosts_of_ranks(evidence, ranks),
-        evidence=_evidence(found),
+        evidence=list_evidence(found),
         fix=(
             Fix(
                 "check whether it is the backend: the same step with gloo on the CPU",
@@ -118,11 +127,11 @@ def find_replicas_diverged(evidence: Evidence) -> Iterable[Finding]:
     yield Finding(
         message=(
             f"Replicas diverged {when}: {found.tensor or 'a parameter'} on {name_set(ranks)} differs from "
-            f"the other ranks{_difference(found)}{doubt}."
+            f"the other ranks{describe_difference(found)}{doubt}."
         ),
         ranks=ranks,
         nodes=hosts_of_ranks(evidence, ranks),
-        evidence=_evidence(found),
+        evidence=list_evidence(found),
         fix=(
             Fix(
                 "check whether it is the backend: the same steps with gloo on the CPU",
@@ -177,11 +186,11 @@ def find_checkpoint_not_restored(evidence: Evidence) -> Iterable[Finding]:
     yield Finding(
         message=(
             f"The checkpoint of rank 0 differs after loading on {name_set(ranks)}: "
-            f"{found.tensor or 'a tensor'} differs{_difference(found)}: {wrong[0].text}"
+            f"{found.tensor or 'a tensor'} differs{describe_difference(found)}: {wrong[0].text}"
         ),
         ranks=ranks,
         nodes=hosts_of_ranks(evidence, ranks),
-        evidence=_evidence(found),
+        evidence=list_evidence(found),
         fix=(
             Fix(
                 (
@@ -213,9 +222,21 @@ def find_experiment_raised(evidence: Evidence) -> Iterable[Finding]:
     """No experiment with DDP raised an exception on any rank."""
     if not evidence.experiments:
         raise explain_missing(evidence, "ddp", "the experiments")
-    raised = [
-        (each, said) for each in evidence.experiments for said in each.failures if is_exception(said.text)
-    ]
+    yield from tell_raised(evidence, evidence.experiments, "DDP experiment", _AGAIN)
+
+
+def tell_raised(
+    evidence: Evidence, experiments: Iterable[Experiment], noun: str, again: str
+) -> Iterable[Finding]:
+    """Yield one finding where experiments raised.
+
+    Args:
+        evidence: of a check.
+        experiments: of one stage.
+        noun: what each of them is.
+        again: the command that runs them alone.
+    """
+    raised = [(each, said) for each in experiments for said in each.failures if is_exception(said.text)]
     if not raised:
         return
     blamed = [(each, said) for each, said in raised if not is_complaint(said.text)] or raised
@@ -225,13 +246,13 @@ def find_experiment_raised(evidence: Evidence) -> Iterable[Finding]:
     also = f"; so did {join_words(names[1:])}" if len(names) > 1 else ""
     settings = "NCCL_DEBUG=INFO" if evidence.launch.backend == "nccl" else "TORCH_CPP_LOG_LEVEL=INFO"
     yield Finding(
-        message=f"The DDP experiment {first.name} with {evidence.launch.backend} raised on "
+        message=f"The {noun} {first.name} with {evidence.launch.backend} raised on "
         f"{name_set(said.ranks)}: {shorten_error(said.text)}{also}{blame.silence}",
         ranks=blame.ranks,
         victims=blame.victims,
         nodes=hosts_of_ranks(evidence, blame.ranks),
         evidence=quote_messages(RankMessage(m.ranks, f"{each.name}: {m.text}") for each, m in blamed),
-        fix=(Fix("rerun the same steps with the backend's own messages", command=f"{settings} {_AGAIN}"),),
+        fix=(Fix("rerun the same steps with the backend's own messages", command=f"{settings} {again}"),),
         details=encode({"experiments": names, "backend": evidence.launch.backend}),
         confidence=blame.confidence,
         role=blame.role,

@@ -12,7 +12,7 @@ from typing import Any
 from ddpdoctor.cli.arguments.parsing import BadValue
 from ddpdoctor.cli.arguments.values import parse_port
 from ddpdoctor.errors import UsageError
-from ddpdoctor.evidence.stages import STAGES
+from ddpdoctor.evidence.stages import STAGES, STRATEGIES
 from ddpdoctor.launch.request import CheckRequest
 
 LAUNCHER_VARIABLES = (
@@ -45,6 +45,7 @@ def read_request(options: argparse.Namespace, environ: Mapping[str, str] = os.en
         **{key: given[key] for key in _PLAIN if key in given},
         stages=stages,
         collectives=tuple(dict.fromkeys(given.get("collectives", ()))),
+        strategies=tuple(each for each in STRATEGIES if each in given.get("strategy", ())),
         iterations=given.get("iters"),
         limits=dict(given.get("stage_timeout", ())),
     )
@@ -62,7 +63,7 @@ def _set_aside(given: Mapping[str, Any], stages: tuple[str, ...]) -> dict[str, A
     kept, configured = dict(given), given.get("configured", frozenset())
     if not {"only", "skip"} & given.keys() - configured:
         return kept
-    for stage, names in (("bandwidth", ("full", "collectives", "sizes", "iters")), ("ddp", ("model",))):
+    for stage, names in _OPTIONS.items():
         for name in configured.intersection(names) if stage not in stages else ():
             del kept[name]
     if "stage_timeout" in configured:
@@ -70,6 +71,12 @@ def _set_aside(given: Mapping[str, Any], stages: tuple[str, ...]) -> dict[str, A
     return kept
 
 
+_OPTIONS = {
+    "bandwidth": ("full", "collectives", "sizes", "iters"),
+    "ddp": ("model",),
+    "strategies": ("strategy",),
+}
+"""Stage -> options that only it uses."""
 _PLAIN = (
     "nproc",
     "nnodes",
@@ -96,7 +103,7 @@ def _choose_stages(given: dict[str, Any]) -> tuple[str, ...]:
             ("use only one of --only and --skip"),
             hint="--only selects the stages to run, --skip the stages to omit",
         )
-    chosen = given.get("only", STAGES)
+    chosen = given.get("only") or [each for each in STAGES if each != "strategies" or "strategy" in given]
     stages = tuple(stage for stage in STAGES if stage in chosen and stage not in given.get("skip", ()))
     if not stages:
         raise UsageError("--skip leaves no stage to run")
@@ -220,6 +227,11 @@ def _check_stages(request: CheckRequest) -> None:
         raise UsageError(
             "--model was given, but the stage ddp, which uses it, is not selected",
             hint=_select("ddp", request),
+        )
+    if request.strategies and "strategies" not in request.stages:
+        raise UsageError(
+            "--strategy was given, but the stage strategies, which tries it, is not selected",
+            hint=_select("strategies", request),
         )
     for stage in request.limits:
         if stage not in request.stages:

@@ -108,6 +108,17 @@ def parse_rdzv_backend(text: str) -> str:
     return _one(text, text, "rendezvous backend (for check)", RDZV_BACKENDS, "--rdzv-backend")
 
 
+def parse_strategies(text: str) -> list[str]:
+    """Read a list of strategies.
+
+    Raises:
+        BadValue: one is unknown.
+    """
+    from ddpdoctor.evidence.stages import STRATEGIES
+
+    return [_one(word, word, "strategy", STRATEGIES, "") for word in split_words(text)]
+
+
 def parse_stages(text: str) -> list[str]:
     """Read a list of stages.
 
@@ -214,5 +225,6 @@ __all__ = [
     "parse_sizes",
     "parse_stage_limit",
     "parse_stages",
+    "parse_strategies",
     "require_path",
 ]

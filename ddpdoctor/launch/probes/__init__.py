@@ -17,12 +17,14 @@ from ddpdoctor.launch.probes.ddp import probe_ddp
 from ddpdoctor.launch.probes.initialisation import probe_initialisation
 from ddpdoctor.launch.probes.model import probe_model
 from ddpdoctor.launch.probes.pairs import probe_pairs
+from ddpdoctor.launch.probes.strategies import probe_strategies
 
 PROBES: dict[str, list[Callable[[RankContext], None]]] = {
     "backends": [probe_backends],
     "collectives": [probe_collectives],
     "ddp": [probe_ddp, probe_model],
     "bandwidth": [probe_bandwidth, probe_pairs],
+    "strategies": [probe_strategies],
 }
 """Stage -> its probes, in the order in which they run."""
 

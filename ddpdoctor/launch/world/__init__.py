@@ -1,1 +1,1 @@
-"""The tiny world of one node, seen from beside: `supervisor` runs it, `records` says what it left behind."""
+"""The test job of one node: `supervisor` runs and watches it, `records` holds what became of each stage."""

@@ -13,7 +13,7 @@ from ddpdoctor.launch.plan import Plan
 from ddpdoctor.launch.traces import keep_last_words
 from ddpdoctor.launch.world.ranks import RankState
 
-WORLD_STAGES = ("rendezvous", "backends", "collectives", "ddp", "bandwidth")
+WORLD_STAGES = ("rendezvous", "backends", "collectives", "ddp", "bandwidth", "strategies")
 
 
 @dataclass(slots=True)

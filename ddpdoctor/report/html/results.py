@@ -79,6 +79,7 @@ class ResultsView:
     backends: tuple[Outcome, ...]
     initialisations: tuple[Outcome, ...]
     experiments: tuple[Outcome, ...]
+    strategies: tuple[Outcome, ...]
     grid: GridView | None
     models: tuple[ModelView, ...]
 
@@ -89,6 +90,7 @@ def view_results(evidence: Evidence, size: int, caps: Caps) -> ResultsView:
         tuple(_backend(each, size, caps) for each in evidence.backends),
         tuple(_initialisation(each, size, caps) for each in evidence.initialisations),
         tuple(_experiment(each, size, caps) for each in evidence.experiments),
+        tuple(_experiment(each, size, caps) for each in evidence.strategies),
         _grid(evidence.collectives, size, caps) if evidence.collectives else None,
         tuple(_model(each, size, caps) for each in evidence.model),
     )
