@@ -128,6 +128,8 @@ def _told_elsewhere(evidence: Evidence, error: RankError) -> bool:
         return any(each.failures for each in evidence.collectives) or any(
             each.failures for each in evidence.initialisations
         )
+    if error.stage == "strategies":
+        return any(each.failures for each in evidence.strategies)
     if error.stage == "ddp":
         return any(each.failures for each in evidence.experiments) or any(
             each.errors for each in evidence.model

@@ -1,1 +1,1 @@
-"""How the parties of a check of several nodes meet, and what they tell each other: `party` is where to begin."""
+"""How the parties of a check of several nodes meet, and what they exchange: `party` is where to begin."""
