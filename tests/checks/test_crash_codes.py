@@ -152,6 +152,18 @@ LINES = (
     ("ERR004 ucx", "signal-caught", "crashed in native code"),
     ("NET011 firewall", "nccl-peer-silent", "went silent"),
     ("COL003 nccl line", "nccl-collective-mismatch", "mismatched collectives"),
+    ("NET013 ssh", "node-unreachable-for-launcher", "another node cannot be reached"),
+    ("NET013 store", "store-unroutable", "another node cannot be reached"),
+    ("NET004 link-local", "nccl-link-local-dialled", "NCCL finds no usable network interface"),
+    ("NET004 bind", "nccl-address-unusable", "NCCL finds no usable network interface"),
+    ("ERR009 scheduler", "scheduler-refused-step", "the job could not be started"),
+    ("NET006 pod", "pod-not-started", "a part of the job never started"),
+    ("NET015 panic", "kernel-node-ended", "a node is gone"),
+    ("BKD010 amdgpu", "amdgpu-lost", "a device is faulty"),
+    ("BKD012 imex", "nccl-fabric-import-refused", "the NVLink fabric is not ready"),
+    ("BKD007 import", "nccl-peer-import-failed", "cannot reach each other's memory"),
+    ("BKD001 kfd", "rocm-device-closed", "NCCL finds no GPU"),
+    ("BKD004 lightning", "devices-fewer-than-asked", "the GPU index is out of range"),
 )
 
 

@@ -14,6 +14,7 @@ from ddpdoctor.watch.commandline import Split
 from ddpdoctor.watch.launch.evidence import make_unstarted
 from ddpdoctor.watch.launch.script import ScriptProblem
 from ddpdoctor_checks.job.blame.failures import describe_exception
+from tests.checks.crashed import all_raise
 from tests.checks.jobs import CLOSED, START_NS, TIMED_OUT, Job, cause_of, judge
 
 UNSEEN = "a process that was not watched"
@@ -489,3 +490,19 @@ def test_who_started_the_ranks_and_exits_after_them_only_passes_on_that_they_fai
     )
     findings, _, _ = judge(job)
     assert ("ERR006" in {finding.code for finding in findings}) is (parent == 901)
+
+
+def test_more_processes_than_the_group_holds_are_counted_wrongly_and_none_is_missing() -> None:
+    text = (
+        "Timed out initializing process group in store based barrier on rank: 0, for key: "
+        "store_based_barrier_key:1 (world_size=2, worker_count={}, timeout=0:30:00)"
+    )
+    crowded = cause_of(all_raise(2, "RuntimeError", text.format(4)))
+    assert (crowded.code, crowded.details["joined"]) == ("ENV003", "4")
+    assert "4 processes joined a group of 2" in crowded.message
+    assert cause_of(all_raise(2, "RuntimeError", text.format(1))).code == "NET006"
+
+
+def test_a_store_that_was_reached_in_the_end_is_no_cause() -> None:
+    job = Job(2).says_example(1, "store-unroutable").complains([0, 1], message=TIMED_OUT)
+    assert cause_of(job.says_example(0, "nccl-timed-out")).code == "COL005"

@@ -23,11 +23,12 @@ TIMED_OUT = (
     "gloo-timed-out",
     "gloo-closed-on-timeout",
     "barrier-names-ranks",
+    "loader-seed-timed-out",
 )
 """Entries of ranks that waited to the end of a limit."""
 STORE_BARRIER = ("store-barrier-waits", "store-barrier-timed-out")
 """Entries in which a rank of a group says that it waits at the store for the others."""
-UNREACHED = ("client-timed-out", "client-refused")
+UNREACHED = ("client-timed-out", "client-refused", "client-timed-out-unnamed", "client-unanswered")
 """Entries of ranks that never reached the store."""
 LARGEST_WORLD = 1 << 20
 """Ranks that are counted one by one."""
@@ -35,6 +36,8 @@ UNJOINED = (
     "store-timed-out",
     "client-timed-out",
     "client-refused",
+    "client-timed-out-unnamed",
+    "client-unanswered",
     "store-socket-timed-out",
     "clients-missing",
 )

@@ -245,7 +245,31 @@ def _locked(view: View, groups: dict[str, str], context: Context) -> str | None:
     return "NET016" if any(text.entry == "memory-lock-unlimited" for text in said) else "ENV010"
 
 
+def _crowded(view: View, groups: dict[str, str], context: Context) -> str | None:
+    """More processes than the world holds are no missing ones: the launch and the script count differently."""
+    return "ENV003" if int(groups["joined"]) > int(groups["expected"]) else "NET006"
+
+
+def _unrouted(view: View, groups: dict[str, str], context: Context) -> str | None:
+    """A store that could not be reached at first, and was later, is no cause."""
+    said = [*context.views.loose, *(text for each in context.views.all for text in each.texts)]
+    return None if any(text.entry in AFTER_JOINING for text in said) else "NET013"
+
+
+AFTER_JOINING = (
+    "nccl-timed-out",
+    "nccl-work-status",
+    "watchdog-stuck",
+    "nccl-aborted",
+    "gloo-timed-out",
+    "gloo-peer-gone",
+)
+"""Entries of ranks that had formed a group."""
+
 _RULES: dict[str, Rule] = {
+    "store-barrier-timed-out": _crowded,
+    "store-unroutable": _unrouted,
+    "signal-received": lambda view, groups, context: DEATHS[groups["death"]],
     "memory-not-locked": _locked,
     "nccl-memory-not-locked": _locked,
     "scheduler-saw-signal": lambda view, groups, context: DEATHS[groups["death"]],

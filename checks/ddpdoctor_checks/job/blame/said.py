@@ -36,6 +36,7 @@ RULED = frozenset(
         "mpi-process-received-signal",
         "mpirun-saw-signal",
         "nccl-loopback-chosen",
+        "device-newer-than-torch",
         "peer-path-redirected",
         "ray-worker-died",
         "scheduler-cancelled",
@@ -43,11 +44,14 @@ RULED = frozenset(
         "shell-said-death",
         "shell-saw-signal",
         "signal-caught",
+        "signal-received",
+        "store-unroutable",
     }
 )
 """Entries with a condition that their rule or the order of blame sees to."""
 QUIET = frozenset({
-    "fabric-manager-failed", "memory-lock-limited", "nccl-loopback-chosen", "peer-path-redirected", "plugin-not-loaded",
+    "device-newer-than-torch", "fabric-manager-failed", "memory-lock-limited", "nccl-connect-retries",
+    "nccl-loopback-chosen", "peer-path-redirected", "plugin-not-loaded", "store-unroutable",
 })  # fmt: skip
 """Entries of lines that a job may print which runs well: they explain a failure, and are none."""
 LAST = frozenset({
@@ -59,9 +63,17 @@ LAST = frozenset({
 STUCK = frozenset({"peer-path-redirected"})
 """Of these the entries that explain a job without an end too, with low confidence: nothing else speaks of it."""
 GONE_NODES = frozenset(
-    {"scheduler-lost-node", "scheduler-node-failure", "mpirun-lost-daemon", "pod-node-gone"}
+    {
+        "kernel-node-ended",
+        "mpirun-lost-daemon",
+        "pod-node-gone",
+        "pod-not-started",
+        "ray-node-died",
+        "scheduler-lost-node",
+        "scheduler-node-failure",
+    }
 )
-"""Entries in which who manages the nodes says that one is gone: whatever ranks say of their peers follows."""
+"""Entries in which who manages the nodes says that one is gone or never came: what ranks say of peers follows."""
 GENERIC = frozenset({"BKD002"})
 """Codes that only say that a backend failed: any narrower one goes before."""
 

@@ -61,6 +61,7 @@ CLAUSES: dict[str, Describe] = {
     "BKD010": _describe,
     "BKD012": _describe,
     "BKD013": _describe,
+    "NET013": _describe,
     "NET016": _describe,
     "ENV005": _describe,
     "ENV013": _describe,

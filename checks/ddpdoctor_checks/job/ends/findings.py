@@ -76,6 +76,8 @@ LEADS = {
     "NET002": "a host name does not resolve", "NET003": "a loopback address was advertised",
     "ENV013": "an NCCL setting cannot be applied",
     "NET004": "NCCL finds no usable network interface", "NET005": "another node's port cannot be reached",
+    "NET006": "a part of the job never started", "NET013": "another node cannot be reached",
+    "ERR009": "the job could not be started",
     "NET011": "the connection to a peer went silent", "NET016": "the RDMA path does not carry data",
 }  # fmt: skip
 """What a line settles, in words; the line itself follows."""
