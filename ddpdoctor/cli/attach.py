@@ -181,6 +181,7 @@ def _observe(job: FoundJob, tools: _Tools) -> Standstill | None:
     from ddpdoctor.report.words import count
     from ddpdoctor.watch.attach.sight import STILL_S, Sight, wait_for
     from ddpdoctor.watch.live.native import LIMIT_S, look_inside
+    from ddpdoctor.watch.live.ras import add_ras
 
     sight = Sight(job, pause=tools.given("pause"))
     progress = make_progress(sys.stderr, color=tools.display.color, quiet=tools.given("quiet"))
@@ -190,6 +191,8 @@ def _observe(job: FoundJob, tools: _Tools) -> Standstill | None:
         if look is not None and tools.given("native"):
             progress.stage("native frames", LIMIT_S)
             look = look_inside(look)
+        if look is not None and look.stage != "moving":
+            look = add_ras(look)
     finally:
         progress.close()
     return look if look is not None and any(stand.alive for stand in look.stands) else None

@@ -11,6 +11,7 @@ import pytest
 from ddpdoctor.evidence import Evidence, Frame, Launch, RankSet
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.native import NativeFrame
+from ddpdoctor.evidence.sockets import RasAnswer
 from ddpdoctor.evidence.standstill import Call, Stand, Standstill
 from ddpdoctor.judge import CannotLook, Finding, NotApplicable
 from ddpdoctor_checks.job.hangs.progress import find_hang, judge_look
@@ -235,3 +236,63 @@ def test_a_rank_outside_of_python_is_told_by_its_native_frames() -> None:
         each.kind == "native" and "ncclCommAbort (libnccl.so.2)" in each.text for each in found.evidence
     )
     assert judge(waits(0), make(1, ()), waits(2)) is None
+
+
+RAS_DEAD = (
+    "DEAD",
+    "1 job process is considered dead (unreachable via the RAS network)",
+    "Process 3487984 on node 172.16.64.213 managing GPU 5",
+    "#0-0 (cf264af53edbe986) INCOMPLETE",
+    "Missing communicator data from 1 rank",
+    "The missing rank: 3",
+)
+RAS_BEHIND = (
+    "#0-0 (fa93daea854b060b) MISMATCH",
+    "Communicator ranks have different AllReduce operation counts",
+    "1 rank has launched up to operation 640",
+    "Rank 2 -- GPU 0 managed by process 323032 on node 10.0.0.2",
+    "3 ranks have launched up to operation 641",
+)
+
+
+def judge_with_ras(lines: tuple[str, ...], *stands: Stand, world: int) -> Finding | None:
+    evidence = see(*stands, world=world)
+    look = dataclasses.replace(evidence.standstills[0], ras=(RasAnswer("127.0.0.1:28028", lines=lines),))
+    return judge_look(dataclasses.replace(evidence, standstills=(look,)))
+
+
+def test_a_rank_of_another_node_that_ras_does_not_reach_is_named() -> None:
+    assert judge(waits(0), waits(1), world=4) is None
+    found = judge_with_ras(RAS_DEAD, waits(0), waits(1), world=4)
+    assert found is not None
+    assert (found.code, found.ranks, found.victims, found.confidence) == (
+        "COL009", RankSet([3]), RankSet([0, 1]), "medium"
+    )  # fmt: skip
+    assert "does not reach rank 3 (process 3487984 on 172.16.64.213)" in found.message
+    assert any("considered dead" in item.text for item in found.evidence)
+
+
+def test_a_rank_that_ras_counts_behind_is_named_and_one_ahead_is_not() -> None:
+    four = [waits(rank) for rank in range(4)]
+    found = judge_with_ras(RAS_BEHIND, *four, world=4)
+    assert found is not None
+    assert (found.code, found.ranks, found.victims) == ("COL002", RankSet([2]), RankSet([0, 1, 3]))
+    ahead = tuple(line.replace("640", "642") for line in RAS_BEHIND)
+    other = judge_with_ras(ahead, *four, world=4)
+    assert other is not None
+    assert (other.code, other.ranks) == ("COL005", RankSet())
+
+
+def test_counts_of_a_smaller_communicator_and_a_brief_wait_name_nobody() -> None:
+    eight = [waits(rank) for rank in range(8)]
+    found = judge_with_ras(RAS_BEHIND, *eight, world=8)
+    assert found is not None
+    assert found.code == "COL005"
+    assert judge_with_ras(RAS_BEHIND, *(waits(rank, asleep_s=12.0) for rank in range(4)), world=4) is None
+
+
+def test_what_stacks_show_goes_before_what_ras_counts() -> None:
+    found = judge_with_ras(RAS_BEHIND, waits(0), outside(1), waits(2), waits(3), world=4)
+    assert found is not None
+    assert (found.code, found.ranks) == ("COL009", RankSet([1]))
+    assert any(item.kind == "ras" for item in found.evidence)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -259,3 +260,37 @@ def test_variables_of_a_rank_are_read_and_no_others() -> None:
         assert ras._read_variables(process.pid) == {"NCCL_RAS_ADDR": "host:28029", "NCCL_RAS_ENABLE": "1"}
         process.kill()
     assert ras._read_variables(2**22 + 1) == {}
+
+
+@contextmanager
+def unwatched_rank(folder: Path, **variables: str) -> Iterator[int]:
+    """Start a process that has a file of NCCL's name mapped, as a rank that nobody watches has NCCL; give its id."""
+    library = folder / "libnccl.so.2"
+    library.write_bytes(b"\0" * 4096)
+    program = (
+        "import mmap, sys\nfile = open(sys.argv[1], 'rb')\n"
+        "mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\nprint(flush=True)\ninput()"
+    )
+    command = [sys.executable, "-c", program, str(library)]
+    with subprocess.Popen(
+        command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process.pid
+        process.kill()
+
+
+def test_service_of_a_job_that_nobody_watches_is_asked_where_it_has_loaded_nccl(tmp_path: Path) -> None:
+    with server(speak) as address, unwatched_rank(tmp_path, NCCL_RAS_ADDR=address) as pid:
+        seen = replace(look(None), stands=(Stand(0, pid, watched=False),))
+        answer = ras.add_ras(seen).ras[0]
+        # A rank that writes its calls down, and has named no backend yet, has none.
+        assert ras.add_ras(replace(seen, stands=(Stand(0, pid),))).ras == ()
+    assert (answer.address, answer.note, answer.file) == (address, None, None)
+    assert "Missing communicator data from 1 job process" in answer.lines
+
+
+def test_service_is_not_asked_for_a_process_without_nccl() -> None:
+    seen = replace(look(None), stands=(Stand(0, os.getpid(), watched=False), Stand(1, 0, watched=False)))
+    assert ras.add_ras(seen) is seen

@@ -11,10 +11,11 @@ import re
 import socket
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from ddpdoctor.evidence.sockets import RasAnswer
-from ddpdoctor.evidence.standstill import Standstill
+from ddpdoctor.evidence.standstill import Stand, Standstill
 from ddpdoctor.gather.netlink import in_network_of
 from ddpdoctor.gather.scrub import scrub
 from ddpdoctor.watch.keeping import write_below
@@ -31,18 +32,20 @@ MOST_BYTES = 1 << 20
 MOST_LINES, LINE = 20, 300
 FOLDER = "ras"
 ENVIRON_BYTES = 1 << 20
+MAPS_BYTES = 8 << 20
+LIBRARIES = (b"libnccl.so", b"librccl.so")
 SECTIONS = ("Errors", "Warnings")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def ask_ras(look: Standstill, run: Path) -> RasAnswer | None:
+def ask_ras(look: Standstill, run: Path | None) -> RasAnswer | None:
     """Return what the service says of the job of a look; None where there is none, or the job does not use NCCL.
 
     Args:
         look: of the ranks of this node; those of others are not asked.
-        run: the run directory, where the whole answer is kept.
+        run: the run directory, where the whole answer is kept; None where it is not.
     """
-    own = [stand for stand in look.stands if stand.alive and _uses_nccl(stand.backend)]
+    own = [stand for stand in look.stands if stand.alive and _uses_nccl(stand)]
     here = socket.gethostname()
     own = [stand for stand in own if stand.host in ("", here)]
     if not own:
@@ -60,11 +63,30 @@ def ask_ras(look: Standstill, run: Path) -> RasAnswer | None:
         return RasAnswer(shown, look.node, here, note="nothing is listening there")
     except (OSError, ValueError) as problem:
         return RasAnswer(shown, look.node, here, note=f"it did not respond: {problem}"[:LINE])
-    return RasAnswer(shown, look.node, here, summarise(text), _keep(text, run))
+    kept = _keep(text, run) if run is not None else None
+    return RasAnswer(shown, look.node, here, summarise(text), kept)
 
 
-def _uses_nccl(backend: str | None) -> bool:
-    return backend is not None and "nccl" in backend.lower()
+def add_ras(look: Standstill) -> Standstill:
+    """Return a look at a job that nobody watches with what the service says of it, where there is one."""
+    answer = ask_ras(look, None)
+    return look if answer is None else replace(look, ras=(answer,))
+
+
+def _uses_nccl(stand: Stand) -> bool:
+    """Whether a rank said that it uses NCCL, or, where it writes nothing down, has loaded it."""
+    if stand.backend is None and not stand.watched:
+        return _loads_nccl(stand.pid)
+    return stand.backend is not None and "nccl" in stand.backend.lower()
+
+
+def _loads_nccl(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/maps", "rb") as file:
+            maps = file.read(MAPS_BYTES)
+    except OSError:
+        return False
+    return any(library in maps for library in LIBRARIES)
 
 
 def _read_variables(pid: int) -> dict[str, str]:

@@ -19,6 +19,7 @@ from ddpdoctor_checks.common.wording import (
 )
 from ddpdoctor_checks.job.hangs.doing import describe_doing
 from ddpdoctor_checks.job.hangs.paths import describe_sockets
+from ddpdoctor_checks.job.hangs.ras import quote_ras, read_ras
 from ddpdoctor_checks.job.hangs.reading import INIT, MAKERS, Reading, name_call, name_line, part, ranks_of
 from ddpdoctor_checks.job.hangs.sides import op_of, spot_of
 from ddpdoctor_checks.job.hangs.stalls import list_unclear, show_native
@@ -60,6 +61,9 @@ def judge_stacks(reading: Reading) -> Finding | None:
         return _find_gone(reading, waiting, gone, longest)
     if outside:
         return _find_outside(reading, waiting, outside, longest)
+    named = _find_by_ras(reading, waiting, longest)
+    if named is not None:
+        return named
     if reading.unseen:
         return None  # those of other nodes may be what all of them wait for
     sides = part_sides(waiting)
@@ -270,6 +274,43 @@ def _find_sides(reading: Reading, sides: Sequence[Sequence[Place]], waited: floa
     )
 
 
+def _find_by_ras(reading: Reading, waiting: Sequence[Place], waited: float) -> Finding | None:
+    """Return whom NCCL's RAS service names where all ranks that were seen wait; None where it names nobody."""
+    told = read_ras(reading.look)
+    here = ranks_of(waiting)
+    size = reading.look.world_size or 0
+    missing = RankSet(rank for rank in told.missing if rank < size).minus(here)
+    behind = told.behind.minus(missing)
+    named = missing or behind
+    if not named or (not missing and waited < SYMMETRIC_S):
+        return None
+    sides = capitalise(join_words((say_side(side) for side in part_sides(waiting)), few=MOST_SIDES))
+    if missing:
+        process = f" ({join_words(told.processes, few=MOST_SIDES)})" if told.processes else ""
+        what = f"NCCL's RAS service does not reach {name_set(missing)}{process}"
+        fix = Fix(
+            "check on that node whether the process still runs, and where it is blocked",
+            command="py-spy dump --native --pid PID; dmesg -T | tail -50",
+        )
+    else:
+        what = f"NCCL's RAS service counts {name_set(behind)} behind: {'; '.join(told.counts[:MOST_SIDES])}"
+        fix = Fix(
+            "find where that rank is blocked: attach on its node",
+            command="ddpdoctor attach --native",
+        )
+    finding = _make(
+        reading,
+        f"{sides} for {format_age(waited)}; {what}.",
+        "COL009" if missing else "COL002",
+        [place for place in reading.places if place.rank in named],
+        [place for place in waiting if place.rank not in named],
+        waited,
+        (fix,),
+        {"ras": True},
+    )
+    return replace(finding, ranks=named)
+
+
 def _find_together(reading: Reading, waiting: Sequence[Place], waited: float) -> Finding | None:
     first = waiting[0]
     if len(waiting) < 2 or first.call is None or first.call.op == INIT:
@@ -372,4 +413,5 @@ def _what_was_seen(reading: Reading, culprits: Sequence[Place]) -> list[Evidence
     seen += show_native(culprits)
     if reading.unseen:
         seen.append(EvidenceItem("stack", f"nothing was seen of {name_set(reading.unseen)}", reading.unseen))
+    seen += quote_ras(look)
     return seen
