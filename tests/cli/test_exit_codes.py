@@ -1,4 +1,4 @@
-"""Exit codes: the one table in docs/guide.md, and each command run into each of its codes."""
+"""Exit codes: the one table in docs/reference/exit-codes.md, and each command run into each of its codes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DONE = "[default] worker group successfully finished. Waiting 300 seconds for ot
 
 def read_table() -> dict[str, dict[str, bool]]:
     """Command -> code -> whether the table says that the command can end with it."""
-    text = (ROOT / "docs" / "guide.md").read_text().partition("### Exit codes\n")[2]
+    text = (ROOT / "docs" / "reference" / "exit-codes.md").read_text()
     head, _, *rows = [line for line in text.splitlines() if line.startswith("|")][:10]
     columns = [re.findall(r"`(\w+)`", cell) for cell in head.split("|")[2:-1]]
     table: dict[str, dict[str, bool]] = {name: {} for column in columns for name in column}
@@ -195,7 +195,7 @@ def test_each_command_ends_with_each_of_its_codes(bench: Bench, command: str, co
     assert CASES[command, code](bench) == (int(code) if expected is None else expected)
 
 
-def test_the_table_in_the_guide_has_what_is_tried_here_and_nothing_else() -> None:
+def test_the_table_in_the_docs_has_what_is_tried_here_and_nothing_else() -> None:
     told = {
         (command, part.strip())
         for command, codes in read_table().items()
@@ -208,7 +208,7 @@ def test_the_table_in_the_guide_has_what_is_tried_here_and_nothing_else() -> Non
 
 
 def test_no_other_page_has_a_table_of_its_own() -> None:
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for page in (*ROOT.glob("README*.md"), *(ROOT / "docs").rglob("*.md")):
         for line in page.read_text().splitlines():
             if re.search(r"[Ee]xit codes?\b.*\b0\b.*\b1\b.*\b2\b.*\b3\b", line):
                 raise AssertionError(f"{page.name}: {line}")

@@ -144,7 +144,8 @@ PAGES = sorted(
         "checks/*/catalogue/*.md",
         "plugins/*/src/*/catalogue/*.md",
         "docs/*.md",
-        "docs/codes/*.md",
+        "docs/[!a]*/**/*.md",  # all but the decisions
+        "tests/newcomer/*.md",
         "*.md",
     )
     for file in ROOT.glob(pattern)
