@@ -25,7 +25,7 @@ CATALOGUE = ROOT / "checks" / "ddpdoctor_checks" / "catalogue"
 PROJECT = {
     "CONTRIBUTING.md": "project/contributing.md",
     "CHANGELOG.md": "project/changelog.md",
-    "README.md": "index.md",
+    "README.md": "quick-start.md",
     "README.zh-CN.md": "zh/quick-start.md",
     "benchmarks/README.md": "project/benchmarks.md",
     "tests/newcomer/README.md": "project/newcomer.md",

@@ -125,7 +125,7 @@ def test_links_follow_files_that_have_moved_into_the_site() -> None:
 
     code = "[COL002](../../checks/ddpdoctor_checks/catalogue/COL002.md#fix)"
     assert shown(code, "symptoms/hang.md") == "[COL002](../codes/COL002.md#fix)"
-    assert shown("[how](../README.md)", "guide.md") == "[how](index.md)"
+    assert shown("[how](../README.md)", "guide.md") == "[how](quick-start.md)"
     assert shown("[the room](../ddpdoctor/cli)", "architecture.md") == "the room"
     assert shown("[nothing](nowhere.md)", "guide.md") == "[nothing](nowhere.md)"
     fenced = "```\n[a](../README.md)\n```\n"
