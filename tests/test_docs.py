@@ -7,6 +7,7 @@ import subprocess
 import sys
 import unicodedata
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -60,3 +61,19 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
         if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
             dead.append(link)
     assert dead == []
+
+
+def test_the_first_picture_is_a_run_that_rests_where_motion_is_not_wanted() -> None:
+    text = (ROOT / "docs" / "images" / "run.svg").read_text(encoding="utf-8")
+    picture = ElementTree.fromstring(text)
+    shown = " ".join("".join(picture.itertext()).replace("\N{NO-BREAK SPACE}", " ").split())
+    assert "ddpdoctor run --nproc 4 train.py" in shown
+    assert "Rank 0 waits in all_reduce #1 (train.py:7, log_loss)" in shown
+    # Only where motion is welcome are lines hidden at first; nothing is fetched, and nothing runs.
+    assert re.findall(r"(@media [^{]*)\{[^}]*opacity: 0", text) == [
+        "@media (prefers-reduced-motion: no-preference) "
+    ]
+    assert re.findall(r"opacity: 0", text) == ["opacity: 0"]
+    assert set(re.findall(r"https?://[^\s\"']+", text)) == {"http://www.w3.org/2000/svg"}
+    assert not list(picture.iter("{http://www.w3.org/2000/svg}script"))
+    assert len(text) < 40_000
