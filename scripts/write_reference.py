@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ddpdoctor.cli import main
+from ddpdoctor.cli.arguments.parsing import Parser, build_parser
 from ddpdoctor.cli.commands import COMMANDS, load_command
-from ddpdoctor.cli.parsing import Parser, build_parser
 from ddpdoctor.report import schema as schemas
 
 ROOT = Path(__file__).resolve().parent.parent
