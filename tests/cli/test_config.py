@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from ddpdoctor.cli.arguments import config
+from ddpdoctor.cli.arguments.parsing import build_parser
+from ddpdoctor.cli.commands import COMMANDS, load_command
 from ddpdoctor.errors import UsageError
 from tests.cli.conftest import Run, Stage
 
@@ -39,6 +42,19 @@ def test_settings_are_options_and_the_command_line_wins(run: Run, stage: Stage, 
     assert stage.requests[1].nproc == 5
     assert "bandwidth" not in stage.requests[1].stages
     assert "tcp" in stage.requests[1].stages
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_example_of_the_page_on_configuration_is_accepted(command: str, tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
+    (example,) = re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    write(tmp_path, example)
+    settings = config.load_config(command, build_parser(command, load_command(command)), tmp_path)
+    assert settings.keys() >= {
+        "check": {"nproc", "skip"},
+        "run": {"live", "rerun"},
+        "lint": {"baseline"},
+    }.get(command, set())
 
 
 def test_sub_table_wins_over_the_common_table(run: Run, stage: Stage, tmp_path: Path) -> None:
