@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "images" / "run.svg"
 DEMO = ROOT / "ddpdoctor" / "cli" / "demos" / "guarded-collective" / "train.py"
 COMMAND = ("run", "--nproc", "4", "train.py")
-COLUMNS, ROWS = 84, 60
+COLUMNS, ROWS = 70, 60
 TYPING_S, LONGEST_S, STEP_S = 1.2, 2.0, 0.06
 """How long the command line stands alone; the longest wait that is shown; between lines that came at once."""
 NOISE = re.compile(r"^(W\d{4} |torch\.distributed\.elastic)")
@@ -43,6 +43,7 @@ LAST = "affected"
 """The line of the verdict that is shown last: families of checks and paths follow."""
 TEXT = re.compile(r'<text [^>]*clip-path="url\(#[^)]*-line-(\d+)\)"[^>]*>.*?</text>', re.DOTALL)
 COLORS = list(MONOKAI.ansi_colors._colors)
+COLORS[1] = (255, 107, 129)  # red, with the contrast to the ground that WCAG AA asks for
 THEME = TerminalTheme((24, 26, 31), (222, 224, 228), COLORS[:8], COLORS[8:])
 
 FORMAT = """\
