@@ -72,7 +72,7 @@ def make_page(run: str, folder: Path) -> Path:
     else:
         place = folder / run
         place.mkdir()
-        command = [*doctor, "check", "--nproc", "4", "--html", "report.html"]
+        command = [*doctor, "check", "--nproc", "2", "--html", "report.html"]
     subprocess.run(command, cwd=place, check=False, capture_output=True)
     pages = [*(folder / run).glob("**/*.html")]
     if not pages:
