@@ -26,14 +26,20 @@ class DoctorError(Exception):
         self.context = context
         self.hint = hint
 
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
     def render(self) -> str:
         """Return the text for stderr: the message, then indented context and hint lines."""
-        lines = [f"ddpdoctor: {self.message}"]
+        return f"ddpdoctor: {self}"
+
+    def _lines(self) -> list[str]:
+        lines = [self.message]
         if self.context:
             lines.append(f"  {self.context}")
         if self.hint:
             lines.append(f"  try: {self.hint}")
-        return "\n".join(lines)
+        return lines
 
 
 class UsageError(DoctorError):

@@ -5,21 +5,13 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-import time
 from collections.abc import Sequence
-from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ddpdoctor.cli.arguments import options as common
-from ddpdoctor.cli.arguments.values import require_path
-from ddpdoctor.errors import EXIT_FINDINGS, DoctorError
+from ddpdoctor.errors import EXIT_FINDINGS
 
 if TYPE_CHECKING:
-    from ddpdoctor.aftermath import Sources
-    from ddpdoctor.judge.runner import CheckRow
-    from ddpdoctor.judge.selection import Selection
-    from ddpdoctor.plugins import Plugins
     from ddpdoctor.report.model import Report
 
 EXAMPLES = (
@@ -32,7 +24,7 @@ EXAMPLES = (
     ("kubectl logs job/train | ddpdoctor analyze -", "from a pipe"),
 )
 REASONS_SHOWN = 5
-"""Reasons in a message about paths that could not be read; the report has all of them."""
+"""Sentences on what could not be read; the report has all of them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Read, judge, show."""
+    from ddpdoctor.api.analyzing import analyze_sources, sort_paths
     from ddpdoctor.cli.arguments.select import choose_selection
     from ddpdoctor.cli.output.display import Display, complain
     from ddpdoctor.cli.outputs import deliver, render_options
@@ -64,7 +57,8 @@ def run(options: argparse.Namespace) -> int:
     selection = choose_selection(options, {code: page.name for code, page in plugins.checks.pages.items()})
     outputs = common.pair_outputs(options, plugins.renderers.names)
     display = Display.of(sys.stdout, no_color=getattr(options, "no_color", False))
-    report = make_report(sources, options, plugins, selection)
+    piped = cast(io.BufferedIOBase, sys.stdin.buffer) if "-" in options.paths else None
+    report = analyze_sources(sources, plugins, selection, piped=piped, invocation=options.invocation)
     if common.verbosity(options) >= 0:
         for sentence in _lost(report, sources.skipped):
             complain(f"ddpdoctor: {sentence}")
@@ -88,68 +82,3 @@ def _lost(report: Report, skipped: Sequence[str]) -> list[str]:
     sentences = list(dict.fromkeys([*(sentence for each in said for sentence in each), *skipped]))
     more = len(sentences) - REASONS_SHOWN
     return sentences if more <= 0 else [*sentences[:REASONS_SHOWN], f"and {more} more, see --json"]
-
-
-def sort_paths(paths: Sequence[str]) -> Sources:
-    """Sort what was given into what can be read and what cannot.
-
-    Raises:
-        UsageError: a path does not exist.
-    """
-    from ddpdoctor.aftermath import Sources
-
-    sources = Sources()
-    for name in paths:
-        if name == "-":
-            continue
-        require_path(name, hint="torchrun … train.py 2>&1 | tee train.log")
-        sources.add(Path(name), named=True)
-    return sources
-
-
-def make_report(
-    sources: Sources, options: argparse.Namespace, plugins: Plugins, selection: Selection
-) -> Report:
-    """Gather the evidence and judge it.
-
-    Raises:
-        DoctorError: nothing of what was given could be read.
-    """
-    from ddpdoctor.aftermath.gathering import gather
-    from ddpdoctor.gather.scrub import scrub_argv
-    from ddpdoctor.report.build import build_report
-    from ddpdoctor.report.model import Job
-
-    started, began = datetime.now(timezone.utc), time.monotonic()
-    piped = cast(io.BufferedIOBase, sys.stdin.buffer) if "-" in options.paths else None
-    evidence = gather(sources, stdin=piped)
-    if evidence is None:
-        shown = sources.skipped[:REASONS_SHOWN]
-        raise DoctorError(
-            "none of the given files could be read",
-            context="; ".join(shown) or None,
-            hint="ddpdoctor analyze LOG, where LOG is the saved output of torchrun",
-        )
-    end = evidence.job[0] if evidence.job else None
-    return build_report(
-        evidence,
-        registry=plugins.checks,
-        started_at=started,
-        duration_s=time.monotonic() - began,
-        invocation=scrub_argv(options.invocation),
-        selection=selection,
-        extra_rows=[*(problem.to_row() for problem in plugins.problems), *_rows_of_cut(sources)],
-        job=Job(end.exit_code, end.signal) if end is not None else None,
-    )
-
-
-def _rows_of_cut(sources: Sources) -> list[CheckRow]:
-    """Return a row that keeps a verdict from being good where a log was not read to its end."""
-    from ddpdoctor.judge.runner import CheckRow
-
-    reason = "; ".join(sources.cut[:REASONS_SHOWN])
-    return (
-        [CheckRow("analyze.read-in-full", (), "crash", "unknown", reason, 0.0, "ddpdoctor")]
-        if sources.cut
-        else []
-    )

@@ -7,10 +7,10 @@ import contextlib
 import dataclasses
 import socket
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ddpdoctor.api.checking import judge, launch
 from ddpdoctor.cli.arguments import options as common
 from ddpdoctor.cli.arguments.parsing import add_option
 from ddpdoctor.cli.arguments.values import (
@@ -29,10 +29,7 @@ from ddpdoctor.cli.arguments.values import (
 from ddpdoctor.errors import EXIT_FAILED, EXIT_FINDINGS, EXIT_INTERRUPTED, EXIT_OK, OutputError
 
 if TYPE_CHECKING:
-    from ddpdoctor.evidence.gatherers import GathererRegistry
-    from ddpdoctor.judge.selection import Selection
-    from ddpdoctor.launch.request import CheckOutcome, CheckRequest, Progress
-    from ddpdoctor.plugins import Plugins
+    from ddpdoctor.launch.request import CheckOutcome, CheckRequest
     from ddpdoctor.report.model import Report
     from ddpdoctor.report.registry import RendererRegistry
 
@@ -191,36 +188,6 @@ def run(options: argparse.Namespace) -> int:
         )
     kept = keep_own(folder, outcome, own, plugins.renderers)
     return delivered or kept or exit_code(report, getattr(options, "fail_on", "error"))
-
-
-def launch(request: CheckRequest, progress: Progress, gatherers: GathererRegistry) -> CheckOutcome:
-    """Run the tiny world; a function of its own so that torch is imported no sooner."""
-    from ddpdoctor.launch.check import run_check
-
-    return run_check(request, progress, gatherers)
-
-
-def judge(outcome: CheckOutcome, plugins: Plugins, selection: Selection, invocation: Sequence[str]) -> Report:
-    """Judge everything; plugins that failed get a row."""
-    from ddpdoctor.gather.scrub import scrub_argv
-    from ddpdoctor.plugins import GATHERERS, PluginProblem
-    from ddpdoctor.report.build import build_report
-
-    problems = [
-        *plugins.problems,
-        *(PluginProblem(f.source, GATHERERS, f"{f.name}: {f.text}") for f in outcome.gatherer_failures),
-    ]
-    return build_report(
-        outcome.evidence,
-        registry=plugins.checks,
-        started_at=outcome.started_at,
-        duration_s=outcome.duration_s,
-        timings=outcome.timings,
-        interrupted=outcome.interrupted,
-        invocation=scrub_argv(invocation),
-        selection=selection,
-        extra_rows=[problem.to_row() for problem in problems],
-    )
 
 
 def run_folder(request: CheckRequest, outcome: CheckOutcome) -> Path | None:

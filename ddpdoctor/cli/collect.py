@@ -8,9 +8,9 @@ import socket
 import time
 from pathlib import Path
 
+from ddpdoctor.api.paths import require_path
 from ddpdoctor.cli.arguments import options as common
 from ddpdoctor.cli.arguments.parsing import add_option
-from ddpdoctor.cli.arguments.values import require_path
 from ddpdoctor.errors import EXIT_OK, DoctorError, UsageError
 
 EXAMPLES = (

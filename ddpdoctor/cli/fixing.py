@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from ddpdoctor.errors import UsageError
 
 if TYPE_CHECKING:
+    from ddpdoctor.api.linting import Correction
     from ddpdoctor.report.model import Report
-    from ddpdoctor.source.fixes import Wanted
 
 
 def add_fixing_options(parser: argparse.ArgumentParser) -> None:
@@ -48,48 +48,12 @@ def check_fixing(options: argparse.Namespace) -> None:
         raise UsageError("--fix and --write-baseline cannot be combined", hint="run --fix first")
 
 
-def count_correctable(report: Report) -> int:
-    """Return how many of the findings that count --fix may correct."""
-    return sum(len(wanted) for wanted in find_wanted(report).values())
-
-
-def find_wanted(report: Report) -> dict[str, list[Wanted]]:
-    """Return what can be corrected, by file."""
-    from ddpdoctor.source.fixes import Wanted, is_correctable
-
-    found: dict[str, list[Wanted]] = {}
-    for each in report.findings:
-        rule = each.details.get("rule")
-        if (
-            each.state != "active"
-            or not isinstance(rule, str)
-            or not is_correctable(rule, each.details)
-            or not each.where
-        ):
-            continue
-        place = each.where[0]
-        if place.cell is None and place.column is not None and not place.file.startswith("<"):
-            wanted = Wanted(rule, place.line, place.column, place.source or "", each.details)
-            found.setdefault(place.file, []).append(wanted)
-    return found
-
-
-def make_corrections(report: Report) -> Iterator[tuple[str, bytes, bytes]]:
-    """Yield each file that can be corrected, what it holds and what it would hold; say which cannot be."""
+def make_corrections(report: Report) -> Iterator[Correction]:
+    """Yield what the corrections make of each file; print which cannot be corrected."""
+    from ddpdoctor.api import linting
     from ddpdoctor.cli.output.display import complain
-    from ddpdoctor.source.fixes import Refused, correct
 
-    for name, wanted in sorted(find_wanted(report).items()):
-        try:
-            data = Path(name).read_bytes()
-            corrected, reasons = correct(data, name, wanted)
-        except (Refused, OSError) as why:
-            complain(f"ddpdoctor: {name} was not corrected: {getattr(why, 'strerror', None) or why}")
-            continue
-        for reason in reasons:
-            complain(f"ddpdoctor: {name} was not corrected in {reason}")
-        if corrected != data:
-            yield name, data, corrected
+    return linting.make_corrections(report, lambda words: complain(f"ddpdoctor: {words}"))
 
 
 def write_corrections(report: Report) -> int:
@@ -101,8 +65,8 @@ def write_corrections(report: Report) -> int:
     from ddpdoctor.cli.outputs import write_bytes
 
     written = 0
-    for name, _, corrected in make_corrections(report):
-        write_bytes(Path(name), corrected)
+    for each in make_corrections(report):
+        write_bytes(Path(each.file), each.after)
         written += 1
     return written
 
@@ -110,8 +74,10 @@ def write_corrections(report: Report) -> int:
 def format_diff(report: Report) -> str:
     """Return all corrections as a patch for ``patch -p1`` or ``git apply``; empty where there is none."""
     parts = []
-    for name, before, after in make_corrections(report):
-        old, new = (io.StringIO(data.decode("utf-8"), newline="\n").readlines() for data in (before, after))
-        for line in difflib.unified_diff(old, new, f"a/{name}", f"b/{name}"):
+    for each in make_corrections(report):
+        old, new = (
+            io.StringIO(data.decode("utf-8"), newline="\n").readlines() for data in (each.before, each.after)
+        )
+        for line in difflib.unified_diff(old, new, f"a/{each.file}", f"b/{each.file}"):
             parts.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
     return "".join(parts)

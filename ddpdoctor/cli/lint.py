@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ddpdoctor.cli.arguments import options as common
-from ddpdoctor.cli.arguments.values import require_path
-from ddpdoctor.cli.fixing import (
-    add_fixing_options,
-    check_fixing,
-    count_correctable,
-    format_diff,
-    write_corrections,
-)
-from ddpdoctor.cli.hiding import add_hiding_options, make_excluder, make_suppressor, save_baseline
-from ddpdoctor.errors import EXIT_OK, DoctorError
+from ddpdoctor.cli.fixing import add_fixing_options, check_fixing, format_diff, write_corrections
+from ddpdoctor.cli.hiding import add_hiding_options, save_baseline
+from ddpdoctor.errors import EXIT_OK
 
 if TYPE_CHECKING:
-    from ddpdoctor.evidence import Evidence
-    from ddpdoctor.judge.rules import LintRule
+    from ddpdoctor.api.linting import LintRequest
     from ddpdoctor.judge.selection import Selection
     from ddpdoctor.plugins import Plugins
     from ddpdoctor.report.model import Report
@@ -67,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Read, judge, correct where that was asked for, show."""
+    from ddpdoctor.api.linting import check_paths, lint_sources
     from ddpdoctor.cli.arguments.select import choose_selection
     from ddpdoctor.cli.check import exit_code
     from ddpdoctor.cli.output.display import Display, complain, print_text
@@ -80,12 +69,13 @@ def run(options: argparse.Namespace) -> int:
     selection = choose_selection(options, {c: page.name for c, page in plugins.checks.pages.items()})
     outputs = common.pair_outputs(options, plugins.renderers.names)
     display = Display.of(sys.stdout, no_color=getattr(options, "no_color", False))
-    report = examine(options, plugins, selection)
+    request = read_request(options)
+    report = lint_sources(request, plugins, selection)
     if report is None:
         complain("ddpdoctor: nothing was read: all given files are excluded")
         return EXIT_OK
     if getattr(options, "fix", False):
-        report = _fix(report, options, plugins, selection)
+        report = _fix(report, request, plugins, selection)
     _tell_unread(report)
     report = _keep_questions(report, options)
     level = getattr(options, "fail_on", "error")
@@ -103,37 +93,30 @@ def run(options: argparse.Namespace) -> int:
     return failed or exit_code(report, level)
 
 
-def examine(options: argparse.Namespace, plugins: Plugins, selection: Selection) -> Report | None:
-    """Read and judge all that was given; None where all of it is excluded."""
-    from ddpdoctor.gather.scrub import scrub_argv
-    from ddpdoctor.report.build import build_report
+def read_request(options: argparse.Namespace) -> LintRequest:
+    """Return what the options ask for; a script on stdin is read."""
+    from ddpdoctor.api.linting import LintRequest
 
-    started, began = datetime.now(timezone.utc), time.monotonic()
-    evidence = gather(options.paths, plugins.checks.lint_rules, make_excluder(options))
-    if not evidence.sources:
-        return None
-    names = {code: page.name for code, page in plugins.checks.pages.items()}
-    return build_report(
-        evidence,
-        registry=plugins.checks,
-        started_at=started,
-        duration_s=time.monotonic() - began,
-        invocation=scrub_argv(options.invocation),
-        selection=selection,
-        extra_rows=[problem.to_row() for problem in plugins.problems],
-        suppressor=make_suppressor(options, evidence.sources, names),
+    return LintRequest(
+        paths=tuple(options.paths),
+        text=sys.stdin.buffer.read() if "-" in options.paths else b"",
+        exclude=tuple(getattr(options, "exclude", ())),
+        per_file_ignores=tuple(getattr(options, "per_file_ignores", ())),
+        baseline=None if getattr(options, "write_baseline", None) else getattr(options, "baseline", None),
+        invocation=tuple(options.invocation),
     )
 
 
-def _fix(report: Report, options: argparse.Namespace, plugins: Plugins, selection: Selection) -> Report:
+def _fix(report: Report, request: LintRequest, plugins: Plugins, selection: Selection) -> Report:
     """Write the corrections; return what is left, read again."""
+    from ddpdoctor.api.linting import count_correctable, lint_sources
     from ddpdoctor.cli.output.display import complain
     from ddpdoctor.report.words import count
 
     before, written = count_correctable(report), write_corrections(report)
     if not written:
         return report
-    again = examine(options, plugins, selection) or report
+    again = lint_sources(request, plugins, selection) or report
     done = before - count_correctable(again)
     complain(f"ddpdoctor: {count(done, 'finding')} corrected in {count(written, 'file')}")
     return again
@@ -141,20 +124,21 @@ def _fix(report: Report, options: argparse.Namespace, plugins: Plugins, selectio
 
 def _keep_questions(report: Report, options: argparse.Namespace) -> Report:
     """Return the report without its questions, unless they were asked for; say how many there are beside findings."""
+    from ddpdoctor.api.linting import drop_questions
     from ddpdoctor.cli.output.display import complain
     from ddpdoctor.judge.finding import QUESTION
     from ddpdoctor.report.words import count
 
-    kept = [each for each in report.findings if each.role != QUESTION]
-    number = sum(each.role == QUESTION and each.state == "active" for each in report.findings)
-    if getattr(options, "questions", False) or len(kept) == len(report.findings):
+    if getattr(options, "questions", False):
         return report
+    number = sum(each.role == QUESTION and each.state == "active" for each in report.findings)
     if number and report.verdict.status != "healthy" and common.verbosity(options) >= 0:
         complain(f"ddpdoctor: {count(number, 'question')} not shown, see --questions")
-    return replace(report, findings=tuple(kept))
+    return drop_questions(report)
 
 
 def _offer_fixes(report: Report, options: argparse.Namespace) -> None:
+    from ddpdoctor.api.linting import count_correctable
     from ddpdoctor.cli.output.display import complain
 
     number = count_correctable(report)
@@ -172,58 +156,3 @@ def _tell_unread(report: Report) -> None:
         complain(f"ddpdoctor: {words}")
     if len(unread) > REASONS_SHOWN:
         complain(f"ddpdoctor: and {len(unread) - REASONS_SHOWN} more files that were not read, see --json")
-
-
-def check_paths(paths: Sequence[str]) -> None:
-    """Return only where all that was given exists.
-
-    Raises:
-        UsageError: a path does not exist.
-    """
-    for name in paths:
-        if name != "-":
-            require_path(name, hint="ddpdoctor lint train.py")
-
-
-def gather(paths: Sequence[str], rules: Sequence[LintRule], excluded: Callable[[str], bool]) -> Evidence:
-    """Read everything that is not excluded.
-
-    Args:
-        paths: what was given.
-        rules: what to look for.
-        excluded: whether a path is not to be read.
-
-    Raises:
-        DoctorError: nothing of what was given could be read.
-    """
-    from ddpdoctor.cli.outputs import make_cleaner
-    from ddpdoctor.evidence import Absent, Evidence, Launch
-    from ddpdoctor.evidence.bundle import KINDS
-    from ddpdoctor.source.gather import read_sources
-
-    met = False
-
-    def ask(name: str) -> bool:
-        nonlocal met
-        left_out = excluded(name)
-        met = met or left_out
-        return left_out
-
-    stdin = sys.stdin.buffer.read() if "-" in paths else b""
-    # Here and not only in what is shown: a baseline's fingerprints are made of lines of source.
-    files = make_cleaner().clean(read_sources(paths, rules, stdin=stdin, excluded=ask))
-    if not files and met:
-        return Evidence(launch=Launch("lint", nproc=0, world_size=0, backend="none"))
-    if all(each.problem for each in files):
-        reasons = [f"{each.name}: {each.problem}" for each in files[:REASONS_SHOWN]]
-        raise DoctorError(
-            "none of the given files could be read",
-            context="; ".join(reasons) or "no Python file was found",
-            hint="ddpdoctor lint train.py",
-        )
-    why = Absent("only source was read", applicable=False)
-    return Evidence(
-        launch=Launch("lint", nproc=0, world_size=0, backend="none"),
-        sources=files,
-        absent={kind: why for kind in KINDS if kind != "sources"},
-    )

@@ -6,64 +6,37 @@ import argparse
 import errno
 import os
 import tempfile
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ddpdoctor.api.rendering import clean_report, make_options
+from ddpdoctor.api.rendering import render_report as render
 from ddpdoctor.cli.arguments.options import STDOUT, Output
-from ddpdoctor.cli.output.display import Display, complain, print_text, reserved_stdout
+from ddpdoctor.cli.output.display import Display, complain, print_text
 from ddpdoctor.errors import EXIT_FAILED, EXIT_OK, OutputError
 from ddpdoctor.judge.catalogue import CodePage
-from ddpdoctor.judge.registry import OURS
 from ddpdoctor.report.model import Report
 from ddpdoctor.report.registry import RendererRegistry, RenderOptions
 
-if TYPE_CHECKING:
-    from ddpdoctor.report.cleaning import Cleaner
-
-RENDER_LIMIT_S = 60.0
-"""The page of 16,384 ranks takes a few seconds; a renderer of anyone that takes a minute hangs."""
+__all__ = [
+    "clean_report",
+    "deliver",
+    "render",
+    "render_options",
+    "require_writable",
+    "write_bytes",
+    "write_file",
+]
 
 
 def render_options(
     display: Display, *, verbosity: int = 0, pages: dict[str, CodePage] | None = None
 ) -> RenderOptions:
     """Return what renderers are told about the display, and about where they run."""
-    from ddpdoctor.gather.excerpts import SourceReader
-    from ddpdoctor.gather.scrub import scrub
-
-    directory = _find_directory()
-    return RenderOptions(
-        color=display.color,
-        ascii=display.ascii,
-        width=display.width,
-        verbosity=verbosity,
-        pages=pages,
-        directory=directory,
-        root=_find_root(directory),
-        scrub=scrub,
-        read_source=None if directory is None else SourceReader(directory),
+    return make_options(
+        color=display.color, ascii=display.ascii, width=display.width, verbosity=verbosity, pages=pages
     )
-
-
-def _find_directory() -> str | None:
-    try:
-        return os.getcwd()
-    except OSError:  # it has been removed
-        return None
-
-
-def _find_root(directory: str | None) -> str | None:
-    """Return where GitHub or GitLab has checked out the repository, if this is in it."""
-    for name in ("GITHUB_WORKSPACE", "CI_PROJECT_DIR"):
-        root = os.environ.get(name, "")
-        if directory is not None and os.path.isabs(root):
-            top = os.path.realpath(root)
-            if directory == top or directory.startswith(top.rstrip("/") + "/"):
-                return top
-    return None
 
 
 def deliver(
@@ -116,62 +89,6 @@ def _render_or_text(
 def _for_file(options: RenderOptions) -> RenderOptions:
     """A file is UTF-8 and has no colours."""
     return replace(options, color=False, ascii=False)
-
-
-def render(report: Report, name: str, renderers: RendererRegistry, options: RenderOptions) -> str:
-    """Return the report in one format without secrets, in a thread, with a limit where the renderer is a third party's.
-
-    Raises:
-        OutputError: the renderer raised, hung, or returned something other than text.
-    """
-    renderer = renderers.find(name)
-    if renderer is None:
-        raise OutputError(f"there is no format {name!r}")
-    report = clean_report(report)
-    source = renderers.source_of(name)
-    outcome: list[str] = []
-    failure: list[BaseException] = []
-
-    def call() -> None:
-        try:
-            text = renderer.render(report, options)
-            if not isinstance(text, str):
-                raise TypeError(f"returned {type(text).__name__} instead of text")
-            outcome.append(text)
-        except BaseException as problem:
-            failure.append(problem)
-
-    thread = threading.Thread(target=call, name=f"rendering {name}", daemon=True)
-    with reserved_stdout():
-        thread.start()
-        thread.join(None if source == OURS else RENDER_LIMIT_S)
-    if failure:
-        what = f"{type(failure[0]).__name__}: {failure[0]}"
-        raise OutputError(f"format {name} (from {source}) failed: {what}") from failure[0]
-    if not outcome:
-        raise OutputError(f"format {name} (from {source}) did not finish within {RENDER_LIMIT_S:g} s")
-    return outcome[0]
-
-
-_cleaned: list[tuple[Report, Report]] = []
-"""The report that was cleaned last and what came of it: one is rendered in several formats."""
-
-
-def clean_report(report: Report) -> Report:
-    """Return the report without secrets."""
-    for known, cleaned in _cleaned:
-        if report is known or report is cleaned:
-            return cleaned
-    _cleaned[:] = [(report, make_cleaner().clean(report))]
-    return _cleaned[0][1]
-
-
-def make_cleaner() -> Cleaner:
-    """Return what takes secrets out of anything that is shown or kept."""
-    from ddpdoctor.gather.scrub import scrub, scrub_source
-    from ddpdoctor.report.cleaning import Cleaner
-
-    return Cleaner(scrub, scrub_source)
 
 
 def write_file(path: Path, text: str) -> None:

@@ -56,3 +56,12 @@ def compile_paths(words: Iterable[str], roots: Iterable[Path]) -> Callable[[str]
         return any(pattern.fullmatch(each) for each in inside for pattern in patterns)
 
     return matches
+
+
+def find_pyproject(start: Path) -> Path | None:
+    """Return the nearest pyproject.toml in ``start`` or above, or None."""
+    for folder in (start, *start.parents):
+        path = folder / "pyproject.toml"
+        if os.path.isfile(path):
+            return path
+    return None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import os
 from pathlib import Path
 from typing import Any
 
 from ddpdoctor.cli.arguments.parsing import Parser, build_parser
 from ddpdoctor.cli.commands import COMMANDS, load_command
 from ddpdoctor.errors import UsageError
+from ddpdoctor.source.patterns import find_pyproject
 from ddpdoctor.text.suggest import closest
 
 TABLE = "tool.ddpdoctor"
@@ -52,15 +52,6 @@ def load_config(command: str, parser: Parser, start: Path | None = None) -> dict
         return vars(parser.parse_settings(tokens))
     except UsageError as problem:
         raise UsageError(f"{path} [{TABLE}]: {problem.message}", hint=problem.hint) from problem
-
-
-def find_pyproject(start: Path) -> Path | None:
-    """Return the nearest pyproject.toml in ``start`` or above, or None."""
-    for folder in (start, *start.parents):
-        path = folder / "pyproject.toml"
-        if os.path.isfile(path):
-            return path
-    return None
 
 
 def read_table(path: Path) -> dict[str, Any]:

@@ -1,32 +1,15 @@
-"""From parsed options to a `CheckRequest`, and the contradictions between options."""
+"""From parsed options to a `CheckRequest`."""
 
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import os
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from ddpdoctor.cli.arguments.parsing import BadValue
-from ddpdoctor.cli.arguments.values import parse_port
-from ddpdoctor.errors import UsageError
-from ddpdoctor.evidence.stages import STAGES, STRATEGIES
+from ddpdoctor.api.requests import choose_stages, require_valid
+from ddpdoctor.evidence.stages import STRATEGIES
 from ddpdoctor.launch.request import CheckRequest
-
-LAUNCHER_VARIABLES = (
-    "MASTER_ADDR",
-    "PET_MASTER_ADDR",
-    "PET_RDZV_ENDPOINT",
-    "SLURM_JOB_ID",
-    "OMPI_COMM_WORLD_SIZE",
-)
-"""Any of these says where or how several nodes meet, so the command line need not."""
-NODE_RANK_VARIABLES = ("PET_NODE_RANK", "GROUP_RANK", "NODE_RANK", "SLURM_NODEID", "OMPI_COMM_WORLD_RANK")
-"""Any of these says which node this is."""
-HOST_PATTERN = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,253})$")
-"""RFC 1123 host names, and the underscore that container platforms put into theirs."""
 
 
 def read_request(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> CheckRequest:
@@ -39,7 +22,8 @@ def read_request(options: argparse.Namespace, environ: Mapping[str, str] = os.en
     Raises:
         UsageError: the options contradict each other, or one has an impossible value.
     """
-    stages = _choose_stages(vars(options))
+    given_words = [getattr(options, name, ()) for name in ("only", "skip", "strategy")]
+    stages = choose_stages(*given_words)
     given = _set_aside(vars(options), stages)
     request = CheckRequest(
         **{key: given[key] for key in _PLAIN if key in given},
@@ -49,16 +33,14 @@ def read_request(options: argparse.Namespace, environ: Mapping[str, str] = os.en
         iterations=given.get("iters"),
         limits=dict(given.get("stage_timeout", ())),
     )
-    _check_names(request)
-    _check_world(request, environ)
-    _check_stages(request)
+    require_valid(request, environ)
     return request
 
 
 def _set_aside(given: Mapping[str, Any], stages: tuple[str, ...]) -> dict[str, Any]:
     """Return the options without configured ones of stages that the command line has left out.
 
-    On the command line, or all in one file, such options contradict each other, and `_check_stages` says so.
+    On the command line, or all in one file, such options contradict each other, and `require_valid` says so.
     """
     kept, configured = dict(given), given.get("configured", frozenset())
     if not {"only", "skip"} & given.keys() - configured:
@@ -95,151 +77,3 @@ _PLAIN = (
     "timeout",
     "run_dir",
 )
-
-
-def _choose_stages(given: dict[str, Any]) -> tuple[str, ...]:
-    if "only" in given and "skip" in given:
-        raise UsageError(
-            ("use only one of --only and --skip"),
-            hint="--only selects the stages to run, --skip the stages to omit",
-        )
-    chosen = given.get("only") or [each for each in STAGES if each != "strategies" or "strategy" in given]
-    stages = tuple(stage for stage in STAGES if stage in chosen and stage not in given.get("skip", ()))
-    if not stages:
-        raise UsageError("--skip leaves no stage to run")
-    return stages
-
-
-def _check_names(request: CheckRequest) -> None:
-    for option, value in (("--master-addr", request.master_addr), ("--local-addr", request.local_addr)):
-        if value is not None:
-            _check_host(option, value)
-    if request.rdzv_endpoint is not None:
-        split_endpoint(request.rdzv_endpoint)
-    if request.rdzv_id is not None and not re.fullmatch(r"[\w.:@+-]{1,128}", request.rdzv_id):
-        raise UsageError(f"--rdzv-id: {request.rdzv_id!r} is not a plain word of at most 128 characters")
-    if request.run_dir is not None and not request.run_dir:
-        raise UsageError("--run-dir: the directory has an empty name")
-    if request.model is not None:
-        _check_model(request.model)
-
-
-def _check_model(text: str) -> None:
-    module, _, factory = text.rpartition(":")
-    named = module.endswith(".py") or all(part.isidentifier() for part in module.split("."))
-    if module and named and factory.isidentifier():
-        return
-    guess = (module or factory).removesuffix(".py").strip("./").replace("/", ".") or "pkg.mod"
-    raise UsageError(
-        f"--model: {text!r} is neither package.module:factory nor path/to/file.py:factory",
-        context="the factory is a function that returns the module and a tuple of example inputs",
-        hint=f"--model {guess}:{factory if module and factory.isidentifier() else 'factory'}",
-    )
-
-
-def _check_host(option: str, host: str) -> None:
-    try:
-        ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        if HOST_PATTERN.match(host) is None:
-            raise UsageError(f"{option}: {host!r} is not a host name or address") from None
-
-
-def split_endpoint(endpoint: str) -> tuple[str, int | None]:
-    """Return host and port of ``host``, ``host:port``, ``[v6]:port`` or a bare IPv6 address.
-
-    Raises:
-        UsageError: it has none of these forms.
-    """
-    option = "--rdzv-endpoint"
-    bracketed = re.fullmatch(r"(\[[^\]]*\])(?::(.*))?", endpoint)
-    if bracketed:
-        host, port = bracketed.groups()
-    elif endpoint.count(":") > 1:
-        host, port = endpoint, None
-    else:
-        host, colon, rest = endpoint.partition(":")
-        port = rest if colon else None
-    if not host:
-        raise UsageError(f"{option}: {endpoint!r} does not name a host", hint=f"{option} HOST:29500")
-    _check_host(option, host)
-    if port is None:
-        return host.strip("[]"), None
-    try:
-        return host.strip("[]"), parse_port(port)
-    except BadValue as problem:
-        raise UsageError(f"{option}: {problem}", hint=f"{option} {host}:29500") from None
-
-
-def _check_world(request: CheckRequest, environ: Mapping[str, str]) -> None:
-    nodes = request.nnodes or 1
-    if request.node_rank is not None and request.node_rank >= nodes:
-        raise UsageError(
-            f"--node-rank {request.node_rank} is out of range for {nodes} node{'s' if nodes > 1 else ''}",
-            context="node ranks count from 0",
-            hint=f"--nnodes {request.node_rank + 1}" if nodes == 1 else f"--node-rank {nodes - 1}",
-        )
-    _check_meeting_point(request)
-    if nodes == 1 or any(name in environ for name in LAUNCHER_VARIABLES):
-        return
-    if request.master_addr is None and request.rdzv_endpoint is None:
-        raise UsageError(
-            f"{nodes} nodes need a rendezvous endpoint", hint="--rdzv-backend c10d --rdzv-endpoint HOST:29500"
-        )
-    static = request.rdzv_backend == "static" or (
-        request.rdzv_backend is None and request.master_addr is not None
-    )
-    if static and request.node_rank is None and not any(name in environ for name in NODE_RANK_VARIABLES):
-        raise UsageError(
-            "a static rendezvous needs the node rank",
-            hint="--node-rank 0 on the master, 1 on the next …, or --rdzv-backend c10d",
-        )
-
-
-def _check_meeting_point(request: CheckRequest) -> None:
-    if request.rdzv_endpoint is None:
-        if request.rdzv_backend == "c10d" and (request.nnodes or 1) > 1 and request.master_addr is not None:
-            raise UsageError(
-                "--rdzv-backend c10d uses --rdzv-endpoint, not --master-addr",
-                hint=f"--rdzv-endpoint {request.master_addr}:{request.master_port or 29500}",
-            )
-        return
-    host, port = split_endpoint(request.rdzv_endpoint)
-    for option, value, other in (
-        ("--master-addr", request.master_addr, host),
-        ("--master-port", request.master_port, port),
-    ):
-        if value is not None and other is not None and value != other:
-            raise UsageError(
-                f"{option} {value} contradicts --rdzv-endpoint {request.rdzv_endpoint}",
-                hint=f"omit {option}",
-            )
-
-
-def _check_stages(request: CheckRequest) -> None:
-    sweep = request.full or request.collectives or request.sizes or request.iterations
-    if sweep and "bandwidth" not in request.stages:
-        raise UsageError(
-            "options of the bandwidth sweep were given, but the stage bandwidth is not selected",
-            hint=_select("bandwidth", request),
-        )
-    if request.model is not None and "ddp" not in request.stages:
-        raise UsageError(
-            "--model was given, but the stage ddp, which uses it, is not selected",
-            hint=_select("ddp", request),
-        )
-    if request.strategies and "strategies" not in request.stages:
-        raise UsageError(
-            "--strategy was given, but the stage strategies, which tries it, is not selected",
-            hint=_select("strategies", request),
-        )
-    for stage in request.limits:
-        if stage not in request.stages:
-            raise UsageError(
-                f"--stage-timeout {stage}=… was given, but that stage is not selected",
-                hint=_select(stage, request),
-            )
-
-
-def _select(stage: str, request: CheckRequest) -> str:
-    return f"--only {','.join((*request.stages, stage))}"

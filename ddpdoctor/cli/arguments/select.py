@@ -1,13 +1,12 @@
-"""From the words of --select and --ignore to codes."""
+"""From the options --select and --ignore to codes."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ddpdoctor.errors import UsageError
-from ddpdoctor.text.suggest import closest
+from ddpdoctor.api.choosing import choose_words
 
 if TYPE_CHECKING:
     from ddpdoctor.judge.selection import Selection
@@ -23,9 +22,9 @@ def choose_selection(options: argparse.Namespace, names: Mapping[str, str]) -> S
     Raises:
         UsageError: a word names nothing that a check of this installation can find.
     """
-    from ddpdoctor.judge.selection import Selection
+    from ddpdoctor.api.choosing import make_selection
 
-    return Selection(*choose_codes(options, names))
+    return make_selection(getattr(options, "select", None), getattr(options, "ignore", ()), names)
 
 
 def choose_codes(
@@ -41,34 +40,3 @@ def choose_codes(
         None if select is None else choose_words("--select", select, names),
         choose_words("--ignore", getattr(options, "ignore", ()), names),
     )
-
-
-def choose_words(option: str, words: Sequence[str], names: Mapping[str, str]) -> frozenset[str]:
-    """Return the codes that the words of one option mean.
-
-    Raises:
-        UsageError: a word names nothing that a check of this installation can find.
-    """
-    chosen: frozenset[str] = frozenset()
-    for word in words:
-        found = match_codes(word, names)
-        if not found:
-            near = closest(word, [*names, *names.values()])
-            raise UsageError(
-                f"{option}: no installed check has the code, prefix or name {word!r}",
-                hint=f"{option} {near}" if near else "ddpdoctor list",
-            )
-        chosen |= found
-    return chosen
-
-
-def match_codes(word: str, names: Mapping[str, str]) -> frozenset[str]:
-    """Return the codes that ``word`` means: a code, a prefix of codes, or a name; empty when none.
-
-    Args:
-        word: as typed, in any case.
-        names: code -> name of everything that can be chosen.
-    """
-    wanted = word.lower()
-    exact = frozenset(c for c, name in names.items() if wanted in (c.lower(), name.lower()))
-    return exact or frozenset(code for code in names if code.lower().startswith(wanted))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from ddpdoctor.cli.arguments.options import parse_count, parse_seconds, split_words
 from ddpdoctor.cli.arguments.parsing import BadValue
-from ddpdoctor.errors import UsageError
 from ddpdoctor.text.suggest import closest
 
 SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -195,24 +193,6 @@ def _one(word: str, typed: str, kind: str, known: Sequence[str], option: str) ->
     raise BadValue(f"there is no {kind} {typed!r}; choose from {', '.join(known)}", hint=hint)
 
 
-def require_path(name: str, *, hint: str) -> None:
-    """Return only where a file or directory exists.
-
-    Args:
-        name: of it, as typed.
-        hint: what to type instead.
-
-    Raises:
-        UsageError: it does not exist, or may not be looked at.
-    """
-    try:
-        os.stat(name)
-    except (FileNotFoundError, NotADirectoryError) as problem:
-        raise UsageError(f"there is no file or directory {name}", hint=hint) from problem
-    except (OSError, ValueError) as problem:
-        raise UsageError(f"{name!r} cannot be read: {problem}") from problem
-
-
 __all__ = [
     "parse_backend",
     "parse_count",
@@ -226,5 +206,4 @@ __all__ = [
     "parse_stage_limit",
     "parse_stages",
     "parse_strategies",
-    "require_path",
 ]

@@ -1,0 +1,1 @@
+"""Diagnosing from Python: what the commands call, and what ``import ddpdoctor`` offers (docs/api.md)."""
