@@ -116,10 +116,17 @@ def test_licence_is_in_the_wheel(wheel: zipfile.ZipFile, metadata: Message) -> N
     assert "Apache License" in read_from_dist_info(wheel, "licenses/LICENSE")
 
 
-def test_runtime_needs_five_distributions_and_no_upper_bound(metadata: Message) -> None:
+def test_runtime_needs_four_distributions_and_no_upper_bound(metadata: Message) -> None:
     needed = [need for need in metadata.get_all("Requires-Dist", []) if "extra ==" not in need]
-    assert {need.split(">")[0].strip() for need in needed} == {"jinja2", "psutil", "py-spy", "rich", "torch"}
+    assert {need.split(">")[0].strip() for need in needed} == {"jinja2", "psutil", "py-spy", "rich"}
     assert not [need for need in needed if any(mark in need for mark in ("<", "==", "~=", ","))]
+
+
+def test_torch_is_an_extra_that_any_torch_fulfils(metadata: Message) -> None:
+    needed = [need for need in metadata.get_all("Requires-Dist", []) if need.startswith("torch")]
+    assert {need.partition(";")[0].strip() for need in needed} == {"torch"}
+    assert "extra=='torch'" in {need.partition(";")[2].replace(" ", "") for need in needed}
+    assert all("extra" in need for need in needed)
 
 
 def test_checks_come_in_by_their_entry_point(wheel: zipfile.ZipFile) -> None:

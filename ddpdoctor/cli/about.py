@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import shutil
@@ -37,6 +38,8 @@ def _find_version(name: str) -> str:
 
 def _describe_torch() -> list[tuple[str, str]]:
     """Import torch, which may fail in any way: a bug report is about that then."""
+    if importlib.util.find_spec("torch") is None:
+        return [("torch", "not installed")]
     try:
         import torch
         import torch.distributed as dist

@@ -104,6 +104,7 @@ def run(options: argparse.Namespace) -> int:
         DoctorError: the directory cannot be used.
     """
     from ddpdoctor.cli.output.display import Display, print_text
+    from ddpdoctor.launch.torchcheck import require_installed_torch
 
     paper = Display.of(sys.stdout, no_color=getattr(options, "no_color", False)).paper()
     if getattr(options, "fault", None) is None:
@@ -113,6 +114,7 @@ def run(options: argparse.Namespace) -> int:
     demo = _find(options.fault)
     if demo is INCIDENT:
         return _analyze_incident(options)
+    require_installed_torch()
     fixed = bool(getattr(options, "fixed", False))
     folder = _lay_out(demo, getattr(options, "directory", None))
     command = _make_command(demo, fixed=fixed, plain=bool(getattr(options, "no_color", False)))

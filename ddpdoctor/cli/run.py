@@ -131,6 +131,7 @@ def run(options: argparse.Namespace) -> int:
     from ddpdoctor.cli.outputs import require_writable
     from ddpdoctor.cli.running.together import find_others
     from ddpdoctor.evidence.rounds import number_rounds
+    from ddpdoctor.launch.torchcheck import require_installed_torch
     from ddpdoctor.watch.commandline import find_misplaced
     from ddpdoctor.watch.launch.clusters import ClusterWatch
     from ddpdoctor.watch.launch.desk import Desk
@@ -142,6 +143,8 @@ def run(options: argparse.Namespace) -> int:
 
     split: Split = options.split
     refuse_notebook(split)
+    if not split.is_command:  # which may have a Python of its own
+        require_installed_torch()
     check_options(options)
     check_live(options)
     preparation = Preparation(options)

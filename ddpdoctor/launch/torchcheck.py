@@ -14,11 +14,11 @@ OLDEST_TORCH = (2, 4)
 CPU)."""
 
 
-def require_torch() -> str | None:
-    """Return the version of the torch that this Python would import, if it can be known.
+def require_installed_torch() -> None:
+    """Return only where this Python would import some torch, whichever.
 
     Raises:
-        DoctorError: there is none, or it is older than `OLDEST_TORCH`.
+        DoctorError: there is none.
     """
     try:
         found = importlib.util.find_spec("torch") is not None
@@ -28,8 +28,20 @@ def require_torch() -> str | None:
         raise DoctorError(
             "torch is not installed for this Python",
             context=f"Python used: {sys.executable}",
-            hint="python -m pip install torch ddpdoctor, in the environment that trains",
+            hint=(
+                "python -m pip install torch; or install ddpdoctor in the environment that trains. lint, analyze and "
+                "report work without torch"
+            ),
         )
+
+
+def require_torch() -> str | None:
+    """Return the version of the torch that this Python would import, if it can be known.
+
+    Raises:
+        DoctorError: there is none, or it is older than `OLDEST_TORCH`.
+    """
+    require_installed_torch()
     try:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
