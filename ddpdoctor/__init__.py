@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ddpdoctor.evidence.ranks import RankSet
     from ddpdoctor.judge.finding import EvidenceItem, Finding, Fix, Where
     from ddpdoctor.judge.verdict import Verdict
+    from ddpdoctor.phases import mark_phase, phase
     from ddpdoctor.report.model import Report
 
 __version__ = "0.1.0"
@@ -36,6 +37,8 @@ __all__ = [
     "corrections",
     "lint",
     "load_report",
+    "mark_phase",
+    "phase",
     "render",
 ]
 
@@ -46,6 +49,7 @@ _HOMES = {
     "ddpdoctor.evidence.ranks": ("RankSet",),
     "ddpdoctor.judge.finding": ("EvidenceItem", "Finding", "Fix", "Where"),
     "ddpdoctor.judge.verdict": ("Verdict",),
+    "ddpdoctor.phases": ("mark_phase", "phase"),
     "ddpdoctor.report.model": ("Report",),
 }
 

@@ -32,15 +32,20 @@ class Moment:
         return self.mono_ns is None and self.wall_ns % 1_000_000_000 == 0
 
 
+PHASE = "phase"
+"""Name of the milestone that `ddpdoctor.mark_phase` writes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Milestone:
     """Something that a rank reached."""
 
     name: str
     """start, import, init, wrap, first-forward, collective, destroy or end; told-to-end, when its launcher sent it a
-    signal."""
+    signal; phase, of which the last one is kept."""
     at: Moment
     detail: str | None = None
+    """Of phase the name that the program gave to it, None where it has ended."""
     frames: tuple[Frame, ...] = ()
     """Where, innermost first; of destroy only."""
 

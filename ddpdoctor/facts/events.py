@@ -74,12 +74,12 @@ class Torch(Event, total=False):
 
 
 class Milestone(Event, total=False):
-    """How far a process came: import, init-begin, init, wrap-begin, wrap, first-forward, destroy."""
+    """How far a process came: import, init-begin, init, wrap-begin, wrap, first-forward, destroy; phase."""
 
     event: Literal["milestone"]
     name: str
     detail: Any
-    """A text; of ``init-begin`` the arguments by name."""
+    """A text; of ``init-begin`` the arguments by name, of ``phase`` the program's own name or None."""
     variables: Variables
     frames: Frames
 

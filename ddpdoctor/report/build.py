@@ -12,6 +12,7 @@ from ddpdoctor.evidence import Evidence, NodeFacts, RankSet
 from ddpdoctor.evidence.job import REQUESTS
 from ddpdoctor.judge.defects import describe_defects, set_aside
 from ddpdoctor.judge.finding import QUESTION
+from ddpdoctor.judge.phases import add_phases
 from ddpdoctor.judge.registry import Registry
 from ddpdoctor.judge.runner import CheckRow, run_checks
 from ddpdoctor.judge.selection import Selection
@@ -63,6 +64,8 @@ def build_report(
     rows = [_forgive_plugin(row) for row in rows] + list(extra_rows)
     one_job = evidence.launch.command != "lint"
     ordered = order_findings(findings, registry.checks, related=one_job)
+    if describe_failure(evidence):
+        ordered = add_phases(ordered, evidence)
     asked = sum(each.role == QUESTION and each.state == "active" for each in ordered)
     world = describe_world(evidence)
     scope = describe_scope(evidence, world)

@@ -245,7 +245,7 @@ def test_examples_of_the_page_run(folder: Path, capsys: pytest.CaptureFixture[st
     for block in blocks:
         exec(compile(block, "docs/api.md", "exec"), names)
     shown = capsys.readouterr().out
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     assert "COL002 error high" in shown
     assert "root cause: ERR001 on ranks 1" in shown
     assert "tee train.log" in shown

@@ -8,8 +8,11 @@ import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ddpdoctor.evidence.job import PHASE
+
 if TYPE_CHECKING:
     from ddpdoctor.evidence import Evidence
+    from ddpdoctor.evidence.job import Milestone
     from ddpdoctor.evidence.standstill import Standstill
 
 PARCEL_BYTES = 700_000
@@ -82,9 +85,15 @@ def _drop_training(evidence: Evidence) -> Evidence:
     return dataclasses.replace(evidence, training=())
 
 
+def _keep_last(milestones: tuple[Milestone, ...]) -> tuple[Milestone, ...]:
+    """Return the last three, and the phase."""
+    phases = tuple(each for each in milestones if each.name == PHASE)
+    return (*phases, *[each for each in milestones if each.name != PHASE][-3:])
+
+
 def _drop_details(evidence: Evidence) -> Evidence:
     processes = tuple(
-        dataclasses.replace(each, last_words=None, milestones=each.milestones[-3:], command=())
+        dataclasses.replace(each, last_words=None, milestones=_keep_last(each.milestones), command=())
         for each in evidence.processes[:1024]
     )
     return dataclasses.replace(

@@ -11,6 +11,7 @@ from typing import Any
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.codec import LATEST_NS
 from ddpdoctor.evidence.job import (
+    PHASE,
     ExceptionRecord,
     Milestone,
     Moment,
@@ -39,6 +40,7 @@ from ddpdoctor.facts.ownership import USER, Roots, find_owner
 from ddpdoctor.facts.training_events import Event
 from ddpdoctor.gather.scrub import scrub, scrub_argv, scrub_paths
 from ddpdoctor.gather.variables import allowed_variables
+from ddpdoctor.phases import LONGEST
 from ddpdoctor.source import is_source
 
 ANOMALY = "anomaly mode"
@@ -148,6 +150,12 @@ def start_process(event: Start, before: ProcessRecord | None, node: int, shorten
     )
 
 
+def _read_phase(event: AnyEvent) -> str | None:
+    """Return the name that the program has given to a phase, without secrets."""
+    detail = event.get("detail")
+    return scrub(detail[:LONGEST]) if event.get("name") == PHASE and isinstance(detail, str) else None
+
+
 def advance_process(record: ProcessRecord, event: AnyEvent, shorten: Shortener) -> ProcessRecord:
     """Take one event into the record of its process."""
     if event["event"] == "role":
@@ -157,8 +165,10 @@ def advance_process(record: ProcessRecord, event: AnyEvent, shorten: Shortener) 
         return dataclasses.replace(record, torch=str(event.get("version")))
     if event["event"] == "milestone":
         frames = shorten.frames(event.get("frames")) if event["name"] == "destroy" else ()
-        made = Milestone(str(event["name"]), read_moment(event), frames=frames)
-        record = dataclasses.replace(record, milestones=(*record.milestones, made))
+        made = Milestone(str(event["name"]), read_moment(event), _read_phase(event), frames)
+        # Of phases, which may be many, the last one counts.
+        kept = (each for each in record.milestones if each.name != PHASE or made.name != PHASE)
+        record = dataclasses.replace(record, milestones=(*kept, made))
         return _begin_group(record, event) if made.name == "init-begin" else record
     if event["event"] == "init":
         rank = event.get("rank")
