@@ -167,3 +167,31 @@ def test_fault_is_named_by_the_line_of_the_user(name: str, tmp_path: Path) -> No
     assert first["code"] == code, said
     line = next(n for n, text in enumerate(source.splitlines(), 1) if text.endswith("# MARK"))
     assert (first["where"][0]["file"], first["where"][0]["line"]) == ("train.py", line)
+
+
+def test_accelerate_launch_that_starts_one_process_of_four_is_named(tmp_path: Path) -> None:
+    if importlib.util.find_spec("accelerate") is None:
+        pytest.skip("accelerate is not installed")
+    (tmp_path / "train.py").write_text(
+        "import accelerate\nprint(accelerate.Accelerator(cpu=True).num_processes)\n"
+    )
+    launch = ["run", "--run-dir", "run", "--", sys.executable, "-m", "accelerate.commands.launch"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ddpdoctor", *launch, "--num_processes", "4", "train.py"],
+        cwd=tmp_path,
+        # No GPU, and no configuration of the machine's user: either may make four ranks of it.
+        env={
+            **os.environ,
+            "HF_HOME": str(tmp_path / "home"),
+            "CUDA_VISIBLE_DEVICES": "",
+            "HF_HUB_OFFLINE": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    (finding,) = report["findings"]
+    assert (finding["code"], finding["details"]["asked"], finding["details"]["started"]) == ("ENV021", 4, 1)

@@ -11,6 +11,7 @@ from ddpdoctor_checks.job.ends.cause import find_cause
 from ddpdoctor_checks.job.ends.backend_errors import find_device_unset
 from ddpdoctor_checks.job.ends.known_defects import find_known_defects
 from ddpdoctor_checks.job.ends.launch_errors import find_restart_loop
+from ddpdoctor_checks.job.ends.launch_size import find_small_launch
 from ddpdoctor_checks.job.ends.network_errors import find_address_family_noise
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "find_device_unset",
     "find_known_defects",
     "find_restart_loop",
+    "find_small_launch",
 ]
