@@ -109,7 +109,8 @@ class _Follower:
                     self._binding(name, binding, each, depth)
                 return
         owner = scope.find_class() if name.startswith("self.") else None
-        for method in owner.functions.values() if owner is not None else ():
+        every = self._kinds.files.objects.bases(owner) if owner is not None else ()
+        for method in [each for one in every for each in one.functions.values()]:
             for binding in self._kinds.flow(method).all_of(name) or ():
                 self._binding(name, binding, method, depth)
 

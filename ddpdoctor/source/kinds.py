@@ -148,7 +148,7 @@ class Kinds:
                 function = self.files.function(call.args[0], scope)
             if function is None:
                 made = self.files.find_class(call.func, scope)
-                function = made.functions.get("__init__") if made is not None else None
+                function = self.files.objects.method(made, "__init__") if made is not None else None
             self._called[call] = function
         return self._called[call]
 
@@ -225,7 +225,8 @@ class Kinds:
         if owner is None:
             return (UNKNOWN,)
         found: list[Value] = []
-        for method in owner.functions.values():
+        methods = [each for one in self.files.objects.bases(owner) for each in one.functions.values()]
+        for method in methods:
             bound = self.flow(method).holding(name, self.flow(method).end())
             if bound is not None:
                 found += self._of_bindings(name, bound, method, index)

@@ -62,7 +62,7 @@ class Unknowns:
         if not isinstance(call.func, ast.Attribute):
             return False
         owner = self._files.find_made(call.func.value, scope)
-        method = owner.functions.get(call.func.attr) if owner is not None else None
+        method = self._files.objects.method(owner, call.func.attr) if owner is not None else None
         return method is not None and bool(self._summarise(method))
 
 

@@ -95,7 +95,7 @@ def _knows_imports(module: Scope, kinds: Kinds) -> bool:
     """Whether all that a module imports was read, or is known to seed nothing by itself."""
     for scope in module.walk():
         for name in scope.imports.values():
-            if name.split(".")[0] not in KNOWN and not kinds.files.was_read(name):
+            if name.split(".")[0] not in KNOWN and not kinds.files.was_read(name, scope):
                 return False
     return True
 

@@ -280,11 +280,8 @@ def find_callee(call: ast.Call, scope: Scope, files: Files) -> Scope | None:
         return function
     made = files.find_class(call.func, scope)
     if made is not None:
-        return made.functions.get("__init__")
-    if not isinstance(call.func, ast.Attribute):
-        return None
-    owner = files.find_made(call.func.value, scope)
-    return owner.functions.get(call.func.attr) if owner is not None else None
+        return files.objects.method(made, "__init__")
+    return None
 
 
 def find_exits(statement: ast.stmt, scope: Scope) -> Iterator[Guard]:

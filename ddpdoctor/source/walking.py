@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.source.budget import spend
-from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.nodes import children
+from ddpdoctor.source.scopes import Scope
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
@@ -27,11 +27,6 @@ def find_calls(scope: Scope) -> Iterator[ast.Call]:
         scope.calls = tuple(sorted(calls, key=lambda call: (call.lineno, call.col_offset)))
     spend(1 + len(scope.calls))
     yield from scope.calls
-
-
-def name_calls(scope: Scope, files: Files) -> Iterator[tuple[ast.Call, str]]:
-    """Yield the calls that stand in a scope itself with their dotted names, in order of the lines."""
-    return ((call, files.dotted(call.func, scope) or "") for call in find_calls(scope))
 
 
 def name_last(node: ast.expr) -> str:

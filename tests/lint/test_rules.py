@@ -15,10 +15,9 @@ from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, LintRule, Registry, check, lint_rule, run_checks
 from ddpdoctor.plugins import CHECKS, Entry, load_plugins
 from ddpdoctor.source.gather import judge_scripts
-from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.names import Files, Scope, name_calls
 from ddpdoctor.source.reading import parse_script
 from ddpdoctor.source.traces import Trace
-from ddpdoctor.source.walking import name_calls
 from tests.lint.judging import HEAD, RULES
 
 TEXT = f"{HEAD}dist.init_process_group('gloo')\ndist.barrier()\n"

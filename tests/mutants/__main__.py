@@ -13,7 +13,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from tests.mutants.score import make_section, summarize
+from tests.mutants.score import HALVES, make_section, summarize
 from tests.mutants.sources import Source, unpack_own, unpack_packages, unpack_repositories
 from tests.mutants.trial import MOST_MUTANTS, Result, read_results, try_source
 from tests.parts import replace_part
@@ -41,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(options: argparse.Namespace, folder: Path, place: Path) -> Iterator[Result]:
-    sources = sorted(_unpack(options, folder, place), key=lambda source: _size(source.root))
+    every = (source for source in _unpack(options, folder, place) if _is_asked(source, options))
+    sources = sorted(every, key=lambda source: _size(source.root))
     work = partial(_try, only=tuple(options.operator or ()), most=options.most)
     with ProcessPoolExecutor(max_workers=options.jobs) as pool:
         running = {pool.submit(work, source): source for source in sources}
@@ -70,6 +71,11 @@ def _unpack(options: argparse.Namespace, folder: Path, place: Path) -> Iterator[
     return chain(*parts)
 
 
+def _is_asked(source: Source, options: argparse.Namespace) -> bool:
+    """Whether a source is of the half that was asked for, and of the sample, which the hash of its name decides."""
+    return options.half in (None, source.half) and source.draw % options.sample == 0
+
+
 def _size(root: Path) -> int:
     """Return what decides which come first: a run that is cut has seen many small ones."""
     return sum(path.stat().st_size for path in root.rglob("*.py"))
@@ -93,6 +99,12 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="part of a name of a repository or package"
+    )
+    parser.add_argument(
+        "--half", choices=HALVES, help="measure only this one; rules may be written against seen"
+    )
+    parser.add_argument(
+        "--sample", type=int, default=1, metavar="N", help="one source of N, drawn by the hash of its name"
     )
     parser.add_argument("--operator", action="append", metavar="NAME", help="only this one; repeatable")
     parser.add_argument(

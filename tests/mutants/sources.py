@@ -39,6 +39,11 @@ class Source:
         """Whether rules may be written against it."""
         return half_of(self.project or self.name)
 
+    @property
+    def draw(self) -> int:
+        """A number that nobody chose, by which samples are drawn; no part of it decides the half."""
+        return int.from_bytes(hashlib.sha256((self.project or self.name).encode()).digest()[1:5], "big")
+
 
 def half_of(name: str) -> str:
     """Return the half that a repository belongs to, for ever."""

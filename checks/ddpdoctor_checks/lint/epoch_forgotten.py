@@ -11,9 +11,9 @@ from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.calls import SAMPLERS
 from ddpdoctor.source.kinds import Kinds, kinds_of
-from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.names import Files, Scope, name_calls
 from ddpdoctor.source.steps import is_backward
-from ddpdoctor.source.walking import find_keyword, is_spelled_out, name_calls, own_nodes
+from ddpdoctor.source.walking import find_keyword, is_spelled_out, own_nodes
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})

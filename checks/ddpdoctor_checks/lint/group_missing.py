@@ -136,7 +136,7 @@ def _list_others(module: Scope, kinds: Kinds) -> set[str]:
         for scope in member.walk():
             for name in scope.imports.values():
                 root = name.lstrip(".").split(".")[0]
-                if root not in KNOWN_ROOTS | QUIET and not kinds.files.was_read(name):
+                if root not in KNOWN_ROOTS | QUIET and not kinds.files.was_read(name, scope):
                     found.add(root or name)
     return found
 

@@ -11,9 +11,9 @@ from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.calls import JOINS
 from ddpdoctor.source.known import KNOWN_ROOTS
-from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.names import Files, Scope, name_calls
 from ddpdoctor.source.traces import SPAWNS
-from ddpdoctor.source.walking import find_keyword, name_calls, name_last
+from ddpdoctor.source.walking import find_keyword, name_last
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 SPELLINGS = ("--local_rank", "--local-rank")

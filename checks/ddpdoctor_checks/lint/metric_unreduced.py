@@ -162,7 +162,7 @@ class _UseFinder:
         made, name = files.find_made(call.func, scope), "__call__"
         if made is None and isinstance(call.func, ast.Attribute):
             made, name = files.find_made(call.func.value, scope), call.func.attr
-        return made.functions.get(name) if made is not None else None
+        return files.objects.method(made, name) if made is not None else None
 
 
 def _only_tells(statement: ast.If) -> bool:

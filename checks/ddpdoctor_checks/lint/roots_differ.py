@@ -11,10 +11,10 @@ from ddpdoctor.facts.collectives import COLLECTIVES
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.apart import Ways
 from ddpdoctor.source.calls import DIST, name_collective
-from ddpdoctor.source.names import Files, Scope
+from ddpdoctor.source.names import Files, Scope, name_calls
 from ddpdoctor.source.ranks import RankReader
 from ddpdoctor.source.traces import Step, Trace
-from ddpdoctor.source.walking import find_keyword, name_calls, own_nodes
+from ddpdoctor.source.walking import find_keyword, own_nodes
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 ROOTS = {row.name: row.root for row in COLLECTIVES.values() if row.root is not None}
