@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ddpdoctor.evidence.sources import SourceFact
 
-READS = ("module", "program", "files")
+READS = ("module", "program", "files", "launch")
 
 Detector = Callable[..., Iterable[SourceFact]]
 
@@ -20,7 +20,8 @@ class LintRule:
     """What it sees: each a `SourceFact.rule` that no other rule yields."""
     reads: str
     """What ``detect`` is given: ``module`` (a file as a `Scope`, and all `Files` that are read together), ``program``
-    (what a script does from its first line on as a `Trace`, and all files), or ``files`` (all files alone)."""
+    (what a script does from its first line on as a `Trace`, and all files), ``files`` (all files alone), or ``launch``
+    (a file that starts a job as a `LaunchFile`, and all scripts that are read together)."""
     detect: Detector
 
     @property

@@ -31,15 +31,31 @@ def find_ignores(script: Script) -> tuple[IgnoreComment, ...]:
         match = IGNORE.search(text)
         if match is None:
             continue
-        codes = tuple(word for part in (match[1] or "").split(",") if (word := part.strip()))
         first, last = spans.choose(line)
         cell, before = script.cell_of(line)
         place = SourcePlace(
             script.name, line - before, column + match.start() + 1, script.lines[line - 1].strip(), None, cell
         )
-        reason = match[2].strip().lstrip(":-–— ").strip()
-        found.append(IgnoreComment(place, codes, reason, first - before, last - before))
+        comment = read_ignore(text, place, first - before, last - before)
+        found += [comment] if comment is not None else []
     return tuple(found)
+
+
+def read_ignore(text: str, place: SourcePlace, first: int, last: int) -> IgnoreComment | None:
+    """Return what a comment says; None where it suppresses nothing.
+
+    Args:
+        text: the comment.
+        place: where it stands.
+        first: the first line that it is meant for.
+        last: the last one.
+    """
+    match = IGNORE.search(text)
+    if match is None:
+        return None
+    codes = tuple(word for part in (match[1] or "").split(",") if (word := part.strip()))
+    reason = match[2].strip().lstrip(":-–— ").strip()
+    return IgnoreComment(place, codes, reason, first, last)
 
 
 def _comments(lines: list[str]) -> Iterator[tuple[int, int, str]]:

@@ -11,10 +11,13 @@ from ddpdoctor.judge.rules import LintRule
 from ddpdoctor.source.budget import SHARES, OverBudgetError, describe_cut, limit_steps, size_budget
 from ddpdoctor.source.comments import find_ignores
 from ddpdoctor.source.imported import read_imported
+from ddpdoctor.source.launching.files import ENDINGS as LAUNCHES
+from ddpdoctor.source.launching.files import LaunchFile, is_launch_file, read_launch_file
 from ddpdoctor.source.names import Files
 from ddpdoctor.source.paths import PathReader
+from ddpdoctor.source.reading import ENDINGS as SCRIPTS
 from ddpdoctor.source.reading import STDIN, TOO_DEEP, Script, find_files, nothing, parse_script, read_script
-from ddpdoctor.source.rules import FactFinder
+from ddpdoctor.source.rules import FactFinder, find_in_launch
 from ddpdoctor.source.workers import count_workers, no_collection, share_work
 
 Row = TypeVar("Row")
@@ -38,20 +41,34 @@ def read_sources(
         excluded: whether the user has excluded a path.
     """
     scripts: dict[str, Script] = {}
+    launches: dict[str, LaunchFile] = {}
     files: dict[str, Path] = {}
+    order: dict[str, None] = {}
     with no_collection():
         for given in paths:
             if given == STDIN:
                 scripts.setdefault("<stdin>", parse_script(stdin, "<stdin>"))
+                order["<stdin>"] = None
                 continue
-            for path in find_files(Path(given), excluded):
+            for path in find_files(Path(given), excluded, (*SCRIPTS, *LAUNCHES)):
                 name = name_path(path)
-                if name not in scripts:
+                if name in order:
+                    continue
+                if is_launch_file(path):
+                    launch = read_launch_file(path, name)
+                    if launch.unrelated and Path(given).is_dir():
+                        continue  # of the many scripts and settings of a project those count that start a job
+                    launches[name] = launch
+                else:
                     scripts[name], files[name] = read_script(path, name), path
+                order[name] = None
         read_imported(scripts, files)
         lines = sum(len(script.lines) for script in scripts.values())
         workers = count_workers() if lines >= MANY_LINES else 1
-        return judge_scripts(list(scripts.values()), rules, workers=workers)
+        rows = judge_scripts(list(scripts.values()), rules, workers=workers)
+        rows += judge_launches(list(launches.values()), list(scripts.values()), rules)
+    found = {row.name: row for row in rows}
+    return tuple(found[name] for name in order)
 
 
 def judge_scripts(
@@ -96,6 +113,33 @@ def judge_scripts(
             return SourceFile(script.name, TOO_DEEP)
 
     return tuple(share_work(judge, SourceFile, sizes, workers))
+
+
+def judge_launches(
+    launches: Sequence[LaunchFile], scripts: Sequence[Script], rules: Sequence[LintRule]
+) -> tuple[SourceFile, ...]:
+    """Return what files show that start jobs.
+
+    Args:
+        launches: the files.
+        scripts: what is read together with them.
+        rules: what to look for.
+    """
+    rows = []
+    for launch in launches:
+        cut: list[str] = []
+        facts = find_in_launch(launch, scripts, rules, cut)
+        rows.append(
+            SourceFile(
+                launch.name,
+                launch.problem,
+                facts=facts,
+                ignores=launch.ignores,
+                skipped=tuple(cut),
+                unrelated=launch.unrelated,
+            )
+        )
+    return tuple(rows)
 
 
 def _limit(part: Callable[[], tuple[Row, ...]], name: str, budget: float, cut: list[str]) -> tuple[Row, ...]:

@@ -85,7 +85,9 @@ def nothing(name: str) -> bool:
     return False
 
 
-def find_files(path: Path, excluded: Callable[[str], bool] = nothing) -> Iterator[Path]:
+def find_files(
+    path: Path, excluded: Callable[[str], bool] = nothing, endings: tuple[str, ...] = ENDINGS
+) -> Iterator[Path]:
     """Yield the scripts of a directory in order of their names, without what .gitignore excludes.
 
     A file that was named is yielded whatever its name is.
@@ -94,6 +96,7 @@ def find_files(path: Path, excluded: Callable[[str], bool] = nothing) -> Iterato
         path: a file or a directory.
         excluded: whether the user has excluded a path; this counts for a file that was named as well, since a hook
             names all that have changed.
+        endings: of the names of files that a directory gives.
     """
     if excluded(str(path)):
         return
@@ -101,7 +104,7 @@ def find_files(path: Path, excluded: Callable[[str], bool] = nothing) -> Iterato
         yield path
         return
     rules = [rule for folder in _above(path) for rule in _read_rules(folder)]
-    yield from _descend(path, rules, excluded)
+    yield from _descend(path, rules, excluded, endings)
 
 
 def _above(path: Path) -> list[Path]:
@@ -159,7 +162,9 @@ def _ignored(path: Path, folder: bool, rules: list[_Rule]) -> bool:
     return False
 
 
-def _descend(folder: Path, rules: list[_Rule], excluded: Callable[[str], bool]) -> Iterator[Path]:
+def _descend(
+    folder: Path, rules: list[_Rule], excluded: Callable[[str], bool], endings: tuple[str, ...]
+) -> Iterator[Path]:
     known = rules + _read_rules(folder)
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
@@ -172,8 +177,8 @@ def _descend(folder: Path, rules: list[_Rule], excluded: Callable[[str], bool]) 
         if entry.is_dir(follow_symlinks=False):
             hidden = entry.name.startswith(".") or entry.name in PASSED_OVER
             if not hidden and not os.path.exists(path / "pyvenv.cfg") and not _ignored(path, True, known):
-                yield from _descend(path, known, excluded)
-        elif entry.name.endswith(ENDINGS) and not _ignored(path, False, known) and os.path.isfile(entry.path):
+                yield from _descend(path, known, excluded, endings)
+        elif entry.name.endswith(endings) and not _ignored(path, False, known) and os.path.isfile(entry.path):
             yield path
 
 

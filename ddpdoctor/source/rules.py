@@ -8,8 +8,9 @@ from math import inf
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge.rules import LintRule
 from ddpdoctor.source.budget import OverBudgetError, describe_cut, limit_steps
+from ddpdoctor.source.launching.files import LaunchFile
 from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.reading import TOO_DEEP
+from ddpdoctor.source.reading import TOO_DEEP, Script
 from ddpdoctor.source.traces import trace_programs
 
 FAILED = "failed"
@@ -74,6 +75,26 @@ class FactFinder:
                     if (fact.rule, fact.place) not in known:
                         known.add((fact.rule, fact.place))
                         yield fact
+
+
+def find_in_launch(
+    launch: LaunchFile, scripts: Sequence[Script], rules: Sequence[LintRule], cut: list[str]
+) -> tuple[SourceFact, ...]:
+    """Return what the rules of files see that start jobs, in order of the lines.
+
+    Args:
+        launch: the file.
+        scripts: all that are read together.
+        rules: all of them.
+        cut: takes words on the rules that failed.
+    """
+    found = [
+        fact
+        for rule in rules
+        if rule.reads == "launch" and not launch.problem
+        for fact in _run(rule, cut, launch, scripts)
+    ]
+    return tuple(sorted(found, key=lambda each: (each.place.line, each.place.column)))
 
 
 def _run(rule: LintRule, cut: list[str], *given: object) -> Iterator[SourceFact]:

@@ -78,6 +78,7 @@ ENV012 hangup-unprotected warning
 ENV017 spawn-unguarded error
 ENV018 restart-loop warning
 ENV019 process-group-uninitialised error
+ENV020 launch-size-mismatch warning
 ENV021 launch-smaller-than-asked warning
 NET011 link-lost error
 NET012 address-family-noise info

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from ddpdoctor.judge import Finding
 from tests.lint.judging import EXAMPLES, REGISTRY, lint
+from tests.lint.launches import lint_launch
+
+
+def lint_example(text: str) -> list[Finding]:
+    """Return the findings of an example: a script, or a launch file that begins as one."""
+    return lint_launch(text) if text.startswith("#!") else lint(text, head="")
 
 
 def test_every_code_that_is_found_in_the_source_has_examples() -> None:
@@ -15,13 +22,13 @@ def test_every_code_that_is_found_in_the_source_has_examples() -> None:
 @pytest.mark.wrong
 @pytest.mark.parametrize("code", EXAMPLES)
 def test_wrong_example_has_its_finding(code: str) -> None:
-    assert code in {each.code for each in lint(EXAMPLES[code][0], head="")}
+    assert code in {each.code for each in lint_example(EXAMPLES[code][0])}
 
 
 @pytest.mark.right
 @pytest.mark.parametrize("code", EXAMPLES)
 def test_right_example_has_none(code: str) -> None:
-    assert [(each.code, each.message) for each in lint(EXAMPLES[code][1], head="")] == []
+    assert [(each.code, each.message) for each in lint_example(EXAMPLES[code][1])] == []
 
 
 @pytest.mark.parametrize("code", EXAMPLES)

@@ -86,6 +86,9 @@ DEBUGGING: dict[str, _Setting] = {
 """Debug switches that cost time in a normal run: torch's "Logging" and "Debugging" sections of
 torch.distributed, CUDA's environment variables, NCCL's, and python(1)."""
 
+KNOWN: Mapping[str, _Setting] = {**WORKAROUNDS, **DEBUGGING}
+"""Both, by name."""
+
 
 @check("ENV013", family="environment", needs=(), id="env.workarounds.off", required=False)
 def find_workaround_left_on(evidence: Evidence) -> Iterable[Finding]:

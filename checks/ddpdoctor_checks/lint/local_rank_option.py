@@ -42,9 +42,13 @@ def find_local_rank_options(module: Scope, files: Files) -> Iterator[SourceFact]
     for scope in module.walk():
         for call, _ in name_calls(scope, files):
             if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument":
-                for each in call.args:
-                    if isinstance(each, ast.Constant) and each.value in SPELLINGS:
-                        options.setdefault(str(each.value), (call, scope))
+                values = [each.value for each in call.args if isinstance(each, ast.Constant)]
+                names = [each for each in values if isinstance(each, str) and each.startswith("--")]
+                if set(names) & set(SPELLINGS) and not set(names) <= set(SPELLINGS):
+                    others = True  # it has a further name: whoever starts the script knows that
+                for name in names:
+                    if name in SPELLINGS:
+                        options.setdefault(name, (call, scope))
             elif isinstance(call.func, ast.Attribute) and call.func.attr == "parse_known_args":
                 others = True  # what it does not know is no error
     if len(options) != 1 or others or _takes_otherwise(module, files):

@@ -1,0 +1,1 @@
+"""Reading what starts a job: shell and batch scripts, manifests, configurations; nothing of them is run."""
