@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ddpdoctor.evidence.facts import Library
+from ddpdoctor.gather.network.sockets import PROC
 from ddpdoctor.gather.scrub import scrub_paths
-from ddpdoctor.gather.sockets import PROC
 from ddpdoctor.gather.versions import NCCL_WHEELS
 
 NAMES = ("libnccl", "librccl", "libmpi", "libucc", "libfabric", "libnccl-net")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ddpdoctor.gather.sockets import PROC
+from ddpdoctor.gather.network.sockets import PROC
 
 STATE, PARENT, USER_TIME, SYSTEM_TIME, STARTED, CPU = 0, 1, 11, 12, 19, 36
 """Places in `read_stat`: fields 3, 4, 14, 15, 22 and 39 of proc(5)."""

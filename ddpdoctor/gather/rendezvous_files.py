@@ -9,8 +9,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from ddpdoctor.evidence.facts import RendezvousFile
+from ddpdoctor.gather.network.sockets import PROC, open_targets, process_ids
 from ddpdoctor.gather.scrub import scrub_paths
-from ddpdoctor.gather.sockets import PROC, open_targets, process_ids
 
 VARIABLES = (
     "INIT_METHOD",

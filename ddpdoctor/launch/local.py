@@ -29,9 +29,9 @@ from ddpdoctor.evidence import (
 )
 from ddpdoctor.gather.deadline import Later
 from ddpdoctor.gather.logs import read_last_words
-from ddpdoctor.gather.names import resolve
+from ddpdoctor.gather.network.names import resolve
+from ddpdoctor.gather.network.ports import probe_port
 from ddpdoctor.gather.node import gather_node
-from ddpdoctor.gather.ports import probe_port
 from ddpdoctor.launch.interrupt import Interrupt
 from ddpdoctor.launch.plan import Bound, Plan
 from ddpdoctor.launch.processes import kill_processes

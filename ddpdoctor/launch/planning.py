@@ -11,7 +11,7 @@ from ddpdoctor.errors import UsageError
 from ddpdoctor.evidence import STAGES, Launch
 from ddpdoctor.gather.devices import count_nvidia_devices
 from ddpdoctor.gather.launcher import SRUN, TORCHRUN, Detected, detect_launcher
-from ddpdoctor.gather.ports import free_port
+from ddpdoctor.gather.network.ports import free_port
 from ddpdoctor.gather.variables import allowed_variables
 from ddpdoctor.launch.local import LocalFindings
 from ddpdoctor.launch.plan import DEFAULT_LIMITS, Plan

@@ -9,8 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.gather import netlink
-from ddpdoctor.gather.netlink import TcpSocket, in_network_of, list_links, list_tcp, list_tcp_from_proc
+from ddpdoctor.gather.network import netlink
+from ddpdoctor.gather.network.netlink import (
+    TcpSocket,
+    in_network_of,
+    list_links,
+    list_tcp,
+    list_tcp_from_proc,
+)
 from ddpdoctor.watch.live import network
 
 

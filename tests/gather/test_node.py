@@ -16,13 +16,20 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Interface, NodeFacts, decode, encode
-from ddpdoctor.gather import interfaces, machine, node, tracing, versions
+from ddpdoctor.gather import machine, node, tracing, versions
 from ddpdoctor.gather.cgroups import CgroupLimits, read_limits
-from ddpdoctor.gather.interfaces import find_advertised, find_route, holder_of, list_interfaces, route_to
 from ddpdoctor.gather.libraries import gather_libraries, mapped_libraries
+from ddpdoctor.gather.network import interfaces
+from ddpdoctor.gather.network.interfaces import (
+    find_advertised,
+    find_route,
+    holder_of,
+    list_interfaces,
+    route_to,
+)
+from ddpdoctor.gather.network.sockets import PROC
 from ddpdoctor.gather.node import gather_node
 from ddpdoctor.gather.rendezvous_files import find_rendezvous_files
-from ddpdoctor.gather.sockets import PROC
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc and /sys")
 

@@ -9,7 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from ddpdoctor.gather.pairs import LARGE_SIZES, Listener, choose_pairs, describe_sample, dial, push_large
+from ddpdoctor.gather.network.pairs import (
+    LARGE_SIZES,
+    Listener,
+    choose_pairs,
+    describe_sample,
+    dial,
+    push_large,
+)
 
 LIMIT_S = 30.0
 

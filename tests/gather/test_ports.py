@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.gather import ports
-from ddpdoctor.gather.ports import free_port, probe_port, unprivileged_start
+from ddpdoctor.gather.network import ports
+from ddpdoctor.gather.network.ports import free_port, probe_port, unprivileged_start
 
 
 def test_a_free_port_is_free_and_stays_unbound() -> None:

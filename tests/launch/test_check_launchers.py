@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.gather.ports import free_port
+from ddpdoctor.gather.network.ports import free_port
 from tests.launch.doctor import Result, Running, check, start
 
 DOCTOR = (sys.executable, "-m", "ddpdoctor")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Launch, NodeFacts, encode
-from ddpdoctor.gather.ports import free_port
+from ddpdoctor.gather.network.ports import free_port
 from ddpdoctor.launch.meeting.party import Meeting
 from ddpdoctor.launch.plan import Plan
 from ddpdoctor.launch.wire import EventReader, EventWriter

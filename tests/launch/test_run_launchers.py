@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.gather.ports import free_port
+from ddpdoctor.gather.network.ports import free_port
 from tests.slurm.jobs import count_verdicts, line_of, read_report, write_program
 
 LIMIT_S = 240.0

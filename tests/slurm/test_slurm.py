@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.gather.ports import free_port
+from ddpdoctor.gather.network.ports import free_port
 from tests.hosts.harness import Result
 
 from .cluster import LIMIT_S, Cluster, unavailable_reason

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from ddpdoctor.gather.ports import free_port
+from ddpdoctor.gather.network.ports import free_port
 from tests.marks import long, mostly_long
 from tests.watch.injecting import write
 from tests.watch.launching import (

@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from ddpdoctor.evidence import HostMatch, Link, PortProbe
 from ddpdoctor.gather.deadline import call_within
-from ddpdoctor.gather.ports import probe_port
+from ddpdoctor.gather.network.ports import probe_port
 from ddpdoctor.launch.meeting.addresses import matches_this_machine, own_names
 from ddpdoctor.launch.meeting.store import CONNECT_LIMIT_S, DIAL_LIMIT_S, open_store, serve_store
 from ddpdoctor.launch.plan import Plan

@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistStoreError
 
 from ddpdoctor.evidence import Link, RankSet, Rendezvous, encode
-from ddpdoctor.gather.pairs import Listener
+from ddpdoctor.gather.network.pairs import Listener
 from ddpdoctor.launch.meeting.addresses import reachable_address
 from ddpdoctor.launch.meeting.entry import Entry
 from ddpdoctor.launch.meeting.exchange import Exchange

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ddpdoctor.evidence import Link, Resolution, decode
-from ddpdoctor.gather.names import resolve
-from ddpdoctor.gather.pairs import choose_pairs, dial, push_large
+from ddpdoctor.gather.network.names import resolve
+from ddpdoctor.gather.network.pairs import choose_pairs, dial, push_large
 from ddpdoctor.launch.meeting.store import DIAL_LIMIT_S
 from ddpdoctor.launch.plan import Plan
 

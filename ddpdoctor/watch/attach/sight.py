@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddpdoctor.evidence.standstill import BUSY_SHARE, Stand, Standstill
-from ddpdoctor.gather.sockets import open_targets
+from ddpdoctor.gather.network.sockets import open_targets
 from ddpdoctor.watch.attach.calls import find_call
 from ddpdoctor.watch.attach.jobs import FoundJob
 from ddpdoctor.watch.attach.sleep import read_sleep

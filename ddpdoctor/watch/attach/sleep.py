@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from ddpdoctor.gather.network.sockets import PROC
 from ddpdoctor.gather.processes import CPU, read_stat
-from ddpdoctor.gather.sockets import PROC
 
 
 def read_sleep(pids: Iterable[int], proc: Path = PROC) -> dict[int, float]:

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from ddpdoctor.gather.network.sockets import Connection, list_connections, open_targets, socket_inodes
 from ddpdoctor.gather.regular import open_regular
-from ddpdoctor.gather.sockets import Connection, list_connections, open_targets, socket_inodes
 from ddpdoctor.watch.commandline import Split, find_torchrun, read_torchrun
 
 SAID_AT_S = (20.0, 120.0, 600.0)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddpdoctor.evidence.standstill import FileLock
+from ddpdoctor.gather.network.sockets import PROC
 from ddpdoctor.gather.scrub import scrub_paths
-from ddpdoctor.gather.sockets import PROC
 
 MOST_LOCKS = 4
 """Of each process that are kept, those first that it waits for."""

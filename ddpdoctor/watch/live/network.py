@@ -8,9 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddpdoctor.evidence.sockets import Connection, LinkState, NodeNetwork
-from ddpdoctor.gather.netlink import TcpSocket, in_network_of, list_links, list_tcp, list_tcp_from_proc
+from ddpdoctor.gather.network.netlink import (
+    TcpSocket,
+    in_network_of,
+    list_links,
+    list_tcp,
+    list_tcp_from_proc,
+)
+from ddpdoctor.gather.network.sockets import open_targets, socket_inodes
 from ddpdoctor.gather.processes import PARENT, read_stat
-from ddpdoctor.gather.sockets import open_targets, socket_inodes
 
 MOST_CONNECTIONS = 1024
 """Of one node that are kept, a third of a megabyte in a look: those on which something waits first, then those to other

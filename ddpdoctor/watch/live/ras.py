@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ddpdoctor.evidence.sockets import RasAnswer
 from ddpdoctor.evidence.standstill import Stand, Standstill
-from ddpdoctor.gather.netlink import in_network_of
+from ddpdoctor.gather.network.netlink import in_network_of
 from ddpdoctor.gather.scrub import scrub
 from ddpdoctor.watch.keeping import write_below
 

@@ -1,0 +1,1 @@
+"""What the network of one node is: interfaces, names, ports, connections."""
