@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.facts.training_events import choose_sampled
+from ddpdoctor.facts.training_rows import choose_sampled
 from tests.watch.injecting import python, torchrun
 from tests.watch.test_inject_loaders import START
 

@@ -8,7 +8,7 @@ import pytest
 
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.timing import BACKWARD, DATA, RankTimes, Timing
-from ddpdoctor.facts.training_events import choose_sampled
+from ddpdoctor.facts.training_rows import choose_sampled
 from ddpdoctor.watch.readers.timing import fold_timing
 
 LINE = (Frame("train.py", 9, "main"),)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ddpdoctor.facts.training_events import Step, StepEvent, TensorRow, Tensors
+from ddpdoctor.facts.training_events import Step, StepEvent, Tensors
+from ddpdoctor.facts.training_rows import TensorRow
 
 
 @dataclass(slots=True)

@@ -19,7 +19,8 @@ from ddpdoctor.evidence.training import (
     WrapperLook,
     WrapperSetup,
 )
-from ddpdoctor.facts.training_events import Step, Tensors, WrapperRow
+from ddpdoctor.facts.training_events import Step, Tensors
+from ddpdoctor.facts.training_rows import WrapperRow
 from ddpdoctor.watch.readers.agreement import (
     fold_field,
     fold_texts,

@@ -9,7 +9,8 @@ from typing import Any
 
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.timing import PHASES, RankTimes, Timing, compare
-from ddpdoctor.facts.training_events import Column, LookRow, Times, choose_sampled
+from ddpdoctor.facts.training_events import Times
+from ddpdoctor.facts.training_rows import Column, LookRow, choose_sampled
 
 KINDS = frozenset({"times"})
 """Events that tell of it; the last one of a rank holds all."""

@@ -23,9 +23,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ddpdoctor.facts.training_events import Column, LookRow, choose_sampled
+    from ddpdoctor.facts.training_rows import Column, LookRow, choose_sampled
 else:
-    from ..training_events import Column, LookRow, choose_sampled
+    from ..training_rows import Column, LookRow, choose_sampled
 
 WARM_UP = 3
 """Steps that are not counted: buckets are built anew after the first, allocators and caches fill."""

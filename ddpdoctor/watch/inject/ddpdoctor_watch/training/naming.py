@@ -9,9 +9,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ddpdoctor.facts import training_events
+    from ddpdoctor.facts import training_rows
 else:
-    from .. import training_events
+    from .. import training_rows
 
 
 def name_tensors(
@@ -48,9 +48,9 @@ def name_tensors(
             extra.append((each, name, number))
 
 
-def make_row(tensor: Any, name: str, model: int, kind: str, known: int) -> training_events.TensorRow:
+def make_row(tensor: Any, name: str, model: int, kind: str, known: int) -> training_rows.TensorRow:
     """Return what is written down of a tensor itself."""
-    return training_events.TensorRow(
+    return training_rows.TensorRow(
         name[:200],
         kind,
         model,

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    from ddpdoctor.facts import training_events
+    from ddpdoctor.facts import training_events, training_rows
 else:
-    from .. import training_events
+    from .. import training_rows
 
 TENSORS = 3000
 """Tensors of one optimizer and its models that are looked at."""
@@ -66,7 +66,7 @@ def look_at(entry: Optimizer, optimizer: Any, frame: FrameType | None) -> None:
     """Find the tensors of an optimizer and of the models that they belong to, and write down which they are."""
     parameters = [each for group in optimizer.param_groups for each in group["params"]][:TENSORS]
     wrappers = ddp.list_wrappers()
-    rows: list[training_events.TensorRow] = []
+    rows: list[training_rows.TensorRow] = []
     owners = {id(each): place for place, each in enumerate(parameters)}
     names: dict[int, tuple[str, int]] = {}
     extra: list[tuple[Any, str, int]] = []
@@ -171,7 +171,7 @@ def write_step(
         fields["rates"] = [_plain(group.get("lr")) for group in optimizer.param_groups[:64]]
         fields["rated"] = entry.rated
     fields["wrappers"] = [
-        training_events.WrapperRow(number, synced, alone, last, modules.explain_bypass(number))
+        training_rows.WrapperRow(number, synced, alone, last, modules.explain_bypass(number))
         for number, (synced, alone, last) in _count_forwards(entry)
     ]
     if whole and modules.has_seen():
