@@ -25,6 +25,8 @@ BLOCK = re.compile(
 )
 QUICK = ("ddpdoctor demo incident", "ddpdoctor analyze ")
 """These launch no job; the others are run with the long tests."""
+MARGIN = re.compile(r", \S+ \S+ before any other rank")
+"""Said only where the others had noticed something before the agent stopped them."""
 VARIES = re.compile(
     r"\d+(\.\d+)? (ms|s|min|h|[GM]iB)\b|#\d+|\d+\.\d+|\d+%|/tmp/\S+|\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d"
 )
@@ -42,7 +44,7 @@ def transcripts() -> dict[str, list[tuple[str, str]]]:
 
 def plain(text: str) -> str:
     """Return text without what differs from run to run: numbers, and where lines are broken because of them."""
-    return " ".join(VARIES.sub("#", " ".join(text.split())).split())
+    return " ".join(VARIES.sub("#", MARGIN.sub("", " ".join(text.split()))).split())
 
 
 def pieces(shown: str) -> list[str]:
