@@ -11,7 +11,9 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,13 +55,21 @@ def pieces(shown: str) -> list[str]:
 
 
 @pytest.fixture
-def clone(tmp_path: Path) -> Path:
+def scratch() -> Iterator[str]:
+    """A folder for temporary files that demonstrations leave; its name is short, since sockets lie in it."""
+    with tempfile.TemporaryDirectory(prefix="ddpdoctor-pages-", ignore_cleanup_errors=True) as name:
+        yield name
+
+
+@pytest.fixture
+def clone(tmp_path: Path, scratch: str) -> Path:
     """A folder with the parts of the repository that commands name, and `ddpdoctor` on the path."""
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "ddpdoctor"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m ddpdoctor "$@"\n')
     command.chmod(0o755)
     (tmp_path / "tests" / "faults" / "cases").mkdir(parents=True)
+    (tmp_path / "scratch").symlink_to(scratch)
     (tmp_path / "tests" / "evidence").symlink_to(ROOT / "tests" / "evidence")
     return tmp_path
 
@@ -72,10 +82,11 @@ def run(command: str, clone: Path) -> str:
         shutil.copytree(ROOT / case[1], clone / case[1])
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("COV", "PYTEST"))}
     path = f"{clone / 'bin'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    settings = {"COLUMNS": "80", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
     done = subprocess.run(
         ["sh", "-c", command],
         cwd=clone,
-        env={**environment, "PATH": path, "COLUMNS": "80", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"},
+        env={**environment, **settings, "PATH": path, "TMPDIR": str((clone / "scratch").resolve())},
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
