@@ -11,6 +11,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+import ddpdoctor_checks
+from ddpdoctor.judge import Registry
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -21,6 +24,15 @@ def test_made_pages_are_up_to_date(script: str) -> None:
         pytest.skip("argparse lays out its help in another way")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_page_on_lint_names_every_code_that_lint_finds() -> None:
+    registry = Registry()
+    ddpdoctor_checks.register(registry)
+    codes = {code for each in registry.checks if each.id.startswith("lint.") for code in each.codes}
+    page = (ROOT / "docs" / "lint.md").read_text(encoding="utf-8")
+    assert len(codes) > 40
+    assert sorted(code for code in codes if code not in page) == []
 
 
 LINK = re.compile(r"(?<!\\)\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^()\s]+)\)")
