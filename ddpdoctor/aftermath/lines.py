@@ -32,6 +32,12 @@ _SERVICE = re.compile(
 """docker compose (``worker-0  | ``) and ``kubectl logs --prefix`` (``[pod/worker-0/main] ``)."""
 _LABEL = re.compile(r"^ {0,6}(\d{1,7}): ?")
 """srun --label."""
+_LAUNCHED = re.compile(
+    r"^\[\d{4}-[^\n]{0,4000}?--local[_-]rank(?:=|', ')(\d{1,5})'.{0,12000}\] exits with return code = "
+)
+"""DeepSpeed's launcher of a process that ended: its command line. Behind pdsh's prefix it is another node's."""
+_TASK = re.compile(r"^srun: error: [\w.-]{1,200}: task (\d{1,7}): ")
+"""srun of one task that ended; of several (``tasks 0-3``) none is named."""
 _GLUED = re.compile(
     r"(?:\[[A-Za-z_][\w.-]{0,40}\d{1,7}\]: ?){0,2}(?=Traceback \(most recent call last\)|Fatal Python)"
 )
@@ -93,6 +99,16 @@ def read_prefix(text: str, number: int = 0, *, labelled: bool = False) -> Line:
         key += found[0].rstrip()
         text = text[found.end() :]
     return Line(number, text, key, rank, local, label, hooked)
+
+
+def read_place(line: Line) -> tuple[int | None, int | None]:
+    """Return the local rank and the task of srun whose line it is, or that a launcher's line speaks of."""
+    if line.local_rank is None and line.label is None and line.rank is None:
+        if "exits with return code" in line.text and (found := _LAUNCHED.match(line.text)):
+            return int(found[1]), None
+        if found := _TASK.match(line.text):
+            return None, int(found[1])
+    return line.local_rank, line.label
 
 
 def split_line(raw: bytes, number: int, *, labelled: bool = False) -> Iterator[Line]:

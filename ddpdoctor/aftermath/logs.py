@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from ddpdoctor.aftermath.agent import AgentReader
 from ddpdoctor.aftermath.faults import Dump, FaultReader
-from ddpdoctor.aftermath.lines import SEGMENT_LIMIT, Line, plain, read_prefix, split_line
+from ddpdoctor.aftermath.lines import SEGMENT_LIMIT, Line, plain, read_place, read_prefix, split_line
 from ddpdoctor.aftermath.notable import NotableReader
 from ddpdoctor.aftermath.shapes import ShapeReader
 from ddpdoctor.aftermath.stamps import LOOK_BACK, Stamp, last_stamp, read_stamp
@@ -313,7 +313,7 @@ class LogReader:
                 file=self.facts.name,
                 line=line.number,
             )
-            self._kept[key] = Text(match, line.local_rank, line.label)
+            self._kept[key] = Text(match, *read_place(line))
             return self._kept[key]
         return None
 

@@ -363,3 +363,23 @@ def test_an_agents_own_exception_is_the_launchers() -> None:
 def test_a_process_of_spawn_has_its_own_traceback() -> None:
     record = recorded("spawn").exceptions[0]
     assert (record.rank, record.type, places(record)[0]) == (1, "KeyError", ("spawn.py", 6, "work"))
+
+
+LAUNCHED = "[2023-03-13 11:38:46,003] [ERROR] [launch.py:324:sigkill_handler] ['python', '-u', 'train.py', {}'--zero'] exits with return code = -9"
+
+
+@pytest.mark.parametrize(
+    ("line", "rank"),
+    [
+        (LAUNCHED.format("'--local_rank=3', "), 3),
+        (LAUNCHED.format("'--local_rank', '2', "), 2),
+        (LAUNCHED.format(""), None),
+        ("node-b: " + LAUNCHED.format("'--local_rank=3', "), None),
+        ("srun: error: node-b: task 5: Bus error (core dumped)", 5),
+        ("srun: error: node-b: tasks 4-7: Bus error (core dumped)", None),
+    ],
+)
+def test_launchers_lines_name_whose_end_they_tell(tmp_path: Path, line: str, rank: int | None) -> None:
+    path = tmp_path / "job.log"
+    path.write_text(f"step 1\n{line}\nend\n")
+    assert {match.rank for match in read(path).texts} == {rank}
