@@ -11,7 +11,7 @@ from typing import TypeVar
 from ddpdoctor.evidence.facts import Library, NodeFacts
 from ddpdoctor.gather import cgroups, machine
 from ddpdoctor.gather.deadline import Later
-from ddpdoctor.gather.devices import gather_devices
+from ddpdoctor.gather.devices.accelerators import gather_devices
 from ddpdoctor.gather.leftovers import find_leftovers
 from ddpdoctor.gather.libraries import gather_libraries
 from ddpdoctor.gather.network.interfaces import find_advertised, holder_of, list_interfaces, route_to

@@ -9,7 +9,7 @@ from typing import Any
 
 from ddpdoctor.errors import UsageError
 from ddpdoctor.evidence import STAGES, Launch
-from ddpdoctor.gather.devices import count_nvidia_devices
+from ddpdoctor.gather.devices.accelerators import count_nvidia_devices
 from ddpdoctor.gather.launcher import SRUN, TORCHRUN, Detected, detect_launcher
 from ddpdoctor.gather.network.ports import free_port
 from ddpdoctor.gather.variables import allowed_variables

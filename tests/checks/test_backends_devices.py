@@ -340,6 +340,26 @@ def test_contained_and_unknown_xids_are_warnings() -> None:
         assert_finds(backends.find_device_faulty, world, code="BKD010", severity="warning")
 
 
+def test_amdgpus_messages_are_faults_and_a_reset_alone_a_warning() -> None:
+    reset = "amdgpu: GPU reset begin! (2 min ago)"
+    bad = "amdgpu: socket: 0, die: 0 2 uncorrectable hardware errors detected in umc block"
+    for messages, severity in (((reset,), "warning"), ((bad, reset), "error")):
+        world = with_device(make_gpu_world(2), 0, kind="rocm", xid=messages)
+        found = assert_finds(backends.find_device_faulty, world, code="BKD010", severity=severity)
+        assert f"kernel: {messages[0]}" in found.message
+        assert found.fix[1].command == "sudo rocm-smi -d 0 --gpureset"
+
+
+def test_a_gpu_that_lacks_the_links_of_all_others_is_a_warning() -> None:
+    world = make_gpu_world(4)
+    for gpu in range(4):
+        links = {str(peer): "NODE" if 2 in (gpu, peer) else "NV18" for peer in range(4) if peer != gpu}
+        world = with_device(world, gpu, links=links)
+    found = assert_finds(backends.find_device_faulty, world, code="BKD010", severity="warning")
+    assert "its links are NODE to all others, which have NV18" in found.message
+    assert str(found.ranks) == "2"
+
+
 @pytest.mark.parametrize("number", sorted(APPLICATION_XIDS))
 def test_xids_that_a_program_raises_say_nothing_of_the_device(number: int) -> None:
     assert_passes(

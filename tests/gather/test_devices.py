@@ -8,17 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.gather import devices
-from ddpdoctor.gather.devices import (
-    gather_devices,
-    normal_pci,
-    parse_gpus,
-    parse_handles,
-    parse_rocm,
-    parse_topology,
-    parse_xids,
-    read_kernel_log,
-)
+from ddpdoctor.facts.peer_links import find_odd_gpus
+from ddpdoctor.gather.devices import accelerators
+from ddpdoctor.gather.devices.accelerators import gather_devices
+from ddpdoctor.gather.devices.kernel_log import MAX_MESSAGES, normal_pci, parse_messages, read_kernel_log
+from ddpdoctor.gather.devices.rocm import parse_rocm
+from ddpdoctor.gather.devices.smi import parse_gpus, parse_handles
+from ddpdoctor.gather.devices.topology import parse_topology
 
 H200 = (
     "0, GPU-6b1f52b0-7f5c-7a8e-0b6e, NVIDIA H200, 9.0, 143771, 4, 570.124.06, 0, 00000000:03:00.0, P0\n"
@@ -126,15 +122,59 @@ def test_xids_go_to_their_card_with_their_age() -> None:
         "[  160.500000] eth0: link up\n"
         "kernel: NVRM: Xid (PCI:0000:01:00): 48, pid=1234, DBE at 0x0\n"
     )
-    found = parse_xids(log, uptime_s=4000.0)
+    found = parse_messages(log, uptime_s=4000.0)
     assert found["0000:83:00"] == ["Xid 79, pid='<unknown>', GPU has fallen off the bus. (1 h ago)"]
     assert found["0000:01:00"] == ["Xid 48, pid=1234, DBE at 0x0"]
 
 
 def test_a_card_that_repeats_itself_keeps_its_last_messages() -> None:
     log = "\n".join(f"NVRM: Xid (PCI:0000:83:00): 31, pid={n}" for n in range(300))
-    assert parse_xids(log)["0000:83:00"][-1] == "Xid 31, pid=299"
-    assert len(parse_xids(log)["0000:83:00"]) == devices.MAX_XIDS
+    assert parse_messages(log)["0000:83:00"][-1] == "Xid 31, pid=299"
+    assert len(parse_messages(log)["0000:83:00"]) == MAX_MESSAGES
+
+
+AMDGPU = """\
+[  600.0] amdgpu 0000:c1:00.0: amdgpu: socket: 0, die: 0 2 uncorrectable hardware errors detected in umc block
+[  601.0] amdgpu 0000:c1:00.0: amdgpu: socket: 0, die: 0 0 uncorrectable hardware errors detected in gfx block
+[  602.0] amdgpu 0000:c1:00.0: amdgpu: GPU reset begin!
+[  603.0] amdgpu 0000:83:00.0: amdgpu: [gfxhub0] retry page fault (src_id:0 ring:0 vmid:8)
+[  604.0] amdgpu 0000:83:00.0: amdgpu: VM memory stats
+"""
+
+
+def test_amdgpus_messages_of_the_hardware_go_to_their_card() -> None:
+    assert parse_messages(AMDGPU, uptime_s=720.0) == {
+        "0000:c1:00": [
+            "amdgpu: socket: 0, die: 0 2 uncorrectable hardware errors detected in umc block (2 min ago)",
+            "amdgpu: GPU reset begin! (2 min ago)",
+        ]
+    }
+
+
+def test_rocm_devices_have_the_kernels_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _fake_tool(tmp_path, """echo '{"card0": {"PCI Bus": "0000:C1:00.0"}}'""", "rocm-smi")
+    monkeypatch.setattr(accelerators, "find_tool", lambda name: name if name == "rocm-smi" else None)
+    monkeypatch.setattr(accelerators, "read_kernel_log", lambda limit_s: AMDGPU)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found, _ = gather_devices(30.0, tmp_path)
+    assert [text[:24] for text in found[0].xid] == ["amdgpu: socket: 0, die: ", "amdgpu: GPU reset begin!"]
+
+
+def linked(count: int, odd: int | None = None, usual: str = "NV18") -> dict[int, dict[str, str]]:
+    return {
+        gpu: {str(peer): "SYS" if odd in (gpu, peer) else usual for peer in range(count) if peer != gpu}
+        for gpu in range(count)
+    }
+
+
+def test_a_gpu_without_the_links_that_all_others_have_is_odd() -> None:
+    assert find_odd_gpus(linked(8, odd=5)) == {5: "SYS to all others, which have NV18"}
+    assert find_odd_gpus(linked(4, odd=0, usual="XGMI")) == {0: "SYS to all others, which have XGMI"}
+    assert find_odd_gpus(linked(8)) == find_odd_gpus(linked(8, usual="PIX")) == find_odd_gpus({}) == {}
+    assert find_odd_gpus(linked(3, odd=2)) == {}, "a pair with a bridge beside a single card"
+    gap = linked(8, odd=5)
+    gap[0]["1"] = gap[1]["0"] = "SYS"
+    assert find_odd_gpus(gap) == {}, "a mesh with gaps"
 
 
 def test_pci_addresses_compare() -> None:
@@ -152,7 +192,7 @@ def test_a_kernel_record_reads_like_a_line_of_dmesg(tmp_path: Path) -> None:
     record.write_text("6,339,5140900,-;NVRM: Xid (PCI:0000:83:00): 79, off the bus\n SUBSYSTEM=pci\n")
     text = read_kernel_log(5.0, str(record))
     assert text == "[    5.140900] NVRM: Xid (PCI:0000:83:00): 79, off the bus"
-    assert parse_xids(text, 65.2) == {"0000:83:00": ["Xid 79, off the bus (1 min ago)"]}
+    assert parse_messages(text, 65.2) == {"0000:83:00": ["Xid 79, off the bus (1 min ago)"]}
     record.write_text("no record")
     assert read_kernel_log(5.0, str(record)) == "no record"
 
@@ -169,7 +209,7 @@ def test_rocm_smi_is_asked_where_there_is_no_nvidia_smi(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, count: int, part: str | None
 ) -> None:
     _fake_tool(tmp_path, body, "rocm-smi")
-    monkeypatch.setattr(devices, "find_tool", lambda name: name if name == "rocm-smi" else None)
+    monkeypatch.setattr(accelerators, "find_tool", lambda name: name if name == "rocm-smi" else None)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     found, note = gather_devices(30.0, tmp_path)
     assert len(found) == count
@@ -212,7 +252,7 @@ def test_the_tool_is_asked_once_and_its_answers_are_joined(
     )
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(
-        devices, "read_kernel_log", lambda limit_s: "[ 1.0] NVRM: Xid (PCI:0000:29:00): 63, row remap"
+        accelerators, "read_kernel_log", lambda limit_s: "[ 1.0] NVRM: Xid (PCI:0000:29:00): 63, row remap"
     )
     found, note = gather_devices(30.0)
     assert note is None
@@ -230,7 +270,7 @@ def test_an_old_driver_is_asked_again_with_fewer_fields(
         " topo) exit 1;; *) echo '0, GPU-1, Tesla V100, 16160, 0, 418.87, 00000000:04:00.0, P0';; esac",
     )
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(devices, "read_kernel_log", lambda limit_s: "")
+    monkeypatch.setattr(accelerators, "read_kernel_log", lambda limit_s: "")
     found, note = gather_devices(30.0)
     assert note is None
     assert (found[0].name, found[0].capability, found[0].memory_total) == ("Tesla V100", None, 16160 << 20)
@@ -250,7 +290,7 @@ def test_a_tool_that_fails_is_a_note(
 ) -> None:
     _fake_tool(tmp_path, body)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(devices, "read_kernel_log", lambda limit_s: "")
+    monkeypatch.setattr(accelerators, "read_kernel_log", lambda limit_s: "")
     found, note = gather_devices(0.5)
     assert len(found) == count
     assert part in (note or "")
@@ -263,7 +303,7 @@ def test_a_lost_card_beside_good_ones(tmp_path: Path, monkeypatch: pytest.Monkey
         "echo 'Unable to determine the device handle for GPU7: 0000:CB:00.0: Unknown Error'; exit 15",
     )
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(devices, "read_kernel_log", lambda limit_s: "")
+    monkeypatch.setattr(accelerators, "read_kernel_log", lambda limit_s: "")
     found, _ = gather_devices(30.0)
     assert [each.index for each in found] == [0, 1, 7]
     assert "Unknown Error" in (found[2].state or "")

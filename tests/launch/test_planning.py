@@ -9,7 +9,7 @@ import pytest
 
 from ddpdoctor.errors import UsageError
 from ddpdoctor.evidence import Cpus, Evidence, Launch, NodeFacts
-from ddpdoctor.gather.devices import count_nvidia_devices
+from ddpdoctor.gather.devices.accelerators import count_nvidia_devices
 from ddpdoctor.launch import planning
 from ddpdoctor.launch.local import LocalFindings
 from ddpdoctor.launch.planning import complete_plan, make_plan

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from ddpdoctor.evidence import Device, Evidence, NodeFacts, RankFacts, RankSet, SmokeResult, encode
+from ddpdoctor.facts.peer_links import find_odd_gpus
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.backends.support import UNSUPPORTED
 from ddpdoctor_checks.common.places import Places
@@ -25,6 +26,11 @@ FAULTY = re.compile(
 )
 """Texts of CUDA's errors, of nvidia-smi and of the smoke test (wrong results) for a device that needs a
 reset, a repair or its driver restarted."""
+
+_SEVERE_AMDGPU = re.compile(
+    r"uncorrectable hardware error|lost from bus|failed|Fatal error|bad page threshold"
+)
+"""Of amdgpu's messages, those that speak of the hardware; a reset alone may follow from a program."""
 
 MOST_PAIRS = 64
 """Pairs that a finding names; the rest is counted in the details."""
@@ -139,8 +145,12 @@ def _find_faults(
     for facts in evidence.ranks:
         users.setdefault(facts.node, []).append(facts)
     told: set[int] = set()
+    odd = {
+        node.node: find_odd_gpus({device.index: device.links for device in node.devices})
+        for node in evidence.nodes
+    }
     for node, device in devices:
-        signs, severity = _read_signs(device)
+        signs, severity = _read_signs(device, odd[node.node].get(device.index))
         mine = users.get(node.node, [])
         smoke = [each for each in stuck if each.node == node.node and _same_device(mine, device, each)]
         told.update(id(each) for each in smoke)
@@ -176,8 +186,13 @@ def _same_device(users: Iterable[RankFacts], device: Device, smoke: SmokeResult)
     return smoke.device.partition(":")[2] == str(device.index)
 
 
-def _read_signs(device: Device) -> tuple[list[str], str | None]:
-    """Return what speaks against a device, and ``warning`` where all of it is the lesser kind."""
+def _read_signs(device: Device, odd: str | None) -> tuple[list[str], str | None]:
+    """Return what speaks against a device, and ``warning`` where all of it is the lesser kind.
+
+    Args:
+        device: the device.
+        odd: how its links differ from those of all others of its node.
+    """
     signs: list[str] = []
     severe = False
     if device.ecc_uncorrected:
@@ -188,10 +203,14 @@ def _read_signs(device: Device) -> tuple[list[str], str | None]:
         severe = True
     for text in device.xid:
         number = _xid_number(text)
-        if number is None or number in APPLICATION_XIDS:
+        if text.startswith("amdgpu: "):
+            severe = severe or _SEVERE_AMDGPU.search(text) is not None
+        elif number is None or number in APPLICATION_XIDS:
             continue
         signs.append(f"kernel: {text}")
         severe = severe or number in HARDWARE_XIDS
+    if odd:
+        signs.append(f"its links are {odd}")
     return signs, None if severe else "warning"
 
 
@@ -221,6 +240,11 @@ def _faulty(
     severity: str | None,
 ) -> Finding:
     index = device.index if device is not None else name.partition(":")[2] or "0"
+    query = f"nvidia-smi -i {index} -q -d ECC,ROW_REMAPPER; sudo dmesg -T | grep -i xid"
+    reset = f"sudo nvidia-smi --gpu-reset -i {index}"
+    if device is not None and device.kind == "rocm":
+        query = f"rocm-smi -d {index} --showrasinfo all; sudo dmesg -T | grep -i amdgpu"
+        reset = f"sudo rocm-smi -d {index} --gpureset"
     return Finding(
         message=f"{name} on {host} is faulty: {'; '.join(signs[:3])}.",
         ranks=RankSet(facts.rank for facts in owners),
@@ -229,11 +253,11 @@ def _faulty(
         fix=(
             Fix(
                 f"take {host} out of the job, then query what the driver reports on the device",
-                command=f"nvidia-smi -i {index} -q -d ECC,ROW_REMAPPER; sudo dmesg -T | grep -i xid",
+                command=query,
             ),
             Fix(
                 "with no process left on it, reset the device; reboot the node if the reset is refused",
-                command=f"sudo nvidia-smi --gpu-reset -i {index}",
+                command=reset,
             ),
         ),
         details=encode({"device": device, "host": host, "signs": signs}),
