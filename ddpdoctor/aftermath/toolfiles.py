@@ -1,7 +1,8 @@
 """Output of vendors' tools, read by its structure: what it says of one device, as a line that the table of texts knows.
 
 ``nvidia-smi -q``, ``dcgmi diag`` (text and JSON), ``dcgmi health``, ``ibstat`` and ``ethtool -S`` print a device in one
-line and its trouble many lines below. Only trouble is told; a tool that reports none adds nothing.
+line and its trouble many lines below; tables of counters have a module of their own. Only trouble is told; a tool that
+reports none adds nothing.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
-Told: TypeAlias = tuple[int, str]
-"""Number of the line, from 1, and what it says."""
+from ddpdoctor.aftermath.device_tables import Told, choose_table
 
 PREFIX = "Device evidence: "
 """How lines made here begin; entries of the table match behind it."""
 SIZE_LIMIT = 16 << 20
 """Bytes of a tool's output: ``nvidia-smi -q`` of 16 GPUs is 0.2 MB."""
+HEAD = 8192
+"""Bytes by which a tool's output is known."""
 MOST_TOLD = 200
 
 _GPU = re.compile(r"^GPU (?P<bus>[\dA-Fa-f]{4,8}:[\dA-Fa-f]{2}:[\dA-Fa-f]{2}\.\d)")
@@ -33,7 +35,7 @@ _CA = re.compile(r"^CA '(?P<name>[\w-]{1,40})'")
 _PORT = re.compile(r"^\s{1,8}Port (?P<port>\d{1,3}):")
 _STATISTIC = re.compile(
     r"^ {1,10}(?P<name>rx_crc_errors_phy|rx_symbol_err_phy|rx_pcs_symbol_err_phy|link_down_events_phy"
-    r"|rx_in_range_len_errors_phy|tx_errors_phy|rx_crc_errors|rx_fcs_errors|crc_errors|symbol_error|link_downed|port_rcv_errors|local_link_integrity_errors)"
+    r"|rx_in_range_len_errors_phy|tx_errors_phy|rx_crc_errors(?:\.nic)?|rx_fcs_errors|rx_fcs_err_frames|rx_fec_uncorrectable_errors|crc_errors|symbol_error|link_downed|port_rcv_errors|local_link_integrity_errors)"
     r": (?P<count>[1-9]\d{0,18})\s*$"
 )
 SOFTWARE = frozenset({
@@ -45,15 +47,14 @@ SOFTWARE = frozenset({
 
 def read_tool(data: bytes) -> list[Told] | None:
     """Return what a tool's output says of devices in trouble; None where it is no such output."""
-    text = data[:SIZE_LIMIT].decode("utf-8", "replace")
-    reader = _choose(text)
+    reader = _choose(data[:HEAD].decode("utf-8", "replace"))
     if reader is None:
         return None
+    text = data[:SIZE_LIMIT].decode("utf-8", "replace")
     return [(number, PREFIX + words) for number, words in list(reader(text))[:MOST_TOLD]]
 
 
-def _choose(text: str) -> Callable[[str], Iterator[Told]] | None:
-    head = text[:8192]
+def _choose(head: str) -> Callable[[str], Iterator[Told]] | None:
     if "==NVSMI LOG==" in head:
         return _read_smi
     if '"DCGM GPU Diagnostic"' in head or '"DCGM Diagnostic"' in head:
@@ -66,7 +67,7 @@ def _choose(text: str) -> Callable[[str], Iterator[Told]] | None:
         return _read_statistics
     if '"communicators"' in head and '"nccl_version"' in head:
         return _read_ras
-    return None
+    return choose_table(head)
 
 
 def _read_smi(text: str) -> Iterator[Told]:

@@ -20,7 +20,7 @@ WAITING = frozenset({"NET006", "NET011", "NET015", "COL002", "COL005", "ERR011"}
 
 DOUBTED = frozenset({
     "adapter-reports-trouble", "device-handle-unknown", "device-reports-trouble", "fabric-manager-failed",
-    "fabric-reports-trouble", "nccl-fabric-stale", "peer-path-redirected",
+    "fabric-reports-trouble", "interface-reports-trouble", "nccl-fabric-stale", "peer-path-redirected",
 })  # fmt: skip
 """Entries that have other reasons too: they are a cause only where nothing narrower is one."""
 MESSAGE_LIMIT = 240
