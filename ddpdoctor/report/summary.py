@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ddpdoctor.evidence import DEFAULT_STAGES, Evidence, Launch
-from ddpdoctor.evidence.job import REQUESTS, find_seen
+from ddpdoctor.evidence.job import REQUESTS
+from ddpdoctor.evidence.job_ranks import find_seen
 from ddpdoctor.evidence.sources import SourceFile
 from ddpdoctor.judge.finding import EvidenceItem, Finding
 from ddpdoctor.judge.runner import CheckRow

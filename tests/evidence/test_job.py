@@ -9,8 +9,8 @@ from ddpdoctor.evidence.job import (
     ProcessRecord,
     WrappedParameter,
     WrapperFacts,
-    describe_ranks,
 )
+from ddpdoctor.evidence.job_ranks import describe_ranks
 
 
 def test_exceptions_with_chains_and_wrappers_survive_being_saved() -> None:

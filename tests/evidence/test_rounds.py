@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddpdoctor.evidence import Evidence, Launch
-from ddpdoctor.evidence.job import ExceptionRecord, JobEnd, Moment, ProcessRecord, describe_ranks
+from ddpdoctor.evidence.job import ExceptionRecord, JobEnd, Moment, ProcessRecord
+from ddpdoctor.evidence.job_ranks import describe_ranks
 from ddpdoctor.evidence.rounds import number_rounds, tell_rounds
 
 SECOND = 10**9

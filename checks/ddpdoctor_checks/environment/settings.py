@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Evidence, NodeFacts, RankSet
-from ddpdoctor.evidence.job import describe_ranks
+from ddpdoctor.evidence.job_ranks import describe_ranks
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, check
 from ddpdoctor_checks.common.places import Places, require
 from ddpdoctor_checks.common.wording import join_words, quote

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from ddpdoctor.evidence import Absent, Evidence, Launch
 from ddpdoctor.evidence.bundle import KINDS
-from ddpdoctor.evidence.job import Moment, ProcessRecord, describe_ranks
+from ddpdoctor.evidence.job import Moment, ProcessRecord
+from ddpdoctor.evidence.job_ranks import describe_ranks
 from ddpdoctor.evidence.standstill import Standstill
 from ddpdoctor.gather.scrub import scrub_argv
 from ddpdoctor.watch.attach.jobs import FoundJob, FoundRank, name_script

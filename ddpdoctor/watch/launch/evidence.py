@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from ddpdoctor.evidence import Absent, Evidence, Frame, Launch, RankFacts
 from ddpdoctor.evidence.bundle import JOB_KINDS, KINDS
-from ddpdoctor.evidence.job import ExceptionRecord, JobEnd, ProcessRecord, TextMatch, describe_ranks
+from ddpdoctor.evidence.job import ExceptionRecord, JobEnd, ProcessRecord, TextMatch
+from ddpdoctor.evidence.job_ranks import describe_ranks
 from ddpdoctor.evidence.texts import match_text
 from ddpdoctor.gather.scrub import scrub
 from ddpdoctor.gather.variables import allowed_variables
