@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ddpdoctor.evidence.texts import match_nccl
+from ddpdoctor.evidence.texts.matching import match_nccl
 
 SOURCES = (".cc", ".h", ".cpp", ".cu", ".c", ".hpp", ".cuh")
 FOLDERS = ("src/", "plugins/", "ext-", "include/")

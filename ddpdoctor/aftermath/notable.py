@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from ddpdoctor.aftermath.lines import plain, read_prefix
 from ddpdoctor.evidence.job import NotableLine
-from ddpdoctor.evidence.texts import CAUSE, CONSEQUENCE, NOISE, find_entry, match_line
+from ddpdoctor.evidence.texts.matching import CAUSE, CONSEQUENCE, NOISE, find_entry, match_line
 from ddpdoctor.gather.scrub import scrub
 
 WORDS = (

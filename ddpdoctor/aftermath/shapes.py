@@ -11,7 +11,7 @@ import functools
 import re
 
 from ddpdoctor.aftermath.notable import SEARCHED
-from ddpdoctor.evidence.texts import holds_gate, list_gates
+from ddpdoctor.evidence.texts.matching import holds_gate, list_gates
 
 _KEPT = b"\n" + bytes(range(ord("A"), ord("Z") + 1)) + bytes(range(ord("g"), ord("z") + 1))
 _DROPPED = bytes(each for each in range(256) if each not in _KEPT)

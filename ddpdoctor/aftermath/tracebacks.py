@@ -13,7 +13,7 @@ from ddpdoctor.gather.scrub import scrub
 
 HEADER = "Traceback (most recent call last)"
 MESSAGE_LINES = 400
-"""Lines of one message: C++ stacks in it have some 60 (`ddpdoctor.evidence.texts.TEXT_LINES`)."""
+"""Lines of one message: C++ stacks in it have some 60 (`ddpdoctor.evidence.texts.matching.TEXT_LINES`)."""
 LOOSE_LINES = 12
 """Lines of a message whose end nothing marks, because the lines have no prefix: CUDA's has five."""
 FOREIGN_LINES = 60

@@ -10,7 +10,7 @@ from ddpdoctor.evidence.job import (
     WrappedParameter,
     WrapperFacts,
 )
-from ddpdoctor.evidence.texts import find_entry
+from ddpdoctor.evidence.texts.matching import find_entry
 from tests.checks.jobs import LOOP, Job, join_attempts
 
 UNUSED = (

@@ -18,7 +18,7 @@ from ddpdoctor.evidence.job import (
     TextMatch,
     WrapperFacts,
 )
-from ddpdoctor.evidence.texts import find_entry, match_line
+from ddpdoctor.evidence.texts.matching import find_entry, match_line
 from ddpdoctor.judge import Finding, Registry, Verdict
 from ddpdoctor.judge.runner import CheckRow
 from ddpdoctor.report.build import build_report

@@ -9,7 +9,7 @@ import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.job import Rerun, SettingChange
-from ddpdoctor.evidence.texts import find_entry
+from ddpdoctor.evidence.texts.matching import find_entry
 from ddpdoctor.judge import Finding
 from tests.checks.jobs import LOOP, TIMED_OUT, Job, cause_of
 

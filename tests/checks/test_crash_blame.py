@@ -18,7 +18,7 @@ from ddpdoctor.evidence.job import (
     ProcessRecord,
     TextMatch,
 )
-from ddpdoctor.evidence.texts import find_entry, match_line
+from ddpdoctor.evidence.texts.matching import find_entry, match_line
 from ddpdoctor.judge.once import keeping
 from ddpdoctor.testing import make_node
 from ddpdoctor_checks.common.frames import read_traceback, stands_in, user_frames, user_line

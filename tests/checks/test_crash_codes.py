@@ -15,7 +15,7 @@ from ddpdoctor.evidence.job import (
     ProcessRecord,
     WrapperFacts,
 )
-from ddpdoctor.evidence.texts import find_entry
+from ddpdoctor.evidence.texts.matching import find_entry
 from ddpdoctor.judge import CheckRow
 from ddpdoctor.testing import make_world
 from tests.checks.crashed import all_raise, everyone_raises, one_raises, said, segfault, unused

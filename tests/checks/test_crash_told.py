@@ -16,7 +16,7 @@ from ddpdoctor.evidence.job import (
     ProcessRecord,
 )
 from ddpdoctor.evidence.numbers import Numbers
-from ddpdoctor.evidence.texts import find_entry
+from ddpdoctor.evidence.texts.matching import find_entry
 from ddpdoctor.testing import assert_status
 from ddpdoctor_checks.common.frames import user_frames
 from ddpdoctor_checks.job.ends import find_cause

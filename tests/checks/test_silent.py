@@ -18,7 +18,7 @@ from ddpdoctor.evidence.job import (
     TextMatch,
     UnwaitedWork,
 )
-from ddpdoctor.evidence.texts import match_text
+from ddpdoctor.evidence.texts.matching import match_text
 from ddpdoctor.judge import CannotLook, Finding, NotApplicable
 from ddpdoctor_checks.job.silent.teardown import find_teardown
 from ddpdoctor_checks.job.silent.unwaited import find_unwaited, left_unsent

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from ddpdoctor.evidence.text_entries import ENTRIES, NCCL_WARNS, read_table
-from ddpdoctor.evidence.text_templates import FIELD_LIMIT, TemplateIndex, compile_template, list_words
-from ddpdoctor.evidence.texts import LINE_LIMIT, match_line, match_nccl
+from ddpdoctor.evidence.texts.entries import ENTRIES, NCCL_WARNS, read_table
+from ddpdoctor.evidence.texts.matching import LINE_LIMIT, match_line, match_nccl
+from ddpdoctor.evidence.texts.templates import FIELD_LIMIT, TemplateIndex, compile_template, list_words
 
 TEMPLATES = [(entry.id, template) for entry in ENTRIES for template in entry.templates]
 

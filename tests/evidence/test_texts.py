@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from ddpdoctor.evidence import texts
-from ddpdoctor.evidence.texts import (
+from ddpdoctor.evidence.texts import matching
+from ddpdoctor.evidence.texts.matching import (
     CAUSE,
     CONSEQUENCE,
     ENTRIES,
@@ -268,9 +268,9 @@ def test_streaming_takes_nothing_like_a_pattern_per_line() -> None:
 
 
 def test_few_gates_have_no_rare_character() -> None:
-    assert len(texts._plain_gates()) <= 4
+    assert len(matching._plain_gates()) <= 4
 
 
 def test_gate_needs_something_rare() -> None:
     with pytest.raises(ValueError, match="nothing rare"):
-        texts._choose_gate("in the deep")
+        matching._choose_gate("in the deep")

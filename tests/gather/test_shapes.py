@@ -10,7 +10,7 @@ from ddpdoctor.aftermath import logs
 from ddpdoctor.aftermath.logs import TRIGGERS, LogFacts, LogReader
 from ddpdoctor.aftermath.notable import SEARCHED
 from ddpdoctor.aftermath.shapes import PAUSE, ShapeReader
-from ddpdoctor.evidence.texts import ENTRIES, list_gates
+from ddpdoctor.evidence.texts.matching import ENTRIES, list_gates
 
 STEP = "[rank{r}]: step {i} | loss {x:.4f} | lr 1.9e-05 | grad {y:x} | mem 61.2GiB"
 TROUBLE = (

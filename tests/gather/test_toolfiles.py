@@ -9,7 +9,7 @@ import pytest
 
 from ddpdoctor import cli
 from ddpdoctor.aftermath.toolfiles import PREFIX, read_tool
-from ddpdoctor.evidence.texts import match_line
+from ddpdoctor.evidence.texts.matching import match_line
 from tests.evidence.corpus import FOLDER
 
 SMI = (FOLDER / "smi-q-rows-pending" / "nvidia-smi-q.txt").read_bytes()

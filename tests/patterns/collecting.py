@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import ddpdoctor
 import ddpdoctor_checks
-from ddpdoctor.evidence.text_entries import ENTRIES
+from ddpdoctor.evidence.texts.entries import ENTRIES
 from ddpdoctor.gather.secrets.shapes import MORE_PATTERNS, load_rules
 
 

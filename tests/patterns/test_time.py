@@ -10,7 +10,7 @@ import pytest
 from ddpdoctor import cli
 from ddpdoctor.aftermath import logs
 from ddpdoctor.aftermath.logs import LogReader
-from ddpdoctor.evidence.text_entries import ENTRIES
+from ddpdoctor.evidence.texts.entries import ENTRIES
 from ddpdoctor.source import budget
 from ddpdoctor.source.gather import read_sources
 from tests.lint.judging import RULES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpdoctor.evidence.text_entries import ENTRIES
+from ddpdoctor.evidence.texts.entries import ENTRIES
 from ddpdoctor.gather.scrub import scrub, scrub_argv, scrub_source
 from tests.secrets.forms import ENCODED, FORMS, INNOCENT, MIXED, TOKENS, Form, leaks
 

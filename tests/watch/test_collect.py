@@ -12,7 +12,7 @@ import pytest
 
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.job import Moment
-from ddpdoctor.evidence.texts import TextHit, scan_chunk
+from ddpdoctor.evidence.texts.matching import TextHit, scan_chunk
 from ddpdoctor.watch.readers import logs
 from ddpdoctor.watch.readers.collect import Collected, collect_run
 from ddpdoctor.watch.readers.senders import UNSEEN, UNSEEN_OR_KERNEL

@@ -33,7 +33,7 @@ from ddpdoctor.evidence.job import (
     ProcessRecord,
     TextMatch,
 )
-from ddpdoctor.evidence.texts import CAUSE, find_entry
+from ddpdoctor.evidence.texts.matching import CAUSE, find_entry
 
 FROM_LOGS = ("processes", "exceptions", "crashes", "texts", "job")
 """Kinds that logs can hold; the others are absent."""

@@ -14,7 +14,7 @@ from ddpdoctor.aftermath.stamps import choose_year
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.collectives import COMPLETED, RETIRED, CallLog, RankCalls
 from ddpdoctor.evidence.job import ProcessRecord, TextMatch
-from ddpdoctor.evidence.texts import CONSEQUENCE, NOISE, find_entry
+from ddpdoctor.evidence.texts.matching import CONSEQUENCE, NOISE, find_entry
 from ddpdoctor.evidence.timeline import TimedEvent
 from ddpdoctor.gather.collecting import CONTENTS, TOOLS
 

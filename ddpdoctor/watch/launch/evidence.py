@@ -12,7 +12,7 @@ from ddpdoctor.evidence import Absent, Evidence, Frame, Launch, RankFacts
 from ddpdoctor.evidence.bundle import JOB_KINDS, KINDS
 from ddpdoctor.evidence.job import ExceptionRecord, JobEnd, ProcessRecord, TextMatch
 from ddpdoctor.evidence.job_ranks import describe_ranks
-from ddpdoctor.evidence.texts import match_text
+from ddpdoctor.evidence.texts.matching import match_text
 from ddpdoctor.gather.scrub import scrub
 from ddpdoctor.gather.variables import allowed_variables
 from ddpdoctor.watch.commandline import Split, find_torchrun, read_torchrun

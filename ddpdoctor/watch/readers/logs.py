@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from ddpdoctor.evidence.job import ExceptionRecord, ProcessRecord, TextMatch
-from ddpdoctor.evidence.texts import match_text, scan_chunk
+from ddpdoctor.evidence.texts.matching import match_text, scan_chunk
 from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.gather.scrub import scrub
 from ddpdoctor.watch.readers.records import MESSAGE_LIMIT

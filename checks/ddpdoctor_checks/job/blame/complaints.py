@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddpdoctor.evidence import RankSet
-from ddpdoctor.evidence.texts import find_entry
+from ddpdoctor.evidence.texts.matching import find_entry
 from ddpdoctor_checks.common.stage_evidence import name_signal
 from ddpdoctor_checks.job.blame.conditions import HUP, SCHEDULER_KILLS, TERM, settle_text
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ddpdoctor.evidence import Frame
-from ddpdoctor.evidence.texts import CAUSE, CONSEQUENCE, TextEntry
+from ddpdoctor.evidence.texts.matching import CAUSE, CONSEQUENCE, TextEntry
 from ddpdoctor.facts.ownership import PYTHON
 from ddpdoctor_checks.common.frames import stands_in, user_frames
 from ddpdoctor_checks.common.places import split_endpoint

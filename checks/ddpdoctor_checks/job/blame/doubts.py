@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.evidence.job import NotableLine, TextMatch
-from ddpdoctor.evidence.texts import CONSEQUENCE, find_entry, match_line
+from ddpdoctor.evidence.texts.matching import CONSEQUENCE, find_entry, match_line
 from ddpdoctor_checks.job.blame.complaints import TIMED_OUT
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.job.blame.failures import OWN, SOFT, WAITING, Failure, is_of_stack, quote_line

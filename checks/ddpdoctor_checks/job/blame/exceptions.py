@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.job import ExceptionRecord
-from ddpdoctor.evidence.texts import CAUSE, CONSEQUENCE, TextEntry, choose_entry, find_entry, match_text
+from ddpdoctor.evidence.texts.matching import (
+    CAUSE,
+    CONSEQUENCE,
+    TextEntry,
+    choose_entry,
+    find_entry,
+    match_text,
+)
 from ddpdoctor_checks.common.frames import cut_at_start, read_traceback, stands_in, user_line
 from ddpdoctor_checks.job.blame.conditions import (
     ABRT,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.job import Moment, ProcessRecord, TextMatch
-from ddpdoctor.evidence.texts import CONSEQUENCE, TextEntry, choose_entry
+from ddpdoctor.evidence.texts.matching import CONSEQUENCE, TextEntry, choose_entry
 from ddpdoctor.judge import Where
 from ddpdoctor_checks.common.frames import user_line
 from ddpdoctor_checks.common.places import in_frame

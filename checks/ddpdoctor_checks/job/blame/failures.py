@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.job import CrashRecord, ExceptionRecord
-from ddpdoctor.evidence.text_entries import NCCL_WARNS
-from ddpdoctor.evidence.texts import TextEntry
+from ddpdoctor.evidence.texts.entries import NCCL_WARNS
+from ddpdoctor.evidence.texts.matching import TextEntry
 from ddpdoctor_checks.common.frames import stands_in, user_line
 from ddpdoctor_checks.job.blame.views import View
 

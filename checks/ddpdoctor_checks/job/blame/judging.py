@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.job import JobEnd, TextMatch
-from ddpdoctor.evidence.texts import find_entry
+from ddpdoctor.evidence.texts.matching import find_entry
 from ddpdoctor.judge import once
 from ddpdoctor_checks.job.blame.claims import judge_claims
 from ddpdoctor_checks.job.blame.complaints import (

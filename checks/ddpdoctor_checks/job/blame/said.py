@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.evidence.job import TextMatch
-from ddpdoctor.evidence.texts import CAUSE, CONSEQUENCE, find_entry
+from ddpdoctor.evidence.texts.matching import CAUSE, CONSEQUENCE, find_entry
 from ddpdoctor_checks.job.blame.conditions import ABRT, KILL, settle_text
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.job.blame.failures import (

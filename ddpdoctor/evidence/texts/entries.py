@@ -1,13 +1,13 @@
 """The table of texts: what torch, gloo, NCCL, CUDA, Python, the kernel and launchers print when a job fails.
 
-Pure data, in the files of ``text_tables``: a section for each text, or for each class of texts that mean the same, in
+Pure data, in the files of ``tables``: a section for each text, or for each class of texts that mean the same, in
 order of precedence. Where several entries know one text the first cause wins, so narrow ones stand before wide ones.
 Wordings were read from the sources and libraries of torch 2.4 to 2.13 or produced with torch 2.13.0, those of NCCL from
 the sources of all its releases from 2.7 on (``scripts/nccl_texts.py`` says what is missing).
 
 A section has a pattern, which is searched within one line and has only bounded repetitions over classes that cannot
 match what follows them; or templates, the program's own format strings with named fields
-(`ddpdoctor.evidence.text_templates`), for what NCCL prints behind ``NCCL WARN``.
+(`ddpdoctor.evidence.texts.templates`), for what NCCL prints behind ``NCCL WARN``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import importlib.resources
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ddpdoctor.evidence.text_templates import Template, compile_template
+from ddpdoctor.evidence.texts.templates import Template, compile_template
 
 CAUSE = "cause"
 """The process that says it is at fault, or has lost what it needs itself."""
@@ -120,7 +120,7 @@ def _unquote(text: str) -> str:
 
 
 def _read_all() -> Iterator[TextEntry]:
-    folder = importlib.resources.files("ddpdoctor.evidence") / "text_tables"
+    folder = importlib.resources.files("ddpdoctor.evidence.texts") / "tables"
     for name in FILES:
         yield from read_table((folder / f"{name}.ini").read_text(encoding="utf-8"))
 

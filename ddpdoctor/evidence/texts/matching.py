@@ -2,7 +2,7 @@
 
 Pure: text in, matches out. A log is read in three steps, each cheap against the next: one search for gate words
 over raw bytes, a literal of each entry in the lines that pass, and only then the entry's pattern. What NCCL prints
-behind its prefix is looked up by its rarest word (`ddpdoctor.evidence.text_templates`).
+behind its prefix is looked up by its rarest word (`ddpdoctor.evidence.texts.templates`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
-from ddpdoctor.evidence.text_entries import CAUSE, CONSEQUENCE, ENTRIES, NCCL_WARNS, NOISE, TextEntry
-from ddpdoctor.evidence.text_templates import TemplateIndex
+from ddpdoctor.evidence.texts.entries import CAUSE, CONSEQUENCE, ENTRIES, NCCL_WARNS, NOISE, TextEntry
+from ddpdoctor.evidence.texts.templates import TemplateIndex
 
 __all__ = [
     "CAUSE",
