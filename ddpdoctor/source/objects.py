@@ -73,6 +73,8 @@ class Objects:
             home, values = scope.lookup(node.id) or (None, [])
             if home is None:
                 return None
+            if node.id in home.loops:
+                return self._of_loop(node.id, home, depth)
             if values == [UNKNOWN]:
                 return self._of_parameter(node.id, home, depth)
             return self._only(((value, home) for value in values), depth)
@@ -123,6 +125,46 @@ class Objects:
             return None
         return self._only(((a, scope) for a, scope in given if a is not None), depth)
 
+    def _of_loop(self, name: str, home: Scope, depth: int) -> Scope | None:
+        """Return the class of what loops go over whose variable has a name: all of one class, in containers of it."""
+        found: Scope | None = None
+        for node in own_nodes(home.node):
+            if not isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
+                continue
+            named = [each for each in ast.walk(node.target) if isinstance(each, ast.Name) and each.id == name]
+            if not named:
+                continue
+            held = _find_container(node.target, node.iter, name)
+            own = self._of_elements(*held, home, depth + 1) if held is not None else None
+            if own is None or found not in (None, own):
+                return None
+            found = own
+        return found
+
+    def _of_elements(self, node: ast.expr, keyed: bool, scope: Scope, depth: int) -> Scope | None:
+        """Return the class of all that a dictionary (keyed) or a list holds: ``defaultdict(Meter)``, ``[Meter()]``."""
+        if depth > DEEPEST:
+            return None
+        if isinstance(node, ast.Attribute):
+            owner = self.find_made(node.value, scope, depth + 1)
+            for each in self.bases(owner) if owner is not None else ():
+                values = each.attributes.get(node.attr, [])
+                if len(values) == 1:
+                    return self._of_elements(values[0], keyed, each.makers.get(values[0], each), depth + 1)
+        elif isinstance(node, ast.Name):
+            home, values = scope.lookup(node.id) or (scope, [])
+            if len(values) == 1 and values[0] is not UNKNOWN:
+                return self._of_elements(values[0], keyed, home, depth + 1)
+        elif isinstance(node, ast.Call) and node.args and ast.unparse(node.func).endswith("defaultdict"):
+            return self._find_class(node.args[0], scope) if keyed else None
+        elif isinstance(node, (ast.List, ast.Tuple)) and node.elts and not keyed:
+            return self._only(((each, scope) for each in node.elts), depth)
+        elif isinstance(node, ast.ListComp) and not keyed:
+            return self.find_made(node.elt, scope, depth + 1)
+        elif isinstance(node, ast.Dict) and node.values and keyed:
+            return self._only(((each, scope) for each in node.values), depth)
+        return None
+
     def _of_annotation(self, node: ast.expr, scope: Scope) -> Scope | None:
         """Return the class that an annotation names: ``Trainer``, ``"Trainer"``, ``Trainer | None``."""
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -171,3 +213,18 @@ class Objects:
             return found
         made = self._find_class(call.func, scope)
         return self.method(made, "__init__") if made is not None else None
+
+
+def _find_container(target: ast.expr, head: ast.expr, name: str) -> tuple[ast.expr, bool] | None:
+    """Return what a loop goes over, where its variable of some name is an element of that; and whether it has keys."""
+    if isinstance(head, ast.Call) and isinstance(head.func, ast.Attribute) and not head.args:
+        second = isinstance(target, ast.Tuple) and len(target.elts) == 2
+        last = target.elts[1] if isinstance(target, ast.Tuple) and second else target
+        wanted = "items" if second else "values"
+        is_it = isinstance(last, ast.Name) and last.id == name
+        return (head.func.value, True) if is_it and head.func.attr == wanted else None
+    if isinstance(head, ast.Call) and isinstance(head.func, ast.Name) and head.func.id == "enumerate":
+        if isinstance(target, ast.Tuple) and len(target.elts) == 2 and head.args:
+            return _find_container(target.elts[1], head.args[0], name)
+        return None
+    return (head, False) if isinstance(target, ast.Name) and target.id == name else None

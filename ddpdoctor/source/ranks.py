@@ -58,7 +58,7 @@ class RankReader:
     """Says of tests whether ranks differ in them."""
 
     def __init__(self, files: Files) -> None:
-        self._files = files
+        self.files = files
         self._read: dict[tuple[ast.expr, Scope], Difference | None] = {}
         self._rank: dict[tuple[ast.expr, Scope], bool | None] = {}
 
@@ -90,9 +90,9 @@ class RankReader:
     def read_decorator(self, node: ast.expr, scope: Scope) -> Difference | None:
         """Return how ranks differ in whether a decorated function runs; None where they agree or it cannot be told."""
         name = node.func if isinstance(node, ast.Call) else node
-        decorator = self._files.function(name, scope)
+        decorator = self.files.function(name, scope)
         if decorator is None:
-            last = (self._files.dotted(name, scope) or "").rpartition(".")[2]
+            last = (self.files.dotted(name, scope) or "").rpartition(".")[2]
             return Difference(HELPER, False, ZERO) if last in FIRST_ONLY else None
         for wrapper in decorator.functions.values() if decorator.parameters else ():
             total = _count_calls([wrapper.node], decorator.parameters[0])
@@ -125,7 +125,7 @@ class RankReader:
 
     def _last(self, node: ast.expr, scope: Scope) -> str:
         call = node.func if isinstance(node, ast.Call) else node
-        return (self._files.dotted(call, scope) or "").rpartition(".")[2].lower()
+        return (self.files.dotted(call, scope) or "").rpartition(".")[2].lower()
 
     def _read_both(self, test: ast.BoolOp, scope: Scope, depth: int) -> Difference | None:
         read = [(each, self.read(each, scope, depth + 1)) for each in test.values]
@@ -196,7 +196,7 @@ class RankReader:
         )  # a variable that is bound anew again and again leads to all of its values
         for each, home in waiting:
             if isinstance(each, ast.Call):
-                if self._files.dotted(each.func, home) in names:
+                if self.files.dotted(each.func, home) in names:
                     return True
             elif isinstance(each, ast.BinOp):
                 waiting += [(each.left, home), (each.right, home)]
@@ -228,7 +228,7 @@ class RankReader:
     def _read_call(self, call: ast.Call, scope: Scope, depth: int) -> Difference | None:
         if isinstance(call.func, ast.Name) and call.func.id == "bool" and len(call.args) == 1:
             return self.read(call.args[0], scope, depth + 1)
-        function = self._files.function(call.func, scope)
+        function = self.files.function(call.func, scope)
         if function is not None:
             for value in _returned(function):
                 read = self.read(value, function, depth + 1)
@@ -245,8 +245,8 @@ class RankReader:
     def _is_text(self, node: ast.expr, scope: Scope) -> bool:
         """Whether it is a variable of the environment as it stands there."""
         if isinstance(node, ast.Call):
-            return self._files.dotted(node.func, scope) in ("os.environ.get", "os.getenv")
-        return isinstance(node, ast.Subscript) and self._files.dotted(node.value, scope) == "os.environ"
+            return self.files.dotted(node.func, scope) in ("os.environ.get", "os.getenv")
+        return isinstance(node, ast.Subscript) and self.files.dotted(node.value, scope) == "os.environ"
 
     def rank(self, node: ast.expr, scope: Scope, depth: int = 0) -> bool | None:
         """Whether a value is a rank: True traced to its source, False by its name only, None where it is none."""
@@ -261,7 +261,7 @@ class RankReader:
         if isinstance(node, ast.Call):
             return self._rank_of_call(node, scope, depth)
         if isinstance(node, ast.Subscript):
-            environ = self._files.dotted(node.value, scope) == "os.environ"
+            environ = self.files.dotted(node.value, scope) == "os.environ"
             return True if environ and _text(node.slice) in VARIABLES else None
         if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mod, ast.FloorDiv, ast.Add, ast.Sub)):
             return self.rank(node.left, scope, depth + 1)
@@ -273,14 +273,14 @@ class RankReader:
         return None
 
     def _rank_of_call(self, node: ast.Call, scope: Scope, depth: int) -> bool | None:
-        name = self._files.dotted(node.func, scope) or ""
+        name = self.files.dotted(node.func, scope) or ""
         if name in ("torch.distributed.get_rank", "torch.distributed.get_node_local_rank"):
             return True
         if name in ("os.environ.get", "os.getenv"):
             return True if node.args and _text(node.args[0]) in VARIABLES else None
         if name in CONVERSIONS and len(node.args) == 1:
             return self.rank(node.args[0], scope, depth + 1)
-        function = self._files.function(node.func, scope)
+        function = self.files.function(node.func, scope)
         if function is not None:
             found = [self.rank(value, function, depth + 1) for value in _returned(function)]
             return next((each for each in found if each is not None), None)

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterator
 
 from ddpdoctor.source.kinds import Kinds
-from ddpdoctor.source.names import Scope
+from ddpdoctor.source.names import UNKNOWN, Scope
 from ddpdoctor.source.ranks import RankReader
-from ddpdoctor.source.walking import find_keyword, own_nodes
+from ddpdoctor.source.walking import find_argument, find_keyword, own_nodes
 
 GLOBAL = {
     "random.seed": "random",
@@ -159,6 +159,15 @@ def is_by_rank(node: ast.expr, scope: Scope, ranks: RankReader, depth: int = 0) 
     ):
         return is_by_rank(node.args[0], scope, ranks, depth)
     bound = scope.lookup(node.id) if isinstance(node, ast.Name) else None
+    if isinstance(node, ast.Name) and bound is not None and bound[1] == [UNKNOWN] and depth < DEEPEST:
+        given = [
+            (find_argument(call, bound[0], node.id), home)
+            for call, home in ranks.files.objects.callers(bound[0])
+        ]
+        if given and all(
+            each is not None and is_by_rank(each, home, ranks, depth + 1) for each, home in given
+        ):
+            return True
     values = [(each, bound[0]) for each in bound[1]] if bound else []
     if len(values) == 1 and isinstance(values[0][0], (ast.BinOp, ast.Call)) and depth < DEEPEST:
         return is_by_rank(*values[0], ranks, depth + 1)

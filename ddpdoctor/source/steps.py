@@ -24,6 +24,8 @@ DEEPEST = 4
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 SHARDING = ("rank", "world_size", "num_replicas", "shard", "process_index", "num_processes")
 """Parts of names that show that data is split by hand."""
+NO_GRAD = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad"})
+"""Managers, which are decorators too, below which no gradient is computed."""
 RANDOM = frozenset({"rand", "randn", "randint", "rand_like", "randn_like", "normal", "uniform", "random", "FakeData",
                     "RandomDataset", "arange"})  # fmt: skip
 """Functions that make data up."""
@@ -74,7 +76,7 @@ def _find_loops(kinds: Kinds) -> Iterator[TrainingLoop]:
             if not isinstance(statement, LOOPS) or not spot.is_on:
                 continue
             calls = tuple(reach(statement.body, scope, kinds))
-            if any(is_backward(call) for call, _ in calls):
+            if any(is_backward(call) for call, _ in reach(statement.body, scope, kinds, graded=True)):
                 yield TrainingLoop(statement, scope, calls, tuple(find_forwards(calls, kinds)))
 
 
@@ -91,18 +93,54 @@ def _find_reaching(kinds: Kinds) -> list[Scope]:
     return [scope for scope in every if scope in found]
 
 
-def reach(body: Iterable[ast.AST], scope: Scope, kinds: Kinds) -> Iterator[Place]:
-    """Yield the calls in statements, with those in the functions of the files that these call, each function once."""
+def reach(body: Iterable[ast.AST], scope: Scope, kinds: Kinds, *, graded: bool = False) -> Iterator[Place]:
+    """Yield the calls in statements, with those in the functions of the files that these call, each function once.
+
+    Args:
+        body: the statements.
+        scope: where they stand.
+        kinds: what values are.
+        graded: leave out what is below ``torch.no_grad()``, where no backward can be.
+    """
     seen: set[Scope] = set()
+    body = tuple(body)
     waiting: list[tuple[Iterable[ast.Call], Scope, int]] = [(_calls_in(body), scope, 0)]
+    cut = _below_no_grad(body, scope, kinds) if graded else set()
     while waiting:
         calls, home, depth = waiting.pop()
         for call in calls:
+            if call in cut:
+                continue
             yield call, home
             called = kinds.called(call, home) if depth < DEEPEST else None
             if called is not None and called not in seen:
+                if graded and _is_below_no_grad(called, kinds):
+                    continue
+                cut |= _below_no_grad([called.node], called, kinds) if graded else set()
                 seen.add(called)
                 waiting.append((find_calls(called), called, depth + 1))
+
+
+def _below_no_grad(body: Iterable[ast.AST], scope: Scope, kinds: Kinds) -> set[ast.Call]:
+    """Return the calls in ``with torch.no_grad():`` blocks."""
+    return {
+        call
+        for statement in body
+        for node in (statement, *own_nodes(statement))
+        if isinstance(node, (ast.With, ast.AsyncWith))
+        and any(_is_no_grad(each.context_expr, scope, kinds) for each in node.items)
+        for call in _calls_in(node.body)
+    }
+
+
+def _is_below_no_grad(function: Scope, kinds: Kinds) -> bool:
+    decorators: list[ast.expr] = getattr(function.node, "decorator_list", [])
+    return any(_is_no_grad(each, function.outer or function, kinds) for each in decorators)
+
+
+def _is_no_grad(node: ast.expr, scope: Scope, kinds: Kinds) -> bool:
+    called = node.func if isinstance(node, ast.Call) else node
+    return kinds.files.dotted(called, scope) in NO_GRAD
 
 
 def _calls_in(body: Iterable[ast.AST]) -> Iterator[ast.Call]:

@@ -47,7 +47,7 @@ WRONG = [
      """),
     ("ENV019", "error", "class Trainer:\n    def __init__(self, net):\n        self.net = DDP(net)  # here\n        dist.init_process_group('gloo')\ntrainer = Trainer(torch.nn.Linear(2, 2))\n"),
     ("ENV019", "error", "def start():\n    dist.init_process_group('gloo')\nstart()\ndist.init_process_group('gloo')  # here\n"),
-    ("ENV019", "error", "def work(rank):\n    dist.init_process_group('gloo')\n    dist.barrier()\n    dist.init_process_group('nccl')  # here\nif __name__ == '__main__':\n    mp.spawn(work, nprocs=2)\n"),
+    ("ENV019", "error", "def work(rank):\n    dist.init_process_group('gloo')\n    dist.barrier()\n    dist.init_process_group('gloo')  # here\nif __name__ == '__main__':\n    mp.spawn(work, nprocs=2)\n"),
     ("ENV019", "error", "def start(args):\n    if not args.many:\n        return\n    helper.prepare(args)\n    dist.init_process_group('gloo')\n    dist.init_process_group('gloo')  # here\nstart(parse())\n"),
     ("ENV014", "warning", "os.environ['CUDA_LAUNCH_BLOCKING'] = '1'  # here\ndist.init_process_group('nccl')\n"),
     ("ENV014", "warning", "def main():\n    os.environ.setdefault('TORCH_DISTRIBUTED_DEBUG', 'DETAIL')  # here\n    dist.init_process_group('gloo')\nmain()\n"),

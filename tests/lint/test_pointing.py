@@ -56,7 +56,7 @@ RIGHT = [
     NCCL + SET + "net = torch.nn.Linear(2, 2).cuda()\n",
     NCCL + "torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())\n",
     "os.environ['MASTER_ADDR'] = 'localhost'\n" + NCCL + "torch.cuda.set_device(dist.get_rank())\n",
-    "def work(rank):\n    dist.init_process_group('nccl', rank=rank, world_size=2)\n    torch.cuda.set_device(rank)\nif __name__ == '__main__':\n    mp.spawn(work, nprocs=2)\n",
+    "def work(rank):\n    dist.init_process_group('nccl', rank=rank, world_size=2)\n    torch.cuda.set_device(rank)\n    dist.destroy_process_group()\nif __name__ == '__main__':\n    mp.spawn(work, nprocs=2)\n",
     NCCL + SET + "rank = dist.get_rank()\nout = torch.zeros(1).to(rank_of(rank))\n",
     NCCL + SET + "count = torch.zeros(1, device='cuda')\ndist.all_reduce(count)\n",
     NCCL + SET + "count = torch.zeros(1)\ncount = count.cuda()\ndist.all_reduce(count)\n",

@@ -71,7 +71,7 @@ WRONG = {
         "COL002", "warning",
         NORMED.format(layer="BatchNorm1d", more=", find_unused_parameters=False, broadcast_buffers=True")
         + "def evaluate(net, x):\n    with torch.no_grad():\n        return net(x)\n"
-        "rank = int(os.environ['RANK'])\nif not rank:\n    print(evaluate(model, x))  # here\n",
+        "rank = dist.get_rank()\nif not rank:\n    print(evaluate(model, x))  # here\n",
     ),
     "a forward of a trainer": (
         "COL002", "warning",

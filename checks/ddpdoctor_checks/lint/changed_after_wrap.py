@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.freezing import freezes, read_switch
 from ddpdoctor.source.kinds import Kinds, kinds_of
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.steps import TrainingLoop, training_loops
@@ -21,8 +22,6 @@ WITHOUT = re.compile(
     r"|LogSoftmax|Softplus|Hard|Flatten|Unflatten|Upsample|(Adaptive)?(Max|Avg)Pool|ZeroPad|ReflectionPad|.*Loss$)"
 )
 """Modules of torch.nn that have no parameters."""
-PASSES = frozenset({"list", "tuple", "sorted", "reversed", "enumerate", "iter"})
-"""Functions whose result has the elements of what they are given."""
 
 
 @lint_rule("changed-after-wrap", reads="files")
@@ -102,6 +101,10 @@ def _comes_later(loop: TrainingLoop, statement: ast.stmt, scope: Scope, kinds: K
 
 
 def _read_change(statement: ast.stmt, scope: Scope, wrap: Wrap, kinds: Kinds) -> tuple[str, str] | None:
+    switch = read_switch(statement, scope, kinds)
+    if switch is not None:
+        freed = switch[1] and _was_frozen(switch[0], scope, wrap, kinds)
+        return ("unfrozen", ast.unparse(switch[0])) if freed else None
     if isinstance(statement, ast.Assign):
         for target in statement.targets:
             if not isinstance(target, ast.Attribute):
@@ -112,14 +115,6 @@ def _read_change(statement: ast.stmt, scope: Scope, wrap: Wrap, kinds: Kinds) ->
                 and _has_parameters(statement.value, scope, kinds)
             ):
                 return "replaced", ast.unparse(target)
-            if (
-                target.attr == "requires_grad"
-                and isinstance(statement.value, ast.Constant)
-                and statement.value.value
-            ):
-                path = _path_of_loop(target.value, statement, scope, kinds)
-                if path is not None and _was_frozen(path, scope, wrap, kinds):
-                    return "unfrozen", ast.unparse(path)
         return None
     call = statement.value if isinstance(statement, ast.Expr) else None
     return _read_call(call, scope, wrap, kinds) if isinstance(call, ast.Call) else None
@@ -128,17 +123,10 @@ def _read_change(statement: ast.stmt, scope: Scope, wrap: Wrap, kinds: Kinds) ->
 def _has_parameters(node: ast.expr, scope: Scope, kinds: Kinds) -> bool:
     """Whether a new part may have parameters that are trained: no dropout or the like, and not frozen as it is made."""
     calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
-    if any(_freezes(each) for each in calls):
+    if any(freezes(each) for each in calls):
         return False
     name = kinds.files.dotted(calls[0].func, scope) if calls and calls[0] is node else None
     return name is None or not (name.startswith("torch.nn.") and WITHOUT.match(name.rpartition(".")[2]))
-
-
-def _freezes(call: ast.Call) -> bool:
-    """Whether it is ``part.requires_grad_(False)``."""
-    if not isinstance(call.func, ast.Attribute) or call.func.attr != "requires_grad_":
-        return False
-    return bool(call.args) and isinstance(call.args[0], ast.Constant) and call.args[0].value is False
 
 
 def _read_call(call: ast.Call, scope: Scope, wrap: Wrap, kinds: Kinds) -> tuple[str, str] | None:
@@ -153,9 +141,6 @@ def _read_call(call: ast.Call, scope: Scope, wrap: Wrap, kinds: Kinds) -> tuple[
         return None
     if method in ("add_module", "register_parameter", "register_module"):
         return "replaced", ast.unparse(owner)
-    if method == "requires_grad_":
-        frees = not call.args or (isinstance(call.args[0], ast.Constant) and call.args[0].value is True)
-        return ("unfrozen", ast.unparse(owner)) if frees and _was_frozen(owner, scope, wrap, kinds) else None
     if method in ("half", "double", "bfloat16"):
         return "moved", ast.unparse(owner)
     for inner in wrap.value.inner:
@@ -205,46 +190,18 @@ def _belongs(node: ast.expr, scope: Scope, wrap: Wrap, kinds: Kinds) -> bool:
     return bool(found) and all(each.identity in made for each in found)
 
 
-def _path_of_loop(node: ast.expr, statement: ast.stmt, scope: Scope, kinds: Kinds) -> ast.expr | None:
-    """Return ``model.encoder`` for the ``p`` of ``for p in model.encoder.parameters()``."""
-    if isinstance(node, ast.Attribute) and node.attr in ("weight", "bias"):
-        return node.value
-    if not isinstance(node, ast.Name):
-        return None
-    flow = kinds.flow(scope)
-    spot = flow.spot(statement)
-    for each in flow.holding(node.id, spot) or () if spot is not None else ():
-        call = _without_slice(each.value) if each.kind == "loop" else None
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-            return call.func.value if call.func.attr in ("parameters", "named_parameters") else None
-    return None
-
-
-def _without_slice(node: ast.expr | None) -> ast.expr | None:
-    """Return ``model.parameters()`` of ``list(model.parameters())[:2]`` and the like: some or all of it."""
-    while True:
-        if isinstance(node, ast.Subscript):
-            node = node.value
-        elif (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id in PASSES
-            and node.args
-        ):
-            node = node.args[0]
-        else:
-            return node
-
-
 def _was_frozen(node: ast.expr, scope: Scope, wrap: Wrap, kinds: Kinds) -> bool:
     """Whether the same part was frozen before the wrap, in the function that wraps."""
     if not _belongs(node, scope, wrap, kinds):
         return False
     _, path = _root(node)
+    if _is_made_frozen(path, wrap, kinds):
+        return True
     flow = kinds.flow(wrap.scope)
     own = flow.spot(wrap.value.call)
     for statement, spot in flow.statements:
-        frozen = _read_freeze(statement, wrap.scope, kinds)
+        switch = read_switch(statement, wrap.scope, kinds)
+        frozen = switch[0] if switch is not None and not switch[1] else None
         if frozen is None or own is None or spot.number >= own.number or not spot.is_on:
             continue
         root, other = _root(frozen)
@@ -257,6 +214,17 @@ def _was_frozen(node: ast.expr, scope: Scope, wrap: Wrap, kinds: Kinds) -> bool:
     return False
 
 
+def _is_made_frozen(path: tuple[str, ...], wrap: Wrap, kinds: Kinds) -> bool:
+    """Whether the class of the model freezes a part as it makes it, whatever the way that it takes."""
+    for inner in wrap.value.inner:
+        maker = inner.owner.functions.get("__init__") if inner.owner is not None else None
+        for statement, spot in kinds.flow(maker).statements if maker is not None and path else ():
+            switch = read_switch(statement, maker, kinds) if maker is not None and spot.is_on else None
+            if switch is not None and not switch[1] and ast.unparse(switch[0]) == f"self.{'.'.join(path)}":
+                return True
+    return False
+
+
 def _is_freed_again(path: tuple[str, ...], freeze: ast.stmt, wrap: Wrap, kinds: Kinds) -> bool:
     """Whether that part was unfrozen again between the freeze and the wrap."""
     flow = kinds.flow(wrap.scope)
@@ -264,44 +232,11 @@ def _is_freed_again(path: tuple[str, ...], freeze: ast.stmt, wrap: Wrap, kinds: 
     for statement, spot in flow.statements:
         if frozen is None or own is None or not frozen.number < spot.number < own.number:
             continue
-        freed = _read_freeing(statement, wrap.scope, kinds)
+        switch = read_switch(statement, wrap.scope, kinds)
+        freed = switch[0] if switch is not None and switch[1] else None
         if freed is not None and _root(freed)[1] == path[: len(_root(freed)[1])]:
             return True
     return False
-
-
-def _read_freeing(statement: ast.stmt, scope: Scope, kinds: Kinds) -> ast.expr | None:
-    """Return what a statement makes trainable."""
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    if (
-        isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Attribute)
-        and call.func.attr == "requires_grad_"
-    ):
-        return None if _freezes(call) else call.func.value
-    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Attribute):
-        target = statement.targets[0]
-        if target.attr == "requires_grad" and not (
-            isinstance(statement.value, ast.Constant) and statement.value.value is False
-        ):
-            return _path_of_loop(target.value, statement, scope, kinds)
-    return None
-
-
-def _read_freeze(statement: ast.stmt, scope: Scope, kinds: Kinds) -> ast.expr | None:
-    """Return what a statement freezes."""
-    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Attribute):
-        target = statement.targets[0]
-        false = isinstance(statement.value, ast.Constant) and statement.value.value is False
-        return (
-            _path_of_loop(target.value, statement, scope, kinds)
-            if false and target.attr == "requires_grad"
-            else None
-        )
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and _freezes(call):
-        return call.func.value
-    return None
 
 
 @check("DDP006", family="source", needs=("sources",), id="lint.changed", commands=LINT)

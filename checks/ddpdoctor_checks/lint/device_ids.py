@@ -23,7 +23,7 @@ DEVICES = ("cuda", "gpu", "xpu", "npu", "hpu", "mps", "device", "accelerator", "
 def find_device_ids(files: Files) -> Iterator[SourceFact]:
     """Yield wrappers whose ``device_ids`` cannot be (``device-ids``).
 
-    way: ``several``, or ``nowhere`` where the program moves nothing to a device.
+    way: ``several``, ``cpu`` where the device is the CPU, or ``nowhere`` where the program moves nothing to a device.
     """
     kinds = kinds_of(files)
     for wrap in wraps_of(kinds):
@@ -34,6 +34,8 @@ def find_device_ids(files: Files) -> Iterator[SourceFact]:
         module = scope.module
         if len(devices.elts) > 1:
             way = "several"
+        elif devices.elts and _is_cpu(devices.elts[0], scope, files):
+            way = "cpu"
         elif (
             devices.elts
             and all(each.kind == "model" and not each.guessed for each in wrap.value.inner)
@@ -43,6 +45,16 @@ def find_device_ids(files: Files) -> Iterator[SourceFact]:
         else:
             continue
         yield SourceFact("device-ids", scope.place(call), details={"way": way})
+
+
+def _is_cpu(node: ast.expr, scope: Scope, files: Files) -> bool:
+    """Whether an expression is the CPU as a device, as it stands or by the only value of its variable."""
+    if isinstance(node, ast.Name):
+        found = scope.lookup(node.id)
+        return found is not None and len(found[1]) == 1 and _is_cpu(found[1][0], found[0], files)
+    if isinstance(node, ast.Call) and files.dotted(node.func, scope) == "torch.device":
+        return len(node.args) == 1 and not node.keywords and _is_cpu(node.args[0], scope, files)
+    return isinstance(node, ast.Constant) and node.value == "cpu"
 
 
 def _moves(module: Scope, kinds: Kinds) -> bool:
@@ -85,11 +97,11 @@ def tell_device_ids(evidence: Evidence) -> Iterable[Finding]:
     """device_ids that DistributedDataParallel refuses."""
     for fact in facts_of(evidence, "device-ids"):
         several = fact.details["way"] == "several"
-        reason = (
-            "names several devices: one process uses one"
-            if several
-            else "names a device, and nothing in the program moves the model from the CPU"
-        )
+        reason = {
+            "several": "names several devices: one process uses one",
+            "cpu": "names the CPU, which has no number: a module on the CPU takes no device_ids",
+            "nowhere": "names a device, and nothing in the program moves the model from the CPU",
+        }[fact.details["way"]]
         fix = (
             Fix(
                 "pass the one device of this rank",
@@ -102,8 +114,8 @@ def tell_device_ids(evidence: Evidence) -> Iterable[Finding]:
             fact,
             f"device_ids at {name_line(fact.place)} {reason}.",
             fix,
-            why="DistributedDataParallel refuses it"
-            if several
-            else "no name and no string in it mentions a device",
-            severity=None if several else "warning",
+            why="no name and no string in it mentions a device"
+            if fact.details["way"] == "nowhere"
+            else "DistributedDataParallel refuses it",
+            severity="warning" if fact.details["way"] == "nowhere" else None,
         )

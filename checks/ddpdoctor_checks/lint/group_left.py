@@ -22,7 +22,8 @@ from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 def find_undestroyed(files: Files) -> Iterator[SourceFact]:
     """Yield groups of NCCL in scripts that never destroy them (``group-left``).
 
-    Only scripts are looked at that are seen to train a wrapped model: others may be a part of more.
+    Only scripts are looked at that are seen to train a wrapped model, or whose own main guard leads to the group:
+    others may be a part of more.
     """
     kinds = kinds_of(files)
     training = {loop.scope.script.name for loop in training_loops(kinds) if loop.wrapped}
@@ -36,7 +37,7 @@ def find_undestroyed(files: Files) -> Iterator[SourceFact]:
         if not joins or not _is_script(module):
             continue
         members = kinds.programs.members(module)
-        if not any(each.script.name in training for each in members):
+        if not any(each.script.name in training for each in members) and not _is_started(module):
             continue
         empty = {name for member in members for name, own in member.functions.items() if _does_nothing(own)}
         words = {name for member in members for name in names_in(member.node)} - empty
@@ -57,6 +58,14 @@ def _does_nothing(function: Scope) -> bool:
     return all(
         isinstance(each, ast.Pass) or (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
         for each in getattr(function.node, "body", ())
+    )
+
+
+def _is_started(module: Scope) -> bool:
+    """Whether a module has a main guard: what it does is done when it is run."""
+    return any(
+        isinstance(each, ast.If) and "__name__" in set(names_in(each.test))
+        for each in getattr(module.node, "body", ())
     )
 
 

@@ -24,6 +24,8 @@ ASKS = frozenset({"torch.distributed.get_rank", "torch.distributed.get_world_siz
 MAKES = re.compile(r"init\w{0,24}(process_?group|distributed|_ddp|_dist\b|_mpi|parallel)|setup_ddp|setup_dist|Trainer\b"
                    r"|TrainingArguments|HfArgumentParser|launch|horovod|deepspeed|tensor_parallel", re.I)  # fmt: skip
 """Names of what may make a group, in whichever package."""
+RANKED = re.compile(r"(?:environ|getenv)\W{1,8}(?:get\W{1,4})?(?:LOCAL_)?(?:RANK|WORLD_SIZE)\b")
+"""Reading of a launcher's variables."""
 QUIET = frozenset("""PIL absl albumentations apex attr attrs av boto3 braceexpand click clip colorama cv2 dateutil
     easydict einops filelock ftfy fsspec gdown h5py huggingface_hub imageio imgaug jinja2 joblib jsonlines kornia
     librosa lmdb loguru lpips matplotlib mpl_toolkits mpi4py msgpack natsort nltk numba omegaconf opencv pandas
@@ -32,7 +34,7 @@ QUIET = frozenset("""PIL absl albumentations apex attr attrs av boto3 braceexpan
     tensorboard tensorboardX tensorboard_logger termcolor thop tiktoken timm tokenizers toml torchaudio torchinfo
     torchmetrics torchsummary trimesh typing_extensions ujson unidecode webdataset xxhash yacs zmq Levenshtein
     jieba Cython cython setuptools pkg_resources distutils editdistance torchtext tensorflow fvcore iopath
-    ruamel configargparse""".split())  # fmt: skip
+    ruamel configargparse diffusers""".split())  # fmt: skip
 """Packages that make no group of processes when they are imported or called."""
 
 
@@ -47,7 +49,8 @@ def find_missing_groups(trace: Trace, files: Files) -> Iterator[SourceFact]:
     module = trace.start.module
     if trace.alone or not trace.whole:
         return
-    steps = [step for step in trace.steps if _is_of_script(step) and _needs_group(step)]
+    flat = _is_flat(module, files)
+    steps = [step for step in trace.steps if (flat or _is_of_script(step)) and _needs_group(step)]
     if not steps or _is_made(module, kinds):
         return
     needed = next((step for step in steps if _is_reached(step, kinds)), None)
@@ -65,6 +68,14 @@ def find_missing_groups(trace: Trace, files: Files) -> Iterator[SourceFact]:
 def _is_of_script(step: Step) -> bool:
     """Whether a step is surely one of a script that is started: behind its main guard, not when it is imported."""
     return any(each.kind == "main" for each in step.guards)
+
+
+def _is_flat(module: Scope, files: Files) -> bool:
+    """Whether a module reads its rank and trains in loops of its own as soon as it is run, and no file imports it."""
+    if not RANKED.search("\n".join(module.script.lines)):
+        return False  # a fragment
+    loops = any(isinstance(each, (ast.For, ast.While)) for each in getattr(module.node, "body", ()))
+    return loops and not any(module in files.imported(each) for each in files.modules)
 
 
 def _is_reached(step: Step, kinds: Kinds) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
@@ -11,7 +12,7 @@ from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.apart import Ways
 from ddpdoctor.source.names import Files
 from ddpdoctor.source.traces import Trace
-from ddpdoctor.source.writes import find_written
+from ddpdoctor.source.writes import find_forwarded, find_written
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 from ddpdoctor_checks.lint.rewriting import find_call, read_line
 
@@ -33,10 +34,13 @@ def find_raced_writes(trace: Trace, files: Files) -> Iterator[SourceFact]:
         return
     ways = Ways(files, trace)
     for step in trace.steps:
-        written = find_written(step, files)
-        if written is None or ways.may_differ(step) or not ways.is_alike(written[0], step):
+        written, giver = find_written(step, files), step
+        if written is None and (forwarded := find_forwarded(step)) is not None:
+            giver = forwarded[1]
+            written = find_written(replace(giver, node=forwarded[0], name=step.name), files)
+        if written is None or ways.may_differ(step) or not ways.is_alike(written[0], giver):
             continue
-        if any(each in ways.spell(written[0], step) for each in HARMLESS):
+        if any(each in ways.spell(written[0], giver) for each in HARMLESS):
             continue
         yield ways.tell("write-raced", step, kind=written[1], path=ast.unparse(written[0]))
 

@@ -1,0 +1,208 @@
+"""What is decided in a function of the files: what it freezes, saves and seeds with what it is given."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lint.judging import HEAD, judge, lint, read
+
+MODEL = """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(2, 2)
+        self.head = torch.nn.Linear(2, 2)
+{made}
+    def forward(self, x):
+        return self.head(self.body(x))
+def switch(module, flag):
+    for p in module.parameters():
+        p.requires_grad = flag
+def thaw(model):
+    net = model.module
+    for p in net.body.parameters():
+        p.requires_grad_(True)
+def choose(module, flag):
+    if flag:
+        for p in module.parameters():
+            p.requires_grad = flag
+def train(model, batches):
+    for x in batches:
+        model(x).sum().backward()
+dist.init_process_group("gloo")
+net = Net()
+{before}
+model = DDP(net)
+{after}
+train(model, [])
+dist.destroy_process_group()
+"""
+FROZEN = "        for p in self.body.parameters():\n            p.requires_grad_(False)"
+
+
+@pytest.mark.parametrize(
+    ("made", "before", "after", "found"),
+    [
+        ("", "switch(net.body, False)", "switch(net.body, True)", True),
+        ("", "switch(net.body, False)", "thaw(model)", True),
+        (FROZEN, "", "thaw(model)", True),
+        ("", "switch(net.body, False)", "model.module.body.requires_grad_(True)", True),
+        ("", "net.body.requires_grad_(False)", "switch(net, flag=True)", True),
+        ("", "", "switch(net.body, True)", False),
+        ("", "switch(net.body, False)", "switch(net.head, True)", False),
+        ("", "switch(net.body, False)", "switch(net.body, args.train)", False),
+        ("", "switch(net.body, False)", "choose(net.body, True)", False),
+        ("", "switch(net.body, False)\nswitch(net.body, True)", "switch(net.body, True)", False),
+        ("", "switch(net.body, True)", "switch(net.body, False)", False),
+    ],
+)
+def test_parts_that_a_function_freezes_and_trains(made: str, before: str, after: str, *, found: bool) -> None:
+    text = MODEL.format(made=made, before=before, after=f"{after}  # HERE")
+    lines = [each.where[0].line for each in lint(text) if each.code == "DDP006"]
+    marked = [number for number, line in enumerate((HEAD + text).splitlines(), 1) if "# HERE" in line]
+    assert lines == (marked if found else [])
+
+
+SAVE = """
+def save(*args, **kwargs):
+    {guard}torch.save(*args, **kwargs)  # HERE
+def main():
+    dist.init_process_group("gloo")
+    save({{"a": 1}}, {path})
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("guard", "path", "found"),
+    [
+        ("", "'model.pt'", True),
+        ("", "os.path.join(args.out, 'model.pt')", True),
+        ("", "f'model-{dist.get_rank()}.pt'", False),
+        ("if dist.get_rank() == 0: ", "'model.pt'", False),
+    ],
+)
+def test_path_that_is_handed_on(guard: str, path: str, *, found: bool) -> None:
+    text = SAVE.format(guard=guard, path=path)
+    assert [each.code for each in lint(text)] == (["CKP001"] if found else [])
+    assert [
+        each.code for each in lint(text.replace("save(*args, **kwargs):", "save(state, *args, **kwargs):"))
+    ] == []
+
+
+SPLIT = """
+import random
+from torch.utils.data import DataLoader, TensorDataset, random_split
+def seed_all(seed):
+    random.seed(seed)
+    torch.manual_seed(seed)
+def main():
+    dist.init_process_group("gloo")
+    seed_all({seed})
+    data = TensorDataset(load())
+    train, held = random_split(data, [500, 100])  # HERE
+    model = DDP(torch.nn.Linear(8, 2))
+    sampler = DistributedSampler(train)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        for x in DataLoader(train, sampler=sampler):
+            model(x).sum().backward()
+    dist.destroy_process_group()
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("seed", "found"), [("42 + dist.get_rank()", True), ("42", False), ("args.seed", False)]
+)
+def test_seed_that_is_handed_on(seed: str, *, found: bool) -> None:
+    codes = {each.code for each in lint(SPLIT.format(seed=seed))}
+    assert ("DAT004" in codes) is found
+
+
+METERS = """
+from collections import defaultdict
+class Meter:
+    def sync(self):
+        dist.barrier()
+class Logger:
+    def __init__(self):
+        self.meters = {meters}
+    def sync(self):
+        for {target} in self.meters{view}:
+            meter.sync()
+dist.init_process_group("gloo")
+logger = Logger()
+if dist.get_rank() == 0:
+    logger.sync()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("meters", "target", "view", "found"),
+    [
+        ("defaultdict(Meter)", "meter", ".values()", True),
+        ("defaultdict(Meter)", "name, meter", ".items()", True),
+        ("[Meter(), Meter()]", "meter", "", True),
+        ("{'a': Meter()}", "meter", ".values()", True),
+        ("[Meter() for _ in range(3)]", "meter", "", True),
+        ("defaultdict(Meter)", "meter", "", False),
+        ("defaultdict(Meter)", "meter, name", ".items()", False),
+        ("[Meter(), args.meter]", "meter", "", False),
+        ("defaultdict(list)", "meter", ".values()", False),
+    ],
+)
+def test_elements_of_a_container_are_of_its_class(
+    meters: str, target: str, view: str, *, found: bool
+) -> None:
+    text = METERS.format(meters=meters, target=target, view=view)
+    assert ("COL002" in {each.code for each in lint(text)}) is found
+
+
+UPDATED = """
+from torch.utils.data import DataLoader, TensorDataset
+class Model:
+    def __init__(self):
+        self.net = DDP(torch.nn.Linear(2, 2))
+    def update(self, x, training):
+        loss = self.net(x).sum()
+        if training:
+            loss.backward()
+def main():
+    dist.init_process_group("gloo")
+    model = Model()
+    held = DataLoader(TensorDataset(load()), batch_size=2)
+    {manager}
+        for x in held:
+            model.update(x, {training})
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(("manager", "found"), [("if True:", True), ("with torch.no_grad():", False)])
+def test_loop_without_gradients_does_not_train(manager: str, *, found: bool) -> None:
+    text = UPDATED.format(manager=manager, training=found)
+    inside = text.replace(
+        "for x in held:\n            model",
+        "for x in held:\n          with torch.no_grad():\n            model",
+    )
+    assert ("DAT001" in {each.code for each in lint(text if found else inside)}) is found
+
+
+@pytest.mark.parametrize(
+    ("device", "found"),
+    [
+        ("torch.device('cpu')", True),
+        ("'cpu'", True),
+        ("torch.device('cuda', 0)", False),
+        ("args.device", False),
+    ],
+)
+def test_cpu_among_device_ids(device: str, *, found: bool) -> None:
+    text = f"{HEAD}dist.init_process_group('gloo')\ndevice = {device}\nmodel = DDP(torch.nn.Linear(2, 2).to(device), device_ids=[device])\ndist.destroy_process_group()\n"
+    assert ([each.code for each in judge(read({"train.py": text}))] == ["DDP016"]) is found
