@@ -8,19 +8,16 @@ that were not given.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence.sources import UnevenCall
 from ddpdoctor.source.budget import spend
-from ddpdoctor.source.calls import is_wrapper, name_collective
+from ddpdoctor.source.expressions import ExpressionReader
 from ddpdoctor.source.handlers import Handlers
-from ddpdoctor.source.kinds import kinds_of
-from ddpdoctor.source.known import KNOWN_ROOTS
 from ddpdoctor.source.losses import LossReader
 from ddpdoctor.source.names import Files, Scope
 from ddpdoctor.source.nodes import children
-from ddpdoctor.source.norms import sends_buffers
 from ddpdoctor.source.opaque import Unknowns
 from ddpdoctor.source.ranks import Difference, RankReader
 from ddpdoctor.source.sides import (
@@ -41,9 +38,6 @@ DEEPEST_CALLS = 12
 """Functions that are followed into one another."""
 JOINS_GROUP = frozenset({"torch.distributed.init_process_group"})
 DESTROYS = "torch.distributed.destroy_process_group"
-SWITCHES = ("dist", "sync", "ddp", "reduce", "gather", "parallel", "all_ranks")
-"""Parts of names of parameters by which a function is told whether other ranks call it as well."""
-WRAPPER = "DistributedDataParallel"
 EXITS: dict[type[ast.stmt], str] = {
     ast.Return: "return",
     ast.Break: "break",
@@ -80,12 +74,15 @@ class PathReader:
         self._losses = LossReader(files)
         self._handlers = Handlers(files, self._differs, self._ranks.rank)
         self._unknowns = Unknowns(files, self.summarise)
-        named = [each for each in files.modules if any(WRAPPER in line for line in each.script.lines)]
-        self._wrapping = {each for one in named for each in files.find_related(one)}
-        """Modules of programs in which a wrapper is named: elsewhere calls are not followed to what they call."""
+        self._reader = ExpressionReader(
+            files, self._ranks, self._losses, self._unknowns, self.summarise, self._note
+        )
         for module in files.modules:
             for scope in module.walk():
                 self._prepare(scope)
+
+    def _note(self, found: Iterable[Found]) -> None:
+        self._ways[-1] += found
 
     def find(self, module: Scope) -> tuple[UnevenCall, ...]:
         """Return the uneven calls of one module, in order of their lines."""
@@ -189,7 +186,7 @@ class PathReader:
         if isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
             return self._loop(node, scope, after)
         if isinstance(node, (ast.With, ast.AsyncWith)):
-            calls = self._expressions((each.context_expr for each in node.items), scope)
+            calls = self._reader.read_all((each.context_expr for each in node.items), scope)
             managers = [each.context_expr for each in node.items if isinstance(each.context_expr, ast.Call)]
             if any(name_last(each.func) in RAISES for each in managers):
                 return calls
@@ -205,8 +202,8 @@ class PathReader:
             return self._try(node, scope, after)
         if isinstance(node, ast.Match):
             sides = [self._block(case.body, scope, after) for case in node.cases]
-            return self._expressions([node.subject], scope) + doubt(join_sides(sides))
-        return self._expressions(children(node), scope)
+            return self._reader.read_all([node.subject], scope) + doubt(join_sides(sides))
+        return self._reader.read_all(children(node), scope)
 
     def _unsynchronised(
         self, node: ast.With | ast.AsyncWith, scope: Scope, after: _After
@@ -266,11 +263,11 @@ class PathReader:
     def _loop(
         self, node: ast.For | ast.AsyncFor | ast.While, scope: Scope, after: _After
     ) -> tuple[Call, ...]:
-        again = tuple(self._plain(node.body, scope))
+        again = tuple(self._reader.list_plain(node.body, scope))
         inside = _After(again + after.ends, again, ())
         body = self._block(node.body, scope, inside)
         head: ast.expr = node.test if isinstance(node, ast.While) else node.iter
-        calls = self._expressions([head], scope)
+        calls = self._reader.read_all([head], scope)
         difference = self._rounds(head, node, scope)
         if difference is not None:
             kind = "while" if isinstance(node, ast.While) else "for"
@@ -313,18 +310,9 @@ class PathReader:
             None if traced is None or self._is_in_turn(scope) else Difference("rank", traced, ast.dump(head))
         )
 
-    def _plain(self, body: Iterable[ast.AST], scope: Scope) -> Iterator[Call]:
-        """Yield the collectives that stand in a block itself, whatever the tests around them."""
-        for statement in body:
-            for node in (statement, *own_nodes(statement)):
-                if isinstance(node, ast.Call):
-                    operation = name_collective(node, scope, self.files) or self._name_backward(node, scope)
-                    if operation is not None:
-                        yield Call(operation, node, scope, certain=False)
-
     def _if(self, node: ast.If, scope: Scope, after: _After) -> tuple[tuple[Call, ...], bool]:
         """Return the calls of a test, and whether all that comes after it is reached as surely as before."""
-        head = self._expressions([node.test], scope)
+        head = self._reader.read_all([node.test], scope)
         start = len(self._ways[-1])
         left = self._block(node.body, scope, after)
         right = self._block(node.orelse, scope, after)
@@ -386,88 +374,6 @@ class PathReader:
             if name in ("sys.exit", "exit", "quit", "os._exit"):
                 return "raise" if _fails(last.value) else "exit"
         return ""
-
-    def _expressions(self, nodes: Iterable[ast.AST], scope: Scope) -> tuple[Call, ...]:
-        calls: tuple[Call, ...] = ()
-        for node in nodes:
-            calls += self._expression(node, scope)
-        return calls
-
-    def _expression(self, node: ast.AST, scope: Scope) -> tuple[Call, ...]:
-        if isinstance(node, ast.Lambda):
-            return ()
-        if isinstance(node, ast.IfExp):
-            return self._expression(node.test, scope) + self._choice(node, scope)
-        if isinstance(node, ast.BoolOp):
-            return self._shortcut(node, scope)
-        calls = self._expressions(children(node), scope)
-        return calls + self._call(node, scope) if isinstance(node, ast.Call) else calls
-
-    def _shortcut(self, node: ast.BoolOp, scope: Scope) -> tuple[Call, ...]:
-        """``rank == 0 and barrier()``: what follows a test on the rank is below it."""
-        calls = self._expression(node.values[0], scope)
-        for place, value in enumerate(node.values[1:], 1):
-            own = self._expression(value, scope)
-            for before in node.values[:place] if own else ():
-                difference = self._ranks.read(before, scope)
-                if difference is not None:
-                    side = difference if isinstance(node.op, ast.And) else difference.negate()
-                    self._ways[-1] += [Found(call, side, "if", before, before) for call in own]
-                    own = ()
-            calls += doubt(own)
-        return calls
-
-    def _choice(self, node: ast.IfExp, scope: Scope) -> tuple[Call, ...]:
-        """Read ``barrier() if rank == 0 else None``; return the calls of both sides where ranks do not part there."""
-        left, right = self._expression(node.body, scope), self._expression(node.orelse, scope)
-        difference = self._ranks.read(node.test, scope)
-        if difference is None:
-            both = left + find_surplus(right, left)
-            return both if self._ranks.is_about_launch(node.test, scope) else doubt(both)
-        for own, other, side, kind, lacking in (
-            (left, right, difference, "if", node.orelse),
-            (right, left, difference.negate(), "else", node.body),
-        ):
-            surplus = find_surplus(own, other) if not self._unknowns.may_call([lacking], scope) else ()
-            self._ways[-1] += [Found(call, side, kind, node, node.test) for call in surplus]
-        return find_common(left, right)
-
-    def _call(self, node: ast.Call, scope: Scope) -> tuple[Call, ...]:
-        operation = name_collective(node, scope, self.files) or self._name_backward(node, scope)
-        if operation is not None:
-            return (Call(operation, node, scope),)
-        if is_wrapper(node, scope, self.files):
-            return (Call(WRAPPER, node, scope),)
-        function = self.files.function(node.func, scope)
-        if function is not None and any(map(_switches_off, node.keywords)):
-            return ()
-        if function is None:
-            return (Call("forward", node, scope),) if self._is_forward(node, scope) else ()
-        return tuple(
-            Call(each.operation, node, scope, each.certain, ((each.node, each.scope), *each.inner)[-1:])
-            for each in self.summarise(function)
-        )
-
-    def _name_backward(self, node: ast.Call, scope: Scope) -> str | None:
-        """Return ``backward`` for that of a loss that a wrapped model of the same function gave."""
-        if not isinstance(node.func, ast.Attribute) or node.func.attr != "backward":
-            return None
-        return "backward" if self._losses.is_output(node.func.value, scope) else None
-
-    def _is_forward(self, node: ast.Call, scope: Scope) -> bool:
-        """Whether it is the call of what is a wrapped model on each way, with buffers to send."""
-        if not isinstance(node.func, (ast.Name, ast.Attribute)) or scope.module not in self._wrapping:
-            return False
-        if (self.files.dotted(node.func, scope) or "").split(".")[0] in KNOWN_ROOTS:
-            return False
-        values = kinds_of(self.files).all_of(node.func, scope, "wrapped")
-        return bool(values) and all(map(sends_buffers, values))
-
-
-def _switches_off(keyword: ast.keyword) -> bool:
-    """Whether ``distributed=False`` or the like tells a function that this time only one process calls it."""
-    off = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
-    return off and any(word in (keyword.arg or "").lower() for word in SWITCHES)
 
 
 def _fails(call: ast.Call) -> bool:
