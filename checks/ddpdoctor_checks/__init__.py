@@ -16,8 +16,9 @@ def register(registry: Registry) -> None:
     for family in FAMILIES:
         package = importlib.import_module(f"ddpdoctor_checks.{family}")
         registry.add_module(package)
-        for module in pkgutil.iter_modules(package.__path__) if family == "lint" else ():
-            registry.add_module(importlib.import_module(f"{package.__name__}.{module.name}"))
+        found = pkgutil.walk_packages(package.__path__, f"{package.__name__}.") if family == "lint" else ()
+        for name in sorted((each.name for each in found), key=lambda name: name.rpartition(".")[2]):
+            registry.add_module(importlib.import_module(name))
 
 
 FAMILIES = (

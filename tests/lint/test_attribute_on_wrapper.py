@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpdoctor_checks.lint.attribute_on_wrapper import OF_WRAPPER
+from ddpdoctor_checks.lint.wrapping.attribute_on_wrapper import OF_WRAPPER
 from tests.lint.judging import assert_found, lint
 
 SCRIPT = """

@@ -15,8 +15,8 @@ from ddpdoctor.source.steps import find_backwards, is_backward
 from ddpdoctor.source.walking import find_calls, names_in
 from ddpdoctor.source.wraps import goes_through_module, is_certain, reduces_by_hand, wraps_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
-from ddpdoctor_checks.lint.module_called import find_in_loops
 from ddpdoctor_checks.lint.rewriting import read_line
+from ddpdoctor_checks.lint.wrapping.module_called import find_in_loops
 
 PASSIVE = frozenset({"parameters", "named_parameters", "buffers", "state_dict", "load_state_dict", "train", "eval",
                      "to", "zero_grad", "modules", "named_modules", "children", "requires_grad_", "cuda"})  # fmt: skip

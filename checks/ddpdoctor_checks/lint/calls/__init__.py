@@ -1,0 +1,1 @@
+"""What ranks call: collectives, messages, groups."""

@@ -1,0 +1,1 @@
+"""What ranks train on: samplers, loaders, splits, seeds."""

@@ -1,0 +1,1 @@
+"""What ranks write and read: checkpoints and directories."""
