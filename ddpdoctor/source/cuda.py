@@ -6,6 +6,7 @@ import ast
 
 from ddpdoctor.source.calls import JOINS
 from ddpdoctor.source.names import Files
+from ddpdoctor.source.options import find_setting
 from ddpdoctor.source.texts import fold
 from ddpdoctor.source.traces import Step, Trace
 from ddpdoctor.source.walking import find_keyword
@@ -55,7 +56,7 @@ def is_of_nccl(trace: Trace, files: Files) -> bool:
         return False
     return all(
         each.call is not None
-        and fold(find_keyword(each.call, "backend", 0), each.scope, files) == "nccl"
+        and find_setting(find_keyword(each.call, "backend", 0), each.scope, files) == "nccl"
         and find_keyword(each.call, "device_id") is None
         for each in joins
     )

@@ -15,7 +15,8 @@ from ddpdoctor.source.calls import JOINS, name_collective
 from ddpdoctor.source.cuda import SETS, is_of_nccl, uses_gpu
 from ddpdoctor.source.kinds import kinds_of
 from ddpdoctor.source.names import Files
-from ddpdoctor.source.texts import find_settings, fold
+from ddpdoctor.source.options import find_setting
+from ddpdoctor.source.texts import find_settings
 from ddpdoctor.source.traces import OTHER_JOINS, Step, Trace
 from ddpdoctor.source.walking import find_keyword
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
@@ -84,8 +85,8 @@ def _takes_first_gpu(call: ast.Call, step: Step, files: Files) -> bool:
         found = step.scope.lookup(device.id)
         made = found[1][0] if found and len(found[1]) == 1 else None
         if isinstance(made, ast.Call) and found and files.dotted(made.func, found[0]) == "torch.device":
-            return len(made.args) == 1 and fold(made.args[0], found[0], files) == "cuda"
-    return fold(device, step.scope, files) == "cuda"
+            return len(made.args) == 1 and find_setting(made.args[0], found[0], files) == "cuda"
+    return find_setting(device, step.scope, files) == "cuda"
 
 
 @check("BKD009", family="source", needs=NEEDS, id="lint.device_set", commands=LINT)
