@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from ddpdoctor.evidence import STRATEGIES, RankSet
@@ -107,3 +108,42 @@ def test_what_this_torch_lacks_is_skipped_and_what_raises_is_told(tmp_path: Path
     assert "PipelineStage is not available in torch" in rows["pp"].skipped
     assert "RuntimeError: no mesh here" in {said.text for said in rows["tp"].failures}
     assert "the strategy tp failed" in world.errors[1]
+
+
+def refuse_reduce_scatter(ctx: RankContext) -> None:
+    """Gloo of an older torch: it refuses what FSDP2 needs, on every rank."""
+
+    def refuse(*args: Any, **options: Any) -> None:
+        raise RuntimeError("ProcessGroupGloo does not support _reduce_scatter_base")
+
+    for name in ("reduce_scatter_tensor", "reduce_scatter_single"):  # what FSDP2 calls by version
+        if hasattr(dist, name):
+            setattr(dist, name, refuse)
+    setattr(strategies, "TRIALS", {name: strategies.TRIALS[name] for name in ("fsdp2", "dcp")})  # noqa: B010
+
+
+@pytest.mark.long
+def test_what_the_backend_refuses_is_skipped_and_the_rest_goes_on(tmp_path: Path) -> None:
+    world = run_world(probe_strategies, 2, tmp_path, patch=refuse_reduce_scatter)
+    assert world.errors == {}
+    rows = {each.name: each for each in world.evidence.strategies}
+    assert "with gloo: RuntimeError: ProcessGroupGloo does not support" in (rows["fsdp2"].skipped or "")
+    assert rows["fsdp2"].failures == ()
+    assert rows["dcp"].passed == RankSet([0, 1])
+
+
+def leave_sync_off(ctx: RankContext) -> None:
+    """fully_shard never reduces again once it was told to wait."""
+    from torch.distributed.fsdp import FSDPModule
+
+    real = FSDPModule.set_requires_gradient_sync
+    setattr(FSDPModule, "set_requires_gradient_sync", lambda self, _: real(self, False))  # noqa: B010
+    setattr(strategies, "TRIALS", {"fsdp2": strategies.try_fsdp2})  # noqa: B010
+
+
+@pytest.mark.long
+def test_accumulated_gradients_that_are_never_reduced_are_seen(tmp_path: Path) -> None:
+    world = run_world(probe_strategies, 2, tmp_path, patch=leave_sync_off)
+    row = next(each for each in world.evidence.strategies if each.name == "fsdp2")
+    assert row.failures
+    assert any("has no gradient" in said.text for said in row.failures)

@@ -19,11 +19,12 @@ from torch import nn
 from ddpdoctor.evidence import Experiment, RankMessage, RankSet
 from ddpdoctor.launch.context import RankContext
 from ddpdoctor.launch.defects import pass_defect
-from ddpdoctor.launch.probes.base import ProbeError, preserved_random_state, word_exception
+from ddpdoctor.launch.probes.base import ProbeError, find_refusal, preserved_random_state, word_exception
 from ddpdoctor.launch.probes.collectives import compare_outcome
 from ddpdoctor.launch.probes.operations import Outcome
 from ddpdoctor.launch.probes.sharing import find_common_directory
 from ddpdoctor.launch.probes.toy import (
+    Gradients,
     Toy,
     allowed_difference,
     compute_loss,
@@ -66,9 +67,13 @@ def _run(ctx: RankContext, name: str) -> None:
         verdict = Verdict(skipped=str(missing))
     except Exception as problem:
         pass_defect(problem)
-        text = word_exception(problem)
-        _emit(ctx, name, Verdict(wrong=[text]))
-        raise ProbeError(f"the strategy {name} failed: {text}") from problem
+        refusal = find_refusal(problem)
+        if refusal is None:
+            text = word_exception(problem)
+            _emit(ctx, name, Verdict(wrong=[text]))
+            raise ProbeError(f"the strategy {name} failed: {text}") from problem
+        # gloo of older torches has no reduce_scatter; every rank is refused before anything was sent
+        verdict = Verdict(skipped=f"not available in torch {torch.__version__} with {ctx.backend}: {refusal}")
     _emit(ctx, name, verdict)
 
 
@@ -127,7 +132,7 @@ def _compare(
 
 
 def try_fsdp2(ctx: RankContext) -> Verdict:
-    """fully_shard: gradients are the mean over ranks, and a step updates the whole parameters by them."""
+    """fully_shard: gradients are the mean over ranks, also of micro-batches that accumulate, and a step uses them."""
     shard = _take(
         ("torch.distributed.fsdp", "fully_shard"), ("torch.distributed._composable.fsdp", "fully_shard")
     )
@@ -138,19 +143,32 @@ def try_fsdp2(ctx: RankContext) -> Verdict:
         shard(layer, mesh=mesh)
     shard(model, mesh=mesh)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
-    compute_loss(model(make_inputs([ctx.rank], 0, ctx.device)), [ctx.rank]).backward()
-    slack = allowed_difference(size)
-    expected = mean_gradients(size, [0])
-    for name, parameter in model.named_parameters():
-        gradient = _whole(parameter.grad)
+    slack = 2 * allowed_difference(size)  # two micro-batches: gradients up to twice as large
+
+    def step(micro_batch: int, reduced: list[int]) -> Gradients:
+        compute_loss(model(make_inputs([ctx.rank], micro_batch, ctx.device)), [ctx.rank]).backward()
+        expected = mean_gradients(size, reduced) if reduced else {}
         what = "the mean of the gradients across ranks"
-        _compare(verdict, gradient, expected[name], f"the gradient of {name}", what, slack)
+        for name, parameter in model.named_parameters() if reduced else ():
+            if parameter.grad is None:
+                verdict.blame(f"{name} has no gradient", name)
+                continue
+            gradient = _whole(parameter.grad)
+            _compare(verdict, gradient, expected[name], f"the gradient of {name}", what, slack)
+        return expected
+
+    step(0, [0])
+    optimizer.zero_grad()
+    model.set_requires_gradient_sync(False)  # type: ignore[operator]  # fully_shard has made it an FSDPModule
+    step(1, [])
+    model.set_requires_gradient_sync(True)  # type: ignore[operator]
+    expected = step(2, [1, 2])
     optimizer.step()
     for name, parameter in model.named_parameters():
         wanted = before[name] - LEARNING_RATE * expected[name]
         what = "what the optimizer step must leave"
         _compare(verdict, _whole(parameter), wanted, name, what, slack)
-    verdict.facts = {"tolerance": slack}
+    verdict.facts = {"tolerance": slack, "micro_batches": 2}
     return verdict
 
 
